@@ -104,8 +104,8 @@ def _edit(
 def _copied(nodes: Tensor, sources: Tensor, basis: Values | None, flat: Tensor) -> Tensor:
     copied = flat.index_select(0, sources)
     if basis is not None:
-        rows, own = basis.tensor.to(flat), flat.index_select(0, nodes)
-        copied = own + (copied - own) @ rows.T @ rows
+        rows, targets = basis.tensor.to(flat), flat.index_select(0, nodes)
+        copied = targets + (copied - targets) @ rows.T @ rows
     return flat.index_copy(0, nodes, copied)
 
 

@@ -143,8 +143,8 @@ def locate(
         if is_delta(directory):
             return _changed(directory, source, origin, recipient)
         return _found(directory, source, origin, recipient)
-    found = _cached(source, revision) or _downloaded(source, revision)
-    return _found(found, source, f"{source}@{found.name}", recipient)
+    folder = _cached(source, revision) or _downloaded(source, revision)
+    return _found(folder, source, f"{source}@{folder.name}", recipient)
 
 
 def find_here(source: str, revision: str | None = None) -> Checkpoint | None:
@@ -165,9 +165,9 @@ def find_here(source: str, revision: str | None = None) -> Checkpoint | None:
 def _found(directory: Path, source: str, origin: str, recipient: Checkpoint | None) -> Checkpoint:
     """What a directory holds: an adapter or a checkpoint."""
     if not (directory / ADAPTER_CONFIG).is_file():
-        found = Checkpoint(_complete(directory, source), origin)
-        _check_headers(found)
-        return found
+        place = Checkpoint(_complete(directory, source), origin)
+        _check_headers(place)
+        return place
     if any(path.name != ADAPTER_WEIGHTS for path in directory.glob("*.safetensors")):
         raise ModelError(
             f"{source!r} holds both an adapter and other weights; expected one of them: give a "
@@ -203,13 +203,13 @@ def _changed(directory: Path, source: str, origin: str, recipient: Checkpoint | 
             f"{origin} was made from {base}, and {recipient.origin} has other weights; give "
             f"--recipient {base}"
         )
-    own = locate(base)
-    if stored_hash(own.directory) != needed:
+    original = locate(base)
+    if stored_hash(original.directory) != needed:
         raise ModelError(
             f"{origin} was made from {base}, which has other weights now; give a donor that is a "
             "whole checkpoint, or build the pair again"
         )
-    return Checkpoint(own.directory, origin, directory / DELTA)
+    return Checkpoint(original.directory, origin, directory / DELTA)
 
 
 def _made_from(card: Mapping[str, Any], source: str) -> str:

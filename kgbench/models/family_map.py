@@ -336,10 +336,10 @@ def family_in(folder: Path, model_type: str, origin: str) -> Family:
         ModelError: There is no map, or the one in the folder cannot be read, is of another type, or
             differs from the package's.
     """
-    own, source = folder / FAMILY_FILE, f"{origin}/{FAMILY_FILE}"
-    if not own.is_file():
+    file, source = folder / FAMILY_FILE, f"{origin}/{FAMILY_FILE}"
+    if not file.is_file():
         return load_family(model_type)
-    family = read_family(own.read_text("utf-8", errors="replace"), source)
+    family = read_family(file.read_text("utf-8", errors="replace"), source)
     if family.model_type != model_type:
         raise ModelError(
             f"the family map {source} is of {family.model_type!r}, the checkpoint of {model_type!r}"

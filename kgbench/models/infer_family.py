@@ -297,7 +297,7 @@ def _inside(
 
 
 def _attention(model: PreTrainedModel, calls: Sequence[_Call], layer: str) -> dict[str, Place]:
-    found: dict[str, Place] = {}
+    components: dict[str, Place] = {}
     columns = _columns(model, calls, layer)
     for call in calls:
         roles = {role: c for role, c in columns[call.path].items() if len(c)}
@@ -314,13 +314,13 @@ def _attention(model: PreTrainedModel, calls: Sequence[_Call], layer: str) -> di
                 f"the module {call.path!r} is a norm of {' and '.join(roles)}, for which there is "
                 "no component"
             )
-        if twice := set(places) & set(found):
+        if twice := set(places) & set(components):
             raise ModelError(
                 f"{call.path!r} computes {twice.pop()!r}, which another module of attention "
                 "computes too"
             )
-        found |= places
-    return found
+        components |= places
+    return components
 
 
 def _columns(

@@ -112,20 +112,20 @@ def units(model: nn.Module, layers: str) -> tuple[str, ...]:
         model: A model.
         layers: Path of its list of layers.
     """
-    found: list[str] = []
+    paths: list[str] = []
 
     def walk(path: str, module: nn.Module) -> None:
         for name, child in module.named_children():
             at = f"{path}.{name}" if path else name
             if at == layers:
-                found.extend(f"{at}.{index}" for index, _ in child.named_children())
+                paths.extend(f"{at}.{index}" for index, _ in child.named_children())
             elif f"{layers}.".startswith(f"{at}."):
                 walk(at, child)
             else:
-                found.append(at)
+                paths.append(at)
 
     walk("", model)
-    return tuple(found)
+    return tuple(paths)
 
 
 def spread_units(sizes: Sequence[int], room: Sequence[int], strategy: str) -> list[int]:
@@ -161,15 +161,15 @@ def spread_units(sizes: Sequence[int], room: Sequence[int], strategy: str) -> li
 
 def _filled(sizes: Sequence[int], room: Sequence[int]) -> list[int] | None:
     """Each device filled before the next; None where that is too little."""
-    device, used, found = 0, 0, []
+    device, used, assigned = 0, 0, []
     for size in sizes:
         while device < len(room) and used + size > room[device]:
             device, used = device + 1, 0
         if device == len(room):
             return None
-        found.append(device)
+        assigned.append(device)
         used += size
-    return found
+    return assigned
 
 
 def devices_of(
@@ -202,10 +202,10 @@ def devices_of(
         room[name] = int(n * (1 - _LEFT))
     accelerators = [n for name, n in room.items() if name != "cpu"]
     if _filled(sizes, accelerators) is not None:
-        found = spread_units(sizes, accelerators, wanted)
+        indices = spread_units(sizes, accelerators, wanted)
     else:  # alike with a processor, they would stand idle while it computes
-        found = spread_units(sizes, list(room.values()), "sequential" if accelerators else wanted)
-    return {path: torch.device(list(room)[i]) for path, i in zip(parts, found, strict=True)}
+        indices = spread_units(sizes, list(room.values()), "sequential" if accelerators else wanted)
+    return {path: torch.device(list(room)[i]) for path, i in zip(parts, indices, strict=True)}
 
 
 def _weighty(model: nn.Module, paths: Iterable[str]) -> list[str]:

@@ -206,9 +206,9 @@ def _streaming(kind: type[nn.Module]) -> type[nn.Module]:
     """A type of modules whose weights are read from disk on access, also by `forward`."""
 
     def attribute(self: nn.Module, name: str) -> Any:
-        found = kind.__getattr__(self, name)
-        if not (isinstance(found, nn.Parameter) and found.is_meta):
-            return found
+        value = kind.__getattr__(self, name)
+        if not (isinstance(value, nn.Parameter) and value.is_meta):
+            return value
         source, path = vars(self)[_PLACE]
         return nn.Parameter(source[f"{path}.{name}"], requires_grad=False)
 

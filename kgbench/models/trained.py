@@ -219,23 +219,23 @@ def choose_donor_of(
     Raises:
         ModelError: As `choose_donor` does.
     """
-    found = _learned(hashes)
-    wanted = weights() if found else None
-    return _chosen([donor for donor in found if donor.recipient == wanted], recipient)
+    candidates = _learned(hashes)
+    wanted = weights() if candidates else None
+    return _chosen([donor for donor in candidates if donor.recipient == wanted], recipient)
 
 
 def _learned(hashes: Collection[str]) -> list[TrainedDonor]:
     return [donor for donor in trained_donors().values() if donor.card["data"]["hash"] in hashes]
 
 
-def _chosen(found: Sequence[TrainedDonor], owner: str) -> TrainedDonor | None:
-    usual = [donor for donor in found if donor.kind == _USUAL and not donor.card["changes"]]
-    if len(found) > 1 and len(usual) != 1:
-        choices = " or ".join(f"--donor sft={donor.name}" for donor in found)
+def _chosen(candidates: Sequence[TrainedDonor], owner: str) -> TrainedDonor | None:
+    usual = [donor for donor in candidates if donor.kind == _USUAL and not donor.card["changes"]]
+    if len(candidates) > 1 and len(usual) != 1:
+        choices = " or ".join(f"--donor sft={donor.name}" for donor in candidates)
         raise ModelError(
-            f"{len(found)} donors of {owner} were trained on these facts; say which: {choices}"
+            f"{len(candidates)} donors of {owner} were trained on these facts; say which: {choices}"
         )
-    return next(iter(usual or found), None)
+    return next(iter(usual or candidates), None)
 
 
 def read_donor_card(folder: Path) -> dict[str, Any]:

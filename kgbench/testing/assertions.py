@@ -139,14 +139,14 @@ def assert_planted(record: Record, **bounds: float) -> None:
             "with suite 'planted', as by --kgbench-suite planted"
         )
     known = _of_planted(record.planted)
-    found = []
+    decisions = []
     for (field, op), bound in _read(bounds or {"graded_precision__ge": 0.9}, known).items():
-        found.append(
+        decisions.append(
             _decided(
                 known[field][0], op, bound, f"{record.planted.plant}: {field}", known[field][1]
             )
         )
-    _conclude(found)
+    _conclude(decisions)
 
 
 def _of_planted(planted: Planted) -> dict[str, tuple[Estimate, str]]:
@@ -154,11 +154,11 @@ def _of_planted(planted: Planted) -> dict[str, tuple[Estimate, str]]:
     units = "sites" if planted.units == "site" else "pairs of layer and component"
     of_sites = {"graded_precision": planted.graded_precision}
     of_sites |= {"auroc_decoy": planted.auroc_decoy} if planted.auroc_decoy is not None else {}
-    found = {
+    figures = {
         name: (_exact(e), f"{e.n} {units} of which {planted.n_true} were planted")
         for name, e in of_sites.items()
     }
-    return found | {
+    return figures | {
         "sufficiency": (planted.effect.sufficiency, ""),
         "necessity": (planted.effect.necessity, ""),
     }
@@ -170,20 +170,20 @@ def _exact(estimate: Estimate) -> Estimate:
     return estimate if value is None else Estimate(value, value, value, estimate.n)
 
 
-Found = tuple[Decision, str]
+Sentenced = tuple[Decision, str]
 """A decision and its sentence."""
 
 
 def _assert_rows(record: Record, at: str, prompt: str | None, bounds: Bounds) -> None:
     __tracebackhide__ = True
     _see(record)
-    found = []
+    decisions = []
     for row in _rows(record, at, prompt):
         for (field, op), bound in bounds.items():
-            found.append(
+            decisions.append(
                 _decided(_estimate(row, field), op, bound, f"{row.prompt}, {row.graft}: {field}")
             )
-    _conclude(found)
+    _conclude(decisions)
 
 
 def _see(record: Record) -> None:
@@ -194,20 +194,20 @@ def _see(record: Record) -> None:
     note_record(record)
 
 
-def _conclude(found: list[Found]) -> None:
+def _conclude(decisions: list[Sentenced]) -> None:
     """Fail with the bounds that do not hold, then the undecided ones; or report undecided ones.
 
     Raises:
         AssertionError: Something fails.
     """
     __tracebackhide__ = True
-    undecided = [text for decision, text in found if decision.outcome == "undecided"]
-    if failed := [text for decision, text in found if decision.outcome == "fails"]:
+    undecided = [text for decision, text in decisions if decision.outcome == "undecided"]
+    if failed := [text for decision, text in decisions if decision.outcome == "fails"]:
         raise AssertionError("\n".join([*failed, *(f"undecided: {text}" for text in undecided)]))
     report_undecided(undecided)
 
 
-def _decided(estimate: Estimate, op: str, bound: float, what: str, over: str = "") -> Found:
+def _decided(estimate: Estimate, op: str, bound: float, what: str, over: str = "") -> Sentenced:
     if (estimate.undefined or "").startswith(NOT_APPLICABLE):
         raise InputError(f"{what} is {estimate.undefined}; no number of facts decides that")
     if not over and estimate.value is not None and estimate.value == estimate.low == estimate.high:
@@ -278,6 +278,6 @@ def _estimate(row: Row, field: str) -> Estimate:
         raise InputError(
             f"{row.prompt}, {row.graft}: there is no necessity: {row.necessity.undefined}"
         )
-    found = getattr(row, FIELDS[field])
-    assert isinstance(found, Estimate)
-    return found
+    estimate = getattr(row, FIELDS[field])
+    assert isinstance(estimate, Estimate)
+    return estimate

@@ -127,10 +127,10 @@ def treatments_fit_the_prompts(trial: Trial) -> None:
     lengths = [len(trial.pair.encode(prompt)) for prompt in trial.prompts]
     for sites in (EVERYTHING, NOTHING, *_applicable(trial, made)):
         treatments = made.treat(trial.pair, trial.prompts, parse_graft(sites))
-        found = [len(each) for each in treatments]
+        counts = [len(each) for each in treatments]
         expect(
-            found == lengths,
-            f"treat on {sites!r} gives {found} treatments for prompts of {lengths} tokens",
+            counts == lengths,
+            f"treat on {sites!r} gives {counts} treatments for prompts of {lengths} tokens",
         )
         for treatment in chain.from_iterable(treatments):
             expect(
@@ -444,14 +444,14 @@ def _fitted(trial: Trial, prompts: Sequence[Prompt] | None = None) -> Interventi
 
 def _applicable(trial: Trial, made: InterventionLocalizer) -> list[str]:
     """Those of `SOME` that the method can express."""
-    found = []
+    expressible = []
     for sites in SOME:
         try:
             made.treat(trial.pair, trial.prompts, parse_graft(sites))
         except NotApplicableError:
             continue
-        found.append(sites)
-    return found
+        expressible.append(sites)
+    return expressible
 
 
 def _few(trial: Trial) -> list[str]:
