@@ -80,7 +80,7 @@ def recovery(scores: Scores, graft: str) -> Estimate:
 
 def recovery_parts(scores: Scores, graft: str) -> Parts:
     """m(S) - m(PRE) and m(SFT) - m(PRE) of each fact; of hits they are integers."""
-    pre, sft, own = (numbers(scores[name]) for name in ("PRE", "SFT", graft))
+    pre, sft, own = _numbers(scores, "PRE", "SFT", graft)
     return own - pre, sft - pre
 
 
@@ -124,14 +124,13 @@ def synergy(scores: Scores, first: str = "FE", second: str = "LT", both: str = "
         return Estimate.missing(f"{names} not run", n)
     if (reason := no_gain(scores)) is not None:
         return reason
-    terms = ("PRE", "SFT", first, second, both)
-    pre, sft, one, two, union = (numbers(scores[term]) for term in terms)
+    pre, sft, one, two, union = _numbers(scores, "PRE", "SFT", first, second, both)
     return ratio(union - one - two + pre, sft - pre)
 
 
 def no_gain(scores: Scores) -> Estimate | None:
     """The undefined estimate where the denominator may be 0, else None."""
-    pre, sft = (numbers(scores[name]) for name in ("PRE", "SFT"))
+    pre, sft = _numbers(scores, "PRE", "SFT")
     if divides(sft - pre):
         return None
     found = gain(scores)
@@ -172,7 +171,7 @@ def contrast(scores: Scores, first: str, second: str, share: float = 1.0) -> Par
 
     Of hits they are integers where the share is 1.
     """
-    pre, sft, one, other = (numbers(scores[name]) for name in ("PRE", "SFT", first, second))
+    pre, sft, one, other = _numbers(scores, "PRE", "SFT", first, second)
     apart = one - other if share == 1 else (one - pre) - share * (other - pre)
     return apart, sft - pre
 
@@ -206,6 +205,10 @@ def between_prompts(
     other_recovered, other_added = recovery_parts(there, graft)
     nearer = (recovered - added) - (other_recovered - other_added)
     return ratio(nearer, (added + other_added) / 2)
+
+
+def _numbers(scores: Scores, *grafts: str) -> list[Array]:
+    return [numbers(scores[graft]) for graft in grafts]
 
 
 def _missing(scores: Scores, grafts: tuple[str, ...], n: int) -> Estimate | None:

@@ -225,8 +225,8 @@ class _Making:
             seed=self.run.seed,
             identity=self.identity,
             layers=pair.n_layers,
-            layer_weights=sum(weight.numel() for weight in model.layers.parameters()),
-            weights=sum(weight.numel() for weight in model.parameters()),
+            layer_weights=_size(model.layers),
+            weights=_size(model),
             finetunings=finetunings,
             steps=steps,
             seconds=seconds,
@@ -268,6 +268,11 @@ def _ranks(
     several = targets[:, None].expand(-1, len(treatments)).reshape(-1)
     ranks: np.ndarray = score_logits(logits.flatten(0, 1), several)["rank"]
     return ranks.reshape(len(prompts), len(treatments)).T
+
+
+def _size(module: torch.nn.Module) -> int:
+    """Number of weights."""
+    return sum(weight.numel() for weight in module.parameters())
 
 
 def _save(model: SwitchedModel, path: Path) -> None:
