@@ -29,7 +29,7 @@ from kgbench.numbers import (
 )
 from kgbench.report import to_text
 from kgbench.report.export import as_csv, as_latex, as_markdown
-from kgbench.report.runs import record_report
+from kgbench.report.run_report import record_report
 from kgbench.stats import METRICS
 
 OTHER_STYLE = re.compile(r"(?<![\w.])[-−]?0\.\d(?![.\d]*\.)|(?<![\w)\]])-\.?\d")

@@ -74,7 +74,7 @@ def test_listing_loads_no_torch(kind: str) -> None:
     "module",
     [
         *("errors", "registry", "sites", "stats", "records", "data"),
-        *("report", "report.bars", "report.export", "report.maps", "report.repeats", "report.runs"),
+        *("report", "report.bars", "report.export", "report.site_maps", "report.run_report"),
     ],
 )
 def test_what_reads_and_draws_results_loads_no_torch(module: str) -> None:

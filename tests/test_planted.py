@@ -18,8 +18,8 @@ from kgbench.estimate import Estimate
 from kgbench.models import catalog
 from kgbench.records import Planted, Record, RecordStore
 from kgbench.report import to_text
-from kgbench.report.maps import heatmap_images
-from kgbench.report.runs import plants_report, record_report
+from kgbench.report.run_report import plants_report, record_report
+from kgbench.report.site_maps import heatmap_images
 from kgbench.runner import Pairs, Run, Settings, Spec, load_prompts, run_job
 from kgbench.runner.ranking import split_facts
 from kgbench.runner.workload import planted_models

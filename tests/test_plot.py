@@ -15,7 +15,7 @@ from kgbench.localizers import create, describe, score_meaning
 from kgbench.records import Record, load_record
 from kgbench.report.bars import MOST, chart_images, draw_chart, draw_grouped, picture_bytes
 from kgbench.report.export import distinct_names
-from kgbench.report.maps import curve_images, draw_curves, draw_heatmaps, heatmap_images
+from kgbench.report.site_maps import curve_images, draw_curves, draw_heatmaps, heatmap_images
 from kgbench.sites import SCORED_REGIONS
 
 SIGNS = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}

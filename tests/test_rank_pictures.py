@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from kgbench.estimate import Estimate
 from kgbench.records import Curve, CurvePoint, Record, SiteScore
-from kgbench.report.maps import curve_images, draw_curve, draw_heatmap, heatmap_images
+from kgbench.report.site_maps import curve_images, draw_curve, draw_heatmap, heatmap_images
 from kgbench.sites import PER_LAYER, SCORED_REGIONS
 
 BUDGETS = (0, 0.1, 1, 10, 100)

@@ -8,7 +8,7 @@ from fake_runs import RATES, record, rows
 from kgbench.estimate import Estimate
 from kgbench.numbers import figure_text
 from kgbench.report import to_text
-from kgbench.report.runs import record_report
+from kgbench.report.run_report import record_report
 from kgbench.sites import CONFIGURATIONS
 from kgbench.stats import METRICS
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from kgbench.analyses._base import GRAFTS, Analysis, Answer, Inputs, Need
+from kgbench.analyses._analysis import GRAFTS, Analysis, Answer, Inputs, Need
 from kgbench.registry import Registry
 
 __all__ = ["GRAFTS", "Analysis", "Answer", "Inputs", "Need", "analyses"]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from math import sqrt
 from typing import Any, ClassVar, TypeVar
 
+from kgbench.analyses._analysis import GRAFTS, Analysis, Answer, Inputs, Need
 from kgbench.analyses._audit_figures import (
     AREA,
     CORRELATION,
@@ -25,7 +26,6 @@ from kgbench.analyses._audit_figures import (
     audited,
     methods_of,
 )
-from kgbench.analyses._base import GRAFTS, Analysis, Answer, Inputs, Need
 from kgbench.data import Dataset, builtin_prompts, load_prompts
 from kgbench.errors import InputError
 from kgbench.estimate import Estimate

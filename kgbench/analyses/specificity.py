@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 
-from kgbench.analyses._base import Analysis, Answer, Inputs
+from kgbench.analyses._analysis import Analysis, Answer, Inputs
 from kgbench.data import Prompt, load_dataset
 from kgbench.errors import InputError
 from kgbench.estimate import Estimate

@@ -76,6 +76,7 @@ HOMES: Mapping[str, str] = {
     "plot": "records",
     "export": "records",
     "rescore": "records",
+    "rerun": "records",
     "family": "models",
     "zoo": "models",
     "new-localizer": "localizers",

@@ -366,7 +366,7 @@ def _run(spec: Spec, options: Options, loaded: Pairs) -> tuple[Run, list[Path]]:
 def _print(run: Run, pictures: Sequence[Path]) -> None:
     from kgbench.numbers import duration_text
     from kgbench.report import to_text
-    from kgbench.report.runs import record_report
+    from kgbench.report.run_report import record_report
 
     click.echo(to_text(record_report(run.record)))
     click.echo()
@@ -415,7 +415,7 @@ def trained_lines(origins: object) -> list[str]:
 
 def _print_plants(by_localizer: Sequence[Sequence[Run]]) -> None:
     from kgbench.report import to_text
-    from kgbench.report.runs import PLANTS_LEGEND, plants_report
+    from kgbench.report.run_report import PLANTS_LEGEND, plants_report
 
     for runs in by_localizer:
         click.echo(to_text(plants_report([run.record for run in runs])))
@@ -467,7 +467,7 @@ def write_pictures(record: Record, folder: Path) -> list[Path]:
         OutputError: The folder cannot be written.
     """
     from kgbench.report.bars import chart_images
-    from kgbench.report.maps import curve_images, heatmap_images
+    from kgbench.report.site_maps import curve_images, heatmap_images
 
     drawn: list[tuple[str, Draw]] = [(f"chart-{record.metric}", chart_images)]
     if record.curve:

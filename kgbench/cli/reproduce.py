@@ -14,7 +14,7 @@ import click
 
 from kgbench.cli.options import RESULTS
 from kgbench.cli.output import echo_json, echo_table, progress
-from kgbench.cli.rerun import rerun
+from kgbench.cli.records import rerun
 from kgbench.cli.runs import again_options
 from kgbench.errors import InputError
 

@@ -74,7 +74,7 @@ def command(run: str, facts: int | None, seed: int | None, write: bool, **option
         )
     from kgbench.leaderboard.submission import SAMPLE
     from kgbench.report import to_text
-    from kgbench.report.repeats import repeat_report, repeated_answer, repeated_sentence
+    from kgbench.report.run_report import repeat_report, repeated_answer, repeated_sentence
     from kgbench.runner.rerun import Sample, verify
     from kgbench.testing.contract import contract_of
 

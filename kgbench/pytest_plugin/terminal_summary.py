@@ -165,7 +165,7 @@ def _summaries(config: pytest.Config) -> dict[str, RecordSummary]:
 def record_summaries(session: Session) -> list[RecordSummary]:
     """Summaries of all records of this process."""
     from kgbench.report import to_text
-    from kgbench.report.runs import record_report
+    from kgbench.report.run_report import record_report
 
     summaries = []
     for id, record in session.records.items():
