@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
@@ -138,6 +139,19 @@ def test_types_and_data_are_shipped() -> None:
         "models/families/gemma.json",
     ):
         assert package.joinpath(*name.split("/")).is_file(), name
+
+
+def test_comprehensions_have_one_loop_and_hold_no_other() -> None:
+    """Nested comprehensions read inside out; the package writes loops in their place."""
+    kinds = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+    nested = []
+    for path in sorted((ROOT / "kgbench").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, kinds):
+                held = sum(isinstance(each, kinds) for each in ast.walk(node))
+                if held > 1 or len(node.generators) > 1:
+                    nested.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert nested == []
 
 
 def test_version_and_citation_agree() -> None:

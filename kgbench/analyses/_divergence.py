@@ -170,7 +170,9 @@ def measure(
     done = 0
     for places, shared in _batches(treatments, len(prompts), min(at_once, GROUP)):
         some = [prompts[place] for place in places]
-        cells = [[treatments[label][place] for place in places] for label in shared]
+        cells = []
+        for label in shared:
+            cells.append([treatments[label][place] for place in places])
         logits = job.engine.logits(job.engine.plan_treatments(some, cells))[:, :, 0]
         encoded = [job.pair.encoded(prompt).target for prompt in some]
         targets = torch.tensor(encoded, device=logits.device)

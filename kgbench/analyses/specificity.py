@@ -184,7 +184,10 @@ def rows_of(
         kind = one.texts.kind
         seeds[kind] = seed if kind in ("target", "sibling") else seed + place
     target = measured[0].moved
-    return [_row(label, one, target, seeds) for label in labels for one in measured]
+    rows: list[DivergenceRow] = []
+    for label in labels:
+        rows += (_row(label, one, target, seeds) for one in measured)
+    return rows
 
 
 def _row(

@@ -84,8 +84,14 @@ def _runs(folder: Path, as_json: bool) -> None:
         click.echo(f"no run in {folder}")
     else:
         # Columns in which every run is empty are left out.
-        columns = [key for key in rows[0] if {row[key] for row in rows} - {"", "–"}]
-        echo_table(columns, [[_wrapped(key, row[key]) for key in columns] for row in rows])
+        columns = []
+        for key in rows[0]:
+            if {row[key] for row in rows} - {"", "–"}:
+                columns.append(key)
+        cells = []
+        for row in rows:
+            cells.append([_wrapped(key, row[key]) for key in columns])
+        echo_table(columns, cells)
 
 
 def _wrapped(column: str, text: str) -> str:

@@ -330,11 +330,12 @@ def _plan(ids: Sequence[int], table: np.ndarray) -> Plan:
 
 def _logits(answers: Iterator[Answers]) -> Float[Tensor, "answer vocabulary"]:
     """Logits of all answers in the order of prompt and configuration."""
-    chunks = list(answers)
+    logits: list[Tensor] = []
     labels: list[tuple[int, int]] = []
-    for chunk in chunks:
+    for chunk in answers:
+        logits.append(chunk.logits)
         labels += zip(chunk.prompt.tolist(), chunk.configuration.tolist(), strict=True)
-    return torch.cat([c.logits for c in chunks])[sorted(range(len(labels)), key=labels.__getitem__)]
+    return torch.cat(logits)[sorted(range(len(labels)), key=labels.__getitem__)]
 
 
 def _map(pair: ModelPair) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -192,7 +193,7 @@ def kept_rows(seed: int, evaluation: str, page: Page, facts: pa.Table) -> pa.Tab
     for figure in page.figures.values():
         if figure.evaluation == evaluation:
             grafts = ("PRE", "SFT", *page.rows[figure.rows].values())
-            shown.update((prompt, graft) for prompt in figure.prompts for graft in grafts)
+            shown.update(product(figure.prompts, grafts))
     names = (facts[name].to_pylist() for name in ("prompt", "graft", "fact"))
     keys = list(zip(*names, strict=True))
     # Where a prompt was read at several positions, the last counts; rows are sorted by position

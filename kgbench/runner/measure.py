@@ -146,7 +146,9 @@ def run_group(
     seconds = now(job.pair) - started
     # Before and after, so that a drift of the machine cancels.
     plain = (before + plain_seconds(job.engine, prompts)) / 2
-    columns = {name: np.concatenate([c[name] for c in chunks]) for name in chunks[0]}
+    columns = {}
+    for name in chunks[0]:
+        columns[name] = np.concatenate([chunk[name] for chunk in chunks])
     return columns, {**cost, "seconds": seconds, "plain_seconds": plain}
 
 

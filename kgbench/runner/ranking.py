@@ -242,7 +242,10 @@ def score_halves(
             journal.keep(f"scores-{half}", known)
         scores.append({Site(*row[:3]): float(row[3]) for row in known["scores"]})
         costs.append(known["cost"])
-    return (scores[0], scores[1]), {key: sum(cost[key] for cost in costs) for key in costs[0]}
+    total = {}
+    for key in costs[0]:
+        total[key] = sum(cost[key] for cost in costs)
+    return (scores[0], scores[1]), total
 
 
 def score_sites(

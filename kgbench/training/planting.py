@@ -206,7 +206,9 @@ def measured_groups(
     """Facts by group as they are measured: those of a mixture are all planted."""
     if not spec.mixture:
         return groups
-    ids = [fact.id for group in groups.values() for fact in group.facts]
+    ids: list[str] = []
+    for group in groups.values():
+        ids += (fact.id for fact in group.facts)
     return {"planted": whole.subset(ids)}
 
 

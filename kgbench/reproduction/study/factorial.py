@@ -272,7 +272,9 @@ def factor_contrasts(names: Sequence[str], signs: Signs) -> tuple[FactorContrast
     for same in by_column.values():
         if len(same) > 1 and len(same[0]) == 1:
             raise ValueError(f"the main effect of {names[same[0][0]]} is aliased with others")
-        effects = [" × ".join([names[i] for i in factors]) for factors in same]
+        effects = []
+        for factors in same:
+            effects.append(" × ".join(names[i] for i in factors))
         columns.append(FactorContrast(tuple(effects), same[0]))
     return tuple(columns)
 
