@@ -162,8 +162,10 @@ class _Making:
                 what=f"{self.run.name}: {name}",
                 total=len(batches),
             )
-        _load(model, complete)
-        return model
+        # A model that was trained runs in the trainer's half precision, one that was read does not.
+        stored = new_model(self._config, seed)
+        _load(stored, complete)
+        return stored
 
     def _weights(self, stage: str) -> Path:
         return self.folder / f"{stage}.safetensors"
