@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 NAMES = {
-    "rr": "mean reciprocal rank",
+    "mrr": "mean reciprocal rank",
     "rank": "mean rank",
     "median_rank": "median rank",
     "log_rank": "mean log rank",

@@ -297,7 +297,7 @@ def _cases() -> list[Case]:
             "mean reciprocal rank",
             name,
             ranks(lambda r: 1 / r),
-            _of("rr", graft),
+            _of("mrr", graft),
             _mean(graft),
             "bounded",
         )

@@ -26,7 +26,7 @@ from kgbench.stats.paired import area_difference, paired_prompts, recovery_diffe
 from kgbench.stats.ratios import recovery
 
 ROOT = Path(__file__).parent.parent
-METRICS = ("top1", "top5", "log_rank", "rr", "prob", "logprob", "logit_diff")
+METRICS = ("top1", "top5", "log_rank", "mrr", "prob", "logprob", "logit_diff")
 
 
 def numbers(found: Comparison, sign: float = 1.0) -> list[tuple[Any, ...]]:

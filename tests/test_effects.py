@@ -45,7 +45,7 @@ def test_scores_follow_from_the_columns() -> None:
     assert score(columns, "top1").tolist() == [True, False, False, False]
     assert score(columns, "top5").tolist() == [True, True, False, False]
     assert score(columns, "top100").all()
-    assert score(columns, "rr") == pytest.approx([1, 0.2, 1 / 6, 0.01])
+    assert score(columns, "mrr") == pytest.approx([1, 0.2, 1 / 6, 0.01])
     assert score(columns, "mrr") == pytest.approx(score(columns, "rr"))
     assert all((score(columns, m).dtype == bool) == m.startswith("top") for m in METRICS)
 

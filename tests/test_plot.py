@@ -47,9 +47,9 @@ def test_default_place_and_metric(
     monkeypatch.chdir(tmp_path)
     answer = json.loads(run("plot", place, "--metric", "mrr", "--json")[1])
     assert (
-        answer["path"] == "chart-rr.png"
-        and answer["metric"] == "rr"
-        and (tmp_path / "chart-rr.png").is_file()
+        answer["path"] == "chart-mrr.png"
+        and answer["metric"] == "mrr"
+        and (tmp_path / "chart-mrr.png").is_file()
     )
     assert sorted(path.name for path in place.iterdir()) == [
         "facts.parquet",

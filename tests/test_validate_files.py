@@ -154,8 +154,8 @@ def test_a_run_s_own_pictures_and_seal_are_no_finding(entry: Path) -> None:
     own = [
         "chart-top5.png",
         "chart-top5.svg",
-        "curve-rr.png",
-        "curve-rr.svg",
+        "curve-mrr.png",
+        "curve-mrr.svg",
         "map.png",
         "map.svg",
         SEAL,

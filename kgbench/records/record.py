@@ -162,7 +162,7 @@ class Row(Strict):
         return not (self.sufficiency.undefined or "").startswith(NOT_APPLICABLE)
 
     def estimate(self, metric: str) -> Estimate:
-        """The mean of a metric; `rr` is the mean reciprocal rank."""
+        """The mean of a metric; `rr` is the name of `mrr` in earlier records."""
         found = getattr(self, "mrr" if metric == "rr" else metric)
         assert isinstance(found, Estimate)
         return found

@@ -198,7 +198,7 @@ def _bar_panel(
     axis.set_xlabel(metric_name(metric), color=INK)
     axis.set_yticks(range(len(names)), list(names.values()), color=INK)
     axis.set_ylim(len(names) - 0.4, -0.6)
-    if metric.startswith("top") or metric in ("rr", "prob"):
+    if metric.startswith("top") or metric in ("mrr", "prob"):
         axis.set_xlim(0, 1.18)
         axis.set_xticks([0, 0.25, 0.5, 0.75, 1])
     else:
@@ -341,7 +341,7 @@ def _group_panel(
         rotation=90 if upright else 0,
     )
     axis.set_xlim(-0.6, len(grafts) - 0.4)
-    if metric.startswith("top") or metric in ("rr", "mrr", "prob"):
+    if metric.startswith("top") or metric in ("mrr", "prob"):
         axis.set_ylim(0, 1.05)
     axis.grid(axis="y", color=FAINT, lw=0.6, zorder=0)
     axis.set_axisbelow(True)

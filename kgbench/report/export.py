@@ -99,7 +99,7 @@ def record_name(record: Record) -> str:
 
 
 OF_ROWS = (
-    *("mrr" if metric == "rr" else metric for metric in METRICS),
+    *METRICS,
     "rank",
     "median_rank",
     "sufficiency",
@@ -316,8 +316,7 @@ def _report(records: Sequence[Record]) -> Report:
 def _configurations(records: Sequence[Record]) -> Table:
     """Every configuration of every prompt, a row each; a model that all share is in the title."""
     metrics = list(dict.fromkeys(record.metric for record in records))
-    means = ["mrr" if metric == "rr" else metric for metric in metrics]
-    shown = list(dict.fromkeys([*means, "top1", "mrr"]))
+    shown = list(dict.fromkeys([*metrics, "top1", "mrr"]))
     several = len(records) > 1
     rows: list[list[Cell]] = []
     for record, name in zip(records, run_names(records), strict=True):

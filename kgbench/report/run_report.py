@@ -69,8 +69,7 @@ def record_report(record: Record) -> Report:
         f"seed {', '.join(map(str, what.seeds))}: means over facts with 95 % intervals; "
         f"sufficiency and necessity on {record.metric}"
     )
-    same = (record.metric, "mrr" if record.metric == "rr" else "")
-    metrics = [record.metric, *(name for name in COLUMNS if name not in same)]
+    metrics = [record.metric, *(name for name in COLUMNS if name != record.metric)]
     count = len(metrics)
     tables = _tables(record, metrics)
     while count > 1 and max(map(table_width, tables)) > text_width():
@@ -105,8 +104,7 @@ def _prompt_table(rows: Sequence[Row], metrics: Sequence[str]) -> Table:
         means = [row.estimate(metric) for metric in metrics]
         counts = [row.n, row.dropped] if uneven else []
         body.append([row.graft, *means, row.sufficiency, necessity_cell(row), *counts])
-    names = ["mrr" if metric == "rr" else metric for metric in metrics]
-    heads = ["graft", *names, "sufficiency", "necessity", *["n", "dropped"] * uneven]
+    heads = ["graft", *metrics, "sufficiency", "necessity", *["n", "dropped"] * uneven]
     return Table(title, [Column(head) for head in heads], body, GRAFT_WIDTH)
 
 

@@ -27,7 +27,7 @@ from kgbench.models.trained import choose_donor, choose_donor_of, find_donor
 from kgbench.records import Truth
 from kgbench.runner.spec import Spec
 from kgbench.sites import BASELINES, RECIPIENT, parse_graft
-from kgbench.stats import METRICS
+from kgbench.stats.scores import check_metric
 
 __all__ = [
     "Suite",
@@ -118,8 +118,7 @@ def check(spec: Spec) -> Workload:
         RegionError: A graft names a region that a prompt lacks.
         InputError: Another part of the specification is wrong.
     """
-    if spec.metric not in (*METRICS, "mrr"):
-        raise UnknownNameError("metric", spec.metric, (*METRICS, "mrr"))
+    check_metric(spec.metric)
     if spec.model is not None:
         catalog.entry(spec.model)
     if spec.dtype is not None:

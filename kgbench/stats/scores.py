@@ -37,7 +37,7 @@ METRICS = (
     "top50",
     "top100",
     "log_rank",
-    "rr",
+    "mrr",
     "prob",
     "logprob",
     "logit_diff",
@@ -50,7 +50,7 @@ LOG_RANK = "log_rank"
 
 DEFAULT_METRIC = "top5"
 
-SUPPORT = {"rr": (0.0, 1.0), "prob": (0.0, 1.0)}
+SUPPORT = {"mrr": (0.0, 1.0), "prob": (0.0, 1.0)}
 """Bounds of each metric; means of others are bounded by those of the prompt's configurations."""
 
 Array = NDArray[Any]
@@ -58,12 +58,12 @@ Columns = Mapping[str, Array]
 
 
 def check_metric(metric: str) -> str:
-    """The metric's name as METRICS has it; `mrr`, the mean of `rr`, is read as `rr`.
+    """The metric's name as METRICS has it; `rr`, its name in earlier records, is read as `mrr`.
 
     Raises:
         UnknownNameError: If there is no such metric.
     """
-    name = "rr" if metric == "mrr" else metric
+    name = "mrr" if metric == "rr" else metric
     if name not in METRICS:
         raise UnknownNameError("metric", metric, METRICS)
     return name
@@ -86,7 +86,7 @@ def score(columns: Mapping[str, Array], metric: str) -> Array:
         return logs
     if name.startswith("top"):
         return np.asarray(columns["rank"]) <= int(name[3:])
-    if name == "rr":
+    if name == "mrr":
         return 1.0 / np.asarray(columns["rank"], float)
     return np.asarray(columns[name], float)
 

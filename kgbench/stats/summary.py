@@ -138,7 +138,7 @@ def _rows(
     added = gain(scores)
     rows = []
     for graft in prompt.columns:
-        named = {("mrr" if m == "rr" else m): found[m][graft] for m in METRICS}
+        named = {m: found[m][graft] for m in METRICS}
         other = complements.get(graft)
         ran = other if other in prompt.columns else None
         rows.append(

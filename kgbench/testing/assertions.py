@@ -26,7 +26,7 @@ FIELDS: Mapping[str, str] = {
     "sufficiency": "sufficiency",
     "recovery": "sufficiency",
     "necessity": "necessity",
-    **{metric: "mrr" if metric == "rr" else metric for metric in (*METRICS, "mrr")},
+    **{metric: metric for metric in METRICS},
 }
 """Figures that can be bounded, with their names in the rows of a record."""
 

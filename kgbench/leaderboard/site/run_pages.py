@@ -44,7 +44,7 @@ def run_page(entry: Entry) -> Mapping[str, object]:
     """Variables of an entry's page."""
     record, cells = entry.record, Cells()
     lost = {row.necessity.undefined or "" for row in record.rows if row.graft not in _REFERENCES}
-    keys = ["mrr" if record.metric == "rr" else record.metric, "sufficiency"]
+    keys = [record.metric, "sufficiency"]
     if len(lost) != 1 or "" in lost:
         keys.append("necessity")
         lost = set()
