@@ -181,7 +181,7 @@ class Registry:
         if not (isinstance(found, type) and issubclass(found, self.base)):
             base = f"{self.base.__module__}.{self.base.__name__}"
             raise InputError(
-                f"{name!r} is not a {self.kind}: expected a class that derives from {base}"
+                f"{name!r} is no {self.kind}: expected a class that derives from {base}"
             )
         if inspect.isabstract(found):
             raise InputError(

@@ -113,7 +113,7 @@ def test_a_class_in_a_file(registry: Registry, file: Path, monkeypatch: pytest.M
             "{file}:Stranger",
             "expected a class that derives from kgbench.localizers._base.AbstractLocalizer",
         ),
-        ("{file}:dataclass", "is not a localizer"),
+        ("{file}:dataclass", "is no localizer"),
         ("{folder}/syntax.py:Mine", "does not load: SyntaxError"),
         (
             "{folder}/crash.py:Mine",
