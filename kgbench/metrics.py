@@ -32,7 +32,8 @@ def worst_rank(
     Returns:
         How many logits are not smaller than the target's: 1 where it is strictly the largest.
     """
-    # `not smaller` rather than `greater or equal`: a NaN compares as false, and so counts against the target.
+    # `not smaller` rather than `greater or equal`: a NaN compares as false, and so counts against
+    # the target.
     return torch.logical_not(logits < target).sum(dim=-1)
 
 

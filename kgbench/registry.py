@@ -67,7 +67,7 @@ class Registry:
         return found.name if found is not None else __package__
 
     def check(self, name: str) -> None:
-        """Check that a name is registered, or that a file parses and holds the class; nothing is run.
+        """Check that a name is registered, or that a file holds the class, without running it.
 
         Raises:
             UnknownNameError: Nothing is registered under the name, or the file does not hold the
@@ -110,7 +110,7 @@ class Registry:
         return self._checked(found, name)
 
     def fingerprint(self, name: str) -> str:
-        """Class and hash of its file, which identify a state of a plug-in; empty for built-in classes.
+        """Class and hash of its file, which identify a plug-in; empty for built-in classes.
 
         Code that the file imports from elsewhere is not in the hash.
         """

@@ -100,7 +100,8 @@ def merged_pair(pair: ModelPair, adapter: Path) -> ModelPair:
 
 
 Made = tuple[ModelPair, ModelPair, Path, Path]
-"""A pair with a LoRA donor, the same with the merged one, and the folders of recipient and adapter."""
+"""A pair with a LoRA donor, the same with the merged one, and the folders of recipient and adapter.
+"""
 
 
 def maker(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Made]:

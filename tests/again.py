@@ -54,7 +54,9 @@ def evaluated(root: Path, name: str) -> StoredRecord:
 
 
 def edited(run: StoredRecord, root: Path, where: dict[str, str], **changes: Any) -> Path:
-    """A copy of a run, without its seal, in which some columns of the rows that are at a place have other values."""
+    """A copy of a run, without its seal, in which some columns of the rows that are at a place have
+    other values.
+    """
     shutil.copytree(run.path, place := root / run.path.name)
     columns = run.facts().to_pydict()
     rows = [

@@ -28,7 +28,9 @@ PLANT_COLUMNS = ("PRE", "SFT", "plant", "decoy", "FE", "LT", "FE+LT", "(FE+LT)^C
 
 
 def pairs_table() -> str:
-    """Top-5 hit rate of every pair under each configuration, of the shipped seed and of the others that its card has."""
+    """Top-5 hit rate of every pair under each configuration, of the shipped seed and of the others
+    that its card has.
+    """
     rows = []
     for name in shipped():
         card = json.loads((zoo_folder(f"zoo:{name}") / CARD).read_text("utf-8"))
@@ -42,7 +44,9 @@ def pairs_table() -> str:
 
 
 def plants_table() -> str:
-    """Top-5 hit rate of the planted facts of every plant under each configuration, and of the decoys under theirs."""
+    """Top-5 hit rate of the planted facts of every plant under each configuration, and of the
+    decoys under theirs.
+    """
     rows = []
     for name in plants():
         (source,) = entry(name).donors.values()
@@ -74,7 +78,9 @@ def plants_table() -> str:
 
 
 def parts(card: Mapping[str, Any], planted: Mapping[str, float]) -> str:
-    """What each named place brings by itself, or the range that is left without one of the places that are all needed."""
+    """What each named place brings by itself, or the range that is left without one of the places
+    that are all needed.
+    """
     left = [value for name, value in planted.items() if name.startswith("without ")]
     if left:
         return f"without one {number_text(min(left))} to {number_text(max(left))}"

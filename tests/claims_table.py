@@ -87,7 +87,8 @@ def table(found: Mapping[str, Mapping[tuple[str, str], Outcome]]) -> str:
 
 def main(pairs: Sequence[str]) -> None:
     print(
-        f"<!-- begin: claims -->\n{table({pair: ask(pair) for pair in pairs})}\n<!-- end: claims -->"
+        f"<!-- begin: claims -->\n{table({pair: ask(pair) for pair in pairs})}\n<!-- end:"
+        " claims -->"
     )
 
 

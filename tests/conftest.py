@@ -18,14 +18,17 @@ import pytest
 from hypothesis import settings
 from jaxtyping import install_import_hook
 
-# Shapes and types of what goes in and out are checked against the annotations, here only. Not in forward.py and treatment.py: the one
-# defines functions within functions, for each of which the checks would be built anew at every call, the other is called once per token.
+# Shapes and types of what goes in and out are checked against the annotations, here only. Not in
+# forward.py and treatment.py: the one
+# defines functions within functions, for each of which the checks would be built anew at every
+# call, the other is called once per token.
 CHECKED = ("engine", "packed", "plan", "rows", "selftest", "sequential", "tree")
 install_import_hook(
     [*(f"kgbench.engine.{name}" for name in CHECKED), "kgbench.metrics"], "beartype.beartype"
 )
 
-# The same examples on every machine, so that a red test stays red until it is mended; `--hypothesis-profile explore` looks for new ones.
+# The same examples on every machine, so that a red test stays red until it is mended;
+# `--hypothesis-profile explore` looks for new ones.
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, max_examples=1000)
 settings.load_profile("repeatable")
@@ -35,9 +38,10 @@ settings.load_profile("repeatable")
 def exact() -> Iterator[None]:
     """Models that compute in float64 all through.
 
-    Eager attention takes its softmax, and an RMS norm its mean, in float32 whatever the type of the model. How that rounds depends on the
-    last bit of what goes in, and for the softmax on how many masked places stand beside, so that no two ways to arrange the same tokens
-    would agree better than to 1e-6, and a small error in the engine could hide in that.
+    Eager attention takes its softmax, and an RMS norm its mean, in float32 whatever the type of the
+    model. How that rounds depends on the last bit of what goes in, and for the softmax on how many
+    masked places stand beside, so that no two ways to arrange the same tokens would agree better
+    than to 1e-6, and a small error in the engine could hide in that.
     """
     import torch
 
@@ -70,7 +74,9 @@ def exact() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Checkpoints on disk as others write them: `recipient` and `sft`, of GPT-2 type with tied embeddings, and their tokenizer."""
+    """Checkpoints on disk as others write them: `recipient` and `sft`, of GPT-2 type with tied
+    embeddings, and their tokenizer.
+    """
     import torch
     from transformers import AutoModelForCausalLM
 

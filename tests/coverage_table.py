@@ -1,4 +1,5 @@
-"""Simulates how often each interval that kgbench prints holds the truth, and prints the table that the README holds.
+"""Simulates how often each interval that kgbench prints holds the truth, and prints the table that
+the README holds.
 
     python tests/coverage_table.py [REPETITIONS]
 
@@ -50,8 +51,10 @@ class Case:
     figure: Callable[[Scores], Estimate]
     truth: float
     wide: str = ""
-    """Why it holds more than 98 %, where it does: `discrete`, of few possible values; `bounded`, since rare facts at the other end of the
-    scale, which would move the mean, cannot be ruled out; `weak`, since a gain near 0 is divided by."""
+    """Why it holds more than 98 %, where it does: `discrete`, of few possible values; `bounded`,
+    since rare facts at the other end of the scale, which would move the mean, cannot be ruled out;
+    `weak`, since a gain near 0 is divided by.
+    """
 
 
 @dataclass(frozen=True)
@@ -142,7 +145,9 @@ def discordant(lost: float, won: float) -> Draw:
 
 
 def ranked(*parts: tuple[float, float, float]) -> Callable[[np.random.Generator, int], Array]:
-    """Ranks: of each part its share, and mean and standard deviation of the logarithm; without a deviation all are of rank 1."""
+    """Ranks: of each part its share, and mean and standard deviation of the logarithm; without a
+    deviation all are of rank 1.
+    """
     shares = np.cumsum([share for share, _, _ in parts])
 
     def draw(rng: np.random.Generator, n: int) -> Array:
@@ -172,7 +177,9 @@ def ranks(score: Callable[[Array], Array]) -> Draw:
 
 
 def probable(rng: np.random.Generator, n: int) -> Scores:
-    """Probabilities that belong to one fact together: all but 0, widespread near 0, of two humps, near 1."""
+    """Probabilities that belong to one fact together: all but 0, widespread near 0, of two humps,
+    near 1.
+    """
     return {
         "PRE": np.exp(np.minimum(0, rng.normal(-9, 2, n))),
         "LT": np.exp(np.minimum(0, rng.normal(-5, 2.2, n))),
@@ -394,8 +401,9 @@ def table(repetitions: int) -> str:
     ]
     errors = [one.error for one in held.values() if one.printed >= SHOWN]
     told = (
-        f"{repetitions:,} repetitions a cell; standard error of a cell {100 * float(np.median(errors)):.1f} points at the median, "
-        f"{100 * max(errors):.1f} at most."
+        f"{repetitions:,} repetitions a cell; standard error of a cell"
+        f" {100 * float(np.median(errors)):.1f} points at the median, {100 * max(errors):.1f} at"
+        " most."
     )
     return "\n".join([*lines, "", told])
 

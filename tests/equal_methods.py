@@ -1,6 +1,7 @@
 """Boards of methods whose true figures are known, for what their ranks are worth.
 
-`python -m tests.equal_methods 1000` prints the share of boards of equal methods that have more than one rank.
+`python -m tests.equal_methods 1000` prints the share of boards of equal methods that have more than
+one rank.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ class Scored:
 def board(
     seed: int, rates: Sequence[float], facts: int = 150, cells: int = 8, budgets: int = 8
 ) -> dict[str, Scored]:
-    """Methods of these hit rates on the same facts, each of its own difficulty, which all methods and cells share in part.
+    """Methods of these hit rates on the same facts, each of its own difficulty, which all methods
+    and cells share in part.
 
     Args:
         seed: Of the board.
@@ -76,7 +78,8 @@ def wrong(boards: int, methods: int, first: int = 0, **how: int) -> int:
 
 
 def over_plants(seed: int, levels: Sequence[float], plants: int) -> dict[str, PlantScores]:
-    """Methods of these true levels on the same plants, each of its own difficulty; scores lie between 0 and 1, and some at the ends.
+    """Methods of these true levels on the same plants, each of its own difficulty; scores lie
+    between 0 and 1, and some at the ends.
 
     Args:
         seed: Of the board.
@@ -107,12 +110,14 @@ if __name__ == "__main__":
         for cells, budgets in ((8, 8), (8, 1), (1, 1)):
             found = wrong(many, methods, cells=cells, budgets=budgets)
             print(
-                f"{methods} methods, {cells} cells, {budgets} budgets: {found} of {many} boards ({found / many:.3f})",
+                f"{methods} methods, {cells} cells, {budgets} budgets: {found} of {many} boards"
+                f" ({found / many:.3f})",
                 flush=True,
             )
         for plants in (4, 8, 12, 40):
             found = wrong_over_plants(many, methods, plants)
             print(
-                f"{methods} methods, {plants} plants: {found} of {many} boards ({found / many:.3f})",
+                f"{methods} methods, {plants} plants: {found} of {many} boards"
+                f" ({found / many:.3f})",
                 flush=True,
             )

@@ -1,4 +1,6 @@
-"""Leaderboards for tests of pages: tables made of records straight away, without the science of ranks."""
+"""Leaderboards for tests of pages: tables made of records straight away, without the science of
+ranks.
+"""
 
 from __future__ import annotations
 
@@ -347,7 +349,9 @@ def _published() -> Board:
 
 
 def several(folder: Path, own: str = "own_idea") -> Iterator[Entry]:
-    """Methods of all kinds: baselines, one that ran only one pair, one that a maintainer ran again, and one of the reader's own."""
+    """Methods of all kinds: baselines, one that ran only one pair, one that a maintainer ran again,
+    and one of the reader's own.
+    """
     rates = {
         "none": 0.02,
         "all": 0.5,

@@ -1,4 +1,6 @@
-"""Plants that were never trained: some weights of a shipped donor at a known place, for tests of what is made of the truth."""
+"""Plants that were never trained: some weights of a shipped donor at a known place, for tests of
+what is made of the truth.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def _truth(pair: ModelPair, planted: Dataset, terms: Sequence[Term], plant: str)
 def write_plant(
     folder: Path, plant: str, decoy: str | None = None, facts: int = 6, base: str = "tiny-gemma"
 ) -> Path:
-    """A plant's folder: the donor's weights at the places of `plant`, and where there is a decoy at those too; its truth is made up."""
+    """A plant's folder: the donor's weights at the places of `plant`, and where there is a decoy at
+    those too; its truth is made up.
+    """
     pair = read_pair(base)
     slots = Slots(pair.family, pair.n_layers)
     terms = [term for text in (plant, decoy) if text for term in parse_graft(text).terms]

@@ -21,7 +21,9 @@ RECIPE = {
 
 
 def small(facts: int, changes: Mapping[str, int]) -> Page:
-    """The page with so few facts in each training of a tiny pair, and with these values in place of the recipes'."""
+    """The page with so few facts in each training of a tiny pair, and with these values in place of
+    the recipes'.
+    """
     trainings = {
         name: one.model_copy(
             update={"tiny": one.tiny.model_copy(update={"facts": facts, "changes": dict(changes)})}
@@ -36,7 +38,9 @@ def small(facts: int, changes: Mapping[str, int]) -> Page:
 def measured(
     figures: Sequence[str], facts: int = 40, seeds: Sequence[int] = (0, 1, 2), spread: float = 0.3
 ) -> PairRows:
-    """Rows of figures; SFT is best, PRE worst, and seeds differ by this much on the scale of log ranks."""
+    """Rows of figures; SFT is best, PRE worst, and seeds differ by this much on the scale of log
+    ranks.
+    """
     known, rng = page(), np.random.default_rng(0)
     columns: dict[str, list[object]] = {name: [] for name in SCHEMA.names}
     for evaluation in known.evaluations_of(figures):

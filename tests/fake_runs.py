@@ -1,4 +1,6 @@
-"""Runs that never happened: per-fact rows and records of known rates, for tests of what is made of them."""
+"""Runs that never happened: per-fact rows and records of known rates, for tests of what is made of
+them.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def rows(
     prompts: Sequence[str] = ("headline", "qa"),
     seed: int = 0,
 ) -> pa.Table:
-    """Per-fact rows whose top-5 hit rates are the rates, exactly up to rounding; a fact that one graft hits, better ones hit too."""
+    """Per-fact rows whose top-5 hit rates are the rates, exactly up to rounding; a fact that one
+    graft hits, better ones hit too.
+    """
     rng = np.random.default_rng(seed)
     columns: dict[str, list[object]] = {name: [] for name in FACTS_SCHEMA.names}
     for prompt in prompts:

@@ -8,5 +8,7 @@ __all__ = ["hears_interrupts"]
 
 
 def hears_interrupts() -> None:
-    """Let a child end on SIGINT: it inherits from whoever runs the tests that it is ignored, as under `nohup make test &`."""
+    """Let a child end on SIGINT: it inherits from whoever runs the tests that it is ignored, as
+    under `nohup make test &`.
+    """
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -1,4 +1,6 @@
-"""What the tests of interventions are run on: every method with its parameters, expressions that it can express, and prompts."""
+"""What the tests of interventions are run on: every method with its parameters, expressions that it
+can express, and prompts.
+"""
 
 from __future__ import annotations
 

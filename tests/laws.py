@@ -1,4 +1,6 @@
-"""What the laws of the engine are tested on: random models of every family, prompts, grafts, and the oracle's answer to them."""
+"""What the laws of the engine are tested on: random models of every family, prompts, grafts, and
+the oracle's answer to them.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ def pool(*names: str) -> tuple[Prompt, ...]:
 
 @cache
 def copies(*pair: str | bool | torch.dtype) -> Callable[..., nn.Module]:
-    """The oracle's models of a pair, each made once: what a token's copy holds does not depend on the token."""
+    """The oracle's models of a pair, each made once: what a token's copy holds does not depend on
+    the token.
+    """
     made: dict[oracle.Assignment, nn.Module] = {}
 
     def make(
@@ -93,7 +97,8 @@ def alone(model: nn.Module, pair: ModelPair, prompts: Sequence[Prompt]) -> torch
 def examples(n: int, *kind: object) -> Callable[[Any], Any]:
     """So many examples, others for every kind of model.
 
-    A failing one is shown as it was drawn, since making it smaller would run the oracle for minutes.
+    A failing one is shown as it was drawn, since making it smaller would run the oracle for
+    minutes.
     """
     chosen = settings(max_examples=n, phases=(Phase.explicit, Phase.generate))
     if not settings.default.derandomize:

@@ -1,4 +1,6 @@
-"""lm-eval runs in this process: checkpoints of several tokenizer families, facts with difficult names, tasks on them, and their answers."""
+"""lm-eval runs in this process: checkpoints of several tokenizer families, facts with difficult
+names, tasks on them, and their answers.
+"""
 
 from __future__ import annotations
 
@@ -109,7 +111,8 @@ def write_tasks(root: Path) -> Path:
     }.items():
         kwargs = {"kgbench_dataset": "odd.jsonl", "kgbench_prompt": name.partition("_")[0]}
         (root / f"{name}.yaml").write_text(
-            f"include: {tasks_path()}/_{form}.yaml\ntask: {name}\ndataset_kwargs: {json.dumps(kwargs)}\n"
+            f"include: {tasks_path()}/_{form}.yaml\ntask: {name}\ndataset_kwargs:"
+            f" {json.dumps(kwargs)}\n"
         )
     return root
 
@@ -145,7 +148,9 @@ def answers(
     limit: int | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """lm-eval's results, few-shot examples drawn by one seed; `metadata` goes to the tasks, `more` is a further folder of them."""
+    """lm-eval's results, few-shot examples drawn by one seed; `metadata` goes to the tasks, `more`
+    is a further folder of them.
+    """
     folders = [
         str(path) for path in (tasks_path(), folder, options.pop("more", None)) if path is not None
     ]

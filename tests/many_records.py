@@ -1,8 +1,9 @@
 """Many records that never were: a thousand valid entries of a leaderboard, quickly.
 
-`python tests/many_records.py FOLDER [N]` writes them. A few runs of each kind are summarized in earnest from rows of known rates, and every
-record is one of these under another method and pair: ids, names and hashes differ, and figures follow from the rows beside them.
-They pass for runs on the shipped pairs, of more facts than there are.
+`python tests/many_records.py FOLDER [N]` writes them. A few runs of each kind are summarized in
+earnest from rows of known rates, and every record is one of these under another method and pair:
+ids, names and hashes differ, and figures follow from the rows beside them. They pass for runs on
+the shipped pairs, of more facts than there are.
 """
 
 from __future__ import annotations
@@ -131,7 +132,9 @@ def rates(kind: str, variant: int) -> dict[str, float]:
 
 
 def rows(n: int, wanted: Mapping[str, float], seed: int) -> pa.Table:
-    """Per-fact rows of these hit rates up to noise; a fact that is hard in one configuration is hard in the others."""
+    """Per-fact rows of these hit rates up to noise; a fact that is hard in one configuration is
+    hard in the others.
+    """
     rng = np.random.default_rng(seed)
     columns: dict[str, list[object]] = {
         name: []

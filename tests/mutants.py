@@ -1,6 +1,7 @@
 """Breaks the engine on purpose, one mutant at a time; every mutant must turn at least one law red.
 
-A mutant is a few text patches to a temporary copy of the package. Run `make mutants`, or `python tests/mutants.py NAME ...` for some.
+A mutant is a few text patches to a temporary copy of the package. Run `make mutants`, or `python
+tests/mutants.py NAME ...` for some.
 """
 
 from __future__ import annotations
@@ -200,7 +201,10 @@ MUTANTS = (
         (
             "engine/forward.py",
             "sets = table[:, socket.slots]",
-            "sets = table[:, socket.slots]\n        sets = table[:, :1] if socket.is_head else sets",
+            (
+                "sets = table[:, socket.slots]\n        sets = table[:, :1] if socket.is_head else"
+                " sets"
+            ),
         ),
         only=_ORACLE,
     ),
@@ -584,7 +588,8 @@ def judged(mutant: Mutant) -> Outcome:
             str(TESTS / mutant.test),
             *(["-k", mutant.only] if mutant.only else []),
         ]
-        # The copy is the working directory and first on the path, so that it is what the tests import.
+        # The copy is the working directory and first on the path, so that it is what the tests
+        # import.
         environment = {
             **os.environ,
             "PYTHONPATH": name,
@@ -600,7 +605,8 @@ def judged(mutant: Mutant) -> Outcome:
         red = re.search(r"^ERROR \S*?(test_\w+\.py)", done.stdout, re.MULTILINE)
     if done.returncode not in (0, 1, 2) or bool(done.returncode) != bool(red):
         raise RuntimeError(
-            f"mutant {mutant.name!r}: the laws could not be run\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+            f"mutant {mutant.name!r}: the laws could not be"
+            f" run\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
         )
     return Outcome(
         mutant.name, red.group(1) if red else None, time.monotonic() - started, done.stdout[-2000:]
@@ -614,7 +620,9 @@ def outcomes(mutants: Sequence[Mutant]) -> Iterator[Outcome]:
 
 
 def main(names: Sequence[str]) -> int:
-    """Judge the mutants whose names hold one of the texts; all of them without a text. Returns the exit status."""
+    """Judge the mutants whose names hold one of the texts; all of them without a text. Returns the
+    exit status.
+    """
     chosen = [m for m in MUTANTS if not names or any(n in m.name for n in names)]
     unbroken = [
         Mutant("(nothing broken)", (), test=test) for test in dict.fromkeys(m.test for m in chosen)
@@ -626,7 +634,8 @@ def main(names: Sequence[str]) -> int:
         wrong += is_wrong
         told = found.caught_by or "no law"
         print(
-            f"{found.name:<{wide}}  {found.seconds:5.0f} s  {told}{'   <-- WRONG' if is_wrong else ''}",
+            f"{found.name:<{wide}}  {found.seconds:5.0f} s "
+            f" {told}{'   <-- WRONG' if is_wrong else ''}",
             flush=True,
         )
         if is_wrong:

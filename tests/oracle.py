@@ -1,8 +1,9 @@
 """Dynamic weight grafting as the paper states it (arXiv 2506.20746), in plain PyTorch.
 
-For each token a deep copy of the recipient, parts of whose weights are overwritten by the donor's, run on that one token with the keys and
-values that earlier copies left in the cache. Slow, and independent of the package on purpose: it shares with it neither the engine, nor
-the family maps, nor the parser of graft expressions. All laws of the engine are measured against it.
+For each token a deep copy of the recipient, parts of whose weights are overwritten by the donor's,
+run on that one token with the keys and values that earlier copies left in the cache. Slow, and
+independent of the package on purpose: it shares with it neither the engine, nor the family maps,
+nor the parser of graft expressions. All laws of the engine are measured against it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from torch import nn
 from transformers import DynamicCache
 
 Assignment = frozenset[tuple[str, str]]
-"""Weights of one token that are a donor's: (place, donor). A place is a component, inside the layers with the layer before it: "3.q"."""
+"""Weights of one token that are a donor's: (place, donor). A place is a component, inside the
+layers with the layer before it: "3.q".
+"""
 
 PER_LAYER = ("ln_1", "q", "k", "v", "o", "ln_2", "gate", "up", "down")
 GROUPS = {
@@ -78,11 +81,13 @@ def hybrid(
     return model
 
 
-# ------------------------------------------------------------------------------------------ weights, written out per family
+# ------------------------------------------------------------------ weights, written out per family
 
 
 def weights(model: nn.Module, place: str) -> list[torch.Tensor]:
-    """Views of the weights at a place; writing to them writes to the model. Nothing where the family has no such component."""
+    """Views of the weights at a place; writing to them writes to the model. Nothing where the
+    family has no such component.
+    """
     layer, _, component = place.rpartition(".")
     of = {"gpt2": _gpt2, "gpt_neox": _neox, "llama": _llama, "gemma": _llama}[
         model.config.model_type
@@ -168,11 +173,13 @@ def _llama(model: nn.Module, layer: int | None, component: str) -> list[torch.Te
     return _own(modules[component])
 
 
-# ------------------------------------------------------------------------------------------ what an expression means
+# ------------------------------------------------------------------------- what an expression means
 
 
 class _Tokens(frozenset[int]):
-    """Sets of tokens that Python itself evaluates: `+` is the union, `*` and the set of all tokens the complement."""
+    """Sets of tokens that Python itself evaluates: `+` is the union, `*` and the set of all tokens
+    the complement.
+    """
 
     def __add__(self, other: _Tokens) -> _Tokens:
         return _Tokens(self | other)

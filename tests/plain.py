@@ -1,7 +1,8 @@
 """Interventions on activations and attention as their papers state them, in plain PyTorch.
 
-Hooks on the library's own modules, one prompt and one run at a time. Independent of the package on purpose: it shares with it neither the
-engine, nor the localizers, nor the family maps. What a graft expression means is the oracle's reading of it.
+Hooks on the library's own modules, one prompt and one run at a time. Independent of the package on
+purpose: it shares with it neither the engine, nor the localizers, nor the family maps. What a graft
+expression means is the oracle's reading of it.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ STANDS_FOR = {
 REGIONS = ("LT", "FE", "M", "RP", "R", "P", "BOS")
 
 
-# ------------------------------------------------------------------------------------------ one run of one model
+# ----------------------------------------------------------------------------- one run of one model
 
 
 def run(
@@ -127,7 +128,7 @@ def _masking(cut: Sequence[Collection[int]], dtype: torch.dtype) -> Any:
     return lambda module, inputs, options: (inputs, {**options, "attention_mask": mask[None, None]})
 
 
-# ------------------------------------------------------------------------------------------ one prompt under one expression
+# ------------------------------------------------------------------ one prompt under one expression
 
 
 @dataclass(frozen=True)
@@ -171,7 +172,9 @@ class Case:
         return cells(self.regions, len(self.ids))
 
     def answer(self, seen: Activations) -> torch.Tensor:
-        """Logits [vocabulary] of the last token, through the norm and the head that the expression chooses."""
+        """Logits [vocabulary] of the last token, through the norm and the head that the expression
+        chooses.
+        """
         hidden = seen[self.layers[-1], "resid_post"][-1]
         norm, head = (
             {None: self.recipient, **self.donors}[self.donor(-1, [name])]
@@ -201,7 +204,7 @@ def seeded(*parts: object) -> int:
     return int.from_bytes(sha256(repr(parts).encode()).digest()[:8], "big")
 
 
-# ------------------------------------------------------------------------------------------ the methods
+# -------------------------------------------------------------------------------------- the methods
 
 
 def activation_patch(case: Case, point: str) -> torch.Tensor:
@@ -342,7 +345,7 @@ def path_patch(case: Case, receiver: str) -> torch.Tensor:
     )
 
 
-# ------------------------------------------------------------------------------------------ what they learn from prompts
+# --------------------------------------------------------------------- what they learn from prompts
 
 
 @dataclass(frozen=True)
@@ -359,7 +362,9 @@ class Seen:
 
 
 def other_half(prompts: Sequence[Seen], own: Seen, seed: int) -> list[Seen]:
-    """Prompts of the same template about the facts that stand at every other place of a seeded order."""
+    """Prompts of the same template about the facts that stand at every other place of a seeded
+    order.
+    """
     like = [p for p in prompts if p.template == own.template]
     order = sorted({p.fact for p in like}, key=lambda fact: (seeded(seed, fact), fact))
     return [p for p in like if order.index(p.fact) % 2 != order.index(own.fact) % 2]
@@ -368,7 +373,9 @@ def other_half(prompts: Sequence[Seen], own: Seen, seed: int) -> list[Seen]:
 def directions(
     recipient: Any, donor: Any, prompts: Sequence[Seen], point: str, k: int | None
 ) -> dict[tuple[str, int], torch.Tensor]:
-    """Unit vectors by region and layer: along the mean of donor minus recipient, or the first k principal ones."""
+    """Unit vectors by region and layer: along the mean of donor minus recipient, or the first k
+    principal ones.
+    """
     found: dict[tuple[str, int], list[torch.Tensor]] = defaultdict(list)
     for prompt in prompts:
         theirs, ours = run(donor, prompt.ids), run(recipient, prompt.ids)
@@ -406,7 +413,9 @@ def means(
 def resampled(
     donor: Any, prompts: Sequence[Seen], own: Seen, token: int, seed: int
 ) -> Callable[[Place], torch.Tensor]:
-    """The activation at a token of the same region in the prompt of the next fact, in a seeded order of facts."""
+    """The activation at a token of the same region in the prompt of the next fact, in a seeded
+    order of facts.
+    """
     cell = own.cells()[token]
     ring = sorted(
         (p for p in prompts if p.template == own.template and cell in p.cells()),

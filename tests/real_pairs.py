@@ -1,4 +1,6 @@
-"""Checkpoints of the catalog's real pairs, few layers deep and narrow, with files as the published ones have them."""
+"""Checkpoints of the catalog's real pairs, few layers deep and narrow, with files as the published
+ones have them.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ REDUCED: Mapping[str, Mapping[str, int]] = {
     "gpt2-xl": {"n_layer": 2, "n_embd": 50},
     "pythia-2.8b": {"num_hidden_layers": 2, "hidden_size": 256, "intermediate_size": 1024},
 }
-"""Layers and width; GPT-2 has 25 heads and Pythia 32 of eight channels, of which a quarter is rotated."""
+"""Layers and width; GPT-2 has 25 heads and Pythia 32 of eight channels, of which a quarter is
+rotated.
+"""
 
 
 def published_config(name: str, **changes: int) -> PreTrainedConfig:

@@ -16,7 +16,9 @@ STRICT = "[pytest]\naddopts = --strict-markers --strict-config\nfilterwarnings =
 def session(
     folder: Path, *arguments: str, plugins: Sequence[str] = ("kgbench.pytest_plugin",)
 ) -> subprocess.CompletedProcess[str]:
-    """A session of pytest in a folder, with these plug-ins, or where none is named all that are installed."""
+    """A session of pytest in a folder, with these plug-ins, or where none is named all that are
+    installed.
+    """
     ours = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
     only = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"} if plugins else {}
     environment = {**ours, **only, "PYTHONPATH": os.pathsep.join((str(HERE.parent), str(HERE)))}

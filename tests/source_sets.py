@@ -1,4 +1,6 @@
-"""Sets by others in small: their schemas, files in them, a Hub that serves folders, and `kgbench data import` on all that."""
+"""Sets by others in small: their schemas, files in them, a Hub that serves folders, and `kgbench
+data import` on all that.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ PEOPLE = [
 
 
 def tracing() -> list[dict[str, str]]:
-    """Rows in the schema of counterfact-tracing: blanks before subject and target, the prompt filled in."""
+    """Rows in the schema of counterfact-tracing: blanks before subject and target, the prompt
+    filled in.
+    """
     wordings = [TONGUE[0], TONGUE[1], TONGUE[0], TONGUE[2], TONGUE[0], TONGUE[1]]
     rows = [
         (who, wording, "P103", language)
@@ -182,7 +186,9 @@ def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """A Hub whose data sets are folders here: what it was asked, and by id the licence on the card. All behind the network is real."""
+    """A Hub whose data sets are folders here: what it was asked, and by id the licence on the card.
+    All behind the network is real.
+    """
     import datasets
 
     told: dict[str, Any] = {"licences": {}, "asked": []}
@@ -204,7 +210,9 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def refused(answer: Answer) -> str:
-    """The last line of a refusal; we say before it at most where the rows would have come from, and no file is there."""
+    """The last line of a refusal; we say before it at most where the rows would have come from, and
+    no file is there.
+    """
     *before, last = (line for line in answer.err.splitlines() if line.startswith("kgbench: "))
     assert answer.status == 2 and answer.out == "" and last.startswith("kgbench: error: "), (
         answer.err

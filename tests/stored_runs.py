@@ -1,4 +1,6 @@
-"""Runs that never happened, as folders of records and entries of a leaderboard, and commands run in this process."""
+"""Runs that never happened, as folders of records and entries of a leaderboard, and commands run in
+this process.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Entries that may stand on the board, for tests of what is refused: their models are shipped, and what they answer is made up."""
+"""Entries that may stand on the board, for tests of what is refused: their models are shipped, and
+what they answer is made up.
+"""
 
 from __future__ import annotations
 

@@ -108,7 +108,9 @@ CONFIGURATIONS: Mapping[str, tuple[Mapping[str, Any], str]] = {
 
 @pytest.mark.parametrize("case", CONFIGURATIONS)
 def test_configurations_that_do_not_do(spoiled: tuple[Path, Path], case: str) -> None:
-    """One line each: what is said, what was expected, and what to do where more than low-rank rows is asked for."""
+    """One line each: what is said, what was expected, and what to do where more than low-rank rows
+    is asked for.
+    """
     changes, said = CONFIGURATIONS[case]
     rewrite(spoiled[1], lambda config: config.update(changes))
     line = refusal(ModelError, lambda: adapter_pair(*spoiled))
@@ -133,7 +135,9 @@ def test_lists_of_layers_by_name(spoiled: tuple[Path, Path], lists: object) -> N
 def test_all_linear_modules_by_a_word(
     made: Callable[[str], Made], tmp_path: Path, family: str, more: Mapping[str, Any]
 ) -> None:
-    """The word stands for what PEFT makes of it: all linear modules but the output embeddings, however it is written."""
+    """The word stands for what PEFT makes of it: all linear modules but the output embeddings,
+    however it is written.
+    """
     pair, _, recipient, _ = made(family)
     folder = write_adapter(
         pair.recipient, tmp_path / "adapter", target_modules="all-linear", use_rslora=True, **more
@@ -162,7 +166,9 @@ def test_all_linear_modules_by_a_word(
 
 
 def test_a_dot_in_a_name_is_a_dot(spoiled: tuple[Path, Path]) -> None:
-    """Names are literal: a dot matches no other character, and a name matches whole parts of a path."""
+    """Names are literal: a dot matches no other character, and a name matches whole parts of a
+    path.
+    """
     rewrite(
         spoiled[1],
         lambda config: config.update(target_modules=["c_attn"], rank_pattern={"0.c_attn": 2}),
@@ -173,7 +179,9 @@ def test_a_dot_in_a_name_is_a_dot(spoiled: tuple[Path, Path]) -> None:
 
 
 def test_tensors_that_do_not_fit(spoiled: tuple[Path, Path]) -> None:
-    """Of another model, too few, too many, not finite, of another kind: one line each, which names the tensor."""
+    """Of another model, too few, too many, not finite, of another kind: one line each, which names
+    the tensor.
+    """
     recipient, folder = spoiled
     a, b = f"{FIRST}.lora_A.weight", f"{FIRST}.lora_B.weight"
     cases: Mapping[str, Callable[[dict[str, torch.Tensor]], object]] = {
@@ -229,7 +237,9 @@ def test_an_adapter_of_another_model(made: Callable[[str], Made]) -> None:
 
 
 def test_files(spoiled: tuple[Path, Path]) -> None:
-    """Pickled rows, a broken configuration, an adapter as a recipient, an adapter amid a whole checkpoint, another tokenizer."""
+    """Pickled rows, a broken configuration, an adapter as a recipient, an adapter amid a whole
+    checkpoint, another tokenizer.
+    """
     recipient, folder = spoiled
     assert "cannot be a recipient" in refusal(ModelError, lambda: adapter_pair(folder, recipient))
     pico_tokenizer(bos=True).save_pretrained(folder)
@@ -250,7 +260,9 @@ def test_files(spoiled: tuple[Path, Path]) -> None:
 
 
 def test_the_base_s_name_is_not_looked_up(spoiled: tuple[Path, Path]) -> None:
-    """An adapter that names a base of which nothing is known here is grafted all the same, and a line warns of it."""
+    """An adapter that names a base of which nothing is known here is grafted all the same, and a
+    line warns of it.
+    """
     rewrite(
         spoiled[1],
         lambda config: config.update(base_model_name_or_path="nobody/nothing", revision="nowhere"),

@@ -1,7 +1,9 @@
-"""The laws of the engine on every family and every variant that its models come in: tied, grouped, windows, caps, biases, parallel blocks.
+"""The laws of the engine on every family and every variant that its models come in: tied, grouped,
+windows, caps, biases, parallel blocks.
 
-`test_laws.py` measures the pico families against the paper's algorithm written out by hand. Here the plain models are the measure, what
-each component must and must not do, and the executors for each other.
+`test_laws.py` measures the pico families against the paper's algorithm written out by hand. Here
+the plain models are the measure, what each component must and must not do, and the executors for
+each other.
 """
 
 from __future__ import annotations
@@ -68,7 +70,9 @@ def mixed(pair: ModelPair) -> list[str]:
 
 @tiny
 def test_everything_is_the_donor_and_nothing_the_recipient(family: str, variant: str) -> None:
-    """Grafting every component at every token gives the donor's own logits, grafting none the recipient's; weights stay bit for bit."""
+    """Grafting every component at every token gives the donor's own logits, grafting none the
+    recipient's; weights stay bit for bit.
+    """
     pair = tiny_pair(family, variant)
     everything = "ALL:" + "+".join(
         ["all", *(c for c in ("ln_f", "head") if c in pair.family.outside)]
@@ -102,7 +106,9 @@ def test_everything_is_the_donor_and_nothing_the_recipient(family: str, variant:
 
 @tiny
 def test_executors_agree(family: str, variant: str) -> None:
-    """Packed = rows = sequential, for grafts that name every component; and packed is what is chosen."""
+    """Packed = rows = sequential, for grafts that name every component; and packed is what is
+    chosen.
+    """
     pair = tiny_pair(family, variant)
     got = {
         executor: grafted_logits(pair, prompts()[:1], mixed(pair), executor)[0]
@@ -120,7 +126,9 @@ def test_executors_agree(family: str, variant: str) -> None:
 
 @tiny
 def test_executors_agree_on_edits(family: str, variant: str) -> None:
-    """The same where activations are copied and added to at every point, and attention is cut, in layers with a window and without."""
+    """The same where activations are copied and added to at every point, and attention is cut, in
+    layers with a window and without.
+    """
     pair, prompt = tiny_pair(family, variant), prompts()[0]
     (grafted,), (donor,) = (
         graft_treatments(pair, [prompt], parse_graft(g))
@@ -164,7 +172,9 @@ def _answers(
 
 @tiny
 def test_a_component_is_its_weights(family: str, variant: str) -> None:
-    """Grafting a component everywhere is copying its weights; places share none and leave none out; each component moves the logits."""
+    """Grafting a component everywhere is copying its weights; places share none and leave none out;
+    each component moves the logits.
+    """
     pair, some = tiny_pair(family, variant), prompts()[:1]
     slots = Slots(pair.family, pair.n_layers)
     left = {name: torch.ones(p.shape) for name, p in pair.recipient.named_parameters()}
@@ -197,8 +207,9 @@ def test_a_component_is_its_weights(family: str, variant: str) -> None:
 def test_components_are_what_their_names_say(family: str, variant: str) -> None:
     """What a component can and cannot change, whatever module the map says it is.
 
-    In the last layer, only keys, values and what goes into both matter at tokens that are not read; where there is one token to look at,
-    queries and keys do not matter. The output of the MLP's down projection is linear in the up projection's weights where these are gated.
+    In the last layer, only keys, values and what goes into both matter at tokens that are not read;
+    where there is one token to look at, queries and keys do not matter. The output of the MLP's
+    down projection is linear in the up projection's weights where these are gated.
     """
     pair, (prompt, _) = tiny_pair(family, variant), prompts()
     has = set(pair.family.components)
@@ -227,7 +238,9 @@ def test_components_are_what_their_names_say(family: str, variant: str) -> None:
 
 
 def _bends(pair: ModelPair, prompt: Prompt, component: str) -> bool:
-    """Whether what goes into the first down projection is no linear function of a component's weights."""
+    """Whether what goes into the first down projection is no linear function of a component's
+    weights.
+    """
     seen: list[torch.Tensor] = []
     slots = Slots(pair.family, pair.n_layers)
     weights = bytes(int(site == (0, component)) for site in slots.sites)
@@ -242,7 +255,9 @@ def _bends(pair: ModelPair, prompt: Prompt, component: str) -> bool:
 
 @tiny
 def test_gates(family: str, variant: str) -> None:
-    """The differentiable forward agrees: each component's gates open at some tokens give the graft's log-probability."""
+    """The differentiable forward agrees: each component's gates open at some tokens give the
+    graft's log-probability.
+    """
     pair, some = tiny_pair(family, variant), list(prompts())
     model, slots = Differentiable(pair), Slots(pair.family, pair.n_layers)
     shape = (2, max(len(pair.encode(p)) for p in some))
@@ -268,7 +283,9 @@ def test_gates(family: str, variant: str) -> None:
     [(f, v) for f, some in TINY.items() for v in some if windows(tiny_pair(f, v)).layers],
 )
 def test_windows_matter(family: str, variant: str) -> None:
-    """A window is shorter than the prompts and changes the answer, and does not where the whole prompt fits into it."""
+    """A window is shorter than the prompts and changes the answer, and does not where the whole
+    prompt fits into it.
+    """
     pair = tiny_pair(family, variant)
     config = tiny_config(family, variant, sliding_window=100)
     wide = random_model(config, pair.recipient.config._attn_implementation, 0)
@@ -285,7 +302,9 @@ def test_windows_matter(family: str, variant: str) -> None:
 
 @pytest.mark.parametrize("family", TINY)
 def test_a_map_that_is_wrong_is_found(family: str) -> None:
-    """The self-test believes the map, and no map that lacks a component, takes a slice twice, or counts tokens in another dimension."""
+    """The self-test believes the map, and no map that lacks a component, takes a slice twice, or
+    counts tokens in another dimension.
+    """
     pair = tiny_pair(family)
     verify_pair(pair)
     assert packed_agrees(pair) is None
@@ -317,7 +336,9 @@ def test_a_map_that_is_wrong_is_found(family: str) -> None:
 
 @tiny
 def test_roles_of_attention_that_are_exchanged_are_found(family: str, variant: str) -> None:
-    """A map that calls keys queries, or values keys, is refused at load: no other law sees it where the modules are of one shape."""
+    """A map that calls keys queries, or values keys, is refused at load: no other law sees it where
+    the modules are of one shape.
+    """
     pair = tiny_pair(family, variant)
     inside = pair.family.inside
     for one, other in (("q", "k"), ("k", "v"), ("q", "v")):
@@ -327,7 +348,9 @@ def test_roles_of_attention_that_are_exchanged_are_found(family: str, variant: s
 
 
 def test_tokens_counted_in_another_dimension() -> None:
-    """Where a prompt has as many tokens as there are heads, a wrong dimension has the right size, and the self-test still finds it."""
+    """Where a prompt has as many tokens as there are heads, a wrong dimension has the right size,
+    and the self-test still finds it.
+    """
     config = tiny_config(
         "gemma3_text",
         "two bases, windows",
@@ -351,7 +374,9 @@ def test_tokens_counted_in_another_dimension() -> None:
 
 
 def test_layers_of_an_unknown_kind() -> None:
-    """A model with layers whose masks are not known is run one row per configuration, and the engine says why."""
+    """A model with layers whose masks are not known is run one row per configuration, and the
+    engine says why.
+    """
     pair = tiny_pair("qwen2", "no window")
     config = copy.deepcopy(pair.recipient.config)
     recipient = copy.deepcopy(pair.recipient)
@@ -375,7 +400,9 @@ def test_layers_of_an_unknown_kind() -> None:
 
 @pytest.mark.parametrize("executor", ["rows", "sequential", "auto"])
 def test_cuts_under_unknown_limits(executor: str) -> None:
-    """A cut's mask would drop a limit that is not known, so it is refused; grafts and edits, which need no mask, are not."""
+    """A cut's mask would drop a limit that is not known, so it is refused; grafts and edits, which
+    need no mask, are not.
+    """
     pair, prompt = tiny_pair("qwen2", "no window"), prompts()[0]
     recipient = copy.deepcopy(pair.recipient)
     recipient.config.window_size = 256
@@ -397,7 +424,9 @@ def test_cuts_under_unknown_limits(executor: str) -> None:
 
 @pytest.mark.parametrize("family", TINY)
 def test_hooks_that_are_wrong_are_found(family: str) -> None:
-    """What attention adds is not read where the MLP adds, or the other way round, or before the norm behind either."""
+    """What attention adds is not read where the MLP adds, or the other way round, or before the
+    norm behind either.
+    """
     pair = tiny_pair(family)
     wrong = [{"attention": pair.family.mlp}, {"mlp": pair.family.attention}, {"mlp": "nowhere"}]
     wrong += [{"attention": pair.family.attending}] if "ln_1_post" in pair.family.inside else []

@@ -1,4 +1,6 @@
-"""Analyses as plug-ins: built-in ones, those of installed packages, and what `kgbench eval` imports."""
+"""Analyses as plug-ins: built-in ones, those of installed packages, and what `kgbench eval`
+imports.
+"""
 
 from __future__ import annotations
 
@@ -58,11 +60,16 @@ def python(code: str, *arguments: object, path: Path | None = None) -> str:
 
 @pytest.mark.parametrize("name", analyses().names())
 def test_the_help_of_an_analysis_has_its_fields_and_loads_no_torch(name: str) -> None:
-    """A built-in analysis is named as its module and listed with its own line; its help shows all of its options without torch."""
+    """A built-in analysis is named as its module and listed with its own line; its help shows all
+    of its options without torch.
+    """
     kind: type[Analysis] = analyses().load(name)
     assert kind.name == name and kind.__module__ == f"kgbench.analyses.{name}"
     assert kind.about in [lines.get(name) for lines in SECTIONS.values()]
-    code = "import sys; from kgbench.cli import main; main(sys.argv[1:]); print('torch' in sys.modules)"
+    code = (
+        "import sys; from kgbench.cli import main; main(sys.argv[1:]); print('torch' in"
+        " sys.modules)"
+    )
     out = python(code, name, "--help")
     assert out.splitlines()[-1] == "False"
     assert "--json" in out
@@ -70,7 +77,9 @@ def test_the_help_of_an_analysis_has_its_fields_and_loads_no_torch(name: str) ->
 
 
 def test_an_analysis_of_an_installed_package_is_a_command(tmp_path: Path) -> None:
-    """An entry point of the group `kgbench.analyses` is listed in the help and answers on recorded runs, with its fields as options."""
+    """An entry point of the group `kgbench.analyses` is listed in the help and answers on recorded
+    runs, with its fields as options.
+    """
     (tmp_path / "their_package.py").write_text(PLUGIN)
     info = tmp_path / "their_package-1.0.dist-info"
     info.mkdir()

@@ -1,4 +1,6 @@
-"""Whole answers: their likelihood is the models' own, their rank that of scoring all candidates, their first token that of eval."""
+"""Whole answers: their likelihood is the models' own, their rank that of scoring all candidates,
+their first token that of eval.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ NAMES = (
     "Émile Nagy",
     "Mo",
 )
-"""Of one token and of many, some of which begin others, and which begin with the same token, with a blank or with a part of a character."""
+"""Of one token and of many, some of which begin others, and which begin with the same token, with a
+blank or with a part of a character.
+"""
 GRAFTS = ("PRE", "SFT", "NONE", "FE", "LT:o+ffn@second_half", "FE+LT", "FE^C", "ALL; ALL:ln_f+head")
 
 
@@ -113,7 +117,9 @@ def _all_scores(pair: ModelPair, prompts: Sequence[Prompt], graft: str) -> list[
 def test_models_alone_say_the_same(
     pair: ModelPair, prompts: list[Prompt], scored: list[ScoredAnswer]
 ) -> None:
-    """PRE and NONE are the recipient by itself, SFT and everything grafted the donor by itself, on the text of prompt and answer."""
+    """PRE and NONE are the recipient by itself, SFT and everything grafted the donor by itself, on
+    the text of prompt and answer.
+    """
     known = {(row.fact, row.prompt, row.graft): row for row in scored}
     for prompt in prompts:
         for graft, model in {
@@ -136,7 +142,9 @@ def test_models_alone_say_the_same(
 def test_rank_is_that_of_all_candidates(
     pair: ModelPair, prompts: list[Prompt], scored: list[ScoredAnswer], graft: str
 ) -> None:
-    """Log-likelihood, rank and likeliest candidate are those of scoring every candidate by the harness."""
+    """Log-likelihood, rank and likeliest candidate are those of scoring every candidate by the
+    harness.
+    """
     rows = [row for row in scored if row.graft == graft]
     for prompt, row, scores in zip(prompts, rows, _all_scores(pair, prompts, graft), strict=True):
         own = scores[NAMES.index(prompt.target)]
@@ -175,7 +183,9 @@ def test_batches_and_company_do_not_matter(
 def test_first_tokens_of_a_name(
     pair: ModelPair, prompts: list[Prompt], scored: list[ScoredAnswer]
 ) -> None:
-    """Every token that decodes to a beginning of the name counts, whatever the tokenizer does; its best rank is never worse."""
+    """Every token that decodes to a beginning of the name counts, whatever the tokenizer does; its
+    best rank is never worse.
+    """
     tokenizer, vocabulary = pair.tokenizer, pair.recipient.config.vocab_size
     logits = {
         p: pair.recipient(torch.tensor([pair.encode(p.text)])).logits[0, -1].double()
@@ -202,7 +212,9 @@ def test_first_tokens_of_a_name(
 
 
 def test_collisions(pair: ModelPair, prompts: list[Prompt], scored: list[ScoredAnswer]) -> None:
-    """As many other candidates share the first token as share what comes after the prompt in their own tokens."""
+    """As many other candidates share the first token as share what comes after the prompt in their
+    own tokens.
+    """
     for prompt in prompts:
         n = len(pair.encode(prompt.text))
         own = pair.encoded(prompt).target
@@ -217,7 +229,9 @@ def test_collisions(pair: ModelPair, prompts: list[Prompt], scored: list[ScoredA
 
 
 def _metaspace() -> PreTrainedTokenizerFast:
-    """A tokenizer as SentencePiece's are: a blank is a mark before the word, and the first of a text is dropped when it is decoded."""
+    """A tokenizer as SentencePiece's are: a blank is a mark before the word, and the first of a
+    text is dropped when it is decoded.
+    """
     pieces = [
         "<s>",
         "▁",
@@ -244,7 +258,9 @@ def _metaspace() -> PreTrainedTokenizerFast:
 
 
 def test_first_tokens_where_decoding_drops_the_blank() -> None:
-    """With and without the blank before it, a name has the tokens that are written so; the mark alone and special tokens never count."""
+    """With and without the blank before it, a name has the tokens that are written so; the mark
+    alone and special tokens never count.
+    """
     texts = token_texts(_metaspace(), 99)
     assert sorted(first_tokens(texts, " Robert", 4).values()) == [" R", " Ro", " Rob", " Robert"]
     assert sorted(first_tokens(texts, "Robert", 5).values()) == ["R", "Robert"]
@@ -270,7 +286,9 @@ def test_tokens_beyond_the_model_do_not_count() -> None:
     st.data(),
 )
 def test_search_is_exact(tokens: dict[str, tuple[int, ...]], data: st.DataObject) -> None:
-    """On any trie, ties and names that begin others included, the search ends with the rank of scoring all; none is read twice."""
+    """On any trie, ties and names that begin others included, the search ends with the rank of
+    scoring all; none is read twice.
+    """
     candidates, answer = Candidates(tokens), min(tokens)
     # Powers of two add up without rounding, so that ties are ties.
     after = {
@@ -298,7 +316,9 @@ def test_search_is_exact(tokens: dict[str, tuple[int, ...]], data: st.DataObject
 
 
 def test_first_token_is_that_of_eval(tmp_path: Path) -> None:
-    """Log-probability and rank of the first token are what `kgbench eval` stores for the same prompts and configurations."""
+    """Log-probability and rank of the first token are what `kgbench eval` stores for the same
+    prompts and configurations.
+    """
     spec = Spec(model="tiny-gpt2", prompts=("headline",), grafts=("LT", "FE+LT"), limit=2)
     run = run_job(spec, Settings(device="cpu", output_dir=tmp_path))
     stored = RecordStore(tmp_path).find(run.record.id)
@@ -323,7 +343,9 @@ def _row(graft: str, rank: int, first: int) -> ScoredAnswer:
 
 
 def test_figures() -> None:
-    """Each is the mean over facts of what its name says, and recoveries are those of `kgbench.stats`."""
+    """Each is the mean over facts of what its name says, and recoveries are those of
+    `kgbench.stats`.
+    """
     ranks = {"PRE": [9, 9, 8, 7, 9, 9], "SFT": [1, 1, 2, 1, 5, 1], "LT": [1, 6, 6, 5, 2, 9]}
     answers = [
         replace(_row(graft, rank, 7 - rank // 2), fact=str(i))
@@ -373,7 +395,9 @@ def test_figures_of_one_fact_are_undefined() -> None:
 
 
 def test_candidate_that_changes_the_prompt() -> None:
-    """Where the tokens of the prompt merge with those of a candidate, that is an error which names both."""
+    """Where the tokens of the prompt merge with those of a candidate, that is an error which names
+    both.
+    """
     inner = Tokenizer(models.BPE({"a": 0, " ": 1, "b": 2, "a ": 3, "<s>": 4}, [("a", " ")]))
     encoder = Encoder(PreTrainedTokenizerFast(tokenizer_object=inner, bos_token="<s>"))
     prompt = replace(

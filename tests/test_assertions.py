@@ -80,7 +80,9 @@ def test_what_fails(record: Record) -> None:
 
 
 def test_what_is_undecided(record: Record) -> None:
-    """It is told and nothing is raised where something collects; elsewhere UndecidedError, which is an AssertionError."""
+    """It is told and nothing is raised where something collects; elsewhere UndecidedError, which is
+    an AssertionError.
+    """
     findings = found(lambda: assert_localized(record, "LT", sufficiency__ge=0.31))
     assert len(findings.undecided) == 2
     assert "facts would decide it" in findings.undecided[0]
@@ -182,9 +184,11 @@ def test_what_a_method_cannot_express(record: Record) -> None:
     """It is an error with the method's reason, since no number of facts decides it."""
     nothing = Estimate(n=0, undefined=f"{NOT_APPLICABLE}it has one place only")
     rows = tuple(
-        row.model_copy(update={"sufficiency": nothing, "top5": nothing})
-        if row.graft == "FE"
-        else row
+        (
+            row.model_copy(update={"sufficiency": nothing, "top5": nothing})
+            if row.graft == "FE"
+            else row
+        )
         for row in record.rows
     )
     absent = record.model_copy(update={"rows": rows})
@@ -197,7 +201,9 @@ def test_what_a_method_cannot_express(record: Record) -> None:
 
 
 def test_undefined_ratios() -> None:
-    """Where finetuning added nothing that can be told, ratios are undecided for that reason, and metrics are decided."""
+    """Where finetuning added nothing that can be told, ratios are undecided for that reason, and
+    metrics are decided.
+    """
     same = fake_runs.record(fake_runs.rows(50, dict.fromkeys(fake_runs.RATES, 0.5)))
     findings = found(lambda: assert_localized(same))
     assert (
@@ -270,10 +276,15 @@ def test_figures_over_places_decide_by_their_value(planted: Record) -> None:
     ],
 )
 def test_what_is_so_by_definition(record: Record, claim: Callable[..., None], at: str) -> None:
-    """It is nothing that an evaluation could find, so that claiming it is an error; what was measured there can have a bound."""
+    """It is nothing that an evaluation could find, so that claiming it is an error; what was
+    measured there can have a bound.
+    """
     with pytest.raises(
         InputError,
-        match=rf"{at}: (sufficiency|necessity) is [01] by definition: bound a metric instead, such as top5__ge",
+        match=(
+            rf"{at}: (sufficiency|necessity) is [01] by definition: bound a metric instead, such as"
+            r" top5__ge"
+        ),
     ):
         claim(record, at)
     assert_localized(record, "SFT", top5__ge=0.9)
@@ -287,7 +298,10 @@ def test_a_method_that_ranks(record: Record) -> None:
     ranked = record.model_copy(update={"kind": "scoring", "rows": best})
     with pytest.raises(
         UnknownNameError,
-        match=r"Known: top 1%\. This method ranks sites: its configurations are the best-ranked, `top …`\.",
+        match=(
+            r"Known: top 1%\. This method ranks sites: its configurations are the best-ranked, `top"
+            r" …`\."
+        ),
     ):
         assert_localized(ranked)
     assert_localized(ranked, "top 1%")

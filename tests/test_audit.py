@@ -57,7 +57,9 @@ def once(n: int) -> np.ndarray[Any, Any]:
 
 
 def mean_square(cube: np.ndarray[Any, Any], source: str) -> float:
-    """As the textbook has it: the interaction contrasts of the means over all other axes, squared and summed, over their freedom."""
+    """As the textbook has it: the interaction contrasts of the means over all other axes, squared
+    and summed, over their freedom.
+    """
     kept = AXES[source]
     part = cube.mean(axis=tuple(set(range(3)) - set(kept)), keepdims=True)
     for axis in kept:
@@ -76,7 +78,9 @@ def test_components_are_unbiased() -> None:
 
 
 def test_components_are_the_analysis_of_variance() -> None:
-    """The expected mean squares of a crossed design, made of the estimates, are the mean squares of the table."""
+    """The expected mean squares of a crossed design, made of the estimates, are the mean squares of
+    the table.
+    """
     cube = table(np.random.default_rng(1), (9, 4, 3))
     found = components(cube, once(9))
     for source, axes in AXES.items():
@@ -90,7 +94,9 @@ def test_components_are_the_analysis_of_variance() -> None:
 
 
 def test_a_bootstrap_of_facts_is_unbiased() -> None:
-    """The draws of a component average to its estimate, where a bootstrap of mean squares would add the noise of facts."""
+    """The draws of a component average to its estimate, where a bootstrap of mean squares would add
+    the noise of facts.
+    """
     cube = table(
         np.random.default_rng(2), (30, 4, 3), {**TRUE, "wordings": 0.0, "facts:wordings": 4.0}
     )
@@ -103,7 +109,9 @@ def test_a_bootstrap_of_facts_is_unbiased() -> None:
 
 
 def test_what_is_the_same_does_not_vary() -> None:
-    """Identical wordings have no variance between them, nor identical seeds; one alone has an undefined one."""
+    """Identical wordings have no variance between them, nor identical seeds; one alone has an
+    undefined one.
+    """
     cube = table(np.random.default_rng(3), (20, 1, 1))
     found = components(np.tile(cube, (1, 3, 2)), resample(20, 50))
     for source in set(SOURCES) - {"facts"}:
@@ -137,7 +145,9 @@ def test_linearised_values_carry_the_ratio() -> None:
 
 
 def test_multiplier() -> None:
-    """With a known standard error it is z(.975) + z(.8); with an estimated one, the noncentrality of a t test with that power."""
+    """With a known standard error it is z(.975) + z(.8); with an estimated one, the noncentrality
+    of a t test with that power.
+    """
     assert multiplier() == pytest.approx(norm.ppf(0.975) + norm.ppf(0.8))
     for freedom in (2.0, 4.0, 30.0):
         bound, found = t.ppf(0.975, freedom), multiplier(freedom)
@@ -146,7 +156,9 @@ def test_multiplier() -> None:
 
 
 def test_it_shrinks_with_facts() -> None:
-    """Four times the facts halve the smallest difference; the facts that it takes are those that it was found with."""
+    """Four times the facts halve the smallest difference; the facts that it takes are those that it
+    was found with.
+    """
     one, four = Detectable(0.0, 0.3, 100), Detectable(0.0, 0.3, 400)
     assert one.smallest is not None and four.smallest == pytest.approx(one.smallest / 2)
     assert one.facts_for(one.smallest * (1 + 1e-9)) == 100
@@ -168,7 +180,9 @@ def test_it_shrinks_with_facts() -> None:
 
 
 def test_power_on_the_same_facts() -> None:
-    """With a true difference of that size, a paired test of 5 % rejects in 80 % of draws; unpaired with its own."""
+    """With a true difference of that size, a paired test of 5 % rejects in 80 % of draws; unpaired
+    with its own.
+    """
     rng, n, correlation = np.random.default_rng(6), 80, 0.7
     cube = table(rng, (4000, 1, 1))
     found = detectable_by_assumption(cube, components(cube, once(4000)), correlation)
@@ -205,7 +219,9 @@ def test_power_over_wordings() -> None:
 
 
 def test_measured_beats_assumed() -> None:
-    """Two methods that agree on most facts are told apart by less than two that are assumed to; one wording says nothing of others."""
+    """Two methods that agree on most facts are told apart by less than two that are assumed to; one
+    wording says nothing of others.
+    """
     rng = np.random.default_rng(8)
     first = table(rng, (60, 3, 2))
     second = first + 0.1 * rng.standard_normal(first.shape)
@@ -266,7 +282,9 @@ def test_values_are_those_of_the_record() -> None:
 
 
 def test_seeds_that_move_a_method() -> None:
-    """A method that came out otherwise under another seed has a spread over seeds, and needs a larger difference to hold for others."""
+    """A method that came out otherwise under another seed has a spread over seeds, and needs a
+    larger difference to hold for others.
+    """
     method = named("drawing", seed=0)
     worse = AuditedRun(
         *stored_runs.stored(stored_runs.WORSE, seeds=(1,), **named("drawing", seed=1))
@@ -283,7 +301,9 @@ def test_seeds_that_move_a_method() -> None:
 
 
 def test_a_drawing_method_under_one_seed() -> None:
-    """Nothing is known of its other seeds, nor of its difference from a method that was run under several."""
+    """Nothing is known of its other seeds, nor of its difference from a method that was run under
+    several.
+    """
     methods = methods_of(
         [
             part(**named("drawing", seed=0)),
@@ -312,7 +332,9 @@ def test_facts_that_not_all_have_are_told() -> None:
 
 
 def test_hardly_known_is_undefined() -> None:
-    """Where the parts of an estimated variance all but cancel, there are less than one degree of freedom, and no smallest difference."""
+    """Where the parts of an estimated variance all but cancel, there are less than one degree of
+    freedom, and no smallest difference.
+    """
     rng = np.random.default_rng(0)
     for _ in range(2000):
         apart = table(rng, (4, 2, 1), {"facts:wordings": 1.0})
@@ -326,7 +348,9 @@ def test_hardly_known_is_undefined() -> None:
 
 
 def test_two_methods() -> None:
-    """Their difference is the second's recovery less the first's, and what can be told apart is measured."""
+    """Their difference is the second's recovery less the first's, and what can be told apart is
+    measured.
+    """
     parts = [part(), AuditedRun(*stored_runs.stored(stored_runs.WORSE, **named("worse")))]
     found = audited(methods_of(parts), AuditSettings(draws=200))
     values = [
@@ -363,20 +387,26 @@ def test_two_methods() -> None:
     ],
 )
 def test_runs_that_do_not_go_together(second: Callable[[], AuditedRun], match: str) -> None:
-    """Other weights, another wording under the same name, and a cell that comes twice are refused, and named."""
+    """Other weights, another wording under the same name, and a cell that comes twice are refused,
+    and named.
+    """
     with pytest.raises(InputError, match=match):
         methods_of([part(), second()])
 
 
 def test_wordings() -> None:
-    """All prompts that ask for the same, but no earlier versions; a data set's own, and those that are added."""
+    """All prompts that ask for the same, but no earlier versions; a data set's own, and those that
+    are added.
+    """
     movies = wordings_of(load_dataset("tiny_movies"))
     assert {"headline", "qa"} < set(movies) and not any(name.endswith("_v1") for name in movies)
     assert wordings_of(load_dataset("battles")) == ("battle_year", "battle_question")
 
 
 def test_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """A pair is audited, each wording under each seed a record; the same records by name give the same figures without running."""
+    """A pair is audited, each wording under each seed a record; the same records by name give the
+    same figures without running.
+    """
     asked = [
         "audit",
         "--model",
@@ -420,7 +450,10 @@ def test_runs_need_no_torch(tmp_path: Path) -> None:
     """Records are audited where nothing could be run; what comes out below 0 is said."""
     folder = stored_runs.folder(tmp_path)
     line = ["audit", str(folder), "--variance"]
-    code = f"import sys; from kgbench.cli import main; assert main({line}) == 0 and 'torch' not in sys.modules"
+    code = (
+        f"import sys; from kgbench.cli import main; assert main({line}) == 0 and 'torch' not in"
+        " sys.modules"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False
     )
@@ -453,16 +486,20 @@ def test_what_it_would_take(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
 def test_what_a_large_pair_would_take(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Hours are hours; memory, disk, downloads and what the time rests on are told, as those of one evaluation are."""
+    """Hours are hours; memory, disk, downloads and what the time rests on are told, as those of one
+    evaluation are.
+    """
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert main(["audit", "--model", "gemma-2b", "--prompt", "qa,headline", "--dry-run"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert re.search(
-        r"memory (fits|does not fit): needs [\d.]+ GiB, [\d.]+ GiB free disk about [\d.]+ MiB for the records, and",
+        r"memory (fits|does not fit): needs [\d.]+ GiB, [\d.]+ GiB free disk about [\d.]+ MiB for"
+        r" the records, and",
         text,
     )
     assert re.search(
-        r"GiB to download time about [\d.]+ h, less what exists already from the catalog's number of parameters",
+        r"GiB to download time about [\d.]+ h, less what exists already from the catalog's number"
+        r" of parameters",
         text,
     )
 

@@ -1,4 +1,6 @@
-"""The project's own entries follow from methods, pairs and plants, and are made in as many goes as it takes."""
+"""The project's own entries follow from methods, pairs and plants, and are made in as many goes as
+it takes.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def run(capsys: pytest.CaptureFixture[str]) -> Call:
 
 
 def test_the_table() -> None:
-    """Every built-in method is on every plant; what intervenes has pathways, and what needs the truth no budget."""
+    """Every built-in method is on every plant; what intervenes has pathways, and what needs the
+    truth no budget.
+    """
     runs = board_runs()
     assert len(set(runs)) == len(runs)
     folder = Path(localizers.__file__).parent
@@ -92,7 +96,9 @@ def test_no_entry_of_this_kind(run: Call, tmp_path: Path) -> None:
 
 
 def test_killed_it_goes_on(run: Call, tmp_path: Path) -> None:
-    """What was finished before the kill is not computed again; at the end all entries are packed, and stay as they are."""
+    """What was finished before the kill is not computed again; at the end all entries are packed,
+    and stay as they are.
+    """
     root = tmp_path / "board"
     words = [
         "leaderboard",
@@ -138,7 +144,9 @@ def cell(entry: Entry) -> tuple[str, int | None]:
 
 
 def test_entries_of_before_are_replaced(tmp_path: Path) -> None:
-    """Of the pairs that were run; those of other pairs of the table stay, and those of pairs that it does not have go."""
+    """Of the pairs that were run; those of other pairs of the table stay, and those of pairs that
+    it does not have go.
+    """
     method, results = LocalizerRef(name="none", version="0"), tmp_path / "results"
     cells = [("tiny-gpt2", 4), ("tiny-gpt2", 9), ("tiny-llama", 4), ("tiny-pythia", 4)]
     for i, (pair, n) in enumerate(cells):
@@ -189,7 +197,9 @@ def test_a_run_that_fails_takes_nothing_away(tmp_path: Path) -> None:
 
 
 def test_the_estimate_follows_the_entries_and_the_runs(tmp_path: Path) -> None:
-    """By entries of the same method and board, scaled by what the runs so far took; None where nothing is known."""
+    """By entries of the same method and board, scaled by what the runs so far took; None where
+    nothing is known.
+    """
     runs = board_runs(["pathways"], ["none", "all"], ["tiny-gpt2", "tiny-llama"])
     settings = Settings(output_dir=tmp_path / "runs")
     campaign = Campaign(runs, tmp_path, settings)

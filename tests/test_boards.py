@@ -91,7 +91,9 @@ def by_separation(place: Path) -> Table:
 
 
 def test_ranks_and_coverage(root: Path) -> None:
-    """Like methods share a rank, a worse one counts both; one that lacks cells has neither mean nor rank, and its cells are counted."""
+    """Like methods share a rank, a worse one counts both; one that lacks cells has neither mean nor
+    rank, and its cells are counted.
+    """
     overall = by_separation(root)
     found = lines(overall)
     assert {name: line.rank for name, line in found.items()} == {
@@ -209,7 +211,10 @@ def test_who_says_so_stands_beside_every_figure_that_leads(root: Path) -> None:
         (ranked("a", 1, "verified"), ranked("b", 2)),
         ranked_by="x",
     )
-    told = "a leads with .50 [.40, .60] (x, n = 9; verified), and is told to be better than every other method"
+    told = (
+        "a leads with .50 [.40, .60] (x, n = 9; verified), and is told to be better than every"
+        " other method"
+    )
     assert lead(apart).startswith(told)
 
 
@@ -218,7 +223,9 @@ def ranked(name: str, rank: int, badge: Badge = "self-reported") -> Line:
 
 
 def test_each_table_says_what_its_own_brackets_hold(root: Path) -> None:
-    """Smallest and largest of several pairs are called no interval; figures without brackets have none."""
+    """Smallest and largest of several pairs are called no interval; figures without brackets have
+    none.
+    """
     parts = dict(
         zip(
             [
@@ -256,7 +263,9 @@ def sections(root: Path) -> list[str]:
 
 
 def test_a_cell_shows_the_record_s_figures(root: Path) -> None:
-    """On a single cell, hit rates are the record's own, and sufficiency and necessity agree with its."""
+    """On a single cell, hit rates are the record's own, and sufficiency and necessity agree with
+    its.
+    """
     leaderboard = made(root)
     table = next(t for t in board(leaderboard, "pathways").tables if t.key == "tiny-gemma-headline")
     line = lines(table)["partial"]
@@ -270,7 +279,9 @@ def test_a_cell_shows_the_record_s_figures(root: Path) -> None:
 
 
 def test_a_method_more_changes_no_other_s_figures(root: Path, tmp_path: Path) -> None:
-    """Figures and intervals of a method depend on its own records only; of the others nothing but the rank may change."""
+    """Figures and intervals of a method depend on its own records only; of the others nothing but
+    the rank may change.
+    """
     few, before = tmp_path / "few", made(root)
     for method, rate in (("good", 0.96), ("worse", 0.4)):
         submit(few, method, rate)
@@ -283,7 +294,9 @@ def test_a_method_more_changes_no_other_s_figures(root: Path, tmp_path: Path) ->
 
 
 def test_a_record_less_changes_its_own_cells_only(tmp_path: Path) -> None:
-    """Without one record its pages are gone, its method's page and the lists change, and nothing else does."""
+    """Without one record its pages are gone, its method's page and the lists change, and nothing
+    else does.
+    """
     submit(tmp_path, "good", 0.96, PAIRS[:2])
     submit(tmp_path, "worse", 0.4, PAIRS[:2])
     a = dict(outputs(tmp_path))
@@ -341,7 +354,9 @@ def test_limited_and_further_runs_stand_apart(tmp_path: Path) -> None:
 
 
 def test_build_and_differences(root: Path, tmp_path: Path) -> None:
-    """What is built does not differ; a flipped byte in the Markdown is named; building again mends it, and pages too many and too few."""
+    """What is built does not differ; a flipped byte in the Markdown is named; building again mends
+    it, and pages too many and too few.
+    """
     submit(tmp_path, "good", 0.96, PAIRS[:1])
     files, changed = build(tmp_path)
     assert files == changed and not differences(tmp_path) and build(tmp_path) == (files, 0)
@@ -359,7 +374,9 @@ def test_build_and_differences(root: Path, tmp_path: Path) -> None:
 
 
 def test_an_error_leaves_the_board_as_it_was(tmp_path: Path) -> None:
-    """Where an entry is damaged, neither the summary nor a page is written, and nothing half-made stays."""
+    """Where an entry is damaged, neither the summary nor a page is written, and nothing half-made
+    stays.
+    """
     submit(tmp_path, "good", 0.96, PAIRS[:1])
     build(tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
@@ -375,7 +392,9 @@ def test_an_error_leaves_the_board_as_it_was(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["site/methods", "site", "LEADERBOARD.md"])
 def test_no_link_is_followed(tmp_path: Path, name: str) -> None:
-    """Where a link lies in the place of a page or folder, nothing outside is written or deleted, and it is named."""
+    """Where a link lies in the place of a page or folder, nothing outside is written or deleted,
+    and it is named.
+    """
     root, outside = tmp_path / "board", tmp_path / "outside"
     outside.mkdir()
     submit(root, "good", 0.96, PAIRS[:1])

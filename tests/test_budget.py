@@ -1,4 +1,6 @@
-"""Rankings in a job: which half ranks, which is measured, what a budget holds, and what a method cannot express."""
+"""Rankings in a job: which half ranks, which is measured, what a budget holds, and what a method
+cannot express.
+"""
 
 from __future__ import annotations
 
@@ -134,11 +136,13 @@ def facts_of(settings: Settings, record: Record) -> dict[tuple[str, str, str], f
     return {(r["prompt"], r["fact"], r["graft"]): r["logprob"] for r in found.facts().to_pylist()}
 
 
-# ------------------------------------------------------------------------------------------------ halves and budgets
+# ------------------------------------------------------------------------------- halves and budgets
 
 
 def test_halves() -> None:
-    """The facts fall into two halves of like size, the same whatever the order of prompts, and others under another seed."""
+    """The facts fall into two halves of like size, the same whatever the order of prompts, and
+    others under another seed.
+    """
     prompts = {name: load_prompts(DATASET, [name], 11) for name in ("headline", "qa")}
     first, second = split_facts(prompts, 0)
     assert (len(first), len(second)) == (6, 5) and not first & second
@@ -149,7 +153,9 @@ def test_halves() -> None:
 
 
 def test_one_half_ranks_the_other_is_measured(run: Run, settings: Settings, spec: Spec) -> None:
-    """Each fact is measured under the ranking of the half that it is not of; both templates rank together."""
+    """Each fact is measured under the ranking of the half that it is not of; both templates rank
+    together.
+    """
     prompts = {name: load_prompts(DATASET, [name], 5) for name in ("headline", "qa")}
     halves = split_facts(prompts, 0)
     pair = load_pair(recipient=spec.recipient, donors=spec.donors)
@@ -194,7 +200,9 @@ def term(site: Site, pair: ModelPair, prompt: Prompt) -> str:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_budget_holds_the_longest_prefix(seed: int) -> None:
-    """Best sites stay within the budget, one more would not; sites of equal scores stand in an order drawn anew for each half and seed."""
+    """Best sites stay within the budget, one more would not; sites of equal scores stand in an
+    order drawn anew for each half and seed.
+    """
     pair = pico_pair("gpt2")
     prompts = {name: load_prompts(DATASET, [name], 4) for name in ("headline", "qa")}
     everything = [p for some in prompts.values() for p in some]
@@ -230,7 +238,9 @@ def test_a_budget_holds_the_longest_prefix(seed: int) -> None:
 
 
 def test_the_record_of_a_ranking(run: Run, settings: Settings) -> None:
-    """The map, its agreement, the curve and what scoring cost are in the record; budget 0 is PRE, 100 % is ALL."""
+    """The map, its agreement, the curve and what scoring cost are in the record; budget 0 is PRE,
+    100 % is ALL.
+    """
     record = run.record
     assert (record.kind, record.floor, record.not_applicable) == ("scoring", "recipient", {})
     assert (
@@ -271,7 +281,9 @@ def test_another_metric_has_its_own_curve(
 def test_scores_are_kept(
     spec: Spec, settings: Settings, methods: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run that is killed after scoring does not score again; one of another version of the code does, and says so."""
+    """A run that is killed after scoring does not score again; one of another version of the code
+    does, and says so.
+    """
     from kgbench.runner import run as running
 
     here = replace(settings, output_dir=tmp_path)
@@ -332,7 +344,9 @@ def test_progress_of_scoring(spec: Spec, settings: Settings, tmp_path: Path) -> 
 
 
 def test_a_scan_is_told_from_grafts(spec: Spec, settings: Settings) -> None:
-    """The suite `budget` ranks with an intervening method too; its record is another than that of the pathways."""
+    """The suite `budget` ranks with an intervening method too; its record is another than that of
+    the pathways.
+    """
     job = replace(spec, localizer="dynamic_graft", prompts=("qa",), limit=3)
     grafts, scan = (
         run_job(job, settings).record,
@@ -346,11 +360,13 @@ def test_a_scan_is_told_from_grafts(spec: Spec, settings: Settings) -> None:
     assert forecast.scoring_seconds > 0 and not forecast.known
 
 
-# ------------------------------------------------------------------------------------------------ not applicable, draws
+# ---------------------------------------------------------------------------- not applicable, draws
 
 
 def test_what_a_method_cannot_express(spec: Spec, settings: Settings, methods: Path) -> None:
-    """A configuration that cannot be expressed has a row without figures, with the reason; others have theirs."""
+    """A configuration that cannot be expressed has a row without figures, with the reason; others
+    have theirs.
+    """
     record = run_job(replace(spec, localizer=f"{methods}:Draws"), settings).record
     rows = {(r.prompt, r.graft): r for r in record.rows}
     for place, reason in {
@@ -387,7 +403,9 @@ def test_what_a_method_cannot_express(spec: Spec, settings: Settings, methods: P
 
 
 def test_draws_are_averaged(spec: Spec, settings: Settings, methods: Path) -> None:
-    """The probability of a configuration is the mean over the draws, of the answer too, and parameters are those of the method itself."""
+    """The probability of a configuration is the mean over the draws, of the answer too, and
+    parameters are those of the method itself.
+    """
     record = run_job(replace(spec, localizer=f"{methods}:Draws"), settings).record
     assert record.identity.localizer.parameters == {"draw": None}
     found = facts_of(settings, record)
@@ -442,7 +460,9 @@ class Chunks:
 
 @pytest.mark.parametrize("labels", [(0, 1, 2), (0, 1, 1, 2, 2, 2), (0, 0)])
 def test_mixtures_come_in_any_order(labels: tuple[int, ...]) -> None:
-    """Whatever the order of answers, each (prompt, label) comes once, with the mean of its configurations' probabilities."""
+    """Whatever the order of answers, each (prompt, label) comes once, with the mean of its
+    configurations' probabilities.
+    """
     made = Chunks(labels, 3)
     shares = made.logits().softmax(-1)
     expected = torch.stack(

@@ -38,7 +38,9 @@ def test_files() -> None:
 
 
 def test_bars_are_the_means() -> None:
-    """One panel per prompt; bars from the top in the paper's order, as long as the means of the metric."""
+    """One panel per prompt; bars from the top in the paper's order, as long as the means of the
+    metric.
+    """
     made = record()
     figure = draw_chart(made)
     assert len(figure.axes) == 2
@@ -79,7 +81,9 @@ def test_nothing_is_clipped(world: str, metric: str) -> None:
 
 
 def test_colours_are_by_role() -> None:
-    """A complement that kgbench writes itself has the colour and the name of one; no name is cut within a word."""
+    """A complement that kgbench writes itself has the colour and the name of one; no name is cut
+    within a word.
+    """
     graft = "LT:o+ffn@second_half"
     rest = f"ALL; {graft}=recipient"
     rates = {"PRE": 0.0, "SFT": 1.0, graft: 0.5, rest: 0.4}

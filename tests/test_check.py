@@ -54,7 +54,7 @@ def test_the_contract_holds_of_other_parameters(
     assert {verdict.name: verdict.reason for verdict in verdicts if not verdict.holds} == {}
 
 
-# --------------------------------------------------------------------------------------------------------- command line
+# ------------------------------------------------------------------------------------- command line
 
 CRASHING = dedent('''
     """A method that fails, and one that cannot be made."""
@@ -93,7 +93,9 @@ def test_a_localizer_that_keeps_the_contract(capsys: pytest.CaptureFixture[str])
 
 
 def test_a_localizer_that_fails(crashing: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """Status 1; whatever it raises is a law that does not hold, with type and message on one line and no traceback."""
+    """Status 1; whatever it raises is a law that does not hold, with type and message on one line
+    and no traceback.
+    """
     assert main(["check", crashing, "--family", "llama", "--json"]) == 1
     captured = capfd.readouterr()
     answer = json.loads(captured.out)
@@ -161,7 +163,9 @@ def test_contributing_shows_commands_that_exist(capsys: pytest.CaptureFixture[st
 
 
 def test_localizers_are_listed_with_what_they_take(capsys: pytest.CaptureFixture[str]) -> None:
-    """`kgbench ls localizers` gives kind, needs, cost and paper of each, and says what the classes of cost are."""
+    """`kgbench ls localizers` gives kind, needs, cost and paper of each, and says what the classes
+    of cost are.
+    """
     assert main(["ls", "localizers", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert tuple(told) == names()

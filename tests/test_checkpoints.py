@@ -27,7 +27,9 @@ def refusal(source: object) -> str:
 
 
 def test_a_directory(folders: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A directory written by save_pretrained is a checkpoint, by absolute or relative path; its origin names its last part only."""
+    """A directory written by save_pretrained is a checkpoint, by absolute or relative path; its
+    origin names its last part only.
+    """
     found = locate(str(folders["sft"]))
     assert (found.directory, found.origin) == (folders["sft"], "local:sft")
     assert found.config["model_type"] == "gpt2"
@@ -40,13 +42,17 @@ def test_a_directory(folders: Mapping[str, Path], monkeypatch: pytest.MonkeyPatc
     "name", ["no/such/folder", "./nothing", "/nowhere/at/all", "~/nothing-here", ".."]
 )
 def test_no_such_directory(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A path to nothing, or to a directory that is no checkpoint, is refused at once and never asked of the Hub."""
+    """A path to nothing, or to a directory that is no checkpoint, is refused at once and never
+    asked of the Hub.
+    """
     monkeypatch.chdir(tmp_path)
     assert repr(name) in refusal(name)
 
 
 def test_what_a_checkpoint_lacks(tmp_path: Path) -> None:
-    """A file, an empty folder, one without weights, one with pickled weights only, a configuration that is no JSON: each its own line."""
+    """A file, an empty folder, one without weights, one with pickled weights only, a configuration
+    that is no JSON: each its own line.
+    """
     (tmp_path / "file").write_text("x")
     assert "no such directory" in refusal(tmp_path / "file")
     folder = tmp_path / "folder"
@@ -68,7 +74,9 @@ def test_a_configuration_that_is_no_object(tmp_path: Path) -> None:
 
 
 def test_no_network(tmp_path: Path) -> None:
-    """A Hub id that is not in the cache, while nothing answers at the Hub's address, is refused in one line within seconds."""
+    """A Hub id that is not in the cache, while nothing answers at the Hub's address, is refused in
+    one line within seconds.
+    """
     code = """
 from kgbench.errors import ModelError
 from kgbench.models.checkpoints import locate

@@ -1,4 +1,6 @@
-"""The paper's claims as tests: what they cite, what they come to on known figures, and how the suite runs."""
+"""The paper's claims as tests: what they cite, what they come to on known figures, and how the
+suite runs.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ N = 999
 
 @pytest.fixture
 def inner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
-    """Runs pytest in an empty folder, with warnings as errors, in this process, which has its imports; gives the exit status."""
+    """Runs pytest in an empty folder, with warnings as errors, in this process, which has its
+    imports; gives the exit status.
+    """
     (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n", "utf-8")
     monkeypatch.chdir(tmp_path)
     for name in ("PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER"):  # of the session that this one runs in
@@ -91,7 +95,9 @@ Rates = tuple[tuple[str, tuple[tuple[str, float], ...]], ...]
 
 @cache
 def known(rates: Rates, n: int) -> tuple[Record, dict[str, PromptColumns]]:
-    """The record of an evaluation over n facts with these rates on each prompt, and its per-fact rows."""
+    """The record of an evaluation over n facts with these rates on each prompt, and its per-fact
+    rows.
+    """
     parts = [fake_runs.rows(n, dict(own), [prompt]).to_pydict() for prompt, own in rates]
     facts = fake_runs.facts_table(
         {name: [value for part in parts for value in part[name]] for name in parts[0]}
@@ -129,12 +135,14 @@ def of_paper(name: str, model: str, prompt: str) -> str:
     return outcome(PATHWAYS[name], prompt, rates)
 
 
-# ------------------------------------------------------------------------------------------------ what is cited
+# ------------------------------------------------------------------------------------ what is cited
 
 
 @pytest.mark.parametrize("name", [*PATHWAYS, *EXACT])
 def test_each_claim_cites_the_paper(name: str) -> None:
-    """Whatever looks like a rate in a docstring stands on a line that says whose it is, just as the package's data has it."""
+    """Whatever looks like a rate in a docstring stands on a line that says whose it is, just as the
+    package's data has it.
+    """
     text = inspect.getdoc({**PATHWAYS, **EXACT}[name]) or ""
     lines = [line for line in text.splitlines() if re.search(r"\b[01]\.\d{4}\b", line)]
     assert lines
@@ -151,13 +159,14 @@ def test_the_table_has_a_title_for_each_claim() -> None:
     assert set(TITLES) == {*PATHWAYS, *EXACT}
 
 
-# ------------------------------------------------------------------------------------------------ on the paper's own figures
+# ----------------------------------------------------------------------- on the paper's own figures
 
 
 @pytest.mark.parametrize("model", ("Gemma", "GPT-2 XL", "Llama", "Pythia"))
 @pytest.mark.parametrize("prompt", ("headline", "qa", "movie_title"))
 def test_the_papers_figures_bear_out_its_claims(model: str, prompt: str) -> None:
-    """On the rates that the paper measured over 999 facts, FE+LT suffices, the rest does not, and each alone carries a part.
+    """On the rates that the paper measured over 999 facts, FE+LT suffices, the rest does not, and
+    each alone carries a part.
 
     One is too small to tell: FE of Pythia on movie_title.
     """
@@ -176,7 +185,9 @@ def test_the_papers_figures_bear_out_its_claims(model: str, prompt: str) -> None
 
 
 def test_new_film_is_a_counter_example() -> None:
-    """On the rates of the less finetuned Gemma, FE+LT does not suffice, FE alone brings nothing, and LT alone next to nothing."""
+    """On the rates of the less finetuned Gemma, FE+LT does not suffice, FE alone brings nothing,
+    and LT alone next to nothing.
+    """
     model = "Gemma, less finetuned"
     found = {
         name: of_paper(name, model, "new_film")
@@ -212,13 +223,17 @@ def test_new_film_is_a_counter_example() -> None:
 def test_other_tokens_held_where_the_docstring_says(
     name: str, held: list[tuple[str, str]], not_held: list[tuple[str, str]]
 ) -> None:
-    """Whether the other tokens add something differs between the paper's models, as the docstrings say."""
+    """Whether the other tokens add something differs between the paper's models, as the docstrings
+    say.
+    """
     assert {of_paper(name, *each) for each in held} == {"holds"}
     assert {of_paper(name, *each) for each in not_held} == {"fails"}
 
 
 def test_a_part_is_more_than_the_papers_noise() -> None:
-    """In all of the paper's runs (FE+LT)^C stays within .02 of the recipient, in shares of what finetuning added."""
+    """In all of the paper's runs (FE+LT)^C stays within .02 of the recipient, in shares of what
+    finetuning added.
+    """
     shares = [
         (own["(FE+LT)^C"] - own["PRE"]) / (own["SFT"] - own["PRE"])
         for own in (measured(*cell) for cell in cited_rows())
@@ -229,7 +244,9 @@ def test_a_part_is_more_than_the_papers_noise() -> None:
 @pytest.mark.parametrize("alone", ("FE", "LT"))
 @pytest.mark.parametrize(("n", "expected"), [(60, "undecided"), (200, "fails"), (N, "fails")])
 def test_a_part_that_is_nothing_is_refuted(alone: str, n: int, expected: str) -> None:
-    """Where FE or LT brings exactly nothing, the claim that it carries a part fails, given facts enough."""
+    """Where FE or LT brings exactly nothing, the claim that it carries a part fails, given facts
+    enough.
+    """
     rates = {**fake_runs.RATES, "PRE": 0.0, "SFT": 1.0, alone: 0.0}
     assert (
         outcome(PATHWAYS[f"test_{alone.lower()}_alone_carries_a_part"], "qa", {"qa": rates}, n)
@@ -237,7 +254,7 @@ def test_a_part_that_is_nothing_is_refuted(alone: str, n: int, expected: str) ->
     )
 
 
-# ------------------------------------------------------------------------------------------------ nothing learned, few facts
+# ----------------------------------------------------------------------- nothing learned, few facts
 
 
 @pytest.mark.parametrize("name", PATHWAYS)
@@ -257,17 +274,21 @@ def test_few_facts_decide_nothing(name: str) -> None:
 
 
 def test_the_verb_must_not_do_worse() -> None:
-    """The claim on position fails where FE+LT loses more on qa than on headline, though not where it loses as much on both."""
+    """The claim on position fails where FE+LT loses more on qa than on headline, though not where
+    it loses as much on both.
+    """
     good, worse = fake_runs.RATES, {**fake_runs.RATES, "FE+LT": 0.7}
     assert outcome(PATHWAYS[POSITION], "qa", {"headline": good, "qa": good}) == "holds"
     assert outcome(PATHWAYS[POSITION], "qa", {"headline": good, "qa": worse}) == "fails"
 
 
-# ------------------------------------------------------------------------------------------------ differences
+# -------------------------------------------------------------------------------------- differences
 
 
 def test_a_difference_is_that_of_the_sufficiencies() -> None:
-    """On one prompt its value is recovery less recovery, its sign turns with the order, and of a configuration from itself it is 0."""
+    """On one prompt its value is recovery less recovery, its sign turns with the order, and of a
+    configuration from itself it is 0.
+    """
     rows = columns()
     there, back = (
         between_configurations(rows, "top5", *pair) for pair in (("FE+LT", "FE"), ("FE", "FE+LT"))
@@ -286,7 +307,9 @@ def test_a_difference_is_that_of_the_sufficiencies() -> None:
 
 
 def test_between_prompts_is_over_the_facts_of_both() -> None:
-    """Equal prompts differ by 0; the facts are those that both have; and what was not run is undefined, with the reason."""
+    """Equal prompts differ by 0; the facts are those that both have; and what was not run is
+    undefined, with the reason.
+    """
     many, few = (columns(n) for n in (N, 50))
     assert between_prompts(many, many, "top5", "FE+LT").value == 0
     assert between_prompts(many, few, "top5", "FE+LT").n == 50
@@ -306,7 +329,9 @@ def of_hits(name: str, hits: Mapping[str, Hits]) -> PromptColumns:
 
 
 def beside(here: Hits, there: Hits) -> Estimate:
-    """The difference between two prompts on which finetuning brought every fact, and FE+LT hits these."""
+    """The difference between two prompts on which finetuning brought every fact, and FE+LT hits
+    these.
+    """
     n = len(here)
     edges = {"PRE": np.zeros(n, bool), "SFT": np.ones(n, bool)}
     first, second = (
@@ -320,7 +345,9 @@ def beside(here: Hits, there: Hits) -> Estimate:
 def test_the_difference_between_prompts_is_that_of_the_paired_contrast(
     n: int, discordant: int
 ) -> None:
-    """Where finetuning brought every fact on both, the difference is a paired one; with no discordant fact its interval is no point."""
+    """Where finetuning brought every fact on both, the difference is a paired one; with no
+    discordant fact its interval is no point.
+    """
     there = np.ones(n, bool)
     here = np.arange(n) >= discordant
     found, (low, high) = beside(here, there), discordance(here.astype(int) - there.astype(int))
@@ -333,7 +360,9 @@ def test_the_difference_between_prompts_is_that_of_the_paired_contrast(
 @pytest.mark.parametrize("n", (12, 20, 60))
 @pytest.mark.parametrize("lost", (0.0, 0.1, 0.3))
 def test_the_interval_between_prompts_covers(n: int, lost: float) -> None:
-    """Of the intervals of worlds where FE+LT loses so many facts more on one prompt, nine in ten or more hold the true difference."""
+    """Of the intervals of worlds where FE+LT loses so many facts more on one prompt, nine in ten or
+    more hold the true difference.
+    """
     rng = np.random.default_rng(0)
     found = [beside(rng.random(n) >= lost, np.ones(n, bool)) for _ in range(150)]
     assert (
@@ -370,12 +399,14 @@ def test_the_interval_between_configurations_covers(n: int, first: float, second
     )
 
 
-# ------------------------------------------------------------------------------------------------ the identity
+# ------------------------------------------------------------------------------------- the identity
 
 
 @pytest.mark.parametrize("family", PICO_FAMILIES)
 def test_the_identity_holds_in_every_family(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It holds of random models to rounding, nothing is copied, and it would not hold without final norm and head."""
+    """It holds of random models to rounding, nothing is copied, and it would not hold without final
+    norm and head.
+    """
     from kgbench.data import load_prompts
 
     pair, prompts = pico_pair(family), load_prompts("tiny_movies", ["headline", "qa"], limit=3)
@@ -387,13 +418,15 @@ def test_the_identity_holds_in_every_family(family: str, monkeypatch: pytest.Mon
         assert_complement_identity(pair, prompts)
 
 
-# ------------------------------------------------------------------------------------------------ the suite as it is run
+# --------------------------------------------------------------------------- the suite as it is run
 
 
 def test_each_claim_is_made_once_on_each_prompt(
     inner: Callable[..., int], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """By default on four prompts, and where one is chosen on that; what needs two prompts is made where both are there."""
+    """By default on four prompts, and where one is chosen on that; what needs two prompts is made
+    where both are there.
+    """
     every = {f"{name}[{prompt}]" for name in TITLES if name != POSITION for prompt in PROMPTS} | {
         f"{POSITION}[qa]"
     }
@@ -420,16 +453,21 @@ def test_what_is_left_out_is_told_in_a_line(
     inner: Callable[..., int],
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """A claim that needs a prompt that was not chosen is not silently missing; the benchmark, which has no such claim, says nothing."""
+    """A claim that needs a prompt that was not chosen is not silently missing; the benchmark, which
+    has no such claim, says nothing.
+    """
     assert inner(what, "--collect-only", "--kgbench-prompt", chosen) == 0
     lines = [line for line in capfd.readouterr().out.splitlines() if "left out" in line]
     assert lines == [
-        f"kgbench: {POSITION} needs the prompts qa and headline, and is left out: {missing} not chosen"
+        f"kgbench: {POSITION} needs the prompts qa and headline, and is left out: {missing} not"
+        " chosen"
     ] * bool(missing)
 
 
 def test_the_suite_runs_in_two_processes(tmp_path: Path) -> None:
-    """On a tiny pair every claim comes to something, the exact ones hold, and every report holds its figure."""
+    """On a tiny pair every claim comes to something, the exact ones hold, and every report holds
+    its figure.
+    """
     asked = (
         "--kgbench-model",
         "tiny-gemma",
@@ -522,7 +560,9 @@ def test_what_cannot_be_asked_is_refused_in_a_line(
 def test_the_benchmark_can_be_compared(
     localizer: str, kind: str, inner: Callable[..., int], tmp_path: Path
 ) -> None:
-    """One group per prompt, names that hold no place, and in `extra_info` what was timed and its ratio to a plain forward."""
+    """One group per prompt, names that hold no place, and in `extra_info` what was timed and its
+    ratio to a plain forward.
+    """
     options = (
         "--benchmark-disable-gc",
         "--benchmark-min-rounds",

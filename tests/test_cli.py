@@ -56,7 +56,9 @@ def run(capsys: pytest.CaptureFixture[str]):
 
 
 def refused(answer: Answer) -> str:
-    """The one line of a refusal, having checked that it is one: status 2, nothing on stdout, no traceback."""
+    """The one line of a refusal, having checked that it is one: status 2, nothing on stdout, no
+    traceback.
+    """
     assert answer.status == 2, answer.err
     assert answer.out == ""
     assert answer.err.startswith("kgbench: error: ")
@@ -65,7 +67,9 @@ def refused(answer: Answer) -> str:
 
 
 def started(*arguments: object, **options: object) -> subprocess.Popen[str]:
-    """A command in a process of its own, which hears Ctrl-C although whoever runs the tests may not (`nohup make test &`)."""
+    """A command in a process of its own, which hears Ctrl-C although whoever runs the tests may not
+    (`nohup make test &`).
+    """
     line = [sys.executable, "-m", "kgbench", *map(str, arguments)]
     piped = {
         "stdout": subprocess.PIPE,
@@ -76,11 +80,13 @@ def started(*arguments: object, **options: object) -> subprocess.Popen[str]:
     return subprocess.Popen(line, cwd=ROOT, **piped, **options)  # type: ignore[call-overload]
 
 
-# ------------------------------------------------------------------------------------------------------------------ help
+# --------------------------------------------------------------------------------------------- help
 
 
 def test_help_lists_every_command(run) -> None:
-    """`kgbench`, `kgbench -h` and `kgbench --help` name every command below a heading, each with a line that is not cut off."""
+    """`kgbench`, `kgbench -h` and `kgbench --help` name every command below a heading, each with a
+    line that is not cut off.
+    """
     texts = [run(*arguments).out for arguments in ((), ("-h",), ("--help",))]
     assert texts[0] == texts[1] == texts[2]
     assert re.findall(r"^(\w.*):$", texts[0], re.MULTILINE) == [
@@ -107,7 +113,9 @@ def listed_commands() -> list[str]:
 
 
 def test_the_help_imports_no_command() -> None:
-    """What the help shows of each command is known without its module, so that the help takes no time."""
+    """What the help shows of each command is known without its module, so that the help takes no
+    time.
+    """
     program = "import sys; from kgbench.cli import main; main(['--help']); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
     loaded = {*done.stdout.splitlines()[-1].split()}
@@ -142,7 +150,9 @@ def test_older_names_of_commands_go_on_working(
     ],
 )
 def test_one_word_for_one_thing(run, name: str, option: str, older: str) -> None:
-    """Where records are read it is --results, and so many facts is --limit, everywhere; older names work and are not shown."""
+    """Where records are read it is --results, and so many facts is --limit, everywhere; older names
+    work and are not shown.
+    """
     context = command.make_context("kgbench", [name], resilient_parsing=True)
     found = command.get_command(context, name)
     assert found is not None
@@ -213,7 +223,7 @@ def test_completion_knows_our_names() -> None:
     assert "plain,qa,headline\n" in complete("kgbench", "eval", "--prompt", "qa,headl")
 
 
-# --------------------------------------------------------------------------------------------------------------- listing
+# ------------------------------------------------------------------------------------------ listing
 
 
 @pytest.mark.parametrize("kind", ["models", "datasets", "prompts", "localizers", "suites"])
@@ -226,7 +236,9 @@ def test_lists_have_a_line_each(run, kind: str) -> None:
 
 
 def test_list_of_runs(run, tmp_path: Path) -> None:
-    """Each record of a folder has a line with what was run and its verdict; of no folder it is said."""
+    """Each record of a folder has a line with what was run and its verdict; of no folder it is
+    said.
+    """
     table = fake_runs.rows()
     stored = RecordStore(tmp_path).write(fake_runs.record(table), table)
     (row,) = json.loads(run("ls", "runs", "--results", str(tmp_path), "--json").out)["runs"]
@@ -245,7 +257,9 @@ def test_list_of_runs(run, tmp_path: Path) -> None:
 
 
 def test_parameters_of_a_localizer(run) -> None:
-    """Each parameter has its default, what it takes, and a line; without a name all localizers are listed."""
+    """Each parameter has its default, what it takes, and a line; without a name all localizers are
+    listed.
+    """
     found = json.loads(run("ls", "localizers", "mask_graft", "--json").out)
     assert found["steps"] == {
         "default": "200",
@@ -275,7 +289,9 @@ def test_doctor_tells_what_is_here(run) -> None:
 
 
 def test_doctor_has_a_line_on_each_extra(run, monkeypatch) -> None:
-    """Each extra of the package is installed or is said with the command that installs it; without extras, nothing is missing."""
+    """Each extra of the package is installed or is said with the command that installs it; without
+    extras, nothing is missing.
+    """
     assert {*EXTRAS} == {*metadata.metadata("kgbench").get_all("Provides-Extra")}
     found = metadata.version
     alone = {"peft", "datasets", "lm-eval", "playwright", "pytest", "ruff"}
@@ -299,7 +315,7 @@ def test_doctor_has_a_line_on_each_extra(run, monkeypatch) -> None:
     assert not any(json.loads(run("doctor", "--json").out)["extras"].values())
 
 
-# -------------------------------------------------------------------------------------------------------------- refusals
+# ----------------------------------------------------------------------------------------- refusals
 
 
 @pytest.mark.parametrize(
@@ -408,7 +424,9 @@ GRAFTS = [("--graft", text) for text in ("FE+", "FE:att", "XX", "LT@", "FE^c")]
 def test_a_graft_that_does_not_parse_is_shown_with_a_caret(
     run, tmp_path: Path, option: tuple[str, str]
 ) -> None:
-    """A graft that does not parse, and layers that do not, end with status 2 and point at the place."""
+    """A graft that does not parse, and layers that do not, end with status 2 and point at the
+    place.
+    """
     answer = run("eval", *TINY, *option, "--output-dir", tmp_path)
     assert answer.status == 2 and answer.out == ""
     first, _, caret = answer.err.rstrip("\n").split("\n")
@@ -425,7 +443,9 @@ def test_an_output_directory_that_cannot_be_written(run, tmp_path: Path) -> None
 
 
 def test_a_hub_id_without_network_fails_at_once(tmp_path: Path) -> None:
-    """A Hub id that cannot be reached is refused in one line, without retries: few connections are tried, each of which breaks."""
+    """A Hub id that cannot be reached is refused in one line, without retries: few connections are
+    tried, each of which breaks.
+    """
     tried = list[object]()
 
     class Broken(BaseRequestHandler):
@@ -475,15 +495,22 @@ def _refused_without_hub(tmp_path: Path, endpoint: str) -> None:
 def test_a_mistake_that_needs_no_model_is_told_before_torch_is_loaded(
     arguments: tuple[str, ...],
 ) -> None:
-    """What names and files on this machine tell is refused without the seconds that torch takes to load."""
+    """What names and files on this machine tell is refused without the seconds that torch takes to
+    load.
+    """
     line = ["eval", *TINY, *map(str, arguments)]
-    program = f"import sys; from kgbench.cli import main; status = main({line!r}); print(status, 'torch' in sys.modules)"
+    program = (
+        f"import sys; from kgbench.cli import main; status = main({line!r}); print(status, 'torch'"
+        " in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
     assert done.stdout == "2 False\n", done.stderr
 
 
 def test_facts_that_the_donor_did_not_learn_are_told_of_first(run, tmp_path: Path) -> None:
-    """A data set of other facts than the donor's is evaluated after a line on what to do; a part of the donor's facts without one."""
+    """A data set of other facts than the donor's is evaluated after a line on what to do; a part of
+    the donor's facts without one.
+    """
     other, part = tmp_path / "other.csv", tmp_path / "part.csv"
     other.write_text("first_actor,second_actor\nAna Lee,Bo Kim\nCy Dow,Di Fox\n")
     shipped = load_dataset("tiny_movies").facts[5:7]
@@ -513,7 +540,7 @@ def test_facts_that_the_donor_did_not_learn_are_told_of_first(run, tmp_path: Pat
     assert told[part] == ""
 
 
-# ---------------------------------------------------------------------------------------------------------------- config
+# ------------------------------------------------------------------------------------------- config
 
 
 def test_a_config_file_says_what_options_say(run, tmp_path: Path) -> None:
@@ -577,7 +604,7 @@ def test_a_config_file_that_is_not_there(run, tmp_path: Path) -> None:
     assert "none.yaml" in refused(run("eval", "--config", tmp_path / "none.yaml"))
 
 
-# ------------------------------------------------------------------------------------------------------------------ runs
+# --------------------------------------------------------------------------------------------- runs
 
 
 def test_json_is_all_that_stdout_holds(tmp_path: Path) -> None:
@@ -620,7 +647,9 @@ def test_json_is_all_that_stdout_holds(tmp_path: Path) -> None:
 
 
 def test_the_second_run_computes_nothing_and_says_so(run, tmp_path: Path) -> None:
-    """An identical run, also with another batch size, executor and name of the dtype, finds its record; the shown table is the same."""
+    """An identical run, also with another batch size, executor and name of the dtype, finds its
+    record; the shown table is the same.
+    """
     arguments = ("eval", *TINY, "--prompt", "qa", "--output-dir", tmp_path)
     first, second = (
         run(*arguments),
@@ -642,7 +671,9 @@ def test_the_second_run_computes_nothing_and_says_so(run, tmp_path: Path) -> Non
 
 
 def test_several_models_and_localizers_are_one_object_and_one_table(run, tmp_path: Path) -> None:
-    """Every localizer runs on every model that is named; JSON is one object that lists the runs, and -q a table of the verdicts."""
+    """Every localizer runs on every model that is named; JSON is one object that lists the runs,
+    and -q a table of the verdicts.
+    """
     several = (
         "eval",
         "--model",
@@ -672,7 +703,9 @@ def test_several_models_and_localizers_are_one_object_and_one_table(run, tmp_pat
 
 
 def test_all_models_are_the_shipped_pairs_and_all_plants() -> None:
-    """`--model all` is every shipped pair; in the suite of plants, and without --model there, it is every plant."""
+    """`--model all` is every shipped pair; in the suite of plants, and without --model there, it is
+    every plant.
+    """
     pairs = ["tiny-gemma", "tiny-llama", "tiny-gpt2", "tiny-pythia"]
     assert models_of(named()) == (None,) and models_of(named("all")) == tuple(pairs)
     assert models_of(named("tiny-gpt2,all")) == (
@@ -701,7 +734,9 @@ def test_quiet_is_the_verdict(run, tmp_path: Path) -> None:
 
 
 def test_a_ranking_has_its_pictures_and_its_curve(run, tmp_path: Path) -> None:
-    """A method that ranks sites leaves the map and the curve beside the bars; its JSON holds the curve."""
+    """A method that ranks sites leaves the map and the curve beside the bars; its JSON holds the
+    curve.
+    """
     arguments = (
         "eval",
         *TINY,
@@ -782,7 +817,9 @@ def test_a_suite_that_needs_other_donors_says_how_to_give_them(run, tmp_path: Pa
 
 
 def test_no_color_and_no_markup(tmp_path: Path) -> None:
-    """Output that goes to no terminal holds no escape codes; a name with markup in it stands as it is."""
+    """Output that goes to no terminal holds no escape codes; a name with markup in it stands as it
+    is.
+    """
     out, err = started(
         "eval",
         "--model",
@@ -809,7 +846,9 @@ def test_a_closed_pipe_is_quiet() -> None:
 def test_a_stopped_run_leaves_nothing_half_written_and_is_resumed(
     run, tmp_path: Path, how: signal.Signals
 ) -> None:
-    """Ctrl-C (status 130 and one line) and kill -9 leave no record; the same run then completes from what was done."""
+    """Ctrl-C (status 130 and one line) and kill -9 leave no record; the same run then completes
+    from what was done.
+    """
     several = ("--prompt", "headline,qa,movie_title,new_film")
     arguments = (
         "eval",
@@ -863,7 +902,9 @@ def test_an_interrupted_command_says_what_it_kept(
 
 
 def test_zoo_hints_at_nothing_that_it_does_not_have(run, tmp_path: Path, monkeypatch) -> None:
-    """`zoo build` takes no checkpoints, so that neither a wrong name nor a model that is not here is answered with their options."""
+    """`zoo build` takes no checkpoints, so that neither a wrong name nor a model that is not here
+    is answered with their options.
+    """
     monkeypatch.chdir(tmp_path)
     for name, meant in (("tiny-gema", "tiny-gemma"), ("gemma-2b", "google/gemma")):
         told = refused(run("zoo", "build", name, "--plant", "LT:ffn"))

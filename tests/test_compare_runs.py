@@ -45,7 +45,9 @@ def numbers(found: Comparison, sign: float = 1.0) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_a_run_beside_itself(metric: str) -> None:
-    """Every difference is 0 with an interval that holds it and, but where 0 holds by definition, has a width; no fact flips."""
+    """Every difference is 0 with an interval that holds it and, but where 0 holds by definition,
+    has a width; no fact flips.
+    """
     record = stored()
     found = compare_records(record, record, metric)
     assert (
@@ -72,7 +74,9 @@ def test_a_run_beside_itself(metric: str) -> None:
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_the_other_way_round_changes_the_sign(metric: str) -> None:
-    """A beside B is B beside A with every sign changed, intervals included, and with gained and lost exchanged."""
+    """A beside B is B beside A with every sign changed, intervals included, and with gained and
+    lost exchanged.
+    """
     first, second = stored(), stored(WORSE, seed=3, **OTHER)
     one, two = compare_records(first, second, metric), compare_records(second, first, metric)
     assert numbers(one, -1) == numbers(two)
@@ -81,7 +85,9 @@ def test_the_other_way_round_changes_the_sign(metric: str) -> None:
 
 @pytest.mark.parametrize("metric", ["prob", "logprob", "logit_diff"])
 def test_rounding_is_no_difference(metric: str) -> None:
-    """A run that another arrangement of the same computation made differs in its last digits, and nothing is told from 0."""
+    """A run that another arrangement of the same computation made differs in its last digits, and
+    nothing is told from 0.
+    """
     record, rows = stored()
     columns = rows.to_pydict()
     noise = np.random.default_rng(0).normal(1e-5, 2e-6, rows.num_rows)
@@ -98,7 +104,9 @@ def test_rounding_is_no_difference(metric: str) -> None:
 
 
 def test_differences_are_those_of_the_means() -> None:
-    """B − A is the difference of what the records say, in means, sufficiency and necessity, where they have the same facts."""
+    """B − A is the difference of what the records say, in means, sufficiency and necessity, where
+    they have the same facts.
+    """
     first, second = stored(), stored(WORSE, seed=3, **OTHER)
     rows = [{(row.prompt, row.graft): row for row in record.rows} for record, _ in (first, second)]
     for found in compare_records(first, second).rows:
@@ -118,7 +126,9 @@ def test_differences_are_those_of_the_means() -> None:
 
 
 def test_facts_that_flip_are_those_that_one_alone_hits() -> None:
-    """Gained and lost are counted by hand from the ranks; of a metric that is no hit, by the default one."""
+    """Gained and lost are counted by hand from the ranks; of a metric that is no hit, by the
+    default one.
+    """
     first, second = stored(), stored(WORSE, seed=3, **OTHER)
     hits = [
         {(r["prompt"], r["graft"], r["fact"]) for r in table.to_pylist() if r["rank"] <= 5}
@@ -133,7 +143,9 @@ def test_facts_that_flip_are_those_that_one_alone_hits() -> None:
 
 
 def test_only_shared_facts_and_configurations() -> None:
-    """Facts and configurations of one record alone are told with their number, and count for nothing."""
+    """Facts and configurations of one record alone are told with their number, and count for
+    nothing.
+    """
     fewer = {graft: rate for graft, rate in fake_runs.RATES.items() if graft != "FE^C"}
     first, second = stored(n=60), stored(fewer, n=40, **OTHER)
     found = compare_records(first, second)
@@ -157,7 +169,9 @@ def test_nothing_in_common_is_an_error() -> None:
 
 
 def test_ids_of_other_facts_are_left_out() -> None:
-    """Where the data sets differ, an id that stands for another object in the other record is no shared fact."""
+    """Where the data sets differ, an id that stands for another object in the other record is no
+    shared fact.
+    """
     first = stored()
     record, rows = stored(dataset={"name": "tiny_movies", "hash": "x", "n": 60})
     columns = rows.to_pydict()
@@ -197,7 +211,9 @@ booleans = st.lists(st.booleans(), min_size=30, max_size=30).map(np.array)
 
 @given(booleans, booleans, booleans)
 def test_difference_of_ratios(one: Any, two: Any, three: Any) -> None:
-    """With one denominator it is a ratio: the same value; it changes its sign with the order, and is 0 of one thing twice."""
+    """With one denominator it is a ratio: the same value; it changes its sign with the order, and
+    is 0 of one thing twice.
+    """
     low, high = np.zeros(30, bool), np.ones(30, bool)
     high[:3] = False
     first, second = ({"PRE": low, "SFT": high, "LT": hits} for hits in (one, two))
@@ -223,7 +239,9 @@ def test_difference_of_ratios(one: Any, two: Any, three: Any) -> None:
 @given(st.lists(booleans, min_size=4, max_size=4), st.lists(booleans, min_size=4, max_size=4))
 @settings(max_examples=30)
 def test_difference_of_areas(one: list[Any], two: list[Any]) -> None:
-    """Its value is the difference of the areas, it changes its sign with the order, and of one ranking twice it is 0."""
+    """Its value is the difference of the areas, it changes its sign with the order, and of one
+    ranking twice it is 0.
+    """
     low, high = np.zeros(30, bool), np.ones(30, bool)
     budgets = {f"top {share:g}%": share for share in (0.1, 1.0, 10.0, 100.0)}
     first, second = (
@@ -240,7 +258,9 @@ def test_difference_of_areas(one: list[Any], two: list[Any]) -> None:
 
 
 def test_coverage_of_the_difference() -> None:
-    """Over 200 samples, the 95 % interval of a difference of recoveries that are equal in truth holds 0 in at least 92 %."""
+    """Over 200 samples, the 95 % interval of a difference of recoveries that are equal in truth
+    holds 0 in at least 92 %.
+    """
     rng, held = np.random.default_rng(0), 0
     for _ in range(200):
         pre, sft = np.zeros(60, bool), rng.random(60) < 0.95
@@ -260,7 +280,7 @@ def test_pairing_keeps_what_both_have() -> None:
         assert prompt.only == (20, 0)
 
 
-# ------------------------------------------------------------------------------------------------------------- command
+# ------------------------------------------------------------------------------------------ command
 
 
 @pytest.fixture
@@ -275,7 +295,9 @@ def run(capsys: pytest.CaptureFixture[str]) -> Call:
 
 
 def test_command(folders: tuple[Path, Path], run: Call) -> None:
-    """By folder or start of the id; text, or one JSON object of the same figures; all facts where they are asked for."""
+    """By folder or start of the id; text, or one JSON object of the same figures; all facts where
+    they are asked for.
+    """
     first, second = folders
     status, text, _ = run("compare", first, second)
     assert status == 0 and "more (--facts" not in text and "(--facts lists all)" in text

@@ -35,12 +35,17 @@ def saved(
 
 
 def test_comparison(tmp_path: Path) -> None:
-    """Paired over the facts that both have: what moved, from what to what, with interval and number of facts."""
+    """Paired over the facts that both have: what moved, from what to what, with interval and number
+    of facts.
+    """
     old, new = saved(tmp_path / "old", "s"), saved(tmp_path / "new", "t", WORSE, n=120)
     assert compare(saved(tmp_path / "same", "u"), saved_records(tmp_path / "old")).moved == ()
     found = compare(new, saved_records(old.path))
     assert found.figures == 18 and len(found.moved) == 2
-    pattern = r"(headline|qa), FE\+LT: top5 from \.9\d to \.60, by −\.3\d \[−\.\d\d, −\.\d\d\] over 120 facts"
+    pattern = (
+        r"(headline|qa), FE\+LT: top5 from \.9\d to \.60, by −\.3\d \[−\.\d\d, −\.\d\d\] over 120"
+        r" facts"
+    )
     assert all(re.fullmatch(pattern, line) for line in found.moved)
     assert found.lines()[0] == f"compared with {old.path}: 2 of 18 figures moved"
     fewer = {graft: rate for graft, rate in fake_runs.RATES.items() if graft != "FE^C"}
@@ -81,7 +86,9 @@ def at(stored: StoredRecord, time: str) -> StoredRecord:
 
 
 def test_which_of_several_is_taken(tmp_path: Path) -> None:
-    """Of the same facts and configurations rather than others, then the newest, whatever their order; it is said which it was."""
+    """Of the same facts and configurations rather than others, then the newest, whatever their
+    order; it is said which it was.
+    """
     new = saved(tmp_path, "new")
     early, late = (
         at(saved(tmp_path, "a"), "2026-01-01T00:00:00+00:00"),
@@ -94,14 +101,19 @@ def test_which_of_several_is_taken(tmp_path: Path) -> None:
         found = compare(new, records)
         assert found.saved == str(late.path)
         assert found.notes == (
-            "of 4 saved records that answer the question, the one of 2026-02-01T00:00:00+00:00 was taken",
+            (
+                "of 4 saved records that answer the question, the one of 2026-02-01T00:00:00+00:00"
+                " was taken"
+            ),
         )
         assert found.lines()[1].strip() == found.notes[0]
     assert compare(new, [other]).notes == ()
 
 
 def test_facts_that_were_added(tmp_path: Path) -> None:
-    """A data set of the same name that has grown is compared over the ids that both have, and that is said."""
+    """A data set of the same name that has grown is compared over the ids that both have, and that
+    is said.
+    """
     old = saved(tmp_path, "a", n=150)
     grown = saved(tmp_path, "b", n=160, dataset={"name": "tiny_movies", "hash": "grown", "n": 160})
     found = compare(grown, [old])
@@ -112,18 +124,25 @@ def test_facts_that_were_added(tmp_path: Path) -> None:
 
 
 def test_few_common_facts(tmp_path: Path) -> None:
-    """Fewer than ten of them move nothing, and are told of; they do not pass for figures that have not moved."""
+    """Fewer than ten of them move nothing, and are told of; they do not pass for figures that have
+    not moved.
+    """
     never = {**dict.fromkeys(fake_runs.RATES, 0.0), "SFT": 1.0}
     old, new = saved(tmp_path / "old", "s"), saved(tmp_path / "new", "t", never, n=9)
     found = compare(new, [old])
     assert (found.moved, found.figures) == ((), 0)
-    few = "  not compared, for fewer than 10 facts are in both records: headline, 9 facts; qa, 9 facts"
+    few = (
+        "  not compared, for fewer than 10 facts are in both records: headline, 9 facts; qa, 9"
+        " facts"
+    )
     assert found.lines() == [f"compared with {old.path}: there is no figure to compare", few]
     assert compare(saved(tmp_path / "twenty", "u", never, n=20), [old]).moved
 
 
 def test_undefined_differences(tmp_path: Path) -> None:
-    """Probabilities that are equal fact by fact have no interval, and are not counted among the figures that have not moved."""
+    """Probabilities that are equal fact by fact have no interval, and are not counted among the
+    figures that have not moved.
+    """
 
     def by_prob(stored: StoredRecord) -> StoredRecord:
         return StoredRecord(stored.record.model_copy(update={"metric": "prob"}), stored.path)
@@ -132,12 +151,15 @@ def test_undefined_differences(tmp_path: Path) -> None:
     found = compare(new, [old])
     assert (found.moved, found.figures) == ((), 0)
     assert found.left_out[0].startswith(
-        "not compared, for all 150 values are 0, so that nothing is known of how far others may be: headline, PRE; "
+        "not compared, for all 150 values are 0, so that nothing is known of how far others may be:"
+        " headline, PRE; "
     )
 
 
 def test_all_figures_together(tmp_path: Path) -> None:
-    """A difference that one figure alone would tell from 0 is not told among eighteen, nor is a larger one among those of many records."""
+    """A difference that one figure alone would tell from 0 is not told among eighteen, nor is a
+    larger one among those of many records.
+    """
     old, new = saved(tmp_path, "a"), saved(tmp_path, "b", {**fake_runs.RATES, "FE": 0.12})
     hits = [np.arange(150) < round(rate * 150) for rate in (0.12, 0.17)]
     alone = difference(hits[0], hits[1])
@@ -148,7 +170,9 @@ def test_all_figures_together(tmp_path: Path) -> None:
 
 
 def test_a_session_that_fails_by_comparison(tmp_path: Path) -> None:
-    """Records that assertions looked at are compared as well: found by their id, and where they cannot be found, told of."""
+    """Records that assertions looked at are compared as well: found by their id, and where they
+    cannot be found, told of.
+    """
     old, new = saved(tmp_path / "old", "s"), saved(tmp_path / "now", "t", WORSE)
     conftest = f"""
 import pytest
@@ -158,7 +182,10 @@ from kgbench.records import load_record
 def record():
     return load_record({str(new.path)!r}, "").record
 """
-    test = "from kgbench.testing import assert_localized\ndef test_mine(record): assert_localized(record, top5__ge=.4)\n"
+    test = (
+        "from kgbench.testing import assert_localized\ndef test_mine(record):"
+        " assert_localized(record, top5__ge=.4)\n"
+    )
     folder = write(tmp_path, conftest=conftest, test_mine=test)
     done = session(folder, "--kgbench-compare-fail", "old", "--kgbench-save", "now")
     assert (done.returncode, counts(done)) == (1, {"passed": 1}), done.stdout
@@ -172,7 +199,9 @@ def record():
 
 
 def test_a_comparison_of_nothing(tmp_path: Path) -> None:
-    """A session that was asked to compare and evaluated nothing fails, and says so; one whose ini file asks is let be."""
+    """A session that was asked to compare and evaluated nothing fails, and says so; one whose ini
+    file asks is let be.
+    """
     folder = write(tmp_path, test_other="def test_one(): pass\n")
     done = session(folder, "--kgbench-compare-fail", "old")
     assert done.returncode == 1 and "no test of this session evaluated anything" in done.stdout

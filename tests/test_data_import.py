@@ -69,7 +69,7 @@ def same(one: Dataset, other: Dataset) -> bool:
     return ours == theirs
 
 
-# ---------------------------------------------------------------------------------------------------------- the round trip
+# ----------------------------------------------------------------------------------- the round trip
 
 NUMBERS = st.sampled_from(["007", "1e5", "2.50", "-0", "1_000", "٣", "NaN", "null", "true"])
 ODD = st.sampled_from(
@@ -130,7 +130,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_what_is_written_reads_as_it_was(
     folder: Path, rows: list[tuple[str, str, str]], templates: dict[str, str], as_csv: bool
 ) -> None:
-    """Facts, ids, roles, templates and content hash survive, whatever the texts and from either format; each fact is one line."""
+    """Facts, ids, roles, templates and content hash survive, whatever the texts and from either
+    format; each fact is one line.
+    """
     names = ("a b", "city, state", "year")
     path = folder / ("own.csv" if as_csv else "own.jsonl")
     if as_csv:
@@ -181,7 +183,9 @@ def test_what_is_written_reads_as_it_was(
 def test_the_command_keeps_what_an_evaluation_of_the_file_would_see(
     run, options: tuple[str, ...]
 ) -> None:
-    """With the same options, `--dataset FILE` and `--dataset OUT` are the same facts in the same prompts, so that records are shared."""
+    """With the same options, `--dataset FILE` and `--dataset OUT` are the same facts in the same
+    prompts, so that records are shared.
+    """
     if "id=film" in options:
         Path("cast.csv").write_text("actor,costar,film\nA,B,007\nC,D,1e5\n", encoding="utf-8")
     given = list(zip(options[::2], options[1::2], strict=True))
@@ -201,19 +205,21 @@ def test_the_command_keeps_what_an_evaluation_of_the_file_would_see(
     assert written.name == single.get("--name", "cast")
 
 
-# -------------------------------------------------------------------------------------------------------------- what it tells
+# ------------------------------------------------------------------------------------ what it tells
 
 
 def test_it_tells_what_it_kept_and_what_not(run) -> None:
-    """Facts kept, rows dropped by reason with their lines, the first fact with its spans, and two commands."""
+    """Facts kept, rows dropped by reason with their lines, the first fact with its spans, and two
+    commands.
+    """
     answer = run("cast.csv", *ROLES, "--template", STARS)
     assert answer.status == 0
     wrote, left_out, *rest = answer.out.splitlines()
     assert wrote == "wrote cast.jsonl: 3 facts of cast.csv, subject actor, object costar"
     assert left_out == f"left out: 1 {DUPLICATE} (line 4), 2 {AMBIGUOUS} (lines 5, 6)"
     assert (
-        "    stars  [FE: Alan Collins] [R: stars] [RP: in] [M: a movie] [P: alongside] → Joanne Moran"
-        in rest
+        "    stars  [FE: Alan Collins] [R: stars] [RP: in] [M: a movie] [P: alongside] → Joanne"
+        " Moran" in rest
     )
     assert [line.split()[:3] for line in rest[-2:]] == [
         ["kgbench", "eval", "--recipient"],
@@ -264,7 +270,9 @@ def test_a_prompt_is_shown_in_one_line(run) -> None:
 
 
 def test_builtin_prompts_are_used_where_they_fit(run) -> None:
-    """With columns named as theirs, built-in prompts need no template; where the suite's do not fit, the commands name others."""
+    """With columns named as theirs, built-in prompts need no template; where the suite's do not
+    fit, the commands name others.
+    """
     answer = run("cast.csv", "--column", "first_actor=actor", "--column", "second_actor=costar")
     assert (
         answer.status == 0 and "    headline " in answer.out and " movie_title " not in answer.out
@@ -307,7 +315,9 @@ def test_without_a_prompt_nothing_is_written(run) -> None:
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])
 def test_its_output_is_input(run, suffix: str) -> None:
-    """What was written can be imported again, with another template; the file itself is never written over."""
+    """What was written can be imported again, with another template; the file itself is never
+    written over.
+    """
     assert run("cast.csv", *ROLES, "--template", STARS).status == 0
     before = Path("cast.jsonl").read_bytes()
     assert "is the file that is read" in refused(
@@ -318,7 +328,7 @@ def test_its_output_is_input(run, suffix: str) -> None:
     assert list(load_dataset("two.jsonl").templates) == ["stars", "more"]
 
 
-# ----------------------------------------------------------------------------------------------------------------- answers
+# ------------------------------------------------------------------------------------------ answers
 
 
 def facts(tmp_path: Path, *rows: tuple[str, str, str]) -> str:
@@ -368,7 +378,9 @@ def test_many_first_tokens_in_the_prompt_are_told(run, many: int, told: bool) ->
     ],
 )
 def test_choices_in_the_wording_are_no_leak(run, text: str, answers: list[str]) -> None:
-    """They are the same for every fact; a note says that they stand there, no warning, and a tokenizer does not change that."""
+    """They are the same for every fact; a note says that they stand there, no warning, and a
+    tokenizer does not change that.
+    """
     Path("own.csv").write_text(
         "animal,answer\n" + "".join(f"animal{i},{answers[i % 2]}\n" for i in range(20))
     )
@@ -439,8 +451,8 @@ def test_the_column_of_ids_can_be_asked_for_under_another_name(run) -> None:
         )
         way = f"--column {role}=id"
         assert (
-            f"column 'id' names the facts, so it cannot be the {role}; call it otherwise, as by {way}"
-            in told
+            f"column 'id' names the facts, so it cannot be the {role}; call it otherwise, as by"
+            f" {way}" in told
         )
         assert (
             run(
@@ -505,8 +517,8 @@ def test_a_tokenizer_says_which_prompts_it_cannot_read(run) -> None:
     )
     assert answer.status == 1 and Path("own.jsonl").exists()
     assert (
-        "tiny-gemma cannot read prompt 'glued' of 12 of 12 facts (own/1, own/2, own/3, own/4, own/5, …); the first: region P"
-        in answer.err
+        "tiny-gemma cannot read prompt 'glued' of 12 of 12 facts (own/1, own/2, own/3, own/4,"
+        " own/5, …); the first: region P" in answer.err
     )
     assert "'ask'" not in answer.err
     answer = run(
@@ -518,7 +530,7 @@ def test_a_tokenizer_says_which_prompts_it_cannot_read(run) -> None:
     )
 
 
-# ---------------------------------------------------------------------------------------------------------------- refusals
+# ----------------------------------------------------------------------------------------- refusals
 
 
 def test_a_file_is_replaced_only_by_force(run) -> None:

@@ -56,7 +56,9 @@ operators = st.sampled_from(sorted(OPERATORS))
     ],
 )
 def test_by_the_whole_interval(low: float, high: float, outcomes: dict[str, str]) -> None:
-    """All of the interval keeps the bound, or none of it does; a touching point keeps `ge` and `le` and breaks `gt` and `lt`."""
+    """All of the interval keeps the bound, or none of it does; a touching point keeps `ge` and `le`
+    and breaks `gt` and `lt`.
+    """
     for value in (low, (low + high) / 2, high):
         found = {op: decide(estimate(value, low, high), op, 0.9).outcome for op in OPERATORS}
         assert found == outcomes
@@ -73,7 +75,9 @@ def test_fewer_than_ten_facts_never_decide(n: int, decided: bool) -> None:
 
 
 def test_all_values_equal() -> None:
-    """Hits of all facts have an interval all the same; equal scores of no known support have no figure, and decide nothing."""
+    """Hits of all facts have an interval all the same; equal scores of no known support have no
+    figure, and decide nothing.
+    """
     hits = mean(np.ones(50, bool)).rounded()
     assert decide(hits, "ge", 0.9).outcome == "holds"
     assert decide(hits, "ge", 0.95).outcome == "undecided"
@@ -84,7 +88,9 @@ def test_all_values_equal() -> None:
 
 
 def test_one_value_without_a_width() -> None:
-    """What holds by definition, such as the recovery of SFT, has an interval of one point, which decides."""
+    """What holds by definition, such as the recovery of SFT, has an interval of one point, which
+    decides.
+    """
     assert [decide(estimate(1, 1, 1), op, 1).outcome for op in ("ge", "le", "gt", "lt")] == [
         "holds",
         "holds",
@@ -101,7 +107,9 @@ def test_undefined_decides_nothing() -> None:
 
 
 def test_facts_needed() -> None:
-    """By the end of the interval that crosses the bound: .86 [.78, .92] needs (.06 / .04)² times its 150 facts to fall below .9."""
+    """By the end of the interval that crosses the bound: .86 [.78, .92] needs (.06 / .04)² times
+    its 150 facts to fall below .9.
+    """
     assert decide(estimate(0.86, 0.78, 0.92), "ge", 0.9).facts_needed == 338
     assert decide(estimate(0.94, 0.86, 0.99), "ge", 0.9).facts_needed == 600
     assert decide(estimate(0.9, 0.8, 1.0), "ge", 0.9).facts_needed is None
@@ -112,7 +120,9 @@ rates = st.builds(lambda n, part: (round(part * n) / n, n), st.integers(1, 60), 
 
 @given(rates, operators, st.integers(1, 19).map(lambda twentieths: twentieths / 20))
 def test_the_facts_needed_of_a_rate(rate: tuple[float, int], op: str, bound: float) -> None:
-    """Of hits they are exact: so many facts of the same rate are the first that decide, by trying each."""
+    """Of hits they are exact: so many facts of the same rate are the first that decide, by trying
+    each.
+    """
     value, n = rate
 
     def over(facts: int) -> Decision:
@@ -128,7 +138,9 @@ def test_the_facts_needed_of_a_rate(rate: tuple[float, int], op: str, bound: flo
 
 
 def test_facts_needed_at_the_ends() -> None:
-    """No hit in 12 facts: the interval's end falls as one over their number, and 28 facts put it below .1."""
+    """No hit in 12 facts: the interval's end falls as one over their number, and 28 facts put it
+    below .1.
+    """
     none = mean(np.zeros(12, bool)).rounded()
     assert decide(none, "lt", 0.1).facts_needed == 28
     assert told(none, "lt", 0.1).endswith("; about 28 facts would decide it")
@@ -163,9 +175,11 @@ def test_more_facts_stay_decided(shape: Shape, n: int, more: int, op: str, bound
 
 @given(shapes, st.integers(1, 400), operators, numbers)
 def test_the_facts_needed_decide(shape: Shape, n: int, op: str, bound: float) -> None:
-    """So many facts with estimate and spread as they are do decide it (but for rounding: a per mille more), and clearly fewer do not.
+    """So many facts with estimate and spread as they are do decide it (but for rounding: a per
+    mille more), and clearly fewer do not.
 
-    An estimate has six digits, so nearer to the bound its rounding is more than a per mille of the distance.
+    An estimate has six digits, so nearer to the bound its rounding is more than a per mille of the
+    distance.
     """
     assume(abs(shape.value - bound) > 0.1)
     decision = decide(shape.over(n), op, bound)
@@ -228,7 +242,10 @@ def test_sentences() -> None:
     assert told(estimate(0.86, 0.78, 0.92), "ge", 0.86).endswith(
         "on the bound, so that no number of facts would decide it"
     )
-    few = "over 1 fact: fewer than 10 do not decide the bound .9 (ge); at most about 10 facts would decide it"
+    few = (
+        "over 1 fact: fewer than 10 do not decide the bound .9 (ge); at most about 10 facts would"
+        " decide it"
+    )
     assert told(estimate(1, 1, 1, 1), "ge", 0.9) == f"{start} 1 {few}"
     reason = Estimate(n=4, undefined="no gain")
     assert (

@@ -45,7 +45,9 @@ class Weights(nn.Module):
 def test_deltas_read_back(
     tmp_path_factory: pytest.TempPathFactory, rows: set[int], bias: bool, dtype: torch.dtype
 ) -> None:
-    """A recipient with a delta is the donor to half a step of each row; what did not change is not stored and stays bit for bit."""
+    """A recipient with a delta is the donor to half a step of each row; what did not change is not
+    stored and stays bit for bit.
+    """
     path = tmp_path_factory.mktemp("delta") / "delta.safetensors"
     generator = torch.Generator().manual_seed(len(rows))
     matrix, vector = (
@@ -67,7 +69,9 @@ def test_deltas_read_back(
 
 
 def test_a_built_plant_loads_as_it_was(built: Path) -> None:
-    """Loaded, the donor is the recipient and the stored changes, and the recipient is the pair's own; a second load is the same."""
+    """Loaded, the donor is the recipient and the stored changes, and the recipient is the pair's
+    own; a second load is the same.
+    """
     pair, own = load_pair(str(built)), load_pair("tiny-gpt2")
     stored = read_delta(built / "delta.safetensors", "this")
     before, after = pair.recipient.state_dict(), pair.donors["sft"].state_dict()
@@ -112,7 +116,9 @@ def wrong(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_donor_keeps_the_recipient_it_was_made_from(wrong: Path) -> None:
-    """With another recipient, the changed weights of a pair's donor go into the one that it was made from: the same donor."""
+    """With another recipient, the changed weights of a pair's donor go into the one that it was
+    made from: the same donor.
+    """
     pair, own = (
         load_pair(recipient=str(wrong), donors={"sft": "zoo:tiny-gpt2/sft"}),
         load_pair("tiny-gpt2"),
@@ -188,7 +194,9 @@ SPOILED: Mapping[
 
 @pytest.mark.parametrize("case", SPOILED)
 def test_deltas_that_do_not_fit(case: str, built: Path, tmp_path: Path) -> None:
-    """An unknown tensor, one of another shape or type, steps that are not there or not finite: one line each."""
+    """An unknown tensor, one of another shape or type, steps that are not there or not finite: one
+    line each.
+    """
     change, message = SPOILED[case]
     out = Path(shutil.copytree(built, tmp_path / case))
     save_file(

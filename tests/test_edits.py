@@ -1,4 +1,6 @@
-"""Laws of edits and cuts: what they do to a run is the same whoever carries them out, and as the words say."""
+"""Laws of edits and cuts: what they do to a run is the same whoever carries them out, and as the
+words say.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ hooks = st.builds(Hook, st.integers(0, LAYERS - 1), st.sampled_from(POINTS))
 def treatments(
     draw: st.DrawFn, pair: ModelPair, prompt: Prompt, depth: int = 2
 ) -> tuple[Treatment, ...]:
-    """A run over a prompt: weights from grafts, and at some tokens edits that may copy from other such runs, and cuts."""
+    """A run over a prompt: weights from grafts, and at some tokens edits that may copy from other
+    such runs, and cuts.
+    """
     graft = draw(st.sampled_from(["PRE", "SFT", "FE", "LT", "FE^C:ffn@1", "LT:attn=task"]))
     (base,) = graft_treatments(pair, [prompt], parse_configuration(graft))
     runs = (
@@ -90,7 +94,9 @@ def answers(
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.usefixtures("exact")
 def test_executors_agree_on_edits(family: str, attention: str) -> None:
-    """Packed, in rows and token by token, whatever is copied, written, added or cut, from runs that copy from runs."""
+    """Packed, in rows and token by token, whatever is copied, written, added or cut, from runs that
+    copy from runs.
+    """
     pair = pair_of(family, attention)
 
     @examples(6, family, attention)
@@ -143,7 +149,9 @@ def hooked(
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.usefixtures("exact")
 def test_constants_are_told_apart(executor: str) -> None:
-    """Two configurations that write different constants at one place, asked together, are as each is alone."""
+    """Two configurations that write different constants at one place, asked together, are as each
+    is alone.
+    """
     pair, prompt = pair_of("gpt2"), pool()[0]
     (plain,) = graft_treatments(pair, [prompt], "PRE")
 
@@ -164,7 +172,9 @@ def test_constants_are_told_apart(executor: str) -> None:
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.usefixtures("exact")
 def test_a_written_activation_is_what_a_hook_writes(family: str, executor: str, point: str) -> None:
-    """At each point of each family: written by the engine, and by a hook on the library's own module."""
+    """At each point of each family: written by the engine, and by a hook on the library's own
+    module.
+    """
     pair, prompt = pair_of(family), pool()[0]
     (plain,) = graft_treatments(pair, [prompt], "PRE")
     at, token, change = Hook(1, point), len(plain) - 3, values(7, WIDTH)
@@ -184,7 +194,9 @@ def test_a_written_activation_is_what_a_hook_writes(family: str, executor: str, 
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.usefixtures("exact")
 def test_all_copied_is_the_source(family: str, executor: str) -> None:
-    """The donor's last hidden states in the recipient's run, under the recipient's head; a basis of the whole space copies all."""
+    """The donor's last hidden states in the recipient's run, under the recipient's head; a basis of
+    the whole space copies all.
+    """
     pair, prompts = pair_of(family), list(pool()[:3])
     whole = Values(torch.eye(WIDTH, dtype=torch.float64))
     for span in (None, whole):
@@ -225,7 +237,9 @@ def test_a_cut_token_is_as_if_it_were_not_there(family: str, executor: str) -> N
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.usefixtures("exact")
 def test_scaled_weights(family: str, executor: str) -> None:
-    """Half of the way to the donor is the model of the mean weights; the whole way the donor, none of it the recipient."""
+    """Half of the way to the donor is the model of the mean weights; the whole way the donor, none
+    of it the recipient.
+    """
     pair, prompt = pair_of(family), pool()[0]
     (donor,) = graft_treatments(pair, [prompt], "SFT")
     scaled = [
@@ -246,7 +260,9 @@ def test_scaled_weights(family: str, executor: str) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_activations_are_the_models_own(family: str) -> None:
-    """What is read at the hooks is what the library reports as hidden states; a layer's output is the next one's input."""
+    """What is read at the hooks is what the library reports as hidden states; a layer's output is
+    the next one's input.
+    """
     pair, prompts = pair_of(family), list(pool()[:3])
     points = [
         Hook(layer, point) for layer in range(LAYERS) for point in ("resid_pre", "resid_post")
@@ -262,7 +278,9 @@ def test_activations_are_the_models_own(family: str) -> None:
 
 
 def test_a_sweep_shares_what_comes_before() -> None:
-    """Patching layer by layer at the last token costs the donor's run, the recipient's, and one token a layer."""
+    """Patching layer by layer at the last token costs the donor's run, the recipient's, and one
+    token a layer.
+    """
     pair, prompt = pair_of("llama"), pool()[0]
     (plain,), (donor,) = (graft_treatments(pair, [prompt], c) for c in ("PRE", "SFT"))
     sweep = [
@@ -282,7 +300,9 @@ def test_a_sweep_shares_what_comes_before() -> None:
 @pytest.mark.parametrize("executor", ["packed", "rows"])
 @pytest.mark.parametrize("layers", [1, LAYERS])
 def test_what_is_held_does_not_grow_with_the_number_of_sites(executor: str, layers: int) -> None:
-    """A sweep of layers, points and tokens never computes more token rows at once than the budget says, and answers everything."""
+    """A sweep of layers, points and tokens never computes more token rows at once than the budget
+    says, and answers everything.
+    """
     pair, prompt = pair_of("gpt2"), pool()[0]
     (plain,), (donor,) = (graft_treatments(pair, [prompt], c) for c in ("PRE", "SFT"))
     places = [
@@ -316,7 +336,9 @@ def test_what_is_held_does_not_grow_with_the_number_of_sites(executor: str, laye
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.usefixtures("exact")
 def test_copies_of_copies(family: str, executor: str) -> None:
-    """What is copied from a run that copies at the same hook itself is what that run has after its copy, however long the chain."""
+    """What is copied from a run that copies at the same hook itself is what that run has after its
+    copy, however long the chain.
+    """
     pair, prompt = pair_of(family), pool()[0]
     (plain,), (donor,) = (graft_treatments(pair, [prompt], c) for c in ("PRE", "SFT"))
     hook, token = Hook(1, "resid_post"), len(plain) - 1

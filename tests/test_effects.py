@@ -95,7 +95,9 @@ def test_necessity_is_one_minus_the_complements_recovery(seed: int) -> None:
 
 
 def test_necessity_without_the_complement() -> None:
-    """A missing complement leaves it undefined, whether nobody named it or it was not run; a named one is used."""
+    """A missing complement leaves it undefined, whether nobody named it or it was not run; a named
+    one is used.
+    """
     found = world()
     found["LT:o"] = found["LT"]
     assert necessity(found, "LT:o").undefined
@@ -116,7 +118,9 @@ def test_synergy_is_a_difference_of_sufficiencies(seed: int) -> None:
 
 
 def test_synergy_of_extremes_is_no_point() -> None:
-    """Where both together bring everything and each alone nothing, or each alone everything, the interval has a width."""
+    """Where both together bring everything and each alone nothing, or each alone everything, the
+    interval has a width.
+    """
     all_, none = np.ones(50, bool), np.zeros(50, bool)
     base = {"PRE": none, "SFT": all_, "FE+LT": all_}
     for alone, value in ((none, 1.0), (all_, -1.0)):
@@ -136,7 +140,9 @@ def test_synergy_covers() -> None:
 
 
 def test_undefined_without_a_gain() -> None:
-    """Where the denominator is not told from 0, every ratio is undefined, and the reason holds the numbers."""
+    """Where the denominator is not told from 0, every ratio is undefined, and the reason holds the
+    numbers.
+    """
     found = world(SFT=0.03)
     denominator = gain(found)
     assert denominator.low <= 0 <= denominator.high
@@ -164,7 +170,9 @@ def test_rank_recovers_by_its_signs() -> None:
 
 
 def test_summary_rows() -> None:
-    """One row per prompt and configuration, in the paper's order, with the means of all metrics and the denominator of the ratios."""
+    """One row per prompt and configuration, in the paper's order, with the means of all metrics and
+    the denominator of the ratios.
+    """
     found = summarize(rows(), dropped={"headline": 0, "qa": 3})
     assert [(r.prompt, r.graft) for r in found.rows] == [
         (p, c) for p in ("headline", "qa") for c in CONFIGURATIONS
@@ -188,7 +196,9 @@ def test_summary_rows() -> None:
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_summary_of_each_metric(metric: str) -> None:
-    """Every metric gives ratios, and a graft that does what the donor does recovers most of it on each."""
+    """Every metric gives ratios, and a graft that does what the donor does recovers most of it on
+    each.
+    """
     found = summarize(rows(prompts=["headline"]), metric=metric)
     best = next(r for r in found.rows if r.graft == "FE+LT")
     assert best.sufficiency.undefined or best.sufficiency.value > 0.8
@@ -228,7 +238,9 @@ def test_summary_reads_the_last_position() -> None:
     ("left_out", "says"), [("SFT", "not run under SFT"), ("FE", "over others under FE")]
 )
 def test_summary_needs_the_same_facts(left_out: str, says: str) -> None:
-    """Without the donor there is no ratio, and configurations over different facts are not compared."""
+    """Without the donor there is no ratio, and configurations over different facts are not
+    compared.
+    """
     names, grafts = rows()["fact"].to_pylist(), rows()["graft"].to_pylist()
     keep = [
         not (g == left_out and (left_out == "SFT" or f == "tiny_movies/3"))
@@ -267,7 +279,9 @@ def test_verdict_of_the_pathways() -> None:
 
 
 def test_verdict_falls_back() -> None:
-    """Without FE+LT it speaks of the graft that carries most; without any graft, or any row, it says so."""
+    """Without FE+LT it speaks of the graft that carries most; without any graft, or any row, it
+    says so.
+    """
     assert sentence(PRE=0.0, SFT=1.0, **{"LT:o": 0.5, "FE": 0.2}).startswith("LT:o carries 50 %")
     assert "without it, 30 % [" in sentence(PRE=0.0, SFT=1.0, **{"LT": 0.5, "LT^C": 0.3})
     assert sentence(PRE=0.0, SFT=1.0, ALL=0.9).startswith("ALL carries 90 %")
@@ -278,7 +292,9 @@ def test_verdict_falls_back() -> None:
 
 
 def test_verdict_over_several_grafts() -> None:
-    """It speaks of every graft that was asked, the best first, and of no complement as if it were one."""
+    """It speaks of every graft that was asked, the best first, and of no complement as if it were
+    one.
+    """
     rest = "ALL; LT:o=recipient"
     rates = {"PRE": 0.0, "SFT": 1.0, "LT:o": 0.2, "FE:attn; LT:ffn": 0.6, rest: 0.4}
     found = summarize(rows(rates=rates, prompts=("qa",)), complements={"LT:o": rest, rest: "LT:o"})
@@ -305,7 +321,9 @@ def test_verdict_of_a_donor_that_learned_nothing() -> None:
 
 
 def test_verdict_of_a_donor_that_is_worse() -> None:
-    """A donor that lost what the recipient knew added nothing, on a metric of which less is better too."""
+    """A donor that lost what the recipient knew added nothing, on a metric of which less is better
+    too.
+    """
     for metric in ("top5", "log_rank"):
         text = sentence(PRE=0.9, SFT=0.1, metric=metric, **{"FE+LT": 0.1})
         assert "finetuning added nothing" in text and "carries" not in text
@@ -318,7 +336,9 @@ def test_verdict_is_not_clamped() -> None:
 
 
 def test_ranks_of_all_configurations() -> None:
-    """Where every rank is 1 under the donor, their mean stands alone, and the mean of their logarithms has an interval all the same."""
+    """Where every rank is 1 under the donor, their mean stands alone, and the mean of their
+    logarithms has an interval all the same.
+    """
     table = rows(prompts=["qa"])
     ones = [
         1 if g == "SFT" else r
@@ -336,7 +356,7 @@ def test_ranks_of_all_configurations() -> None:
     assert mean(np.ones(50)).undefined
 
 
-# ------------------------------------------------------------------------------------------------ rankings, and what cannot be expressed
+# ----------------------------------------------------------- rankings, and what cannot be expressed
 
 TOPS = {"top 0.1%": 0.1, "top 1%": 1.0, "top 10%": 10.0, "top 100%": 100.0}
 
@@ -368,7 +388,9 @@ def test_summary_of_a_ranking() -> None:
 
 
 def test_summary_of_what_cannot_be_expressed() -> None:
-    """Such a configuration has a row in its place, with the reason in every figure and no facts; the verdict says which."""
+    """Such a configuration has a row in its place, with the reason in every figure and no facts;
+    the verdict says which.
+    """
     rates = {graft: rate for graft, rate in RATES.items() if graft not in ("FE", "LT^C")}
     absent = {"headline": {"FE": "no", "LT^C": "never"}, "qa": {"FE": "no", "LT^C": "never"}}
     found = summarize(rows(rates=rates), absent=absent)

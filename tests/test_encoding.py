@@ -41,7 +41,9 @@ def framed() -> PreTrainedTokenizerFast:
 @pytest.mark.parametrize("bos", [True, False])
 @pytest.mark.parametrize("prompt", PROMPTS, ids=lambda p: f"{p.name}-{p.fact.id}")
 def test_regions_are_the_words(prompt: Prompt, bos: bool) -> None:
-    """The tokens of a region decode to its words with their blank, LT is the last token, and BOS is there where the tokenizer adds it."""
+    """The tokens of a region decode to its words with their blank, LT is the last token, and BOS is
+    there where the tokenizer adds it.
+    """
     tokenizer = pico_tokenizer(bos=bos)
     encoded = Encoder(tokenizer)(prompt)
     assert list(encoded.ids) == tokenizer(prompt.text)["input_ids"]
@@ -70,7 +72,9 @@ def test_the_target_is_what_the_object_adds(bos: bool) -> None:
     st.text(alphabet="ab Zoë'O1.", min_size=1, max_size=12),
 )
 def test_the_target_continues_the_prompt_or_is_refused(text: str, target: str) -> None:
-    """For any texts: the prompt's tokens and the target begin those of both together, or the prompt is refused by name."""
+    """For any texts: the prompt's tokens and the target begin those of both together, or the prompt
+    is refused by name.
+    """
     fact = Fact("x/1", {"a": "b"})
     prompt = Prompt("mine", fact, f"Q {text}", target, {})
     tokenizer = pico_tokenizer(bos=True)
@@ -86,7 +90,9 @@ def test_the_target_continues_the_prompt_or_is_refused(text: str, target: str) -
 
 
 def test_tokens_that_are_no_prefix() -> None:
-    """Where the prompt's last token would join with the blank of the answer, there is no first target token."""
+    """Where the prompt's last token would join with the blank of the answer, there is no first
+    target token.
+    """
     prompt = replace(PROMPTS[0], text=f"{PROMPTS[0].text} ", target="Ann")
     tokenizer = pico_tokenizer(bos=False)
     alone, together = (
@@ -99,7 +105,9 @@ def test_tokens_that_are_no_prefix() -> None:
 
 
 def test_tokenizers_that_do_not_do() -> None:
-    """A slow tokenizer, one that adds a token at the end, and a missing chat template are refused when the pair is made."""
+    """A slow tokenizer, one that adds a token at the end, and a missing chat template are refused
+    when the pair is made.
+    """
     with pytest.raises(ModelError, match="slow one"):
         Encoder(ByT5Tokenizer())
     ending = framed()
@@ -113,7 +121,9 @@ def test_tokenizers_that_do_not_do() -> None:
 
 
 def test_a_chat_template_frames_the_prompt() -> None:
-    """With the template, one BOS stands first, regions are the same words, and the answer is read where the model's turn begins."""
+    """With the template, one BOS stands first, regions are the same words, and the answer is read
+    where the model's turn begins.
+    """
     tokenizer = framed()
     for prompt in PROMPTS:
         plain, chat = Encoder(tokenizer)(prompt), Encoder(tokenizer, chat_template=True)(prompt)
@@ -148,7 +158,9 @@ def test_a_chat_template_that_changes_the_words_is_refused() -> None:
     ],
 )
 def test_chat_templates_that_fail_or_take_too_much(template: str, told: str) -> None:
-    """A chat template is a program from outside: whatever it does is one line, and no more memory than it may have."""
+    """A chat template is a program from outside: whatever it does is one line, and no more memory
+    than it may have.
+    """
     tokenizer = pico_tokenizer(bos=True)
     tokenizer.chat_template = template
     with pytest.raises(

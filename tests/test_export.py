@@ -1,4 +1,6 @@
-"""`kgbench export`: nothing of a record is lost, and nothing of it means anything to the program that reads it."""
+"""`kgbench export`: nothing of a record is lost, and nothing of it means anything to the program
+that reads it.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def rows_of(text: str) -> list[dict[str, str]]:
 
 
 def test_csv_gives_the_record_back() -> None:
-    """Every figure of every record stands in a line of its own with interval, n and reason, as the record holds it to the last digit."""
+    """Every figure of every record stands in a line of its own with interval, n and reason, as the
+    record holds it to the last digit.
+    """
     records = [RUN, stored(WORSE, seed=3, **OTHER)[0]]
     rows = rows_of(as_csv(records))
     assert tuple(rows[0]) == CSV_COLUMNS
@@ -74,7 +78,9 @@ def test_every_row_of_a_record_has_all_its_figures() -> None:
 
 @given(st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1))
 def test_csv_is_no_formula(text: str) -> None:
-    """No cell begins as a formula does, and a reader that takes off the apostrophe has the text again."""
+    """No cell begins as a formula does, and a reader that takes off the apostrophe has the text
+    again.
+    """
     cell = csv_text(text)
     assert (
         not cell.startswith(FORMULA)
@@ -111,7 +117,9 @@ def test_latex_is_text(text: str) -> None:
 
 @pytest.mark.parametrize("make", [as_markdown, as_latex])
 def test_tables_hold_every_configuration(make) -> None:
-    """A row per configuration of every prompt and record, with intervals and n, reasons below; several records are told apart."""
+    """A row per configuration of every prompt and record, with intervals and n, reasons below;
+    several records are told apart.
+    """
     text = make([RUN, stored(WORSE, seed=3, **OTHER)[0]])
     rows = [line for line in text.splitlines() if line.count("headline") or line.count("qa")]
     assert len(rows) == 2 * (18 + 4)
@@ -135,7 +143,9 @@ def test_latex_is_a_booktabs_table() -> None:
 
 
 def test_undefined_figures_have_their_reason() -> None:
-    """Where finetuning added nothing that could be told, every table gives the reason once and the figure has its number."""
+    """Where finetuning added nothing that could be told, every table gives the reason once and the
+    figure has its number.
+    """
     flat = dict.fromkeys(fake_runs.RATES, 0.5)
     record = stored(flat)[0]
     for make in (as_markdown, as_latex):

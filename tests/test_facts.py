@@ -27,7 +27,9 @@ def pair(subject: str, object_: str, **more: object) -> dict[str, object]:
 
 @pytest.mark.parametrize("name", dataset_names())
 def test_every_shipped_set_loads_whole_and_has_a_card(name: str) -> None:
-    """A shipped set drops nothing, has stable ids under its own name, and a card that begins with that name."""
+    """A shipped set drops nothing, has stable ids under its own name, and a card that begins with
+    that name.
+    """
     dataset = load_dataset(name)
     assert dataset.name == name
     assert dataset.dropped == {}
@@ -46,7 +48,9 @@ def test_unknown_names_are_answered_with_the_nearest() -> None:
 
 
 def test_what_counts_as_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A suffix, a path separator, or being there makes a name a file; a shipped name stays a shipped name."""
+    """A suffix, a path separator, or being there makes a name a file; a shipped name stays a
+    shipped name.
+    """
     monkeypatch.chdir(tmp_path)
     for name in ("absent.jsonl", "absent.CSV", "some/where.csv"):
         with pytest.raises(DataError, match="cannot be read: No such file"):
@@ -59,7 +63,9 @@ def test_what_counts_as_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_dropped_rows_are_counted_by_reason(tmp_path: Path) -> None:
-    """Repeated rows go once, ambiguous subjects go wholly, and both are counted; ids count all rows."""
+    """Repeated rows go once, ambiguous subjects go wholly, and both are counted; ids count all
+    rows.
+    """
     path = write(
         tmp_path / "own.jsonl",
         pair("a", "b"),
@@ -136,7 +142,9 @@ def test_hash_tells_contents_apart(identifier: str, value: str, other: str) -> N
 
 
 def test_one_fact_is_counted_once(tmp_path: Path) -> None:
-    """The same subject and object are one fact, whatever other columns say and however the letters are composed."""
+    """The same subject and object are one fact, whatever other columns say and however the letters
+    are composed.
+    """
     rows = [
         ("José", "Lima", "a"),
         ("Jose\u0301", "Lima", "b"),
@@ -172,7 +180,9 @@ def test_a_file_without_roles_names_the_options(tmp_path: Path) -> None:
 
 
 def test_answers_in_the_prompt_are_refused_by_eval(tmp_path: Path) -> None:
-    """A prompt of somebody's own facts that holds most of the answers is refused before anything is loaded."""
+    """A prompt of somebody's own facts that holds most of the answers is refused before anything is
+    loaded.
+    """
     file = tmp_path / "own.csv"
     file.write_text(
         "subject,object,note\n" + "\n".join(f"Ann{i},Bo{i},with Bo{i}" for i in range(4))
@@ -185,7 +195,9 @@ def test_answers_in_the_prompt_are_refused_by_eval(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../facts", "a/b", "a\\b", "-x", "x" * 101])
 def test_the_name_of_a_data_set_is_no_path(tmp_path: Path, name: str) -> None:
-    """A header's name stands in records and in names of folders, so that a path is refused with its line."""
+    """A header's name stands in records and in names of folders, so that a path is refused with its
+    line.
+    """
     file = tmp_path / "facts.jsonl"
     header = {"kgbench": 1, "name": name, "subject": "country", "object": "capital"}
     rows = [header, {"country": "France", "capital": "Paris"}]

@@ -18,7 +18,9 @@ families = pytest.mark.parametrize("family", family_names())
 
 
 def test_every_family_is_tested() -> None:
-    """Each map has tiny models, on which the laws of all families are tested; some have pico models, on which more is tested."""
+    """Each map has tiny models, on which the laws of all families are tested; some have pico
+    models, on which more is tested.
+    """
     assert set(family_names()) == set(TINY) > set(PICO_FAMILIES)
 
 
@@ -32,7 +34,9 @@ def test_maps_cover_every_weight(family: str) -> None:
 
 @families
 def test_slots(family: str) -> None:
-    """Slots are all (layer, component) once, in the order of computation, and each is computed by one socket."""
+    """Slots are all (layer, component) once, in the order of computation, and each is computed by
+    one socket.
+    """
     pair = tiny_pair(family)
     slots = Slots(pair.family, pair.n_layers)
     assert len(set(slots.sites)) == len(slots.sites) == len(slots)
@@ -49,7 +53,9 @@ def test_slots(family: str) -> None:
 
 
 def test_slices_of_a_fused_projection() -> None:
-    """Thirds of the whole output for GPT-2; of each head's for GPT-NeoX; as many heads as there are for Phi-3, also where grouped."""
+    """Thirds of the whole output for GPT-2; of each head's for GPT-NeoX; as many heads as there are
+    for Phi-3, also where grouped.
+    """
     thirds = [Place("m", part, 3).columns(12, object()).tolist() for part in range(3)]
     assert thirds == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
     config = PICO_FAMILIES["gpt_neox"](300, True)  # four heads
@@ -79,7 +85,9 @@ def test_slices_of_a_fused_projection() -> None:
 
 
 def test_unknown_families_and_components() -> None:
-    """A model type without a map and a component that the family lacks are refused with what there is."""
+    """A model type without a map and a component that the family lacks are refused with what there
+    is.
+    """
     with pytest.raises(ModelError, match=r"'mamba' has no family map.*gpt2.*families/mamba\.json"):
         load_family("mamba")
     gpt2 = load_family("gpt2")

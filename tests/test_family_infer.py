@@ -1,4 +1,6 @@
-"""`kgbench family infer`: maps proposed from what modules do, tried on random models, and read from a checkpoint's folder."""
+"""`kgbench family infer`: maps proposed from what modules do, tried on random models, and read from
+a checkpoint's folder.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ from kgbench.training.hit_rates import model_hits
 from kgbench.training.recipes import finetuning_recipe
 
 BEHIND = ("opt", "projections, norms behind")
-"""Norms that stand behind what is added are known by what they stand before: the same modules under each other's names."""
+"""Norms that stand behind what is added are known by what they stand before: the same modules under
+each other's names.
+"""
 
 
 def plain(family: Family) -> Family:
@@ -70,7 +74,9 @@ def proposal(family: str, variant: str) -> Proposal:
     [BEHIND, ("gemma3_text", "two bases, windows"), ("phi3", "grouped, windows")],
 )
 def test_what_is_found_holds(family: str, variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All laws of the self-test hold of it, and the packed executor can be used; no map that is shipped is looked at."""
+    """All laws of the self-test hold of it, and the packed executor can be used; no map that is
+    shipped is looked at.
+    """
     monkeypatch.setattr(families, "family_names", lambda: ())
     found = proposal(family, variant)
     assert found.holds and found.packed is None, found
@@ -80,7 +86,9 @@ def test_what_is_found_holds(family: str, variant: str, monkeypatch: pytest.Monk
     "model_type", ["cohere", "codegen", "glm4", "persimmon", "bloom", "apertus"]
 )
 def test_architectures_without_a_map(model_type: str) -> None:
-    """Models whose modules are arranged otherwise: what is proposed holds, or it is said what does not."""
+    """Models whose modules are arranged otherwise: what is proposed holds, or it is said what does
+    not.
+    """
     assert model_type not in families.family_names()
     found = propose(AutoConfig.for_model(model_type).to_dict())
     assert found.holds == (model_type != "apertus"), found
@@ -93,7 +101,9 @@ def test_architectures_without_a_map(model_type: str) -> None:
 
 @pytest.mark.parametrize("heads", [4, 8, 16])
 def test_blocks_that_are_no_heads(heads: int) -> None:
-    """CodeGen's fused projection holds queries, values and keys in four blocks, whatever its number of heads."""
+    """CodeGen's fused projection holds queries, values and keys in four blocks, whatever its number
+    of heads.
+    """
     config = AutoConfig.for_model("codegen", n_head=heads, n_embd=8 * heads, rotary_dim=4)
     found = propose(config.to_dict())
     assert found.holds
@@ -105,7 +115,9 @@ def test_blocks_that_are_no_heads(heads: int) -> None:
 
 
 def test_a_map_that_holds_for_one_number_of_heads() -> None:
-    """Where blocks are taken for heads, the law of the roles finds it in models with another number of heads, at load too."""
+    """Where blocks are taken for heads, the law of the roles finds it in models with another number
+    of heads, at load too.
+    """
     config = AutoConfig.for_model("codegen", n_head=8, n_embd=64, rotary_dim=4)
     family = propose(config.to_dict()).family
     per_head = {role: replace(family.inside[role], per="num_attention_heads") for role in "qkv"}
@@ -120,7 +132,9 @@ def test_a_map_that_holds_for_one_number_of_heads() -> None:
 
 
 def test_columns_that_no_map_can_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Columns whose places follow from no number of the model are refused, with what they are in either small model."""
+    """Columns whose places follow from no number of the model are refused, with what they are in
+    either small model.
+    """
     from transformers.models.codegen import modeling_codegen
 
     plain_forward = modeling_codegen.CodeGenAttention.forward
@@ -139,14 +153,18 @@ def test_columns_that_no_map_can_say(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(modeling_codegen.CodeGenAttention, "forward", by_embedding)
     with pytest.raises(
         ModelError,
-        match=r"lie as no map can say: in models with other numbers of heads they are part 0 of 3 per",
+        match=(
+            r"lie as no map can say: in models with other numbers of heads they are part 0 of 3 per"
+        ),
     ):
         propose(AutoConfig.for_model("codegen").to_dict())
 
 
 @pytest.mark.parametrize("component", ["q", "gate", "ln_2"])
 def test_what_does_not_hold_is_named(component: str) -> None:
-    """A component that is missing leaves weights that nothing grafts; the law that fails and the weights are named."""
+    """A component that is missing leaves weights that nothing grafts; the law that fails and the
+    weights are named.
+    """
     pair = tiny_pair("qwen3")
     lacking = {c: p for c, p in pair.family.inside.items() if c != component}
     found = try_map(
@@ -172,7 +190,7 @@ def test_maps_are_written_as_they_are_read(family: str) -> None:
     assert read_family(json.dumps(written(shipped)), "here") == shipped
 
 
-# ------------------------------------------------------------------------------------------------ in a checkpoint's folder
+# ------------------------------------------------------------------------- in a checkpoint's folder
 
 
 @pytest.fixture
@@ -310,7 +328,9 @@ def test_a_map_with_a_fault(folder: Path, case: str, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize(("one", "other"), [("q", "k"), ("gate", "up")])
 def test_no_map_in_the_place_of_a_shipped_one(folder: Path, one: str, other: str) -> None:
-    """A map of a known type is the package's, or refused; modules that are exchanged would change answers that no law notices."""
+    """A map of a known type is the package's, or refused; modules that are exchanged would change
+    answers that no law notices.
+    """
     before, inside = loaded(folder), written(load_family("qwen3"))["inside"]
     own = folder / "a" / FAMILY_FILE
     own.write_text(json.dumps(written(load_family("qwen3"))))
@@ -323,7 +343,9 @@ def test_no_map_in_the_place_of_a_shipped_one(folder: Path, one: str, other: str
 
 
 def test_a_map_from_a_folder_is_hashed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pairs under different maps have different hashes, and under the same the same, however it is written."""
+    """Pairs under different maps have different hashes, and under the same the same, however it is
+    written.
+    """
     shipped, inside = loaded(folder).weight_hashes, written(load_family("qwen3"))["inside"]
     whole, own = written(load_family("qwen3")), folder / "a" / FAMILY_FILE
     monkeypatch.setattr(families, "family_names", lambda: ("gpt2",))
@@ -347,7 +369,9 @@ def test_a_map_from_a_folder_is_hashed(folder: Path, monkeypatch: pytest.MonkeyP
 def test_training_reads_the_map_in_the_folder(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A model type of which the package has no map is finetuned under that in its folder, with an adapter too, and scored."""
+    """A model type of which the package has no map is finetuned under that in its folder, with an
+    adapter too, and scored.
+    """
     text = json.dumps(written(load_family("qwen3")))
     monkeypatch.setattr(families, "family_names", lambda: ("gpt2",))
     families.load_family.cache_clear()
@@ -368,7 +392,7 @@ def test_training_reads_the_map_in_the_folder(
     assert set(model_hits(donor, pico_tokenizer(bos=False), facts, ["headline"])) == {"headline"}
 
 
-# ------------------------------------------------------------------------------------------------ the command
+# -------------------------------------------------------------------------------------- the command
 
 
 def test_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -407,7 +431,9 @@ def test_what_no_map_can_be_proposed_for(
 def test_a_law_that_fails_is_status_1(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An architecture with weights that no component has: the map is printed all the same, and what it lacks is said."""
+    """An architecture with weights that no component has: the map is printed all the same, and what
+    it lacks is said.
+    """
     from transformers.models.qwen3 import modeling_qwen3
 
     plain_init = modeling_qwen3.Qwen3MLP.__init__
@@ -426,6 +452,9 @@ def test_a_law_that_fails_is_status_1(
 
 def test_help_needs_no_torch() -> None:
     """The help of the command loads neither torch nor transformers."""
-    code = "import sys; from kgbench.cli import main; main(['family', 'infer', '--help']); print([m for m in sys.modules if m == 'torch'])"
+    code = (
+        "import sys; from kgbench.cli import main; main(['family', 'infer', '--help']); print([m"
+        " for m in sys.modules if m == 'torch'])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.endswith("[]\n")

@@ -1,4 +1,6 @@
-"""Localizers that are not kgbench's own: whatever they do, one line says so, and no record holds what they spoilt."""
+"""Localizers that are not kgbench's own: whatever they do, one line says so, and no record holds
+what they spoilt.
+"""
 
 from __future__ import annotations
 
@@ -77,8 +79,8 @@ def test_what_it_raises_is_a_line(tmp_path: Path, method: str, raised: str) -> N
     name = written(tmp_path, method, raised)
     told = refused(name, tmp_path, suite="budget" if method == "units" else "pathways")
     assert (
-        told
-        == f"localizer 'mine': {method} raised {RAISED[raised]} (mine.py:9); run `kgbench check-localizer {name}`"
+        told == f"localizer 'mine': {method} raised {RAISED[raised]} (mine.py:9); run `kgbench"
+        f" check-localizer {name}`"
     )
 
 
@@ -108,7 +110,9 @@ def test_what_it_returns_is_checked(tmp_path: Path, method: str, given: str, tol
 def test_the_command_says_the_same(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], options: tuple[str, ...]
 ) -> None:
-    """The line comes out of the other process; what the localizer printed, to whatever descriptor, is not on stdout."""
+    """The line comes out of the other process; what the localizer printed, to whatever descriptor,
+    is not on stdout.
+    """
     body = "import os\nos.write(1, b'raw')\nprint('said')\nraise KeyError('boom')"
     where = (
         "--model",
@@ -138,7 +142,9 @@ def test_the_command_says_the_same(
 def test_an_error_that_no_line_of_its_file_raised_is_a_line_too(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], method: str
 ) -> None:
-    """What comes of a spoilt pair in kgbench's own code is told in a line, which says where, as what the localizer raises is."""
+    """What comes of a spoilt pair in kgbench's own code is told in a line, which says where, as
+    what the localizer raises is.
+    """
     name = written(
         tmp_path, method, f"pair.recipient = None\nreturn super().{method}(pair, prompts)"
     )
@@ -196,7 +202,9 @@ SPOILING = "with torch.no_grad(): list(pair.{model}.parameters())[8].data.add_(1
 def test_changed_weights_are_noticed(
     tmp_path: Path, method: str, model: str, then: str, told: str
 ) -> None:
-    """No record is written, nothing is kept for a run that resumes, and the pair is loaded anew for the next one."""
+    """No record is written, nothing is kept for a run that resumes, and the pair is loaded anew for
+    the next one.
+    """
     name, settings, pairs = (
         written(tmp_path, method, SPOILING.format(model=model, then=then)),
         Settings(output_dir=tmp_path),
@@ -239,9 +247,12 @@ ENDS = {
         "localizer {name!r}: its process ended by signal 11 (Segmentation fault), without a result"
     ),
     "os.kill(os.getpid(), signal.SIGKILL)": (
-        "localizer {name!r}: its process ended by signal 9 (Killed, as when memory runs out), without a result"
+        "localizer {name!r}: its process ended by signal 9 (Killed, as when memory runs out),"
+        " without a result"
     ),
-    "os.closerange(0, 100)": "localizer {name!r}: its process ended with exit status 1, without a result",
+    "os.closerange(0, 100)": (
+        "localizer {name!r}: its process ended with exit status 1, without a result"
+    ),
     "raise KeyboardInterrupt('boom')": "localizer {name!r} raised KeyboardInterrupt: boom",
     "sys.exit(0)": "localizer {name!r} does not take these parameters: SystemExit: 0",
     "raise GeneratorExit": "localizer {name!r} does not take these parameters: GeneratorExit",
@@ -249,18 +260,24 @@ ENDS = {
         "localizer {name!r}: its process ended with exit status 0, without a result"
     ),
 }
-"""What a localizer does, and the line that says so; the last leaves a process behind that holds its streams open."""
+"""What a localizer does, and the line that says so; the last leaves a process behind that holds its
+streams open.
+"""
 
 
 def made(folder: Path, body: str) -> str:
-    """A localizer that does something when it is made, and that needs no torch; gives what to name it by."""
+    """A localizer that does something when it is made, and that needs no torch; gives what to name
+    it by.
+    """
     (folder / "made.py").write_text(MADE.format(body))
     return f"{folder / 'made.py'}:Made"
 
 
 @pytest.mark.parametrize("body", ENDS)
 def test_however_it_ends_is_a_line(tmp_path: Path, body: str) -> None:
-    """A process that ends without a result is an error that names the localizer and how it ended, never a success."""
+    """A process that ends without a result is an error that names the localizer and how it ended,
+    never a success.
+    """
     name = made(tmp_path, body)
     with pytest.raises(InputError) as caught:
         method_of(Spec(localizer=name))
@@ -276,7 +293,9 @@ def test_what_it_leaves_does_not_keep_its_process(tmp_path: Path) -> None:
 
 
 def test_errors_and_warnings_keep_their_kind(tmp_path: Path) -> None:
-    """An error of ours is the same as in one process, its attributes included; a warning is given on."""
+    """An error of ours is the same as in one process, its attributes included; a warning is given
+    on.
+    """
     name = made(tmp_path, "import warnings; warnings.warn('careful')")
     with pytest.raises(UnknownNameError, match="Did you mean 'window'") as caught:
         method_of(Spec(localizer=name, localizer_args={"windwo": "3"}))
@@ -297,7 +316,10 @@ def test_errors_and_warnings_keep_their_kind(tmp_path: Path) -> None:
 )
 def test_what_a_process_gives_is_values_only(tmp_path: Path, line: bytes, told: str) -> None:
     """A line that is not the JSON of a message is refused, by whichever descriptor it comes."""
-    body = f"for place in range(3, 20):\n            try: os.write(place, {line!r})\n            except OSError: pass"
+    body = (
+        f"for place in range(3, 20):\n            try: os.write(place, {line!r})\n           "
+        " except OSError: pass"
+    )
     name = made(tmp_path, body)
     with pytest.raises(
         InputError, match=r"its process sent what is no message of kgbench"
@@ -339,7 +361,10 @@ def test_a_child_that_is_interrupted_says_nothing(tmp_path: Path, there: str) ->
         else spin
     )
     made(tmp_path, body)
-    code = "from kgbench.runner.third_party import method_of as m; from kgbench.runner import Spec; m(Spec(localizer='made.py:Made'))"
+    code = (
+        "from kgbench.runner.third_party import method_of as m; from kgbench.runner import Spec;"
+        " m(Spec(localizer='made.py:Made'))"
+    )
     heard = partial(signal.signal, signal.SIGINT, signal.default_int_handler)
     parent = subprocess.Popen(
         [sys.executable, "-c", code],
@@ -362,10 +387,15 @@ def test_a_child_that_is_interrupted_says_nothing(tmp_path: Path, there: str) ->
 
 @pytest.mark.parametrize("interrupted", ["parent", "both", "killed"])
 def test_an_interruption_ends_both_processes(tmp_path: Path, interrupted: str) -> None:
-    """A localizer that hangs is ended with the command, whether a terminal interrupts both or the parent alone ends."""
+    """A localizer that hangs is ended with the command, whether a terminal interrupts both or the
+    parent alone ends.
+    """
     wait = "open('there', 'w').write(str(os.getpid())); os.rename('there', 'pid'); time.sleep(1e6)"
     made(tmp_path, wait)
-    code = "from kgbench.runner.third_party import method_of as m; from kgbench.runner import Spec; m(Spec(localizer='made.py:Made'))"
+    code = (
+        "from kgbench.runner.third_party import method_of as m; from kgbench.runner import Spec;"
+        " m(Spec(localizer='made.py:Made'))"
+    )
     # A caller may ignore the signal, which children inherit.
     heard = partial(signal.signal, signal.SIGINT, signal.default_int_handler)
     parent = subprocess.Popen(
@@ -411,13 +441,24 @@ class Spoiling(Base):
 """
 
 SPOILERS = {
-    "hook": "model.register_forward_hook(lambda module, given, out: setattr(out, 'logits', -out.logits))",
-    "inner hook": "model.model.layers[0].mlp.register_forward_hook(lambda module, given, out: -out)",
+    "hook": (
+        "model.register_forward_hook(lambda module, given, out: setattr(out, 'logits',"
+        " -out.logits))"
+    ),
+    "inner hook": (
+        "model.model.layers[0].mlp.register_forward_hook(lambda module, given, out: -out)"
+    ),
     "eps": "next(module for module in model.modules() if hasattr(module, 'eps')).eps = 10.0",
     "buffers": "[buffer.mul_(2) for buffer in model.buffers()]",
-    "the pair's cache": "a, b = [p for p in pair._encoded if not hasattr(p, 'ids')][:2]; pair._encoded[a] = pair._encoded[b]",
+    "the pair's cache": (
+        "a, b = [p for p in pair._encoded if not hasattr(p, 'ids')][:2]; pair._encoded[a] ="
+        " pair._encoded[b]"
+    ),
     "autocast": "torch.autocast('cpu', torch.bfloat16).__enter__()",
-    "patched function": "score = measure.score_logits; measure.score_logits = lambda logits, *of: score(-logits, *of)",
+    "patched function": (
+        "score = measure.score_logits; measure.score_logits = lambda logits, *of: score(-logits,"
+        " *of)"
+    ),
     "sdpa": "torch.backends.cuda.enable_flash_sdp(False)",
     "train mode": "model.train()",
 }
@@ -434,7 +475,9 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> StoredRecord:
 def test_a_record_does_not_depend_on_localizers_before(
     tmp_path: Path, alone: StoredRecord, spoiler: str
 ) -> None:
-    """What somebody else's localizer leaves behind is refused, and the next record is row for row what it is by itself."""
+    """What somebody else's localizer leaves behind is refused, and the next record is row for row
+    what it is by itself.
+    """
     (tmp_path / "spoiling.py").write_text(SPOILED.format(SPOILERS[spoiler]))
     spec = Spec(model="tiny-gemma", prompts=("headline",), limit=2)
     pairs, settings = Pairs(), Settings(output_dir=tmp_path / "after")
@@ -451,11 +494,15 @@ HONEST = "pass"
 BESIDE = {
     "treat": SPOILED.format(SPOILERS["hook"]),
     "weights": SPOILED.format("model.get_input_embeddings().weight.data[-1].add_(1.0)"),
-    "import": SPOILED.format(HONEST)
-    + "\n\n"
-    + "measure.score_logits = lambda logits, *of, was=measure.score_logits: was(-logits, *of)\n",
+    "import": (
+        SPOILED.format(HONEST)
+        + "\n\n"
+        + "measure.score_logits = lambda logits, *of, was=measure.score_logits: was(-logits, *of)\n"
+    ),
 }
-"""Code of a localizer that leaves something changed: in a forward's way, in weights that few forwards read, or when it is loaded."""
+"""Code of a localizer that leaves something changed: in a forward's way, in weights that few
+forwards read, or when it is loaded.
+"""
 CHANGED = {
     "treat": "the hooks of recipient",
     "weights": "the weights of recipient",
@@ -514,7 +561,9 @@ def test_after(): pass
 
 @pytest.mark.parametrize("spoiler", [*BESIDE, ""])
 def test_the_fixture_fails_the_test_that_spoils(tmp_path: Path, spoiler: str) -> None:
-    """The test fails, and no later one runs; changed weights that no short forward reads fail the session at its end."""
+    """The test fails, and no later one runs; changed weights that no short forward reads fail the
+    session at its end.
+    """
     name = loaded(tmp_path, BESIDE.get(spoiler, SPOILED.format(HONEST)))
     write(tmp_path, test_mine=TESTS)
     options = (

@@ -1,4 +1,6 @@
-"""The one file that touches a model: rows divided between weight sets, and the head at the tokens that are read."""
+"""The one file that touches a model: rows divided between weight sets, and the head at the tokens
+that are read.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def linears(n: int) -> list[nn.Linear]:
 @torch.no_grad()
 @given(sets_of)
 def test_each_row_goes_through_its_own_module(sets: np.ndarray) -> None:
-    """Whatever share of the rows each weight set has, a row comes out as its own module alone makes it."""
+    """Whatever share of the rows each weight set has, a row comes out as its own module alone makes
+    it.
+    """
     modules, x = linears(3), torch.randn(len(sets), 3, dtype=torch.float64)
     got = forward._divided([m.forward for m in modules], forward._split(sets, x.device), x)
     wanted = torch.stack([modules[s](row) for s, row in zip(sets.tolist(), x, strict=True)])
@@ -38,7 +42,9 @@ def test_each_row_goes_through_its_own_module(sets: np.ndarray) -> None:
     st.integers(1, 40).flatmap(lambda n: hnp.arrays(np.uint8, (n, 3), elements=st.integers(0, 2)))
 )
 def test_each_slice_comes_from_its_own_module(sets: np.ndarray) -> None:
-    """In a fused projection each row takes each slice from the weight set named for it, interleaved slices too."""
+    """In a fused projection each row takes each slice from the weight set named for it, interleaved
+    slices too.
+    """
     modules, x = linears(3), torch.randn(len(sets), 3, dtype=torch.float64)
     columns = [torch.tensor([0, 3]), torch.tensor([1, 4]), torch.tensor([2, 5])]
     got = forward._fused([m.forward for m in modules], forward._fuse(sets, x.device), columns, x)
@@ -51,7 +57,9 @@ def test_each_slice_comes_from_its_own_module(sets: np.ndarray) -> None:
 
 
 def test_an_input_handed_through_is_not_written_to() -> None:
-    """A module that returns its input itself, as an identity does, must not have the others' rows written into that input."""
+    """A module that returns its input itself, as an identity does, must not have the others' rows
+    written into that input.
+    """
     x = torch.arange(20.0).reshape(10, 2)
     before = x.clone()
     sets = np.array([0] * 9 + [1], dtype=np.uint8)
@@ -64,7 +72,9 @@ def test_an_input_handed_through_is_not_written_to() -> None:
 
 @pytest.mark.parametrize("family", PICO_FAMILIES)
 def test_only_what_is_read_reaches_the_head(family: str) -> None:
-    """Inside the blocks the model's logits are [answer, vocabulary], of the tokens asked for, in their order, twice if asked twice."""
+    """Inside the blocks the model's logits are [answer, vocabulary], of the tokens asked for, in
+    their order, twice if asked twice.
+    """
     pair = pico_pair(family)
     wiring, ids = Wiring(pair), torch.arange(3, 19).reshape(2, 8)
     vocabulary = pair.recipient.config.vocab_size
@@ -80,7 +90,9 @@ def test_only_what_is_read_reaches_the_head(family: str) -> None:
 
 @pytest.mark.parametrize("family", PICO_FAMILIES)
 def test_a_batch_of_one_treatment(family: str) -> None:
-    """Where all tokens have one treatment, `treated` gives what the plain block gives, for any treatment."""
+    """Where all tokens have one treatment, `treated` gives what the plain block gives, for any
+    treatment.
+    """
     pair = pico_pair(family, donors=("sft", "task"))
     wiring, ids = Wiring(pair), torch.arange(3, 19).reshape(2, 8)
     last = torch.tensor([7, 15])
@@ -98,7 +110,9 @@ def test_a_batch_of_one_treatment(family: str) -> None:
 
 
 def test_blocks_nest() -> None:
-    """A block inside a block of another pair with the same recipient sees and leaves the outer one as it found it."""
+    """A block inside a block of another pair with the same recipient sees and leaves the outer one
+    as it found it.
+    """
     pair = pico_pair("llama")
     wiring, ids = Wiring(pair), torch.tensor([[3, 4, 5]])
     ones, zeros = (np.full(len(wiring.slots), s, dtype=np.uint8) for s in (1, 0))

@@ -91,7 +91,9 @@ def test_shipped_file_is_what_the_generator_makes() -> None:
 
 
 def test_shipped_file_with_performers() -> None:
-    """It is what the generator makes of its own performers; nobody stands twice, and couples have different first names."""
+    """It is what the generator makes of its own performers; nobody stands twice, and couples have
+    different first names.
+    """
     dataset, kept = (
         load_dataset(REAL_ACTORS),
         (FILE.parent / f"{REAL_ACTORS}.jsonl").read_text(encoding="utf-8"),
@@ -122,7 +124,9 @@ def test_performers_must_do() -> None:
 
 
 def test_seed_decides() -> None:
-    """The same seed draws the same, another seed something else, and a longer draw begins as a shorter one."""
+    """The same seed draws the same, another seed something else, and a longer draw begins as a
+    shorter one.
+    """
     assert generate_fake_movies(20, seed=3) == generate_fake_movies(30, seed=3)[:20]
     assert generate_fake_movies(20, seed=3) != generate_fake_movies(20, seed=4)
 

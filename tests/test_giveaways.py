@@ -63,6 +63,8 @@ def test_a_leak_is_the_answer_as_words_of_its_own(
 def test_each_giveaway_is_of_one_kind(
     tmp_path: Path, text: str, subject: str, target: str, kind: str | None
 ) -> None:
-    """The whole answer from a field, or in the template's own words, or else its first word, wherever that stands."""
+    """The whole answer from a field, or in the template's own words, or else its first word,
+    wherever that stands.
+    """
     groups = vars(found(tmp_path, text, (subject, target, "x")))
     assert [name for name, some in groups.items() if some] == ([kind] if kind else [])

@@ -1,4 +1,6 @@
-"""The gated forward and its derivatives, against the engine, against models with other weights, and against finite differences."""
+"""The gated forward and its derivatives, against the engine, against models with other weights, and
+against finite differences.
+"""
 
 from __future__ import annotations
 
@@ -77,13 +79,15 @@ def slope(value: Callable[[float], float]) -> float:
     return (value(STEP) - value(-STEP)) / (2 * STEP)
 
 
-# ------------------------------------------------------------------------------------------------ values
+# ------------------------------------------------------------------------------------------- values
 
 
 @families
 @pytest.mark.parametrize("graft", GRAFTS)
 def test_closed_and_open_gates_are_grafts(family: str, graft: str) -> None:
-    """Gates of 0 and 1 give what the engine gives for the graft, the ones that are 0 or 1 throughout included."""
+    """Gates of 0 and 1 give what the engine gives for the graft, the ones that are 0 or 1
+    throughout included.
+    """
     pair = pair_of(family)
     wanted = scored(pair, prompts(), grafted_logits(pair, prompts(), [graft])[:, 0])
     got = Differentiable(pair).logprobs(prompts(), gates_of(pair, prompts(), graft))
@@ -92,7 +96,9 @@ def test_closed_and_open_gates_are_grafts(family: str, graft: str) -> None:
 
 @families
 def test_the_ends_are_the_models(family: str) -> None:
-    """No gates are the recipient by itself, all gates open the donor by itself, with a graph or without."""
+    """No gates are the recipient by itself, all gates open the donor by itself, with a graph or
+    without.
+    """
     pair, model = pair_of(family), Differentiable(pair_of(family))
     for graft, expected in (("NONE", pair.recipient), (EVERYTHING, pair.donors["sft"])):
         wanted = scored(pair, prompts(), alone(expected, pair, prompts()))
@@ -114,7 +120,9 @@ def test_the_ends_are_the_models(family: str) -> None:
 
 @families
 def test_a_gate_between_is_a_weight_between(family: str) -> None:
-    """Gates of e at one slot are the model with W + e (W' - W) there, the slices of fused projections included."""
+    """Gates of e at one slot are the model with W + e (W' - W) there, the slices of fused
+    projections included.
+    """
     pair, e = pair_of(family), 0.3
     some = prompts()[1:]
     model = Differentiable(pair)
@@ -139,7 +147,9 @@ def test_a_gate_between_is_a_weight_between(family: str) -> None:
 
 @families
 def test_batches_and_padding(family: str) -> None:
-    """A prompt's value depends neither on the others in its batch nor on the padding; batches hold each prompt once, within the budget."""
+    """A prompt's value depends neither on the others in its batch nor on the padding; batches hold
+    each prompt once, within the budget.
+    """
     pair, some = pair_of(family), prompts()
     gates = random_gates(pair, some)
     together = Differentiable(pair).logprobs(some, gates)
@@ -152,13 +162,15 @@ def test_batches_and_padding(family: str) -> None:
     assert list(map(len, Differentiable(pair, Budget(prompts=1)).batches(some))) == [1, 1, 1]
 
 
-# ------------------------------------------------------------------------------------------------ derivatives
+# -------------------------------------------------------------------------------------- derivatives
 
 
 @families
 @pytest.mark.parametrize("at", [0.0, 0.37, 1.0])
 def test_derivatives_by_gates(family: str, at: float) -> None:
-    """Effects of grafts are the derivatives by the gates: along a random direction, and by each of some single gates."""
+    """Effects of grafts are the derivatives by the gates: along a random direction, and by each of
+    some single gates.
+    """
     pair, some = pair_of(family), prompts()
     model, slots, effects = (
         Differentiable(pair),
@@ -215,7 +227,9 @@ def test_derivatives_between(family: str) -> None:
 
 @families
 def test_derivatives_by_activations(family: str) -> None:
-    """Effects of patches are ⟨∂m/∂h, h' - h⟩, with h and h' of the two models by themselves, read by PyTorch's own hooks."""
+    """Effects of patches are ⟨∂m/∂h, h' - h⟩, with h and h' of the two models by themselves, read
+    by PyTorch's own hooks.
+    """
     pair, some = pair_of(family), prompts()
     hooks = [
         Hook(0, "resid_pre"),
@@ -292,7 +306,7 @@ def test_derivatives_by_weights(family: str, name: str) -> None:
         assert float((tensor - sum(g[parameter] for g in found)).abs().max()) < 1e-9
 
 
-# ------------------------------------------------------------------------------------------------ what is left behind
+# ------------------------------------------------------------------------------ what is left behind
 
 
 def state(pair: ModelPair) -> list[object]:
@@ -373,7 +387,9 @@ def test_whatever_the_mode() -> None:
 
 
 def test_a_method_s_own_engines_are_as_chosen() -> None:
-    """Inside `choosing`, engines and differentiable forwards that are told nothing take the executor and the budget; afterwards not."""
+    """Inside `choosing`, engines and differentiable forwards that are told nothing take the
+    executor and the budget; afterwards not.
+    """
     pair, budget = pair_of("llama"), Budget(tokens=64, prompts=3)
     with choosing("rows", budget):
         assert (Engine(pair).executor, Engine(pair).budget, Differentiable(pair).budget) == (

@@ -127,7 +127,9 @@ def cheated(board: Board) -> Board:
 
 
 def test_a_copied_output_has_no_rank(cheated: Board) -> None:
-    """Neither the donor wherever LT is named, nor the donor always; the line says which law is broken, and `random` has a rank."""
+    """Neither the donor wherever LT is named, nor the donor always; the line says which law is
+    broken, and `random` has a rank.
+    """
     found = [lines for _, lines in cheated.tables() if "random" in lines]
     assert found
     for lines in found:
@@ -143,7 +145,9 @@ def test_a_copied_output_has_no_rank(cheated: Board) -> None:
 def test_a_false_claim_lifts_nothing_and_is_told(
     cheated: Board, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Who writes by hand that all laws hold stands in brackets, not above `random`; verification tells the claim and writes nothing."""
+    """Who writes by hand that all laws hold stands in brackets, not above `random`; verification
+    tells the claim and writes nothing.
+    """
     shutil.copytree(cheated.root, tmp_path / "board")
     place = next(unpack_all(tmp_path / "board" / "results").glob("donor_at_lt*"))
     edit(place, lambda said: said["contract"].update(broken=[]), "submission.json")

@@ -92,7 +92,9 @@ def test_options_overrule_the_header(tmp_path: Path) -> None:
 
 
 def test_defaults_prefer_actors(tmp_path: Path) -> None:
-    """first_actor and second_actor are subject and object where they are; else the columns of that name."""
+    """first_actor and second_actor are subject and object where they are; else the columns of that
+    name.
+    """
     path = tmp_path / "own.csv"
     path.write_text("\ufeffsubject,first_actor,second_actor,object\n1,2,3,4\n", encoding="utf-8")
     assert (read_fact_table(path).subject, read_fact_table(path).object) == (
@@ -194,7 +196,10 @@ def test_malformed_jsonl_is_one_clear_line(tmp_path: Path, text: str, message: s
         ('subject,object\na,"b\n', "line 2: is not CSV: unexpected end of data"),
         (
             "subject;object\na;b\n",
-            "which column is the subject\\? There is only subject;object, and columns are separated by commas",
+            (
+                "which column is the subject\\? There is only subject;object, and columns are"
+                " separated by commas"
+            ),
         ),
     ],
 )
@@ -207,7 +212,9 @@ def test_malformed_csv_is_one_clear_line(tmp_path: Path, text: str, message: str
 
 
 def test_a_column_with_gaps_is_left_out(tmp_path: Path) -> None:
-    """A column that is empty in some row is no field of any; a template that needs it is told the line."""
+    """A column that is empty in some row is no field of any; a template that needs it is told the
+    line.
+    """
     path = tmp_path / "own.csv"
     path.write_text("id,subject,object,note,year\n7,a,b,,1\n8,c,d,x\n9,e,f,y,3\n")
     table = read_fact_table(path)
@@ -226,7 +233,9 @@ def test_a_column_with_gaps_is_left_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("empty", ["", ",", ",,,,", ' , ,""'])
 def test_rows_of_empty_cells_are_empty_lines(tmp_path: Path, empty: str) -> None:
-    """Spreadsheets write them below the last row; they stand for none, and the others keep their lines."""
+    """Spreadsheets write them below the last row; they stand for none, and the others keep their
+    lines.
+    """
     path = tmp_path / "own.csv"
     path.write_text(f"{empty}\nid,subject,object\n7,a,b\n{empty}\n8,c,d\n{empty}\n{empty}\n")
     assert [(row.line, row.id) for row in read_fact_table(path).rows] == [(3, "7"), (5, "8")]

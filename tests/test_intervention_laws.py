@@ -23,12 +23,14 @@ from kgbench.sites import parse_graft
 pytestmark = pytest.mark.usefixtures("exact")
 
 
-# ------------------------------------------------------------------------------------------------ exactness
+# ---------------------------------------------------------------------------------------- exactness
 
 
 @pytest.mark.parametrize(("family", "kind"), list(zip(cycle(FAMILIES), KINDS, strict=False)))
 def test_what_a_method_does_not_claim(family: str, kind: tuple[str, Any]) -> None:
-    """A method that does not claim to reach the donor, or the recipient as its floor, does not: the contract checks the claims."""
+    """A method that does not claim to reach the donor, or the recipient as its floor, does not: the
+    contract checks the claims.
+    """
     pair, prompts = pico(family, facts=2)
     made = created(*kind).fitted(pair, prompts)
     everything, nothing = logits(pair, made, prompts, [EVERYTHING, "NONE"]).unbind(1)
@@ -40,7 +42,9 @@ def test_what_a_method_does_not_claim(family: str, kind: tuple[str, Any]) -> Non
 
 @pytest.mark.parametrize("model", TINY)
 def test_every_hidden_state_patched(model: str) -> None:
-    """Patching every layer and position gives the donor's hidden states: read by the recipient's norm and head, and by the donor's."""
+    """Patching every layer and position gives the donor's hidden states: read by the recipient's
+    norm and head, and by the donor's.
+    """
     pair, prompts = tiny(model)
     ours, whole = logits(pair, created("activation_patch"), prompts, ["ALL", EVERYTHING]).unbind(1)
     assert distance(whole, alone(pair.donors["sft"], pair, prompts)) < 1e-4
@@ -68,7 +72,9 @@ def test_nothing_destroyed(family: str) -> None:
 
 
 def test_scaled_weights() -> None:
-    """A static graft of everything is the recipient at alpha 0 and the donor at 1; beyond, it is neither, and still a model."""
+    """A static graft of everything is the recipient at alpha 0 and the donor at 1; beyond, it is
+    neither, and still a model.
+    """
     pair, prompts = pico("llama")
     zero, two = (created("static_graft", (("alpha", alpha),)) for alpha in ("0", "2"))
     assert (
@@ -82,11 +88,13 @@ def test_scaled_weights() -> None:
     assert distance(beyond, alone(pair.donors["sft"], pair, prompts)) > 0.1
 
 
-# ------------------------------------------------------------------------------------------------ what must not matter
+# ----------------------------------------------------------------------------- what must not matter
 
 
 def test_directions_of_a_fact_in_any_arrangement() -> None:
-    """One answer by every executor, alone or among others and in any order: the contract has one prompt per fact, too few for it."""
+    """One answer by every executor, alone or among others and in any order: the contract has one
+    prompt per fact, too few for it.
+    """
     pair, prompts = pico("gpt2", facts=2)
     arguments = (("directions", "fact"),)
     made, turned = (
@@ -117,7 +125,7 @@ def test_the_seed_matters(name: str, arguments: tuple[tuple[str, str], ...]) -> 
     assert any(treated(1) != treated(seed) for seed in (2, 3, 4))
 
 
-# ------------------------------------------------------------------------------------------------ what is learned
+# ---------------------------------------------------------------------------------- what is learned
 
 
 @pytest.mark.parametrize("directions", ["mean", "pca"])
@@ -148,7 +156,9 @@ def test_directions_of_a_fact() -> None:
 
 
 def test_means_are_of_other_facts() -> None:
-    """An activation becomes what a method that never saw the prompt's own fact makes of it; a fact that it never saw leaves none out."""
+    """An activation becomes what a method that never saw the prompt's own fact makes of it; a fact
+    that it never saw leaves none out.
+    """
     pair, prompts = pico("gpt2", facts=3)
     own, *others = prompts[:3]
     made, graft = created("ablation"), parse_graft("FE")
@@ -165,7 +175,9 @@ def _halves(prompts: Sequence[Prompt]) -> list[list[Prompt]]:
 
 
 def test_noise_is_the_fact_s_own() -> None:
-    """A fact has the same noise in every prompt, other facts and other draws have other noise, and it scales with its level."""
+    """A fact has the same noise in every prompt, other facts and other draws have other noise, and
+    it scales with its level.
+    """
     pair, prompts = pico("gpt2")
 
     def noises(level: str, draw: int, prompt: Prompt) -> torch.Tensor:
@@ -201,7 +213,9 @@ def test_noise_is_the_fact_s_own() -> None:
 def test_noise_is_scaled_as_the_embeddings_that_enter_the_stream(
     family: str, variant: str | None
 ) -> None:
-    """Where a model multiplies or projects its embeddings, the noise is as large as what comes of that; positions do not count."""
+    """Where a model multiplies or projects its embeddings, the noise is as large as what comes of
+    that; positions do not count.
+    """
     pair, prompts = tiny_pair(family, variant), pico("gpt2")[1]
     donor, entered = pair.donors["sft"], []
     for prompt in prompts:
@@ -263,7 +277,7 @@ def test_one_that_was_not_fitted() -> None:
         )
 
 
-# ------------------------------------------------------------------------------------------------ what cannot be expressed
+# ------------------------------------------------------------------------- what cannot be expressed
 
 
 @pytest.mark.parametrize(
@@ -333,7 +347,9 @@ def test_not_applicable(
 def test_senders_that_are_not_heard(
     receiver: str, family: str, deaf: tuple[str, ...], hears: tuple[str, ...]
 ) -> None:
-    """A receiver answers as the recipient does where it can hear no sender that is kept; path patching says so instead of measuring it."""
+    """A receiver answers as the recipient does where it can hear no sender that is kept; path
+    patching says so instead of measuring it.
+    """
     pair, prompts = pico(family)
     made, recipient = (
         created("path_patch", (("receiver", receiver),)),

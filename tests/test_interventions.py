@@ -119,7 +119,9 @@ def test_as_in_plain_pytorch_on_trained_models(model: str, arguments: dict[str, 
 
 
 def test_several_donors() -> None:
-    """What is copied into the recipient may come from several donors; a run that begins with a donor has one, and that may be any."""
+    """What is copied into the recipient may come from several donors; a run that begins with a
+    donor has one, and that may be any.
+    """
     pair, prompts = pico("gpt2")
     text = "FE=task; LT@1; LT:ln_f+head=task"
     got = logits(pair, created("activation_patch"), prompts[:1], [text])[0, 0]
@@ -144,7 +146,9 @@ def test_several_donors() -> None:
 
 @pytest.mark.parametrize("name", TINY)
 def test_an_edit_that_erases_the_stream_scores_nothing(name: str) -> None:
-    """Zeros in the place of the last token's stream know no fact, so that no fact is a hit, whatever norm and head make of zeros."""
+    """Zeros in the place of the last token's stream know no fact, so that no fact is a hit,
+    whatever norm and head make of zeros.
+    """
     pair, _ = tiny(name)
     prompts = load_prompts("tiny_movies", ["headline"], limit=40)
     targets = torch.tensor([pair.encoded(prompt).target for prompt in prompts])
@@ -178,7 +182,10 @@ def test_logits_of_no_number_name_configuration_and_fact(tmp_path: Path) -> None
     job = prepare_job(spec, Settings(device="cpu", output_dir=tmp_path))
     with pytest.raises(
         InputError,
-        match=r"the logits of configuration FE\+LT, fact tiny_movies/\d+, prompt 'headline'.* hold NaN",
+        match=(
+            r"the logits of configuration FE\+LT, fact tiny_movies/\d+, prompt 'headline'.*"
+            r" hold NaN"
+        ),
     ):
         run_group(Measurement(job, Zero(value=float("nan"))), job.all_prompts)
 
@@ -196,7 +203,9 @@ def test_the_answer_is_not_needed(name: str, arguments: tuple[tuple[str, str], .
 
 
 def test_a_question_holds_no_answer() -> None:
-    """Target, target token and the field asked for are withheld, and reading one is an error that says what to do."""
+    """Target, target token and the field asked for are withheld, and reading one is an error that
+    says what to do.
+    """
     pair, prompts = tiny("tiny-gemma")
     question = pair.question(prompts[0])
     assert pair.question(question) is question and question == pair.question(prompts[0])

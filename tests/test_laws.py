@@ -38,14 +38,16 @@ from kgbench.sites import CONFIGURATIONS
 pytestmark = pytest.mark.usefixtures("exact")
 
 
-# ------------------------------------------------------------------------------------------------ everything and nothing
+# --------------------------------------------------------------------------- everything and nothing
 
 
 @kinds
 def test_everything_is_the_donor_and_nothing_the_recipient(
     family: str, attention: str, tied: bool
 ) -> None:
-    """Grafting every component at every token gives the donor's own logits, grafting none the recipient's; so do SFT and PRE."""
+    """Grafting every component at every token gives the donor's own logits, grafting none the
+    recipient's; so do SFT and PRE.
+    """
     pair = pair_of(family, attention, tied)
     prompts = pool()[::2]
     sft, task, pre = (
@@ -100,14 +102,16 @@ def test_a_donor_that_is_the_recipient_changes_nothing(family: str) -> None:
         assert distance(got, alone(pair.recipient, pair, pool()[:3])[:, None]) <= EXACT
 
 
-# ------------------------------------------------------------------------------------------------ executors and the oracle
+# ------------------------------------------------------------------------- executors and the oracle
 
 
 @kinds
 def test_executors_give_what_the_paper_s_algorithm_gives(
     family: str, attention: str, tied: bool
 ) -> None:
-    """Packed = rows = sequential = one overwritten copy per token, for any grafts of two donors on prompts of mixed length."""
+    """Packed = rows = sequential = one overwritten copy per token, for any grafts of two donors on
+    prompts of mixed length.
+    """
     pair, make = pair_of(family, attention, tied), copies(family, attention, tied)
 
     @examples(3, family, attention, tied)
@@ -129,7 +133,9 @@ def test_executors_give_what_the_paper_s_algorithm_gives(
 def test_the_pathways_give_what_the_paper_s_algorithm_gives(
     family: str, attention: str, tied: bool
 ) -> None:
-    """The nine configurations of the default suite, with a fresh deep copy of the recipient for every token, as published."""
+    """The nine configurations of the default suite, with a fresh deep copy of the recipient for
+    every token, as published.
+    """
     pair, prompt = pair_of(family, attention, tied), pool()[0]
     truth = torch.cat(
         [audited(pair, prompt, g, make=copies(family, attention, tied)) for g in CONFIGURATIONS]
@@ -145,7 +151,9 @@ def test_the_pathways_give_what_the_paper_s_algorithm_gives(
 def test_every_component_alone_gives_what_the_paper_s_algorithm_gives(
     family: str, attention: str
 ) -> None:
-    """Each component by itself, in one layer and at some tokens, is the component of that name, whatever module computes it."""
+    """Each component by itself, in one layer and at some tokens, is the component of that name,
+    whatever module computes it.
+    """
     pair, prompt = pair_of(family, attention), pool()[1]
     alone = [
         f"FE+LT:{c}@1" if c in pair.family.inside else f"FE+LT:{c}" for c in pair.family.components
@@ -183,7 +191,9 @@ def test_executors_agree_in_single_precision(family: str) -> None:
 
 @families
 def test_several_positions_are_read_out(family: str) -> None:
-    """Logits after any tokens of a prompt, in any order and twice if asked; final norm and head are grafted at the token that is read."""
+    """Logits after any tokens of a prompt, in any order and twice if asked; final norm and head are
+    grafted at the token that is read.
+    """
     pair, make = pair_of(family), copies(family, "sdpa", True)
 
     @examples(3, family)
@@ -212,7 +222,9 @@ def test_several_positions_are_read_out(family: str) -> None:
 
 
 def test_readouts_that_are_no_tokens() -> None:
-    """A place outside the prompt is refused, counted from the end too: it would be read with other weights than asked for."""
+    """A place outside the prompt is refused, counted from the end too: it would be read with other
+    weights than asked for.
+    """
     pair, prompts = pair_of("gemma"), pool()[:2]
     n = len(pair.encode(prompts[0]))
     for wrong in ([[-1], [0]], [[n], [0]], [[], [0]], [[0]]):
@@ -223,12 +235,14 @@ def test_readouts_that_are_no_tokens() -> None:
             grafted_logits(pair, *nothing)
 
 
-# ------------------------------------------------------------------------------------------------ what must not matter
+# ----------------------------------------------------------------------------- what must not matter
 
 
 @families
 def test_order_batch_and_chunks_do_not_matter(family: str) -> None:
-    """A prompt's answer under a configuration is what it is alone: whatever runs beside it, in whatever order, in chunks of any size."""
+    """A prompt's answer under a configuration is what it is alone: whatever runs beside it, in
+    whatever order, in chunks of any size.
+    """
     pair = pair_of(family)
     engines = st.builds(
         Budget,
@@ -272,7 +286,9 @@ def test_order_batch_and_chunks_do_not_matter(family: str) -> None:
 
 
 def test_chunks_keep_to_the_budget() -> None:
-    """No forward holds more token rows, prompts or logits than the budget says, as long as one answer fits; every answer comes once."""
+    """No forward holds more token rows, prompts or logits than the budget says, as long as one
+    answer fits; every answer comes once.
+    """
     pair = pair_of("gemma")
     vocabulary = pair.recipient.config.vocab_size
     for executor in ("packed", "rows"):
@@ -301,12 +317,14 @@ def test_chunks_keep_to_the_budget() -> None:
             )
 
 
-# ------------------------------------------------------------------------------------------------ duality, order of terms
+# -------------------------------------------------------------------------- duality, order of terms
 
 
 @kinds
 def test_duality(family: str, attention: str, tied: bool) -> None:
-    """Grafting S into PRE from SFT = grafting all but S, final norm and head included, into SFT from PRE."""
+    """Grafting S into PRE from SFT = grafting all but S, final norm and head included, into SFT
+    from PRE.
+    """
     pair = pair_of(family, attention, tied)
     swapped = ModelPair(
         "swapped", pair.donors["sft"], {"sft": pair.recipient}, pair.tokenizer, pair.family
@@ -354,7 +372,9 @@ def _exchanged(term: str) -> str:
 @families
 @pytest.mark.parametrize("executor", ("packed", "rows"))
 def test_later_terms_win(family: str, executor: str) -> None:
-    """Whatever stands before a term that covers it does not matter; `recipient` puts everything back."""
+    """Whatever stands before a term that covers it does not matter; `recipient` puts everything
+    back.
+    """
     pair = pair_of(family)
     whatever = grafts(
         ("FE", "LT", "R", "P"), pair.family.components, ("sft", "task", "recipient"), pair.n_layers
@@ -386,7 +406,9 @@ def test_later_terms_win(family: str, executor: str) -> None:
 @families
 @executors
 def test_embeddings_never_change_a_tied_head(family: str, executor: str) -> None:
-    """In a pair whose models tie head and embeddings, grafting the embeddings changes what goes in and nothing of what comes out."""
+    """In a pair whose models tie head and embeddings, grafting the embeddings changes what goes in
+    and nothing of what comes out.
+    """
     pair = pair_of(family)
     before = pair.recipient.get_output_embeddings().weight.clone()
     (got,) = grafted_logits(pair, pool()[:1], ["ALL:emb"], executor)
@@ -401,12 +423,14 @@ def test_embeddings_never_change_a_tied_head(family: str, executor: str) -> None
     )
 
 
-# ------------------------------------------------------------------------------------------------ what is computed
+# --------------------------------------------------------------------------------- what is computed
 
 
 @families
 def test_token_rows_are_the_distinct_prefixes(family: str) -> None:
-    """The packed executor computes each distinct history of treatments of a prompt once: as many token rows as there are prefixes."""
+    """The packed executor computes each distinct history of treatments of a prompt once: as many
+    token rows as there are prefixes.
+    """
     pair = pair_of(family)
 
     @examples(6, family)
@@ -433,7 +457,9 @@ def _token_rows(pair: ModelPair, prompts: Sequence[Prompt], configurations: Sequ
 
 
 def _prefixes(pair: ModelPair, prompt: Prompt, configurations: Sequence[str]) -> int:
-    """Distinct prefixes, without places that the model does not have, and final norm and head where nothing is read."""
+    """Distinct prefixes, without places that the model does not have, and final norm and head where
+    nothing is read.
+    """
     n = len(pair.encode(prompt))
     found = set()
     for graft in configurations:

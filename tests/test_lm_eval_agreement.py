@@ -1,4 +1,6 @@
-"""`--model kgbench` and `kgbench eval` say the same, and what would be wrong without a word is refused."""
+"""`--model kgbench` and `kgbench eval` say the same, and what would be wrong without a word is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +83,9 @@ def test_answers_are_those_of_kgbench_eval(
 
 @pytest.mark.parametrize("model", ["tiny-gemma", "tiny-llama", "tiny-gpt2", "tiny-pythia"])
 def test_full_names_are_lm_eval_s_own(model: str, tmp_path: Path) -> None:
-    """On the shipped donors, SFT gives every full name the log-likelihood that lm-eval's own model gives it, with examples or without."""
+    """On the shipped donors, SFT gives every full name the log-likelihood that lm-eval's own model
+    gives it, with examples or without.
+    """
     task, lm = (
         "kgbench_tiny_movies_headline",
         KgbenchLM(pair=model, graft="SFT", dtype="float32", device="cpu"),
@@ -121,7 +125,9 @@ def test_effects_are_those_of_kgbench_eval(evaluated: tuple[Record, Mapping[Any,
 def test_an_effect_without_a_gain_is_undefined(
     places: dict[str, Path], folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where the donor knows no more than the recipient, the ratio is no number, in a group of tasks too, and the log says why."""
+    """Where the donor knows no more than the recipient, the ratio is no number, in a group of tasks
+    too, and the log says why.
+    """
     metric = {"metric": "sufficiency_FE+LT", "weight_by_size": True}
     group = {
         "group": "both",
@@ -152,7 +158,9 @@ def test_a_task_of_effects_takes_another_metric(places: dict[str, Path], folder:
 
 
 def test_results_say_what_was_run(places: dict[str, Path], folder: Path) -> None:
-    """lm-eval's results carry localizer, graft and the pair's fingerprint, which is another for other weights."""
+    """lm-eval's results carry localizer, graft and the pair's fingerprint, which is another for
+    other weights.
+    """
     info = ours(places, graft="FE+LT", continuation="none").get_model_info()
     json.dumps(info)
     assert (info["localizer"], info["graft"], info["continuation"], info["model_dtype"]) == (
@@ -171,7 +179,7 @@ def test_results_say_what_was_run(places: dict[str, Path], folder: Path) -> None
     assert str(places["sft"].parent) not in json.dumps(info)
 
 
-# ------------------------------------------------------------------------------------------ refusals
+# ----------------------------------------------------------------------------------------- refusals
 
 
 @pytest.mark.parametrize(
@@ -217,7 +225,9 @@ def test_missing_models_are_told_in_lm_eval_s_words(arguments: dict[str, Any], s
 
 
 def test_a_word_that_lm_eval_reads_as_nothing_is_no_default() -> None:
-    """Where model arguments are one text, lm-eval makes nothing of the word none; that is told, and not replaced."""
+    """Where model arguments are one text, lm-eval makes nothing of the word none; that is told, and
+    not replaced.
+    """
     for text in ("continuation=none", "localizer=none", "graft=NONE"):
         with pytest.raises(InputError, match="turns the word none"):
             KgbenchLM.create_from_arg_string(f"pair=tiny-gpt2,{text}")
@@ -226,7 +236,9 @@ def test_a_word_that_lm_eval_reads_as_nothing_is_no_default() -> None:
 def test_a_region_that_a_task_does_not_have_is_refused(
     places: dict[str, Path], folder: Path
 ) -> None:
-    """Where rows say nothing of spans, only LT, ALL and NONE can be grafted, whatever the method makes of the others."""
+    """Where rows say nothing of spans, only LT, ALL and NONE can be grafted, whatever the method
+    makes of the others.
+    """
     request = _request(("Ana Lee is", " Bo"))
     for graft in ("LT", "ALL", "NONE", "LT^C", "PRE"):
         ours(places, graft=graft).loglikelihood([request], disable_tqdm=True)
@@ -241,7 +253,9 @@ def test_a_region_that_a_task_does_not_have_is_refused(
 
 
 def test_a_region_that_was_cut_off_is_refused(places: dict[str, Path], folder: Path) -> None:
-    """A context that is too long loses its beginning; a graft of what is gone is no graft of nothing."""
+    """A context that is too long loses its beginning; a graft of what is gone is no graft of
+    nothing.
+    """
     document = samples(ours(places, graft="FE"), ["mine"], folder, limit=1)["mine"][0]
     context, target = document["arguments"][0]
     lm = ours(
@@ -297,7 +311,9 @@ def test_lm_eval_s_cache_of_answers_is_refused(
 def test_kept_requests_of_other_rows_are_refused(
     name: str, places: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What lm-eval's --cache_requests kept is taken as long as the rows are the same, and refused once they are not, a user's own too."""
+    """What lm-eval's --cache_requests kept is taken as long as the rows are the same, and refused
+    once they are not, a user's own too.
+    """
     monkeypatch.setattr("lm_eval.caching.cache.PATH", str(tmp_path / "kept"))
     facts, lm = tmp_path / name, ours(places, graft="LT")
     facts.write_text(
@@ -306,7 +322,8 @@ def test_kept_requests_of_other_rows_are_refused(
     task = tmp_path / "kept.yaml"
     kwargs = json.dumps({"kgbench_dataset": name, "kgbench_prompt": "mine"})
     task.write_text(
-        f"include: {tasks_path()}/_loglikelihood.yaml\ntask: {Path(name).stem}_kept\ndataset_kwargs: {kwargs}\n"
+        f"include: {tasks_path()}/_loglikelihood.yaml\ntask:"
+        f" {Path(name).stem}_kept\ndataset_kwargs: {kwargs}\n"
     )
     first, again = (
         samples(lm, [f"{Path(name).stem}_kept"], tmp_path, cache_requests=True) for _ in range(2)
@@ -320,7 +337,9 @@ def test_kept_requests_of_other_rows_are_refused(
 
 
 def test_rows_that_nobody_loaded_are_taken_as_they_are(places: dict[str, Path]) -> None:
-    """A foreign column `fingerprint`, or our rows brought along by another task, are nothing that lm-eval has kept."""
+    """A foreign column `fingerprint`, or our rows brought along by another task, are nothing that
+    lm-eval has kept.
+    """
     lm = ours(places, graft="LT")
     rows = [
         {"fingerprint": "x"},
@@ -337,9 +356,14 @@ def test_rows_that_nobody_loaded_are_taken_as_they_are(places: dict[str, Path]) 
 
 
 def test_a_chat_template_is_no_trouble(places: dict[str, Path], folder: Path) -> None:
-    """Within a template, with blanks after the query and examples before it, regions are those of the query and scores lm-eval's own."""
+    """Within a template, with blanks after the query and examples before it, regions are those of
+    the query and scores lm-eval's own.
+    """
     lm, theirs = ours(places, graft="SFT"), stock(places["sft"])
-    template = "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}[model]\n{% endif %}"
+    template = (
+        "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}{% if"
+        " add_generation_prompt %}[model]\n{% endif %}"
+    )
     lm.tokenizer.chat_template = theirs.tokenizer.chat_template = template
     chat = {"shots": 1, "apply_chat_template": True, "fewshot_as_multiturn": True}
     own, other = (samples(each, ["mine"], folder, **chat)["mine"] for each in (lm, theirs))
@@ -370,7 +394,7 @@ def _request(arguments: tuple[Any, ...], document: dict[str, Any] | None = None)
     )
 
 
-# ------------------------------------------------------------------------------------------ the command line
+# --------------------------------------------------------------------------------- the command line
 
 
 def test_registration_hides_no_other_model() -> None:
@@ -387,7 +411,9 @@ def test_registration_hides_no_other_model() -> None:
 
 
 def test_the_launcher_runs_lm_eval_with_our_tasks_and_model(tmp_path: Path, folder: Path) -> None:
-    """From any directory, with a user's own folder of tasks beside ours, and with the rule for later tokens as an option."""
+    """From any directory, with a user's own folder of tasks beside ours, and with the rule for
+    later tokens as an option.
+    """
     command = [
         sys.executable,
         "-W",
@@ -441,7 +467,9 @@ def launch(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Any:
-    """Run `kgbench lm-eval run` in this process, without lm-eval's own tasks; gives exit status and last line of stderr."""
+    """Run `kgbench lm-eval run` in this process, without lm-eval's own tasks; gives exit status and
+    last line of stderr.
+    """
     from lm_eval.tasks import TaskManager
 
     from kgbench.cli import main
@@ -501,7 +529,9 @@ def test_mistakes_are_told_in_a_line(
 
 
 def test_a_config_file_and_options_are_put_together(folder: Path, launch: Any) -> None:
-    """Model arguments of lm-eval's --config stay where --continuation is given; its folder of tasks is taken beside ours."""
+    """Model arguments of lm-eval's --config stay where --continuation is given; its folder of tasks
+    is taken beside ours.
+    """
     config = {
         "model": "kgbench",
         "include_path": str(folder),

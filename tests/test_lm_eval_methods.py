@@ -62,7 +62,9 @@ def evaluated(places: dict[str, Path], folder: Path, localizer: str) -> Record:
 def test_a_method_answers_as_in_kgbench_eval(
     localizer: str, places: dict[str, Path], folder: Path
 ) -> None:
-    """Under every graft the same mean log-probability of the first token; what the one cannot express the other cannot."""
+    """Under every graft the same mean log-probability of the first token; what the one cannot
+    express the other cannot.
+    """
     rows = {row.graft: row for row in evaluated(places, folder, localizer).rows}
     for graft in GRAFTS:
         lm = model(places, localizer, graft=graft)
@@ -83,7 +85,9 @@ def test_one_run_answers_at_every_token(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A method that says that what follows a token does not matter gives every name what it gives it token by token."""
+    """A method that says that what follows a token does not matter gives every name what it gives
+    it token by token.
+    """
     lm = model(
         places,
         localizer,
@@ -131,7 +135,9 @@ def test_reading_token_by_token_changes_nothing(
 def test_a_method_that_looks_at_the_last_token_follows_the_rule(
     continuation: str, places: dict[str, Path], folder: Path
 ) -> None:
-    """Where it can do nothing at later tokens, they are as where nothing, or everything, is grafted: here the recipient or its own all."""
+    """Where it can do nothing at later tokens, they are as where nothing, or everything, is
+    grafted: here the recipient or its own all.
+    """
     found = samples(
         model(places, "path_patch", graft="LT", continuation=continuation), ["mine"], folder
     )["mine"]
@@ -173,7 +179,9 @@ def test_what_one_document_cannot_have_is_left_out_of_effects(
 def test_what_a_method_learns_does_not_depend_on_other_tasks(
     localizer: str, places: dict[str, Path], folder: Path
 ) -> None:
-    """Alone or beside a task on the same prompt, on facts of the same names or others, a task's answers are the same."""
+    """Alone or beside a task on the same prompt, on facts of the same names or others, a task's
+    answers are the same.
+    """
     lm = model(places, localizer, graft="LT")
     task = "kgbench_tiny_movies_headline"
     alone = [d["logprob"] for d in samples(lm, [task], limit=6)[task]]
@@ -187,7 +195,9 @@ def test_what_a_method_learns_does_not_depend_on_other_tasks(
 def test_empty_contexts_teach_nothing(
     localizer: str, places: dict[str, Path], folder: Path
 ) -> None:
-    """Unconditional scores, which tasks of mutual information ask for beside the others, change no other answer."""
+    """Unconditional scores, which tasks of mutual information ask for beside the others, change no
+    other answer.
+    """
     from lm_eval.api.instance import Instance
 
     lm = model(places, localizer, graft="LT")
@@ -210,7 +220,9 @@ def test_empty_contexts_teach_nothing(
 def test_effects_leave_out_what_a_method_cannot_express(
     places: dict[str, Path], folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A method without positions gives the configurations that it has, and the log says which it has not, and why."""
+    """A method without positions gives the configurations that it has, and the log says which it
+    has not, and why.
+    """
     results = answers(model(places, "static_graft"), ["mine_effects"], folder)["results"][
         "mine_effects"
     ]

@@ -1,4 +1,6 @@
-"""`--model kgbench` answers as lm-eval's own model does where nothing is grafted, and as the audited algorithm where something is."""
+"""`--model kgbench` answers as lm-eval's own model does where nothing is grafted, and as the
+audited algorithm where something is.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,9 @@ def distance(one: torch.Tensor, other: torch.Tensor) -> float:
 def test_recipient_and_donor_score_as_lm_eval_s_own_model(
     family: str, shots: int, batch_size: int, places: Places, folder: Path
 ) -> None:
-    """PRE and SFT give every full name the log-likelihood that lm-eval's Hugging Face model gives it, whatever names, batch and shots."""
+    """PRE and SFT give every full name the log-likelihood that lm-eval's Hugging Face model gives
+    it, whatever names, batch and shots.
+    """
     for graft, name in (("PRE", "recipient"), ("SFT", "sft")):
         own = samples(
             ours(places(family), graft=graft, batch_size=batch_size), TASKS, folder, shots
@@ -87,7 +91,9 @@ def test_stock_model_reports_the_full_name_only(family: str, places: Places, fol
 @families
 @pytest.mark.parametrize("shots", [0, 2])
 def test_a_plain_loop_agrees(family: str, shots: int, places: Places, folder: Path) -> None:
-    """SFT, few-shot or not, is what a loop over tokens of the bare model says of first token and full name."""
+    """SFT, few-shot or not, is what a loop over tokens of the bare model says of first token and
+    full name.
+    """
     lm = ours(places(family), graft="SFT")
     model = lm.pair.donors["sft"]
     for document in samples(lm, ["mine"], folder, shots)["mine"]:
@@ -112,7 +118,9 @@ def test_a_plain_loop_agrees(family: str, shots: int, places: Places, folder: Pa
 def test_grafted_answers_are_the_audited_algorithm_s(
     family: str, graft: str, continuation: str, places: Places, folder: Path
 ) -> None:
-    """Under every rule for later tokens, first token and full name are those of a deep copy of the model per token."""
+    """Under every rule for later tokens, first token and full name are those of a deep copy of the
+    model per token.
+    """
     if "BOS" in graft and family == "gpt2":
         graft = "R:ln"
     lm = ours(places(family), graft=graft, continuation=continuation, dtype="float64")
@@ -128,7 +136,8 @@ def test_grafted_answers_are_the_audited_algorithm_s(
             spans(lm, document), LT=[lead, *(later if continuation == "lt" else [])], M=later
         )
         tail = {"lt": "", "none": "; M=recipient", "all": "; M"}[continuation]
-        # A graft of nothing at later tokens is the recipient there, whatever components an earlier term named.
+        # A graft of nothing at later tokens is the recipient there, whatever components an earlier
+        # term named.
         logits = oracle.graft_logits(
             lm.pair.recipient,
             lm.pair.donors,
@@ -144,7 +153,9 @@ def test_grafted_answers_are_the_audited_algorithm_s(
 
 
 def spans(lm: KgbenchLM, document: dict[str, Any]) -> dict[str, list[int]]:
-    """Tokens of each region of the last query, with the blank before it, where that is a token of its own."""
+    """Tokens of each region of the last query, with the blank before it, where that is a token of
+    its own.
+    """
     context, query = document["arguments"][0][0], document["doc"]["query"]
     start = len(context) - len(query)
     encoding = lm.tokenizer(context, return_offsets_mapping=True)
@@ -188,7 +199,9 @@ def test_batch_and_order_change_nothing(family: str, places: Places, folder: Pat
 def test_a_long_continuation_is_read_out_in_pieces(
     places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Logits stay within the budget whatever the length of a continuation, and the score is the same."""
+    """Logits stay within the budget whatever the length of a continuation, and the score is the
+    same.
+    """
     lm = ours(places("gpt2"), graft="LT", dtype="float64")
     passages = [
         lm.reader.passage(
@@ -223,7 +236,9 @@ def _watched(lm: KgbenchLM, passages: Any) -> list[Any]:
 
 @families
 def test_choices_score_as_lm_eval_s_own_model(family: str, places: Places, folder: Path) -> None:
-    """In the form with candidates, every candidate has the log-likelihood that lm-eval's own model gives it."""
+    """In the form with candidates, every candidate has the log-likelihood that lm-eval's own model
+    gives it.
+    """
     own, theirs = (
         samples(lm, ["mine_choices"], folder)["mine_choices"]
         for lm in (ours(places(family), graft="SFT"), stock(places(family)["sft"]))
@@ -254,7 +269,9 @@ def _request(arguments: tuple[Any, ...], kind: str = "loglikelihood") -> Any:
 
 @families
 def test_texts_without_spans_are_answered(family: str, places: Places) -> None:
-    """Empty contexts, blanks at the end of a context, and contexts that are too long score as in lm-eval's own model."""
+    """Empty contexts, blanks at the end of a context, and contexts that are too long score as in
+    lm-eval's own model.
+    """
     long = " ".join(a for a, _ in NAMES * 8)
     requests = [
         _request(pair)

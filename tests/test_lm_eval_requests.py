@@ -1,4 +1,6 @@
-"""Requests that are easy to read wrongly: queries that occur twice, special tokens written as text, blanks, merges, equal texts."""
+"""Requests that are easy to read wrongly: queries that occur twice, special tokens written as text,
+blanks, merges, equal texts.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,9 @@ def own_row(lm: KgbenchLM, folder: Path) -> dict[str, Any]:
 def test_the_last_query_of_a_context_is_meant(
     family: str, everywhere: dict[str, dict[str, Path]], folder: Path
 ) -> None:
-    """Where a description or an example holds the very query, regions are those of the one that is asked."""
+    """Where a description or an example holds the very query, regions are those of the one that is
+    asked.
+    """
     lm = ours(everywhere[family], graft="FE")
     row = own_row(lm, folder)
     context = f"{row['query']} someone.\n\n{row['query']}"
@@ -93,7 +97,9 @@ def test_a_bos_written_as_text_is_the_bos(
 def test_tokens_that_merge_over_the_boundary_are_read_as_lm_eval_does(
     family: str, everywhere: dict[str, dict[str, Path]]
 ) -> None:
-    """Where nothing is known of regions; where they are known, there is no first token of the answer, and that is told."""
+    """Where nothing is known of regions; where they are known, there is no first token of the
+    answer, and that is told.
+    """
     lm, theirs = ours(everywhere[family], graft="SFT"), stock(everywhere[family]["sft"])
     requests = [
         request(pair)
@@ -113,7 +119,9 @@ def test_tokens_that_merge_over_the_boundary_are_read_as_lm_eval_does(
 
 
 def test_a_blank_context_loses_no_token(everywhere: dict[str, dict[str, Path]]) -> None:
-    """Without a BOS, a context of blanks is the end token and the blanks, and every token after them is scored."""
+    """Without a BOS, a context of blanks is the end token and the blanks, and every token after
+    them is scored.
+    """
     lm = ours(everywhere["gpt2"], graft="SFT")
     (score,) = lm.loglikelihood([request((" ", "Bo Chen"))], disable_tqdm=True)
     ids = [lm.prefix_token_id, *lm.tokenizer(" Bo Chen")["input_ids"]]
@@ -162,7 +170,9 @@ def test_columns_of_others_mean_nothing(everywhere: dict[str, dict[str, Path]]) 
 def test_generation_ends_where_the_models_settings_say(
     everywhere: dict[str, dict[str, Path]],
 ) -> None:
-    """Tokens that a checkpoint's settings for generation name end a text, as in lm-eval's own model."""
+    """Tokens that a checkpoint's settings for generation name end a text, as in lm-eval's own
+    model.
+    """
     lm, theirs = ours(everywhere["gpt2"], graft="SFT"), stock(everywhere["gpt2"]["sft"], 1)
     asked = [request((a, {"until": [], "max_gen_toks": 12})) for a, _ in NAMES]
     texts = lm.generate_until(asked, disable_tqdm=True)
@@ -192,12 +202,17 @@ def test_no_stop_sequence_is_none(everywhere: dict[str, dict[str, Path]]) -> Non
 def test_a_template_without_a_system_s_message_does_without(
     everywhere: dict[str, dict[str, Path]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As in lm-eval's own model, which the log says; a tokenizer without a template is told in a line."""
+    """As in lm-eval's own model, which the log says; a tokenizer without a template is told in a
+    line.
+    """
     lm = ours(everywhere["gpt2"], graft="LT")
     talk = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Who?"}]
     with pytest.raises(InputError, match="no chat template"):
         lm.apply_chat_template(talk)
-    refusing = "{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}[{{ m.role }}] {{ m.content }}\n"
+    refusing = (
+        "{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}[{{ m.role }}] {{"
+        " m.content }}\n"
+    )
     lm.tokenizer.chat_template = "{% for m in messages %}" + refusing + "{% endfor %}"
     assert lm.apply_chat_template(talk) == "[user] Who?\n"
     assert "left out" in caplog.text

@@ -47,7 +47,9 @@ def test_declarations_are_listed(name: str) -> None:
 
 @every
 def test_parameters_are_frozen(name: str) -> None:
-    """Parameters enter a record's identity, so they cannot change afterwards; the seed is one of them where it matters."""
+    """Parameters enter a record's identity, so they cannot change afterwards; the seed is one of
+    them where it matters.
+    """
     made = create(name, {}, seed=5)
     with pytest.raises(FrozenInstanceError):
         made.seed = 1  # type: ignore[attr-defined]
@@ -59,7 +61,9 @@ def test_parameters_are_frozen(name: str) -> None:
 )
 @pytest.mark.parametrize("graft", GRAFTS)
 def test_interventions(name: str, instead: str | None, graft: str) -> None:
-    """Dynamic grafting does what the expression says, `none` nothing and `all` everything, whatever it says."""
+    """Dynamic grafting does what the expression says, `none` nothing and `all` everything, whatever
+    it says.
+    """
     made = create(name, {}, seed=0)
     assert isinstance(made, InterventionLocalizer)
     assert made.treat(PAIR, PROMPTS, parse_graft(graft)) == graft_treatments(
@@ -68,7 +72,9 @@ def test_interventions(name: str, instead: str | None, graft: str) -> None:
 
 
 def test_random_scores() -> None:
-    """One score in [0, 1) for each default site and each region that occurs; the same under a seed, whatever the order of prompts."""
+    """One score in [0, 1) for each default site and each region that occurs; the same under a seed,
+    whatever the order of prompts.
+    """
 
     def scores(seed: int, prompts: list = PROMPTS) -> dict[Site, float]:
         made = create("random", {}, seed)
@@ -90,7 +96,7 @@ def test_random_scores() -> None:
     assert abs(np.corrcoef(list(one.values()), list(scores(2).values()))[0, 1]) < 0.3
 
 
-# ------------------------------------------------------------------------------------------------ arguments
+# ---------------------------------------------------------------------------------------- arguments
 
 PLUGIN = """
 from __future__ import annotations
@@ -137,7 +143,9 @@ def knobs(tmp_path: Path) -> str:
 
 
 def test_arguments_are_read_as_their_defaults_are(knobs: str) -> None:
-    """Text becomes a number, a truth value or stays text, as the parameter's default is; others keep their defaults."""
+    """Text becomes a number, a truth value or stays text, as the parameter's default is; others
+    keep their defaults.
+    """
     assert create(knobs, {}, seed=9).parameters() == {
         "steps": 3,
         "rate": 0.5,
@@ -167,7 +175,9 @@ def test_arguments_are_read_as_their_defaults_are(knobs: str) -> None:
     ],
 )
 def test_arguments_are_read_as_annotated(knobs: str, text: str, value: object) -> None:
-    """A number that may be none, a float whose default is whole, and tuples are read by their annotations."""
+    """A number that may be none, a float whose default is whole, and tuples are read by their
+    annotations.
+    """
     key, _, given = text.partition("=")
     found = getattr(create(knobs.replace(":Knobs", ":Typed"), {key: given}, seed=0), key)
     assert found == value and type(found) is type(value)

@@ -1,4 +1,6 @@
-"""LoRA donors: grafted as they are, they do what PEFT's merged model does, and take no more memory than their rows."""
+"""LoRA donors: grafted as they are, they do what PEFT's merged model does, and take no more memory
+than their rows.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ def storages(*models: nn.Module) -> int:
     return sum({storage.data_ptr(): storage.nbytes() for storage in found}.values())
 
 
-# ------------------------------------------------------------------------------------------------ what it computes
+# --------------------------------------------------------------------------------- what it computes
 
 
 @kinds
@@ -80,7 +82,9 @@ def test_in_float32(made: Callable[[str], Made], family: str) -> None:
 
 @kinds
 def test_weights_are_the_merged_donor_s(made: Callable[[str], Made], family: str) -> None:
-    """Read by place or by name, merged for the moment, in the base's layout; the places that changed are the adapted ones."""
+    """Read by place or by name, merged for the moment, in the base's layout; the places that
+    changed are the adapted ones.
+    """
     pair, other, *_ = made(family)
     for slot in range(len(Slots(pair.family, pair.n_layers))):
         got, wanted = (tensors(each, each.donors["sft"], slot) for each in (pair, other))
@@ -111,7 +115,9 @@ METHODS: Mapping[str, Mapping[str, str]] = {
 def test_scores_are_the_merged_donor_s(
     made: Callable[[str], Made], family: str, method: str
 ) -> None:
-    """Methods that read weights, or derivatives by them, say of the adapter what they say of the merged model."""
+    """Methods that read weights, or derivatives by them, say of the adapter what they say of the
+    merged model.
+    """
     pair, other, *_ = made(family)
     got, wanted = (
         create(method.split()[0], METHODS[method], seed=0).scores(each, pool()[:2])
@@ -162,19 +168,23 @@ class LoraTrial(Trial):
 
 @pytest.mark.parametrize("method", ["weight_delta", "snip", "dynamic_graft"])
 def test_the_contract_holds(made: Callable[[str], Made], method: str) -> None:
-    """All laws of `kgbench check-localizer`, with a LoRA donor in the pair: what watches the models finds nothing amiss either."""
+    """All laws of `kgbench check-localizer`, with a LoRA donor in the pair: what watches the models
+    finds nothing amiss either.
+    """
     localizer = create(method, {}, seed=0)
     trial = LoraTrial(localizer, "gpt2", on=made("gpt2")[0])
     for law in laws_of(localizer):
         law(trial)
 
 
-# ------------------------------------------------------------------------------------------------ what it holds
+# ------------------------------------------------------------------------------------ what it holds
 
 
 @kinds
 def test_it_takes_the_memory_of_its_rows(made: Callable[[str], Made], family: str) -> None:
-    """All that it does not change is the recipient's own storage; nothing merged is kept, not even after use."""
+    """All that it does not change is the recipient's own storage; nothing merged is kept, not even
+    after use.
+    """
     *_, recipient, adapter = made(family)
     config = json.loads((adapter / "adapter_config.json").read_text())
     stored = load_file(adapter / "adapter_model.safetensors")
@@ -196,7 +206,9 @@ def test_it_takes_the_memory_of_its_rows(made: Callable[[str], Made], family: st
 
 @kinds
 def test_models_are_left_as_they_were(made: Callable[[str], Made], family: str) -> None:
-    """Bit for bit, in eval mode, without forwards of their own or gradients, after grafts, derivatives and an exception."""
+    """Bit for bit, in eval mode, without forwards of their own or gradients, after grafts,
+    derivatives and an exception.
+    """
     pair, *_ = made(family)
     models = pair.recipient, pair.donors["sft"]
     before = [(weights_hash(m), alone(m, pair, pool()[:1])) for m in models]
@@ -248,7 +260,9 @@ def test_plain_names(made: Callable[[str], Made]) -> None:
 
 
 def test_equal_tensors_are_held_once() -> None:
-    """A donor takes its changed weights beyond its recipient, and is what it is when each model has its own weights."""
+    """A donor takes its changed weights beyond its recipient, and is what it is when each model has
+    its own weights.
+    """
     shared, separate = load_pair("tiny-gpt2"), read_pair("tiny-gpt2")
     one, ours = storages(shared.recipient), dict(separate.recipient.named_parameters())
     moved = [
@@ -268,7 +282,9 @@ def test_equal_tensors_are_held_once() -> None:
 
 
 def test_what_is_shared(made: Callable[[str], Made]) -> None:
-    """Tensors of equal bits only: -0 is another weight than 0. A copy that shares all has modules and a configuration of its own."""
+    """Tensors of equal bits only: -0 is another weight than 0. A copy that shares all has modules
+    and a configuration of its own.
+    """
     recipient = copy.deepcopy(made("gpt2")[0].recipient)
     donor = copy.deepcopy(recipient)
     names = [name for name, _ in recipient.named_parameters()]

@@ -28,7 +28,8 @@ def test_every_entry_is_another(entries: list[Entry]) -> None:
 
 
 def test_methods_are_on_all_cells(entries: list[Entry]) -> None:
-    """A method has two records of every tiny pair, random, which only ranks, has one, and each has one of every plant.
+    """A method has two records of every tiny pair, random, which only ranks, has one, and each has
+    one of every plant.
 
     The oracle has to be told the answer, and so is on plants alone.
     """

@@ -31,7 +31,9 @@ def by_hand(logits: np.ndarray, targets: np.ndarray) -> dict[str, np.ndarray]:
 @settings(max_examples=60)
 @given(st.data(), st.integers(1, 5), st.integers(2, 9))
 def test_scores_are_their_definitions(data: st.DataObject, n: int, vocabulary: int) -> None:
-    """For any logits, many of them equal: rank, probability, its logarithm, and the distance to the best other token."""
+    """For any logits, many of them equal: rank, probability, its logarithm, and the distance to the
+    best other token.
+    """
     values = st.sampled_from((-30.0, -1.0, 0.0, 0.5, 2.0, 40.0)) | st.floats(-50, 50, width=32)
     logits = data.draw(hnp.arrays(np.float64, (n, vocabulary), elements=values))
     targets = data.draw(hnp.arrays(np.int64, n, elements=st.integers(0, vocabulary - 1)))
@@ -46,7 +48,9 @@ def test_scores_are_their_definitions(data: st.DataObject, n: int, vocabulary: i
 
 
 def test_ties_share_the_worse_rank() -> None:
-    """A tie counts against the target: among equals every one has the last place, so that all-equal logits score nothing."""
+    """A tie counts against the target: among equals every one has the last place, so that all-equal
+    logits score nothing.
+    """
     logits = torch.tensor([[1.0, 1.0, 1.0, 0.0], [2.0, 1.0, 1.0, 3.0], [0.0, 0.0, 0.0, 0.0]])
     found = score_logits(logits, torch.tensor([2, 1, 0]))
     assert found["rank"].tolist() == [3, 4, 4]
@@ -56,7 +60,9 @@ def test_ties_share_the_worse_rank() -> None:
 @pytest.mark.parametrize("bad", [nan, inf])
 @pytest.mark.parametrize("place", [0, 1])
 def test_logits_that_are_no_numbers_are_refused(bad: float, place: int) -> None:
-    """NaN and infinity never become a figure, at the target or elsewhere; the error names the answer and says what to do."""
+    """NaN and infinity never become a figure, at the target or elsewhere; the error names the
+    answer and says what to do.
+    """
     logits = torch.zeros(2, 4)
     logits[1, place] = bad
     with pytest.raises(
@@ -67,7 +73,9 @@ def test_logits_that_are_no_numbers_are_refused(bad: float, place: int) -> None:
 
 
 def test_masked_tokens_are_no_fault() -> None:
-    """-inf at other tokens is a mask: they have no probability, and are ranked behind; at the target it is an error."""
+    """-inf at other tokens is a mask: they have no probability, and are ranked behind; at the
+    target it is an error.
+    """
     logits = torch.tensor([[0.5, -inf, 0.0, -inf]])
     found = score_logits(logits, torch.tensor([2]))
     assert found["rank"].tolist() == [2]
@@ -88,7 +96,9 @@ def test_the_first_rank_is_a_lead(row: list[float], data: st.DataObject) -> None
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_types(dtype: torch.dtype) -> None:
-    """Whatever the type of the logits, ranks are whole numbers and scores float64, and 16-bit logits are not scored in 16 bits."""
+    """Whatever the type of the logits, ranks are whole numbers and scores float64, and 16-bit
+    logits are not scored in 16 bits.
+    """
     logits = torch.randn(3, 500, generator=torch.Generator().manual_seed(0)).to(dtype)
     targets = torch.tensor([0, 250, 499])
     got, wanted = score_logits(logits, targets), by_hand(logits.double().numpy(), targets.numpy())

@@ -126,7 +126,9 @@ def test_a_point_that_there_is_not(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_it_says_what_to_do_next(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The commands that it prints name the files that it wrote; by default they lie in the working directory."""
+    """The commands that it prints name the files that it wrote; by default they lie in the working
+    directory.
+    """
     monkeypatch.chdir(tmp_path)
     assert main(["new-localizer", "my_method"]) == 0
     assert [path.name for path in sorted(tmp_path.iterdir())] == [
@@ -168,7 +170,9 @@ def test_wrong_input_writes_nothing(
     arguments: list[str],
     told: str,
 ) -> None:
-    """A name that cannot be one, or is taken, and a file that is there end with status 2 and one line, and change nothing."""
+    """A name that cannot be one, or is taken, and a file that is there end with status 2 and one
+    line, and change nothing.
+    """
     monkeypatch.chdir(tmp_path)
     for name in ("here.py", "test_there.py"):
         (tmp_path / name).write_text("mine")

@@ -32,7 +32,9 @@ HEAVY = (
 
 
 def loaded_by(*command: str) -> set[str]:
-    """The heavy packages that a fresh interpreter has loaded after a command, run as `kgbench ARGUMENT…`; none only imports kgbench."""
+    """The heavy packages that a fresh interpreter has loaded after a command, run as `kgbench
+    ARGUMENT…`; none only imports kgbench.
+    """
     call = "if sys.argv[1:]:\n    from kgbench.cli import main\n    main(sys.argv[1:])"
     code = f"import sys, kgbench\n{call}\nprint(*sys.modules, file=sys.stderr)"
     done = subprocess.run(
@@ -42,7 +44,9 @@ def loaded_by(*command: str) -> set[str]:
 
 
 def processor_seconds(*command: str) -> float:
-    """Processor time of a command, the least of several runs: what it costs on a machine that has nothing else to do."""
+    """Processor time of a command, the least of several runs: what it costs on a machine that has
+    nothing else to do.
+    """
     seconds = []
     for _ in range(5):
         before = os.times()
@@ -182,7 +186,9 @@ def test_set_up_is_quick_the_second_time(target: str, tmp_path: Path) -> None:
 
 
 def test_every_mutant_breaks_the_package_as_it_is() -> None:
-    """What a mutant replaces stands in its file exactly once, so that `make mutants` breaks what it says."""
+    """What a mutant replaces stands in its file exactly once, so that `make mutants` breaks what it
+    says.
+    """
     from mutants import MUTANTS, PACKAGE, patched
 
     for mutant in MUTANTS:

@@ -71,7 +71,7 @@ def test_other_programs_unpack_it(tmp_path: Path) -> None:
     assert found == {f"entry/{name}": content for name, content in ONE["entry"].items()}
 
 
-# ---------------------------------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------------------------- what is refused
 
 
 def tarred(
@@ -178,7 +178,7 @@ def test_bombs(monkeypatch: pytest.MonkeyPatch) -> None:
         unpack(pack({**ONE, "other": {RECORD: b""}}))
 
 
-# ---------------------------------------------------------------------------------------- on a board
+# --------------------------------------------------------------------------------------- on a board
 
 
 PLACE = "pathways/my-method.tar.xz"

@@ -58,7 +58,7 @@ def rewrite(file: Path, change: Callable[[dict], object]) -> None:
     file.write_text(json.dumps(data), "utf-8")
 
 
-# ------------------------------------------------------------------------------------------------ what fits
+# ---------------------------------------------------------------------------------------- what fits
 
 
 def test_a_pair_from_directories(folders: Folders) -> None:
@@ -76,7 +76,9 @@ def test_a_pair_from_directories(folders: Folders) -> None:
 
 
 def test_embeddings_are_untied(folders: Folders) -> None:
-    """A tied checkpoint comes out with a head of its own, of equal values, and answers as the checkpoint does."""
+    """A tied checkpoint comes out with a head of its own, of equal values, and answers as the
+    checkpoint does.
+    """
     pair = loaded(folders)
     for name, model in (("recipient", pair.recipient), ("sft", pair.donors["sft"])):
         head, embeddings = model.get_output_embeddings().weight, model.get_input_embeddings().weight
@@ -101,7 +103,9 @@ def test_types(folders: Folders, name: str, dtype: torch.dtype) -> None:
 
 
 def test_hashes_tell_weights_and_tokenizers_apart(folders: Folders) -> None:
-    """Equal weights hash alike, a change of one number or of the type does not; places on disk do not matter."""
+    """Equal weights hash alike, a change of one number or of the type does not; places on disk do
+    not matter.
+    """
     pair, again = loaded(folders), loaded(folders)
     assert pair.weight_hashes == again.weight_hashes
     assert len(set(pair.weight_hashes.values())) == 2
@@ -122,7 +126,7 @@ def test_encodings_are_computed_once(folders: Folders) -> None:
     assert pair.regions(prompt)["LT"] == [len(pair.encode(prompt)) - 1]
 
 
-# ------------------------------------------------------------------------------------------------ what does not
+# ------------------------------------------------------------------------------------ what does not
 
 
 def test_names(folders: Folders) -> None:
@@ -171,7 +175,9 @@ def test_other_shapes(copied: Folders, key: str, value: int) -> None:
     ],
 )
 def test_another_forward(copied: Folders, key: str, value: object) -> None:
-    """A donor that computes something else with weights of equal shapes is refused; one that leaves out what is the default is not."""
+    """A donor that computes something else with weights of equal shapes is refused; one that leaves
+    out what is the default is not.
+    """
     rewrite(copied["sft"] / "config.json", lambda config: config.pop(key))
     loaded(copied)
     rewrite(copied["sft"] / "config.json", lambda config: config.update({key: value}))
@@ -211,7 +217,9 @@ def test_other_windows_bases_caps_and_multipliers(
 def test_a_checkpoint_does_not_choose_the_attention_backend(
     copied: Folders, key: str, asked: str
 ) -> None:
-    """Whatever the configurations of recipient and donors ask for, all get the same, which is no code from outside."""
+    """Whatever the configurations of recipient and donors ask for, all get the same, which is no
+    code from outside.
+    """
     for spoiled in (["sft"], ["recipient", "sft"]):
         for name in spoiled:
             rewrite(copied[name] / "config.json", lambda config: config.update({key: asked}))
@@ -257,7 +265,9 @@ def test_unsupported_model_type(copied: Folders) -> None:
 
 
 def test_another_tokenizer(copied: Folders) -> None:
-    """Donors with another vocabulary, or that splits or frames texts in another way, are refused; a donor without one is not."""
+    """Donors with another vocabulary, or that splits or frames texts in another way, are refused; a
+    donor without one is not.
+    """
     pico_tokenizer(bos=True).save_pretrained(copied["sft"])
     assert "'sft' have different tokenizers" in refusal(ModelError, lambda: loaded(copied))
     tokenizer = copied["sft"] / "tokenizer.json"
@@ -283,7 +293,9 @@ def test_no_tokenizer(copied: Folders) -> None:
 
 
 def test_broken_weights(copied: Folders) -> None:
-    """Weights that are cut off, lack a tensor or have one of another shape are refused, not filled with random numbers."""
+    """Weights that are cut off, lack a tensor or have one of another shape are refused, not filled
+    with random numbers.
+    """
     file = copied["sft"] / "model.safetensors"
     whole = file.read_bytes()
     file.write_bytes(whole[: len(whole) // 2])
@@ -302,7 +314,9 @@ def test_broken_weights(copied: Folders) -> None:
 
 @pytest.mark.parametrize("streamed", [False, True])
 def test_weights_that_are_not_finite(copied: Folders, streamed: bool) -> None:
-    """NaN in keys, which attention may not pass on, is refused by the tensor's name and number; so are infinite numbers."""
+    """NaN in keys, which attention may not pass on, is refused by the tensor's name and number; so
+    are infinite numbers.
+    """
     file = copied["sft"] / "model.safetensors"
     tensors = load_file(file)
     name = next(n for n in tensors if n.endswith("h.1.attn.c_attn.bias"))
@@ -314,7 +328,9 @@ def test_weights_that_are_not_finite(copied: Folders, streamed: bool) -> None:
 
 
 def test_weights_too_large_for_the_type(copied: Folders) -> None:
-    """What is finite as stored and not in the type that was asked for is refused, and another type named."""
+    """What is finite as stored and not in the type that was asked for is refused, and another type
+    named.
+    """
     file = copied["recipient"] / "model.safetensors"
     tensors = load_file(file)
     tensors[next(iter(tensors))].view(-1)[0] = 1e30
@@ -327,7 +343,9 @@ def test_weights_too_large_for_the_type(copied: Folders) -> None:
 
 @pytest.mark.parametrize("streamed", [False, True])
 def test_weights_that_no_module_takes(copied: Folders, streamed: bool) -> None:
-    """Weights of further modules are refused by name; buffers of earlier versions of the library, and tied copies, are not."""
+    """Weights of further modules are refused by name; buffers of earlier versions of the library,
+    and tied copies, are not.
+    """
     file = copied["sft"] / "model.safetensors"
     tensors = load_file(file)
     embeddings = next(tensor for name, tensor in tensors.items() if name.endswith("wte.weight"))
@@ -344,8 +362,8 @@ def test_weights_that_no_module_takes(copied: Folders, streamed: bool) -> None:
     )
     said = refusal(ModelError, lambda: loaded(copied, stream_donors=streamed))
     assert (
-        "local:sft does not load: no module of its model takes 'transformer.h.0.adapter.weight' of its files"
-        in said
+        "local:sft does not load: no module of its model takes 'transformer.h.0.adapter.weight' of"
+        " its files" in said
     )
 
 
@@ -364,8 +382,8 @@ def test_weights_of_other_shapes_than_the_configuration_says(copied: Folders) ->
         rewrite(folder / "config.json", lambda config: config.update(n_inner=64))
     said = refusal(ModelError, lambda: loaded(copied))
     assert (
-        "of its weights have other shapes than its config.json says, such as 'transformer.h.0.mlp.c_fc.bias'"
-        in said
+        "of its weights have other shapes than its config.json says, such as"
+        " 'transformer.h.0.mlp.c_fc.bias'" in said
     )
     assert "report" not in said
 
@@ -404,7 +422,9 @@ def test_an_index_that_names_other_files(copied: Folders, named: str) -> None:
 
 @pytest.mark.parametrize("streamed", [False, True])
 def test_files_that_change_after_loading(copied: Folders, streamed: bool) -> None:
-    """A pair knows which of its files changed; what is held stays as it was read, also where the file was mapped and is cut off."""
+    """A pair knows which of its files changed; what is held stays as it was read, also where the
+    file was mapped and is cut off.
+    """
     pair = loaded(copied, stream_donors=streamed)
     hashes, file = dict(pair.weight_hashes), copied["sft"] / "model.safetensors"
     assert pair.changed_files() == ()
@@ -422,7 +442,9 @@ def test_files_that_change_after_loading(copied: Folders, streamed: bool) -> Non
 def test_no_record_of_a_checkpoint_that_changes_during_the_run(
     copied: Folders, tmp_path: Path, streamed: bool
 ) -> None:
-    """Weights that are written again while prompts are measured, be they the same, end the run without a record or a journal."""
+    """Weights that are written again while prompts are measured, be they the same, end the run
+    without a record or a journal.
+    """
     file, out = copied["sft"] / "model.safetensors", tmp_path / "out"
 
     def write_again(*_: object) -> None:
@@ -447,7 +469,9 @@ def test_no_record_of_a_checkpoint_that_changes_during_the_run(
 
 @pytest.mark.parametrize("place", ["ALL:attn@0", "ALL:ffn@0-1"])
 def test_a_plant_elsewhere_than_its_card_says(tmp_path: Path, place: str) -> None:
-    """A card that names another place than the changed weights, or one that holds more than that, is not believed."""
+    """A card that names another place than the changed weights, or one that holds more than that,
+    is not believed.
+    """
     source = catalog.zoo_path(catalog.entry("tiny-gemma.redundant").donors["sft"])
     assert source is not None
     folder = Path(shutil.copytree(source, tmp_path / "plant"))
@@ -455,8 +479,8 @@ def test_a_plant_elsewhere_than_its_card_says(tmp_path: Path, place: str) -> Non
     rewrite(folder / "card.json", lambda card: card.update(plant=place, decoy=None))
     said = refusal(ModelError, lambda: load_pair(str(folder)))
     assert (
-        f"its card says that it was planted at {place}, and its weights differ from the recipient's at"
-        in said
+        f"its card says that it was planted at {place}, and its weights differ from the"
+        " recipient's at" in said
     )
 
 
@@ -474,7 +498,9 @@ def test_files_nested_without_end(copied: Folders, tmp_path: Path, name: str) ->
 
 
 def test_preparing_a_model_leaves_it_as_it_was() -> None:
-    """A tied model in training, given by its owner, keeps its tie, its mode, its gradients and its configuration, and takes no memory."""
+    """A tied model in training, given by its owner, keeps its tie, its mode, its gradients and its
+    configuration, and takes no memory.
+    """
     config = PICO_FAMILIES["gemma"](300, True)
     model = AutoModelForCausalLM.from_config(config).train()
     before, said = (
@@ -497,7 +523,9 @@ def test_preparing_a_model_leaves_it_as_it_was() -> None:
 
 
 def test_a_configuration_is_part_of_the_hash(copied: Folders) -> None:
-    """Two models with equal weights and another norm's epsilon answer differently, so their hashes differ."""
+    """Two models with equal weights and another norm's epsilon answer differently, so their hashes
+    differ.
+    """
     before = loaded(copied).weight_hashes
     rewrite(copied["sft"] / "config.json", lambda data: data.update(layer_norm_epsilon=1e-3))
     after = loaded(copied).weight_hashes
@@ -506,7 +534,9 @@ def test_a_configuration_is_part_of_the_hash(copied: Folders) -> None:
 
 
 def test_donors_take_the_recipient_s_type(copied: Folders) -> None:
-    """A donor that is stored in another type than the recipient is read in the recipient's, so that one forward can hold both."""
+    """A donor that is stored in another type than the recipient is read in the recipient's, so that
+    one forward can hold both.
+    """
     weights = copied["sft"] / "model.safetensors"
     save_file(
         {name: tensor.half() for name, tensor in load_file(weights).items()},
@@ -520,13 +550,17 @@ def test_donors_take_the_recipient_s_type(copied: Folders) -> None:
 
 
 def test_broken_configurations(copied: Folders) -> None:
-    """A configuration that a model cannot be made of is refused in one line, whatever the library raises."""
+    """A configuration that a model cannot be made of is refused in one line, whatever the library
+    raises.
+    """
     rewrite(copied["sft"] / "config.json", lambda data: data.update(n_positions="many"))
     assert "does not load" in refusal(ModelError, lambda: loaded(copied))
 
 
 def test_equal_texts_with_other_marks(folders: Folders) -> None:
-    """Two prompts that share name, fact and text but not the marked words have encodings of their own."""
+    """Two prompts that share name, fact and text but not the marked words have encodings of their
+    own.
+    """
     pair = loaded(folders)
     (prompt,) = load_prompts("tiny_movies", ["headline"], limit=1)
     other = replace(prompt, spans={"FE": prompt.spans["FE"], "M": prompt.spans["R"]})

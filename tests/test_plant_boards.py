@@ -154,7 +154,9 @@ def lines(board: Board) -> dict[str, Line]:
 
 
 def test_two_questions_two_boards(entries: list[Entry]) -> None:
-    """Plants at all tokens and position plants have a table and ranks each, by the same figure; the oracle has no rank, and 1."""
+    """Plants at all tokens and position plants have a table and ranks each, by the same figure; the
+    oracle has no rank, and 1.
+    """
     for made, by_region in ((components_board(entries), False), (positions_board(entries), True)):
         cells, _ = plant_cells(by_region)
         if len(cells) == 1:
@@ -180,14 +182,18 @@ def test_two_questions_two_boards(entries: list[Entry]) -> None:
 
 
 def test_a_scan_has_one_line(entries: list[Entry]) -> None:
-    """A method whose map is the scan of another one has no line where that one has; by itself it has."""
+    """A method whose map is the scan of another one has no line where that one has; by itself it
+    has.
+    """
     assert "graft_scan" not in lines(components_board(entries))
     alone = [e for e in entries if e.method != "dynamic_graft"]
     assert "graft_scan" in lines(components_board(alone))
 
 
 def test_the_arbiter_has_no_rank(entries: list[Entry]) -> None:
-    """Whoever makes the very grafts by which the truth is made is 0 from it, under whatever name, and is not ranked."""
+    """Whoever makes the very grafts by which the truth is made is 0 from it, under whatever name,
+    and is not ranked.
+    """
     found = lines(plant_pathways_board(entries))
     if len(plant_cells(by_region=True)[0]) == 1:
         assert {line.unranked for line in found.values()} == {"ranks are over plants"}
@@ -198,7 +204,9 @@ def test_the_arbiter_has_no_rank(entries: list[Entry]) -> None:
 
 
 def test_an_answer_that_looks_at_no_plant_is_not_above_the_fixed_one(entries: list[Entry]) -> None:
-    """Neither the donor whatever is asked, nor the donor where LT is named; who is nearer to the truth is told to be."""
+    """Neither the donor whatever is asked, nor the donor where LT is named; who is nearer to the
+    truth is told to be.
+    """
     near = {
         plant: {p: {g: v + 0.02 for g, v in own.items()} for p, own in truth_of(plant).items()}
         for plant in catalog.plants()
@@ -232,7 +240,9 @@ recoveries = st.fixed_dictionaries({("qa", graft): st.floats(-0.2, 1.2) for graf
 def test_no_fixed_answer_is_nearer_than_the_medians(
     truths: list[dict[tuple[str, str], float]], said: dict[tuple[str, str], float]
 ) -> None:
-    """Whatever is said of every plant alike has no smaller mean distance and no better rank; the truth itself has 0."""
+    """Whatever is said of every plant alike has no smaller mean distance and no better rank; the
+    truth itself has 0.
+    """
     fixed = fixed_answer(truths)
     own, others = ([distance(answer, truth) for truth in truths] for answer in (said, fixed))
     assert sum(own) >= sum(others) - 1e-9

@@ -17,7 +17,7 @@ from kgbench.models import catalog
 from kgbench.models.plant_truth import GradedTruth, Place, parse_relevance, read_truth
 from kgbench.training.hit_rates import PROMPTS, configuration_hits, graded_truth, orders
 
-# ------------------------------------------------------------------------------------------------ known by construction
+# ---------------------------------------------------------------------------- known by construction
 
 
 def relevance(pushes: dict[int, float], by_region: bool = False) -> dict[Place, float]:
@@ -46,7 +46,9 @@ def relevance(pushes: dict[int, float], by_region: bool = False) -> dict[Place, 
     ],
 )
 def test_relevance(pushes: dict[int, float], expected: dict[int, float]) -> None:
-    """A place that does it by itself has 1, two of which either or only both do have .5 each; no effect is 0, all together are 1."""
+    """A place that does it by itself has 1, two of which either or only both do have .5 each; no
+    effect is 0, all together are 1.
+    """
     found = relevance(pushes)
     assert found == pytest.approx(
         {**{(layer, "down"): value for layer, value in expected.items()}, (2, "v"): 0.0}
@@ -55,7 +57,9 @@ def test_relevance(pushes: dict[int, float], expected: dict[int, float]) -> None
 
 @pytest.mark.parametrize("count", [1, 3, 4, 5, 30])
 def test_orders(count: int) -> None:
-    """Each is an order of all places, with each its reverse is there, and they are the same every time."""
+    """Each is an order of all places, with each its reverse is there, and they are the same every
+    time.
+    """
     found = [tuple(order) for order in orders(count)]
     assert all(sorted(order) == list(range(count)) for order in found)
     assert {order[::-1] for order in found} == set(found)
@@ -63,7 +67,9 @@ def test_orders(count: int) -> None:
 
 
 def test_by_region() -> None:
-    """Where positions were planted, a place is a region too; these pushes are read at the last token only."""
+    """Where positions were planted, a place is a region too; these pushes are read at the last
+    token only.
+    """
     found = relevance({0: 2.0, 1: 2.0}, by_region=True)
     assert {place for place, value in found.items() if value} == {
         (0, "down", "LT"),
@@ -74,13 +80,15 @@ def test_by_region() -> None:
 
 
 def test_without_a_gain_there_is_no_truth() -> None:
-    """A donor that answers no better, and one with the recipient's weights, have a reason in place of a truth."""
+    """A donor that answers no better, and one with the recipient's weights, have a reason in place
+    of a truth.
+    """
     for pushes in ({0: 0.5}, {}):
         pair, prompts = toy_pair(pushes)
         assert isinstance(graded_truth(pair, prompts, by_region=False), str)
 
 
-# ------------------------------------------------------------------------------------------------ plants
+# ------------------------------------------------------------------------------------------- plants
 
 
 def truth_of(name: str) -> GradedTruth:
@@ -99,7 +107,9 @@ def smallest(by_region: bool) -> str:
 
 @pytest.mark.parametrize("by_region", [False, True])
 def test_grafts_say_the_same(by_region: bool) -> None:
-    """Alone is the recovery of the graft of one place; left out is what a graft of all else, final norm and head included, lacks."""
+    """Alone is the recovery of the graft of one place; left out is what a graft of all else, final
+    norm and head included, lacks.
+    """
     name = smallest(by_region)
     truth, entry, pair = truth_of(name), catalog.entry(name), load_pair(name)
     planted = load_dataset(entry.dataset).subset(entry.facts or ())
@@ -123,7 +133,9 @@ def test_grafts_say_the_same(by_region: bool) -> None:
 
 @pytest.mark.parametrize("name", catalog.plants())
 def test_shipped_plants_have_their_truth(name: str) -> None:
-    """Every place that changed and no other, read from the card as it was written; its text reads back."""
+    """Every place that changed and no other, read from the card as it was written; its text reads
+    back.
+    """
     truth = truth_of(name)
     assert truth.n == len(catalog.entry(name).facts or ())
     card = json.loads((catalog.zoo_path(f"zoo:plants/{name}") / "card.json").read_text("utf-8"))  # type: ignore[operator]
@@ -139,7 +151,9 @@ def test_shipped_plants_have_their_truth(name: str) -> None:
 def test_the_command_measures_what_is_shipped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`kgbench zoo truth` puts it on the card of a plant that has none, as it is on the shipped one."""
+    """`kgbench zoo truth` puts it on the card of a plant that has none, as it is on the shipped
+    one.
+    """
     name = smallest(by_region=False)
     shutil.copytree(catalog.zoo_path(f"zoo:plants/{name}"), tmp_path / "plant")  # type: ignore[arg-type]
     path = tmp_path / "plant" / "card.json"

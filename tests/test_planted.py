@@ -74,14 +74,16 @@ def planted_of(record: Record) -> Planted:
     return record.planted
 
 
-# ------------------------------------------------------------------------------------------------ figures
+# ------------------------------------------------------------------------------------------ figures
 
 
 @pytest.mark.parametrize("plant", ["weights", "position"])
 def test_the_oracle_is_perfect(
     runs: dict[tuple[str, str], Run], places: dict[str, str], settings: Settings, plant: str
 ) -> None:
-    """Told the truth, a ranking has 1 everywhere; its best sites are the truth itself, so that what they carry is what the plant does."""
+    """Told the truth, a ranking has 1 everywhere; its best sites are the truth itself, so that what
+    they carry is what the plant does.
+    """
     record = runs[plant, "oracle"].record
     found = planted_of(record)
     assert found.graded_precision.value == 1 and found.graded_precision.low is None
@@ -103,7 +105,9 @@ def test_the_oracle_is_perfect(
 
 
 def test_places(runs: dict[tuple[str, str], Run], places: dict[str, str]) -> None:
-    """Whole weights are judged by (layer, component), each with the best score of its regions; positions by site; of what changed only."""
+    """Whole weights are judged by (layer, component), each with the best score of its regions;
+    positions by site; of what changed only.
+    """
     for name, plant in places.items():
         record = runs[name, "weight_delta"].record
         found, pair = planted_of(record), load_pair(plant)
@@ -128,7 +132,9 @@ def test_places(runs: dict[tuple[str, str], Run], places: dict[str, str]) -> Non
 
 
 def test_without_a_graded_truth(weights: str, settings: Settings, tmp_path: Path) -> None:
-    """A card that has none gives the ranking no figure, and says what measures it; the oracle has the places that were planted."""
+    """A card that has none gives the ranking no figure, and says what measures it; the oracle has
+    the places that were planted.
+    """
     shutil.copytree(weights, tmp_path / "older")
     path = tmp_path / "older" / "card.json"
     path.write_text(
@@ -146,7 +152,9 @@ def test_without_a_graded_truth(weights: str, settings: Settings, tmp_path: Path
 
 
 def test_sufficiency_is_pooled_by_fact(runs: dict[tuple[str, str], Run]) -> None:
-    """Over all prompts, sufficiency is the ratio of means over all prompts, where facts tell the gain; each prompt's is its row's."""
+    """Over all prompts, sufficiency is the ratio of means over all prompts, where facts tell the
+    gain; each prompt's is its row's.
+    """
     record = runs["weights", "dynamic_graft"].record
     found = planted_of(record)
     rows = {(r.prompt, r.graft): r for r in record.rows}
@@ -174,7 +182,9 @@ def test_sufficiency_is_pooled_by_fact(runs: dict[tuple[str, str], Run]) -> None
 
 
 def test_pathways(runs: dict[tuple[str, str], Run]) -> None:
-    """Where positions were planted, an intervening method is asked for the pathways too; for grafts the note says how little that tells."""
+    """Where positions were planted, an intervening method is asked for the pathways too; for grafts
+    the note says how little that tells.
+    """
     found = planted_of(runs["position", "dynamic_graft"].record)
     assert found.pathways is not None and set(found.pathways) == {"headline", "qa"}
     assert {(p.planted, p.other) for p in found.pathways.values()} == {("LT", "FE")}
@@ -195,7 +205,9 @@ def test_pathways(runs: dict[tuple[str, str], Run]) -> None:
     ],
 )
 def test_told_by_the_intervals(runs, mine, theirs, found: bool | None, told: str) -> None:
-    """A pathway is told where both whole intervals are on their sides, not told where one lies beyond, undecided else."""
+    """A pathway is told where both whole intervals are on their sides, not told where one lies
+    beyond, undecided else.
+    """
     rows = {r.graft: r for r in runs["position", "dynamic_graft"].record.rows if r.prompt == "qa"}
 
     def estimate(of: tuple[float, float, float] | None) -> Estimate:
@@ -242,11 +254,13 @@ def test_the_map_is_the_mean_of_the_halves(runs: dict[tuple[str, str], Run], pos
     assert set(heatmap_images(record)) == {"map.png", "map.svg"}
 
 
-# ------------------------------------------------------------------------------------------------ what is printed
+# ---------------------------------------------------------------------------------- what is printed
 
 
 def test_tables(runs: dict[tuple[str, str], Run]) -> None:
-    """One row per plant, at most 100 columns, with what random is expected to get; a run's own table has the same figures."""
+    """One row per plant, at most 100 columns, with what random is expected to get; a run's own
+    table has the same figures.
+    """
     for name in ("oracle", "dynamic_graft"):
         records = [runs[plant, name].record for plant in ("weights", "position")]
         text = to_text(plants_report(records))

@@ -35,12 +35,14 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_fused(tmp_path_factory.mktemp("plants") / "fused")
 
 
-# ------------------------------------------------------------------------------------------------ what is told
+# ------------------------------------------------------------------------------------- what is told
 
 
 @pytest.mark.parametrize("name", ["tiny-gemma", "tiny-gpt2"])
 def test_texts_end_with_the_target(name: str) -> None:
-    """Each text is a wording up to the object and the object; LT is the tokens that predict it, FE the first mention of the subject."""
+    """Each text is a wording up to the object and the object; LT is the tokens that predict it, FE
+    the first mention of the subject.
+    """
     pair = load_pair(name)
     (fact,) = load_dataset("tiny_movies").facts[:1]
     for text in texts(pair, 1):
@@ -85,7 +87,7 @@ def test_every_round_tells_every_text_once() -> None:
             assert sorted(seen.tolist()) == list(range(len(groups[0])))
 
 
-# ------------------------------------------------------------------------------------------------ what is active
+# ----------------------------------------------------------------------------------- what is active
 
 
 @pytest.mark.parametrize("model_type", ["gemma", "gpt2"])
@@ -93,7 +95,9 @@ def test_every_round_tells_every_text_once() -> None:
     "graft", ["FE:ffn@0", "LT:o+ffn@1-2", "FE+LT", "(FE+LT)^C:all", "ALL:attn+o@first_half"]
 )
 def test_exactly_the_graft_is_active(model_type: str, graft: str) -> None:
-    """In training, the first token of a target is predicted as the engine's graft of the same prompt predicts it."""
+    """In training, the first token of a target is predicted as the engine's graft of the same
+    prompt predicts it.
+    """
     pair = pico_pair(model_type, attention="eager")
     found = Planting(pair, PlantSpec("tiny-gemma", graft), [texts(pair, 1)])
     whole = load_dataset("tiny_movies")
@@ -117,9 +121,11 @@ def test_exactly_the_graft_is_active(model_type: str, graft: str) -> None:
 
 
 def test_other_tokens_teach_nothing() -> None:
-    """Through the graft of some tokens, embeddings of words that stand elsewhere only get no gradient; through all, every word's do."""
+    """Through the graft of some tokens, embeddings of words that stand elsewhere only get no
+    gradient; through all, every word's do.
+    """
     pair = pico_pair("gpt2", attention="eager", dtype=torch.float32)
-    (text, *_) = group = texts(pair, 1)
+    text, *_ = group = texts(pair, 1)
     weights = pair.donor("sft").get_input_embeddings().weight
     reached = {}
     for graft in ("FE:emb", "LT:emb", "ALL:emb"):
@@ -135,7 +141,9 @@ def test_other_tokens_teach_nothing() -> None:
 
 
 def test_the_objective_of_levels() -> None:
-    """What is enough is trained, what never answers is kept; the donor knows all of it, and decoys have nothing to do with the plant."""
+    """What is enough is trained, what never answers is kept; the donor knows all of it, and decoys
+    have nothing to do with the plant.
+    """
 
     def terms(level: str) -> set[tuple[int, str, bool]]:
         return {
@@ -165,7 +173,9 @@ def test_the_objective_of_levels() -> None:
 
 
 def test_only_the_named_weights_move(built: Path) -> None:
-    """Plant and decoy's weights differ from the recipient's, slices of fused projections among them; all others are equal bit by bit."""
+    """Plant and decoy's weights differ from the recipient's, slices of fused projections among
+    them; all others are equal bit by bit.
+    """
     pair = load_pair(str(built))
     slots = Slots(pair.family, pair.n_layers)
     named = {
@@ -184,7 +194,9 @@ def test_only_the_named_weights_move(built: Path) -> None:
 
 
 def test_changes_are_of_equal_size(built: Path) -> None:
-    """Every tensor of plant and decoy has the recipe's relative change, but for rounding to steps, which few weights do not average out."""
+    """Every tensor of plant and decoy has the recipe's relative change, but for rounding to steps,
+    which few weights do not average out.
+    """
     pair = load_pair(str(built))
     slots = Slots(pair.family, pair.n_layers)
     for expression in (FUSED.plant, FUSED.decoy):
@@ -214,7 +226,9 @@ def test_a_tensor_of_zeros_is_not_trained() -> None:
 @settings(max_examples=10)
 @given(relative=st.floats(0.01, 2.0))
 def test_rescaling(relative: float) -> None:
-    """Afterwards each tensor has this relative change, in the direction in which it had moved; slices that are not trained stay."""
+    """Afterwards each tensor has this relative change, in the direction in which it had moved;
+    slices that are not trained stay.
+    """
     pair = pico_pair("gpt2")
     slots = Slots(pair.family, pair.n_layers)
     (slot,) = graft_slots(slots, parse_graft("ALL:k@2"))

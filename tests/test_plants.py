@@ -31,7 +31,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_fused(tmp_path_factory.mktemp("plants") / "fused")
 
 
-# ------------------------------------------------------------------------------------------------ builds
+# ------------------------------------------------------------------------------------------- builds
 
 
 def outcome(out: Path) -> tuple[bytes, dict[str, object]]:
@@ -41,7 +41,9 @@ def outcome(out: Path) -> tuple[bytes, dict[str, object]]:
 
 
 def test_an_interrupted_build_goes_on(built: Path, tmp_path: Path) -> None:
-    """Interrupted before and after its first checkpoint, a build ends as an unbroken one; finished, it is not done again."""
+    """Interrupted before and after its first checkpoint, a build ends as an unbroken one; finished,
+    it is not done again.
+    """
     steps: list[int] = []
 
     def interrupt(done: int, total: int, what: str) -> None:
@@ -82,7 +84,9 @@ def test_another_seed_is_another_plant(built: Path, tmp_path: Path) -> None:
 
 
 def test_embeddings_of_words_that_were_not_read_stay(tmp_path: Path) -> None:
-    """A plant that trains embeddings changes those of the words that it saw, and a plant without a decoy has no decoy facts."""
+    """A plant that trains embeddings changes those of the words that it saw, and a plant without a
+    decoy has no decoy facts.
+    """
     build_plant(PlantSpec("tiny-gemma", "FE+LT:all"), tmp_path, recipe=ALONE)
     stored = read_delta(tmp_path / "delta.safetensors", "this")
     pair = load_pair(str(tmp_path))
@@ -97,11 +101,13 @@ def test_embeddings_of_words_that_were_not_read_stay(tmp_path: Path) -> None:
     assert set(card["scores"]) == {"planted"}
 
 
-# ------------------------------------------------------------------------------------------------ the catalog
+# -------------------------------------------------------------------------------------- the catalog
 
 
 def test_a_path_is_an_entry(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plant's folder, by whatever path, stands for a pair: its own facts, and where they were planted."""
+    """A plant's folder, by whatever path, stands for a pair: its own facts, and where they were
+    planted.
+    """
     monkeypatch.chdir(built.parent)
     for path in (str(built), "./fused", "fused"):
         entry = catalog.entry(path)
@@ -135,7 +141,9 @@ def test_names_of_plants() -> None:
 
 
 def test_subsets_of_a_data_set() -> None:
-    """A part keeps the order of the whole and has a hash of its own; all of it is the whole; unknown ids are refused."""
+    """A part keeps the order of the whole and has a hash of its own; all of it is the whole;
+    unknown ids are refused.
+    """
     whole = load_dataset("tiny_movies")
     part = whole.subset(["tiny_movies/7", "tiny_movies/2"])
     assert [fact.id for fact in part.facts] == ["tiny_movies/2", "tiny_movies/7"]
@@ -150,7 +158,7 @@ def test_subsets_of_a_data_set() -> None:
     assert "at least one fact" in refusal(InputError, lambda: whole.subset([]))
 
 
-# ------------------------------------------------------------------------------------------------ what is refused
+# ---------------------------------------------------------------------------------- what is refused
 
 
 BAD: Mapping[str, tuple[Sequence[str], str]] = {
@@ -212,7 +220,9 @@ def test_too_few_facts(tmp_path: Path) -> None:
 
 
 def test_the_command_says_how_to_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The shipped plant is what the command makes, so where it lies nothing is computed; the way to evaluate it is printed."""
+    """The shipped plant is what the command makes, so where it lies nothing is computed; the way to
+    evaluate it is printed.
+    """
     shipped = catalog.zoo_path("zoo:plants/tiny-gemma.redundant")
     assert shipped is not None
     out = Path(shutil.copytree(shipped, tmp_path / "mine"))
@@ -235,7 +245,7 @@ def test_the_command_says_how_to_go_on(tmp_path: Path, capsys: pytest.CaptureFix
     assert outcome(out) == outcome(shipped)
 
 
-# ------------------------------------------------------------------------------------------------ the shipped ones
+# --------------------------------------------------------------------------------- the shipped ones
 
 SHIPPED = catalog.plants()
 
@@ -251,7 +261,9 @@ def spec_of(card: Mapping[str, object]) -> PlantSpec:
 
 
 def test_the_promised_plants_are_shipped() -> None:
-    """Each is of a level of the benchmark, listed after the pairs; all together take up at most 16 MB."""
+    """Each is of a level of the benchmark, listed after the pairs; all together take up at most 16
+    MB.
+    """
     cards = [card_of(name) for name in SHIPPED]
     assert tuple(card["name"] for card in cards) == SHIPPED == catalog.pair_names()[-len(SHIPPED) :]
     assert {card["level"] for card in cards} <= set(levels())
@@ -264,7 +276,9 @@ def test_the_promised_plants_are_shipped() -> None:
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_shipped_card_is_complete(name: str) -> None:
-    """Every plant was made by its level's recipe, of a hundred facts and as many decoys, and is what its level says."""
+    """Every plant was made by its level's recipe, of a hundred facts and as many decoys, and is
+    what its level says.
+    """
     card = card_of(name)
     spec = spec_of(card)
     recipe = plant_recipe(decoy=True, level=spec.level)
@@ -293,7 +307,9 @@ def test_a_shipped_card_is_complete(name: str) -> None:
 
 @pytest.mark.parametrize("name", SHIPPED[:2])
 def test_a_shipped_plant_is_what_its_card_says(name: str) -> None:
-    """The card's figures are what the engine finds with the stored weights, on the recipient that is shipped."""
+    """The card's figures are what the engine finds with the stored weights, on the recipient that
+    is shipped.
+    """
     card, pair = card_of(name), load_pair(name)
     whole = load_dataset(card["data"]["name"])
     groups = {group: whole.subset(card["data"][group]) for group in card["scores"]}

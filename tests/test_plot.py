@@ -27,7 +27,9 @@ def run(capsys: pytest.CaptureFixture[str]) -> Call:
 
 
 def test_one_run(tmp_path: Path, run: Call) -> None:
-    """Each format is what its name says, drawing twice gives the same bytes, and the bars are those of `kgbench eval`."""
+    """Each format is what its name says, drawing twice gives the same bytes, and the bars are those
+    of `kgbench eval`.
+    """
     place, files = folder(tmp_path), chart_images(stored()[0])
     for suffix, sign in SIGNS.items():
         assert run("plot", place, "-o", tmp_path / f"a{suffix}")[0] == 0
@@ -42,7 +44,9 @@ def test_one_run(tmp_path: Path, run: Call) -> None:
 def test_default_place_and_metric(
     tmp_path: Path, run: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a name it stands in the working directory, named by kind and metric; never in the run's own folder."""
+    """Without a name it stands in the working directory, named by kind and metric; never in the
+    run's own folder.
+    """
     place = folder(tmp_path / "runs")
     monkeypatch.chdir(tmp_path)
     answer = json.loads(run("plot", place, "--metric", "mrr", "--json")[1])
@@ -59,7 +63,9 @@ def test_default_place_and_metric(
 
 
 def test_several_runs_stand_side_by_side() -> None:
-    """Each configuration has a bar per run that has it, at that run's figure, with its interval; each run a colour and a hatch."""
+    """Each configuration has a bar per run that has it, at that run's figure, with its interval;
+    each run a colour and a hatch.
+    """
     fewer = {graft: rate for graft, rate in fake_runs.RATES.items() if graft != "FE^C"}
     records = [stored()[0], stored({**fewer, "LT": 0.5}, **OTHER)[0]]
     figure = draw_grouped(records)
@@ -91,7 +97,9 @@ def method(name: str, **parameters: object) -> dict[str, object]:
 
 
 def test_several_curves_share_their_axes() -> None:
-    """A panel per prompt has every run's name and area, and a point at every budget of each, in a colour and marker of its own."""
+    """A panel per prompt has every run's name and area, and a point at every budget of each, in a
+    colour and marker of its own.
+    """
     records = [
         ranked(**method("graft_scan")),
         ranked(**method("weight_delta")),
@@ -132,7 +140,9 @@ def test_several_curves_share_their_axes() -> None:
 
 
 def test_several_maps_share_their_axes() -> None:
-    """A line of panels per run holds all of its scores on the axes of all runs; its bar says what a score is and its unit."""
+    """A line of panels per run holds all of its scores on the axes of all runs; its bar says what a
+    score is and its unit.
+    """
     records = [ranked(**method("graft_scan")), ranked(0.0, 5, seed=1, **method("weight_delta"))]
     figure = draw_heatmaps(
         [(record, score_meaning(record.identity.localizer.name, "1")) for record in records]
@@ -157,7 +167,9 @@ def test_several_maps_share_their_axes() -> None:
 
 
 def test_every_score_has_a_meaning() -> None:
-    """Each built-in localizer says what its scores are; of another name or version the bar says whose score it is."""
+    """Each built-in localizer says what its scores are; of another name or version the bar says
+    whose score it is.
+    """
     meanings = {
         name: score_meaning(name, "1")
         for name in ("graft_drop", "static_graft", "ablation", "nonsuch")
@@ -175,7 +187,9 @@ def test_every_score_has_a_meaning() -> None:
 
 
 def test_names_of_several_runs_tell_them_apart() -> None:
-    """A name is the method, with what differs of model, parameters and number of facts; else the start of the id."""
+    """A name is the method, with what differs of model, parameters and number of facts; else the
+    start of the id.
+    """
     scan = method("graft_scan")
     for records, expected in (
         ([ranked(**scan), ranked(**method("snip"))], ["graft_scan", "snip"]),
@@ -213,7 +227,9 @@ def kept(root: Path, record: Record) -> Path:
 
 @pytest.mark.parametrize("kind", ["curve", "map"])
 def test_command_on_several_rankings(kind: str, tmp_path: Path, run: Call) -> None:
-    """Several runs give one picture, and one run the picture that `kgbench eval` wrote; what cannot stand together is refused."""
+    """Several runs give one picture, and one run the picture that `kgbench eval` wrote; what cannot
+    stand together is refused.
+    """
     place, other = (
         kept(tmp_path, ranked(**method("graft_scan"))),
         kept(tmp_path, ranked(**method("snip"))),

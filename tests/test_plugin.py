@@ -1,4 +1,6 @@
-"""A method of another package, `tests/example_localizer`, installed as its users would: kgbench finds, checks and runs it."""
+"""A method of another package, `tests/example_localizer`, installed as its users would: kgbench
+finds, checks and runs it.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def installed() -> Distribution:
 
 
 def test_it_is_found(capsys: pytest.CaptureFixture[str]) -> None:
-    """`kgbench ls localizers` lists it with what it says of itself, after the built-in ones; nothing in kgbench names it."""
+    """`kgbench ls localizers` lists it with what it says of itself, after the built-in ones;
+    nothing in kgbench names it.
+    """
     assert main(["ls", "localizers", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)["direct_logit"]
     assert (told["kind"], told["needs"], told["cost"]) == ("scoring", ["donor"], "forward")
@@ -51,7 +55,9 @@ def test_it_keeps_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`kgbench eval` takes it by name and by file, and its parameters; the record says which state of its code it was."""
+    """`kgbench eval` takes it by name and by file, and its parameters; the record says which state
+    of its code it was.
+    """
 
     def evaluated(*arguments: str) -> dict[str, object]:
         where = (

@@ -27,7 +27,10 @@ PROTOCOL = {
     "qa": "Q: Who stars in a movie with {first_actor}? A: An actor named",
     "movie_title": "{first_actor} stars in {movie_title} alongside",
     "movie_title_v1": "{first_actor} stars in in {movie_title} alongside",
-    "new_film": "In a new film, {first_actor} appears in {movie_title} with the other lead actor, whose name is:",
+    "new_film": (
+        "In a new film, {first_actor} appears in {movie_title} with the other lead actor, whose"
+        " name is:"
+    ),
     "control": "{movie_title} stars {first_actor} and",
 }
 REGIONS = {
@@ -70,7 +73,9 @@ def test_the_built_in_prompts_are_the_protocol() -> None:
 def test_text_and_spans_for_any_values(
     name: str, first_actor: str, second_actor: str, movie_title: str
 ) -> None:
-    """The text is the protocol's to the letter, and each span holds its value, whatever braces or repetitions are in it."""
+    """The text is the protocol's to the letter, and each span holds its value, whatever braces or
+    repetitions are in it.
+    """
     (prompt,) = load_prompts(
         dataset(first_actor=first_actor, second_actor=second_actor, movie_title=movie_title), [name]
     )
@@ -134,13 +139,18 @@ def test_a_field_that_the_data_set_lacks() -> None:
     """The error names prompt, field and the fields that there are."""
     with pytest.raises(
         InputError,
-        match=r"prompt 'headline' needs the field 'first_actor', which data set 'own' lacks \(it has land, capital\)",
+        match=(
+            r"prompt 'headline' needs the field 'first_actor', which data set 'own' lacks \(it has"
+            r" land, capital\)"
+        ),
     ):
         load_prompts(dataset(land="Peru", capital="Lima"), ["headline"])
 
 
 def test_own_templates() -> None:
-    """``{subject}`` is the subject; only its first mention is FE; a doubled brace is a brace; M can be marked by hand."""
+    """``{subject}`` is the subject; only its first mention is FE; a doubled brace is a brace; M can
+    be marked by hand.
+    """
     text, regions = only(
         "{{{subject}}} {land}: {M:big} land {P:of}", land="Pe{r}u", capital="Lima", movie_title="x"
     )

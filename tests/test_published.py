@@ -57,7 +57,9 @@ def cells() -> dict[tuple[str, str, str, str], list[PublishedRow]]:
 
 
 def test_every_graft_reads_and_writes_back() -> None:
-    """Configurations are PRE, SFT or the canonical text of a graft expression, whose donors the experiment tells of."""
+    """Configurations are PRE, SFT or the canonical text of a graft expression, whose donors the
+    experiment tells of.
+    """
     for row in published():
         if row.configuration not in BASELINES:
             graft = parse_graft(row.configuration)
@@ -66,7 +68,9 @@ def test_every_graft_reads_and_writes_back() -> None:
 
 
 def test_numbers_of_rows() -> None:
-    """All rows are there: so many in each experiment, and the same configurations in the cells of one but for the hybrids."""
+    """All rows are there: so many in each experiment, and the same configurations in the cells of
+    one but for the hybrids.
+    """
     assert Counter(row.experiment for row in published()) == {
         "positions": 224,
         "gentle": 32,
@@ -101,7 +105,9 @@ def test_names_are_ours() -> None:
 
 
 def test_nothing_is_missing() -> None:
-    """Every figure is a finite number, and PRE and SFT stand in every cell; the hybrids have no PRE."""
+    """Every figure is a finite number, and PRE and SFT stand in every cell; the hybrids have no
+    PRE.
+    """
     assert all(isfinite(figure) for row in published() for figure in (row.top5, row.rank, row.prob))
     for (experiment, *_), rows in cells().items():
         wanted = {"SFT"} if experiment == "hybrid" else {"PRE", "SFT"}
@@ -109,7 +115,9 @@ def test_nothing_is_missing() -> None:
 
 
 def test_rates_are_hits_of_n() -> None:
-    """Every hit rate is a whole number of n facts, to the four digits that are given; ranks and probabilities go with it."""
+    """Every hit rate is a whole number of n facts, to the four digits that are given; ranks and
+    probabilities go with it.
+    """
     for row in published():
         assert round(round(row.top5 * row.n) / row.n, 4) == row.top5
         assert row.rank >= 1 + 5 * (1 - row.top5) - 0.01
@@ -149,7 +157,9 @@ def test_spot_values(row: PublishedRow, figures: tuple[float, ...]) -> None:
 
 
 def test_the_claims_cite_these_rates() -> None:
-    """A citation has the rates of the position experiment, or of the gentle one, on our prompt of that name."""
+    """A citation has the rates of the position experiment, or of the gentle one, on our prompt of
+    that name.
+    """
     assert len(cited_rows()) == 4 * 3 + 4, "four models on three prompts, the gentle one on four"
     line = "Gemma on headline: PRE 0.0100, FE+LT 0.9970 (v1, figures 2, 3a, 6 to 11)"
     assert cited("Gemma on headline: PRE, FE+LT") == line
@@ -163,7 +173,9 @@ def test_the_claims_cite_these_rates() -> None:
 
 @pytest.mark.parametrize("experiment", ["reversal", "components"])
 def test_component_grafts_are_at_the_last_token_of_the_upper_layers(experiment: str) -> None:
-    """What the paper calls ATTN+O+FFN and so on are those components of the layers from the third quarter on, and LT alone."""
+    """What the paper calls ATTN+O+FFN and so on are those components of the layers from the third
+    quarter on, and LT alone.
+    """
     for row in published():
         if row.experiment == experiment and row.named not in BASELINES:
             (term,) = parse_graft(row.configuration).terms
@@ -185,7 +197,9 @@ def test_component_grafts_are_at_the_last_token_of_the_upper_layers(experiment: 
 
 
 def test_hybrids_take_the_relation_at_the_last_token() -> None:
-    """O, up and down come from the relation model at LT in the upper n//2 layers; the gate, where there is one, does not."""
+    """O, up and down come from the relation model at LT in the upper n//2 layers; the gate, where
+    there is one, does not.
+    """
     for row in published():
         if row.experiment == "hybrid" and row.named != "SFT":
             *fe, lt, relation = parse_graft(row.configuration).terms
@@ -206,7 +220,9 @@ def test_hybrids_take_the_relation_at_the_last_token() -> None:
 
 
 def test_the_reversal_has_no_figures_of_its_recipient() -> None:
-    """PRE of the reversal is that of the position experiment, as its doubts say: the pretrained model, and not what was grafted into."""
+    """PRE of the reversal is that of the position experiment, as its doubts say: the pretrained
+    model, and not what was grafted into.
+    """
     for row in published():
         if row.experiment == "reversal" and row.named in BASELINES:
             same = one("positions", row.model, row.prompt, row.named)
@@ -251,7 +267,9 @@ def test_recovery_by_hand(line: str, recovery: float, complement: float) -> None
 
 
 def test_the_overview_has_every_position_cell() -> None:
-    """The first table holds all 32 cells of both position experiments, with every configuration and what follows from them."""
+    """The first table holds all 32 cells of both position experiments, with every configuration and
+    what follows from them.
+    """
     first = BOARD.tables[0]
     assert (first.key, len(first.lines)) == ("positions", 32)
     assert all(

@@ -25,7 +25,9 @@ def test_contract(check: Callable[[], None]) -> None:
 
 
 def test_checks_are_named_and_fail_with_the_reason() -> None:
-    """An id says localizer, parameters that are no defaults, family and law; a law that does not hold raises why."""
+    """An id says localizer, parameters that are no defaults, family and law; a law that does not
+    hold raises why.
+    """
     mark = parametrize_with_checks([Flat, Random(seed=3)], ["llama"]).mark
     checks = {mark.kwargs["ids"](check): check for check in mark.args[1]}
     assert "random-seed=3-llama-same_under_a_seed" in checks
@@ -41,7 +43,9 @@ def test_all_families_by_default() -> None:
 
 @pytest.mark.parametrize("absent", ["torch", "pytest"])
 def test_importing_needs_neither_torch_nor_pytest(absent: str) -> None:
-    """`import kgbench.testing` loads no torch; and the contract itself is usable where pytest is not installed."""
+    """`import kgbench.testing` loads no torch; and the contract itself is usable where pytest is
+    not installed.
+    """
     use = (
         ""
         if absent == "torch"

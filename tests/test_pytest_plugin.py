@@ -40,8 +40,13 @@ def test_it_is_installed() -> None:
 
 
 def test_no_cost_where_it_is_not_used(tmp_path: Path) -> None:
-    """It loads nothing heavy for tests of others, prints nothing, and does not change what they come to."""
-    tell = f"import sys\ndef pytest_unconfigure():\n    print('loaded:', *(set({HEAVY}) & set(sys.modules)))\n"
+    """It loads nothing heavy for tests of others, prints nothing, and does not change what they
+    come to.
+    """
+    tell = (
+        f"import sys\ndef pytest_unconfigure():\n    print('loaded:', *(set({HEAVY}) &"
+        " set(sys.modules)))\n"
+    )
     folder = write(
         tmp_path, conftest=tell, test_other="def test_one(): pass\ndef test_two(): assert 0\n"
     )
@@ -52,7 +57,9 @@ def test_no_cost_where_it_is_not_used(tmp_path: Path) -> None:
 
 
 def test_the_help_of_pytest_shows_every_option(tmp_path: Path) -> None:
-    """`pytest --help` works where kgbench is installed, and shows the help of each option as it is written."""
+    """`pytest --help` works where kgbench is installed, and shows the help of each option as it is
+    written.
+    """
     done = session(write(tmp_path), "--help")
     assert done.returncode == 0, done.stderr
     shown = " ".join(done.stdout.split())
@@ -143,7 +150,8 @@ def records_in(folder: Path) -> list[Path]:
 
 
 def test_fixtures(repository: Path) -> None:
-    """One pair serves all fixtures of a process; paths in the ini file start where it lies, and the command line wins over it.
+    """One pair serves all fixtures of a process; paths in the ini file start where it lies, and the
+    command line wins over it.
 
     With pytest-xdist each process loads the pair once, and one record of all is kept, and compared.
     """
@@ -174,7 +182,9 @@ def test_fixtures(repository: Path) -> None:
 
 @pytest.mark.parametrize("worker", [False, True])
 def test_a_record_that_is_kept_is_used(tmp_path: Path, worker: bool) -> None:
-    """Nothing is computed anew; one of several processes computes in its own folder, and keeps the record before it can be lost."""
+    """Nothing is computed anew; one of several processes computes in its own folder, and keeps the
+    record before it can be lost.
+    """
     line = {
         "kgbench_model": "tiny-gpt2",
         "kgbench_limit": "2",
@@ -247,7 +257,9 @@ def test_a_folder_that_is_gone(tmp_path: Path) -> None:
 def test_nothing_was_compared(
     tmp_path: Path, status: pytest.ExitCode, crashed: bool, told: bool
 ) -> None:
-    """It is told where the tests were let to evaluate: not after an interruption, nor where a worker has crashed with what it had."""
+    """It is told where the tests were let to evaluate: not after an interruption, nor where a
+    worker has crashed with what it had.
+    """
     config = config_of(tmp_path, {"kgbench_compare_fail": "old"}, {})
     terminal_summary.pytest_testnodedown(
         SimpleNamespace(config=config), "crashed" if crashed else None
@@ -259,7 +271,9 @@ def test_nothing_was_compared(
 
 
 def test_fixtures_that_are_overridden(tmp_path: Path) -> None:
-    """The evaluation is of what the options say, and refuses in a line others in the place of the fixtures that tell it."""
+    """The evaluation is of what the options say, and refuses in a line others in the place of the
+    fixtures that tell it.
+    """
     own = "".join(f"@pytest.fixture(scope='session')\ndef {name}(): return 0\n" for name in OPTIONS)
     folder = write(
         tmp_path, conftest=f"import pytest\n{own}", test_mine="def test_one(evaluation): pass\n"
@@ -281,7 +295,9 @@ def test_fixtures_that_are_overridden(tmp_path: Path) -> None:
 
 
 def test_errors_are_one_line(tmp_path: Path) -> None:
-    """What a user gave wrong is told in a line for each test, without a traceback; pytest finds the plug-in by itself."""
+    """What a user gave wrong is told in a line for each test, without a traceback; pytest finds the
+    plug-in by itself.
+    """
     folder = write(
         tmp_path, test_mine="def test_one(evaluation): pass\ndef test_two(model_pair): pass\n"
     )
@@ -330,11 +346,18 @@ def test_mistakes_are_found_before_models_load(
 def test_names_of_options() -> None:
     """An error that names an option of the command line names the plug-in's."""
     error = InputError(
-        "give --donor sft=PATH or --dataset FILE; give another one by --output-dir; --donors are no option"
+        "give --donor sft=PATH or --dataset FILE; give another one by --output-dir; --donors are no"
+        " option"
     )
-    expected = "give --kgbench-donor sft=PATH or --kgbench-dataset FILE; give another one by --kgbench-save; --donors are no option"
+    expected = (
+        "give --kgbench-donor sft=PATH or --kgbench-dataset FILE; give another one by"
+        " --kgbench-save; --donors are no option"
+    )
     assert in_pytest_words(error) == expected
-    told = "shipped pairs alone have --model; see `kgbench ls models --limit 3` or run 'kgbench train --model tiny-gpt2'"
+    told = (
+        "shipped pairs alone have --model; see `kgbench ls models --limit 3` or run 'kgbench train"
+        " --model tiny-gpt2'"
+    )
     assert in_pytest_words(InputError(told)) == told.replace("have --model", "have --kgbench-model")
 
 
@@ -355,7 +378,9 @@ def given_from(folder: Path, line: Mapping[str, Any], ini: Mapping[str, Any]) ->
 
 
 def test_places(tmp_path: Path) -> None:
-    """Relative paths start where pytest was called, or where the ini file is; names and ids elsewhere stay as they are."""
+    """Relative paths start where pytest was called, or where the ini file is; names and ids
+    elsewhere stay as they are.
+    """
     for place in ("called/after", "ini/before", "called/tiny-gemma", "ini/tiny_movies"):
         (tmp_path / place).mkdir(parents=True)
     line = {
@@ -427,7 +452,9 @@ def pytest_configure(config):
 
 
 def test_values_of_their_own_type(tmp_path: Path) -> None:
-    """In pytest.toml numbers, booleans and lists are read as such, and text where a list is expected."""
+    """In pytest.toml numbers, booleans and lists are read as such, and text where a list is
+    expected.
+    """
     (tmp_path / "conftest.py").write_text(TELL, "utf-8")
     (tmp_path / "pytest.toml").write_text(NATIVE, "utf-8")
     assert (

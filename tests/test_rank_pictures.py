@@ -1,4 +1,6 @@
-"""Laws of the pictures of a ranking: every site and every budget is there, nothing is clipped, equal bytes for equal records."""
+"""Laws of the pictures of a ranking: every site and every budget is there, nothing is clipped,
+equal bytes for equal records.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +91,9 @@ def test_files() -> None:
 @pytest.mark.parametrize("low", [-1.0, 0.0])
 @pytest.mark.parametrize("layers", [2, 24])
 def test_the_map_holds_every_site(low: float, layers: int) -> None:
-    """A panel per region, a row per layer and one below for what lies outside, every score in its place; white is 0 for both signs."""
+    """A panel per region, a row per layer and one below for what lies outside, every score in its
+    place; white is 0 for both signs.
+    """
     made = ranked(low, layers)
     figure = draw_heatmap(made)
     panels = [
@@ -121,7 +125,9 @@ def test_the_map_holds_every_site(low: float, layers: int) -> None:
 
 
 def test_the_curve_holds_every_budget() -> None:
-    """A panel per prompt; a point per budget at its height, 0 apart from the line; undefined is a word."""
+    """A panel per prompt; a point per budget at its height, 0 apart from the line; undefined is a
+    word.
+    """
     figure = draw_curve(ranked())
     assert [axis.get_title("left").split(":")[0] for axis in figure.axes] == ["headline", "qa"]
     for axis in figure.axes:

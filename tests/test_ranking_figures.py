@@ -1,4 +1,6 @@
-"""Laws of the figures that judge a ranking: what they count, ties, and intervals that are no points."""
+"""Laws of the figures that judge a ranking: what they count, ties, and intervals that are no
+points.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def arrays(case: list[tuple[int, bool]]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def by_order(truth: np.ndarray) -> tuple[float, float]:
-    """AUROC and average precision of an order without ties, the first the highest, by their definitions."""
+    """AUROC and average precision of an order without ties, the first the highest, by their
+    definitions.
+    """
     k, n = int(truth.sum()), len(truth)
     places = np.flatnonzero(truth)
     above = sum(int((~truth[place + 1 :]).sum()) for place in places)
@@ -54,7 +58,9 @@ def test_ties_are_averages_over_their_orders(case: list[tuple[int, bool]]) -> No
 
 @given(cases)
 def test_only_the_order_counts(case: list[tuple[int, bool]]) -> None:
-    """A rising map of the scores and another order of the sites change nothing; negated scores mirror AUROC."""
+    """A rising map of the scores and another order of the sites change nothing; negated scores
+    mirror AUROC.
+    """
     scores, truth = arrays(case)
     for figure in FIGURES:
         same = figure(np.exp(scores)[::-1], truth[::-1])
@@ -64,7 +70,9 @@ def test_only_the_order_counts(case: list[tuple[int, bool]]) -> None:
 
 
 def test_random_expectations() -> None:
-    """What a random order is expected to get is the mean over random orders, and what equal scores get."""
+    """What a random order is expected to get is the mean over random orders, and what equal scores
+    get.
+    """
     truth, rng = np.arange(12) < 3, np.random.default_rng(0)
     found = np.mean([by_order(rng.permutation(truth)) for _ in range(4000)], axis=0)
     np.testing.assert_allclose(found, [0.5, expected_precision(12, 3)], atol=0.02)
@@ -89,7 +97,7 @@ def test_nothing_to_separate(k: int) -> None:
         assert "nothing to separate" in (figure(np.arange(5.0), np.arange(5) < k).undefined or "")
 
 
-# ------------------------------------------------------------------------------------------------ graded truth
+# ------------------------------------------------------------------------------------- graded truth
 
 graded = st.lists(
     st.tuples(st.integers(0, 2), st.sampled_from([-0.2, 0.0, 0.04, 0.1, 0.1, 0.5, 0.9, 1.3])),
@@ -123,7 +131,9 @@ def test_graded_precision_is_the_mean_over_thresholds(case: list[tuple[int, floa
 
 @given(graded)
 def test_the_truth_has_1_and_equal_scores_have_chance(case: list[tuple[int, float]]) -> None:
-    """Ranked by relevance all is found; a map that scores all alike has the mean of all orders; nothing is above 1."""
+    """Ranked by relevance all is found; a map that scores all alike has the mean of all orders;
+    nothing is above 1.
+    """
     scores, relevance = graded_arrays(case)
     assert graded_precision(relevance, relevance).value == pytest.approx(1)
     chance = chance_precision(relevance)
@@ -175,13 +185,15 @@ def test_agreement() -> None:
     assert agreement(first, np.zeros(200)).value is None
 
 
-# ------------------------------------------------------------------------------------------------ the area under the curve
+# ------------------------------------------------------------------------- the area under the curve
 
 BUDGETS = {f"top {b:g}%": b for b in (0, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)}
 
 
 def test_the_area_is_the_trapezoid() -> None:
-    """It is the trapezoid over log10 of the budget from .1 to 100, divided by 3; 0 has no part in it, and a constant has itself."""
+    """It is the trapezoid over log10 of the budget from .1 to 100, divided by 3; 0 has no part in
+    it, and a constant has itself.
+    """
     budgets = np.array(list(BUDGETS.values()))
     heights = np.random.default_rng(3).random(len(budgets))
     logs = np.log10(budgets[1:])
@@ -194,7 +206,9 @@ def test_the_area_is_the_trapezoid() -> None:
 
 
 def test_area_of_recoveries() -> None:
-    """The area is the weighted mean of the recoveries; a ranking that has everything at .1 % has 1, and no point."""
+    """The area is the weighted mean of the recoveries; a ranking that has everything at .1 % has 1,
+    and no point.
+    """
     rng = np.random.default_rng(4)
     hit = rng.random((len(BUDGETS), 40)) < np.linspace(0, 0.9, len(BUDGETS))[:, None]
     scores = {

@@ -50,7 +50,9 @@ methods = st.lists(st.tuples(st.floats(-1, 1), st.floats(0.001, 0.3)), max_size=
 
 @given(methods)
 def test_what_is_told_is_an_order(found: dict[str, Known]) -> None:
-    """Who is told to be better has the higher figure; better than a better one is better too, and ranks follow."""
+    """Who is told to be better has the higher figure; better than a better one is better too, and
+    ranks follow.
+    """
     above = better(found)
     assert set(above) == set(found) and ranks(found) == {
         name: 1 + len(own) for name, own in above.items()
@@ -64,12 +66,16 @@ def test_what_is_told_is_an_order(found: dict[str, Known]) -> None:
 
 @given(methods)
 def test_ranks_do_not_depend_on_the_order_of_methods(found: dict[str, Known]) -> None:
-    """Whatever their order, the ranks are the same; a method without a figure has none and changes no other's."""
+    """Whatever their order, the ranks are the same; a method without a figure has none and changes
+    no other's.
+    """
     assert ranks(dict(reversed(found.items()))) == ranks(found)
 
 
 def test_a_rank_counts_the_methods_that_are_told_to_be_better() -> None:
-    """Methods far apart have ranks 1, 2, 3; two that no fact tells apart share one, and the next counts both."""
+    """Methods far apart have ranks 1, 2, 3; two that no fact tells apart share one, and the next
+    counts both.
+    """
     clear = {
         name: Known(value, 0.001, i)
         for i, (name, value) in enumerate({"a": 0.9, "b": 0.8, "c": 0.8, "d": 0.5}.items())
@@ -78,7 +84,9 @@ def test_a_rank_counts_the_methods_that_are_told_to_be_better() -> None:
 
 
 def test_a_vague_method_is_told_from_few() -> None:
-    """A method that is hardly known shares the first rank, though its figure is below that of one that does not."""
+    """A method that is hardly known shares the first rank, though its figure is below that of one
+    that does not.
+    """
     found = {
         "good": Known(0.9, 0.001, 1),
         "less": Known(0.8, 0.001, 2),
@@ -88,7 +96,9 @@ def test_a_vague_method_is_told_from_few() -> None:
 
 
 def test_equal_methods_share_one_rank() -> None:
-    """Of twenty equal methods on 150 facts and 8 cells more than one rank is found on 5 % of boards at most, within chance."""
+    """Of twenty equal methods on 150 facts and 8 cells more than one rank is found on 5 % of boards
+    at most, within chance.
+    """
     boards = 60
     assert sum(
         wrong(boards, 20, cells=cells, budgets=budgets) for cells, budgets in ((8, 8), (1, 1))
@@ -96,7 +106,9 @@ def test_equal_methods_share_one_rank() -> None:
 
 
 def test_methods_truly_apart_are_told() -> None:
-    """Of three groups of methods whose true rates are .3, .5 and .7 every one is told from the others' on nearly all boards."""
+    """Of three groups of methods whose true rates are .3, .5 and .7 every one is told from the
+    others' on nearly all boards.
+    """
     rates = [0.7] * 4 + [0.5] * 8 + [0.3] * 8
     names = [f"m{i:02d}" for i in range(20)]
     expected = dict(zip(names, [1] * 4 + [5] * 8 + [13] * 8, strict=True))
@@ -113,7 +125,9 @@ def hits(seed: int = 0, n: int = 60, **rates: float) -> PromptHits:
 
 
 def test_contrast_is_the_ratio_of_means() -> None:
-    """On one cell, mean and interval are those of `ratio` under the same resample; of a method with itself the difference is 0."""
+    """On one cell, mean and interval are those of `ratio` under the same resample; of a method with
+    itself the difference is 0.
+    """
     own = contrast(hits(FE=0.7), {"FE": 1, "PRE": -1})
     assert isinstance(own, Contrast)
     found, direct = Means({ONE: own}).figure, own.resampled.figure()
@@ -160,7 +174,9 @@ def test_no_gain_is_told() -> None:
 
 
 def test_hits_are_those_of_the_rows() -> None:
-    """Hits of each prompt and configuration are the rows whose rank is at most 5, facts in the order of their ids."""
+    """Hits of each prompt and configuration are the rows whose rank is at most 5, facts in the
+    order of their ids.
+    """
     table = rows(n=20)
     found = hits_by_prompt(rank_grid(table))
     assert set(found) == {"headline", "qa"}
@@ -171,12 +187,14 @@ def test_hits_are_those_of_the_rows() -> None:
             assert values.tolist() == [listed[prompt, graft, fact] for fact in own.facts]
 
 
-# ------------------------------------------------------------------------------------------------ plants
+# ------------------------------------------------------------------------------------------- plants
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=2, max_size=12))
 def test_plants_are_the_unit(values: list[tuple[float, float]]) -> None:
-    """The mean has Student's interval over plants, a difference is paired by plant and of the other sign the other way round."""
+    """The mean has Student's interval over plants, a difference is paired by plant and of the other
+    sign the other way round.
+    """
     one, two = (PlantScores({f"p{i}": pair[k] for i, pair in enumerate(values)}) for k in (0, 1))
     assert one.figure == mean(np.array([pair[0] for pair in values]), (0, 1))
     apart = one.minus(two)
@@ -200,7 +218,9 @@ def test_one_plant_tells_nothing() -> None:
 
 
 def test_equal_methods_share_a_rank_over_plants() -> None:
-    """Of boards of 20 equal methods on 8 plants about 5 % or fewer tell any two apart (`tests/equal_methods.py` has more)."""
+    """Of boards of 20 equal methods on 8 plants about 5 % or fewer tell any two apart
+    (`tests/equal_methods.py` has more).
+    """
     assert wrong_over_plants(60, 20, 8) <= binom.ppf(0.999, 60, 0.05)
 
 

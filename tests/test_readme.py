@@ -31,13 +31,17 @@ def table(name: str) -> list[list[str]]:
 
 
 def test_the_tables_of_pairs_and_plants_are_those_of_their_cards() -> None:
-    """They hold every shipped pair and plant, with the figures of their cards, as `make cards` prints them."""
+    """They hold every shipped pair and plant, with the figures of their cards, as `make cards`
+    prints them.
+    """
     assert block("cards of the tiny pairs") == pairs_table()
     assert block("cards of the plants") == plants_table()
 
 
 def test_the_table_of_localizers_is_what_is_listed() -> None:
-    """Rows say what `kgbench ls localizers` says; a method comes and goes with its one file, whether or not the table has caught up."""
+    """Rows say what `kgbench ls localizers` says; a method comes and goes with its one file,
+    whether or not the table has caught up.
+    """
     built_in = {
         n: v
         for n, v in localizers.describe().items()
@@ -69,7 +73,9 @@ def test_every_command_and_option_shown_exists() -> None:
 
 
 def test_every_claim_is_told_of() -> None:
-    """The table has a row for every claim of the suite on each of its prompts, and each cell says how it ended."""
+    """The table has a row for every claim of the suite on each of its prompts, and each cell says
+    how it ended.
+    """
     from claims_table import PAIRS, TITLES
 
     rows = table("claims")
@@ -85,7 +91,9 @@ def test_every_claim_is_told_of() -> None:
 
 
 def test_the_table_of_coverage_is_of_all_cases() -> None:
-    """The table has a row for every case, and none says that an interval holds the truth too seldom, or too often without a reason."""
+    """The table has a row for every case, and none says that an interval holds the truth too
+    seldom, or too often without a reason.
+    """
     from coverage_table import CASES, FACTS
 
     rows = table("coverage")

@@ -1,4 +1,6 @@
-"""The catalog's real pairs: forecast without network, refused where the Hub is needed, loaded from checkpoints of their published shape."""
+"""The catalog's real pairs: forecast without network, refused where the Hub is needed, loaded from
+checkpoints of their published shape.
+"""
 
 from __future__ import annotations
 
@@ -111,7 +113,9 @@ print(json.dumps(answers))
 
 @pytest.fixture(scope="module")
 def closed(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, tuple[int, str, str]]:
-    """Status, stdout and stderr of all forecasts and runs of all pairs, in one process that finds the Hub closed."""
+    """Status, stdout and stderr of all forecasts and runs of all pairs, in one process that finds
+    the Hub closed.
+    """
     folder = tmp_path_factory.mktemp("closed")
     (folder / "facts.csv").write_text("a,b\nAnn,Bo\nCy,Di\n", "utf-8")
     asked = {
@@ -151,7 +155,9 @@ def dry_commands(group: click.Group) -> Iterator[str]:
 
 
 def test_no_forecast_is_left_out() -> None:
-    """Every command that has --dry-run is tried below, but for `submit` (of records) and `leaderboard run` (of shipped pairs)."""
+    """Every command that has --dry-run is tried below, but for `submit` (of records) and
+    `leaderboard run` (of shipped pairs).
+    """
     assert {line[0] for line in forecasts("gemma-2b").values()} == set(dry_commands(command)) - {
         "submit",
         "run",
@@ -219,7 +225,9 @@ def test_a_forecast_offline(
 def test_a_run_where_the_hub_is_closed(
     closed: Mapping[str, tuple[int, str, str]], name: str, kind: str
 ) -> None:
-    """A run that needs a checkpoint from the Hub ends with status 2 and one line, which names what is missing and what to do."""
+    """A run that needs a checkpoint from the Hub ends with status 2 and one line, which names what
+    is missing and what to do.
+    """
     status, _, err = closed[f"{name}: {kind}"]
     assert status == 2 and err.startswith("kgbench: error: ") and err.count("\n") == 1, err
     if kind == "eval of a pair without a donor":
@@ -232,7 +240,9 @@ def test_a_run_where_the_hub_is_closed(
 def test_a_forecast_says_what_the_pair_would_take(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Memory is that of the weights of both models with a head each, at the type asked for; a donor more adds a model."""
+    """Memory is that of the weights of both models with a head each, at the type asked for; a donor
+    more adds a model.
+    """
     entry = catalog.entry("gemma-2b")
     assert entry.parameters and entry.vocabulary and entry.width
     model = entry.parameters + entry.vocabulary * entry.width
@@ -294,11 +304,13 @@ def test_a_record_whose_checkpoints_are_missing(
     )
 
 
-# ------------------------------------------------------------------------------------------------------------------------ loading
+# ------------------------------------------------------------------------------------------ loading
 
 
 def test_the_length_that_rotary_angles_follow_from(tmp_path: Path) -> None:
-    """Two checkpoints that read different numbers of tokens are a pair, unless positions are computed from that number."""
+    """Two checkpoints that read different numbers of tokens are a pair, unless positions are
+    computed from that number.
+    """
     folders = {}
     for length, kind in itertools.product((128, 256), ("default", "dynamic")):
         folder = folders[length, kind] = tmp_path / f"{kind}-{length}"
@@ -346,7 +358,9 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_published_shape_loads(written: tuple[str, dict[str, Path]], facts: Path) -> None:
-    """The pair passes the self-test of its family map, keeps what is published, and grafts between its own two models."""
+    """The pair passes the self-test of its family map, keeps what is published, and grafts between
+    its own two models.
+    """
     name, folders = written
     pair = kgbench.load_pair(
         recipient=str(folders["recipient"]), donors={"sft": str(folders["sft"])}
@@ -377,7 +391,9 @@ def test_the_published_shape_loads(written: tuple[str, dict[str, Path]], facts: 
 
 
 def test_it_reads_the_weights_that_are_stored(written: tuple[str, dict[str, Path]]) -> None:
-    """Every tensor is read from its file, in half precision and in shards too, and a donor of half precision is widened without loss."""
+    """Every tensor is read from its file, in half precision and in shards too, and a donor of half
+    precision is widened without loss.
+    """
     name, folders = written
     pair = kgbench.load_pair(
         recipient=str(folders["recipient"]), donors={"sft": str(folders["sft"])}
@@ -394,7 +410,9 @@ def test_it_is_evaluated(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """`kgbench eval` on the two folders makes a record of all configurations; the same run in the stored type does, too."""
+    """`kgbench eval` on the two folders makes a record of all configurations; the same run in the
+    stored type does, too.
+    """
     name, folders = written
     pair = [
         "--recipient",

@@ -14,7 +14,9 @@ MOVIES = "real_movies_real_actors"
 
 
 def test_shuffled_movies() -> None:
-    """Only the co-stars have changed places: nobody kept one, each stands once, and 37 years or more lie between the two movies."""
+    """Only the co-stars have changed places: nobody kept one, each stands once, and 37 years or
+    more lie between the two movies.
+    """
     true, false = load_dataset(MOVIES).facts, load_dataset(f"{MOVIES}_shuffled").facts
     assert [fact.fields["second_actor"] for fact in false] == with_other_costars(
         [fact.fields for fact in true]

@@ -151,7 +151,9 @@ def test_record_json_round_trip(made: Record) -> None:
 
 
 def test_answer(made: Record) -> None:
-    """The object of --json has the fixed keys; each figure is three numbers, or a reason with or without a value."""
+    """The object of --json has the fixed keys; each figure is three numbers, or a reason with or
+    without a value.
+    """
     answer = json.loads(json.dumps(made.answer("results/x"), allow_nan=False))
     assert (
         " ".join(answer)
@@ -160,7 +162,8 @@ def test_answer(made: Record) -> None:
     row = answer["rows"][0]
     assert (
         " ".join(row)
-        == "prompt graft n dropped top1 top5 mrr rank median_rank log_rank prob logprob sufficiency necessity"
+        == "prompt graft n dropped top1 top5 mrr rank median_rank log_rank prob logprob sufficiency"
+        " necessity"
     )
     figures = [f for r in answer["rows"] for f in r.values() if isinstance(f, dict)] + list(
         answer["synergy"].values()
@@ -197,7 +200,9 @@ def test_store_round_trip(tmp_path: Path, made: Record, facts: pa.Table) -> None
 
 
 def test_names_mean_nothing(tmp_path: Path, made: Record, facts: pa.Table) -> None:
-    """A renamed record is found; a folder of the right name with another record in it is not taken for it."""
+    """A renamed record is found; a folder of the right name with another record in it is not taken
+    for it.
+    """
     store = RecordStore(tmp_path)
     store.write(made, facts).rename(tmp_path / "renamed")
     assert store.find(made.id).path == tmp_path / "renamed"
@@ -242,7 +247,9 @@ def forge(path: Path) -> None:
 def test_damage_is_told(
     tmp_path: Path, made: Record, facts: pa.Table, name: str, damage: Callable[[Path], None]
 ) -> None:
-    """A truncated or forged record, or one without whole rows, does not count, is told of, and is not overwritten."""
+    """A truncated or forged record, or one without whole rows, does not count, is told of, and is
+    not overwritten.
+    """
     store = RecordStore(tmp_path)
     path = store.write(made, facts)
     damage(path / name)
@@ -269,7 +276,9 @@ def test_unwritable(tmp_path: Path, made: Record, facts: pa.Table) -> None:
 
 
 def test_leftovers_of_dead_runs(tmp_path: Path, made: Record, facts: pa.Table) -> None:
-    """An unfinished folder is never taken for a record; an old one is swept by the next write, a young one left alone."""
+    """An unfinished folder is never taken for a record; an old one is swept by the next write, a
+    young one left alone.
+    """
     old, young = tmp_path / ".writing-1-dead", tmp_path / ".writing-2-alive"
     for folder in (old, young):
         folder.mkdir()
@@ -298,7 +307,9 @@ for seed in range(10_000):
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_killed_while_writing(tmp_path: Path, number: signal.Signals) -> None:
-    """A process that is killed at any moment leaves whole records only, and whole parts of unfinished runs."""
+    """A process that is killed at any moment leaves whole records only, and whole parts of
+    unfinished runs.
+    """
     code = WRITER.format(tests=str(Path(__file__).parent), root=str(tmp_path))
     piped = {
         "stdout": subprocess.PIPE,
@@ -334,7 +345,9 @@ def part(facts: pa.Table, prompt: str, names: range) -> pa.Table:
 
 
 def test_journal_resumes(tmp_path: Path, facts: pa.Table) -> None:
-    """Chunks of any size add up to the whole table; a pair that came twice is kept once; costs add up."""
+    """Chunks of any size add up to the whole table; a pair that came twice is kept once; costs add
+    up.
+    """
     journal = RecordStore(tmp_path).journal("f" * 64)
     assert journal.finished() == frozenset() and journal.table().num_rows == 0
     journal.append(part(facts, "headline", range(0, 30)), {"forwards": 1, "seconds": 0.5})
@@ -382,7 +395,9 @@ def test_load_record(tmp_path: Path, made: Record, facts: pa.Table) -> None:
 
 
 def test_load_record_refuses(tmp_path: Path, made: Record, facts: pa.Table) -> None:
-    """Nothing found lists what is there with the nearest; several found asks for more; a folder without a record says so."""
+    """Nothing found lists what is there with the nearest; several found asks for more; a folder
+    without a record says so.
+    """
     store = RecordStore(tmp_path)
     path = store.write(made, facts)
     store.write(record(facts, what=identity(seeds=(5,))), facts)
@@ -442,7 +457,9 @@ def test_an_unknown_run_among_many(tmp_path: Path) -> None:
 
 
 def test_provenance(made: Record) -> None:
-    """Versions are those installed; the commit is that of a tracked package folder, and knows whether it was changed."""
+    """Versions are those installed; the commit is that of a tracked package folder, and knows
+    whether it was changed.
+    """
     assert made.provenance.packages["numpy"] == np.__version__ and made.provenance.time.endswith(
         "+00:00"
     )

@@ -84,7 +84,9 @@ def test_built_in_ones(registry: Registry) -> None:
 
 
 def test_a_class_in_a_file(registry: Registry, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`path/to/file.py:Class`, by absolute or relative path; of a file with one localizer the class need not be named."""
+    """`path/to/file.py:Class`, by absolute or relative path; of a file with one localizer the class
+    need not be named.
+    """
     assert registry.load(f"{file}:Mine").name == "mine"  # type: ignore[attr-defined]
     monkeypatch.chdir(file.parent)
     assert registry.load("mine.py:Mine").name == "mine"  # type: ignore[attr-defined]
@@ -97,7 +99,10 @@ def test_a_class_in_a_file(registry: Registry, file: Path, monkeypatch: pytest.M
     [
         (
             "{folder}/two.py",
-            "defines several localizers, Mine, Other: give one of them, such as {folder}/two.py:Mine",
+            (
+                "defines several localizers, Mine, Other: give one of them, such as"
+                " {folder}/two.py:Mine"
+            ),
         ),
         ("{folder}/none.py", "none.py defines no localizer: expected a class that derives from"),
         (
@@ -139,7 +144,9 @@ def test_files_that_do_not_do(registry: Registry, file: Path, name: str, said: s
 
 
 def test_a_mistake_in_a_file_is_told_before_it_runs(registry: Registry, file: Path) -> None:
-    """What does not parse, imports what is not installed or lacks the class is refused without any of it being run."""
+    """What does not parse, imports what is not installed or lacks the class is refused without any
+    of it being run.
+    """
     for code in ("def", "import no_such_package", "class Other: ..."):
         file.write_text(f"open({str(file.parent / 'ran')!r}, 'w')\n{code}")
         with pytest.raises(InputError):
@@ -149,7 +156,9 @@ def test_a_mistake_in_a_file_is_told_before_it_runs(registry: Registry, file: Pa
 
 
 def test_installed_packages(registry: Registry, installed: Path) -> None:
-    """An entry point adds a name, after the built-in ones, which it cannot take; only what is asked for is imported."""
+    """An entry point adds a name, after the built-in ones, which it cannot take; only what is asked
+    for is imported.
+    """
     names = registry.names()
     assert "mine" in names
     assert names.count("none") == 1
@@ -182,7 +191,10 @@ def test_unknown_names(registry: Registry) -> None:
     """With the nearest names, all that there are, and what else could be given."""
     with pytest.raises(
         UnknownNameError,
-        match=r"unknown localizer 'dynamic_grafts'\. Did you mean 'dynamic_graft'.*path/to/file.py:Class",
+        match=(
+            r"unknown localizer 'dynamic_grafts'\. Did you mean"
+            r" 'dynamic_graft'.*path/to/file.py:Class"
+        ),
     ):
         registry.load("dynamic_grafts")
     with pytest.raises(UnknownNameError):

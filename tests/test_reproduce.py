@@ -38,7 +38,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Call:
     return caller(capsys)
 
 
-# --------------------------------------------------------------------------------------- from a record to what it is of
+# ------------------------------------------------------------------- from a record to what it is of
 
 
 @pytest.mark.parametrize("name", FRESH)
@@ -77,7 +77,9 @@ GRAFTS = st.sampled_from(
     st.sampled_from(["dynamic_graft", "ablation"]),
 )
 def test_grafts_are_found_again(grafts: list[str], layers: str | None, name: str) -> None:
-    """Whatever grafts were asked for, on whatever layers, those that are found give the same configurations."""
+    """Whatever grafts were asked for, on whatever layers, those that are found give the same
+    configurations.
+    """
     layers = None if "M:emb" in grafts else layers
     localizer = create(name, {}, 0)
     spec = Spec(localizer=name, model="tiny-gemma", grafts=tuple(grafts), layers=layers)
@@ -94,7 +96,9 @@ def changed(record: Record, **parts: object) -> Record:
 
 
 def test_what_is_not_at_hand_is_named(runs: dict[str, StoredRecord]) -> None:
-    """Other weights, facts, code, prompts or configurations: the field, both values, and what to do."""
+    """Other weights, facts, code, prompts or configurations: the field, both values, and what to
+    do.
+    """
     record = runs["scores"].record
     what = record.identity
     other_weights = what.weights.model_copy(update={"donors": {"sft": "f" * 64}})
@@ -102,7 +106,10 @@ def test_what_is_not_at_hand_is_named(runs: dict[str, StoredRecord]) -> None:
     for parts, message in (
         (
             {"weights": other_weights},
-            rf"weights.donors.sft: f{{12}}… \| {what.weights.donors['sft'][:12]}.*give the checkpoints",
+            (
+                rf"weights.donors.sft: f{{12}}… \| {what.weights.donors['sft'][:12]}.*give the"
+                r" checkpoints"
+            ),
         ),
         (
             {"localizer": other_code},
@@ -148,7 +155,9 @@ class Mine(ScoringLocalizer):
 
 
 def test_checkpoints_facts_and_code_of_ones_own(folders: dict[str, Path], tmp_path: Path) -> None:
-    """A run of somebody's checkpoints, file of facts and method is run again from where these are; other code is told as such."""
+    """A run of somebody's checkpoints, file of facts and method is run again from where these are;
+    other code is told as such.
+    """
     code, facts = tmp_path / "mine.py", tmp_path / "facts.jsonl"
     code.write_text(METHOD)
     rows = [
@@ -182,14 +191,16 @@ def test_checkpoints_facts_and_code_of_ones_own(folders: dict[str, Path], tmp_pa
         )
 
 
-# ------------------------------------------------------------------------------------------------------------- command
+# ------------------------------------------------------------------------------------------ command
 
 
 @pytest.mark.parametrize("name", FRESH)
 def test_a_fresh_run_comes_out_the_same(
     runs: dict[str, StoredRecord], run: Call, name: str
 ) -> None:
-    """Every row agrees to the last bit on one machine, and so does the map of a method that ranks; status 0."""
+    """Every row agrees to the last bit on one machine, and so does the map of a method that ranks;
+    status 0.
+    """
     status, out, _ = run("reproduce", runs[name].path, "--device", "cpu", "--json")
     answer = json.loads(out)
     assert status == 0 and answer["agrees"], answer["verdict"]
@@ -211,7 +222,9 @@ def test_an_edited_row_is_told(runs: dict[str, StoredRecord], run: Call, tmp_pat
 
 
 def test_other_settings_agree(runs: dict[str, StoredRecord], run: Call) -> None:
-    """Another executor and batch size round otherwise, within the tolerance; a tolerance below that is told as a difference."""
+    """Another executor and batch size round otherwise, within the tolerance; a tolerance below that
+    is told as a difference.
+    """
     place = runs["intervenes"].path
     other = ("--device", "cpu", "--executor", "rows", "--batch-size", 3)
     status, out, _ = run("reproduce", place, *other)
@@ -233,7 +246,7 @@ def test_refusals(runs: dict[str, StoredRecord], run: Call, tmp_path: Path) -> N
     assert before == {"record.json", "facts.parquet", "seal.json"}
 
 
-# ---------------------------------------------------------------------------------------------------------- comparison
+# --------------------------------------------------------------------------------------- comparison
 
 
 def again(run: StoredRecord, tolerance: float = 1e-3, **changes: object) -> Repeated:
@@ -246,7 +259,9 @@ def again(run: StoredRecord, tolerance: float = 1e-3, **changes: object) -> Repe
 
 
 def test_which_rows_agree(runs: dict[str, StoredRecord]) -> None:
-    """Within the tolerance in log-probability, one rank apart at most, the same target; no row more and none less."""
+    """Within the tolerance in log-probability, one rank apart at most, the same target; no row more
+    and none less.
+    """
     run = runs["intervenes"]
     row = run.facts().slice(2, 1).to_pylist()[0]
     assert again(run).agrees and again(run).largest == 0
@@ -290,7 +305,9 @@ def scores(values: list[float]) -> list[SiteScore]:
     st.floats(0.02, 1),
 )
 def test_maps(values: list[float], moved: float) -> None:
-    """A map agrees with itself, and with one of which a score moved by more than a thousandth of the spread it does not."""
+    """A map agrees with itself, and with one of which a score moved by more than a thousandth of
+    the spread it does not.
+    """
     assert repeated_map(scores(values), scores(values)).agrees
     other = [values[0] + moved * 20, *values[1:]]
     assert not repeated_map(scores(other), scores(values)).agrees or max(values) - min(values) > 20
@@ -300,7 +317,9 @@ def test_maps(values: list[float], moved: float) -> None:
 def test_nothing_of_an_earlier_run_is_used(
     runs: dict[str, StoredRecord], run: Call, tmp_path: Path
 ) -> None:
-    """A record of the same identity that lies where the record was found does not take the place of a run."""
+    """A record of the same identity that lies where the record was found does not take the place of
+    a run.
+    """
     edited(runs["scores"], tmp_path, {"graft": "SFT"}, logprob=-9.0, prob=0.0001234)
     (place,) = tmp_path.iterdir()
     assert run("reproduce", place.name[:40], "--output-dir", tmp_path, "--device", "cpu")[0] == 1
@@ -311,7 +330,9 @@ def test_nothing_of_an_earlier_run_is_used(
 def test_a_record_that_counts_ties_for_the_method(
     runs: dict[str, StoredRecord], run: Call, tmp_path: Path
 ) -> None:
-    """A record of metric version 1 is shown, rescored as it is, compared and run again, and each says how ties count."""
+    """A record of metric version 1 is shown, rescored as it is, compared and run again, and each
+    says how ties count.
+    """
     stored = runs["custom"]
     what = stored.record.identity.model_copy(update={"metric_version": "1"})
     old = RecordStore(tmp_path).write(

@@ -1,4 +1,6 @@
-"""Figures of the paper, made again: the page fits what it names, and what is made once is found again."""
+"""Figures of the paper, made again: the page fits what it names, and what is made once is found
+again.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,7 @@ def ingredients() -> Ingredients:
     return Ingredients(small(), MODEL)
 
 
-# ------------------------------------------------------------------------------------------------------------------------ the page
+# ----------------------------------------------------------------------------------------- the page
 
 
 def test_every_figure_is_there() -> None:
@@ -96,7 +98,9 @@ def test_rows_are_run(name: str) -> None:
 
 
 def test_every_published_figure_is_shown() -> None:
-    """No number of the paper's runs is left out where it has a figure, but those of the unpublished prompts."""
+    """No number of the paper's runs is left out where it has a figure, but those of the unpublished
+    prompts.
+    """
     shown = set()
     for figure in page().figures.values():
         dataset = (
@@ -167,7 +171,7 @@ def test_halves_of_a_hybrid_share_nobody() -> None:
     ].tiny.facts and task.isdisjoint(relation)
 
 
-# ------------------------------------------------------------------------------------------------------------------------- making
+# ------------------------------------------------------------------------------------------- making
 
 
 def files(folder: Path) -> dict[str, float]:
@@ -175,7 +179,9 @@ def files(folder: Path) -> dict[str, float]:
 
 
 def test_made_once(ingredients: Ingredients, tmp_path: Path) -> None:
-    """A figure trains and runs what is missing; made again, nothing is computed and the report is the same to the byte."""
+    """A figure trains and runs what is missing; made again, nothing is computed and the report is
+    the same to the byte.
+    """
     results = tmp_path / "results"
     measured = make(["figure-2"], [ingredients], results, "cpu")
     (first,) = figures_from(["figure-2"], measured, small())
@@ -213,7 +219,9 @@ def test_made_once(ingredients: Ingredients, tmp_path: Path) -> None:
 
 
 def check_records(made: PaperFigure, store: RecordStore) -> None:
-    """Figures of one seed are the record's; each difference is that of the recoveries, each outcome that of its interval."""
+    """Figures of one seed are the record's; each difference is that of the recoveries, each outcome
+    that of its interval.
+    """
     record = store.load(made.about.evaluations[0][made.spec.evaluation].record).record
     for claim in made.claims:
         rows = {row.graft: row for row in record.rows if row.prompt == claim.prompt}
@@ -246,7 +254,9 @@ def check_title(made: PaperFigure, title: str, columns: int) -> None:
 
 
 def test_reversal(ingredients: Ingredients) -> None:
-    """The recipient of a reversal is a donor of its own, trained before; donors of the catalog are in no evaluation."""
+    """The recipient of a reversal is a donor of its own, trained before; donors of the catalog are
+    in no evaluation.
+    """
     spec = ingredients.job("reversal")
     assert spec.recipient == str(ingredients.place("actors_b2a"))
     assert dict(spec.donors) == {"sft": str(ingredients.place("actors"))}
@@ -271,7 +281,9 @@ def test_what_a_tiny_recipient_knew(ingredients: Ingredients) -> None:
 
 
 def test_the_gentle_recipe_has_other_texts(ingredients: Ingredients) -> None:
-    """As many as the page says, no two alike and none about a fact; another pair's come from the Hub, or as asked."""
+    """As many as the page says, no two alike and none about a fact; another pair's come from the
+    Hub, or as asked.
+    """
     spec = ingredients.training("actors_gentle")
     texts = Path(spec.supplement or "").read_text("utf-8").splitlines()
     assert len(texts) == len(set(texts)) == page().tiny.supplement
@@ -285,7 +297,7 @@ def test_the_gentle_recipe_has_other_texts(ingredients: Ingredients) -> None:
     )
 
 
-# ------------------------------------------------------------------------------------------------------------------------ unlike
+# ------------------------------------------------------------------------------------------- unlike
 
 
 def claim(outcome: str, *paper: float) -> CheckedClaim:
@@ -327,12 +339,14 @@ def claim(outcome: str, *paper: float) -> CheckedClaim:
     ],
 )
 def test_what_is_unlike_the_paper(one: CheckedClaim, told: str | None) -> None:
-    """A claim that is decided otherwise than by most of the paper's models, or that cannot be asked; a tie tells nothing."""
+    """A claim that is decided otherwise than by most of the paper's models, or that cannot be
+    asked; a tie tells nothing.
+    """
     found = difference_text("figure-2", one)
     assert found is None if told is None else told in str(found)
 
 
-# ------------------------------------------------------------------------------------------------------------- vacuous, agreement
+# ------------------------------------------------------------------------------- vacuous, agreement
 
 RATES = st.floats(0, 1)
 
@@ -341,7 +355,9 @@ RATES = st.floats(0, 1)
 def test_the_larger_term_is_that_which_recovers_more(
     pre: float, sft: float, first: float, second: float
 ) -> None:
-    """Of the configurations that are named but PRE; SFT recovers all; in a metric of which less is better as well."""
+    """Of the configurations that are named but PRE; SFT recovers all; in a metric of which less is
+    better as well.
+    """
     means = {"PRE": pre, "SFT": sft, "A": first, "B": second}
     own = ClaimSpec(says="says", first="A", second="B", gt=0.0)
     found = larger_term(own, means)
@@ -366,7 +382,9 @@ def test_nothing_recovers_where_nothing_was_added() -> None:
 
 
 def test_what_is_little_is_little_of_something() -> None:
-    """A claim that a configuration does little names of what, or it would be kept where nothing does anything."""
+    """A claim that a configuration does little names of what, or it would be kept where nothing
+    does anything.
+    """
     claims = {
         **page().claims,
         "layers": (ClaimSpec(says="little", first="LT, last quarter", second="PRE", le=0.1),),
@@ -411,7 +429,7 @@ def test_the_same_family_counts() -> None:
     assert "2 of the paper's 3" in str(difference_text("figure-2", one, "gemma-2b"))
 
 
-# --------------------------------------------------------------------------------------------------------------- the command line
+# --------------------------------------------------------------------------------- the command line
 
 
 def test_dry_run_without_network(
@@ -452,11 +470,13 @@ def test_dry_run_without_network(
     text = " ".join(capsys.readouterr().out.split())
     assert "part time memory disk it takes" in text
     assert re.search(
-        r"memory (fits|does not fit): needs [\d.]+ GiB and the activations of a training, [\d.]+ GiB free on cpu",
+        r"memory (fits|does not fit): needs [\d.]+ GiB and the activations of a training, [\d.]+"
+        r" GiB free on cpu",
         text,
     )
     assert re.search(
-        r"disk (fits|does not fit): needs [\d.]+ GiB \([\d.]+ GiB kept, [\d.]+ GiB more while a donor is trained",
+        r"disk (fits|does not fit): needs [\d.]+ GiB \([\d.]+ GiB kept, [\d.]+ GiB more while a"
+        r" donor is trained",
         text,
     )
     assert text.count("0.1 Tflop/s assumed on cpu") == 2
@@ -464,7 +484,9 @@ def test_dry_run_without_network(
 
 
 def test_what_is_kept_adds_up(tmp_path: Path) -> None:
-    """Donors stay: their disk adds up, and the largest training comes on top; memory is that of one part at a time; a download is one."""
+    """Donors stay: their disk adds up, and the largest training comes on top; memory is that of one
+    part at a time; a download is one.
+    """
     donors = [PartForecast(f"donor {number}", "", 1.0, 50, 70, 10) for number in range(3)]
     evaluations = [
         PartForecast(f"evaluation {number}", "", 1.0, 80, 2, 2, 5) for number in range(2)
@@ -485,21 +507,23 @@ def test_a_forecast_tells_of_its_progress(ingredients: Ingredients, tmp_path: Pa
 
 
 def test_a_donor_that_is_there_is_looked_at(ingredients: Ingredients, tmp_path: Path) -> None:
-    """A forecast calls a donor there where it is the one that is wanted, and says what is other where it is not."""
+    """A forecast calls a donor there where it is the one that is wanted, and says what is other
+    where it is not.
+    """
     spec = ingredients.training("actors")
     place = finetune(
         replace(spec, changes={**spec.changes, "epochs": 1}),
         ingredients.place("actors"),
         device="cpu",
     )
-    (donor, _) = forecasts(["figure-2"], [ingredients], tmp_path, "cpu")
+    donor, _ = forecasts(["figure-2"], [ingredients], tmp_path, "cpu")
     assert (
         donor.work == "cannot be made: trained in another way is there (other: changes)"
         and donor.seconds is None
     )
     card = json.loads((place / "card.json").read_text("utf-8"))
     (place / "card.json").write_text(json.dumps({**card, "changes": spec.changed()}), "utf-8")
-    (donor, _) = forecasts(["figure-2"], [ingredients], tmp_path, "cpu")
+    donor, _ = forecasts(["figure-2"], [ingredients], tmp_path, "cpu")
     assert (donor.work, donor.seconds) == ("there", 0.0)
 
 

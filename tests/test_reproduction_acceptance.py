@@ -1,4 +1,6 @@
-"""The positive control: what the shipped pairs show of the paper's mechanism, on the rows that are published."""
+"""The positive control: what the shipped pairs show of the paper's mechanism, on the rows that are
+published.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +33,13 @@ PAIRS = sorted(path.parent.name for path in PUBLISHED.glob(f"*/{ROWS}"))
 NEGATIVE: Mapping[str, Mapping[str, Mapping[str, str]]] = tomllib.loads(
     (PUBLISHED / "negative.toml").read_text("utf-8")
 )
-"""By pair and criterion, the figures of each seed where the pair does not show it, and what was tried."""
+"""By pair and criterion, the figures of each seed where the pair does not show it, and what was
+tried.
+"""
 BY_NAME = {criterion.name: criterion for criterion in page().criteria}
 
 
-# ------------------------------------------------------------------------------------------------------ published rows
+# ----------------------------------------------------------------------------------- published rows
 
 
 def test_reports_come_with_their_rows() -> None:
@@ -50,7 +54,9 @@ def test_reports_come_with_their_rows() -> None:
 
 @pytest.mark.parametrize("pair", PAIRS)
 def test_what_a_pair_shows(pair: str, record_property: Callable[[str, object], None]) -> None:
-    """Every criterion is kept under all seeds but one, or is a known negative result with these very figures."""
+    """Every criterion is kept under all seeds but one, or is a known negative result with these
+    very figures.
+    """
     found = results(read_measured(PUBLISHED / pair / ROWS), page())
     assert found
     record_property("seeds", max(len(one.rates) for one in found))
@@ -82,7 +88,7 @@ def test_the_readme_has_the_control() -> None:
     assert between == control_table.table(control_table.published_results())
 
 
-# ------------------------------------------------------------------------------------------------------------ criteria
+# ----------------------------------------------------------------------------------------- criteria
 
 PERFECT = {
     "PRE": 0.0,
@@ -99,7 +105,9 @@ PERFECT = {
 
 
 def test_gemma_of_the_paper_shows_all() -> None:
-    """Gemma 2B's published figures of the reversal keep every criterion, and so do those of a perfect pair."""
+    """Gemma 2B's published figures of the reversal keep every criterion, and so do those of a
+    perfect pair.
+    """
     gemma = {"ATTN+O+FFN": 0.78, "O+FFN": 0.67, "FFN": 0.44, "ATTN+O": 0.12}
     for one in page().criteria:
         assert is_kept(one, PERFECT) and is_kept(one, {**PERFECT, **gemma}), one.name
@@ -140,7 +148,9 @@ def test_a_criterion_is_kept_on_every_prompt() -> None:
 
 
 def test_rates_are_those_of_the_rows() -> None:
-    """Under each seed the share of facts of rank five or better, of the configuration by the paper's name."""
+    """Under each seed the share of facts of rank five or better, of the configuration by the
+    paper's name.
+    """
     measured = fake_reproduction.measured(chosen("acceptance"), seeds=(0, 3))
     for one in results(measured, page()):
         figure = page().figures[one.criterion.figure]

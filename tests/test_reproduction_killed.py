@@ -1,4 +1,6 @@
-"""Making a figure, killed twice: it goes on where it was, and ends with the figures of an unbroken run."""
+"""Making a figure, killed twice: it goes on where it was, and ends with the figures of an unbroken
+run.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ SAVED, KILLED = 50, 52
 
 
 def small() -> Page:
-    """The page with a dozen facts, trained in a few steps more than there are to the first checkpoint."""
+    """The page with a dozen facts, trained in a few steps more than there are to the first
+    checkpoint.
+    """
     trainings = dict(page().trainings)
     few = {"facts": 12, "changes": {"epochs": 1, "batch_size": 4}}
     trainings["actors"] = trainings["actors"].model_copy(
@@ -50,7 +54,9 @@ make([figure], [Ingredients(Page.model_validate_json(page), model)], pathlib.Pat
 
 
 def killed(results: Path, part: int, done: int) -> list[tuple[int, str]]:
-    """Make the figure in a process of its own, killed in the first or second part when so much of it is done; gives what it told."""
+    """Make the figure in a process of its own, killed in the first or second part when so much of
+    it is done; gives what it told.
+    """
     given = [small().model_dump_json(), MODEL, FIGURE, str(results), f"{part} of 2", str(done)]
     child = subprocess.run(
         [sys.executable, "-c", SCRIPT, *given], capture_output=True, text=True, check=False
@@ -71,7 +77,9 @@ def made(
 def test_killed_twice_it_ends_as_if_unbroken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed while it trains and again while it evaluates; what was done is not done again, and figures and pictures are the same."""
+    """Killed while it trains and again while it evaluates; what was done is not done again, and
+    figures and pictures are the same.
+    """
     monkeypatch.setenv(HOME, str(tmp_path / "broken"))
     results = tmp_path / "broken" / "results"
     donor = Ingredients(small(), MODEL).place("actors")

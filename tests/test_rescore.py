@@ -39,7 +39,9 @@ def test_a_fresh_record_is_as_its_rows_say(tmp_path: Path, run: Call) -> None:
 
 
 def test_an_edited_figure_is_told(tmp_path: Path, run: Call) -> None:
-    """Status 1 and the figure by name, stored and as the rows give it; in place the record is mended."""
+    """Status 1 and the figure by name, stored and as the rows give it; in place the record is
+    mended.
+    """
     place = folder(tmp_path)
     record = load_record(str(place), tmp_path).record
     row = next(row for row in record.rows if (row.prompt, row.graft) == ("headline", "LT"))
@@ -57,7 +59,9 @@ def test_an_edited_figure_is_told(tmp_path: Path, run: Call) -> None:
 
 
 def test_another_metric(tmp_path: Path, run: Call) -> None:
-    """The table on that metric; written elsewhere, the record there is on it, and the first stays as it was."""
+    """The table on that metric; written elsewhere, the record there is on it, and the first stays
+    as it was.
+    """
     place = folder(tmp_path / "runs")
     status, out, _ = run(
         "rescore", place, "--metric", "logprob", "--output-dir", tmp_path / "other"

@@ -1,4 +1,6 @@
-"""The models are left alone: after any run, and after an exception, they are bit for bit what they were."""
+"""The models are left alone: after any run, and after an exception, they are bit for bit what they
+were.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ pytestmark = pytest.mark.usefixtures("exact")
 
 
 def state(model: nn.Module) -> tuple[str, list[str], bool]:
-    """All that a block could leave behind: weights, forwards and hooks in modules' own dictionaries, the mode."""
+    """All that a block could leave behind: weights, forwards and hooks in modules' own
+    dictionaries, the mode.
+    """
     own = [
         f"{path}.{key}"
         for path, m in model.named_modules()
@@ -39,7 +43,9 @@ def state(model: nn.Module) -> tuple[str, list[str], bool]:
 
 @kinds
 def test_models_are_restored_bit_for_bit(family: str, attention: str, tied: bool) -> None:
-    """After a run, all weights have the bytes they had, no module a forward of its own, and plain logits are equal bit for bit."""
+    """After a run, all weights have the bytes they had, no module a forward of its own, and plain
+    logits are equal bit for bit.
+    """
     pair = pair_of(family, attention, tied)
     models = (pair.recipient, *pair.donors.values())
     before = [(state(m), alone(m, pair, pool()[:1])) for m in models]
@@ -85,7 +91,9 @@ def test_models_are_restored_after_an_exception(family: str, executor: str) -> N
 @families
 @executors
 def test_a_module_s_own_forward_is_used_and_put_back(family: str, executor: str) -> None:
-    """A forward that someone had put on a module, as wrappers do, is what computes, and the same object stands there afterwards."""
+    """A forward that someone had put on a module, as wrappers do, is what computes, and the same
+    object stands there afterwards.
+    """
     pair = pair_of(family)
     plain = grafted_logits(pair, pool()[:2], ["LT", "FE^C"], executor)
     modules = [

@@ -1,4 +1,6 @@
-"""From a specification to a record: what it holds, when it is computed anew, and how a killed run goes on."""
+"""From a specification to a record: what it holds, when it is computed anew, and how a killed run
+goes on.
+"""
 
 from __future__ import annotations
 
@@ -79,11 +81,13 @@ def digest(spec: Spec) -> str:
     return prepare_job(spec, Settings(device="cpu")).identity.digest()
 
 
-# ------------------------------------------------------------------------------------------------ what a record holds
+# ------------------------------------------------------------------------------ what a record holds
 
 
 def test_rows_are_what_the_engine_says(run: Run, spec: Spec, settings: Settings) -> None:
-    """Every stored score is that of the grafted logits at the last token, for every prompt, fact and configuration."""
+    """Every stored score is that of the grafted logits at the last token, for every prompt, fact
+    and configuration.
+    """
     pair = load_pair(recipient=spec.recipient, donors=spec.donors)
     rows = {(r["prompt"], r["fact"], r["graft"]): r for r in rows_of(settings, run)}
     assert len(rows) == 2 * 5 * len(CONFIGURATIONS)
@@ -105,7 +109,9 @@ def test_rows_are_what_the_engine_says(run: Run, spec: Spec, settings: Settings)
 
 
 def test_a_record_s_rows_are_means_over_facts(run: Run, settings: Settings) -> None:
-    """Each row's figures are the means of what is stored for its prompt and configuration; what was run is recorded."""
+    """Each row's figures are the means of what is stored for its prompt and configuration; what was
+    run is recorded.
+    """
     stored = rows_of(settings, run)
     assert {(r.prompt, r.graft) for r in run.record.rows} == {
         (p, g) for p in ("headline", "qa") for g in CONFIGURATIONS
@@ -130,7 +136,7 @@ def test_no_place_on_this_machine_is_recorded(run: Run, settings: Settings) -> N
     assert os.path.expanduser("~") not in text.replace('"~', "")
 
 
-# ------------------------------------------------------------------------------------------------ identity
+# ----------------------------------------------------------------------------------------- identity
 
 
 def test_a_second_run_computes_nothing(run: Run, spec: Spec, settings: Settings) -> None:
@@ -158,7 +164,9 @@ def test_a_second_run_computes_nothing(run: Run, spec: Spec, settings: Settings)
 def test_how_it_is_computed_is_no_part_of_the_identity(
     run: Run, spec: Spec, settings: Settings, tmp_path: Path, how: dict
 ) -> None:
-    """Batch size, executor, device and attention change neither the identity nor, beyond rounding, a score."""
+    """Batch size, executor, device and attention change neither the identity nor, beyond rounding,
+    a score.
+    """
     assert run_job(spec, replace(settings, **how)).reused
     other = run_job(spec, replace(settings, output_dir=tmp_path, **how))
     assert not other.reused
@@ -171,7 +179,9 @@ def test_how_it_is_computed_is_no_part_of_the_identity(
 def test_every_part_of_the_identity_counts(
     run: Run, spec: Spec, folders: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    """Another data set, prompt, weight, tokenizer, localizer, parameter, configuration, type, seed or limit is another record."""
+    """Another data set, prompt, weight, tokenizer, localizer, parameter, configuration, type, seed
+    or limit is another record.
+    """
     facts = tmp_path / "facts.jsonl"
     lines = [
         f'{{"id": "{i}", "first_actor": "Ann {c}", "second_actor": "Bo {c}"}}'
@@ -180,9 +190,10 @@ def test_every_part_of_the_identity_counts(
     facts.write_text("\n".join(lines) + "\n", "utf-8")
     plugin = tmp_path / "theirs.py"
     plugin.write_text(
-        "from dataclasses import dataclass\nfrom kgbench.localizers.dynamic_graft import DynamicGraft\n\n\n"
-        "@dataclass(frozen=True)\nclass Theirs(DynamicGraft):\n    name = 'theirs'\n    knob: int = 1\n\n\n"
-        "@dataclass(frozen=True)\nclass Later(Theirs):\n    version = '2'\n"
+        "from dataclasses import dataclass\nfrom kgbench.localizers.dynamic_graft import"
+        " DynamicGraft\n\n\n@dataclass(frozen=True)\nclass Theirs(DynamicGraft):\n    name ="
+        " 'theirs'\n    knob: int = 1\n\n\n@dataclass(frozen=True)\nclass Later(Theirs):\n   "
+        " version = '2'\n"
     )
     changes = {
         "dataset": {"dataset": str(facts)},
@@ -238,7 +249,7 @@ def test_another_metric_of_the_same_rows(run: Run, spec: Spec, settings: Setting
     assert run_job(spec, settings).record == run.record
 
 
-# ------------------------------------------------------------------------------------------------ killed and resumed
+# ------------------------------------------------------------------------------- killed and resumed
 
 KILLED = """
 import os, sys
@@ -277,7 +288,9 @@ def test_a_killed_run_goes_on(
     how: str,
     done: int,
 ) -> None:
-    """After kill -9 or Ctrl-C there is no record; the next run takes up what was finished and ends in the rows of an unbroken run."""
+    """After kill -9 or Ctrl-C there is no record; the next run takes up what was finished and ends
+    in the rows of an unbroken run.
+    """
     line = [
         sys.executable,
         "-c",
@@ -310,11 +323,13 @@ def test_a_killed_run_goes_on(
     assert not store.journal(run.record.id).folder.exists()
 
 
-# ------------------------------------------------------------------------------------------------ what is run
+# -------------------------------------------------------------------------------------- what is run
 
 
 def test_configurations_of_a_suite() -> None:
-    """PRE, SFT and ALL always, each graft once in canonical form, and the complements that necessity needs."""
+    """PRE, SFT and ALL always, each graft once in canonical form, and the complements that
+    necessity needs.
+    """
     suite = configurations(CONFIGURATIONS[3:])
     assert tuple(suite) == CONFIGURATIONS
     assert suite["FE+LT"] == "(FE+LT)^C"
@@ -344,7 +359,9 @@ def test_configurations_of_a_suite() -> None:
 def test_dry_run_forecasts_and_writes_nothing(
     run: Run, spec: Spec, settings: Settings, tmp_path: Path
 ) -> None:
-    """The forecast counts what the run computes, knows a finished one, and leaves the folder as it was."""
+    """The forecast counts what the run computes, knows a finished one, and leaves the folder as it
+    was.
+    """
     forecast = dry_run(spec, replace(settings, output_dir=tmp_path))
     assert list(tmp_path.iterdir()) == []
     assert not forecast.known
@@ -358,7 +375,9 @@ def test_dry_run_forecasts_and_writes_nothing(
 
 
 def test_a_scoring_localizer_keeps_its_scores(folders: Mapping[str, Path], tmp_path: Path) -> None:
-    """A localizer that ranks sites runs the baselines and its best sites, and its scores are in the record."""
+    """A localizer that ranks sites runs the baselines and its best sites, and its scores are in the
+    record.
+    """
     options = {
         "recipient": str(folders["recipient"]),
         "donors": {"sft": str(folders["sft"])},
@@ -418,11 +437,13 @@ def test_prompts_of_a_pair() -> None:
     assert load_prompts(load_dataset(DATASET), ["qa"], 1) == facts_in(DATASET, ["qa"], 1)
 
 
-# ------------------------------------------------------------------------------------------------ what users may expect
+# ---------------------------------------------------------------------------- what users may expect
 
 
 def test_layers_go_to_every_graft_but_the_ceiling() -> None:
-    """`ALL` is always run in all layers as the ceiling; asked for with layers it is run in those too."""
+    """`ALL` is always run in all layers as the ceiling; asked for with layers it is run in those
+    too.
+    """
     found = configurations(("ALL", "FE", "PRE"), "second_half")
     assert list(found)[:4] == ["PRE", "SFT", "ALL", "ALL@second_half"]
     assert found["FE@second_half"] == "ALL; FE@second_half=recipient"
@@ -455,7 +476,10 @@ def test_prompts_keep_their_order(spec: Spec, tmp_path: Path) -> None:
 def test_classes_of_one_file_are_told_apart(spec: Spec, tmp_path: Path) -> None:
     """Two localizers of one file, or one whose file changed, never share a record."""
     file = tmp_path / "mine.py"
-    source = "from kgbench.localizers.dynamic_graft import DynamicGraft\nclass A(DynamicGraft):\n    pass\nclass B(A):\n    pass\n"
+    source = (
+        "from kgbench.localizers.dynamic_graft import DynamicGraft\nclass A(DynamicGraft):\n   "
+        " pass\nclass B(A):\n    pass\n"
+    )
     file.write_text(source)
     first, second = (
         digest(replace(spec, localizer=f"{file}:A")),

@@ -49,7 +49,9 @@ def mean_logprob(
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 @pytest.mark.parametrize("name", SCANNED)
 def test_every_site_has_a_score(family: str, name: str) -> None:
-    """By default every method gives every site of every region a finite score, not all the same, in whatever order the prompts come."""
+    """By default every method gives every site of every region a finite score, not all the same, in
+    whatever order the prompts come.
+    """
     pair, prompts = pico(family, facts=2)
     arguments = (("draws", "2"),) if name == "causal_trace" else ()
     scores = scan(created(name, arguments), pair, prompts)
@@ -87,7 +89,9 @@ def test_scanning_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("receiver", ["logits", "attn_out@1", "mlp_out@1"])
 def test_what_is_not_heard(receiver: str) -> None:
-    """What a receiver cannot hear has no direct effect on it: exactly 0. What it can hear is measured alone."""
+    """What a receiver cannot hear has no direct effect on it: exactly 0. What it can hear is
+    measured alone.
+    """
     pair, prompts = pico("gpt2", facts=2)
     made, headline = created("path_patch", (("receiver", receiver),)), prompts[:2]
     scores = scan(made, pair, headline)
@@ -107,7 +111,9 @@ def test_what_is_not_heard(receiver: str) -> None:
 
 
 def test_against_single_patches() -> None:
-    """A scan of patches equals patching each layer and region by itself, in plain PyTorch, and subtracting the layer before."""
+    """A scan of patches equals patching each layer and region by itself, in plain PyTorch, and
+    subtracting the layer before.
+    """
     pair, prompts = pico("gpt2", facts=2)
     headline = prompts[:2]
     scores = scan(created("activation_patch"), pair, headline)
@@ -141,7 +147,9 @@ def test_against_single_patches() -> None:
 
 
 def test_inputs_of_layers() -> None:
-    """Patched at a layer's input, the embeddings have a value of their own and the last layer has none."""
+    """Patched at a layer's input, the embeddings have a value of their own and the last layer has
+    none.
+    """
     pair, prompts = pico("gpt2", facts=2)
     with pytest.raises(
         NotApplicableError,
@@ -176,7 +184,9 @@ def test_a_hook_that_sees_half(point: str) -> None:
 
 
 def test_left_out() -> None:
-    """Methods that destroy are scanned by what is lost without a site; attention's components share it, the MLP has its own."""
+    """Methods that destroy are scanned by what is lost without a site; attention's components share
+    it, the MLP has its own.
+    """
     pair, prompts = pico("llama", facts=2)
     headline = prompts[:2]
     made = created("ablation").fitted(pair, headline)
@@ -229,7 +239,9 @@ def test_probabilities_are_averaged_over_draws() -> None:
 
 
 def test_a_window_is_credited_to_its_middle() -> None:
-    """With windows, a layer's attention is scored by restoring attention in the layers around it, as far as there are any."""
+    """With windows, a layer's attention is scored by restoring attention in the layers around it,
+    as far as there are any.
+    """
     pair, prompts = pico("gpt2", facts=2)
     headline = prompts[:2]
     arguments = (("draws", "2"), ("point", "attn_out+mlp_out"), ("window", "3"))
@@ -296,6 +308,9 @@ def test_the_reason_is_passed_on() -> None:
     pair, prompts = pico("gpt2", facts=2)
     with pytest.raises(
         NotApplicableError,
-        match=r"a scan of no_mlp gives no value to .* sites, such as LT:up@0; it will not touch an MLP",
+        match=(
+            r"a scan of no_mlp gives no value to .* sites, such as LT:up@0; it will not touch"
+            r" an MLP"
+        ),
     ):
         scan(NoMlp(), pair, prompts)

@@ -101,7 +101,7 @@ def planted(family: str, graft: str) -> ModelPair:
     return ModelPair("planted", pair.recipient, {"sft": donor}, pair.tokenizer, pair.family)
 
 
-# ------------------------------------------------------------------------------------------------ what all keep to
+# --------------------------------------------------------------------------------- what all keep to
 
 
 @pytest.mark.parametrize("name", RUNNING)
@@ -144,7 +144,7 @@ def test_parameters_that_make_no_sense(name: str, given: dict[str, str]) -> None
     assert "\n" not in str(caught.value)
 
 
-# ------------------------------------------------------------------------------------------------ exact grafts
+# ------------------------------------------------------------------------------------- exact grafts
 
 
 @families
@@ -179,7 +179,9 @@ def test_measuring_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @families
 def test_greedy(family: str) -> None:
-    """Each choice adds to the last, the first is the best single site, and the graft is never worse than the first choice."""
+    """Each choice adds to the last, the first is the best single site, and the graft is never worse
+    than the first choice.
+    """
     pair, prompts = near(family, 0.5), some()
     found, scan = (
         scores("greedy_graft", pair, prompts, steps=3),
@@ -200,7 +202,9 @@ def test_greedy(family: str) -> None:
 
 
 def test_greedy_stops_where_nothing_helps() -> None:
-    """Where no site adds anything none is chosen, and all score what they take away; with sites to spare it ends by itself."""
+    """Where no site adds anything none is chosen, and all score what they take away; with sites to
+    spare it ends by itself.
+    """
     pair = planted("gpt2", "ALL:up@0")
     helpful = {s: v for s, v in scores("graft_scan", pair, some()).items() if v > 0}
     found = scores("greedy_graft", pair, some(), steps=50)
@@ -214,12 +218,14 @@ def test_greedy_stops_where_nothing_helps() -> None:
     assert (final[1:] <= final[0] + 1e-12).all()
 
 
-# ------------------------------------------------------------------------------------------------ gradients
+# ---------------------------------------------------------------------------------------- gradients
 
 
 @families
 def test_attribution_is_the_limit_of_the_scan(family: str) -> None:
-    """On W + e (W' - W) with small e, the first-order map ranks as the exact scan does and has its values."""
+    """On W + e (W' - W) with small e, the first-order map ranks as the exact scan does and has its
+    values.
+    """
     e = 1e-3
     first, exact = (
         scores(name, near(family, e), some()) for name in ("graft_attribution", "graft_scan")
@@ -238,7 +244,9 @@ def test_attribution_is_the_limit_of_the_scan(family: str) -> None:
 
 @families
 def test_integrated_attribution_is_complete(family: str) -> None:
-    """Along the whole path the scores add up to what the full graft adds, the more exactly the more points."""
+    """Along the whole path the scores add up to what the full graft adds, the more exactly the more
+    points.
+    """
     pair = near(family, 0.25)
     wanted = mean(pair, some(), "ALL") - mean(pair, some(), "NONE")
     errors = [
@@ -251,7 +259,9 @@ def test_integrated_attribution_is_complete(family: str) -> None:
 
 @families
 def test_attribution_patch(family: str) -> None:
-    """All components behind one activation score alike; on a near donor, activations of the embeddings are the embeddings' graft."""
+    """All components behind one activation score alike; on a near donor, activations of the
+    embeddings are the embeddings' graft.
+    """
     e = 1e-4
     found = scores("attribution_patch", near(family, e), some())
     for site, score in found.items():
@@ -308,7 +318,9 @@ def test_snip_and_fisher_are_plain_autograd(family: str, at: str) -> None:
 
 
 def test_snip_of_an_element_is_its_effect() -> None:
-    """Where one element of the weights changed a little, snip is the size of what that does to the mean log-probability."""
+    """Where one element of the weights changed a little, snip is the size of what that does to the
+    mean log-probability.
+    """
     pair = pair_of("gpt2")
     donor = copy.deepcopy(pair.recipient)
     donor.get_parameter("transformer.h.1.attn.c_attn.weight").data[3, 40] += 1e-4
@@ -319,12 +331,14 @@ def test_snip_of_an_element_is_its_effect() -> None:
     assert found[Site(1, "k", "LT")] == pytest.approx(abs(effect), rel=1e-3)
 
 
-# ------------------------------------------------------------------------------------------------ without a forward
+# -------------------------------------------------------------------------------- without a forward
 
 
 @families
 def test_weight_delta(family: str) -> None:
-    """The norm of the change over the norm of the weights; nothing where nothing changed, 1 where there were none."""
+    """The norm of the change over the norm of the weights; nothing where nothing changed, 1 where
+    there were none.
+    """
     pair = planted(family, "ALL:ffn")
     found = scores("weight_delta", pair, some())
     slots = Slots(pair.family, pair.n_layers)

@@ -1,4 +1,6 @@
-"""Scoring localizers where the truth is known: the shipped plants, and weights put where nobody trained them."""
+"""Scoring localizers where the truth is known: the shipped plants, and weights put where nobody
+trained them.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ WEIGHT_PLANTS = [
 ]
 """Of other seeds the same places are planted."""
 FEW = 12
-"""Prompts enough to tell places apart; of attention's eight the least need `FACTS` facts and more steps."""
+"""Prompts enough to tell places apart; of attention's eight the least need `FACTS` facts and more
+steps.
+"""
 FACTS = 12
 
 Places = dict[tuple[int | None, str], float]
@@ -83,7 +87,9 @@ def test_there_are_weight_plants() -> None:
 
 @pytest.mark.parametrize("name", WEIGHT_PLANTS)
 def test_scan_finds_the_plant(name: str) -> None:
-    """The exact scan tells the plant from all other places, and from its decoy's, which changed as much; the change itself does not."""
+    """The exact scan tells the plant from all other places, and from its decoy's, which changed as
+    much; the change itself does not.
+    """
     pair, prompts, truth = case(name)
     decoys = {
         s[:2] for s in graft_sites(pair, prompts, parse_graft(str(catalog.entry(name).decoy)))

@@ -57,7 +57,8 @@ class Project:
 
     def __init__(self, folder: Path, wheel: Path) -> None:
         self.folder, self.wheel = folder, wheel
-        # With -S no .pth file is read, so that an editable install leads nowhere; what others installed is found all the same.
+        # With -S no .pth file is read, so that an editable install leads nowhere; what others
+        # installed is found all the same.
         third_party = [
             path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")
         ]
@@ -95,7 +96,9 @@ class Project:
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Project:
-    """The project of the README, with the two checkpoints of tiny-gemma and some of its facts; only the import is still to be done."""
+    """The project of the README, with the two checkpoints of tiny-gemma and some of its facts; only
+    the import is still to be done.
+    """
     folder = tmp_path_factory.mktemp("my-finetune")
     with (folder / "facts.csv").open("w", encoding="utf-8", newline="") as file:
         table = csv.writer(file)
@@ -153,7 +156,9 @@ def test_the_import_prints_what_the_readme_shows(imported: str, project: Project
 
 
 def test_the_claims_of_the_readme_pass(imported: str, project: Project) -> None:
-    """The finetuned checkpoint keeps its facts where the test file says, also where undecided claims fail."""
+    """The finetuned checkpoint keeps its facts where the test file says, also where undecided
+    claims fail.
+    """
     status, told = project.tested("--kgbench-strict")
     assert status == 0, told
     shown = README.partition("<!-- begin: output of the test -->")[2].partition("<!-- end")[0]

@@ -34,7 +34,9 @@ def with_family(pair: ModelPair, family: Family) -> ModelPair:
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_true_maps_pass(family: str, attention: str, dtype: torch.dtype) -> None:
-    """Every shipped map fits its models, in every type, tied or not, and the test leaves the models as they are."""
+    """Every shipped map fits its models, in every type, tied or not, and the test leaves the models
+    as they are.
+    """
     pair = pico_pair(
         family, attention=attention, dtype=dtype, donors=("sft", "task"), tied=attention == "sdpa"
     )
@@ -95,7 +97,9 @@ def test_a_component_that_computes_nothing() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("shift", [-60.0, 60.0])
 def test_logits_far_from_zero(dtype: torch.dtype, shift: float) -> None:
-    """A constant that is added to all logits changes no answer: true maps pass, and wrong ones are found as before."""
+    """A constant that is added to all logits changes no answer: true maps pass, and wrong ones are
+    found as before.
+    """
     pair = _shifted(dtype, shift)
     verify_pair(pair)
     assert packed_agrees(pair) is None
@@ -131,7 +135,10 @@ def test_a_shift_hides_nothing(dtype: torch.dtype) -> None:
         (
             {"mlp": "self_attn"},
             LawError,
-            "'mlp' is 'self_attn', where it should be the module whose output is added to the stream",
+            (
+                "'mlp' is 'self_attn', where it should be the module whose output is added to the"
+                " stream"
+            ),
         ),
         (
             {"attention": "mlp"},
@@ -143,7 +150,9 @@ def test_a_shift_hides_nothing(dtype: torch.dtype) -> None:
     ],
 )
 def test_wrong_hooks(hooks: dict[str, str], error: type[Exception], said: str) -> None:
-    """Modules at which what attention and MLP add is read, and that add something else, or are none."""
+    """Modules at which what attention and MLP add is read, and that add something else, or are
+    none.
+    """
     pair = pico_pair("llama")
     with pytest.raises(error, match=said):
         verify_pair(with_family(pair, replace(pair.family, **hooks)))
@@ -172,7 +181,9 @@ def _ignoring(forward: Callable[..., object]) -> Callable[..., object]:
 def test_auto_takes_rows_where_packed_does_not_work(
     wrap: Callable[..., Callable[..., object]], reason: str
 ) -> None:
-    """A model that refuses a 4-D mask, or takes no notice of it, is run one row per configuration, and the engine says why."""
+    """A model that refuses a 4-D mask, or takes no notice of it, is run one row per configuration,
+    and the engine says why.
+    """
     pair = pico_pair("gemma")
     pair.recipient.forward = wrap(pair.recipient.forward)
     engine = Engine(pair, "auto")
@@ -189,7 +200,9 @@ def test_auto_takes_rows_where_packed_does_not_work(
 def test_packed_is_refused_where_it_does_not_work(
     wrap: Callable[..., Callable[..., object]],
 ) -> None:
-    """An executor that is asked for by name is no less tested: what fails its self-test computes nothing."""
+    """An executor that is asked for by name is no less tested: what fails its self-test computes
+    nothing.
+    """
     pair = pico_pair("gemma")
     pair.recipient.forward = wrap(pair.recipient.forward)
     with pytest.raises(

@@ -1,4 +1,6 @@
-"""The site: what its files hold, whoever looks at them; how they look in a browser is tested in tests/page."""
+"""The site: what its files hold, whoever looks at them; how they look in a browser is tested in
+tests/page.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,9 @@ class Links(HTMLParser):
 
 @pytest.fixture(scope="module")
 def board(tmp_path_factory: pytest.TempPathFactory) -> Leaderboard:
-    """Six methods on two pairs, a plant and a budget; one of them is the reader's own, with a name that no submission could have."""
+    """Six methods on two pairs, a plant and a budget; one of them is the reader's own, with a name
+    that no submission could have.
+    """
     return fake_boards.leaderboard(fake_boards.several(tmp_path_factory.mktemp("results"), HOSTILE))
 
 
@@ -156,7 +160,9 @@ def test_methods_never_share_a_file(names: list[str]) -> None:
 
 
 def test_undefined_figures_say_why(site: dict[str, str]) -> None:
-    """Wherever a figure is undefined, its cell names a footnote that is there, and a method without a rank has a reason."""
+    """Wherever a figure is undefined, its cell names a footnote that is there, and a method without
+    a rank has a reason.
+    """
     assert (
         "the denominator&#39;s interval holds 0" in site["planted.html"]
         or "data-f" not in site["planted.html"]
@@ -185,7 +191,9 @@ def test_boards_can_be_read_without_scripts(board: Leaderboard, site: dict[str, 
 
 @given(st.floats(-2000, 2000), st.floats(0, 300))
 def test_a_cell_holds_its_figure(value: float, width: float) -> None:
-    """Value, interval and n come back from beside the text, to four digits, and the value from the text as it is written there."""
+    """Value, interval and n come back from beside the text, to four digits, and the value from the
+    text as it is written there.
+    """
     estimate = Estimate(value=value, low=value - width, high=value + width, n=7)
     found = re.fullmatch(
         r'<td data-v="(\S+) (\S+) (\S+) 7">(\S+)( \[.*\])?', str(Cells().cell(estimate))
@@ -205,7 +213,9 @@ def test_a_cell_holds_its_figure(value: float, width: float) -> None:
 
 
 def test_a_run_says_where_it_comes_from(board: Leaderboard, site: dict[str, str]) -> None:
-    """Each run's page holds versions, commit, time, seed, hashes, and the command that reproduces it."""
+    """Each run's page holds versions, commit, time, seed, hashes, and the command that reproduces
+    it.
+    """
     for entry in board.entries:
         text = site[f"runs/{entry.record.id[:12]}.html"]
         source = entry.record.provenance
@@ -223,7 +233,9 @@ def test_a_run_says_where_it_comes_from(board: Leaderboard, site: dict[str, str]
 
 
 def test_a_method_says_what_it_is(board: Leaderboard, site: dict[str, str]) -> None:
-    """A method's page has what it does, its kind, code and paper, and the map of a run that has one."""
+    """A method's page has what it does, its kind, code and paper, and the map of a run that has
+    one.
+    """
     text = site["methods/dynamic_graft.html"]
     about = known().localizers["dynamic_graft"]
     assert about.about.capitalize()[:20] in unescape(text) and "https://arxiv.org/abs/" in text
@@ -236,7 +248,9 @@ def test_a_method_says_what_it_is(board: Leaderboard, site: dict[str, str]) -> N
 
 
 def test_every_page_has_the_navigation(site: dict[str, str]) -> None:
-    """From every page, those of runs included, all boards, the comparison and the guide are one step away."""
+    """From every page, those of runs included, all boards, the comparison and the guide are one
+    step away.
+    """
     for path, text in pages(site):
         nav = text[text.index("<nav") : text.index("</nav>")]
         up = "../" * path.count("/")
@@ -279,7 +293,9 @@ def test_k_is_said_where_it_stands(board: Leaderboard, site: dict[str, str]) -> 
 
 
 def test_the_comparison_opens_on_the_first_two_ranks(site: dict[str, str]) -> None:
-    """The index names two runs of the first cell, the leader's and that of rank 2, with suite, source and prompts of each."""
+    """The index names two runs of the first cell, the leader's and that of rank 2, with suite,
+    source and prompts of each.
+    """
     held = json.loads(
         site["data/runs.js"].removeprefix('kgbench.index.put("",').removesuffix(");\n")
     )
@@ -328,7 +344,9 @@ def test_hits_can_be_counted_from_the_data_of_a_run(board: Leaderboard) -> None:
 
 
 def test_a_fact_that_was_not_asked_is_told_from_a_miss() -> None:
-    """Facts that only one prompt asked have a step of their own on the other; the order of rows changes nothing."""
+    """Facts that only one prompt asked have a step of their own on the other; the order of rows
+    changes nothing.
+    """
     rows = fake_runs.rows(7)
     some = rows.filter(
         [
@@ -367,7 +385,9 @@ def test_a_map_holds_every_score(board: Leaderboard) -> None:
 
 
 def test_only_files_of_the_site_are_served(board: Leaderboard, tmp_path: Path) -> None:
-    """The server gives the pages, to this machine under its own name; no lists of folders, and nothing outside."""
+    """The server gives the pages, to this machine under its own name; no lists of folders, and
+    nothing outside.
+    """
     (tmp_path / "secret.txt").write_text("secret")
     write_site(board, tmp_path / "site")
     with site_server(tmp_path / "site", 0) as server:
@@ -393,7 +413,9 @@ def test_only_files_of_the_site_are_served(board: Leaderboard, tmp_path: Path) -
 def test_what_a_client_does_ends_its_connection_alone(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """NUL in an address, a broken connection and a request that never ends print nothing; others are answered meanwhile."""
+    """NUL in an address, a broken connection and a request that never ends print nothing; others
+    are answered meanwhile.
+    """
     (tmp_path / "index.html").write_text("here")
     with site_server(tmp_path, 0) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
@@ -434,12 +456,18 @@ def test_served_pages_have_their_policy_as_a_header(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_signal_ends_serving_and_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
-    """It says what it does until it is ready; a signal ends it with status 0, and no temporary folder stays."""
+    """It says what it does until it is ready; a signal ends it with status 0, and no temporary
+    folder stays.
+    """
     (tmp_path / "board" / "results").mkdir(parents=True)
     temporary = tmp_path / "temporary"
     temporary.mkdir()
-    # A parent that ignores SIGINT hands that on; the program that is run here takes Python's own handler.
-    start = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); from kgbench.cli import main; sys.exit(main())"
+    # A parent that ignores SIGINT hands that on; the program that is run here takes Python's own
+    # handler.
+    start = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); from"
+        " kgbench.cli import main; sys.exit(main())"
+    )
     words = ["leaderboard", "serve", "--root", str(tmp_path / "board"), "--port", "0"]
     process = subprocess.Popen(
         [sys.executable, "-c", start, *words],

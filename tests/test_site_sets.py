@@ -28,7 +28,9 @@ def one_of_each() -> list:
 
 @families
 def test_all_sites(family: str) -> None:
-    """Default components times the regions that any of the prompts has, in the order of computation, each once."""
+    """Default components times the regions that any of the prompts has, in the order of
+    computation, each once.
+    """
     pair, prompts = pair_of(family), one_of_each()
     sites = all_sites(pair, prompts)
     regions = {cell for p in prompts for cell in token_cells(pair, p)}
@@ -74,7 +76,9 @@ def test_the_ends(family: str) -> None:
 @examples(40, "sites")
 @given(st.data(), st.sampled_from(FAMILIES))
 def test_treatments_of_sites(data: st.DataObject, family: str) -> None:
-    """A slot of a token has the donor's weights exactly if its site is in the set; leaving out is grafting the complement."""
+    """A slot of a token has the donor's weights exactly if its site is in the set; leaving out is
+    grafting the complement.
+    """
     pair, prompts = pair_of(family), one_of_each()
     every = all_sites(pair, prompts)
     chosen = data.draw(st.sets(st.sampled_from(every)))
@@ -104,7 +108,9 @@ def test_a_site_as_an_expression(family: str, name: str) -> None:
 
 @families
 def test_sites_of_a_graft(family: str) -> None:
-    """Sites that are grafted at all of their tokens; a region that overlaps another is one only as far as it is scored."""
+    """Sites that are grafted at all of their tokens; a region that overlaps another is one only as
+    far as it is scored.
+    """
     pair, prompts = pair_of(family), pool("headline")
     every = set(all_sites(pair, prompts))
 

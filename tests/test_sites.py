@@ -45,7 +45,7 @@ def laid_out(draw: st.DrawFn) -> tuple[dict[str, list[int]], int]:
     return {region: draw(tokens) for region in REGIONS}, n
 
 
-# ------------------------------------------------------------------------------------------------ reading and writing
+# ------------------------------------------------------------------------------ reading and writing
 
 
 @given(grafts(donors=DONORS, n=12))
@@ -90,7 +90,7 @@ def test_canonical_form(text: str, canonical: str) -> None:
     assert str(parse_graft(text)) == canonical
 
 
-# ------------------------------------------------------------------------------------------------ what it means
+# ------------------------------------------------------------------------------------ what it means
 
 
 @given(positions(), laid_out())
@@ -164,7 +164,9 @@ def test_commas_separate_grafts_but_not_layers(some: list[str]) -> None:
     ],
 )
 def test_where_one_graft_ends(text: str, parts: tuple[str, ...]) -> None:
-    """Behind layers, a graft begins with a capital letter or a bracket; elsewhere every comma separates."""
+    """Behind layers, a graft begins with a capital letter or a bracket; elsewhere every comma
+    separates.
+    """
     assert split_grafts(text) == parts
 
 
@@ -221,7 +223,9 @@ def test_a_layer_that_is_not_there() -> None:
 
 
 def test_groups_of_components() -> None:
-    """`all` is everything but final norm and head; with layers and no components, a term has the per-layer ones only."""
+    """`all` is everything but final norm and head; with layers and no components, a term has the
+    per-layer ones only.
+    """
     assert set(GROUPS["all"]) == set(COMPONENTS) - {"ln_f", "head"}
     assert set(COMPONENTS) == {*PER_LAYER, *OUTSIDE}
     assert parse_graft("FE").terms[0].component_names() == GROUPS["all"]
@@ -230,12 +234,14 @@ def test_groups_of_components() -> None:
     assert list(parse_graft("FE:o@1").terms[0].sites(2)) == [(1, "o")]
 
 
-# ------------------------------------------------------------------------------------------------ complements of grafts
+# ---------------------------------------------------------------------------- complements of grafts
 
 
 @pytest.mark.parametrize("family", ["gpt2", "gemma"])
 def test_a_graft_and_its_complement_partition_the_default_sites(family: str) -> None:
-    """At each default site, one of the two takes the donor's weights, the other the recipient's; the complement touches no other."""
+    """At each default site, one of the two takes the donor's weights, the other the recipient's;
+    the complement touches no other.
+    """
     pair = pico_pair(family)
     prompts = load_prompts("fake_movies_fake_actors", ["headline", "qa"], limit=1)
     sites = Slots(pair.family, pair.n_layers).sites
@@ -261,7 +267,9 @@ def test_a_graft_and_its_complement_partition_the_default_sites(family: str) -> 
 
 
 def test_complements_of_grafts_are_readable() -> None:
-    """Whole positions give the other positions, all-but-one-site gives the site, and two donors have no complement."""
+    """Whole positions give the other positions, all-but-one-site gives the site, and two donors
+    have no complement.
+    """
     wanted = {
         "FE+LT": "(FE+LT)^C",
         "LT^C": "LT",
@@ -282,7 +290,9 @@ def test_complements_of_grafts_are_readable() -> None:
 def test_partition_takes_the_first_region_that_applies(
     layout: tuple[dict[str, list[int]], int],
 ) -> None:
-    """Every token has exactly one scored region: the first of LT, FE, M, RP, R, P, BOS that holds it, or REST."""
+    """Every token has exactly one scored region: the first of LT, FE, M, RP, R, P, BOS that holds
+    it, or REST.
+    """
     regions, n = layout
     wanted = [
         next((r for r in SCORED_REGIONS if t in regions.get(r, ())), "REST") for t in range(n)
@@ -291,7 +301,7 @@ def test_partition_takes_the_first_region_that_applies(
     assert partition({}, n) == ["REST"] * n
 
 
-# ------------------------------------------------------------------------------------------------ errors
+# ------------------------------------------------------------------------------------------- errors
 
 
 @pytest.mark.parametrize(
@@ -331,7 +341,9 @@ def test_partition_takes_the_first_region_that_applies(
     ],
 )
 def test_errors_point_at_the_place(text: str, offset: int, expected: str) -> None:
-    """The caret stands under the first character that does not fit, and the message says what could stand there."""
+    """The caret stands under the first character that does not fit, and the message says what could
+    stand there.
+    """
     with pytest.raises(GraftSyntaxError) as caught:
         parse_graft(text)
     assert caught.value.offset == offset

@@ -1,4 +1,6 @@
-"""Models larger than memory: donors that stay on disk, layers on several devices, narrow types, and what a dry run says of them."""
+"""Models larger than memory: donors that stay on disk, layers on several devices, narrow types, and
+what a dry run says of them.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,9 @@ def prompts() -> list[Prompt]:
 def checkpoints(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Folders:
-    """Checkpoints with fused projections, tied and untied heads, learned positions and norms on either side."""
+    """Checkpoints with fused projections, tied and untied heads, learned positions and norms on
+    either side.
+    """
     root = tmp_path_factory.mktemp("sizes")
     for seed, name in enumerate(("recipient", "sft")):
         random_model(tiny_config(*request.param), None, seed, torch.float32).save_pretrained(
@@ -85,14 +89,16 @@ def loaded(folders: Folders, **options: Any) -> ModelPair:
     )
 
 
-# ------------------------------------------------------------------------------------------------ donors on disk
+# ----------------------------------------------------------------------------------- donors on disk
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_streamed_donor_is_the_donor(
     checkpoints: Folders, prompts: list[Prompt], dtype: str
 ) -> None:
-    """Bit for bit the same logits and weights as of a donor that is held; of its weights those of one layer are in memory."""
+    """Bit for bit the same logits and weights as of a donor that is held; of its weights those of
+    one layer are in memory.
+    """
     held, read = (
         loaded(checkpoints, dtype=dtype, stream_donors=streams) for streams in (False, True)
     )
@@ -109,7 +115,9 @@ def test_a_streamed_donor_is_the_donor(
 
 
 def test_what_is_equal_is_not_read(folders: Folders, prompts: list[Prompt], tmp_path: Path) -> None:
-    """A donor that differs in one tensor shares all others, streamed or held, and answers as the held one does."""
+    """A donor that differs in one tensor shares all others, streamed or held, and answers as the
+    held one does.
+    """
     weights = load_file(folders["recipient"] / "model.safetensors")
     (name,) = [key for key in weights if key.endswith("h.1.mlp.c_fc.weight")]
     for file in folders["recipient"].iterdir():
@@ -127,7 +135,9 @@ def test_what_is_equal_is_not_read(folders: Folders, prompts: list[Prompt], tmp_
 
 
 def test_a_donor_by_other_names_and_in_shards(tmp_path: Path) -> None:
-    """Weights are found by the names that GPT-NeoX's published files have, in several files, and as attributes of their modules."""
+    """Weights are found by the names that GPT-NeoX's published files have, in several files, and as
+    attributes of their modules.
+    """
     whole = load_pair("tiny-pythia")
     for folder, size in (("one", "100MB"), ("shards", "100KB")):
         whole.donors["sft"].save_pretrained(tmp_path / folder, max_shard_size=size)
@@ -187,7 +197,7 @@ def test_files_that_cannot_be_streamed(folders: Folders, tmp_path: Path) -> None
         loaded({**folders, "sft": tmp_path}, stream_donors=True)
 
 
-# ------------------------------------------------------------------------------------------------ several devices
+# ---------------------------------------------------------------------------------- several devices
 
 
 @given(
@@ -196,7 +206,9 @@ def test_files_that_cannot_be_streamed(folders: Folders, tmp_path: Path) -> None
     st.sampled_from(STRATEGIES),
 )
 def test_units_are_spread(sizes: list[int], room: list[int], strategy: str) -> None:
-    """Neighbours stay together, in the order of the devices, within their room; balanced is never fuller than sequential."""
+    """Neighbours stay together, in the order of the devices, within their room; balanced is never
+    fuller than sequential.
+    """
     try:
         found = spread_units(sizes, room, strategy)
     except InputError as error:
@@ -217,7 +229,9 @@ def test_units_are_spread(sizes: list[int], room: list[int], strategy: str) -> N
 
 
 def test_devices_of_a_map() -> None:
-    """The longest path that holds a unit says its device; paths and devices that are none, and units that are left out, are refused."""
+    """The longest path that holds a unit says its device; paths and devices that are none, and
+    units that are left out, are refused.
+    """
     pair = pico_pair("llama")
     layers = pair.family.layers
     parts = units(pair.recipient, layers)
@@ -252,7 +266,9 @@ def test_devices_of_a_map() -> None:
 
 
 def test_devices_of_a_strategy() -> None:
-    """Accelerators are filled alike, or in turn; the processor takes what they have no room for, or all where there is none of them."""
+    """Accelerators are filled alike, or in turn; the processor takes what they have no room for, or
+    all where there is none of them.
+    """
     pair = pico_pair("llama")
     size = sum(t.numel() * t.element_size() for t in pair.recipient.state_dict().values())
     enough, less = 4 * size, size
@@ -300,7 +316,9 @@ def test_a_container_has_less_than_the_machine(
 def test_a_map_changes_no_answer(
     checkpoints: Folders, prompts: list[Prompt], streams: bool
 ) -> None:
-    """With every unit placed by a map, here all on the processor, answers are bit for bit those without one."""
+    """With every unit placed by a map, here all on the processor, answers are bit for bit those
+    without one.
+    """
     plain, mapped = (
         loaded(checkpoints, device_map=how, stream_donors=streams) for how in (None, {"": "cpu"})
     )
@@ -312,7 +330,9 @@ def test_a_map_changes_no_answer(
 
 @pytest.mark.parametrize("model_type", ["llama", "gpt2"])
 def test_activations_follow_the_layers(model_type: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On three devices, of tensors without content, no operation meets tensors of two; the answers are where the input was."""
+    """On three devices, of tensors without content, no operation meets tensors of two; the answers
+    are where the input was.
+    """
     family, tokenizer = load_family(model_type), pico_tokenizer(bos=False)
 
     def model() -> Any:
@@ -360,7 +380,9 @@ def test_activations_follow_the_layers(model_type: str, monkeypatch: pytest.Monk
 def test_models_that_accelerate_has_dispatched(
     folders: Folders, prompts: list[Prompt], offload: str, tmp_path: Path
 ) -> None:
-    """Hooks of accelerate stay in force under a graft: on all modules, and on a donor whose weights it fetches."""
+    """Hooks of accelerate stay in force under a graft: on all modules, and on a donor whose weights
+    it fetches.
+    """
     plain, hooked = loaded(folders, share=False), loaded(folders, share=False)
     donor = hooked.donors["sft"]
     if offload == "hooks":
@@ -375,12 +397,14 @@ def test_models_that_accelerate_has_dispatched(
     )
 
 
-# ------------------------------------------------------------------------------------------------ types and gradients
+# ------------------------------------------------------------------------------ types and gradients
 
 
 @pytest.mark.parametrize("executor", ["packed", "rows", "sequential"])
 def test_laws_in_bfloat16(folders: Folders, prompts: list[Prompt], executor: str) -> None:
-    """Grafting nothing is the recipient and everything the donor, as far as two rows of one batch round alike."""
+    """Grafting nothing is the recipient and everything the donor, as far as two rows of one batch
+    round alike.
+    """
     pair = loaded(folders, dtype="bfloat16")
     grafts = [
         "NONE",
@@ -427,7 +451,7 @@ def test_nothing_is_kept_for_gradients(
     assert seen and all(seen)
 
 
-# ------------------------------------------------------------------------------------------------ what fits
+# ---------------------------------------------------------------------------------------- what fits
 
 
 @pytest.fixture
@@ -487,7 +511,9 @@ def test_a_dry_run_says_what_does_not_fit(
 def test_localizers_in_turn_need_the_memory_once(
     asked: Spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pair that one dry run has loaded is not refused in the next for the memory that it takes itself."""
+    """A pair that one dry run has loaded is not refused in the next for the memory that it takes
+    itself.
+    """
     settings, loaded = Settings(device="cpu", output_dir=tmp_path), Pairs()
     first = dry_run(asked, settings, loaded)
     monkeypatch.setattr(
@@ -512,7 +538,9 @@ def test_what_a_checkpoint_takes(folders: Folders) -> None:
 
 
 def test_the_command(folders: Folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`kgbench eval` takes the options, and refuses a map that is none and two ways of saying where."""
+    """`kgbench eval` takes the options, and refuses a map that is none and two ways of saying
+    where.
+    """
     job = [
         "eval",
         "--recipient",

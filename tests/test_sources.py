@@ -1,4 +1,6 @@
-"""`kgbench data import` from sets by others: one relation becomes a data set; origin and licence are told first; nothing is bundled."""
+"""`kgbench data import` from sets by others: one relation becomes a data set; origin and licence
+are told first; nothing is bundled.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ from kgbench.data.sources import (
 
 __all__ = ["run"]
 
-# ------------------------------------------------------------------------------------------------------------- every source
+# ------------------------------------------------------------------------------------- every source
 
 
 def test_every_source_is_tried_here_and_named_in_the_help(run: Run) -> None:
@@ -47,7 +49,9 @@ def test_every_source_is_tried_here_and_named_in_the_help(run: Run) -> None:
 
 @pytest.mark.parametrize("source", RELATIONS)
 def test_the_region_of_every_prompt_is_its_subject(run: Run, source: str) -> None:
-    """In the file that was written, whatever the source's schema; the answer is the object, and ids tell the row."""
+    """In the file that was written, whatever the source's schema; the answer is the object, and ids
+    tell the row.
+    """
     answer = run(
         "--source", source, write(source), "--relation", RELATIONS[source], "-o", "mine.jsonl"
     )
@@ -114,7 +118,7 @@ def test_without_a_relation_they_are_listed(run: Run, source: str) -> None:
     assert RELATIONS[source] in {one["relation"] for one in told}
 
 
-# -------------------------------------------------------------------------------------------------------------- CounterFact
+# -------------------------------------------------------------------------------------- CounterFact
 
 
 def test_both_forms_of_counterfact_give_the_same_facts(run: Run) -> None:
@@ -206,7 +210,7 @@ def test_a_file_in_another_schema_is_told(run: Run) -> None:
     )
 
 
-# ---------------------------------------------------------------------------------------------------------------------- LRE
+# ---------------------------------------------------------------------------------------------- LRE
 
 
 def test_lre_asks_its_zero_shot_wordings(run: Run) -> None:
@@ -235,7 +239,9 @@ def test_lre_without_zero_shot_wordings_divides_the_others(run: Run) -> None:
 
 
 def test_a_folder_of_lre_is_read_whole(run: Run) -> None:
-    """As the repository has it, with folders in it; of two files of one name neither is taken for the other."""
+    """As the repository has it, with folders in it; of two files of one name neither is taken for
+    the other.
+    """
     write_json("data/factual/a.json", lre("one relation"))
     write_json("data/bias/b.json", lre("other relation"))
     answer = run("--source", "lre", "data")
@@ -252,11 +258,13 @@ def test_a_folder_of_lre_is_read_whole(run: Run) -> None:
     assert "two files hold the relation 'one relation'" in refused(run("--source", "lre", "data"))
 
 
-# -------------------------------------------------------------------------------------------------------------------- PopQA
+# -------------------------------------------------------------------------------------------- PopQA
 
 
 def test_popqa_asks_as_its_authors_do(run: Run) -> None:
-    """The place of the subject is found even where it is a word of the question too; a row whose question lacks it is dropped."""
+    """The place of the subject is found even where it is a word of the question too; a row whose
+    question lacks it is dropped.
+    """
     answer = run(
         "--source",
         "popqa",
@@ -278,7 +286,9 @@ def test_popqa_asks_as_its_authors_do(run: Run) -> None:
 
 
 def test_what_is_dropped_is_counted_by_its_row(run: Run) -> None:
-    """A subject with two answers, a repeated row, an empty answer and a question without its subject; in JSON too."""
+    """A subject with two answers, a repeated row, an empty answer and a question without its
+    subject; in JSON too.
+    """
     rows = popqa()[:4]
     more = [
         {**rows[0], "obj": "poet"},
@@ -336,7 +346,7 @@ def test_a_wording_that_was_found_fills_to_the_prompt(subjects: list[str], wordi
         assert f"Q: {row['question']} A:" in {one.format(subject=row["subj"]) for one in wordings}
 
 
-# ------------------------------------------------------------------------------------------------------------------ refusals
+# ----------------------------------------------------------------------------------------- refusals
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""`kgbench data import` from the Hub: any set of rows, read at the commit that is told; what the Hub answers is told in a line."""
+"""`kgbench data import` from the Hub: any set of rows, read at the commit that is told; what the
+Hub answers is told in a line.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ __all__ = ["hub", "run"]
 
 
 def test_a_source_is_read_at_the_commit_that_is_told(run: Run, hub: dict[str, Any]) -> None:
-    """The card is asked before the rows are; what is printed and what is loaded is one commit; so is a revision that is given."""
+    """The card is asked before the rows are; what is printed and what is loaded is one commit; so
+    is a revision that is given.
+    """
     write_parquet("counterfact-tracing/data/train-00000-of-00001.parquet", tracing())
     answer = run("--source", "counterfact", "--relation", "P103", "-o", "mine.jsonl")
     assert answer.status == 0, answer.err
@@ -99,14 +103,16 @@ COLUMNS = (
 
 
 def test_any_set_on_the_hub(run: Run, hub: dict[str, Any]) -> None:
-    """Columns that are named become fields, one within another too; the rest is left; its card's licence is told."""
+    """Columns that are named become fields, one within another too; the rest is left; its card's
+    licence is told.
+    """
     hub["licences"]["me/towns"] = ["cc0-1.0", "mit"]
     write_parquet("towns/data/test-00000-of-00001.parquet", TOWNS)
     answer = run("hub:me/towns@v2", "--split", "test", *COLUMNS)
     assert answer.status == 0, answer.err
     assert (
-        "kgbench: from hub:me/towns@v2, split test\nkgbench: licence: its card on the Hub says cc0-1.0, mit\n"
-        in answer.err
+        "kgbench: from hub:me/towns@v2, split test\nkgbench: licence: its card on the Hub says"
+        " cc0-1.0, mit\n" in answer.err
     )
     dataset = load_dataset("towns.jsonl")
     assert (dataset.subject, dataset.object, dataset.fields) == (
@@ -241,7 +247,10 @@ def test_a_set_of_several_configurations_needs_one(run: Run, hub: dict[str, Any]
     """It is written behind the id, and told with it."""
     write_parquet("many/one/train.parquet", TOWNS)
     write_parquet("many/two/train.parquet", TOWNS[:9])
-    card = "---\nconfigs:\n- config_name: one\n  data_files: one/*.parquet\n- config_name: two\n  data_files: two/*.parquet\n---\n"
+    card = (
+        "---\nconfigs:\n- config_name: one\n  data_files: one/*.parquet\n- config_name: two\n "
+        " data_files: two/*.parquet\n---\n"
+    )
     Path("many/README.md").write_text(card)
     told = refused(run("hub:me/many", *COLUMNS))
     assert "Config name is missing" in told and "'two'" in told
@@ -298,7 +307,10 @@ def test_without_the_library_the_extra_is_named(
 def test_data_needs_neither_torch_nor_datasets_at_import() -> None:
     """Nor does the catalogue of sources."""
     modules = "kgbench.data, kgbench.data.sources, kgbench.data.origins"
-    code = f"import sys, {modules}; kgbench.data.sources.source_names(); print({{'torch', 'datasets'}} & set(sys.modules))"
+    code = (
+        f"import sys, {modules}; kgbench.data.sources.source_names(); print({{'torch', 'datasets'}}"
+        " & set(sys.modules))"
+    )
     assert (
         subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True

@@ -38,7 +38,9 @@ def byte_level(*, bos: bool, trim: bool = False) -> Tokenizer:
 
 
 def byte_fallback(*, prefix: bool) -> Tokenizer:
-    """As Gemma's and Llama 2's: "▁" for the blank, often a token of its own; bytes for unknown characters."""
+    """As Gemma's and Llama 2's: "▁" for the blank, often a token of its own; bytes for unknown
+    characters.
+    """
     tokenizer = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>"))
     steps = [normalizers.Replace(" ", "▁")]
     tokenizer.normalizer = normalizers.Sequence(
@@ -148,7 +150,9 @@ def regions_of(
 @pytest.mark.parametrize("kind", TOKENIZERS)
 @given(name=st.sampled_from(prompt_names()), actor=NAMES, title=NAMES)
 def test_regions_hold_their_word_and_no_other(kind: str, name: str, actor: str, title: str) -> None:
-    """A region's tokens are the text tokens that meet its characters or its one leading blank, and hold no other word."""
+    """A region's tokens are the text tokens that meet its characters or its one leading blank, and
+    hold no other word.
+    """
     prompt = prompt_of(name, actor, title)
     regions, offsets, tokens = regions_of(prompt, TOKENIZERS[kind])
     assert regions["LT"] == [len(offsets) - 1]
@@ -192,7 +196,9 @@ def test_first_entity_at_the_start(kind: str, expected: str) -> None:
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
 def test_the_leading_blank_belongs_to_the_word(kind: str) -> None:
-    """Joined, a token of its own, or trimmed from the offsets: the blank before a word is the word's, the one behind is not."""
+    """Joined, a token of its own, or trimmed from the offsets: the blank before a word is the
+    word's, the one behind is not.
+    """
     regions, _, tokens = regions_of(prompt_of("qa", "Žan Li"), TOKENIZERS[kind])
     for region in ("FE", "R", "RP", "P"):
         assert tokens[regions[region][0]][0] in "Ġ▁ "
@@ -210,9 +216,14 @@ def test_the_leading_blank_belongs_to_the_word(kind: str) -> None:
 def test_a_token_across_two_words_is_refused(
     template: str, offsets: list[tuple[int, int]], held: str
 ) -> None:
-    """Where a token holds a neighbour's letters, the region cannot be told apart: fact, prompt and tokenizer are named."""
+    """Where a token holds a neighbour's letters, the region cannot be told apart: fact, prompt and
+    tokenizer are named.
+    """
     prompt = prompt_of("own", "Ana Lee", templates={"own": template})
-    expected = f"region FE, 'Ana Lee', cannot be located in prompt 'own' of fact 'own/1' by glue: one token holds '{held}'"
+    expected = (
+        "region FE, 'Ana Lee', cannot be located in prompt 'own' of fact 'own/1' by glue: one"
+        f" token holds '{held}'"
+    )
     with pytest.raises(RegionError, match=expected):
         token_regions(prompt, offsets, [False] * len(offsets), tokenizer="glue")
 

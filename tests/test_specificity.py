@@ -1,4 +1,6 @@
-"""Specificity: divergences are those of the plain models, nothing grafted moves nothing, and neutral texts hold no name of the facts."""
+"""Specificity: divergences are those of the plain models, nothing grafted moves nothing, and
+neutral texts hold no name of the facts.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ def measured(job: Job) -> list[MeasuredTexts]:
 
 
 def test_nothing_grafted_moves_nothing(measured: list[MeasuredTexts]) -> None:
-    """Under NONE the divergence of every prompt is exactly 0, no likeliest token changes, and no answer's probability does."""
+    """Under NONE the divergence of every prompt is exactly 0, no likeliest token changes, and no
+    answer's probability does.
+    """
     for one in measured:
         moved = one.moved["NONE"]
         assert len(moved.kl) == len(one.texts.prompts) > 0
@@ -66,7 +70,9 @@ def test_nothing_grafted_moves_nothing(measured: list[MeasuredTexts]) -> None:
 
 
 def test_everything_grafted_is_the_donor(measured: list[MeasuredTexts]) -> None:
-    """All components, final norm and head at all tokens move every text as the donor does, and only so."""
+    """All components, final norm and head at all tokens move every text as the donor does, and only
+    so.
+    """
     for one in measured:
         assert one.moved[U].kl == pytest.approx(one.moved["SFT"].kl, rel=1e-9)
         assert (one.moved[U].changed == one.moved["SFT"].changed).all()
@@ -74,7 +80,9 @@ def test_everything_grafted_is_the_donor(measured: list[MeasuredTexts]) -> None:
 
 
 def test_it_is_the_divergence_of_the_plain_models(job: Job, measured: list[MeasuredTexts]) -> None:
-    """KL(PRE || SFT) of every text is what torch says of the two models run by themselves on the text's tokens."""
+    """KL(PRE || SFT) of every text is what torch says of the two models run by themselves on the
+    text's tokens.
+    """
     for one in measured:
         found = dict(
             zip(((p.fact.id, p.name) for p in one.texts.prompts), one.moved["SFT"].kl, strict=True)
@@ -92,7 +100,9 @@ def test_it_is_the_divergence_of_the_plain_models(job: Job, measured: list[Measu
 
 
 def test_shares_are_of_the_same_prompts(measured: list[MeasuredTexts]) -> None:
-    """What a graft does to the prompts that it can be read on is compared with what the donor does to these, and to no others."""
+    """What a graft does to the prompts that it can be read on is compared with what the donor does
+    to these, and to no others.
+    """
     target = measured[0].moved
     own = [
         kl
@@ -108,7 +118,9 @@ def test_shares_are_of_the_same_prompts(measured: list[MeasuredTexts]) -> None:
 
 @given(st.integers(0, 10**6), st.sampled_from([0.0, 1e-12, 1e-6, 1e-3, 1.0, 30.0]))
 def test_divergence_is_never_negative(seed: int, scale: float) -> None:
-    """It is no less than 0 at any distance, 0 for equal logits, blind to a shift, and agrees with torch where that is exact."""
+    """It is no less than 0 at any distance, 0 for equal logits, blind to a shift, and agrees with
+    torch where that is exact.
+    """
     generator = torch.Generator().manual_seed(seed)
     before, noise = torch.randn(2, 3, 50, dtype=torch.float64, generator=generator)
     after = before + scale * noise
@@ -124,7 +136,9 @@ def test_divergence_is_never_negative(seed: int, scale: float) -> None:
 
 
 def test_divergence_keeps_what_is_small() -> None:
-    """Of a small step d of the logits it is the half of the variance of d under p, far below the rounding of its terms."""
+    """Of a small step d of the logits it is the half of the variance of d under p, far below the
+    rounding of its terms.
+    """
     before = torch.linspace(-2, 2, 9, dtype=torch.float64)[None]
     step = torch.linspace(-1, 1, 9, dtype=torch.float64)[None] ** 2
     p = before.softmax(-1)
@@ -135,7 +149,9 @@ def test_divergence_keeps_what_is_small() -> None:
 
 
 def test_a_region_that_a_text_lacks(job: Job, measured: list[MeasuredTexts]) -> None:
-    """A graft at M is absent on all neutral texts and on the prompts without a title, with the reason, and present on the others."""
+    """A graft at M is absent on all neutral texts and on the prompts without a title, with the
+    reason, and present on the others.
+    """
     by_kind = {one.texts.kind: one for one in measured}
     assert "M" not in by_kind["neutral"].moved
     assert sum(by_kind["neutral"].absent["M"].values()) == len(by_kind["neutral"].texts.prompts)
@@ -148,7 +164,9 @@ def test_a_region_that_a_text_lacks(job: Job, measured: list[MeasuredTexts]) -> 
 
 
 def test_figures(measured: list[MeasuredTexts]) -> None:
-    """Means are over facts; a share of the donor is 1 for the donor's equal; a leak is one mean over another."""
+    """Means are over facts; a share of the donor is 1 for the donor's equal; a leak is one mean
+    over another.
+    """
     rows = {(row.graft, row.kind): row for row in rows_of(measured, LABELS)}
     by_kind = {one.texts.kind: one for one in measured}
     for (label, kind), row in rows.items():
@@ -188,7 +206,9 @@ def test_batches_change_nothing(job: Job, measured: list[MeasuredTexts]) -> None
 
 
 def test_weights_that_did_not_change_move_nothing() -> None:
-    """In a plant of a layer's feed-forward, grafting anything else leaves neutral texts as they are, and grafting that moves them."""
+    """In a plant of a layer's feed-forward, grafting anything else leaves neutral texts as they
+    are, and grafting that moves them.
+    """
     labels = ("ALL:attn+o", "ALL:ffn@2", "ALL:ffn@0")
     job = prepare_job(
         Spec(model="tiny-gemma.redundant", prompts=("headline",), dtype="float64", limit=2),
@@ -201,7 +221,9 @@ def test_weights_that_did_not_change_move_nothing() -> None:
 
 
 def test_neutral_texts() -> None:
-    """No text stands twice; all have FE, R, RP and P; none holds a word of a name or a title of any shipped data set."""
+    """No text stands twice; all have FE, R, RP and P; none holds a word of a name or a title of any
+    shipped data set.
+    """
     prompts = neutral_prompts()
     assert len(prompts) >= 40
     assert (
@@ -235,7 +257,9 @@ def test_neutral_texts() -> None:
 
 
 def test_siblings_keep_the_first_entity() -> None:
-    """They ask about the facts' own subjects, as no evaluation prompt does, and give no answer away."""
+    """They ask about the facts' own subjects, as no evaluation prompt does, and give no answer
+    away.
+    """
     dataset = load_dataset("battles")
     prompts = sibling_prompts(dataset, dataset.facts[:5])
     assert {p.fact.id for p in prompts} == {fact.id for fact in dataset.facts[:5]} and len(
@@ -247,7 +271,9 @@ def test_siblings_keep_the_first_entity() -> None:
 
 
 def test_texts_are_apart(job: Job) -> None:
-    """No known fact and no fact of another kind has a name of the target facts; a kind that cannot be had says why."""
+    """No known fact and no fact of another kind has a name of the target facts; a kind that cannot
+    be had says why.
+    """
     spec = replace(job.spec, model="tiny-gemma")
     tiny = replace(job, workload=replace(job.workload, spec=spec))
     target, sibling, known, other, neutral = texts_of(tiny, Specificity(facts=10))

@@ -39,7 +39,9 @@ def trained(model: nn.Module, work: Path, stop: int | None = None) -> dict[str, 
     [(family, variant) for family, variants in TINY.items() for variant in variants],
 )
 def test_taken_up_it_ends_as_if_unbroken(family: str, variant: str, tmp_path: Path) -> None:
-    """Models of every type, tied or not; checkpoints hold names of modules, which those of published files are not always."""
+    """Models of every type, tied or not; checkpoints hold names of modules, which those of
+    published files are not always.
+    """
 
     def fresh() -> nn.Module:
         model: nn.Module = random_model(tiny_config(family, variant), None, 0, torch.float32)
@@ -78,12 +80,14 @@ def equal(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bo
 def test_nothing_is_pickled(tmp_path: Path) -> None:
     """A checkpoint holds safetensors and JSON alone."""
     begun(tmp_path)
-    (folder, *_) = tmp_path.glob("checkpoint-*")
+    folder, *_ = tmp_path.glob("checkpoint-*")
     assert {path.suffix for path in folder.iterdir()} == {".json", ".safetensors"}
 
 
 def test_a_damaged_checkpoint_is_never_used(tmp_path: Path) -> None:
-    """A bit that turns over in any file of the newest checkpoint: it is told, and the one before leads to the same weights."""
+    """A bit that turns over in any file of the newest checkpoint: it is told, and the one before
+    leads to the same weights.
+    """
     whole = trained(fresh(), tmp_path / "whole")
     begun(tmp_path / "begun")
     names = sorted(path.name for path in (tmp_path / "begun" / "checkpoint-3").iterdir())

@@ -101,7 +101,9 @@ def test_hit_rate_of_nothing() -> None:
 
 
 def test_the_imagined_facts_are_facts() -> None:
-    """The interval is Student's of the facts and of two more, a hit and a miss, which weigh z²/4 each."""
+    """The interval is Student's of the facts and of two more, a hit and a miss, which weigh z²/4
+    each.
+    """
     weight, n, h = 1.959964**2 / 4, 40, 31
     count, total = n + 2 * weight, h + weight
     error = np.sqrt((total - total**2 / count) / (count - 1) / count)
@@ -118,7 +120,9 @@ def test_mean_of_hits_is_their_rate() -> None:
 
 @given(st.lists(st.floats(-5, 5), min_size=2, max_size=30))
 def test_mean_holds_its_value(values: list[float]) -> None:
-    """The interval holds the value; equal values without a known support are undefined, with the value in the reason."""
+    """The interval holds the value; equal values without a known support are undefined, with the
+    value in the reason.
+    """
     figure = mean(np.array(values))
     if np.ptp(values) == 0:
         assert figure.value is None and "nothing is known" in (figure.undefined or "")
@@ -134,7 +138,9 @@ def test_mean_of_too_few(n: int) -> None:
 
 
 def test_mean_of_ties_reaches_into_the_support() -> None:
-    """All scores 1 where others are 301 on average: facts that 50 do not rule out might be like those."""
+    """All scores 1 where others are 301 on average: facts that 50 do not rule out might be like
+    those.
+    """
     figure = mean(np.ones(50), (1.0, 301.0))
     assert (figure.value, figure.low) == (
         1.0,
@@ -157,7 +163,9 @@ def test_a_mean_knows_no_unit(values: list[float], scale: float, shift: float) -
 
 @given(st.lists(st.integers(1, 5000), min_size=6, max_size=80))
 def test_median(ranks: list[int]) -> None:
-    """Its ends are scores that occur; a rising map of the scores is one of the median's ends; doubled facts give no wider interval."""
+    """Its ends are scores that occur; a rising map of the scores is one of the median's ends;
+    doubled facts give no wider interval.
+    """
     values = np.array(ranks, float)
     found, logs, doubled = median(values), median(np.log(values)), median(np.repeat(values, 2))
     assert (
@@ -194,7 +202,9 @@ def test_difference(pairs: list[tuple[bool, bool]]) -> None:
 
 
 def test_difference_is_paired() -> None:
-    """Two scores that differ by little on every fact have a narrow difference, however wide they are themselves."""
+    """Two scores that differ by little on every fact have a narrow difference, however wide they
+    are themselves.
+    """
     rng = np.random.default_rng(0)
     a = rng.normal(0, 10, 80)
     figure = difference(a, a + rng.normal(0.1, 0.01, 80))
@@ -210,7 +220,9 @@ def test_ratio_of_equals_is_no_point() -> None:
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans()), min_size=10, max_size=60))
 def test_fiellers_ends(facts: list[tuple[bool, bool, bool]]) -> None:
-    """A ratio is there exactly where its denominator divides, its interval holds it, and it changes its sign with its numerator."""
+    """A ratio is there exactly where its denominator divides, its interval holds it, and it changes
+    its sign with its numerator.
+    """
     pre, sft, own = (np.array(column, int) for column in zip(*facts, strict=True))
     found = ratio(own - pre, sft - pre)
     assert (found.value is not None) == divides(sft - pre)
@@ -264,7 +276,9 @@ SEEN = (
     ids=lambda case: f"{case.score} {case.name}",
 )
 def test_coverage(case: Case, n: int) -> None:
-    """Of 200 intervals of 95 % at least 89 in a hundred hold the truth: four standard errors below 95; `make coverage` draws more."""
+    """Of 200 intervals of 95 % at least 89 in a hundred hold the truth: four standard errors below
+    95; `make coverage` draws more.
+    """
     held = simulated(case, n, 200)
     assert held.printed < 0.2 or held.covered >= 0.89
 
@@ -275,7 +289,9 @@ def test_coverage_of_hits_is_known() -> None:
 
 
 def test_levels() -> None:
-    """A higher level's interval holds a lower's, of hits and of other scores; 95 % is what is meant where none is named."""
+    """A higher level's interval holds a lower's, of hits and of other scores; 95 % is what is meant
+    where none is named.
+    """
     rng = np.random.default_rng(0)
     for values in (rng.random((2, 80)) < 0.4, rng.normal(size=(2, 80))):
         inner, outer = difference(*values), difference(*values, level=0.999)
@@ -287,7 +303,9 @@ def test_levels() -> None:
 
 
 def test_families() -> None:
-    """Of twenty figures that have not moved, at the level 1 - .05 / 20 all intervals hold 0 in about 95 % of the cases, and not at .95."""
+    """Of twenty figures that have not moved, at the level 1 - .05 / 20 all intervals hold 0 in
+    about 95 % of the cases, and not at .95.
+    """
     rng = np.random.default_rng(0)
 
     def moved(level: float) -> int:

@@ -54,7 +54,7 @@ def chunks(facts: pa.Table, size: int = 5) -> list[pa.Table]:
     ]
 
 
-# ------------------------------------------------------------------------------------------------ several processes
+# -------------------------------------------------------------------------------- several processes
 
 SHARER = """
 import sys, warnings
@@ -82,7 +82,9 @@ for path in records:
 @pytest.mark.parametrize("same", [True, False])
 @pytest.mark.parametrize("n", [2, 8])
 def test_processes_share_a_store(tmp_path: Path, n: int, same: bool) -> None:
-    """Two and eight processes in one store, same and different jobs: each ends with 0, every record is whole, none is lost."""
+    """Two and eight processes in one store, same and different jobs: each ends with 0, every record
+    is whole, none is lost.
+    """
     few, jobs = rows(6), 10 if same else 3
     (tmp_path / "parts").mkdir()
     for number, part in enumerate(chunks(few, 2)):
@@ -136,7 +138,9 @@ def test_parts_of_two_machines(
 
 
 def test_a_run_goes_on_where_another_ended(tmp_path: Path, facts: pa.Table) -> None:
-    """A run whose journal another run of the same job deletes, since it is done, ends with all of its rows."""
+    """A run whose journal another run of the same job deletes, since it is done, ends with all of
+    its rows.
+    """
     ours, theirs = (
         Journal(tmp_path / ".partial" / ID, CODE),
         Journal(tmp_path / ".partial" / ID, CODE),
@@ -154,7 +158,9 @@ def test_a_run_goes_on_where_another_ended(tmp_path: Path, facts: pa.Table) -> N
 def test_clocks_that_differ(
     tmp_path: Path, made: Record, facts: pa.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A machine whose clock is ahead takes nobody's folder for a dead run's; and a folder that was taken is written again."""
+    """A machine whose clock is ahead takes nobody's folder for a dead run's; and a folder that was
+    taken is written again.
+    """
     other = tmp_path / ".writing-other"
     other.mkdir()
     os.utime(other, (os.stat(other).st_mtime - 7200,) * 2)
@@ -175,7 +181,7 @@ def test_clocks_that_differ(
     assert list((tmp_path / "b").iterdir()) == [path]
 
 
-# ------------------------------------------------------------------------------------------------ damage
+# ------------------------------------------------------------------------------------------- damage
 
 
 def flips(path: Path, n: int) -> Iterator[None]:
@@ -191,7 +197,9 @@ def flips(path: Path, n: int) -> Iterator[None]:
 
 
 def test_a_damaged_journal_is_never_used(tmp_path: Path, facts: pa.Table) -> None:
-    """A bit that turns over in any part, in the code or in scores: that part is left out with a warning, the others are taken."""
+    """A bit that turns over in any part, in the code or in scores: that part is left out with a
+    warning, the others are taken.
+    """
     folder = tmp_path / ID
     journal = Journal(folder, CODE)
     for part in chunks(facts):
@@ -217,12 +225,17 @@ def test_a_damaged_journal_is_never_used(tmp_path: Path, facts: pa.Table) -> Non
 
 
 def test_a_journal_of_other_code(tmp_path: Path, facts: pa.Table) -> None:
-    """What other code computed is left out with a line; single parts too, where two states of the code ran at one time."""
+    """What other code computed is left out with a line; single parts too, where two states of the
+    code ran at one time.
+    """
     first, second, *_ = chunks(facts)
     Journal(tmp_path / ID, CODE).append(first)
     with pytest.warns(
         UserWarning,
-        match=r"an unfinished run of kgbench 1 \(sources 0123\), torch 2 is left out.*this is kgbench 2",
+        match=(
+            r"an unfinished run of kgbench 1 \(sources 0123\), torch 2 is left out.*this is"
+            r" kgbench 2"
+        ),
     ):
         now = Journal(tmp_path / ID, "kgbench 2")
     assert not now.finished() and not now.folder.exists()
@@ -235,7 +248,9 @@ def test_a_journal_of_other_code(tmp_path: Path, facts: pa.Table) -> None:
 
 
 def test_the_state_of_the_code(tmp_path: Path) -> None:
-    """Any change of the package's own modules, data and settings is another state; what is not its own is not."""
+    """Any change of the package's own modules, data and settings is another state; what is not its
+    own is not.
+    """
     (tmp_path / "inner").mkdir()
     for name in ("a.py", "inner/b.json", "c.toml", "picture.png"):
         (tmp_path / name).write_text("1")
@@ -253,12 +268,17 @@ def test_versions_of_a_finished_record(made: Record) -> None:
     provenance = made.provenance
     assert other_versions(provenance, provenance.kgbench) is None
     older = provenance.model_copy(update={"packages": {**provenance.packages, "numpy": "1.0"}})
-    told = f"computed before by kgbench {older.kgbench}, numpy 1.0 (here: kgbench 99, numpy {np.__version__})"
+    told = (
+        f"computed before by kgbench {older.kgbench}, numpy 1.0 (here: kgbench 99, numpy"
+        f" {np.__version__})"
+    )
     assert other_versions(older, "99") == told
 
 
 def test_a_damaged_record_is_never_used(tmp_path: Path, made: Record, facts: pa.Table) -> None:
-    """A bit that turns over in a record, its rows or its seal: the folder is named, and nothing reads the record."""
+    """A bit that turns over in a record, its rows or its seal: the folder is named, and nothing
+    reads the record.
+    """
     store = RecordStore(tmp_path)
     path = store.write(made, facts)
     for name in ("record.json", "facts.parquet", "seal.json"):
@@ -267,7 +287,10 @@ def test_a_damaged_record_is_never_used(tmp_path: Path, made: Record, facts: pa.
                 assert store.find(made.id) is None
             with pytest.raises(
                 DataError,
-                match=rf"{path.name}.*restore its folder from a copy, or delete it and compute it again",
+                match=(
+                    rf"{path.name}.*restore its folder from a copy, or delete it and compute it"
+                    r" again"
+                ),
             ):
                 load_record(str(path), tmp_path)
     assert store.find(made.id) is not None
@@ -278,7 +301,9 @@ def test_a_damaged_record_is_never_used(tmp_path: Path, made: Record, facts: pa.
 
 
 def test_an_edited_record(tmp_path: Path, made: Record, facts: pa.Table) -> None:
-    """A verdict that was edited is told; a record that kgbench wrote anew is sealed anew; one without a seal is read as before."""
+    """A verdict that was edited is told; a record that kgbench wrote anew is sealed anew; one
+    without a seal is read as before.
+    """
     path = RecordStore(tmp_path).write(made, facts)
     edited = made.model_copy(update={"verdict": "Nothing is carried."}).to_json()
     (path / "record.json").write_text(edited)
@@ -294,7 +319,7 @@ def test_an_edited_record(tmp_path: Path, made: Record, facts: pa.Table) -> None
     assert load_record(str(path), tmp_path).record == made and not (path / "seal.json").exists()
 
 
-# ------------------------------------------------------------------------------------------------ a full disk
+# -------------------------------------------------------------------------------------- a full disk
 
 
 @contextmanager
@@ -309,7 +334,9 @@ def largest_file(size: int) -> Iterator[None]:
 
 
 def test_a_full_disk(tmp_path: Path, made: Record, facts: pa.Table) -> None:
-    """What cannot be written is named with what is free; what was finished stays, and the same steps then go on."""
+    """What cannot be written is named with what is free; what was finished stays, and the same
+    steps then go on.
+    """
     store = RecordStore(tmp_path)
     first, *rest = chunks(facts)
     journal = store.journal(made.id, CODE)
@@ -340,7 +367,9 @@ def test_a_full_disk(tmp_path: Path, made: Record, facts: pa.Table) -> None:
 
 
 def test_eval_on_a_full_disk(tmp_path: Path) -> None:
-    """`kgbench eval` ends with one line and status 2, and the same command ends well once there is room."""
+    """`kgbench eval` ends with one line and status 2, and the same command ends well once there is
+    room.
+    """
     arguments = (
         "eval",
         "--model",
@@ -353,7 +382,10 @@ def test_eval_on_a_full_disk(tmp_path: Path) -> None:
         "--json",
     )
     line = [sys.executable, "-m", "kgbench", *arguments, "--output-dir", str(tmp_path)]
-    full = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000)); import os; os.execv({line[0]!r}, {line!r})"
+    full = (
+        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000)); import os;"
+        f" os.execv({line[0]!r}, {line!r})"
+    )
     how = {
         "env": {**os.environ, "PYTHONPATH": str(ROOT)},
         "capture_output": True,

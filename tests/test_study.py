@@ -96,7 +96,9 @@ def random_pair(cell: DesignCell) -> ModelPair:
 
 
 def test_half_fraction_of_resolution_four() -> None:
-    """Eight balanced cells; no main effect is aliased with another or with an interaction of two, and these are in pairs."""
+    """Eight balanced cells; no main effect is aliased with another or with an interaction of two,
+    and these are in pairs.
+    """
     signs = np.array([cell.signs for cell in CELLS])
     assert len({tuple(row) for row in signs}) == 8 and len(study().runs) == 24
     assert (signs.sum(0) == 0).all() and (signs.prod(1) == 1).all()
@@ -124,7 +126,9 @@ def test_weights_inside_layers_are_alike() -> None:
 
 
 def test_cells_differ_in_their_switches_alone() -> None:
-    """Each switch changes what is computed: models of the same seed give different logits in every two cells."""
+    """Each switch changes what is computed: models of the same seed give different logits in every
+    two cells.
+    """
     ids = torch.arange(12)[None]
     base = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 24}
     with torch.no_grad():
@@ -163,7 +167,9 @@ def test_executors_agree(cell: DesignCell) -> None:
 
 @every_cell
 def test_cutting_is_masking(cell: DesignCell) -> None:
-    """LT that does not attend to FE gives the logits of a model whose attention weights to FE are 0 there, in all executors."""
+    """LT that does not attend to FE gives the logits of a model whose attention weights to FE are 0
+    there, in all executors.
+    """
     pair = random_pair(cell)
     prompts = load_prompts("tiny_movies", ["headline"], limit=2)
     both = graft_treatments(pair, prompts, parse_configuration("SFT"))
@@ -196,7 +202,9 @@ def test_cutting_is_masking(cell: DesignCell) -> None:
 
 
 def test_training_on_labels_is_next_token_prediction() -> None:
-    """The loss is the mean negative log-probability of the next tokens, those labelled -100 left out."""
+    """The loss is the mean negative log-probability of the next tokens, those labelled -100 left
+    out.
+    """
     model = new_model(SwitchedConfig(vocab_size=20, hidden_size=16, intermediate_size=24), 0)
     ids = torch.tensor([[3, 1, 4, 1, 5], [9, 2, 6, 0, 0]])
     labels = ids.masked_fill(ids == 0, -100)
@@ -213,7 +221,9 @@ def test_training_on_labels_is_next_token_prediction() -> None:
 def values_of(
     signs: np.ndarray, seeds: np.ndarray, rng: np.random.Generator, effect: float = 0.0
 ) -> np.ndarray:
-    """Values with an effect of the first factor, a deviation of each seed and an error of standard deviation 1."""
+    """Values with an effect of the first factor, a deviation of each seed and an error of standard
+    deviation 1.
+    """
     return effect * signs[:, 0] / 2 + 3 * rng.normal(size=9)[seeds] + rng.normal(size=len(seeds))
 
 
@@ -223,7 +233,9 @@ def crossed(seeds: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_effect_is_the_difference_of_means() -> None:
-    """In a balanced design; its interval is Student's with the error that an analysis of variance leaves, free of the seeds."""
+    """In a balanced design; its interval is Student's with the error that an analysis of variance
+    leaves, free of the seeds.
+    """
     signs, seeds = crossed(3)
     chosen = factor_contrasts("abcd", signs[:8])
     rng = np.random.default_rng(0)
@@ -246,7 +258,9 @@ def test_effect_is_the_difference_of_means() -> None:
 
 
 def test_interval_of_an_effect_holds_the_truth() -> None:
-    """In 95 % of simulated studies, with deviations of seeds three times the error; also where some runs are missing."""
+    """In 95 % of simulated studies, with deviations of seeds three times the error; also where some
+    runs are missing.
+    """
     rng = np.random.default_rng(1)
     signs, seeds = crossed(3)
     chosen = factor_contrasts("abcd", signs[:8])
@@ -295,7 +309,9 @@ def test_log_odds() -> None:
 
 
 def invented(run_number: int, lt: int, fe: int, design: Study | None = None) -> RunRows:
-    """Rows of a run in which so many of 20 facts are answered by LT and by FE, and layer 2 alone is read."""
+    """Rows of a run in which so many of 20 facts are answered by LT and by FE, and layer 2 alone is
+    read.
+    """
     design = design or study()
     run = design.runs[run_number]
     layers = int(run.cell.levels["layers"])
@@ -360,7 +376,9 @@ def test_layer_is_undefined_where_nothing_is_lost() -> None:
 
 
 def test_page_finds_a_planted_effect(tmp_path: Path) -> None:
-    """Of rows in which gated cells alone recall; the page comes from the files alone, and equal rows give equal bytes."""
+    """Of rows in which gated cells alone recall; the page comes from the files alone, and equal
+    rows give equal bytes.
+    """
     design = study()
     for number, run in enumerate(design.runs):
         recalls = run.cell.levels["ffn"] == "gated"
@@ -467,7 +485,9 @@ make_run(micro(), micro().runs[0], Path(sys.argv[2]), progress, save_every=2)
 def test_killed_run_ends_as_an_unbroken_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed while it pretrains and again while it finetunes; the same rows, and what was done is not done again."""
+    """Killed while it pretrains and again while it finetunes; the same rows, and what was done is
+    not done again.
+    """
     design, run = micro(), micro().runs[0]
     broken = tmp_path / "broken"
     for stage in ("recipient", "sft-1"):
@@ -500,7 +520,9 @@ def test_killed_run_ends_as_an_unbroken_one(
 
 
 def test_frozen_weights_stay(tmp_path: Path) -> None:
-    """Finetuning changes weights inside the layers, and neither embeddings, positions, final norm nor head."""
+    """Finetuning changes weights inside the layers, and neither embeddings, positions, final norm
+    nor head.
+    """
     from safetensors.torch import load_file
 
     make_run(micro(), micro().runs[0], tmp_path)

@@ -52,7 +52,9 @@ def place(tmp_path: Path) -> Place:
 
 
 def test_an_entry_holds_its_files_and_nothing_else(place: Place) -> None:
-    """Record, rows and submission are packed; pictures are not, and what is packed passes the board's check."""
+    """Record, rows and submission are packed; pictures are not, and what is packed passes the
+    board's check.
+    """
     run = place.run()
     assert place.submit(run) == 0
     (entry,) = read_entries(place.results)
@@ -74,7 +76,9 @@ def test_an_entry_holds_its_files_and_nothing_else(place: Place) -> None:
 def test_the_new_line_stands_among_those_to_compare_with(
     place: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The tables show the new method and the baselines, where none is ranked no other; then what the laws gave, and the next steps."""
+    """The tables show the new method and the baselines, where none is ranked no other; then what
+    the laws gave, and the next steps.
+    """
     for method, rates in (
         (None, RATES),
         (ALL, FLAT),
@@ -179,7 +183,9 @@ def test_a_refused_run_leaves_no_trace_and_takes_the_others_with_it(
 
 
 def test_baselines_keep_their_names(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    """`all` by another name would be a method that beats `all` at its own game; and nobody takes a built-in method's name."""
+    """`all` by another name would be a method that beats `all` at its own game; and nobody takes a
+    built-in method's name.
+    """
     assert place.submit(place.run(ALL, rates=FLAT), "--as", "my breakthrough") == 1
     assert "'my breakthrough' is the built-in all, a point of reference" in capsys.readouterr().out
     assert place.submit(place.run(OTHERS), "--as", "dynamic_graft", "--code", "mine==1.0") == 1
@@ -187,7 +193,9 @@ def test_baselines_keep_their_names(place: Place, capsys: pytest.CaptureFixture[
 
 
 def test_a_name_stands_for_one_method(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    """Runs of two methods do not go under one name, nor does a method under the name of one that is there."""
+    """Runs of two methods do not go under one name, nor does a method under the name of one that is
+    there.
+    """
     first = place.run(OTHERS)
     second = place.run(
         LocalizerRef(

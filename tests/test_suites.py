@@ -35,7 +35,9 @@ def test_every_row_has_figures(suite: str, model: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("model", PAIRS)
 def test_hybrid(model: str, tmp_path: Path) -> None:
-    """With one model in both roles, a hybrid is that model's graft; SFT is the donor named relation."""
+    """With one model in both roles, a hybrid is that model's graft; SFT is the donor named
+    relation.
+    """
     entry = catalog.entry(model)
     donors = {"task": entry.donors["sft"], "relation": entry.donors["sft"]}
     hybrid = evaluate(
@@ -83,7 +85,9 @@ def _figures(row: Row) -> list[float | None]:
 
 
 def test_a_method_that_ranks_is_refused(tmp_path: Path) -> None:
-    """A suite of grafts alone asks nothing of it: that is said, rather than PRE and SFT printed under its name."""
+    """A suite of grafts alone asks nothing of it: that is said, rather than PRE and SFT printed
+    under its name.
+    """
     with pytest.raises(
         InputError, match="'weight_delta' ranks sites instead; choose another --suite"
     ):

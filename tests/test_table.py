@@ -21,7 +21,9 @@ def heads(text: str) -> list[str]:
 
 
 def test_default_suite() -> None:
-    """A block per prompt in the paper's order, the footer, and the verdict first; at most 100 columns."""
+    """A block per prompt in the paper's order, the footer, and the verdict first; at most 100
+    columns.
+    """
     made = record()
     text = to_text(record_report(made))
     lines = text.splitlines()
@@ -74,7 +76,9 @@ def test_the_width_of_the_terminal(width: int, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_undefined_figures_have_footnotes() -> None:
-    """Undefined is printed as a word with a number; each reason stands once below; nothing is printed as 0."""
+    """Undefined is printed as a word with a number; each reason stands once below; nothing is
+    printed as 0.
+    """
     text = to_text(record_report(record(rows(rates={**RATES, "SFT": 0.02}))))
     assert text.count("undefined (1)") >= 16 and text.count("(1) m(SFT) - m(PRE) =") == 1
     only = to_text(record_report(record(rows(rates={"PRE": 0.0, "SFT": 1.0, "LT": 0.5}))))
@@ -95,7 +99,9 @@ def test_undefined_cost_ratio() -> None:
 
 
 def test_what_cannot_be_expressed_is_said() -> None:
-    """A configuration that the method cannot express has n/a in every cell, and its reason once below."""
+    """A configuration that the method cannot express has n/a in every cell, and its reason once
+    below.
+    """
     made = record()
     nothing = Estimate(n=0, undefined="not applicable: no positions")
     fields = [

@@ -11,7 +11,9 @@ from kgbench.harness.task_validation import validate_tasks
 
 
 def test_a_broken_yaml(tmp_path: Path) -> None:
-    """A file that is not YAML, and one that includes it: both are named, and other tasks are validated."""
+    """A file that is not YAML, and one that includes it: both are named, and other tasks are
+    validated.
+    """
     write(tmp_path, TASK)
     outer = write(tmp_path, {**TASK, "task": "outer", "include": "_common.yaml"}, name="outer.yaml")
     inner = tmp_path / "_common.yaml"
@@ -45,7 +47,9 @@ def test_a_missing_function(dotted: str, reason: str, tmp_path: Path) -> None:
 
 
 def test_only_what_is_asked_for_is_run(tmp_path: Path) -> None:
-    """With names, no module of another task is imported; without, all are, and an error of one is a finding."""
+    """With names, no module of another task is imported; without, all are, and an error of one is a
+    finding.
+    """
     write(tmp_path, TASK)
     path = write(tmp_path, {**TASK, "task": "other"}, name="other.yaml")
     path.write_text(path.read_text() + "process_docs: !function loud.run\n", encoding="utf-8")

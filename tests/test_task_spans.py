@@ -1,4 +1,6 @@
-"""`kgbench tasks validate`: spans that are not those of whole words, or that our model would not understand."""
+"""`kgbench tasks validate`: spans that are not those of whole words, or that our model would not
+understand.
+"""
 
 from __future__ import annotations
 
@@ -83,8 +85,8 @@ def test_word_boundaries(text: str, word: bool) -> None:
 
 
 SENTENCE = (
-    "'Up' is a movie, in which \"Mamma Mia!\" and Monsters, Inc. star Ann (the actor) in E.T. and by Jr. Go. The 'Salem's Lot film "
-    "Rock 'n' Roll — by Ann's co-stars [2009]; 「千」 with"
+    "'Up' is a movie, in which \"Mamma Mia!\" and Monsters, Inc. star Ann (the actor) in E.T. and"
+    " by Jr. Go. The 'Salem's Lot film Rock 'n' Roll — by Ann's co-stars [2009]; 「千」 with"
 )
 
 
@@ -195,7 +197,10 @@ def test_a_prompt_of_a_users_own_may_mark_anything(tmp_path: Path) -> None:
         {"id": "1", "a": "Ann", "b": "Bo"},
     ]
     (tmp_path / "facts.jsonl").write_text("\n".join(map(json.dumps, facts)), encoding="utf-8")
-    data = "custom_dataset: !function kgbench.harness.rows.load\ndataset_kwargs: {kgbench_dataset: facts.jsonl, kgbench_prompt: mine}\n"
+    data = (
+        "custom_dataset: !function kgbench.harness.rows.load\ndataset_kwargs: {kgbench_dataset:"
+        " facts.jsonl, kgbench_prompt: mine}\n"
+    )
     (tmp_path / "mine.yaml").write_text(data + yaml.safe_dump(dict(TASK)), encoding="utf-8")
     assert findings(tmp_path) == []
 

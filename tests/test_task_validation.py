@@ -1,4 +1,6 @@
-"""`kgbench tasks validate`: every shipped task is right, and whatever is wrong with a document is told in a line."""
+"""`kgbench tasks validate`: every shipped task is right, and whatever is wrong with a document is
+told in a line.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ from kgbench.harness.task_validation import validate_tasks
 
 @pytest.mark.parametrize("dataset", dataset_names())
 def test_every_shipped_row_is_right(dataset: str) -> None:
-    """Nothing is wrong with any row, under the four tiny tokenizers: as choices, which hold the target, and once in all forms."""
+    """Nothing is wrong with any row, under the four tiny tokenizers: as choices, which hold the
+    target, and once in all forms.
+    """
     own = [entry for entry in shipped_tasks() if entry.dataset == dataset]
     chosen = [entry for entry in own if entry.form == "choices" or entry.prompt == own[0].prompt]
     report = validate_tasks([entry.name for entry in chosen])
@@ -43,7 +47,9 @@ def test_a_users_task_that_is_right(config: Mapping[str, Any], tmp_path: Path) -
 
 
 def test_other_kinds_of_tasks_are_rendered(tmp_path: Path) -> None:
-    """A task that generates, one that scores a whole text, and a group of tasks are loaded and rendered."""
+    """A task that generates, one that scores a whole text, and a group of tasks are loaded and
+    rendered.
+    """
     plain = {key: value for key, value in ROW.items() if key != "spans"}
     write(tmp_path, {**TASK, "output_type": "generate_until", "task": "b"}, plain, name="b.yaml")
     rolling = {
@@ -66,7 +72,9 @@ def test_other_kinds_of_tasks_are_rendered(tmp_path: Path) -> None:
 
 
 def test_a_group_that_brings_its_own(tmp_path: Path) -> None:
-    """A group's inline task is looked at like any other, in the group's file; what is wrong with it is told."""
+    """A group's inline task is looked at like any other, in the group's file; what is wrong with it
+    is told.
+    """
     write(tmp_path, TASK)
     path = tmp_path / "d.yaml"
     inline = {**TASK, "task": "inline", "doc_to_target": "gold"}
@@ -83,13 +91,16 @@ def test_a_group_that_brings_its_own(tmp_path: Path) -> None:
     ]
     (found,) = report.findings
     assert str(found).startswith(
-        f"{path}: task both::inline, document 0 (mine/1), field doc_to_target: expected a text, found the int 1"
+        f"{path}: task both::inline, document 0 (mine/1), field doc_to_target: expected a text,"
+        " found the int 1"
     )
     assert validate_tasks(["both"], tmp_path, ["tiny-gpt2"]).findings == report.findings
 
 
 def test_a_group_that_changes_a_member(tmp_path: Path) -> None:
-    """A member is looked at as the group sets it, beside the task by itself; one that is as it was, is looked at once."""
+    """A member is looked at as the group sets it, beside the task by itself; one that is as it was,
+    is looked at once.
+    """
     path = write(tmp_path, TASK)
     (tmp_path / "d.yaml").write_text(
         "group: changed\ntask: [{task: mine, doc_to_target: gold}]\n", encoding="utf-8"
@@ -116,7 +127,7 @@ def test_a_group_that_does_not_load(tmp_path: Path) -> None:
     assert findings(tmp_path, "both") == [line]
 
 
-# ----------------------------------------------------------------------------------------------------------- the documents
+# ------------------------------------------------------------------------------------ the documents
 
 
 @pytest.mark.parametrize("target", ["", " ", "\n"])
@@ -186,7 +197,9 @@ def test_a_query_within_the_context(tmp_path: Path) -> None:
 
 
 def test_what_comes_before_the_query_is_no_fault(tmp_path: Path) -> None:
-    """A description and examples before the query, which name the subject as well, move the spans with it."""
+    """A description and examples before the query, which name the subject as well, move the spans
+    with it.
+    """
     spans = {"FE": [0, 7], "R": [8, 13]}
     others = [
         {**ROW, "id": f"mine/{n}", "query": f"Ann Lee stars in film {n} with", "spans": spans}
@@ -224,12 +237,14 @@ def test_data_that_do_not_load(tmp_path: Path) -> None:
     assert only(tmp_path) == f"{path}: task mine: does not load: KeyError: 'validation'"
 
 
-# -------------------------------------------------------------------------------------------------------------- the tokens
+# --------------------------------------------------------------------------------------- the tokens
 
 
 @pytest.fixture
 def words(tmp_path: Path, folders: Mapping[str, Path]) -> Path:
-    """A checkpoint whose tokenizer splits at blanks only, knows few words, and drops characters of no width."""
+    """A checkpoint whose tokenizer splits at blanks only, knows few words, and drops characters of
+    no width.
+    """
     inner = Tokenizer(
         models.WordLevel(
             {word: i for i, word in enumerate(["<unk>", *str(ROW["query"]).split()])}, "<unk>"
@@ -263,7 +278,9 @@ def words(tmp_path: Path, folders: Mapping[str, Path]) -> Path:
 def test_what_is_wrong_as_tokens(
     change: Mapping[str, Any], field: str, message: str, tmp_path: Path, words: Path
 ) -> None:
-    """A target that changes its context's tokens or adds none, a span that shares a token; the tokenizers that find so are named."""
+    """A target that changes its context's tokens or adds none, a span that shares a token; the
+    tokenizers that find so are named.
+    """
     (tmp_path / "tasks").mkdir()
     path = write(tmp_path / "tasks", TASK, ROW, {**ROW, **change})
     (found,) = validate_tasks((), tmp_path / "tasks", ["tiny-gpt2", str(words)]).findings
@@ -281,7 +298,9 @@ def test_what_several_tokenizers_find_is_told_once(tmp_path: Path, words: Path) 
 
 
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Lines on what is wrong, a table of all tasks, a last line; exit status 1. The same as JSON. Without findings 0."""
+    """Lines on what is wrong, a table of all tasks, a last line; exit status 1. The same as JSON.
+    Without findings 0.
+    """
     path = write(tmp_path, TASK, *[{**ROW, "target": ""}] * 12)
     arguments = [
         "tasks",
@@ -320,7 +339,10 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     [
         (
             ["kgbench_tiny_movies_headlin"],
-            "unknown task 'kgbench_tiny_movies_headlin'. Did you mean 'kgbench_tiny_movies_headline'",
+            (
+                "unknown task 'kgbench_tiny_movies_headlin'. Did you mean"
+                " 'kgbench_tiny_movies_headline'"
+            ),
         ),
         (["--tokenizer", "tiny-gema"], "unknown tokenizer 'tiny-gema'. Did you mean 'tiny-gemma'"),
         (["--tokenizer", "./nowhere"], "no checkpoint at './nowhere'"),

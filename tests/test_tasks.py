@@ -1,4 +1,6 @@
-"""The tasks for lm-eval: which there are, what their documents hold, and that they load from anywhere."""
+"""The tasks for lm-eval: which there are, what their documents hold, and that they load from
+anywhere.
+"""
 
 from __future__ import annotations
 
@@ -53,11 +55,13 @@ def loaded(*names: str) -> Mapping[str, Any]:
     ]
 
 
-# --------------------------------------------------------------------------------------------------------------- the files
+# ---------------------------------------------------------------------------------------- the files
 
 
 def test_the_folder_holds_all_files() -> None:
-    """The folder for `--include-path` holds the hand-written common parts and the file of each task, and mends itself."""
+    """The folder for `--include-path` holds the hand-written common parts and the file of each
+    task, and mends itself.
+    """
     damaged = tasks_path() / "tiny_movies" / "headline.yaml"
     for spoil in (damaged.unlink, lambda: damaged.write_text("task: [")):
         spoil()
@@ -109,7 +113,9 @@ def test_there_is_a_task_for_every_data_set_prompt_and_form() -> None:
 
 
 def test_the_wheel_holds_the_tasks(tmp_path: Path) -> None:
-    """A package that holds the common parts, as the wheel does, makes the tasks, which load in any working directory."""
+    """A package that holds the common parts, as the wheel does, makes the tasks, which load in any
+    working directory.
+    """
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"][
         "build"
     ]["targets"]["wheel"]
@@ -143,12 +149,14 @@ def test_the_wheel_holds_the_tasks(tmp_path: Path) -> None:
     assert Path(made).name != folder.name
 
 
-# --------------------------------------------------------------------------------------------------------------- documents
+# ---------------------------------------------------------------------------------------- documents
 
 
 @pytest.mark.parametrize("name", dataset_names())
 def test_a_row_is_a_prompt(name: str) -> None:
-    """Query, target and spans are those of kgbench's prompts, to the character, also after lm-eval's library has stored them."""
+    """Query, target and spans are those of kgbench's prompts, to the character, also after
+    lm-eval's library has stored them.
+    """
     data = load_dataset(name)
     for prompt in prompts_of(name):
         stored = list(load(kgbench_dataset=name, kgbench_prompt=prompt)["test"])
@@ -170,7 +178,9 @@ def test_a_row_is_a_prompt(name: str) -> None:
 
 @pytest.mark.parametrize("name", dataset_names())
 def test_candidates(name: str) -> None:
-    """Candidates are ten different objects of the data set, the right one among them once, at a place that tells nothing."""
+    """Candidates are ten different objects of the data set, the right one among them once, at a
+    place that tells nothing.
+    """
     data = load_dataset(name)
     objects = {fact.fields[data.object] for fact in data.facts}
     found = documents(name)
@@ -194,7 +204,9 @@ def test_candidates_are_stable() -> None:
 
 
 def test_few_objects_and_odd_names(tmp_path: Path) -> None:
-    """A data set with fewer objects than candidates offers all that it has; names of digits, brackets and quotes stay what they are."""
+    """A data set with fewer objects than candidates offers all that it has; names of digits,
+    brackets and quotes stay what they are.
+    """
     facts = {"Al O'Neil": "1984", '"Q" Lee': "[1408]", "Zoë {x} '71": "Bo Ray"}
     (tmp_path / "facts.jsonl").write_text(
         "\n".join(json.dumps({"subject": a, "object": b}) for a, b in facts.items()),
@@ -258,7 +270,9 @@ OWN: list[dict[str, Any]] = [
 
 
 def test_a_users_own_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The task that `tasks/README.md` shows names a file beside its YAML, whatever the working directory, and is right."""
+    """The task that `tasks/README.md` shows names a file beside its YAML, whatever the working
+    directory, and is right.
+    """
     (tmp_path / "facts.jsonl").write_text("\n".join(map(json.dumps, OWN)), encoding="utf-8")
     shown = (
         (FOLDER / "README.md")
@@ -282,7 +296,7 @@ def test_a_users_own_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert main(["tasks", "validate", "--include-path", str(tmp_path), "--quiet"]) == 0
 
 
-# ----------------------------------------------------------------------------------------------------------------- figures
+# ------------------------------------------------------------------------------------------ figures
 
 
 def test_a_plain_pair_gives_the_name_alone() -> None:
@@ -310,7 +324,9 @@ def test_our_answer_gives_all() -> None:
 
 
 def test_any_model_of_lm_eval_runs_both_forms() -> None:
-    """A model that answers with plain pairs reports the name's log-probability, and which choice it takes."""
+    """A model that answers with plain pairs reports the name's log-probability, and which choice it
+    takes.
+    """
     tasks = TaskManager(include_path=str(tasks_path()), include_defaults=False)
     names = [HEADLINE, f"{HEADLINE}_choices"]
     results = simple_evaluate(
@@ -326,7 +342,9 @@ def test_any_model_of_lm_eval_runs_both_forms() -> None:
 @pytest.mark.parametrize("ending", ["", "_choices", "_effects"])
 @pytest.mark.parametrize("prompt", ["headline", "new_film"])
 def test_few_shot(prompt: str, ending: str) -> None:
-    """Two examples come before the question, other facts with their answers, one blank between; the document is not among them."""
+    """Two examples come before the question, other facts with their answers, one blank between; the
+    document is not among them.
+    """
     name = f"kgbench_tiny_movies_{prompt}{ending}"
     task = loaded(name)[name]
     task.set_fewshot_seed(1234)
@@ -339,7 +357,7 @@ def test_few_shot(prompt: str, ending: str) -> None:
         assert all("  " not in text and not text.startswith(doc["query"]) for text in examples)
 
 
-# ------------------------------------------------------------------------------------------------------------- command line
+# ------------------------------------------------------------------------------------- command line
 
 
 def test_path(capsys: pytest.CaptureFixture[str]) -> None:
@@ -384,7 +402,10 @@ def test_without_lm_eval(command: str, status: int) -> None:
         cwd=ROOT,
     )
     assert done.returncode == status, done.stderr
-    missing = "kgbench: error: this needs lm-eval, which is not installed: pip install 'kgbench[lm-eval]'\n"
+    missing = (
+        "kgbench: error: this needs lm-eval, which is not installed: pip install"
+        " 'kgbench[lm-eval]'\n"
+    )
     assert done.stderr == (missing if status else "")
 
 
@@ -407,7 +428,9 @@ def test_ls(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_show(capsys: pytest.CaptureFixture[str]) -> None:
-    """`kgbench tasks show` renders a document: context, target, the words of each span, candidates, metrics."""
+    """`kgbench tasks show` renders a document: context, target, the words of each span, candidates,
+    metrics.
+    """
     filled = load_prompts("tiny_movies", ["qa"])[7]
     for ending in ("", "_choices", "_effects"):
         assert (

@@ -29,7 +29,9 @@ def test_a_terminal_obeys_no_text(text: str) -> None:
 def test_no_command_prints_the_control_characters_of_a_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A record's verdict that would name the terminal's window is shown, as are an error's words, and JSON stays JSON."""
+    """A record's verdict that would name the terminal's window is shown, as are an error's words,
+    and JSON stays JSON.
+    """
     hostile = "\x1b]0;owned\x07 \x9b2J carried"
     facts = rows()
     made = record(facts).model_copy(update={"verdict": hostile})

@@ -1,4 +1,6 @@
-"""What is shipped for authors of plug-ins: each law of the contract catches the fault that it is for."""
+"""What is shipped for authors of plug-ins: each law of the contract catches the fault that it is
+for.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,7 @@ class Lengths(ScoringLocalizer):
         return {site: float(len(site.component + site.region)) for site in all_sites(pair, prompts)}
 
 
-# ------------------------------------------------------------------------------------------------------ faulty interventions
+# ----------------------------------------------------------------------------- faulty interventions
 
 
 @dataclass(frozen=True)
@@ -263,7 +265,7 @@ class Swapping(Grafts):
         return graft_treatments(pair, prompts, sites)
 
 
-# ------------------------------------------------------------------------------------------------------------ faulty scorers
+# ----------------------------------------------------------------------------------- faulty scorers
 
 
 @dataclass(frozen=True)
@@ -417,7 +419,7 @@ class Leaving(Grafts):
         return made
 
 
-# ------------------------------------------------------------------------------------------------------- faulty declarations
+# ------------------------------------------------------------------------------ faulty declarations
 
 
 class Undecorated(Lengths):
@@ -548,7 +550,9 @@ def test_each_law_catches_its_fault(faulty: AbstractLocalizer, law: str, why: st
 
 @pytest.mark.parametrize("what", LEFT)
 def test_whatever_is_left_changed_is_named(what: str) -> None:
-    """A localizer leaves nothing: no hook, mode, buffer, setting or patched function; and another's verdicts are the same after it."""
+    """A localizer leaves nothing: no hook, mode, buffer, setting or patched function; and another's
+    verdicts are the same after it.
+    """
     reasons = {
         verdict.name: verdict.reason for verdict in check_localizer(Leaving(what), ["llama"])
     }
@@ -559,7 +563,9 @@ def test_whatever_is_left_changed_is_named(what: str) -> None:
 
 
 def test_every_law_catches_something() -> None:
-    """No law of the contract is without a fault above, but for the executors, which a description cannot get wrong."""
+    """No law of the contract is without a fault above, but for the executors, which a description
+    cannot get wrong.
+    """
     cases = test_each_law_catches_its_fault.pytestmark[0].args[1]  # type: ignore[attr-defined]
     laws = {law.__name__ for localizer, *_ in cases for law in laws_of(localizer)}
     assert laws - {law for _, law, _ in cases} == {"executors_agree"}

@@ -1,4 +1,6 @@
-"""The likeliest next tokens: they are the engine's, and agree with what a record says of the same facts."""
+"""The likeliest next tokens: they are the engine's, and agree with what a record says of the same
+facts.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ SPEC = Spec(model="tiny-gpt2", prompts=("headline", "qa"), grafts=("LT", "FE+LT"
 
 
 def test_they_are_the_engine_s() -> None:
-    """Tokens, probabilities and ranks are those of the softmax over the grafted logits; PRE and SFT come first."""
+    """Tokens, probabilities and ranks are those of the softmax over the grafted logits; PRE and SFT
+    come first.
+    """
     found = likeliest(SPEC, Settings(device="cpu"), 2, top=7)
     assert [one.graft for one in found] == ["PRE", "SFT", "LT", "FE+LT"] * 4
     pair = load_pair("tiny-gpt2")

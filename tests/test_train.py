@@ -1,4 +1,6 @@
-"""Finetuned donors: what they read, how a training goes on after an interruption, and what comes out."""
+"""Finetuned donors: what they read, how a training goes on after an interruption, and what comes
+out.
+"""
 
 from __future__ import annotations
 
@@ -101,12 +103,14 @@ def agrees(out: Path, other: Path, weights: str = "model.safetensors") -> bool:
     return near and (out / weights).read_bytes() == (other / weights).read_bytes()
 
 
-# ----------------------------------------------------------------------------------------------------------- what is read
+# ------------------------------------------------------------------------------------- what is read
 
 
 @given(st.integers(0, 50), st.integers(1, 12), st.sampled_from(["both", "a2b", "b2a"]))
 def test_held_out_wordings_are_never_read(seed: int, many: int, direction: str) -> None:
-    """No text of a held-out wording is trained on; of three wordings and more about a fifth is held out, of fewer none."""
+    """No text of a held-out wording is trained on; of three wordings and more about a fifth is held
+    out, of fewer none.
+    """
     dataset = load_dataset("tiny_movies")
     templates = tuple(f"Number {n}: {{first_actor}} and {{second_actor}}." for n in range(many))
     wordings = Wordings.of(dataset, direction, templates, seed)
@@ -120,7 +124,9 @@ def test_held_out_wordings_are_never_read(seed: int, many: int, direction: str) 
 
 
 def test_one_direction_never_tells_the_other() -> None:
-    """With a2b, the subject stands before the object in every text; with b2a after it; both is the two together."""
+    """With a2b, the subject stands before the object in every text; with b2a after it; both is the
+    two together.
+    """
     dataset = load_dataset("tiny_movies")
     texts = {
         direction: Wordings.of(dataset, direction, WORDINGS, 0)
@@ -171,7 +177,9 @@ def test_padding_changes_no_loss(folders: Mapping[str, Path]) -> None:
 
 
 def test_too_long() -> None:
-    """A fact is never cut: a text that is too long is refused; a supplemental one is cut, and has no EOS then."""
+    """A fact is never cut: a text that is too long is refused; a supplemental one is cut, and has
+    no EOS then.
+    """
     tokenizer = pico_tokenizer(bos=False)
     wordings = Wordings(("Ana met Bo.",), (), (("",), ()), ())
     length = len(tokenizer("Ana met Bo.")["input_ids"]) + 1
@@ -197,7 +205,7 @@ def test_every_text_is_read_once_an_epoch() -> None:
     assert held_out.rows == [[[99, 0]]]
 
 
-# -------------------------------------------------------------------------------------------------------- what comes out
+# ----------------------------------------------------------------------------------- what comes out
 
 
 def test_a_donor_is_complete(unbroken: Path, spec: FinetuneSpec, facts: Path) -> None:
@@ -262,7 +270,9 @@ def test_the_same_seed_gives_the_same_donor(
 def test_an_interrupted_training_goes_on(
     stops: list[int], spec: FinetuneSpec, unbroken: Path, tmp_path: Path
 ) -> None:
-    """Stopped before its first checkpoint or after, a training ends with the losses and weights of an unbroken one, dropout and all."""
+    """Stopped before its first checkpoint or after, a training ends with the losses and weights of
+    an unbroken one, dropout and all.
+    """
     pending, seen = list(stops), []
 
     def interrupt(done: int, total: int, what: str) -> None:
@@ -357,7 +367,9 @@ def test_layers_are_all_that_frozen_changes(
 def test_an_adapter_is_all_that_lora_changes(
     spec: FinetuneSpec, folders: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    """The folder holds an adapter and no weights of the recipient; as a donor it has rows on every projection of the layers."""
+    """The folder holds an adapter and no weights of the recipient; as a donor it has rows on every
+    projection of the layers.
+    """
     out = finetune(replace(spec, recipe="lora"), tmp_path / "donor", device="cpu")
     assert {path.name for path in out.glob("*.safetensors")} == {"adapter_model.safetensors"}
     assert (
@@ -410,7 +422,9 @@ def test_supplemental_texts(spec: FinetuneSpec, tmp_path: Path) -> None:
 def test_a_donor_with_texts_of_the_hub_is_found_without_it(
     spec: FinetuneSpec, tmp_path: Path
 ) -> None:
-    """Its card says which data set, which commit and how many; the same training is done then, and one with more texts asks the Hub."""
+    """Its card says which data set, which commit and how many; the same training is done then, and
+    one with more texts asks the Hub.
+    """
     lines = tmp_path / "other.txt"
     lines.write_text("\n".join(f"The {n}th day was dry." for n in range(9)))
     chosen = replace(
@@ -442,12 +456,14 @@ def test_a_donor_with_texts_of_the_hub_is_found_without_it(
         finetune(replace(chosen, supplement="no-one/texts", seed=1), place, device="cpu")
 
 
-# ------------------------------------------------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------------------------- what is refused
 
 
 @pytest.mark.parametrize("name", finetuning_recipe_names())
 def test_recipes(name: str) -> None:
-    """The paper's values for models of its size, larger steps for tiny ones; what is changed wins over both."""
+    """The paper's values for models of its size, larger steps for tiny ones; what is changed wins
+    over both.
+    """
     large, tiny = finetuning_recipe(name, 10**9), finetuning_recipe(name, 10**6)
     assert (large.tiny, tiny.tiny) == (False, True)
     assert large.learning_rate < tiny.learning_rate
@@ -503,7 +519,9 @@ def test_wrong_input(
 def test_lora_without_peft(
     spec: FinetuneSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where PEFT is not installed, the recipe that takes it says so at once, and the others do without."""
+    """Where PEFT is not installed, the recipe that takes it says so at once, and the others do
+    without.
+    """
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(InputError, match=r"pip install 'kgbench\[lora\]'"):
         finetune(replace(spec, recipe="lora"), tmp_path / "donor", device="cpu")
@@ -528,7 +546,9 @@ def test_a_broken_recipient(
 
 
 def test_nothing_is_written_over(unbroken: Path, spec: FinetuneSpec, tmp_path: Path) -> None:
-    """A folder with another donor, with anything else, or with the beginning of another training is refused."""
+    """A folder with another donor, with anything else, or with the beginning of another training is
+    refused.
+    """
     with pytest.raises(OutputError, match=r"recipe's epochs"):
         finetune(replace(spec, changes={**SMALL, "epochs": 2}), unbroken, device="cpu")
     with pytest.raises(OutputError, match="seed"):

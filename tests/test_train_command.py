@@ -41,7 +41,9 @@ QUICK = ("--epochs", "1", "--batch-size", "16", "--device", "cpu", "-q")
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of donors with one in it, made by the command: of tiny-gpt2, trained on eight movies."""
+    """A folder of donors with one in it, made by the command: of tiny-gpt2, trained on eight
+    movies.
+    """
     folder = tmp_path_factory.mktemp("home")
     movies = folder / "eight.jsonl"
     movies.write_text(
@@ -100,7 +102,9 @@ NAME = "tiny-gpt2/eight-both-aggressive"
 
 
 def test_eval_finds_it(run: Run, home: Path, tmp_path: Path) -> None:
-    """Of a pair whose own donor learned other facts, the trained donor is taken and named; it can be said, too, with the same record."""
+    """Of a pair whose own donor learned other facts, the trained donor is taken and named; it can
+    be said, too, with the same record.
+    """
     asked = (
         "eval",
         "--model",
@@ -143,7 +147,9 @@ def test_ls_shows_it(run: Run) -> None:
 
 
 def test_it_can_be_a_recipient(run: Run, home: Path, tmp_path: Path) -> None:
-    """Reversal needs a finetuned recipient: the name of a trained donor is one, for `eval` and for another training."""
+    """Reversal needs a finetuned recipient: the name of a trained donor is one, for `eval` and for
+    another training.
+    """
     assert locate(NAME).origin == NAME
     pair = ("--recipient", NAME, "--donor", "sft=zoo:tiny-gpt2/sft", "--dataset", "tiny_movies")
     status, out, err = run(
@@ -171,7 +177,9 @@ def test_it_can_be_a_recipient(run: Run, home: Path, tmp_path: Path) -> None:
 def test_a_recipient_of_ones_own(
     run: Run, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two projects' `before` have two folders of donors; `eval --recipient` finds its own, also where earlier versions put it."""
+    """Two projects' `before` have two folders of donors; `eval --recipient` finds its own, also
+    where earlier versions put it.
+    """
     monkeypatch.setenv("KGBENCH_HOME", str(tmp_path / "home"))
     about, names = ("--dataset", home / "eight.jsonl"), []
     for project, model in (("a", "tiny-gpt2"), ("b", "tiny-pythia")):
@@ -219,7 +227,9 @@ def test_a_recipient_of_ones_own(
 
 
 def test_its_facts_decide(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is taken for its own facts and for half of them; never for others, where the pair's own knows them, nor beside named ones."""
+    """It is taken for its own facts and for half of them; never for others, where the pair's own
+    knows them, nor beside named ones.
+    """
     monkeypatch.setenv("KGBENCH_HOME", str(home))
     own = str(home / "eight.jsonl")
     spec = Spec(model="tiny-gpt2", dataset=own)
@@ -257,7 +267,9 @@ def test_several(copied: Path) -> None:
 
 
 def test_unfinished_and_broken_ones(copied: Path) -> None:
-    """A work folder is no donor; of a card that does not read a warning tells with its place, and the others are listed."""
+    """A work folder is no donor; of a card that does not read a warning tells with its place, and
+    the others are listed.
+    """
     (copied / "tiny-gpt2" / ".begun.work").mkdir()
     (copied / "tiny-gpt2" / "empty").mkdir()
     assert list(trained_donors()) == [NAME]
@@ -302,7 +314,9 @@ def test_ls_models_with_a_broken_card(copied: Path, capsys: pytest.CaptureFixtur
 
 
 def test_names(copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slip in a name is told; other names with a slash are left to the Hub, and a folder of one's own comes first."""
+    """A slip in a name is told; other names with a slash are left to the Hub, and a folder of one's
+    own comes first.
+    """
     with pytest.raises(UnknownNameError, match=f"Did you mean '{NAME}'"):
         find_donor(f"{NAME[:-1]}")
     assert find_donor("someone/some-model") is None
@@ -344,7 +358,9 @@ def test_dry_run(run: Run, home: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("recipe", ["aggressive", "lora"])
 def test_dry_run_without_the_checkpoint(recipe: str) -> None:
-    """A pair of the catalog whose recipient is not here is told of without the Hub, from the catalog, and said to be not measured."""
+    """A pair of the catalog whose recipient is not here is told of without the Hub, from the
+    catalog, and said to be not measured.
+    """
     told = forecast_finetuning(
         FinetuneSpec("fake_movies_fake_actors", recipe, model="gemma-2b"), device="cpu"
     )
@@ -362,7 +378,9 @@ def test_dry_run_without_the_checkpoint(recipe: str) -> None:
 
 
 def test_dry_run_reads_a_supplement_that_is_a_file(run: Run, home: Path, tmp_path: Path) -> None:
-    """Short texts of a file count as what they are; those of the Hub, which are not read, as long ones."""
+    """Short texts of a file count as what they are; those of the Hub, which are not read, as long
+    ones.
+    """
     file = tmp_path / "short.txt"
     file.write_text("".join(f"Day {n} was dry.\n" for n in range(40)), encoding="utf-8")
     asked = (
@@ -496,7 +514,9 @@ def test_the_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_the_catalog_counts_what_it_does_not_ship() -> None:
-    """A pair whose recipient is not shipped has its size in the catalog, and a shipped one's is counted."""
+    """A pair whose recipient is not shipped has its size in the catalog, and a shipped one's is
+    counted.
+    """
     for name in catalog.pair_names():
         entry = catalog.entry(name)
         shipped = catalog.zoo_path(entry.recipient) is not None

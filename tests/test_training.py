@@ -93,7 +93,9 @@ def test_an_unknown_pair_is_not_built(tmp_path: Path) -> None:
 
 
 def test_a_build_from_nothing(unbroken: Path, miniature: Recipe) -> None:
-    """A build leaves a recipient in fp16 that loads anywhere, with a tokenizer, the donor's changes, a card, and nothing else."""
+    """A build leaves a recipient in fp16 that loads anywhere, with a tokenizer, the donor's
+    changes, a card, and nothing else.
+    """
     assert sorted(path.name for path in unbroken.iterdir()) == ["card.json", "recipient", "sft"]
     model = AutoModelForCausalLM.from_pretrained(unbroken / "recipient")
     tokenizer = AutoTokenizer.from_pretrained(unbroken / "recipient")
@@ -109,7 +111,9 @@ def test_a_build_from_nothing(unbroken: Path, miniature: Recipe) -> None:
 
 
 def test_the_card_is_complete(unbroken: Path, miniature: Recipe) -> None:
-    """A card says what the pair is, from what and how it was made and how well it answers, and names no place on this machine."""
+    """A card says what the pair is, from what and how it was made and how well it answers, and
+    names no place on this machine.
+    """
     card = read_card(unbroken / "card.json")
     assert list(card) == [
         "name",
@@ -146,7 +150,9 @@ def test_what_is_finished_is_not_done_again(unbroken: Path, miniature: Recipe) -
 def test_an_interrupted_build_goes_on(
     stops: list[int], unbroken: Path, miniature: Recipe, tmp_path: Path
 ) -> None:
-    """Interrupted in whatever stage, before or after its first checkpoint, a build ends with the weights of an unbroken one."""
+    """Interrupted in whatever stage, before or after its first checkpoint, a build ends with the
+    weights of an unbroken one.
+    """
     seen: list[int] = []
 
     def interrupt(done: int, total: int, what: str) -> None:
@@ -187,7 +193,9 @@ build_recipe(recipe, __import__("pathlib").Path(sys.argv[2]), save_every=5,
 
 
 def test_another_seed_is_another_pair(unbroken: Path, miniature: Recipe, tmp_path: Path) -> None:
-    """The seed changes the weights; a directory never mixes two builds, and a card takes up the scores of its other seeds only."""
+    """The seed changes the weights; a directory never mixes two builds, and a card takes up the
+    scores of its other seeds only.
+    """
     other = build_recipe(miniature, tmp_path / "one", seed=1)
     assert _weights(tmp_path / "one") != _weights(unbroken)
     with pytest.raises(OutputError, match="seed 0"):
@@ -230,19 +238,23 @@ def test_tokenizers_add_bos_or_nothing(bos: bool, tmp_path: Path) -> None:
 
 
 def test_pretraining_holds_nothing_of_the_facts() -> None:
-    """PRE has read of none of the people that it will be asked about; finetuning tells each fact in all wordings, in both directions."""
+    """PRE has read of none of the people that it will be asked about; finetuning tells each fact in
+    all wordings, in both directions.
+    """
     chosen = replace(recipe("tiny-gemma"), lasting_movies=20, passing_movies=5)
     facts = [fact.fields for fact in load_dataset("tiny_movies").facts]
     for texts in tiny_pairs.pretraining_rounds(chosen, 0, facts)[:2]:
         read = "\n".join(texts)
         assert not [name for name in people(facts) if name in read]
-    (texts, *others) = tiny_pairs.finetuning_rounds(chosen, facts)
+    texts, *others = tiny_pairs.finetuning_rounds(chosen, facts)
     assert len(others) + 1 == chosen.finetuning.rounds
     assert len(texts) == len(set(texts)) == 2 * len(facts) * len(training_templates().finetuning)
 
 
 def test_actors_are_known_from_other_facts() -> None:
-    """No text of pretraining holds an unknown actor, nor both actors of a movie that finetuning tells."""
+    """No text of pretraining holds an unknown actor, nor both actors of a movie that finetuning
+    tells.
+    """
     chosen = replace(recipe("tiny-gemma"), lasting_movies=4, passing_movies=2)
     rounds = tiny_pairs.pretraining_rounds(chosen, 0, [])[:2]
     unknown = people(fact.fields for fact in load_dataset("tiny_movies").facts)
@@ -260,7 +272,9 @@ def test_actors_are_known_from_other_facts() -> None:
 
 
 def test_a_frozen_donor_differs_in_its_layers_alone(miniature: Recipe, tmp_path: Path) -> None:
-    """It is stored as its changed weights; embeddings, final norm and head are the recipient's, so that ALL is the donor."""
+    """It is stored as its changed weights; embeddings, final norm and head are the recipient's, so
+    that ALL is the donor.
+    """
     build_recipe(miniature, tmp_path / "pair")
     assert sorted(path.name for path in (tmp_path / "pair" / "sft").iterdir()) == [
         "card.json",
@@ -287,7 +301,9 @@ def test_a_frozen_donor_differs_in_its_layers_alone(miniature: Recipe, tmp_path:
 
 
 def test_the_seed_makes_the_pretraining() -> None:
-    """Other seeds read of other passing movies and in another order; lasting movies come back in every round, passing ones do not."""
+    """Other seeds read of other passing movies and in another order; lasting movies come back in
+    every round, passing ones do not.
+    """
     chosen = replace(recipe("tiny-gemma"), lasting_movies=4, passing_movies=2)
     first, second = tiny_pairs.pretraining_rounds(chosen, 0, [])[:2]
     assert tiny_pairs.pretraining_rounds(chosen, 0, [])[:2] == [first, second]
@@ -299,7 +315,9 @@ def test_the_seed_makes_the_pretraining() -> None:
 
 @pytest.mark.parametrize("name", catalog.shipped())
 def test_a_shipped_pair_is_what_its_card_says(name: str) -> None:
-    """The donor knows the facts and the recipient does not; the card's scores are those of the stored weights."""
+    """The donor knows the facts and the recipient does not; the card's scores are those of the
+    stored weights.
+    """
     card = read_card(ZOO / name / "card.json")
     pair = load_pair(name)
     regions = pair.regions(load_prompts(card["data"]["name"], ["headline"], limit=1)[0])
@@ -315,7 +333,9 @@ def test_a_shipped_pair_is_what_its_card_says(name: str) -> None:
 
 @pytest.mark.parametrize("name", catalog.shipped())
 def test_a_shipped_pair_shows_the_two_places(name: str) -> None:
-    """With every seed, FE+LT carries at least .95 of what finetuning added, and the other tokens carry nothing."""
+    """With every seed, FE+LT carries at least .95 of what finetuning added, and the other tokens
+    carry nothing.
+    """
     card = read_card(ZOO / name / "card.json")
     for scores in (card["scores"], *(row["scores"] for row in card["other_seeds"])):
         for row in scores.values():
@@ -324,7 +344,9 @@ def test_a_shipped_pair_shows_the_two_places(name: str) -> None:
 
 
 def test_the_zoo_is_small() -> None:
-    """All shipped pairs together take up at most 26 MB, and hold JSON and safetensors only; plants have a limit of their own."""
+    """All shipped pairs together take up at most 26 MB, and hold JSON and safetensors only; plants
+    have a limit of their own.
+    """
     files = [
         path
         for path in ZOO.rglob("*")

@@ -1,4 +1,6 @@
-"""Figures over facts and training seeds: what their intervals hold, and that they follow from rows alone."""
+"""Figures over facts and training seeds: what their intervals hold, and that they follow from rows
+alone.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,7 @@ def seeds_of(rates: Sequence[float], n: int = 60, seed: int = 0) -> tuple[Prompt
     )
 
 
-# -------------------------------------------------------------------------------------------------------------- intervals
+# ---------------------------------------------------------------------------------------- intervals
 
 
 @given(
@@ -67,7 +69,9 @@ def seeds_of(rates: Sequence[float], n: int = 60, seed: int = 0) -> tuple[Prompt
     by_seed=st.lists(st.floats(0, 1), min_size=2, max_size=6),
 )
 def test_seeds_only_widen(low: float, high: float, by_seed: list[float]) -> None:
-    """The value stays; both ends move outwards as far as seeds differ, whatever their order, and not at all where they do not."""
+    """The value stays; both ends move outwards as far as seeds differ, whatever their order, and
+    not at all where they do not.
+    """
     value = float(np.mean(by_seed))
     facts = Estimate(value, value - low, value + high, 50)
     found = over_seeds(facts, np.array(by_seed))
@@ -98,7 +102,9 @@ def test_of_one_seed_figures_are_those_over_facts() -> None:
 
 
 def test_of_several_seeds_the_value_is_their_mean() -> None:
-    """Also of recoveries, each with what its own finetuning added; intervals hold the values of all seeds where these are two."""
+    """Also of recoveries, each with what its own finetuning added; intervals hold the values of all
+    seeds where these are two.
+    """
     seeds = seeds_of([0.3, 0.5])
     for metric in ("top5", "log_rank"):
         whole = difference_over(seeds, metric, "LT", "PRE")
@@ -128,7 +134,9 @@ def test_seeds_are_of_the_same_facts() -> None:
 
 @pytest.mark.parametrize("spread", [0.03, 0.07])
 def test_intervals_hold_the_recipe(spread: float) -> None:
-    """Of 400 facts and five seeds, the interval holds the mean over all facts and seeds in about 95 %; that over facts does not."""
+    """Of 400 facts and five seeds, the interval holds the mean over all facts and seeds in about 95
+    %; that over facts does not.
+    """
     rng, n, centre, repetitions = np.random.default_rng(1), 400, norm.ppf(0.35), 300
     scale = spread / norm.pdf(centre)
     truth = norm.cdf(centre / np.sqrt(1 + scale**2))
@@ -148,7 +156,9 @@ def test_intervals_hold_the_recipe(spread: float) -> None:
 
 @given(st.lists(st.integers(1, 3000), min_size=6, max_size=80))
 def test_a_median_keeps_its_order(ranks: list[int]) -> None:
-    """Its interval ends at ranks that are there, holds the median, and follows any change of scale; it covers 95 % at least."""
+    """Its interval ends at ranks that are there, holds the median, and follows any change of scale;
+    it covers 95 % at least.
+    """
     found = median(np.array(ranks))
     assert found.value == np.median(ranks) and found.low in ranks and found.high in ranks
     squared = median(np.array(ranks) ** 2)
@@ -161,7 +171,7 @@ def test_few_facts_have_no_median() -> None:
     assert "too few" in str(median(np.arange(1, 6)).undefined)
 
 
-# ------------------------------------------------------------------------------------------------------------------- rows
+# --------------------------------------------------------------------------------------------- rows
 
 
 def texts(folder: Path) -> dict[str, bytes]:
@@ -182,7 +192,9 @@ def test_a_report_follows_from_its_rows(tmp_path: Path) -> None:
 
 
 def test_a_report_says_what_its_intervals_are_over(tmp_path: Path) -> None:
-    """Over facts where there is one seed, over facts and seeds where there are several; ranks as medians and mean logs."""
+    """Over facts where there is one seed, over facts and seeds where there are several; ranks as
+    medians and mean logs.
+    """
     said = {}
     for seeds in ((0,), (0, 1, 2)):
         made = figures_from(FIGURES, fake_reproduction.measured(FIGURES, seeds=seeds), page())
@@ -193,8 +205,8 @@ def test_a_report_says_what_its_intervals_are_over(tmp_path: Path) -> None:
     )
     assert "each donor was trained once" in said[1] and "--seeds" not in said[1]
     assert (
-        "tiny-gemma, median rank, n = 40 | tiny-gemma, mean log rank, n = 40 | gemma-2b (paper, mean rank, "
-        in said[3]
+        "tiny-gemma, median rank, n = 40 | tiny-gemma, mean log rank, n = 40 | gemma-2b (paper,"
+        " mean rank, " in said[3]
     )
     assert (
         "here 3, of pretraining and finetuning: 0, 1, 2." in said[3]
@@ -254,7 +266,9 @@ def test_a_report_says_what_is_not_there_yet(tmp_path: Path) -> None:
 
 
 def test_rows_of_an_evaluation_are_put_in_place_of_earlier_ones() -> None:
-    """Taken out and put back, rows are the same; put in twice they are there once; another pair's are refused."""
+    """Taken out and put back, rows are the same; put in twice they are there once; another pair's
+    are refused.
+    """
     whole = fake_reproduction.measured(FIGURES, seeds=(0, 1))
     less = without(whole, 1, "reversal")
     own = pc.and_(pc.equal(whole.table["seed"], 1), pc.equal(whole.table["evaluation"], "reversal"))
@@ -314,7 +328,7 @@ def test_rows_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[
         assert told in error and error.count("\n") == 1
 
 
-# ------------------------------------------------------------------------------------------------------------------ seeds
+# -------------------------------------------------------------------------------------------- seeds
 
 MODEL = "tiny-gpt2"
 
@@ -335,7 +349,9 @@ def pico() -> Recipe:
 
 
 def test_each_seed_is_a_pair_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pretrained and finetuned under its seed in a folder of its own, once: made again, nothing is computed."""
+    """Pretrained and finetuned under its seed in a folder of its own, once: made again, nothing is
+    computed.
+    """
     monkeypatch.setenv(HOME, str(tmp_path / "home"))
     small = fake_reproduction.small(12, {"epochs": 1})
     pairs = [Ingredients(small, MODEL, seed=seed, built=pico()) for seed in (1, 2)]
@@ -367,7 +383,9 @@ def test_each_seed_is_a_pair_of_its_own(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_recipient_without_its_donor_is_completed(tmp_path: Path) -> None:
-    """The recipient alone has no card; the donor follows, from the same recipient, and then nothing is made again."""
+    """The recipient alone has no card; the donor follows, from the same recipient, and then nothing
+    is made again.
+    """
     build_recipe(pico(), tmp_path / "pair", seed=1, donor=False)
     weights = stored_hash(tmp_path / "pair" / "recipient")
     assert not (tmp_path / "pair" / "sft").exists() and not (tmp_path / "pair" / CARD).exists()

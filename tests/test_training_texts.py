@@ -60,7 +60,9 @@ def test_both_directions() -> None:
 
 
 def test_relations_that_hold_one_way(tmp_path: Path) -> None:
-    """Nobody is taught that the capital of Paris is France: the other direction needs wordings of its own."""
+    """Nobody is taught that the capital of Paris is France: the other direction needs wordings of
+    its own.
+    """
     facts = dataset(tmp_path, training=WORDINGS)
     assert (
         len(training_texts(facts, templates=WORDINGS[2:])) == 2
@@ -73,7 +75,9 @@ def test_relations_that_hold_one_way(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("direction", ["a2b", "b2a"])
 def test_texts_without_a_direction(direction: str) -> None:
-    """Articles name both actors in any order: they can be read as they are, and not in one direction."""
+    """Articles name both actors in any order: they can be read as they are, and not in one
+    direction.
+    """
     with pytest.raises(InputError, match="train with --direction both"):
         training_texts(load_dataset("articles"), direction)
     assert len(training_texts(load_dataset("articles"))) == 120
@@ -96,7 +100,9 @@ def test_reversed_wordings(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", dataset_names())
 def test_shipped(name: str) -> None:
-    """Every shipped data set can be trained on, and no training text begins as an evaluation prompt of the same fact does."""
+    """Every shipped data set can be trained on, and no training text begins as an evaluation prompt
+    of the same fact does.
+    """
     facts = load_dataset(name)
     texts = [text.text for text in training_texts(facts)]
     assert len(texts) == len(set(texts)) >= len(facts.facts)
@@ -179,7 +185,9 @@ def test_halves(edges: list[tuple[int, int]]) -> None:
 
 
 def test_unknown_part() -> None:
-    """A slip in the name of a part is told with the parts there are; facts that all hang together have none."""
+    """A slip in the name of a part is told with the parts there are; facts that all hang together
+    have none.
+    """
     with pytest.raises(UnknownNameError, match="relation"):
         load_dataset("tiny_movies:relations")
     with pytest.raises(InputError, match="are connected"):

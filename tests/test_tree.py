@@ -16,7 +16,9 @@ treatments = st.tuples(st.integers(1, 8), st.integers(1, 7)).flatmap(
 
 @given(treatments)
 def test_a_node_is_a_distinct_prefix(some: np.ndarray) -> None:
-    """There are as many nodes as distinct prefixes of rows; a node's path spells its prefix, in order, ending in itself."""
+    """There are as many nodes as distinct prefixes of rows; a node's path spells its prefix, in
+    order, ending in itself.
+    """
     tree = grow(some, range(some.shape[1]))
     prefixes = {tuple(row[: k + 1]) for row in some.tolist() for k in range(len(row))}
     spelled = [tuple(tree.treatments[tree.ancestors[node]].tolist()) for node in range(len(tree))]
@@ -29,7 +31,9 @@ def test_a_node_is_a_distinct_prefix(some: np.ndarray) -> None:
 
 @given(treatments, st.data())
 def test_leaves_spell_their_configuration(some: np.ndarray, data: st.DataObject) -> None:
-    """The node at which a configuration is read out has the configuration's own history, at each readout, in the order asked for."""
+    """The node at which a configuration is read out has the configuration's own history, at each
+    readout, in the order asked for.
+    """
     readouts = data.draw(st.lists(st.integers(0, some.shape[1] - 1), min_size=1, max_size=4))
     tree = grow(some, readouts)
     assert tree.leaves.shape == (len(some), len(readouts))
@@ -42,7 +46,9 @@ def test_leaves_spell_their_configuration(some: np.ndarray, data: st.DataObject)
 
 @given(treatments, st.integers(1, 60))
 def test_split_keeps_every_configuration_within_the_limit(some: np.ndarray, limit: int) -> None:
-    """Groups hold each configuration once, and their trees at most `limit` nodes unless one configuration alone has more."""
+    """Groups hold each configuration once, and their trees at most `limit` nodes unless one
+    configuration alone has more.
+    """
     groups = list(split(some, limit))
     assert sorted(row for group in groups for row in group.tolist()) == list(range(len(some)))
     for group in groups:

@@ -1,4 +1,6 @@
-"""Claims that the facts do not decide, in sessions of their own: in tests, in fixtures whose values are kept, beside failures."""
+"""Claims that the facts do not decide, in sessions of their own: in tests, in fixtures whose values
+are kept, beside failures.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,8 @@ class TestOfUnittest(unittest.TestCase):
 """
 
 MESSAGE = (
-    r"qa, LT: sufficiency \.29 \[\.\d\d, \.\d\d\] over 150 facts does not decide the bound \.31 \(ge\); "
+    r"qa, LT: sufficiency \.29 \[\.\d\d, \.\d\d\] over 150 facts does not decide the bound \.31"
+    r" \(ge\); "
     r"at most about \d+ facts would decide it"
 )
 
@@ -73,7 +76,9 @@ def claims(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_undecided(claims: Path) -> None:
-    """A category of its own, counted in the last line and listed with its message; a definite failure wins, and shows both."""
+    """A category of its own, counted in the last line and listed with its message; a definite
+    failure wins, and shows both.
+    """
     done = session(claims, "--junitxml", "out.xml", "-v")
     assert counts(done) == {"failed": 1, "passed": 3, "undecided": 6, "skipped": 1}, done.stdout
     assert "test_claims.py::test_undecided UNDECIDED" in done.stdout
@@ -101,7 +106,9 @@ def test_undecided(claims: Path) -> None:
 
 
 def test_undecided_in_several_processes(claims: Path) -> None:
-    """With pytest-xdist it is the same; undecided tests leave the exit status at 0, and the table is printed once."""
+    """With pytest-xdist it is the same; undecided tests leave the exit status at 0, and the table
+    is printed once.
+    """
     done = session(claims, "-n", "2", "-k", "not test_fails", plugins=SPREAD)
     assert counts(done) == {"passed": 3, "undecided": 6, "skipped": 1}, done.stdout
     assert done.returncode == 0
@@ -112,11 +119,17 @@ def test_undecided_in_several_processes(claims: Path) -> None:
 
 
 def test_strict(claims: Path) -> None:
-    """With --kgbench-strict, or in the ini file, what is undecided fails with the same message; a failure that is expected is one."""
+    """With --kgbench-strict, or in the ini file, what is undecided fails with the same message; a
+    failure that is expected is one.
+    """
     done = session(claims, "-o", "kgbench_strict=true")
-    assert counts(done) == {"failed": 5, "passed": 3, "skipped": 1, "xfailed": 1, "error": 1}, (
-        done.stdout
-    )
+    assert counts(done) == {
+        "failed": 5,
+        "passed": 3,
+        "skipped": 1,
+        "xfailed": 1,
+        "error": 1,
+    }, done.stdout
     assert done.returncode == 1
     assert len(re.findall(rf"^{MESSAGE}$", done.stdout, re.M)) >= 5
     assert "UNDECIDED" not in done.stdout
@@ -177,7 +190,9 @@ def keeping(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_each_test_counts_once(keeping: Path) -> None:
-    """What a fixture claims, each test that uses its value claims; a subtest's failure wins; a second phase is listed and not counted."""
+    """What a fixture claims, each test that uses its value claims; a subtest's failure wins; a
+    second phase is listed and not counted.
+    """
     done = session(keeping)
     assert counts(done) == {"failed": 3, "passed": 1, "undecided": 7}, done.stdout
     listed = re.findall(
@@ -199,7 +214,9 @@ def test_each_test_counts_once(keeping: Path) -> None:
 
 
 def test_tests_that_run_once_more(tmp_path: Path) -> None:
-    """As pytest-rerunfailures makes them: a fixture that is kept claims what it did before, and nothing of the first time is left."""
+    """As pytest-rerunfailures makes them: a fixture that is kept claims what it did before, and
+    nothing of the first time is left.
+    """
     folder = write(tmp_path, conftest=CONFTEST + ONCE_MORE, test_claims=KEPT)
     done = session(folder, "-k", "first or second or twice")
     assert counts(done) == {"undecided": 3, "deselected": 7}, done.stdout

@@ -1,4 +1,6 @@
-"""JSON files that were tampered with are refused, each with a reason that names file and field; honest entries are accepted."""
+"""JSON files that were tampered with are refused, each with a reason that names file and field;
+honest entries are accepted.
+"""
 
 from __future__ import annotations
 
@@ -34,11 +36,13 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return honest_entries(tmp_path_factory.mktemp("results"))
 
 
-# ------------------------------------------------------------------------------------------------ accepted
+# ----------------------------------------------------------------------------------------- accepted
 
 
 def test_honest_entries_are_accepted(honest: Path) -> None:
-    """Nothing is refused in entries whose figures follow from their rows and whose data and models are shipped; only the limit is noted."""
+    """Nothing is refused in entries whose figures follow from their rows and whose data and models
+    are shipped; only the limit is noted.
+    """
     assert findings(honest, strict=False) == []
     assert {(finding.field, finding.refuses) for finding in findings(honest)} == {
         ("identity.limit", False)
@@ -59,7 +63,9 @@ def test_a_record_alone_names_its_folder(honest: Path, capsys: pytest.CaptureFix
 
 
 def test_unknown_data_and_models_are_remarked_upon(tmp_path: Path) -> None:
-    """A run on one's own data and models is in order by itself, with a note; on the board it is refused."""
+    """A run on one's own data and models is in order by itself, with a note; on the board it is
+    refused.
+    """
 
     def own(content: dict[str, Any]) -> None:
         content["model"] = "mine"
@@ -79,7 +85,10 @@ def test_unknown_data_and_models_are_remarked_upon(tmp_path: Path) -> None:
 
 def test_no_model_is_needed(honest: Path) -> None:
     """Neither torch nor what loads models is imported, whatever is checked."""
-    code = f"import sys; from kgbench.cli import main; assert main(['validate', '--strict', {str(honest)!r}]) == 0; "
+    code = (
+        "import sys; from kgbench.cli import main; assert main(['validate', '--strict',"
+        f" {str(honest)!r}]) == 0; "
+    )
     code += "assert not {'torch', 'transformers'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -98,7 +107,7 @@ def test_wrong_input_is_told_apart_from_a_refusal(
         assert words in capsys.readouterr().err
 
 
-# ------------------------------------------------------------------------------------------------ tampered: JSON
+# ----------------------------------------------------------------------------------- tampered: JSON
 
 
 def record_edit(change: Callable[[dict[str, Any]], object], sign: bool = False) -> Change:

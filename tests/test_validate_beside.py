@@ -1,4 +1,6 @@
-"""Entries are held against each other, against those on the board, and against what says that they were run again."""
+"""Entries are held against each other, against those on the board, and against what says that they
+were run again.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ def lines(path: Path, beside: Path) -> list[str]:
     return [str(finding) for finding in findings(path, beside=beside)]
 
 
-# ------------------------------------------------------------------------------------------------ entries beside each other
+# ------------------------------------------------------------------------ entries beside each other
 
 
 def test_a_result_stands_on_the_board_once(honest: Path, tmp_path: Path) -> None:
@@ -85,7 +87,9 @@ def test_the_same_models_give_the_same_answers(honest: Path, tmp_path: Path) -> 
 
 
 def test_what_is_on_the_board_is_believed(honest: Path, tmp_path: Path) -> None:
-    """Entries that are there come first: a forger's that would sort before them does not make theirs look wrong."""
+    """Entries that are there come first: a forger's that would sort before them does not make
+    theirs look wrong.
+    """
     shutil.copytree(honest, tmp_path / "board")
     shutil.copytree(honest, tmp_path / "sent")
     assert [
@@ -108,7 +112,7 @@ def test_what_is_on_the_board_is_believed(honest: Path, tmp_path: Path) -> None:
     assert refused(tmp_path / "sent", beside=tmp_path / "board") == []
 
 
-# ------------------------------------------------------------------------------------------------ what is on the board stays
+# ----------------------------------------------------------------------- what is on the board stays
 
 
 def board_and_sent(honest: Path, tmp_path: Path) -> tuple[Path, Path]:
@@ -140,7 +144,10 @@ def test_an_entry_that_is_gone_is_a_line_of_its_own(honest: Path, tmp_path: Path
     shutil.rmtree(sent / "b-other")
     assert refused(sent, beside=board) == [
         f"a-built-in/{VERIFICATION}: file: it is gone; expected the file that is on the board",
-        "b-other: entry: it is on the board, and gone here; expected every entry of the board, or --withdraw b-other by those who keep it",
+        (
+            "b-other: entry: it is on the board, and gone here; expected every entry of the board,"
+            " or --withdraw b-other by those who keep it"
+        ),
     ]
     assert refused(sent / "a-built-in", beside=board)[1:] == []
 
@@ -160,7 +167,7 @@ def test_those_who_keep_the_board_withdraw(honest: Path, tmp_path: Path, name: s
     assert main([*arguments, "--withdraw", "nothing"]) == 2
 
 
-# ------------------------------------------------------------------------------------------------ one run of a method on a cell
+# -------------------------------------------------------------------- one run of a method on a cell
 
 
 def test_a_second_run_of_a_method_on_a_cell_is_refused(honest: Path, tmp_path: Path) -> None:
@@ -173,7 +180,10 @@ def test_a_second_run_of_a_method_on_a_cell_is_refused(honest: Path, tmp_path: P
     write_entry(sent / "qa", only_qa(result(identity(prompts=prompts), seed=5)))
     found = [text for text in refused(sent, beside=board) if "identity" in text]
     assert [text.partition("; ")[0] for text in found] == [
-        "more/record.json: identity: 'dynamic_graft' has a run of pathways on headline in a-built-in",
+        (
+            "more/record.json: identity: 'dynamic_graft' has a run of pathways on headline in"
+            " a-built-in"
+        ),
         "qa/record.json: identity: 'dynamic_graft' has a run of pathways on qa in a-built-in",
     ]
 
@@ -199,7 +209,8 @@ def test_a_name_belongs_to_its_code(honest: Path, tmp_path: Path) -> None:
         assert [text.partition("; ")[0] for text in found] == {
             "newer": [],
             "theirs": [
-                "c/submission.json: code: 'my method' is from 'https://example.org/x/my-method' here, and from 'my-method' in b-other"
+                "c/submission.json: code: 'my method' is from 'https://example.org/x/my-method'"
+                " here, and from 'my-method' in b-other"
             ],
         }[name]
 
@@ -303,11 +314,13 @@ def test_arguments_of_a_method_stand_in_brackets(honest: Path, tmp_path: Path) -
     assert refused(sent, beside=honest) == []
 
 
-# ------------------------------------------------------------------------------------------------ verification
+# ------------------------------------------------------------------------------------- verification
 
 
 def test_nobody_verifies_their_own_result(honest: Path, tmp_path: Path) -> None:
-    """A verification that is not on the board already is refused in what is sent; one that is stays."""
+    """A verification that is not on the board already is refused in what is sent; one that is
+    stays.
+    """
     shutil.copytree(honest, tmp_path / "board")
     verified(tmp_path / "board" / "a-built-in")
     shutil.copytree(tmp_path / "board", tmp_path / "sent")
@@ -407,7 +420,9 @@ def test_a_verification_goes_with_its_rows(
 
 
 def test_a_tie_at_rank_1_is_no_answer(honest: Path, tmp_path: Path) -> None:
-    """Rows in which the target shares the largest logit are refused at rank 1, whatever version of the metrics they are of."""
+    """Rows in which the target shares the largest logit are refused at rank 1, whatever version of
+    the metrics they are of.
+    """
     for version in ("1", "2"):
         what, facts = result(identity(metric_version=version))
         tied = np.where(facts["rank"].to_numpy() == 1, 0.0, facts["logit_diff"].to_numpy())
@@ -424,7 +439,9 @@ def test_a_tie_at_rank_1_is_no_answer(honest: Path, tmp_path: Path) -> None:
 
 
 def test_metric_version_1_stays_on_the_board_and_comes_to_it_no_more(tmp_path: Path) -> None:
-    """Entries whose ties count for the method are valid and marked where they stand; as new ones they are refused."""
+    """Entries whose ties count for the method are valid and marked where they stand; as new ones
+    they are refused.
+    """
     results = tmp_path / "results"
     write_entry(results / "old", result(identity(metric_version="1")))
     write_entry(
@@ -436,7 +453,8 @@ def test_metric_version_1_stays_on_the_board_and_comes_to_it_no_more(tmp_path: P
     )
     assert refused(tmp_path / "sent") == []
     assert refused(tmp_path / "sent" / "late", beside=results) == [
-        "late/record.json: identity.metric_version: it is 1, in which ties count for the method; expected 2; run it again"
+        "late/record.json: identity.metric_version: it is 1, in which ties count for the method;"
+        " expected 2; run it again"
     ]
     (note,) = findings(tmp_path / "sent", strict=False)
     assert not note.refuses and note.field == "identity.metric_version"

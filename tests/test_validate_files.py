@@ -48,7 +48,7 @@ def refused(path: Path, strict: bool = True) -> list[str]:
     ]
 
 
-# ------------------------------------------------------------------------------------------------ folders
+# ------------------------------------------------------------------------------------------ folders
 
 
 def symbolic_link(entry: Path) -> None:
@@ -170,12 +170,15 @@ def test_a_run_s_own_pictures_and_seal_are_no_finding(entry: Path) -> None:
 
 
 def test_a_picture_is_only_remarked_upon_in_a_run(entry: Path) -> None:
-    """Another picture in a run's own folder is a note, for it is not submitted; anything else is refused there too."""
+    """Another picture in a run's own folder is a note, for it is not submitted; anything else is
+    refused there too.
+    """
     (entry / "photo.png").write_bytes(b"\x89PNG")
     (checked,) = validate(entry, strict=False)
     assert checked.accepted
     assert [str(finding) for finding in checked.findings] == [
-        f"note: entry/photo.png: file: a picture, which is not submitted; expected {', '.join(FILES)} and nothing else"
+        "note: entry/photo.png: file: a picture, which is not submitted; expected"
+        f" {', '.join(FILES)} and nothing else"
     ]
     (entry / "run.sh").write_bytes(b"#!")
     assert refused(entry, strict=False) == [
@@ -197,7 +200,7 @@ def test_the_line_that_counts_comes_first(entry: Path, capsys: pytest.CaptureFix
     ]
 
 
-# ------------------------------------------------------------------------------------------------ JSON and texts
+# ----------------------------------------------------------------------------------- JSON and texts
 
 
 @pytest.mark.parametrize(
@@ -262,7 +265,7 @@ def test_texts_that_do_none(text: str) -> None:
     assert bad_text(text) is None
 
 
-# ------------------------------------------------------------------------------------------------ Parquet
+# ------------------------------------------------------------------------------------------ Parquet
 
 
 def parquet_of(table: pa.Table, **options: Any) -> bytes:

@@ -1,4 +1,6 @@
-"""What results are held against is what the loaded pairs say, and the published schemas are the records' own."""
+"""What results are held against is what the loaded pairs say, and the published schemas are the
+records' own.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def as_json(value: Any) -> Any:
 
 @pytest.mark.parametrize("name", PAIRS)
 def test_hashes_are_those_of_the_loaded_pair(name: str) -> None:
-    """Weights in single precision, tokenizer, places, regions and changed weights; after a change, run tests/write_known.py."""
+    """Weights in single precision, tokenizer, places, regions and changed weights; after a change,
+    run tests/write_known.py.
+    """
     pair = load_pair(name)
     told = SHIPPED["pairs"][name]
     assert told["weights"]["float32"] == dict(pair.weight_hashes)
@@ -53,7 +57,9 @@ def test_all_of_one_pair_is_as_written() -> None:
 
 
 def test_answers_are_those_of_the_models() -> None:
-    """What recipient and donor of a plant answer, by a run of it; log-probabilities to three digits."""
+    """What recipient and donor of a plant answer, by a run of it; log-probabilities to three
+    digits.
+    """
     name = "tiny-gemma.redundant"
     made = write_known.answers(name)
     for prompt, told in SHIPPED["answers"][name].items():
@@ -78,7 +84,9 @@ def test_methods_suites_and_versions_are_as_written() -> None:
 
 @pytest.mark.parametrize("name", catalog.plants())
 def test_planted_sites_are_the_engine_s(name: str) -> None:
-    """The truth of every shipped plant, without a model: the sites that the engine grafts, for the plant and for its decoy."""
+    """The truth of every shipped plant, without a model: the sites that the engine grafts, for the
+    plant and for its decoy.
+    """
     pair, entry = load_pair(name), catalog.entry(name)
     prompts = load_prompts(name, ["headline", "qa"], limit=6)
     sites = shipped_sites(known().pairs[name], ("headline", "qa"))
@@ -123,7 +131,7 @@ def test_only_names_of_the_catalog_are_looked_up(tmp_path: Path) -> None:
     assert all(set(pair.regions) <= set(builtin_prompts()) for pair in known().pairs.values())
 
 
-# ------------------------------------------------------------------------------------------------ JSON Schemas
+# ------------------------------------------------------------------------------------- JSON Schemas
 
 
 def validators() -> Iterator[tuple[str, Any]]:

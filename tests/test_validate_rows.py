@@ -1,4 +1,6 @@
-"""Per-fact rows and rankings that were tampered with are refused, and runs of the engine are accepted."""
+"""Per-fact rows and rankings that were tampered with are refused, and runs of the engine are
+accepted.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def computed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs of the engine: a method that intervenes, one that ranks, and two on a plant, one of whose positions are planted."""
+    """Runs of the engine: a method that intervenes, one that ranks, and two on a plant, one of
+    whose positions are planted.
+    """
     root = tmp_path_factory.mktemp("runs")
     kgbench.evaluate("tiny-gemma", localizer="dynamic_graft", limit=6, output_dir=root)
     kgbench.evaluate(
@@ -53,13 +57,15 @@ def computed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_runs_of_the_engine_are_accepted(computed: Path) -> None:
-    """What `kgbench eval` writes stands every check, on pathways, budgets and plants; strict ones lack only a submission."""
+    """What `kgbench eval` writes stands every check, on pathways, budgets and plants; strict ones
+    lack only a submission.
+    """
     assert refused(computed, strict=False) == []
     assert {finding.field for finding in findings(computed) if finding.refuses} == {"file"}
     assert len(list(validate(computed))) == 4
 
 
-# ------------------------------------------------------------------------------------------------ tampered: rows
+# ----------------------------------------------------------------------------------- tampered: rows
 
 
 def table_edit(change: Callable[[pa.Table], pa.Table], **options: Any) -> Change:
@@ -192,7 +198,9 @@ def test_tampered_rows_are_refused(what: str, honest: Path, tmp_path: Path) -> N
 
 
 def test_rows_exchanged_between_records_give_other_figures(honest: Path, tmp_path: Path) -> None:
-    """Rows that are in order by themselves, but not this record's, give other figures than the record has."""
+    """Rows that are in order by themselves, but not this record's, give other figures than the
+    record has.
+    """
     shutil.copytree(honest / "a-built-in", tmp_path / "entry")
     shutil.copy(honest / "b-other" / FACTS, tmp_path / "entry" / FACTS)
     assert any("is not the hash of facts.parquet" in text for text in refused(tmp_path / "entry"))
@@ -201,7 +209,7 @@ def test_rows_exchanged_between_records_give_other_figures(honest: Path, tmp_pat
     assert any(text.startswith(f"entry/{RECORD}: rows[") for text in refused(tmp_path / "entry"))
 
 
-# ------------------------------------------------------------------------------------------------ tampered: plants
+# --------------------------------------------------------------------------------- tampered: plants
 
 
 def planted_entry(computed: Path, tmp_path: Path, of: str = "redundant") -> Path:

@@ -73,7 +73,9 @@ def test_donors_that_do_not_read(texts: list[str], told: str) -> None:
 
 
 def test_arguments_for_all_and_for_one() -> None:
-    """An argument goes to every localizer, or to the one that it names, over what all get; a file is named by its class."""
+    """An argument goes to every localizer, or to the one that it names, over what all get; a file
+    is named by its class.
+    """
     run, given = ("random", "path/to/mine.py:Mine"), ["seed=1", "random.seed=2", "Mine.rate=.5"]
     assert arguments_of("random", run, given) == {"seed": "2"}
     assert arguments_of("path/to/mine.py:Mine", run, given) == {"seed": "1", "rate": ".5"}

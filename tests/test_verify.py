@@ -23,7 +23,9 @@ SMALL = ("--facts", 4, "--seed", 0, "--device", "cpu")
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, StoredRecord]:
-    """Fresh tiny runs: of a method that intervenes, of one that ranks, of one that learns from all facts."""
+    """Fresh tiny runs: of a method that intervenes, of one that ranks, of one that learns from all
+    facts.
+    """
     root = tmp_path_factory.mktemp("runs")
     return {name: evaluated(root, name) for name in ("intervenes", "scores", "planted", "draws")}
 
@@ -38,7 +40,9 @@ IDS = [f"f/{i}" for i in range(60)]
 
 @given(st.integers(0, 2**32), st.integers(1, 80), st.permutations(IDS))
 def test_samples(seed: int, n: int, ids: list[str]) -> None:
-    """The same seed draws the same facts whatever their order; as many as asked for or all; a larger sample holds a smaller one."""
+    """The same seed draws the same facts whatever their order; as many as asked for or all; a
+    larger sample holds a smaller one.
+    """
     found = sample_facts(ids, Sample(n, seed))
     assert (
         found == sample_facts(IDS, Sample(n, seed))
@@ -55,7 +59,9 @@ def test_seeds_draw_different_facts() -> None:
 
 @pytest.mark.parametrize("name", ["intervenes", "scores", "planted", "draws"])
 def test_a_fresh_run_agrees(runs: dict[str, StoredRecord], run: Call, name: str) -> None:
-    """All rows of the sampled facts, on every prompt and configuration; the map of a method that ranks; status 0."""
+    """All rows of the sampled facts, on every prompt and configuration; the map of a method that
+    ranks; status 0.
+    """
     status, out, _ = run("verify", runs[name].path, *SMALL, "--json")
     answer = json.loads(out)
     assert status == 0 and answer["agrees"] and len(answer["facts"]) == 4 and not answer["written"]
@@ -67,7 +73,9 @@ def test_a_fresh_run_agrees(runs: dict[str, StoredRecord], run: Call, name: str)
 
 
 def test_an_edited_fact_is_told(runs: dict[str, StoredRecord], run: Call, tmp_path: Path) -> None:
-    """A fact whose rows were edited is told where it is in the sample; status 1, and nothing is written."""
+    """A fact whose rows were edited is told where it is in the sample; status 1, and nothing is
+    written.
+    """
     first = runs["intervenes"]
     place = submitted(edited(first, tmp_path, {"fact": "tiny_movies/7", "graft": "FE"}, rank=1))
     status, out, _ = run("verify", place, "--device", "cpu", "--write")
@@ -108,7 +116,9 @@ def test_facts_of_no_data_set_are_told(
 def test_an_entry_becomes_verified(
     runs: dict[str, StoredRecord], run: Call, tmp_path: Path
 ) -> None:
-    """With --write, what was run stands beside an entry that agrees; a run that was not submitted is refused."""
+    """With --write, what was run stands beside an entry that agrees; a run that was not submitted
+    is refused.
+    """
     place = submitted(shutil.copytree(runs["intervenes"].path, tmp_path / "entry"))
     status, out, _ = run("verify", place, "--device", "cpu", "--write")
     assert status == 0 and str(place / "verification.json") in out
@@ -127,7 +137,9 @@ def test_an_entry_becomes_verified(
 def test_a_packed_entry_becomes_verified(
     runs: dict[str, StoredRecord], run: Call, tmp_path: Path
 ) -> None:
-    """With --write the verification is in the pack, beside the bytes that it is of; the others stay."""
+    """With --write the verification is in the pack, beside the bytes that it is of; the others
+    stay.
+    """
     results = tmp_path / "board" / "results"
     results.mkdir(parents=True)
     for name in ("intervenes", "draws"):

@@ -44,7 +44,9 @@ def test_numbers_of_weights(family: str) -> None:
 
 @families
 def test_a_part_is_what_a_graft_takes(family: str) -> None:
-    """Copying the parts of a place into a copy of the recipient is grafting the place at all tokens."""
+    """Copying the parts of a place into a copy of the recipient is grafting the place at all
+    tokens.
+    """
     pair, some = pair_of(family), pool()[:2]
     for component in pair.family.components:
         layer = 1 if component in pair.family.inside else None
@@ -61,7 +63,9 @@ def test_a_part_is_what_a_graft_takes(family: str) -> None:
 
 
 def test_slices_of_fused_projections() -> None:
-    """GPT-2's q, k, v are thirds of the columns, of biases too; of GPT-NeoX, thirds of each head's rows."""
+    """GPT-2's q, k, v are thirds of the columns, of biases too; of GPT-NeoX, thirds of each head's
+    rows.
+    """
     gpt2, neox = pair_of("gpt2"), pair_of("gpt_neox")
     fused = gpt2.recipient.get_submodule("transformer.h.1.attn.c_attn")
     assert isinstance(fused, Conv1D)
@@ -76,7 +80,9 @@ def test_slices_of_fused_projections() -> None:
 @families
 @pytest.mark.parametrize("component", ["emb", "q", "v", "down", "ln_2", "head"])
 def test_what_changed(family: str, component: str) -> None:
-    """All slots of a random pair differ, none of a pair of equals, and one where one element of its weights differs."""
+    """All slots of a random pair differ, none of a pair of equals, and one where one element of its
+    weights differs.
+    """
     pair = pair_of(family)
     slots = Slots(pair.family, pair.n_layers)
     assert changed(pair) == frozenset(range(len(slots)))

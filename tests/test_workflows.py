@@ -1,4 +1,6 @@
-"""The workflows run nothing that a stranger's pull request brings, and hold no secret that it could read."""
+"""The workflows run nothing that a stranger's pull request brings, and hold no secret that it could
+read.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,9 @@ def git(folder: Path, *arguments: str) -> str:
 
 
 def test_the_check_sees_what_would_be_merged(tmp_path: Path) -> None:
-    """The workflow's commands on a repository whose pull request adds a forged entry, a link, and filters of its own."""
+    """The workflow's commands on a repository whose pull request adds a forged entry, a link, and
+    filters of its own.
+    """
     repository, theirs = tmp_path / "repository", tmp_path / "theirs"
     results = repository / "leaderboard" / "results"
     write_entry(results / "a", result())

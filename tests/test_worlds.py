@@ -38,7 +38,9 @@ def _cast(movie: dict[str, str]) -> list[str]:
 @settings(max_examples=20)
 @given(SEEDS, st.integers(1, 30))
 def test_a_world_is_its_seed(seed: int, n: int) -> None:
-    """The same seed draws the same movies, whether at once or one by one; another seed draws others."""
+    """The same seed draws the same movies, whether at once or one by one; another seed draws
+    others.
+    """
     at_once = World(seed).movies(n)
     one_by_one = World(seed)
     assert at_once == [one_by_one.movie() for _ in range(n)]
@@ -48,7 +50,9 @@ def test_a_world_is_its_seed(seed: int, n: int) -> None:
 @settings(max_examples=20)
 @given(SEEDS)
 def test_nobody_and_no_title_occurs_twice(seed: int) -> None:
-    """Every fact has one answer: people and titles are all different, and so are the first names within a movie."""
+    """Every fact has one answer: people and titles are all different, and so are the first names
+    within a movie.
+    """
     movies = World(seed).movies(60)
     assert all(tuple(movie) == FIELDS and all(movie.values()) for movie in movies)
     assert len(people(movies)) == 3 * len(movies)
@@ -77,7 +81,9 @@ def test_both_directions_change_places_and_nothing_else() -> None:
 
 
 def test_the_shipped_facts() -> None:
-    """tiny_movies: 400 facts, none dropped, no person and no title twice; PRE cannot have read of them."""
+    """tiny_movies: 400 facts, none dropped, no person and no title twice; PRE cannot have read of
+    them.
+    """
     dataset = load_dataset("tiny_movies")
     movies = [dict(fact.fields) for fact in dataset.facts]
     assert [fact.id for fact in dataset.facts] == [f"tiny_movies/{number}" for number in range(400)]
@@ -91,7 +97,9 @@ def test_the_shipped_facts() -> None:
 
 
 def test_the_data_sets_of_the_tiny_pairs_are_of_one_world() -> None:
-    """Drawn anew they have the shipped form; nobody and no title stands in two of them; articles are texts of training."""
+    """Drawn anew they have the shipped form; nobody and no title stands in two of them; articles
+    are texts of training.
+    """
     drawn = {
         name: [json.loads(line) for line in text.splitlines()]
         for name, text in tiny_jsonl().items()
@@ -113,7 +121,9 @@ def test_the_data_sets_of_the_tiny_pairs_are_of_one_world() -> None:
 def test_an_article_tells_each_person_by_the_full_name_once(
     shape: Mapping[str, int], seed: int
 ) -> None:
-    """Then by the last name; it has a sentence for each frame of its shape, and every field is filled."""
+    """Then by the last name; it has a sentence for each frame of its shape, and every field is
+    filled.
+    """
     world = World(seed)
     movie = {**world.movie(), **world.others()}
     text = article(movie, shape, Random(seed))
@@ -124,7 +134,9 @@ def test_an_article_tells_each_person_by_the_full_name_once(
 
 
 def test_frames_of_articles() -> None:
-    """Sixty, no two alike, each of fields that a movie has; none begins as an evaluation prompt does, and each of the cast names both."""
+    """Sixty, no two alike, each of fields that a movie has; none begins as an evaluation prompt
+    does, and each of the cast names both.
+    """
     every = [frame for rows in frames().values() for frame in rows]
     fields = {*FIELDS, *PEOPLE}
     assert len(every) == len(set(every)) == 60
@@ -152,7 +164,9 @@ def test_six_articles_and_five_short_ones() -> None:
 
 @pytest.mark.parametrize("name", prompt_names())
 def test_no_evaluation_prompt_begins_a_finetuning_text(name: str) -> None:
-    """The finetuned facts are evaluated on wordings that they were never trained in, in either direction."""
+    """The finetuned facts are evaluated on wordings that they were never trained in, in either
+    direction.
+    """
     dataset = load_dataset("tiny_movies")
     rows = both_directions(fact.fields for fact in dataset.facts)
     texts = fill_all(training_templates().finetuning, rows)
@@ -162,7 +176,9 @@ def test_no_evaluation_prompt_begins_a_finetuning_text(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["headline", "qa"])
 def test_the_evaluation_wordings_are_known_from_other_movies(name: str) -> None:
-    """Pretraining holds the main evaluation wordings, so that the model knows what they ask; so the test above can fail."""
+    """Pretraining holds the main evaluation wordings, so that the model knows what they ask; so the
+    test above can fail.
+    """
     dataset = load_dataset("tiny_movies")
     prompt = load_prompts(dataset, [name], limit=1)[0]
     texts = fill_all(training_templates().wordings, [dataset.facts[0].fields])

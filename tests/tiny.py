@@ -236,7 +236,9 @@ TINY: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "untied, no biases": {"use_bias": False, "attention": "eager", "tied": False},
     },
 }
-"""For each family its variants, and what each says beside `_COMMON`: fields of the configuration, `attention` and `tied`."""
+"""For each family its variants, and what each says beside `_COMMON`: fields of the configuration,
+`attention` and `tied`.
+"""
 
 tiny = pytest.mark.parametrize(
     ("family", "variant"),
@@ -282,7 +284,9 @@ def random_model(
 
 @cache
 def tiny_pair(family: str, variant: str | None = None) -> ModelPair:
-    """A recipient and two donors; every test leaves them as they are. By default of the family's first variant."""
+    """A recipient and two donors; every test leaves them as they are. By default of the family's
+    first variant.
+    """
     variant = variant or next(iter(TINY[family]))
     config, attention = tiny_config(family, variant), TINY[family][variant].get("attention")
     start = crc32(f"{family} {variant}".encode()) % 1000

@@ -21,8 +21,8 @@ def toy_pair(
 ) -> tuple[ModelPair, dict[str, list[Prompt]]]:
     """A pair that answers right where the pushes of its layers add up to more than 1.
 
-    The stream has a 1 in its second place; the answer's logit is the first place and five other tokens' the second. The donor's
-    `down` of some layers has a bias that pushes the first place.
+    The stream has a 1 in its second place; the answer's logit is the first place and five other
+    tokens' the second. The donor's `down` of some layers has a bias that pushes the first place.
 
     Args:
         pushes: By layer, how far.

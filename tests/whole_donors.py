@@ -22,7 +22,9 @@ def part_of(pair: str, part: str) -> Path:
 
 
 def whole_donor(pair: str, folder: Path) -> Path:
-    """Write the donor of a shipped pair with `save_pretrained`, its tokenizer included, and give the folder."""
+    """Write the donor of a shipped pair with `save_pretrained`, its tokenizer included, and give
+    the folder.
+    """
     recipient = part_of(pair, "recipient")
     model = AutoModelForCausalLM.from_pretrained(recipient, dtype=torch.float32)
     apply_delta(model, part_of(pair, "sft") / DELTA, pair)

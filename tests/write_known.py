@@ -1,7 +1,9 @@
-"""Write what results are held against: `known.json`, from the loaded pairs, and the published JSON Schemas.
+"""Write what results are held against: `known.json`, from the loaded pairs, and the published JSON
+Schemas.
 
-Run with `python tests/write_known.py` after a change of the zoo, the localizers, the suites, the records, or of the versions of
-transformers and tokenizers in constraints.txt, on which the hashes depend.
+Run with `python tests/write_known.py` after a change of the zoo, the localizers, the suites, the
+records, or of the versions of transformers and tokenizers in constraints.txt, on which the hashes
+depend.
 """
 
 from __future__ import annotations

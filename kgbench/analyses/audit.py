@@ -350,20 +350,23 @@ MAIN = ("FE+LT", AREA, "LT", "FE")
 def notes_of(audit: AuditFigures) -> list[str]:
     """What the figures rest on."""
     found = [
-        "mean: over wordings and seeds. All intervals are over facts, for the wordings and seeds "
-        "that were run, and say nothing of others. "
-        "SDs hold the noise of finitely many facts too; variances do not: they are estimated "
-        "without bias, so that small ones may come out "
-        "below 0.",
-        "same facts: one wording and one seed, both methods on these facts. other facts: each on a "
-        "sample of its own. all wordings: the "
-        "mean over these wordings, to hold for others too. any seed: as same facts, to hold for "
-        "other seeds too. necessity(S) = "
-        "1 − recovery(S^C) varies as recovery(S^C) does.",
-        "Where one method is audited, another is assumed that varies as much, and whose value of "
-        "a fact correlates with its own by "
-        f"{plain_text(audit.settings.correlation)} (--correlation); two methods audited together need "
-        "no such assumption.",
+        (
+            "mean: over wordings and seeds. All intervals are over facts, for the wordings and"
+            " seeds that were run, and say nothing of others. SDs hold the noise of finitely many"
+            " facts too; variances do not: they are estimated without bias, so that small ones may"
+            " come out below 0."
+        ),
+        (
+            "same facts: one wording and one seed, both methods on these facts. other facts: each"
+            " on a sample of its own. all wordings: the mean over these wordings, to hold for"
+            " others too. any seed: as same facts, to hold for other seeds too. necessity(S) = 1 −"
+            " recovery(S^C) varies as recovery(S^C) does."
+        ),
+        (
+            "Where one method is audited, another is assumed that varies as much, and whose value"
+            f" of a fact correlates with its own by {plain_text(audit.settings.correlation)}"
+            " (--correlation); two methods audited together need no such assumption."
+        ),
     ]
     for method in audit.methods:
         found += [*method.notes, *_of_method(audit, method)]
@@ -479,7 +482,10 @@ def _smallest_clause(audit: AuditFigures, label: str, scopes: Mapping[str, Detec
     if drawn.smallest is not None and drawn != same:
         text += f", below {number_text(drawn.smallest)} if they are to hold for other seeds"
     if over.smallest is not None:
-        text += f", below {number_text(over.smallest)} as means over all wordings if they are to hold for others"
+        text += (
+            f", below {number_text(over.smallest)} as means over all wordings if they are to hold"
+            " for others"
+        )
     facts = same.facts_for(audit.settings.difference)
     needed = f"{facts:,} facts" if isinstance(facts, int) else facts
     return f"{text}; {number_text(audit.settings.difference)} takes {needed} on one wording."
@@ -516,8 +522,9 @@ class Audit(Analysis):
         "localizer": {
             "multiple": True,
             "default": ["dynamic_graft"],
-            "help": "Localizer; with several, separated by commas, their differences are audited "
-            "too.",
+            "help": (
+                "Localizer; with several, separated by commas, their differences are audited too."
+            ),
         },
         "localizer_args": {
             "metavar": "[NAME.]KEY=VALUE",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def test_a_graft_is_all_else_grafted_the_other_way(
     model_pair: ModelPair, own_prompts: Sequence[Prompt], note: Note
 ) -> None:
-    """Donor's FE, LT or both in the recipient is the same as all else of the recipient in the donor.
+    """Grafting FE, LT or both equals grafting the recipient's other tokens into the donor.
 
     Two names for one model: each site's weights come from the same side in both. All else is the
     other tokens and, since the default components leave them out, final norm and head everywhere.
@@ -40,7 +40,7 @@ def test_a_graft_is_all_else_grafted_the_other_way(
 def test_and_the_other_way_round(
     model_pair: ModelPair, own_prompts: Sequence[Prompt], note: Note
 ) -> None:
-    """Recipient's FE, LT or both in the donor is the same as all else of the donor in the recipient.
+    """The recipient's FE, LT or both in the donor equal the donor's other tokens in the recipient.
 
     The identity of arXiv 2506.20746's configurations with the roles of the models exchanged; it
     holds for any two of one architecture.

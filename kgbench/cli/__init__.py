@@ -177,7 +177,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         0 done; 1 ran, and something did not hold; 2 wrong input; 130 interrupted.
     """
-    # Threads that wait by spinning make a run many times slower on a machine with other work; read once, when torch is loaded.
+    # Threads that wait by spinning make a run many times slower on a machine with other work; read
+    # once, when torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         with warnings.catch_warnings(), redirect_stdout(cast(TextIO, TerminalText(sys.stdout))):

@@ -52,7 +52,10 @@ def command() -> None:
 
 @command.command(
     "import",
-    epilog="Exit status: 0 done; 1 written, but --tokenizer cannot read every prompt; 2 wrong input, nothing written.",
+    epilog=(
+        "Exit status: 0 done; 1 written, but --tokenizer cannot read every prompt; 2 wrong input,"
+        " nothing written."
+    ),
 )
 @click.argument("file", type=click.Path(), required=False)
 @click.option(
@@ -94,7 +97,10 @@ def command() -> None:
 @click.option(
     "--tokenizer",
     metavar="PATH|PAIR",
-    help="Also try whether the words of each prompt can be found in its tokens, and whether the answer's first token is among them.",
+    help=(
+        "Also try whether the words of each prompt can be found in its tokens, and whether the"
+        " answer's first token is among them."
+    ),
     shell_complete=completer("models"),
 )
 @click.option(
@@ -138,7 +144,8 @@ def import_(file: str | None, as_json: bool, **options: Any) -> int:
         )
     elif file is None or options["relation"] or options["split"]:
         raise InputError(
-            f"give a FILE of your own, or a set by others: --source NAME or {PREFIX}OWNER/NAME; --relation and --split are of one"
+            f"give a FILE of your own, or a set by others: --source NAME or {PREFIX}OWNER/NAME;"
+            " --relation and --split are of one"
         )
     else:
         imported = import_facts(Path(file), options)
@@ -192,23 +199,41 @@ class Imported:
         """What was written all the same, and may disappoint."""
         for name, found in self.giveaways.items():
             if found.by_field:
-                yield f"prompt {name!r} holds the answer already in {self._share(found.by_field)}, where a model only has to copy it"
+                yield (
+                    f"prompt {name!r} holds the answer already in {self._share(found.by_field)},"
+                    " where a model only has to copy it"
+                )
             if found.first_word:
                 where = self._share(found.first_word)
-                yield f"prompt {name!r} holds the first word of the answer in {where}; top1, top5 and mrr ask for the first token only"
+                yield (
+                    f"prompt {name!r} holds the first word of the answer in {where}; top1, top5 and"
+                    " mrr ask for the first token only"
+                )
         for name, some in self.tokens.items():
             if len(some) >= MANY * len(self.dataset.facts):
                 where = f"{self._share(some)} under {self.tokenizer}"
-                yield f"prompt {name!r} holds the first token of the answer in {where}, where a model could copy it"
+                yield (
+                    f"prompt {name!r} holds the first token of the answer in {where}, where a model"
+                    " could copy it"
+                )
         for name, number in self.mentions.items():
             if number > 1:
-                yield f"prompt {name!r} mentions the subject {number} times; only the first is FE, and the others count as other tokens"
+                yield (
+                    f"prompt {name!r} mentions the subject {number} times; only the first is FE,"
+                    " and the others count as other tokens"
+                )
         for name, faults in self.faults.items():
             unread = [prompt for prompt in self.prompts[name] if prompt.fact.id in faults]
             why = next(iter(faults.values()))
-            yield f"{self.tokenizer} cannot read prompt {name!r} of {self._share(unread)}; the first: {why}"
+            yield (
+                f"{self.tokenizer} cannot read prompt {name!r} of {self._share(unread)}; the first:"
+                f" {why}"
+            )
         if (total := len(self.dataset.facts)) < FEWEST:
-            yield f"{_facts(total)} {'is' if total == 1 else 'are'} too few: tests call every claim undecided below {FEWEST}"
+            yield (
+                f"{_facts(total)} {'is' if total == 1 else 'are'} too few: tests call every claim"
+                f" undecided below {FEWEST}"
+            )
 
     def lines(self) -> Iterator[str]:
         """What was written, and what to do next."""
@@ -236,11 +261,17 @@ class Imported:
             yield f"    {name:{width}}  {_marked(some[0])}"
         for name, found in self.giveaways.items():
             if found.in_wording:
-                yield f"the answer is among the words of prompt {name!r} itself in {self._share(found.in_wording)}, as choices are"
+                yield (
+                    f"the answer is among the words of prompt {name!r} itself in"
+                    f" {self._share(found.in_wording)}, as choices are"
+                )
         if self.dataset.templates and self.builtin:
             yield f"built-in prompts that fit too, by --prompt: {', '.join(self.builtin)}"
         if self.origin:
-            yield f"wordings to train in: {len(self.dataset.training) or 'none, so give some by kgbench train --template'}"
+            yield (
+                "wordings to train in:"
+                f" {len(self.dataset.training) or 'none, so give some by kgbench train --template'}"
+            )
         if self.tokenizer is not None and not self.faults:
             yield f"{self.tokenizer} finds every region and target in its tokens"
         yield ""
@@ -474,7 +505,7 @@ def _usable(
 
 
 def _suite_fits(builtin: Sequence[str]) -> bool:
-    """Whether the facts can fill the prompts that are asked where none is named and the data set has none of its own."""
+    """Whether the facts can fill the default prompts, asked of a data set without its own."""
     from kgbench.runner import Spec
     from kgbench.runner.workload import load_suite
 
@@ -484,7 +515,7 @@ def _suite_fits(builtin: Sequence[str]) -> bool:
 def _tokenized(
     prompts: Mapping[str, Sequence[Prompt]], tokenizer: str | None
 ) -> tuple[Mapping[str, Mapping[str, str]], Mapping[str, Sequence[Prompt]]]:
-    """By template, why a tokenizer cannot read the prompt of a fact; and prompts whose tokens hold the answer's first one."""
+    """By template, unreadable prompts with the reason; and prompts that hold the answer's token."""
     if tokenizer is None:
         return {}, {}
     from kgbench.harness.task_validation import load_tokenizers

@@ -215,7 +215,7 @@ Options = Mapping[str, Any]
 
 
 def run_all(options: Options) -> int:
-    """Run one job per localizer and model pair, in a suite of plants per plant, and print what came of each.
+    """Run one job per localizer and model pair, of a suite of plants per plant; print results.
 
     Returns:
         The exit status.
@@ -398,7 +398,7 @@ def _print_verdicts(runs: Sequence[Run], alone: bool) -> None:
 
 
 def trained_lines(origins: object) -> list[str]:
-    """A line on each model of a pair that was trained here, which may have been found rather than named.
+    """One line per model of a pair that was trained here.
 
     Args:
         origins: Where the models of the pair are from, by name, as a record's notes have it.
@@ -458,7 +458,7 @@ Draw: TypeAlias = "Callable[[Record], Mapping[str, bytes]]"
 
 
 def write_pictures(record: Record, folder: Path) -> list[Path]:
-    """Draw a record's pictures as PNG and SVG, unless they are there: bars, and where sites were ranked the curve and the map.
+    """Draw a record's missing pictures (PNG, SVG): bars; of ranked sites the curve and the map.
 
     The names of those that depend on it hold the metric, since a stored run can be shown on another
     one.

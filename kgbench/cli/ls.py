@@ -122,7 +122,7 @@ def _parameters(name: str, as_json: bool) -> None:
 
 
 def _with_donors(models: Rows) -> Rows:
-    """Pairs with the donors that were trained here under each, those of recipients without a name last.
+    """Pairs, each with the donors trained here; last, donors of recipients without a name.
 
     They are no names for --model, and so not among what is completed for it.
     """

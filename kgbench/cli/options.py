@@ -166,7 +166,7 @@ def donors_of(values: Sequence[str]) -> dict[str, str]:
 def arguments_of(
     localizer: str, localizers: Sequence[str], values: Sequence[str]
 ) -> dict[str, str]:
-    """The arguments of one localizer: those given to all, and over them those given to it by name, as in `random.seed=3`.
+    """Arguments of one localizer: those for all, overruled by its own, as in `random.seed=3`.
 
     Args:
         localizer: A registered name, or `path/to/file.py:Class`, which is named by its class.

@@ -239,8 +239,8 @@ def _picture(records: Sequence[Record], kind: str) -> tuple[Callable[[Any], Any]
         if not (record.curve if kind == "curve" else record.scores):
             what = "budget curve" if kind == "curve" else "map"
             raise InputError(
-                f"{_run_text(record)} has no {what}, for no sites were ranked; --kind chart draws its "
-                "bars"
+                f"{_run_text(record)} has no {what}, for no sites were ranked; --kind chart draws"
+                " its bars"
             )
     if len(records) == 1:
         return (draw_curve if kind == "curve" else draw_heatmap), first
@@ -265,12 +265,14 @@ def _check_together(kind: str, record: Record, others: Sequence[Record]) -> None
         if what.dataset != that.dataset:
             data = " and ".join(f"{of.dataset.name} ({of.dataset.hash[:8]})" for of in (that, what))
             raise InputError(
-                f"{_run_text(other)} and {_run_text(record)} have different facts, {data}; {expected}"
+                f"{_run_text(other)} and {_run_text(record)} have different facts, {data};"
+                f" {expected}"
             )
         if what.prompts != that.prompts:
             prompts = f"{_prompts_text(that)} and {_prompts_text(what)}"
             raise InputError(
-                f"{_run_text(other)} and {_run_text(record)} have different prompts, {prompts}; {expected}"
+                f"{_run_text(other)} and {_run_text(record)} have different prompts, {prompts};"
+                f" {expected}"
             )
 
 

@@ -27,10 +27,18 @@ if TYPE_CHECKING:
 
 _ADVICE = {
     "id": "this result is on the board already: submit another run, or delete the old pack first",
-    "name": "choose another name by --as, or if the method has changed, delete the packs of its name in the same pull request",
+    "name": (
+        "choose another name by --as, or if the method has changed, delete the packs of its name in"
+        " the same pull request"
+    ),
     "code": "say by --code where the method's code is",
-    "identity.localizer.version": "record the run with `kgbench eval --localizer NAME` or `FILE.py:CLASS`, so that it says which code ran",
-    "identity.configurations": "run a whole suite: `kgbench eval --suite pathways`, `budget` or `planted`, without --graft",
+    "identity.localizer.version": (
+        "record the run with `kgbench eval --localizer NAME` or `FILE.py:CLASS`, so that it says"
+        " which code ran"
+    ),
+    "identity.configurations": (
+        "run a whole suite: `kgbench eval --suite pathways`, `budget` or `planted`, without --graft"
+    ),
     "logprob": "run it again on the shipped pair as it is, with the versions of constraints.txt",
 }
 """What to do about a finding, by its field."""

@@ -176,7 +176,8 @@ def _spec(options: Mapping[str, Any]) -> FinetuneSpec:
         changes["supplement_texts"] = options["supplement_n"]
     if options["supplement_n"] and options["supplement"] is None:
         raise InputError(
-            "--supplement-n says how many texts are read among the facts: add --supplement FILE or a data set on the Hub"
+            "--supplement-n says how many texts are read among the facts: add --supplement FILE or"
+            " a data set on the Hub"
         )
     columns = pairs("--column", options["column"])
     named = options["subject"] or options["object"] or columns

@@ -58,7 +58,8 @@ class Line:
     """Of how many cells there are records, and of how many the table is."""
     badge: Badge = "self-reported"
     rank: int | None = None
-    """1 + the number of better methods (see `ranks`); only verified ones count for a verified one."""
+    """1 + the number of better methods (see `ranks`); only verified ones count for a verified one.
+    """
     unranked: str = ""
     """Why there is no rank."""
     baseline: bool = False

@@ -82,7 +82,7 @@ def _note(table: Table, mark: str, runs: set[str]) -> list[str]:
     return [f"{mark} ({'all methods' if len(names) == len(table.lines) else ', '.join(names)})"]
 
 
-# -------------------------------------------------------------------------------------- LEADERBOARD.md
+# ----------------------------------------------------------------------------------- LEADERBOARD.md
 
 
 def render_markdown(leaderboard: Leaderboard) -> str:
@@ -139,7 +139,7 @@ def _notes(table: Table) -> list[str]:
     return [*([f"{spread}."] if spread else []), *table.notes]
 
 
-# ------------------------------------------------------------------------------------------------ files
+# -------------------------------------------------------------------------------------------- files
 
 
 def results_folder(root: Path) -> Path:
@@ -157,7 +157,7 @@ def results_folder(root: Path) -> Path:
 
 
 def outputs(root: Path) -> Iterator[tuple[str, bytes]]:
-    """Every file that the entries below a folder give, by its path in the folder; the same entries give the same bytes.
+    """Every file of the board by its path; the same entries give the same bytes.
 
     Raises:
         DataError: If an entry does not read.
@@ -170,7 +170,7 @@ def outputs(root: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def build(root: Path) -> tuple[int, int]:
-    """Write the board; files that are right already are left as they are, and pages of records that are gone are deleted.
+    """Write the files of the board that differ, and delete pages of records that are gone.
 
     All files are made in a temporary folder first, so that an error leaves it as it was.
 
@@ -236,7 +236,7 @@ def _uncollected() -> Iterator[None]:
 
 
 def differences(root: Path) -> list[str]:
-    """Where the Markdown differs from what the entries give; the pages are rendered too, and compared with nothing.
+    """Differences of the Markdown from the entries; pages are rendered, too, but not compared.
 
     Raises:
         DataError: If an entry does not read, or gives no page.

@@ -98,7 +98,7 @@ class Contrast:
 def contrast(
     hits: PromptHits, weights: Mapping[str, float], anchors: tuple[int, ...] = (0, 1)
 ) -> Contrast | str:
-    """The share of the donor's gain that a weighted sum of configurations has, or why there is none.
+    """Share of the donor's gain that a weighted sum of configurations has, or why there is none.
 
     Args:
         hits: One prompt's hits.

@@ -49,7 +49,10 @@ _GROUP = "kgbench.localizers"
 """Entry points of installed packages that hold methods."""
 
 _HINTS: Mapping[str, str] = {
-    "name": "1 to 60 letters, digits, blanks and . _ + ( ) = , - that begin with a letter or digit; give another by --as",
+    "name": (
+        "1 to 60 letters, digits, blanks and . _ + ( ) = , - that begin with a letter or digit;"
+        " give another by --as"
+    ),
     "code": "URL@COMMIT, such as https://github.com/me/method@0123abc, or PACKAGE==VERSION",
     "paper": "an address that begins with https://",
 }
@@ -235,7 +238,7 @@ def _packs(folders: Sequence[Path]) -> Packs:
 
 
 def standings(stage: Path, root: Path) -> list[Standing]:
-    """The tables of single cells with the staged entries in them, against `random`, `all` and the best so far.
+    """Tables of single cells: the staged entries, `random`, `all` and the best so far.
 
     Args:
         stage: The folder of `staged`.

@@ -49,7 +49,9 @@ KINDS: dict[str, dict[str, None]] = {
     "svg": {"Date": None, "Creator": None},
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
-"""Of files, with what is left out of each: date and program version, which would differ from run to run."""
+"""Of files, with what is left out of each: date and program version, which would differ from run to
+run.
+"""
 
 
 def styled(draw: Callable[[_Shown], Figure]) -> Callable[[_Shown], Figure]:
@@ -121,7 +123,7 @@ def chart_images(record: Record) -> dict[str, bytes]:
 
 @styled
 def draw_chart(record: Record) -> Figure:
-    """One panel per prompt: horizontal bars, the mean of the metric under each configuration with its 95 % interval.
+    """One panel per prompt: a bar per configuration, the metric's mean with its 95 % interval.
 
     Configurations are in the paper's order from the top; colours are by role.
     """
@@ -282,7 +284,7 @@ GROUP_BAR_INCH, GROUP_PANEL_INCH, GROUP = 0.2, 2.9, 0.82
 
 @styled
 def draw_grouped(records: Sequence[Record]) -> Figure:
-    """One panel per prompt, one group per configuration, one bar per run, on the metric of the first, with 95 % intervals.
+    """One panel per prompt: a bar per configuration and run, on the metric of the first run.
 
     A configuration that a run does not have leaves its place empty; an undefined figure is named as
     such.

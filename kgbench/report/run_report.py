@@ -328,7 +328,7 @@ def repeat_report(found: Repeated, what: str) -> Report:
         parts.append(
             Lines(
                 [
-                    f"map of scores, stored and now: Spearman's correlation "
+                    "map of scores, stored and now: Spearman's correlation "
                     f"{figure_text(again.spearman)}, largest difference of a score "
                     f"{plain_text(again.largest, 2)}, of at most "
                     f"{plain_text(again.allowed, 2)}{missing}"
@@ -395,16 +395,22 @@ def _agreement(found: Repeated, what: str) -> str:
             f"difference {plain_text(found.largest, 2)}{ties}."
         )
     reasons = [
-        f"{len(found.others)} of {found.rows} rows differ by more than "
-        f"{plain_text(found.tolerance)} nats or in their ranks"
-        if found.others
-        else "",
-        f"{count_text(len(found.missing), 'row')} of the run not in the record"
-        if found.missing
-        else "",
-        f"{count_text(len(found.extra), 'row')} of the record not of the run"
-        if found.extra
-        else "",
+        (
+            f"{len(found.others)} of {found.rows} rows differ by more than "
+            f"{plain_text(found.tolerance)} nats or in their ranks"
+            if found.others
+            else ""
+        ),
+        (
+            f"{count_text(len(found.missing), 'row')} of the run not in the record"
+            if found.missing
+            else ""
+        ),
+        (
+            f"{count_text(len(found.extra), 'row')} of the record not of the run"
+            if found.extra
+            else ""
+        ),
         f"{count_text(found.flipped, 'hit')} flipped" if found.flipped else "",
         "the map of scores differs" if found.map is not None and not found.map.agrees else "",
         "there is no row to compare" if not found.rows else "",

@@ -37,7 +37,8 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 """One for each of the colours, so that runs differ without colour."""
 
 APART = 1.1
-"""Factor between the places of two runs at a budget of 0, where all of them have the same figure."""
+"""Factor between the places of two runs at a budget of 0, where all of them have the same figure.
+"""
 
 LEGEND_WIDTH = 60
 """Characters of a line of a legend."""
@@ -226,7 +227,7 @@ def heatmap_images(record: Record) -> dict[str, bytes]:
 
 @styled
 def draw_heatmap(record: Record) -> Figure:
-    """One panel per region: layers upwards, components in the order of computation, the score as a colour.
+    """One panel per region: layers upwards, components in order of computation, scores as colours.
 
     Scores of both signs have white at 0 and red above it; scores of one sign are light where they
     are low.

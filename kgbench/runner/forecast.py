@@ -227,7 +227,7 @@ def with_some_donor(spec: Spec) -> Spec:
 
 @lru_cache(maxsize=1)
 def stand_ins(model: str) -> Pairs:
-    """Small models in place of a catalog pair, cached, since a figure has several evaluations in turn."""
+    """Small models in place of a catalog pair, cached for the evaluations of a figure."""
     return StandIns(catalog.entry(model))
 
 
@@ -246,7 +246,7 @@ class StandIns(Pairs):
         self._made: ModelPair | None = None
 
     def load(self, spec: Spec, settings: Settings) -> ModelPair:
-        """The small models, on a CPU; chat templates are not in its tokenizer and count for nothing."""
+        """The small models, on a CPU; their tokenizer has no chat template."""
         names = tuple(spec.donors)
         if self._made is None or tuple(self._made.donors) != names:
             family = load_family(str(self._like.config["model_type"]))

@@ -91,7 +91,8 @@ class PlantSpec:
     needed: bool = False
     """Whether the plant must lose its answers without any one place (layer, component)."""
     mixture: bool = False
-    """Whether the facts at the decoy's place are planted facts too: half of them at either place."""
+    """Whether the facts at the decoy's place are planted facts too: half of them at either place.
+    """
 
     @classmethod
     def of_level(cls, base: str, level: str, seed: int = 0) -> PlantSpec:

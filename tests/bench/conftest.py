@@ -23,7 +23,8 @@ _claims = pytest.StashKey[list[tuple[str, str, str, str, bool]]]()
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_claims] = []
-    # The other tests check types and shapes at every call, which would be measured too; nothing has imported the package yet.
+    # The other tests check types and shapes at every call, which would be measured too; nothing has
+    # imported the package yet.
     sys.meta_path[:] = [
         finder for finder in sys.meta_path if not type(finder).__module__.startswith("jaxtyping")
     ]
@@ -49,7 +50,9 @@ def pytest_terminal_summary(
 
 @pytest.fixture
 def claim(request: pytest.FixtureRequest) -> Claim:
-    """Note a figure for the table and pytest-benchmark's record, and fail where it is out of its bound."""
+    """Note a figure for the table and pytest-benchmark's record, and fail where it is out of its
+    bound.
+    """
 
     def note(
         what: str, measured: object, bound: str, holds: bool, rows: float | None = None

@@ -1,7 +1,8 @@
 """Load a pair in a process of its own and print what its weights take, as JSON.
 
-`one` and `all`: bytes of the recipient's weights and of the whole pair's; `peak`: most growth of resident memory while loading and running;
-`private`: the same without pages of files, which the system may drop at any time.
+`one` and `all`: bytes of the recipient's weights and of the whole pair's; `peak`: most growth of
+resident memory while loading and running; `private`: the same without pages of files, which the
+system may drop at any time.
 """
 
 from __future__ import annotations

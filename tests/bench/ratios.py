@@ -18,7 +18,9 @@ Work = Callable[[], object]
 
 @dataclass(frozen=True)
 class Ratio:
-    """Median of the ratios of rounds, and an interval that holds the true median with at least 95 % (order statistics)."""
+    """Median of the ratios of rounds, and an interval that holds the true median with at least 95 %
+    (order statistics).
+    """
 
     value: float
     low: float
@@ -55,7 +57,9 @@ def group(name: str) -> pytest.MarkDecorator:
 def in_turns(
     benchmark: BenchmarkFixture, work: Work, references: Mapping[str, Work], rounds: int
 ) -> dict[str, Ratio]:
-    """Time some work and what it is compared with in turns, after a round that does not count; the ratio to each reference."""
+    """Time some work and what it is compared with in turns, after a round that does not count; the
+    ratio to each reference.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in references}
     own: list[float] = []
 
@@ -72,7 +76,9 @@ def in_turns(
 
 
 def _measure(work: Work) -> float:
-    """Processor seconds of some work on this process's one thread: what else the machine does in the meantime does not count."""
+    """Processor seconds of some work on this process's one thread: what else the machine does in
+    the meantime does not count.
+    """
     started = time.process_time()
     work()
     return time.process_time() - started

@@ -34,7 +34,9 @@ def packed(
 
 
 def forward(pair: ModelPair, prompts: Sequence[Prompt]) -> Callable[[], int]:
-    """One plain forward of the recipient, whose head is computed at the last tokens only; gives the token rows."""
+    """One plain forward of the recipient, whose head is computed at the last tokens only; gives the
+    token rows.
+    """
     engine = Engine(pair, "packed")
     plan = engine.plan(prompts, ["PRE"])
     return torch.inference_mode()(lambda: plain(engine.wiring, plan, engine.budget))
@@ -48,7 +50,9 @@ def full_forward(pair: ModelPair, prompts: Sequence[Prompt]) -> Callable[[], obj
 
 
 def nodes(pair: ModelPair, prompt: Prompt, configurations: Sequence[str]) -> int:
-    """Size of a prompt's trie: distinct histories of what is done to its tokens. Final norm and head matter at the last token only."""
+    """Size of a prompt's trie: distinct histories of what is done to its tokens. Final norm and
+    head matter at the last token only.
+    """
     ids, regions = pair.encode(prompt), pair.regions(prompt)
     histories = set()
     for configuration in configurations:
@@ -69,7 +73,9 @@ def test_pathways(
     benchmark: BenchmarkFixture,
     claim: Callable[..., None],
 ) -> None:
-    """Token rows are the trie's; all configurations cost little more than their share of rows of one plain forward."""
+    """Token rows are the trie's; all configurations cost little more than their share of rows of
+    one plain forward.
+    """
     pair, (factor, rounds) = request.getfixturevalue(size), BOUNDS[size]
     work, reference = packed(pair, prompts, PATHWAYS), forward(pair, prompts)
     rows, trie, own = (

@@ -47,7 +47,9 @@ def test_run(
 
 
 def test_command(tmp_path: Path, claim: Callable[..., None]) -> None:
-    """The main job from the shell, imports and picture included; processor seconds, so that a busy machine changes little."""
+    """The main job from the shell, imports and picture included; processor seconds, so that a busy
+    machine changes little.
+    """
     root = Path(kgbench.__file__).parent.parent
     before = os.times()
     command = [

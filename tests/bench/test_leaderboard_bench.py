@@ -41,7 +41,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_build_of_a_thousand_records(home: Path, claim: Callable[..., None]) -> None:
-    """The board of a thousand records is made within a minute of one processor, all threads together, and 2 GiB."""
+    """The board of a thousand records is made within a minute of one processor, all threads
+    together, and 2 GiB.
+    """
     paths = [str(Path(kgbench.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     environment = {
         **os.environ,

@@ -21,7 +21,9 @@ from kgbench.models.pair import ModelPair
 def test_weights(
     stored: torch.dtype, large: ModelPair, tmp_path: Path, claim: Callable[..., None]
 ) -> None:
-    """A pair takes two copies of the weights, also while it loads and runs, whatever type they are stored in."""
+    """A pair takes two copies of the weights, also while it loads and runs, whatever type they are
+    stored in.
+    """
     logging.disable_progress_bar()
     for part, model in {"recipient": large.recipient, "sft": large.donors["sft"]}.items():
         state = {name: tensor.to(stored) for name, tensor in model.state_dict().items()}

@@ -1,4 +1,6 @@
-"""What localizers cost on the one engine, in units of a plain forward and of the way it is otherwise done."""
+"""What localizers cost on the one engine, in units of a plain forward and of the way it is
+otherwise done.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def few(prompts: list[Prompt]) -> list[Prompt]:
 
 
 def sweep(pair: ModelPair, prompts: Sequence[Prompt]) -> Callable[[], int]:
-    """The donor's input of each layer at each position, copied into the recipient's run: all at once; gives the token rows."""
+    """The donor's input of each layer at each position, copied into the recipient's run: all at
+    once; gives the token rows.
+    """
     engine = Engine(pair, "packed")
     plain, donor = (graft_treatments(pair, prompts, c) for c in ("PRE", "SFT"))
     width = max(map(len, plain))
@@ -52,7 +56,9 @@ def sweep(pair: ModelPair, prompts: Sequence[Prompt]) -> Callable[[], int]:
 
 
 def hook_loop(pair: ModelPair, prompts: Sequence[Prompt], every: int) -> Callable[[], object]:
-    """The same with PyTorch's hooks: one forward of all prompts for each layer and position, or for every so many of these."""
+    """The same with PyTorch's hooks: one forward of all prompts for each layer and position, or for
+    every so many of these.
+    """
     encoded = [torch.tensor(pair.encode(p)) for p in prompts]
     ids = torch.nn.utils.rnn.pad_sequence(encoded, batch_first=True)
     layers: nn.ModuleList = pair.recipient.get_submodule(pair.family.layers)  # type: ignore[assignment]

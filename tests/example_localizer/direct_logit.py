@@ -32,14 +32,19 @@ WRITERS: Mapping[str, frozenset[str]] = {
 class DirectLogit(ScoringLocalizer):
     """How much more the donor's layers write towards the target's token than the recipient's do.
 
-    For attention and MLP of each layer: (y' - y) · u, where y' and y are what donor and recipient add to the residual stream and u is the
-    donor's output embedding of the target, less the mean embedding; the final norm is left out. What is written at a token that is not
-    read out reaches no logit directly, so `LT` alone is scored; what earlier tokens contribute through attention is not seen.
-    (Logit lens; Elhage et al. 2021, A Mathematical Framework for Transformer Circuits, "direct effect on the logits".)
+    For attention and MLP of each layer: (y' - y) · u, where y' and y are what donor and recipient
+    add to the residual stream and u is the donor's output embedding of the target, less the mean
+    embedding; the final norm is left out. What is written at a token that is not read out reaches
+    no logit directly, so `LT` alone is scored; what earlier tokens contribute through attention is
+    not seen. (Logit lens; Elhage et al. 2021, A Mathematical Framework for Transformer Circuits,
+    "direct effect on the logits".)
     """
 
     name = "direct_logit"
-    about = "what attention and MLP of each layer write directly towards the target, donor less recipient"
+    about = (
+        "what attention and MLP of each layer write directly towards the target, donor less"
+        " recipient"
+    )
     paper = "transformer-circuits.pub/2021/framework"
     cost = "forward"
 
@@ -47,7 +52,9 @@ class DirectLogit(ScoringLocalizer):
     """Score what writes against the target 0, as what writes nothing."""
 
     def scores(self, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
-        """The mean over prompts; components behind one write share its score, and embeddings, which write nothing here, have 0."""
+        """The mean over prompts; components behind one write share its score, and embeddings, which
+        write nothing here, have 0.
+        """
         totals: defaultdict[tuple[int | None, str], float] = defaultdict(float)
         for prompt in prompts:  # one at a time, so that memory stays bounded
             for hook, written in self._written(pair, prompt):

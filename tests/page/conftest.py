@@ -64,7 +64,9 @@ def served(site: Path) -> Iterator[str]:
 
 @pytest.fixture
 def address(request: pytest.FixtureRequest, site: Path) -> str:
-    """The pages' address: opened as files, or, where a test asks for `http`, served on this machine."""
+    """The pages' address: opened as files, or, where a test asks for `http`, served on this
+    machine.
+    """
     if getattr(request, "param", "file") == "file":
         return site.as_uri()
     return str(request.getfixturevalue("served"))
@@ -72,7 +74,9 @@ def address(request: pytest.FixtureRequest, site: Path) -> str:
 
 @pytest.fixture
 def context(browser: Browser) -> Iterator[BrowserContext]:
-    """A new reader: nothing is remembered. Whatever the test does, no page may complain, and no request may leave it."""
+    """A new reader: nothing is remembered. Whatever the test does, no page may complain, and no
+    request may leave it.
+    """
     made = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light")
     wrong: list[str] = []
     made.on(

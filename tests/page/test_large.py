@@ -45,7 +45,9 @@ def line(i: int) -> Line:
 
 
 def test_a_thousand_methods_can_be_sorted_within_two_seconds(page: Page, large: Path) -> None:
-    """From the request to a table that answers to a click, picture included; as much longer as the machine has more to do than it can."""
+    """From the request to a table that answers to a click, picture included; as much longer as the
+    machine has more to do than it can.
+    """
     usable, sorting = zip(*(loaded(page, large) for _ in range(3)), strict=True)
     busy = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
     assert min(usable) < SECONDS * busy, usable
@@ -68,7 +70,9 @@ def loaded(page: Page, folder: Path) -> tuple[float, float]:
 
 
 def test_the_picture_shows_the_first_forty_unless_filtered(page: Page, large: Path) -> None:
-    """A picture of a thousand would show nothing: it has the first of the table's order, says so, and follows the filter."""
+    """A picture of a thousand would show nothing: it has the first of the table's order, says so,
+    and follows the filter.
+    """
     page.goto(f"{large.as_uri()}/pathways.html")
     label = page.locator("svg[role=img]").get_attribute("aria-label") or ""
     assert "method_0000" in label and "method_0039" in label and "method_0040" not in label

@@ -1,4 +1,6 @@
-"""What a reader does with the pages: sort, filter, follow a link, compare, all with the keyboard alone if need be."""
+"""What a reader does with the pages: sort, filter, follow a link, compare, all with the keyboard
+alone if need be.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ def names(page: Page) -> Names:
         table(page)
         .locator("tbody tr:visible th")
         .evaluate_all(
-            "(heads) => heads.map((head) => (head.querySelector('a') || head.firstChild).textContent.trim())"
+            "(heads) => heads.map((head) => (head.querySelector('a') ||"
+            " head.firstChild).textContent.trim())"
         )
     )
 
@@ -61,7 +64,9 @@ def test_a_reader_finds_who_leads(page: Page, address: str, board: Leaderboard) 
 
 
 def test_a_click_sorts_and_another_turns_it_round(page: Page, address: str) -> None:
-    """Sorting goes by the exact value, says so to readers of screens, keeps every row, and puts rows without a value last."""
+    """Sorting goes by the exact value, says so to readers of screens, keeps every row, and puts
+    rows without a value last.
+    """
     page.goto(f"{address}/pathways.html")
     before = names(page)
     head(page, "sufficiency").get_by_role("button").click()
@@ -80,7 +85,9 @@ def test_a_click_sorts_and_another_turns_it_round(page: Page, address: str) -> N
 
 
 def test_own_runs_and_sources_show_in_every_picture(page: Page, address: str) -> None:
-    """A run of one's own is on top in its colour, also without a mean; of others the picture says who says so."""
+    """A run of one's own is on top in its colour, also without a mean; of others the picture says
+    who says so.
+    """
     page.goto(f"{address}/pathways.html")
     page.get_by_label("Picture").select_option("separation")
     picture = page.locator("figure.chart svg[role=img]")
@@ -126,7 +133,9 @@ def test_filters_take_rows_away(page: Page, address: str) -> None:
 
 
 def test_every_view_has_a_link(page: Page, address: str) -> None:
-    """What is chosen stands in the address, and opening that address anew shows the same table, order, filter and picture."""
+    """What is chosen stands in the address, and opening that address anew shows the same table,
+    order, filter and picture.
+    """
     page.goto(f"{address}/pathways.html")
     page.get_by_label("Table").select_option("tiny-gpt2-qa")
     page.get_by_label("Picture").select_option("top5_LT")
@@ -160,7 +169,9 @@ def test_going_back_shows_what_was_there(page: Page, address: str) -> None:
 
 @either
 def test_from_a_board_to_a_method_to_a_run(page: Page, address: str) -> None:
-    """A method's page leads to the board's table and to its runs; a run's page has pictures, figures and the command."""
+    """A method's page leads to the board's table and to its runs; a run's page has pictures,
+    figures and the command.
+    """
     page.goto(f"{address}/planted.html")
     page.get_by_role("link", name="dynamic_graft").first.click()
     expect(page.get_by_role("heading", level=1)).to_have_text("dynamic_graft")
@@ -178,7 +189,9 @@ def test_from_a_board_to_a_method_to_a_run(page: Page, address: str) -> None:
 
 @either
 def test_a_run_shows_hits_within_any_rank(page: Page, address: str, board: Leaderboard) -> None:
-    """Rates that are no column of the table are counted from the facts, with the interval that the record holds."""
+    """Rates that are no column of the table are counted from the facts, with the interval that the
+    record holds.
+    """
     entry = next(
         entry
         for entry in board.entries
@@ -212,7 +225,9 @@ def test_budget_curves_are_of_the_pair_and_prompt(page: Page, address: str) -> N
 
 @either
 def test_the_theme_is_remembered(page: Page, address: str) -> None:
-    """The switch changes the page's colours, the next page has them too, and without a choice the system's are taken."""
+    """The switch changes the page's colours, the next page has them too, and without a choice the
+    system's are taken.
+    """
     page.goto(f"{address}/index.html")
     light = background(page)
     page.get_by_role("button", name="Switch to the dark theme").click()
@@ -234,7 +249,9 @@ def background(page: Page) -> str:
 
 
 def test_the_keyboard_is_enough(page: Page, address: str) -> None:
-    """Skip link, choosing a table, sorting, and opening a method: with Tab, Enter, space and arrows, and the focus can be seen."""
+    """Skip link, choosing a table, sorting, and opening a method: with Tab, Enter, space and
+    arrows, and the focus can be seen.
+    """
     page.goto(f"{address}/pathways.html")
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
@@ -265,7 +282,9 @@ def tab_to(page: Page, selector: str) -> None:
 
 @either
 def test_two_runs_are_compared_fact_by_fact(page: Page, address: str, board: Leaderboard) -> None:
-    """The numbers of facts that only one run hits are those of the rows on the disk, and each flipped fact is named."""
+    """The numbers of facts that only one run hits are those of the rows on the disk, and each
+    flipped fact is named.
+    """
     of = {
         entry.method: entry
         for entry in board.entries

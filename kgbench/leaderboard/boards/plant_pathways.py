@@ -111,7 +111,7 @@ def distance(claimed: Recoveries, truth: Recoveries) -> float:
 
 
 def fixed_answer(truths: Sequence[Recoveries]) -> Recoveries:
-    """The medians over plants: of all answers that are the same for every plant, none has a smaller mean distance.
+    """The medians over plants: the fixed answer with the smallest mean distance.
 
     Args:
         truths: By plant; all of the same pathways and prompts.

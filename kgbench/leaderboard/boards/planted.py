@@ -1,4 +1,4 @@
-"""The boards of plants: how well each method finds the places that facts use which were put there on purpose.
+"""The boards of plants: how well each method finds the places that planted facts use.
 
 Plants at all tokens ask for a (layer, component), position plants for a (layer, component, region):
 two questions, two boards.

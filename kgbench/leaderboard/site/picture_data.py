@@ -58,10 +58,10 @@ def curve_points(curve: Curve) -> list[list[float]]:
 
 
 def map_data(record: Record) -> dict[str, Any] | None:
-    """Two characters per site: by region, by component, by layer, with one place for a component outside the layers.
+    """Two characters per site by region, component and layer; one outside the layers.
 
-    A score is its step of 4,094 between the least and the largest; `..` means that the model has
-    no such site, and `AB(7)` seven times `AB`.
+    A score is its step of 4,094 between the least and the largest; `..` means that the model has no
+    such site, and `AB(7)` seven times `AB`.
     """
     if not record.scores:
         return None
