@@ -52,14 +52,17 @@ def plants_table() -> str:
         (source,) = entry(name).donors.values()
         card = read_plant(zoo_folder(source))
         for prompt in PROMPTS:
-            planted, decoys = (card["scores"][group][prompt] for group in ("planted", "decoys"))
-            places = [name, *code([card["plant"], card["decoy"]]), prompt]
+            planted = card["scores"]["planted"][prompt]
+            decoys = card["scores"].get("decoys", {}).get(prompt, {})
             rows.append(
                 [
-                    *places,
+                    name,
+                    *code([card["plant"]]),
+                    *(code([card["decoy"]]) if card["decoy"] else ["–"]),
+                    prompt,
                     *figures(planted, PLANT_COLUMNS),
                     parts(card, planted),
-                    number_text(decoys["decoy"]),
+                    number_text(decoys["decoy"]) if decoys else "–",
                 ]
             )
     plain = [column if column in ("plant", "decoy") else f"`{column}`" for column in PLANT_COLUMNS]
@@ -84,7 +87,8 @@ def parts(card: Mapping[str, Any], planted: Mapping[str, float]) -> str:
     left = [value for name, value in planted.items() if name.startswith("without ")]
     if left:
         return f"without one {number_text(min(left))} to {number_text(max(left))}"
-    alone = (*card.get("enough", ()), *card.get("never", ()))
+    halves = card["places"] if card.get("mixture") else ()
+    alone = (*card.get("enough", ()), *card.get("never", ()), *halves)
     return ", ".join(f"{name} {number_text(planted[name])}" for name in alone) or "–"
 
 
@@ -96,7 +100,7 @@ def zoo_folder(source: str) -> Any:
 
 
 def figures(scores: Mapping[str, float], columns: Sequence[str]) -> list[str]:
-    return [number_text(scores[column]) for column in columns]
+    return [number_text(scores[column]) if column in scores else "–" for column in columns]
 
 
 def code(words: Iterable[str]) -> list[str]:
