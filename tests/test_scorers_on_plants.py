@@ -100,7 +100,8 @@ def test_scan_finds_the_plant(name: str) -> None:
     assert auroc(scanned, set(truth)) >= 0.9
     assert auroc({p: v for p, v in scanned.items() if p in truth | decoys}, set(truth)) >= 0.8
     against = [delta[place] for place in sorted(truth | decoys, key=str)]
-    assert max(against) - min(against) < 1e-3 * max(against), (
+    # Stored changes are rounded to whole steps, which 128 weights of a norm do not average out.
+    assert max(against) - min(against) < 4e-3 * max(against), (
         "plant and decoy changed by one relative norm"
     )
 
