@@ -305,6 +305,41 @@ def test_a_shipped_card_is_complete(name: str) -> None:
     assert changes == pytest.approx([recipe.relative_change] * len(changes), abs=1e-3)
 
 
+SPOILED = {
+    "SFT": ("tight", "SFT", 0.89),
+    "plant": ("ladder", "plant", 0.74),
+    "decoy": ("ladder", "decoy", 0.16),
+    "without one": ("tight", "without ALL:gate@5", 0.7),
+    "one of two": ("redundant", "first", 0.74),
+    "half, too much": ("mixture", "first", 0.58),
+    "half, too little": ("mixture", "second", 0.37),
+}
+"""By bound: a level, a configuration of its card, and a hit rate just beyond the bound."""
+
+
+@pytest.mark.parametrize("bound", SPOILED)
+def test_each_bound_of_a_plant_can_be_missed(bound: str) -> None:
+    """A card that keeps its level is short of it with one hit rate just beyond the bound."""
+    level, configuration, rate = SPOILED[bound]
+    scores = card_of(f"tiny-gemma.{level}")["scores"]
+    spec = PlantSpec.of_level("tiny-gemma", level).measured()
+    assert shortfalls(scores, spec) == []
+    planted = scores["planted"]["qa"]
+    assert configuration in planted, list(planted)
+    planted[configuration] = rate
+    (sentence,) = shortfalls(scores, spec)
+    assert sentence.startswith(f"qa under {configuration}: {rate}")
+
+
+def test_a_place_that_must_be_silent_is_held_to_it() -> None:
+    """Of a conjunction, either place alone has at most a tenth of the gain."""
+    spec = PlantSpec.of_level("tiny-gemma", "conjunction")
+    rates = {"PRE": 0.0, "SFT": 1.0, "plant": 1.0, "decoy": 0.0, "entity": 0.1, "last": 0.1}
+    assert shortfalls({"planted": {"qa": rates}}, spec) == []
+    (sentence,) = shortfalls({"planted": {"qa": {**rates, "last": 0.11}}}, spec)
+    assert sentence.startswith("qa under last: 0.11")
+
+
 @pytest.mark.parametrize("name", SHIPPED[:2])
 def test_a_shipped_plant_is_what_its_card_says(name: str) -> None:
     """The card's figures are what the engine finds with the stored weights, on the recipient that

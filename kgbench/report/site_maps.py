@@ -69,14 +69,14 @@ def draw_curve(record: Record) -> Figure:
         )
         axis.set_xlabel(BUDGET, color=INK)
     axes[0].set_ylabel(f"recovery ({record.metric})", color=INK)
-    what = record.identity
-    figure.suptitle(
-        f"{what.localizer.name} on {record.model} ({what.dataset.name})",
-        color=INK,
-        fontweight="bold",
-        fontsize=11,
-    )
+    _run_title(figure, record)
     return figure
+
+
+def _run_title(figure: Figure, record: Record) -> None:
+    what = record.identity
+    title = f"{what.localizer.name} on {record.model} ({what.dataset.name})"
+    figure.suptitle(title, color=INK, fontweight="bold", fontsize=11)
 
 
 @styled
@@ -252,13 +252,7 @@ def draw_heatmap(record: Record) -> Figure:
         axis.set_ylabel("layer", color=INK)
     if image is not None:
         figure.colorbar(image, ax=axes, label="score", shrink=0.8)
-    what = record.identity
-    figure.suptitle(
-        f"{what.localizer.name} on {record.model} ({what.dataset.name})",
-        color=INK,
-        fontweight="bold",
-        fontsize=11,
-    )
+    _run_title(figure, record)
     return figure
 
 
