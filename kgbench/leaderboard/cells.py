@@ -90,7 +90,11 @@ def _shipped(pair: str) -> Sequence[tuple[object, str]]:
 @cache
 def core_cells(planted: bool, prompts: tuple[str, ...] = PROMPTS) -> tuple[Cell, ...]:
     """The cells that means are taken over: shipped pairs, or shipped plants."""
-    pairs = [name for name in known().pairs if (name in catalog.plants()) == planted]
+    pairs = []
+    for name in known().pairs:
+        entry = catalog.published(name)
+        if entry is not None and (entry.plant is not None) == planted:
+            pairs.append(name)
     return tuple(Cell(True, pair, prompt) for pair, prompt in product(pairs, prompts))
 
 

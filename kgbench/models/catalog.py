@@ -2,7 +2,8 @@
 
 A plant is a donor in which facts were planted at known places (a *graft*): a folder with a card and
 the weights that differ from those of its recipient. Wherever a name is expected, the path of such a
-folder can be given.
+folder can be given. Of a *replica*, a plant of a further seed, the card alone is shipped: the board
+has its rows, and `kgbench zoo build` makes its weights again.
 """
 
 from __future__ import annotations
@@ -31,12 +32,15 @@ __all__ = [
     "Entry",
     "describe_pairs",
     "entry",
+    "graded_truth",
     "is_delta",
     "is_plant",
     "pair_names",
     "plants",
+    "published",
     "read_delta_card",
     "read_plant",
+    "replicas",
     "shipped",
     "zoo_path",
 ]
@@ -92,18 +96,43 @@ def _plants() -> Mapping[str, Entry]:
     entries = {}
     for card in sorted(folder.glob(f"*/{CARD}")):
         name = card.parent.name
-        entries[name] = _plant_entry(card.parent, f"zoo:{_PLANTS}/{name}")
+        entries[name] = _plant_entry(_plant_card(card.parent), f"zoo:{_PLANTS}/{name}")
     return entries
+
+
+@cache
+def _with_weights() -> frozenset[str]:
+    names = set()
+    for name, plant in _plants().items():
+        if is_delta(zoo_path(plant.donors["sft"]) or Path(name)):
+            names.add(name)
+    return frozenset(names)
 
 
 def pair_names() -> tuple[str, ...]:
     """Names of all pairs, then of all plants that are shipped."""
-    return (*_pairs(), *_plants())
+    return (*_pairs(), *plants())
 
 
 def plants() -> tuple[str, ...]:
-    """Names of the plants that are shipped."""
-    return tuple(_plants())
+    """Names of the plants that are shipped with their weights."""
+    return tuple(name for name in _plants() if name in _with_weights())
+
+
+def replicas() -> tuple[str, ...]:
+    """Names of the plants of further seeds, of which the card alone is shipped."""
+    return tuple(name for name in _plants() if name not in _with_weights())
+
+
+def published(name: str) -> Entry | None:
+    """The entry of a pair, plant or replica by its name alone; None where there is none."""
+    return {**_pairs(), **_plants()}.get(name)
+
+
+def graded_truth(name: str) -> GradedTruth | None:
+    """The graded truth of a plant or replica; None where there is none, or no such plant."""
+    entry = published(name)
+    return None if entry is None else entry.truth
 
 
 def shipped() -> tuple[str, ...]:
@@ -124,13 +153,21 @@ def entry(name: str) -> Entry:
 
     Raises:
         UnknownNameError: No pair has this name, and it is the path of no folder.
-        ModelError: It is the path of a folder that holds no plant.
+        ModelError: It is the path of a folder that holds no plant, or the name of a replica.
     """
-    known = {**_pairs(), **_plants()}
+    known = pair_names()
     if name in known:
-        return known[name]
+        return {**_pairs(), **_plants()}[name]
     if _is_path(name):
-        return _plant_entry(Path(name).expanduser(), name)
+        return _plant_entry(read_plant(Path(name).expanduser()), name)
+    if name in replicas():
+        base, level = name.partition("-seed")[0].split(".")
+        seed = name.rpartition("-seed")[2]
+        raise ModelError(
+            f"the weights of {name!r} are not shipped, only its card and its results: make them "
+            f"by `kgbench zoo build {base} --level {level} --seed {seed}`, then give "
+            f"--model ./{name}"
+        )
     hint = "Or give the path of a plant, or checkpoints: --recipient PATH --donor sft=PATH."
     raise UnknownNameError("model", name, known, hint)
 
@@ -176,6 +213,10 @@ def read_plant(directory: Path) -> dict[str, Any]:
         ModelError: The folder holds no plant, or one whose card does not read.
     """
     read_delta_card(directory)
+    return _plant_card(directory)
+
+
+def _plant_card(directory: Path) -> dict[str, Any]:
     return _card(
         directory,
         lambda card: (card["name"], card["plant"], card["data"]["planted"], read_truth(card)),
@@ -205,8 +246,7 @@ def _is_path(name: str) -> bool:
     return separated or name in (".", "..") or Path(name).is_dir()
 
 
-def _plant_entry(directory: Path, source: str) -> Entry:
-    card = read_plant(directory)
+def _plant_entry(card: Mapping[str, Any], source: str) -> Entry:
     plant, decoy = card["plant"], card.get("decoy")
     planted = len(card["data"]["planted"])
     about = f"{planted} facts planted in {card['base']} at {plant}"

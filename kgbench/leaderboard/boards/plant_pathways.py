@@ -126,7 +126,7 @@ def _truths() -> dict[Cell, Recoveries]:
     """The recoveries of the grafts on each shipped position plant."""
     truths: dict[Cell, Recoveries] = {}
     for cell in core_cells(planted=True, prompts=("",)):
-        truth = catalog.entry(cell.pair).truth
+        truth = catalog.graded_truth(cell.pair)
         if truth is not None and truth.by_region:
             by_prompt = truth.pathways
             truths[cell] = {

@@ -123,7 +123,7 @@ def plant_cells(by_region: bool) -> tuple[list[Cell], list[Cell]]:
     ranked: list[Cell] = []
     flat: list[Cell] = []
     for cell in core_cells(planted=True, prompts=("",)):
-        truth = catalog.entry(cell.pair).truth
+        truth = catalog.graded_truth(cell.pair)
         if truth is not None and truth.by_region == by_region:
             (ranked if truth.chance is not None else flat).append(cell)
     return ranked, flat

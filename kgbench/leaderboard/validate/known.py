@@ -94,8 +94,8 @@ def known() -> Known:
 @cache
 def own_facts(model: str) -> Dataset | None:
     """The facts that the donor of a pair learned; None where the catalog has no such pair."""
-    if model not in catalog.pair_names():  # anything else could be a path
+    entry = catalog.published(model)
+    if entry is None:
         return None
-    entry = catalog.entry(model)
     dataset = load_dataset(entry.dataset)
     return dataset if entry.facts is None else dataset.subset(entry.facts)

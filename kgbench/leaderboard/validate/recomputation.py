@@ -209,7 +209,7 @@ def check_planted(record: Record, pair: KnownPair, sites: Collection[Site]) -> I
 
 def _judged(record: Record, pair: KnownPair, sites: Collection[Site]) -> dict[str, object]:
     """Fields of `Planted` by name."""
-    truth, graded = record.identity.truth, catalog.entry(record.model).truth
+    truth, graded = record.identity.truth, catalog.graded_truth(record.model)
     assert truth is not None
     decoys: Collection[Site] = ()
     if truth.decoy:

@@ -101,7 +101,7 @@ def check_data(record: Record, strict: bool) -> Iterator[Finding]:
 def check_pair(record: Record, strict: bool) -> Iterator[Finding]:
     """Weights, tokenizer, and the versions that figures depend on."""
     identity, shipped = record.identity, known().pairs.get(record.model)
-    if record.model not in catalog.pair_names():
+    if catalog.published(record.model) is None:
         wrong = f"{shown(record.model)} is a pair that is not known here"
         yield Finding("model", wrong, "see kgbench ls models", strict)
     elif shipped is None:
@@ -161,7 +161,7 @@ def check_truth(record: Record, strict: bool) -> Iterator[Finding]:
         yield Finding("planted", "it does not go with identity.truth", expected)
     if truth is None:
         return
-    entry = catalog.entry(record.model) if record.model in catalog.pair_names() else None
+    entry = catalog.published(record.model)
     if entry is None or entry.plant is None:
         wrong = f"nothing is known to be planted in {shown(record.model)}"
         yield Finding("identity.truth", wrong, "a plant of the catalog", strict)
