@@ -28,8 +28,8 @@ from kgbench.reproduction.measurements import (
     SCHEMA,
     Donor,
     PairRows,
+    joined,
     read_measured,
-    with_evaluation,
     write_measured,
 )
 from kgbench.reproduction.page import page
@@ -278,17 +278,48 @@ def test_rows_of_an_evaluation_are_put_in_place_of_earlier_ones() -> None:
             "evaluations": {1: {"reversal": whole.about.evaluations[1]["reversal"]}},
         }
     )
-    rows = whole.table.filter(own)
-    for before in (less, whole, with_evaluation(less, about, rows)):
-        found = with_evaluation(before, about, rows)
+    rows = PairRows(about, whole.table.filter(own))
+    for before in (less, whole, joined(less, rows)):
+        found = joined(before, rows)
         keys = [(name, "ascending") for name in SCHEMA.names]
         assert (
             found.table.sort_by(keys).equals(whole.table.sort_by(keys))
             and found.about == whole.about
         )
-    assert with_evaluation(None, about, rows).about == about
+    assert joined(None, rows) == rows
     with pytest.raises(InputError, match="are of tiny-gemma, not of tiny-llama"):
-        with_evaluation(whole, about.model_copy(update={"model": "tiny-llama"}), rows)
+        joined(whole, replace(rows, about=about.model_copy(update={"model": "tiny-llama"})))
+
+
+def share(whole: PairRows, seed: int) -> PairRows:
+    """The rows of one training seed."""
+    about = whole.about
+    update = {
+        "donors": {seed: about.donors[seed]},
+        "evaluations": {seed: about.evaluations[seed]},
+    }
+    rows = whole.table.filter(pc.equal(whole.table["seed"], seed))
+    return PairRows(about.model_copy(update=update), rows)
+
+
+def test_shares_of_seeds_are_joined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rows that were made apart, seed by seed, give the report of those made together; the joined
+    rows are written beside it.
+    """
+    whole = fake_reproduction.measured(FIGURES, seeds=(0, 1))
+    paths = [tmp_path / "0.parquet", tmp_path / "1.parquet", tmp_path / "both.parquet"]
+    for path, rows in zip(paths, (share(whole, 0), share(whole, 1), whole), strict=True):
+        write_measured(rows, path)
+    first, second, both = map(str, paths)
+    report = tmp_path / "report"
+    command = ["reproduce", "figure-2", "--report", str(report)]
+    assert main([*command, "--rows", both]) == 0
+    together = (report / REPORT).read_text("utf-8")
+    assert not (report / ROWS).exists()
+    assert main([*command, "--rows", first, "--rows", second]) == 0
+    assert (report / REPORT).read_text("utf-8") == together
+    assert (report / ROWS).read_bytes() == paths[2].read_bytes()
+    assert f"rows     {report / ROWS}" in capsys.readouterr().out
 
 
 def test_rows_are_small(tmp_path: Path) -> None:

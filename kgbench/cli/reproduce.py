@@ -93,7 +93,6 @@ def reproduce_figures(what: str, options: Mapping[str, Any]) -> int:
         The exit status, 0: a claim that fails is a result.
     """
     from kgbench.reproduction.ingredients import SHIPPED, Ingredients
-    from kgbench.reproduction.measurements import read_measured
     from kgbench.reproduction.page import chosen, page
 
     names = chosen(what)
@@ -103,9 +102,9 @@ def reproduce_figures(what: str, options: Mapping[str, Any]) -> int:
                 if options[name]:
                     option = f"--{name.replace('_', '-')}"
                     raise InputError(
-                        f"--rows computes figures from a file alone: leave out {option}"
+                        f"--rows computes figures from files alone: leave out {option}"
                     )
-            answer = _report(names, read_measured(options["rows"]), options)
+            answer = _report(names, _joined_rows(options), options)
         else:
             model, seeds = options["model"] or _MODEL, options["seeds"] or (SHIPPED,)
             pairs = [Ingredients(page(), model, options["supplement"], seed) for seed in seeds]
@@ -207,6 +206,18 @@ def _folder(model: str, options: Mapping[str, Any]) -> Path:
     return Path(options["report"] or Path("kgbench-reproduction") / model)
 
 
+def _joined_rows(options: Mapping[str, Any]) -> PairRows:
+    """The rows of all given files; of several, those together are written beside the report."""
+    from kgbench.reproduction.measurements import ROWS, joined, read_measured, write_measured
+
+    rows = read_measured(options["rows"][0])
+    for path in options["rows"][1:]:
+        rows = joined(rows, read_measured(path))
+    if len(options["rows"]) > 1:
+        write_measured(rows, _folder(rows.about.model, options) / ROWS)
+    return rows
+
+
 def _rows_there(folder: Path) -> PairRows | None:
     """The rows of an earlier call, whose evaluations are not made again."""
     from kgbench.reproduction.measurements import ROWS, read_measured
@@ -231,7 +242,7 @@ def _report(names: Sequence[str], measured: PairRows, options: Mapping[str, Any]
         shown = list(page().figures)
         figures = figures_from(figures_there(shown, measured, page()), measured, page())
     folder = _folder(measured.about.model, options)
-    rows = options["rows"] or folder / ROWS
+    rows = options["rows"][0] if len(options["rows"]) == 1 else folder / ROWS
     control = results(measured, page()) if measured.about.tiny and len(shown) > 1 else ()
     path = write_report(figures, folder, lacking(shown, measured, page()), control)
     if not options["as_json"]:
@@ -328,8 +339,10 @@ OF_STUDY = ("only", "runs")
 @click.option(
     "--rows",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    multiple=True,
     metavar="FILE",
-    help="Figures from the rows.parquet of a report, without a model.",
+    help="Figures from the rows.parquet of a report, without a model; several, such as of further "
+    "seeds, are joined in the report's folder.",
 )
 @click.option(
     "--only",

@@ -32,10 +32,10 @@ __all__ = [
     "Evaluated",
     "PairRows",
     "columns_of",
+    "joined",
     "kept_rows",
     "read_measured",
     "read_stored",
-    "with_evaluation",
     "write_measured",
     "write_stored",
 ]
@@ -235,35 +235,35 @@ def columns_of(measured: PairRows, evaluation: str) -> dict[str, tuple[PromptCol
     return {name: tuple(own) for name, own in columns.items()}
 
 
-def with_evaluation(measured: PairRows | None, about: About, table: pa.Table) -> PairRows:
-    """Rows with those of one evaluation added or replaced.
+def joined(before: PairRows | None, further: PairRows) -> PairRows:
+    """Rows of a pair with further ones, which replace those of the same seeds and evaluations.
 
     Args:
-        measured: Rows that are there.
-        about: Provenance of the further rows, of one seed and evaluation.
-        table: The further rows.
+        before: Rows that are there.
+        further: Such as one evaluation more, or the share of another training seed.
 
     Raises:
-        InputError: The rows that are there are another pair's.
+        InputError: The further rows are another pair's.
     """
-    if measured is None:
-        return PairRows(about, table)
-    if measured.about.model != about.model:
+    if before is None:
+        return further
+    about = further.about
+    if before.about.model != about.model:
         raise InputError(
-            f"the rows that are there are of {measured.about.model}, not of {about.model}; give "
+            f"the rows that are there are of {before.about.model}, not of {about.model}; give "
             "another folder with --report"
         )
-    ((seed, own),) = about.evaluations.items()
-    (name,) = own
-    before = measured.table
-    others = pc.invert(
-        pc.and_(pc.equal(before["seed"], seed), pc.equal(before["evaluation"], name))
-    )
-    donors, evaluations = dict(measured.about.donors), dict(measured.about.evaluations)
-    donors[seed] = {**donors.get(seed, {}), **about.donors[seed]}
-    evaluations[seed] = {**evaluations.get(seed, {}), **own}
+    table = before.table
+    donors, evaluations = dict(before.about.donors), dict(before.about.evaluations)
+    for seed, own in about.evaluations.items():
+        donors[seed] = {**donors.get(seed, {}), **about.donors[seed]}
+        evaluations[seed] = {**evaluations.get(seed, {}), **own}
+        replaced = pc.and_(
+            pc.equal(table["seed"], seed), pc.is_in(table["evaluation"], pa.array(own.keys()))
+        )
+        table = table.filter(pc.invert(replaced))
     whole = about.model_copy(update={"donors": donors, "evaluations": evaluations})
-    return PairRows(whole, pa.concat_tables([before.filter(others), table]))
+    return PairRows(whole, pa.concat_tables([table, further.table]))
 
 
 def write_measured(measured: PairRows, path: Path) -> None:

@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import pyarrow as pa
-
 from kgbench.errors import InputError
 from kgbench.models.catalog import CARD
 from kgbench.models.checkpoints import locate
@@ -23,8 +21,8 @@ from kgbench.reproduction.measurements import (
     Donor,
     Evaluated,
     PairRows,
+    joined,
     kept_rows,
-    with_evaluation,
 )
 from kgbench.runner import Pairs, dry_run, run_job
 from kgbench.runner.forecast import free_bytes
@@ -130,7 +128,7 @@ def make(
             if loaded[0] != what.seed:
                 loaded = (what.seed, Pairs())
             rows = _evaluated(part, output_dir, device, report, loaded[1])
-            measured = with_evaluation(measured, *rows)
+            measured = joined(measured, rows)
             if keep is not None:
                 keep(measured)
         gc.collect()  # a trainer and its model refer to each other; of large models two do not fit
@@ -146,8 +144,8 @@ def _numbered(progress: Progress | None, number: str) -> Progress | None:
 
 def _evaluated(
     part: FigurePart, output_dir: Path, device: str, progress: Progress | None, loaded: Pairs
-) -> tuple[About, pa.Table]:
-    """The rows of one evaluation and their provenance."""
+) -> PairRows:
+    """The rows of one evaluation."""
     what, name = part.what, part.name
     record = run_job(what.job(name), what.settings(output_dir, device), progress, loaded).record
     facts = RecordStore(output_dir).load(record.id).facts()
@@ -158,7 +156,7 @@ def _evaluated(
         donors={what.seed: {training: _donor(what, training) for training in trainings}},
         evaluations={what.seed: {name: Evaluated.of(record, what.identity(name))}},
     )
-    return about, kept_rows(what.seed, name, what.page, facts)
+    return PairRows(about, kept_rows(what.seed, name, what.page, facts))
 
 
 def _donor(what: Ingredients, name: str) -> Donor:
