@@ -21,9 +21,7 @@ import pytest
 from claims_table import TITLES
 from numpy.typing import NDArray
 
-from kgbench.claims import claim, test_complement, test_pathways
-from kgbench.claims.claim import Claim, assert_complement_identity, exchanged
-from kgbench.claims.session import PROMPTS
+from kgbench import claims
 from kgbench.estimate import Estimate
 from kgbench.leaderboard.published import cited, cited_rows
 from kgbench.models import catalog
@@ -31,18 +29,22 @@ from kgbench.records import Record
 from kgbench.stats import discordance
 from kgbench.stats.ratios import between_configurations, between_prompts
 from kgbench.stats.scores import PromptColumns, by_prompt
-from kgbench.testing import PICO_FAMILIES, pico_pair
+from kgbench.testing import PICO_FAMILIES, claim, pico_pair
+from kgbench.testing.claim import Claim, assert_complement_identity, exchanged
+from kgbench.testing.claim_session import PROMPTS
 from kgbench.testing.undecided import collecting
 
+EXACT = {
+    test.__name__: test
+    for test in (
+        claims.test_a_graft_is_all_else_grafted_the_other_way,
+        claims.test_and_the_other_way_round,
+    )
+}
 PATHWAYS = {
     name: test
-    for name, test in inspect.getmembers(test_pathways, inspect.isfunction)
-    if name.startswith("test_")
-}
-EXACT = {
-    name: test
-    for name, test in inspect.getmembers(test_complement, inspect.isfunction)
-    if name.startswith("test_")
+    for name, test in inspect.getmembers(claims, inspect.isfunction)
+    if name.startswith("test_") and name not in EXACT
 }
 POSITION = "test_it_is_the_position_not_the_preposition"
 N = 999
@@ -151,7 +153,7 @@ def test_each_claim_cites_the_paper(name: str) -> None:
         assert found is not None
         names = [each.rpartition(" ")[0] for each in found[2].split(", ")]
         assert line == cited(f"{found[1]}: {', '.join(names)}")
-    assert "2506.20746" in text + (test_pathways.__doc__ or "")
+    assert "2506.20746" in text + (claims.__doc__ or "")
 
 
 def test_the_table_has_a_title_for_each_claim() -> None:
@@ -443,7 +445,7 @@ def test_each_claim_is_made_once_on_each_prompt(
         ("kgbench.claims", "qa", "headline"),
         ("kgbench.claims", "movie_title", "qa and headline"),
         ("kgbench.claims", "headline,qa", ""),
-        ("kgbench.claims.bench", "qa", ""),
+        ("kgbench.testing.bench", "qa", ""),
     ],
 )
 def test_what_is_left_out_is_told_in_a_line(
@@ -539,7 +541,7 @@ def test_a_pair_without_knowledge_bears_out_nothing(
             ("kgbench.claims", "--kgbench-localizer", "dynamic_grift"),
             "Did you mean 'dynamic_graft'",
         ),
-        (("kgbench.claims.bench", "-p", "no:benchmark"), "pip install pytest-benchmark"),
+        (("kgbench.testing.bench", "-p", "no:benchmark"), "pip install pytest-benchmark"),
     ],
 )
 def test_what_cannot_be_asked_is_refused_in_a_line(
@@ -578,10 +580,10 @@ def test_the_benchmark_can_be_compared(
         "--kgbench-prompt",
         "headline,qa",
     )
-    assert inner("kgbench.claims.bench", *asked, *options) == 0
+    assert inner("kgbench.testing.bench", *asked, *options) == 0
     found = json.loads((tmp_path / "times.json").read_text("utf-8"))["benchmarks"]
     assert {each["fullname"]: each["group"] for each in found} == {
-        f"kgbench.claims.bench::test_{what}[{prompt}]": prompt
+        f"kgbench.testing.bench::test_{what}[{prompt}]": prompt
         for what in ("plain_forward", "localizer")
         for prompt in ("headline", "qa")
     }

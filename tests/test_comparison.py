@@ -13,10 +13,10 @@ import pytest
 from sessions import counts, session, write
 
 from kgbench.errors import DataError, InputError
-from kgbench.pytest_plugin.saved_comparison import compare, saved_records
 from kgbench.records import RecordStore, StoredRecord
 from kgbench.records.store import read_record
 from kgbench.stats import difference
+from kgbench.testing.saved_comparison import compare, saved_records
 
 WORSE = {**fake_runs.RATES, "FE+LT": 0.6}
 

@@ -600,7 +600,7 @@ def test_the_benchmark_fails_where_a_localizer_spoils(tmp_path: Path, spoiler: s
     )
     times = ("--benchmark-min-rounds", "2", "--benchmark-disable-gc")
     write(tmp_path)
-    done = session(tmp_path, "--pyargs", "kgbench.claims.bench", *options, *times, plugins=())
+    done = session(tmp_path, "--pyargs", "kgbench.testing.bench", *options, *times, plugins=())
     assert done.returncode == int(bool(spoiler)), done.stdout
     assert (counts(done).get("failed", 0) == 1) is bool(spoiler)
     assert not spoiler or said(name, spoiler) in done.stdout

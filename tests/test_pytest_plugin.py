@@ -16,20 +16,21 @@ import pytest
 from sessions import HERE, SPREAD, STRICT, counts, session, write
 from test_package import HEAVY
 
+from kgbench import pytest_plugin
 from kgbench.errors import InputError
-from kgbench.pytest_plugin import terminal_summary
-from kgbench.pytest_plugin.fixtures import OPTIONS, _check_fixtures, _note
-from kgbench.pytest_plugin.pytest_session import (
+from kgbench.records import Record, RecordStore
+from kgbench.runner import Settings, Spec, run_job
+from kgbench.testing.session import (
     MANY,
     ONE,
+    OPTIONS,
     Given,
     Session,
+    _check_fixtures,
+    _note,
     in_a_line,
     in_pytest_words,
 )
-from kgbench.pytest_plugin.terminal_summary import record_summaries
-from kgbench.records import Record, RecordStore
-from kgbench.runner import Settings, Spec, run_job
 
 
 def test_it_is_installed() -> None:
@@ -207,8 +208,8 @@ def test_a_record_that_is_kept_is_used(tmp_path: Path, worker: bool) -> None:
     ).unlink()  # a damaged record is no record; that it is there is told at the end
     assert mine.evaluate(tmp_path / "anew").rows == record.rows
     assert mine.folders[record.id].name == f"{path.name}-2"
-    config.stash[terminal_summary._SUMMARIES] = {record.id: record_summaries(mine)[0]}
-    (line,) = terminal_summary._damaged(config)
+    config.stash[pytest_plugin._SUMMARIES] = {record.id: pytest_plugin.record_summaries(mine)[0]}
+    (line,) = pytest_plugin._damaged(config)
     assert line.startswith(
         f"a damaged record is left out: {path}: facts.parquet is missing; restore its folder"
     )
@@ -235,7 +236,7 @@ def test_a_folder_that_is_gone(tmp_path: Path) -> None:
     mine = Session(config_of(tmp_path, {"kgbench_save": "kept"}, {}))
     record = fake_runs.record(fake_runs.rows(20))
     mine.records[record.id], mine.folders[record.id] = record, tmp_path / "called" / "kept" / "gone"
-    (outcome,) = record_summaries(mine)
+    (outcome,) = pytest_plugin.record_summaries(mine)
     (line,) = outcome.comparison
     assert (
         outcome.failed
@@ -261,12 +262,11 @@ def test_nothing_was_compared(
     worker has crashed with what it had.
     """
     config = config_of(tmp_path, {"kgbench_compare_fail": "old"}, {})
-    terminal_summary.pytest_testnodedown(
+    pytest_plugin.pytest_testnodedown(
         SimpleNamespace(config=config), "crashed" if crashed else None
     )
     assert (
-        bool(list(terminal_summary._void(SimpleNamespace(config=config, exitstatus=status))))
-        == told
+        bool(list(pytest_plugin._void(SimpleNamespace(config=config, exitstatus=status)))) == told
     )  # type: ignore[arg-type]
 
 
@@ -444,7 +444,7 @@ kgbench_strict = true
 """
 
 TELL = """
-from kgbench.pytest_plugin.pytest_session import MANY, ONE, Given
+from kgbench.testing.session import MANY, ONE, Given
 def pytest_configure(config):
     given = Given(config)
     print([given.one("limit"), given.one("model"), given.many("prompt"), given.many("donor"), given.strict, given.one("save")])

@@ -90,7 +90,7 @@ class Project:
         )
         assert re.findall(
             r"^PLUGIN registered: <module 'kgbench\S* from '(.*)'>$", told, re.MULTILINE
-        ) == [str(self.wheel / "kgbench" / "pytest_plugin" / "__init__.py")]
+        ) == [str(self.wheel / "kgbench" / "pytest_plugin.py")]
         return status, told
 
 

@@ -1,6 +1,6 @@
 """Cost of a localizer, timed by pytest-benchmark, against a plain forward of the same prompts.
 
-    pytest --pyargs kgbench.claims.bench --kgbench-localizer NAME [--kgbench-model tiny-gemma]
+    pytest --pyargs kgbench.testing.bench --kgbench-localizer NAME [--kgbench-model tiny-gemma]
 
 One group per prompt. Names and groups are the same for every localizer, so that
 `--benchmark-compare` compares one with another, or with its last version; `extra_info` names it.
@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kgbench.claims.session import running
-from kgbench.pytest_plugin.fixtures import guarding
-from kgbench.pytest_plugin.pytest_session import in_a_line
+from kgbench.testing.claim_session import running
+from kgbench.testing.session import guarding, in_a_line
 
 if TYPE_CHECKING:
     from pytest_benchmark.fixture import BenchmarkFixture
@@ -154,7 +153,7 @@ def _scores(job: Job, prompts: Sequence[Prompt]) -> Work:
 
 def _label(benchmark: BenchmarkFixture, prompt: str) -> None:
     """Group and name, which must not depend on where the package lies or pytest is called."""
-    benchmark.group, benchmark.fullname = prompt, f"kgbench.claims.bench::{benchmark.name}"
+    benchmark.group, benchmark.fullname = prompt, f"kgbench.testing.bench::{benchmark.name}"
 
 
 def _rounds(config: pytest.Config) -> int:

@@ -1,18 +1,103 @@
-"""The paper's claims: a finetuned fact is retrieved at the first entity (FE) and last token (LT).
+"""The paper's claims as tests: `pytest --pyargs kgbench.claims --kgbench-model NAME`.
 
-Each docstring cites measurements of arXiv 2506.20746: the top-5 hit rates of its runs. A claim
-holds or fails by the whole interval, and is undecided otherwise. Nothing is adjusted where a claim
-is known not to hold.
+A finetuned fact is retrieved at the first entity (FE) and last token (LT). Each docstring cites
+measurements of arXiv 2506.20746: the top-5 hit rates of its runs. A claim holds or fails by the
+whole interval, and is undecided otherwise. Bounds lie between values that the paper's figures
+separate, not between those of any pair, and nothing is adjusted where a claim is known not to hold.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
-from kgbench.claims import cites
+import pytest
+
+from kgbench.testing.claim_session import check_applicable, running
+from kgbench.testing.session import in_a_line
 
 if TYPE_CHECKING:
-    from kgbench.claims.claim import Claim
+    from kgbench.data import Prompt
+    from kgbench.models.pair import ModelPair
+    from kgbench.records import Record
+    from kgbench.stats.scores import PromptColumns
+    from kgbench.testing.claim import Claim
+
+    Note = Callable[[str], None]
+
+__all__ = ["cites"]
+
+Test = TypeVar("Test", bound=Callable[..., None])
+
+
+def cites(*lines: str) -> Callable[[Test], Test]:
+    """Cite the paper's rates in a test's docstring.
+
+    Args:
+        lines: Such as `Gemma on qa: SFT, FE+LT`, see `kgbench.leaderboard.published.cited`.
+    """
+    from kgbench.leaderboard.published import cited
+
+    def decorate(test: Test) -> Test:
+        claim = inspect.cleandoc(test.__doc__ or "")
+        test.__doc__ = "\n".join([claim, "", *map(cited, lines)])
+        return test
+
+    return decorate
+
+
+@pytest.fixture(scope="session")
+def model_pair(pytestconfig: pytest.Config) -> ModelPair:
+    """The model pair that the options name."""
+    with in_a_line():
+        return running(pytestconfig).pair()
+
+
+@pytest.fixture(scope="session")
+def prompts(pytestconfig: pytest.Config) -> list[Prompt]:
+    """The facts in each prompt of the claims."""
+    with in_a_line():
+        return running(pytestconfig).prompts()
+
+
+@pytest.fixture
+def own_prompts(prompt: str, prompts: Sequence[Prompt]) -> list[Prompt]:
+    """The facts in one prompt."""
+    return [each for each in prompts if each.name == prompt]
+
+
+@pytest.fixture(scope="session")
+def evaluation(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Record:
+    """The record of the localizer on all prompts of the claims."""
+    with in_a_line():
+        session = running(pytestconfig)
+        check_applicable(session.spec)
+        return session.evaluate(tmp_path_factory.mktemp("kgbench"))
+
+
+@pytest.fixture(scope="session")
+def rows(pytestconfig: pytest.Config, evaluation: Record) -> Mapping[str, PromptColumns]:
+    """The per-fact rows behind the record, by prompt."""
+    from kgbench.records.store import read_record
+    from kgbench.stats.scores import by_prompt
+
+    facts = read_record(running(pytestconfig).folders[evaluation.id]).facts()
+    return {prompt.name: prompt for prompt in by_prompt(facts, ())}
+
+
+@pytest.fixture
+def note(request: pytest.FixtureRequest) -> Note:
+    """Note a figure in the test's report, as a property in JUnit's XML, whatever the outcome."""
+    return lambda figure: request.node.user_properties.append(("figure", figure))
+
+
+@pytest.fixture
+def claim(prompt: str, evaluation: Record, rows: Mapping[str, PromptColumns], note: Note) -> Claim:
+    """The evaluation on one prompt."""
+    from kgbench.testing.claim import Claim
+
+    return Claim(prompt, evaluation, rows, note)
 
 
 @cites(
@@ -138,3 +223,43 @@ def test_it_is_the_position_not_the_preposition(claim: Claim) -> None:
     claim.prompt_difference("headline", "FE+LT", ge=-0.1)
     claim.sufficiency("(FE+LT)^C", le=0.1)
     claim.sufficiency("FE+LT", ge=0.9)
+
+
+# ---- complement identity: exact, a property of grafting itself, whatever was learned
+
+
+@cites(
+    "Gemma on headline: FE+LT, (FE+LT)^C",
+)
+def test_a_graft_is_all_else_grafted_the_other_way(
+    model_pair: ModelPair, own_prompts: Sequence[Prompt], note: Note
+) -> None:
+    """Grafting FE, LT or both equals grafting the recipient's other tokens into the donor.
+
+    Two names for one model: each site's weights come from the same side in both. All else is the
+    other tokens and, since the default components leave them out, final norm and head everywhere.
+    So a configuration of arXiv 2506.20746 can be read from both ends: (FE+LT)^C is what finetuning
+    does without FE and LT, and what the finetuned model keeps when they are taken from it. Logits
+    must agree to rounding, and the token that leads must be the same.
+    """
+    from kgbench.numbers import plain_text
+    from kgbench.testing.claim import assert_complement_identity
+
+    note(plain_text(assert_complement_identity(model_pair, own_prompts), 2))
+
+
+@cites(
+    "Gemma on headline: FE, FE^C",
+)
+def test_and_the_other_way_round(
+    model_pair: ModelPair, own_prompts: Sequence[Prompt], note: Note
+) -> None:
+    """The recipient's FE, LT or both in the donor equal the donor's other tokens in the recipient.
+
+    The identity of arXiv 2506.20746's configurations with the roles of the models exchanged; it
+    holds for any two of one architecture.
+    """
+    from kgbench.numbers import plain_text
+    from kgbench.testing.claim import assert_complement_identity, exchanged
+
+    note(plain_text(assert_complement_identity(exchanged(model_pair), own_prompts), 2))

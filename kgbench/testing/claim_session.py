@@ -1,0 +1,176 @@
+"""Session of the claims: the plug-in's, on the claims' prompts unless others are chosen.
+
+Its hooks collect `kgbench.claims` and `kgbench.testing.bench`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kgbench.errors import InputError, KgbenchError
+from kgbench.testing.session import Session, in_a_line, in_pytest_words, is_worker, session_of
+
+if TYPE_CHECKING:
+    from kgbench.data import Dataset
+    from kgbench.runner import Spec
+
+__all__ = [
+    "PROMPTS",
+    "check_applicable",
+    "chosen_session",
+    "pytest_collection_finish",
+    "pytest_generate_tests",
+    "pytest_pycollect_makeitem",
+    "pytest_report_collectionfinish",
+    "running",
+]
+
+PROMPTS = ("headline", "qa", "movie_title", "new_film")
+"""Prompts of the claims, as far as the data set fills them; new_film is a counter-example."""
+
+MODEL = "tiny-gemma"
+"""Unless another is named."""
+
+_KEY = pytest.StashKey[Session]()
+
+
+def chosen_session(config: pytest.Config) -> Session:
+    """The session with the model and prompts of the claims; reading it takes no torch.
+
+    Raises:
+        InputError: An option's value does not read, or a prompt cannot be filled.
+    """
+    if _KEY not in config.stash:
+        own = copy(session_of(config))
+        if own.spec.model is None and own.spec.recipient is None and own.spec.dataset is None:
+            own.spec = replace(own.spec, model=MODEL)
+        own.spec = replace(own.spec, prompts=_filled(own.facts, own.spec.prompts))
+        config.stash[_KEY] = own
+    return config.stash[_KEY]
+
+
+def running(config: pytest.Config) -> Session:
+    """The same, with the one pair of the process and the one baseline."""
+    own, whole = chosen_session(config), session_of(config)
+    own.pairs, own.baseline = whole.pairs, whole.baseline
+    return own
+
+
+def check_applicable(spec: Spec) -> None:
+    """Refuse settings to which the claims do not apply.
+
+    Raises:
+        InputError: The localizer ranks, the suite is another one, or the localizer's name or file
+            is wrong.
+    """
+    from kgbench.runner.third_party import method_of
+
+    if spec.suite != type(spec).suite:
+        raise InputError(
+            f"the claims are about the configurations of suite {type(spec).suite!r}: leave out "
+            f"--kgbench-suite {spec.suite}"
+        )
+    if method_of(spec).kind != "intervention":
+        raise InputError(
+            f"the claims are about methods that intervene, and localizer {spec.localizer!r} "
+            "scores: name another by --kgbench-localizer, "
+            "or time this one by kgbench.testing.bench"
+        )
+
+
+def _filled(dataset: Dataset, names: Sequence[str]) -> tuple[str, ...]:
+    """Prompts: the given ones, else those of the claims that fit the facts, else the data set's."""
+    from kgbench.data import load_prompts
+
+    if names:
+        load_prompts(dataset, names, limit=1)
+        return tuple(names)
+    if found := tuple(name for name in PROMPTS if _fits(dataset, name)) or tuple(dataset.templates):
+        return found
+    raise InputError(
+        f"data set {dataset.name!r} fills none of the prompts {', '.join(PROMPTS)}: choose others "
+        "by --kgbench-prompt"
+    )
+
+
+def _fits(dataset: Dataset, name: str) -> bool:
+    from kgbench.data import load_prompts
+
+    try:
+        return bool(load_prompts(dataset, [name], limit=1))
+    except InputError:
+        return False
+
+
+# -------------------------------------------------------------------------------------- hooks
+
+COMPARED: Mapping[str, tuple[str, str]] = {
+    "test_it_is_the_position_not_the_preposition": ("qa", "headline")
+}
+"""Claims about a pair of prompts; they are left out where one of the two was not chosen."""
+
+BENCH = Path(__file__).with_name("bench.py")
+CLAIMS = Path(__file__).parents[1] / "claims.py"
+
+_LEFT_OUT = pytest.StashKey[list[str]]()
+"""Names of claims that were left out."""
+
+
+def pytest_pycollect_makeitem(collector: pytest.Collector, name: str) -> list[pytest.Item] | None:
+    """Leave out a claim that needs a prompt that was not chosen."""
+    if collector.path != CLAIMS or name not in COMPARED:
+        return None
+    with in_a_line():
+        if set(COMPARED[name]) <= set(chosen_session(collector.config).spec.prompts):
+            return None
+    collector.config.stash.setdefault(_LEFT_OUT, []).append(name)
+    return []
+
+
+def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
+    """A line on each claim that was left out, and why."""
+    return [
+        _left_out(name, chosen_session(config).spec.prompts)
+        for name in config.stash.get(_LEFT_OUT, ())
+    ]
+
+
+def _left_out(name: str, prompts: Sequence[str]) -> str:
+    missing = " and ".join(prompt for prompt in COMPARED[name] if prompt not in prompts)
+    return (
+        f"kgbench: {name} needs the prompts {' and '.join(COMPARED[name])}, and is left "
+        f"out: {missing} not chosen"
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make each claim on each prompt."""
+    path = metafunc.definition.path
+    if path in (CLAIMS, BENCH) and "prompt" in metafunc.fixturenames:
+        with in_a_line():
+            names = chosen_session(metafunc.config).spec.prompts
+        compared = COMPARED.get(metafunc.function.__name__)
+        metafunc.parametrize("prompt", compared[:1] if compared else names)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Refuse options that do not fit before anything is loaded; workers leave that to fixtures."""
+    ours = {CLAIMS, BENCH}.intersection(item.path for item in session.items)
+    if not ours or session.config.option.collectonly or is_worker(session.config):
+        return
+    if BENCH in ours and not session.config.pluginmanager.has_plugin("benchmark"):
+        raise pytest.UsageError(
+            "kgbench.testing.bench times with pytest-benchmark, which is not there: pip install "
+            "pytest-benchmark"
+        )
+    try:
+        if ours != {BENCH}:
+            check_applicable(chosen_session(session.config).spec)
+    except KgbenchError as error:
+        raise pytest.UsageError(f"kgbench: {in_pytest_words(error)}") from None
