@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from stored_runs import OTHER, WORSE, Call, caller, folder, stored
 
 from kgbench.records import Record, load_record
-from kgbench.report import csv_text, latex_text, markdown_text
+from kgbench.report import FORMULA, csv_text, latex_text, markdown_text
 from kgbench.report.export import CSV_COLUMNS, as_csv, as_latex, as_markdown, figures
-from kgbench.report.formats import FORMULA
 
 RUN = stored()[0]
 

@@ -14,7 +14,7 @@ from kgbench.analyses._analysis import GRAFTS, SAMPLED, Analysis, Answer, Inputs
 from kgbench.errors import InputError
 from kgbench.estimate import Estimate
 from kgbench.numbers import number_text, percent_text
-from kgbench.report import Cell, Column, Lines, Report, Table, csv_lines
+from kgbench.report import Cell, Lines, Report, Table, csv_lines
 from kgbench.runner.spec import COMPUTING, FACTS, PAIR, Progress, Settings, Spec
 from kgbench.sites import BASELINES
 from kgbench.stats import hit_rate, mean, recovery
@@ -284,8 +284,7 @@ def _table(prompt: PromptFigures, title: str, heads: Mapping[str, str]) -> Table
     rows: list[list[Cell]] = []
     for one in prompt.configurations:
         rows.append([one.graft, *(one.figures[name].rounded() for name in heads)])
-    columns = [Column("graft"), *map(Column, heads.values())]
-    return Table(title, columns, rows, GRAFT_WIDTH)
+    return Table(title, ["graft", *heads.values()], rows, GRAFT_WIDTH)
 
 
 def _facts(n: int) -> str:

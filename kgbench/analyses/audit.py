@@ -31,7 +31,7 @@ from kgbench.errors import InputError
 from kgbench.estimate import Estimate
 from kgbench.numbers import count_text, duration_text, number_text, percent_text, plain_text
 from kgbench.records import read_record
-from kgbench.report import Cell, Column, Dash, Lines, Report, Table
+from kgbench.report import Cell, Dash, Lines, Report, Table
 from kgbench.runner.spec import COMPUTING, FACTS, PAIR, Progress, Settings, Spec
 from kgbench.runner.third_party import method_of
 from kgbench.runner.workload import check, job_dataset
@@ -247,15 +247,13 @@ def _spreads(method: MethodScores, some: Sequence[Quantity]) -> Table:
         f"{method.name}: {wordings} wording{'s' * (wordings != 1)}, {seeds} "
         f"seed{'s' * (seeds != 1)}"
     )
-    return _table(
-        title, ["graft", "mean", "SD over wordings", "their range", "SD over seeds"], rows
-    )
+    heads = ["graft", "mean", "SD over wordings", "their range", "SD over seeds"]
+    return Table(title, heads, rows, GRAFT_WIDTH)
 
 
 def _differences(title: str, some: Sequence[MethodDifference]) -> Table:
-    return _table(
-        title, ["graft", "difference"], [[one.label, one.value.rounded()] for one in some]
-    )
+    rows = [[one.label, one.value.rounded()] for one in some]
+    return Table(title, ["graft", "difference"], rows, GRAFT_WIDTH)
 
 
 def _by_wording(method: MethodScores, some: Sequence[Quantity]) -> list[Table]:
@@ -269,7 +267,7 @@ def _by_wording(method: MethodScores, some: Sequence[Quantity]) -> list[Table]:
         for one in some:
             estimates = [one.by_wording.get(wording) for wording in shown]
             rows.append([one.label, *map(_value, estimates)])
-        tables.append(_table("", ["by wording", *shown], rows))
+        tables.append(Table("", ["by wording", *shown], rows, GRAFT_WIDTH))
     return tables
 
 
@@ -294,7 +292,7 @@ def _variances(audit: AuditFigures, some: Sequence[Quantity]) -> Table:
         f"what the variance of one figure (one wording, one seed, {audit.n} facts) is from, "
         "in squared percentage points"
     )
-    return _table(title, ["graft", *PARTS, "its SD"], rows)
+    return Table(title, ["graft", *PARTS, "its SD"], rows, GRAFT_WIDTH)
 
 
 def _scaled(estimate: Estimate, by: float) -> Estimate:
@@ -312,7 +310,8 @@ def _smallest(by_label: Mapping[str, Mapping[str, Detectable]], difference: floa
         needed = [_facts(scopes.get(scope), difference) for scope in ("facts", "wordings")]
         rows.append([label, *cells, *needed])
     needed_heads = [f"facts\nfor {number_text(difference)}", "over all\nwordings"]
-    return _table(SMALLEST, ["graft", *HEADS.values(), *needed_heads], rows)
+    heads = ["graft", *HEADS.values(), *needed_heads]
+    return Table(SMALLEST, heads, rows, GRAFT_WIDTH)
 
 
 def _detectable(one: Detectable | None) -> Cell:
@@ -329,10 +328,6 @@ def _facts(one: Detectable | None, difference: float) -> Cell:
         return Dash()
     facts = one.facts_for(difference)
     return f"{facts:,}" if isinstance(facts, int) else "no number"
-
-
-def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:
-    return Table(title, [Column(head) for head in heads], rows, GRAFT_WIDTH)
 
 
 FEW_WORDINGS = 5

@@ -369,13 +369,13 @@ class Divergences:
             cells = [_cell(self.row(label, kind), name) for kind in kinds]
             rows.append([label, *cells])
         text = _share_text if name == "top1_changed" else _nats_text
-        columns = [Column("graft"), *(Column(kind, text) for kind in kinds)]
+        columns = ["graft", *(Column(kind, text) for kind in kinds)]
         return Table(title, columns, rows, label_width=LABEL_WIDTH)
 
     def _answers(self) -> Table:
         """Hits, PRE's first, and changes of log-probability, where the true answer is known."""
         kinds = ("target", "known")
-        columns = [Column("graft")]
+        columns: list[str | Column] = ["graft"]
         before: list[Cell] = ["PRE"]
         for kind in kinds:
             columns += [Column(f"{kind} top5", _share_text), Column(f"{kind} logprob", _nats_text)]

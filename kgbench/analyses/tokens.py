@@ -11,7 +11,7 @@ from typing import Any
 from kgbench.analyses._analysis import GRAFTS, SAMPLED, Analysis, Answer, Inputs
 from kgbench.errors import InputError
 from kgbench.numbers import plain_text
-from kgbench.report import Cell, Column, Report, Table
+from kgbench.report import Cell, Report, Table
 from kgbench.runner.spec import COMPUTING, FACTS, PAIR, Settings, Spec
 
 __all__ = ["Answered", "Likely", "Tokens", "likeliest"]
@@ -149,7 +149,7 @@ def _table(answered: Sequence[Answered]) -> Table:
     targets = [f"{plain_text(row.target.probability, 3)}, rank {row.rank}" for row in answered]
     rows.append(["target", *targets])
     title = f"{first.fact}, {first.prompt}: {first.text} →{first.target.token}"
-    return Table(title, [Column(""), *(Column(row.graft) for row in answered)], rows)
+    return Table(title, ["", *(row.graft for row in answered)], rows)
 
 
 def _cell(likely: Likely, target: str) -> str:

@@ -205,7 +205,7 @@ def next_steps(names: Sequence[str], root: Path) -> list[str]:
 
 
 def _table(standing: Standing) -> Table:
-    from kgbench.report import Column, Dash, Table
+    from kgbench.report import Dash, Table
 
     table, rows = standing.table, []
     directed = [column for column in table.columns if column.better is not None]
@@ -217,7 +217,7 @@ def _table(standing: Standing) -> Table:
         rows.append([line.rank_text or "–", method, *figures, f"{have} of {of}"])
     heads = ["rank", "method", *(column.title for column in columns), "cells"]
     title = f"{standing.board.title}: {table.title}"
-    return Table(title, [Column(head) for head in heads], rows)
+    return Table(title, heads, rows)
 
 
 def _answer(standing: Standing) -> dict[str, Any]:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
 
 __all__ = [
     "FAINT",
@@ -28,8 +30,11 @@ __all__ = [
     "number_ticks",
     "picture_bytes",
     "picture_files",
+    "plain_axes",
+    "run_title",
     "short_names",
     "styled",
+    "title",
 ]
 
 
@@ -93,6 +98,25 @@ def _bytes(figure: Figure, kind: str) -> bytes:
     return buffer.getvalue()
 
 
+def title(figure: Figure, text: str) -> None:
+    """Put a title above all panels."""
+    figure.suptitle(text, color=INK, fontweight="bold", fontsize=11)
+
+
+def run_title(figure: Figure, record: Record) -> None:
+    """Put a run's method, model and data above all panels."""
+    what = record.identity
+    title(figure, f"{what.localizer.name} on {record.model} ({what.dataset.name})")
+
+
+def plain_axes(axis: Axes, grid: Literal["x", "y"]) -> None:
+    """Axes without ticks, with a faint grid in one direction and a line at its foot."""
+    axis.grid(axis=grid, color=FAINT, lw=0.6, zorder=0)
+    axis.set_axisbelow(True)
+    axis.tick_params(length=0)
+    axis.spines[["top", "right", "bottom" if grid == "x" else "left"]].set_visible(False)
+
+
 Role = Literal["reference", "graft", "complement"]
 
 ROLE_COLOURS: Mapping[Role, str] = {
@@ -138,15 +162,12 @@ def draw_chart(record: Record) -> Figure:
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True)
     for axis, prompt in zip(axes.flat, prompts, strict=False):
-        rows = {row.graft: row for row in record.rows if row.prompt == prompt}
-        _bar_panel(axis, rows, names, _roles(record.rows), record.metric)
+        _bar_panel(axis, _by_graft(record, prompt), names, _roles(record.rows), record.metric)
     for axis in axes.flat[: len(prompts)]:
         number_ticks(axis.xaxis)
     for axis in axes.flat[len(prompts) :]:
         axis.set_visible(False)
-    what = record.identity
-    title = f"{what.localizer.name} on {record.model} ({what.dataset.name})"
-    figure.suptitle(title, color=INK, fontweight="bold", fontsize=11)
+    run_title(figure, record)
     _role_legend(figure, record.rows)
     return figure
 
@@ -200,16 +221,17 @@ def _bar_panel(
     axis.set_xlabel(metric_name(metric), color=INK)
     axis.set_yticks(range(len(names)), list(names.values()), color=INK)
     axis.set_ylim(len(names) - 0.4, -0.6)
-    if metric.startswith("top") or metric in ("mrr", "prob"):
+    if _is_share(metric):
         axis.set_xlim(0, 1.18)
         axis.set_xticks([0, 0.25, 0.5, 0.75, 1])
     else:
         axis.margins(x=0.18)
-    axis.grid(axis="x", color=FAINT, lw=0.6, zorder=0)
-    axis.set_axisbelow(True)
-    axis.tick_params(length=0, labelbottom=True)
-    for side in ("top", "right", "bottom"):
-        axis.spines[side].set_visible(False)
+    plain_axes(axis, "x")
+    axis.tick_params(labelbottom=True)
+
+
+def _is_share(metric: str) -> bool:
+    return metric.startswith("top") or metric in ("mrr", "prob")
 
 
 def _bar(axis: Axes, y: int, row: Row, colour: str, metric: str) -> None:
@@ -251,15 +273,20 @@ def _role_legend(figure: Figure, rows: Sequence[Row]) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    used, roles = {row.graft for row in rows}, set(_roles(rows).values())
-    handles: list[Patch | Line2D] = [
-        Patch(color=ROLE_COLOURS[r], label=text) for r, text in ROLES.items() if r in roles
-    ]
-    line = "floor (PRE) and ceiling (ALL) of grafts" if "ALL" in used else "floor of grafts (PRE)"
+    roles = _roles(rows)
+    handles: list[Patch | Line2D] = []
+    for role, text in ROLES.items():
+        if role in roles.values():
+            handles.append(Patch(color=ROLE_COLOURS[role], label=text))
+    line = "floor (PRE) and ceiling (ALL) of grafts" if "ALL" in roles else "floor of grafts (PRE)"
     handles.append(
         Line2D([], [], color=ROLE_COLOURS["reference"], lw=0.8, ls=(0, (4, 3)), label=line)
     )
     handles.append(Line2D([], [], color=INK, marker="_", ls="none", label="95 % interval"))
+    _legend_below(figure, handles)
+
+
+def _legend_below(figure: Figure, handles: list[Patch | Line2D]) -> None:
     figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False, fontsize=8)
 
 
@@ -343,13 +370,9 @@ def _group_panel(
         rotation=90 if upright else 0,
     )
     axis.set_xlim(-0.6, len(grafts) - 0.4)
-    if metric.startswith("top") or metric in ("mrr", "prob"):
+    if _is_share(metric):
         axis.set_ylim(0, 1.05)
-    axis.grid(axis="y", color=FAINT, lw=0.6, zorder=0)
-    axis.set_axisbelow(True)
-    axis.tick_params(length=0)
-    for side in ("top", "right", "left"):
-        axis.spines[side].set_visible(False)
+    plain_axes(axis, "y")
 
 
 def _group_bar(axis: Axes, row: Row, metric: str, at: tuple[float, float, int]) -> None:
@@ -383,9 +406,8 @@ def _run_legend(figure: Figure, names: Sequence[str]) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    handles: list[Patch | Line2D] = [
-        Patch(facecolor=RUN_COLOURS[i], hatch=HATCHES[i], edgecolor="white", label=n)
-        for i, n in enumerate(names)
-    ]
+    handles: list[Patch | Line2D] = []
+    for name, colour, hatch in zip(names, RUN_COLOURS, HATCHES, strict=False):
+        handles.append(Patch(facecolor=colour, hatch=hatch, edgecolor="white", label=name))
     handles.append(Line2D([], [], color=INK, marker="|", ls="none", label="95 % interval"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False, fontsize=8)
+    _legend_below(figure, handles)

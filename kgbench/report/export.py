@@ -11,7 +11,7 @@ from typing import Any
 from kgbench.estimate import Estimate
 from kgbench.numbers import count_text
 from kgbench.records import Planted, Record, Row
-from kgbench.report import Cell, Column, Dash, Report, Table, csv_lines, to_latex, to_markdown
+from kgbench.report import Cell, Dash, Report, Table, csv_lines, to_latex, to_markdown
 from kgbench.sites import PATHWAYS
 from kgbench.stats import METRICS, verdict_of
 
@@ -330,8 +330,7 @@ def _configurations(records: Sequence[Record]) -> Table:
     title = f"{about} {', '.join(metrics)}"
     if not several:
         title = f"{record_name(records[0])}, {records[0].identity.dataset.name}: {title}"
-    columns = [Column(head) for head in ["run"] * several + heads]
-    return Table(title, columns, rows)
+    return Table(title, ["run"] * several + heads, rows)
 
 
 def necessity_cell(row: Row) -> Cell:
@@ -365,4 +364,4 @@ def _others(records: Sequence[Record]) -> Table:
             what = f"{key} of the {planted.k} best-ranked sites"
             rows.append([name, "all", what, estimate, estimate.n])
     heads = ("run", "prompt", "figure", "value", "n")
-    return Table("figures over configurations", [Column(head) for head in heads], rows)
+    return Table("figures over configurations", heads, rows)

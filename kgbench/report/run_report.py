@@ -19,7 +19,6 @@ from kgbench.numbers import (
 from kgbench.records import Effect, Planted, Record, Row
 from kgbench.report import (
     Cell,
-    Column,
     Dash,
     Line,
     Lines,
@@ -105,7 +104,7 @@ def _prompt_table(rows: Sequence[Row], metrics: Sequence[str]) -> Table:
         counts = [row.n, row.dropped] if uneven else []
         body.append([row.graft, *means, row.sufficiency, necessity_cell(row), *counts])
     heads = ["graft", *metrics, "sufficiency", "necessity", *["n", "dropped"] * uneven]
-    return Table(title, [Column(head) for head in heads], body, GRAFT_WIDTH)
+    return Table(title, heads, body, GRAFT_WIDTH)
 
 
 def _ranking(record: Record) -> list[Table]:
@@ -117,8 +116,7 @@ def _ranking(record: Record) -> list[Table]:
         layer: Cell = Dash() if site.layer is None else site.layer
         rows.append([layer, site.component, site.region, significant_text(site.score, 3)])
     title = f"highest scores of {len(record.scores)} sites, mean over the halves"
-    columns = [Column(head) for head in ("layer", "component", "region", "score")]
-    return [Table(title, columns, rows)]
+    return [Table(title, ["layer", "component", "region", "score"], rows)]
 
 
 def _run_notes(record: Record) -> list[Line]:
@@ -199,10 +197,8 @@ def planted_parts(planted: Planted) -> list[Table | Lines]:
     changed = f"{planted.n_true} of the {planted.n_units} {_units(planted)}"
     title = f"planted at {planted.plant}{decoy}: {changed}"
     parts: list[Table | Lines] = [
-        _plain_table(title, ["ranking against the truth", "value", "chance"], rows),
-        _plain_table(
-            f"the {planted.k} best-ranked sites", ["", "sufficiency", "necessity"], shares
-        ),
+        Table(title, ["ranking against the truth", "value", "chance"], rows),
+        Table(f"the {planted.k} best-ranked sites", ["", "sufficiency", "necessity"], shares),
     ]
     if planted.pathways is not None:
         body: list[list[Cell]] = []
@@ -215,7 +211,7 @@ def planted_parts(planted: Planted) -> list[Table | Lines]:
             ]
             body.append([prompt, *recoveries, one.told])
         heads = ["", "planted", "recovery ≥ .9", "other", "recovery ≤ .1", "by the intervals"]
-        parts.append(_plain_table("pathways", heads, body))
+        parts.append(Table("pathways", heads, body))
     if planted.notes:
         parts.append(Lines([f"note: {note}" for note in planted.notes], "  "))
     return parts
@@ -249,8 +245,8 @@ def plants_report(records: Sequence[Record]) -> Report:
         "and where this method looks for them; shares with 95 % intervals over facts"
     )
     tables = [
-        _plain_table("", ["plant", "k of n", "graded AP", "chance", "decoy only"], rankings),
-        _plain_table("", ["plant", "sufficiency", "necessity", *prompts, "facts"], grafts),
+        Table("", ["plant", "k of n", "graded AP", "chance", "decoy only"], rankings),
+        Table("", ["plant", "sufficiency", "necessity", *prompts, "facts"], grafts),
     ]
     return Report(title, tables, notes=[*notes, *dict.fromkeys(remarks)])
 
@@ -306,10 +302,6 @@ def _units(planted: Planted) -> str:
     )
 
 
-def _plain_table(title: str, heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:
-    return Table(title, [Column(head) for head in heads], rows)
-
-
 LISTED = 10
 """Rows that are listed."""
 
@@ -354,7 +346,7 @@ def _repeat_table(found: Repeated, prompt: str) -> Table:
         rows.append([repeat.graft, *numbers])
     heads = ["graft", "facts", f"{found.metric} stored", "now", "difference", "flipped"]
     heads += ["largest |Δ log p|", "beyond"]
-    return Table(prompt, [Column(head) for head in heads], rows, GRAFT_WIDTH)
+    return Table(prompt, heads, rows, GRAFT_WIDTH)
 
 
 def _differing_rows(found: Repeated) -> list[str]:

@@ -10,7 +10,17 @@ import numpy as np
 
 from kgbench.numbers import figure_text
 from kgbench.records import Curve, Record, SiteScore
-from kgbench.report.bars import FAINT, INK, RUN_COLOURS, number_ticks, picture_files, styled
+from kgbench.report.bars import (
+    FAINT,
+    INK,
+    RUN_COLOURS,
+    number_ticks,
+    picture_files,
+    plain_axes,
+    run_title,
+    styled,
+    title,
+)
 from kgbench.report.export import common_name, distinct_names
 from kgbench.sites import COMPONENTS, SCORED_REGIONS
 
@@ -45,9 +55,6 @@ LEGEND_WIDTH = 60
 
 BUDGET = "best-ranked sites, per cent of weights × tokens"
 
-Bars = tuple[list[float], list[float], list[float], list[float]]
-"""Budgets in per cent, recovery, and the ends of its interval."""
-
 
 def curve_images(record: Record) -> dict[str, bytes]:
     """The picture as `curve.png` and `curve.svg`; none where no budgets were run."""
@@ -69,14 +76,8 @@ def draw_curve(record: Record) -> Figure:
         )
         axis.set_xlabel(BUDGET, color=INK)
     axes[0].set_ylabel(f"recovery ({record.metric})", color=INK)
-    _run_title(figure, record)
+    run_title(figure, record)
     return figure
-
-
-def _run_title(figure: Figure, record: Record) -> None:
-    what = record.identity
-    title = f"{what.localizer.name} on {record.model} ({what.dataset.name})"
-    figure.suptitle(title, color=INK, fontweight="bold", fontsize=11)
 
 
 @styled
@@ -106,9 +107,7 @@ def draw_curves(records: Sequence[Record]) -> Figure:
     for axis in axes:
         number_ticks(axis.yaxis)
     axes[0].set_ylabel(f"recovery ({records[0].metric})", color=INK)
-    figure.suptitle(
-        f"budget curves on {common_name(records)}", color=INK, fontweight="bold", fontsize=11
-    )
+    title(figure, f"budget curves on {common_name(records)}")
     return figure
 
 
@@ -118,7 +117,7 @@ def _line(axis: Axes, curve: Curve, i: int, apart: float) -> None:
     axis.plot(x, y, color=RUN_COLOURS[i], marker=MARKERS[i], markersize=4.5, lw=1.4, zorder=3)
     axis.fill_between(x, low, high, color=RUN_COLOURS[i], alpha=0.16, lw=0, zorder=2)
     x, y, low, high = _bars(curve, False)
-    x = [budget * apart for budget in x]
+    x = x * apart
     axis.vlines(x, low, high, color=RUN_COLOURS[i], alpha=0.4, lw=1.4, zorder=2)
     axis.plot(x, y, color=RUN_COLOURS[i], marker=MARKERS[i], markersize=4.5, lw=0, zorder=3)
 
@@ -155,15 +154,11 @@ def _curve_legend(axis: Axes, labels: Sequence[str]) -> None:
 def _curve_panel(axis: Axes, curve: Curve) -> None:
     for within in (True, False):
         x, y, low, high = _bars(curve, within)
-        if x:
-            errors = [
-                [v - a for v, a in zip(y, low, strict=True)],
-                [b - v for v, b in zip(y, high, strict=True)],
-            ]
+        if len(x):
             axis.errorbar(
                 x,
                 y,
-                errors,
+                [y - low, high - y],
                 color=LINE,
                 marker="o",
                 markersize=3.5,
@@ -177,18 +172,18 @@ def _curve_panel(axis: Axes, curve: Curve) -> None:
     _curve_axes(axis)
 
 
-def _bars(curve: Curve, within: bool) -> Bars:
-    """The defined points of a curve: those at budgets above 0, or that at 0."""
+def _bars(curve: Curve, within: bool) -> np.ndarray:
+    """The defined points of a curve at budgets above 0, or that at 0: budget, recovery, its ends.
+
+    Returns:
+        Columns [4, point], budgets in per cent.
+    """
     bars = []
     for point in curve.points:
         recovery, budget = point.recovery, point.budget
         if recovery.undefined is None and (budget > 0) == within:
-            low, high = recovery.low or 0.0, recovery.high or 0.0
-            bars.append((budget or ZERO, recovery.value or 0.0, low, high))
-    x, y, lows, highs = (
-        (list(column) for column in zip(*bars, strict=True)) if bars else ([], [], [], [])
-    )
-    return x, y, lows, highs
+            bars.append((budget or ZERO, recovery.value, recovery.low, recovery.high))
+    return np.array(bars, float).reshape(-1, 4).T
 
 
 def _curve_axes(axis: Axes) -> None:
@@ -200,11 +195,7 @@ def _curve_axes(axis: Axes) -> None:
     axis.set_xticks([ZERO, 0.1, 1, 10, 100], ["0", ".1", "1", "10", "100"], color=INK)
     axis.set_xticks([], minor=True)
     axis.axvline((ZERO * 0.1) ** 0.5, color=FAINT, lw=0.8, zorder=0)
-    axis.grid(axis="y", color=FAINT, lw=0.6, zorder=0)
-    axis.set_axisbelow(True)
-    axis.tick_params(length=0)
-    for side in ("top", "right", "left"):
-        axis.spines[side].set_visible(False)
+    plain_axes(axis, "y")
 
 
 PER_LINE = 4
@@ -252,7 +243,7 @@ def draw_heatmap(record: Record) -> Figure:
         axis.set_ylabel("layer", color=INK)
     if image is not None:
         figure.colorbar(image, ax=axes, label="score", shrink=0.8)
-    _run_title(figure, record)
+    run_title(figure, record)
     return figure
 
 
@@ -294,9 +285,7 @@ def draw_heatmaps(maps: Sequence[tuple[Record, str]]) -> Figure:
         bar = figure.colorbar(image, ax=line, aspect=12, pad=0.01)
         number_ticks(bar.ax.yaxis)
         bar.set_label(fill(meaning, BAR_WIDTH), color=INK, fontsize=8)
-    figure.suptitle(
-        f"scores of sites on {common_name(records)}", color=INK, fontweight="bold", fontsize=11
-    )
+    title(figure, f"scores of sites on {common_name(records)}")
     return figure
 
 
@@ -321,10 +310,10 @@ def _map_panel(axis: Axes, scores: Sequence[SiteScore], region: str, places: Pla
     """One region of a map, in the colours of the whole map."""
     _, layers, components = places
     grid = np.full((len(layers) + 1, len(components)), np.nan)
-    for s in (s for s in scores if s.region == region):
-        grid[0 if s.layer is None else 1 + layers.index(s.layer), components.index(s.component)] = (
-            s.score
-        )
+    for s in scores:
+        if s.region == region:
+            row = 0 if s.layer is None else 1 + layers.index(s.layer)
+            grid[row, components.index(s.component)] = s.score
     ends = _ends([s.score for s in scores])
     axis.set_facecolor(ABSENT)
     colours = "RdBu_r" if ends[0] == -ends[1] else "cividis"
@@ -342,6 +331,5 @@ def _map_panel(axis: Axes, scores: Sequence[SiteScore], region: str, places: Pla
     axis.set_xticks(range(len(components)), components, rotation=90, color=INK, fontsize=8)
     axis.set_yticks(range(len(layers) + 1), ["embed", *map(str, layers)], color=INK, fontsize=8)
     axis.tick_params(length=0)
-    for side in axis.spines.values():
-        side.set_visible(False)
+    axis.spines[:].set_visible(False)
     return image

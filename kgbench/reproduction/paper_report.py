@@ -19,7 +19,7 @@ from kgbench.numbers import (
     number_text,
     plain_text,
 )
-from kgbench.report import Cell, Column, Lines, Report, Table, markdown_text, pipe_table
+from kgbench.report import Cell, Lines, Report, Table, markdown_text, pipe_table
 from kgbench.reproduction.acceptance import Result
 from kgbench.reproduction.drawing import picture
 from kgbench.reproduction.ingredients import SHIPPED
@@ -367,12 +367,11 @@ def terminal_report(figures: Sequence[PaperFigure]) -> Report:
         parts.append(Lines([f"{figure.name}: {figure.spec.title}"]))
         for prompt in figure.spec.prompts:
             heads, rows = _figure_table(figure, prompt)
-            columns = [Column(head.replace(" (", "\n(").replace(", ", ",\n")) for head in heads]
-            parts.append(Table("", columns, rows, _NAME))
+            broken = [head.replace(" (", "\n(").replace(", ", ",\n") for head in heads]
+            parts.append(Table("", broken, rows, _NAME))
         for prompt, claims in groupby(figure.claims, key=lambda claim: claim.prompt):
             rows = [_terminal_row(claim) for claim in claims]
-            columns = [Column(head) for head in CLAIM_HEADS]
-            parts.append(Table(f"claims on {prompt}", columns, rows, _CLAIM))
+            parts.append(Table(f"claims on {prompt}", CLAIM_HEADS, rows, _CLAIM))
     notes = [_LEGEND] if any(figure.claims for figure in figures) else []
     return Report("", parts, notes=notes)
 
