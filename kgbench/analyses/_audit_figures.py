@@ -23,6 +23,7 @@ from kgbench.sites import BASELINES
 from kgbench.sites.configurations import budget_labels, parse_top
 from kgbench.stats import (
     FEW,
+    Parts,
     Resampled,
     curve,
     linearised,
@@ -31,7 +32,7 @@ from kgbench.stats import (
     resampled_difference,
     resampled_ratio,
 )
-from kgbench.stats.ratios import no_gain
+from kgbench.stats.ratios import no_gain, recovery_parts
 from kgbench.stats.scores import PromptColumns, by_prompt, check_metric
 from kgbench.stats.summary import ORDER
 from kgbench.stats.variance import (
@@ -274,9 +275,6 @@ def _over(cell: PromptColumns, facts: np.ndarray) -> PromptColumns:
 
 
 Array = NDArray[Any]
-Ratio = tuple[Array, Array]
-"""Per-fact contrasts [n] of numerator and denominator."""
-
 CORRELATION = 0.5
 """Default correlation of two methods' values of the same facts, where one is at hand."""
 
@@ -457,12 +455,11 @@ class _View:
                 reasons.setdefault(wording, str(reason.undefined))
         return reasons
 
-    def ratio(self, label: str, wording: str, seed: str) -> Ratio:
+    def ratio(self, label: str, wording: str, seed: str) -> Parts:
         scores = self.scores[wording, seed]
         if label == AREA:
             return curve.contrasts(scores, self.method.budgets)
-        pre, sft, graft = (_numbers(scores[name]) for name in ("PRE", "SFT", label))
-        return graft - pre, sft - pre
+        return recovery_parts(scores, label)
 
     def cube(self, label: str, wordings: Sequence[str]) -> Array:
         """Per-fact values [facts, wordings, seeds] whose means are recoveries."""
@@ -526,11 +523,6 @@ class _View:
         )
 
 
-def _numbers(scores: Array) -> Array:
-    """Hits as integers, whose differences are exact."""
-    return scores.astype(np.int64 if scores.dtype == bool else np.float64)
-
-
 def _undetectable(reason: str, n: int) -> dict[str, Detectable]:
     return {scope: Detectable(n=n, undefined=reason) for scope in SCOPES}
 
@@ -549,7 +541,7 @@ def _seedless(found: dict[str, Detectable], *methods: MethodScores) -> dict[str,
     return {**found, "seeds": found["facts"]}
 
 
-def _few(ratios: Sequence[Ratio], anchors: Sequence[int] = (0, 1)) -> str:
+def _few(ratios: Sequence[Parts], anchors: Sequence[int] = (0, 1)) -> str:
     """Reason for unknown variance: nearly all facts are like the recipient, or like the donor."""
     counts = []
     for anchor in anchors:

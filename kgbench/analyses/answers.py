@@ -8,7 +8,6 @@ from random import Random
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kgbench.analyses._analysis import GRAFTS, SAMPLED, Analysis, Answer, Inputs
 from kgbench.errors import InputError
@@ -17,7 +16,9 @@ from kgbench.numbers import number_text, percent_text
 from kgbench.report import Cell, Lines, Report, Table, csv_lines
 from kgbench.runner.spec import COMPUTING, FACTS, PAIR, Progress, Settings, Spec
 from kgbench.sites import BASELINES
-from kgbench.stats import hit_rate, mean, recovery
+from kgbench.stats import hit_rate, recovery
+from kgbench.stats.scores import support_of
+from kgbench.stats.summary import means
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,8 @@ def _prompt_figures(answers: Sequence[ScoredAnswer], n_candidates: int) -> Promp
         scores = {}
         for graft, some in rows.items():
             scores[graft] = np.array([score(row) for row in some])
-        for graft, figure in _means(name, scores).items():
+        support = _SUPPORT.get(name) or support_of(scores.values())
+        for graft, figure in means(scores, support).items():
             figures[graft][name] = figure
         for ratio, metric in _RECOVERIES.items():
             if metric == name:
@@ -147,12 +149,6 @@ def _prompt_figures(answers: Sequence[ScoredAnswer], n_candidates: int) -> Promp
         hit_rate(sum(len(row.alternatives) > 1 for row in facts), len(facts)),
         float(np.mean([row.scored for row in answers])) / n_candidates,
     )
-
-
-def _means(name: str, scores: Mapping[str, NDArray[Any]]) -> dict[str, Estimate]:
-    centres = [float(np.mean(values)) for values in scores.values()]
-    support = _SUPPORT.get(name, (min(centres), max(centres)))
-    return {graft: mean(values, support) for graft, values in scores.items()}
 
 
 PROMPTS_AT_ONCE = 8

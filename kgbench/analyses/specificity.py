@@ -26,16 +26,15 @@ from kgbench.runner.spec import COMPUTING, FACTS, PAIR, Progress, Settings, Spec
 from kgbench.runner.third_party import blamed, isolated
 from kgbench.runner.workload import check, localizer_arguments
 from kgbench.sites import parse_graft
-from kgbench.stats import (
-    FEW,
+from kgbench.stats.intervals import (
     Resampled,
     difference,
     mean,
+    open_to,
     ratio,
     ratio_draws,
     resample,
     resampled_means,
-    unseen,
 )
 
 GRAFTS = ("FE", "LT", "FE+LT", "ALL")
@@ -257,10 +256,9 @@ def _leak(near: _Scores, target: _Scores) -> Estimate:
     above, below = float(near.values.mean()), float(target.values.mean())
     numerators = resampled_means(near.values, near.counts)
     draws = ratio_draws(numerators, resampled_means(target.values, target.counts), below)
-    moved, share, facts = np.count_nonzero(near.values), above / below, len(near.facts)
     # As in `stats.ratio_floor`: facts without an exception leave a share of exceptions open.
-    open_to = unseen(facts) if moved < FEW and 2 * moved < facts else 0.0
-    return Resampled(share, draws, (share - open_to, share + open_to), n).figure()
+    share, rest = above / below, open_to(near.values)
+    return Resampled(share, draws, (share - rest, share + rest), n).figure()
 
 
 @dataclass(frozen=True)

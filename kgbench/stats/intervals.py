@@ -54,6 +54,8 @@ __all__ = [
     "mean",
     "mean_of",
     "median",
+    "open_to",
+    "outwards",
     "rate_interval",
     "ratio",
     "ratio_difference",
@@ -280,10 +282,8 @@ def ratio_difference(first: Parts, second: Parts, level: float = LEVEL) -> Estim
     if np.array_equal(bottom, other_bottom):
         return ratio(other_top - top, bottom, level)
     values = linearised(other_top, other_bottom) - linearised(top, bottom)
-    value, gap = (
-        float(np.mean(values)),
-        min(abs(float(np.mean(part))) for part in (bottom, other_bottom)),
-    )
+    value = float(np.mean(values))
+    gap = min(abs(float(np.mean(bottom))), abs(float(np.mean(other_bottom))))
     reach = 1 / gap if np.issubdtype(top.dtype, np.integer) else 1.0
     return mean(values, (value - reach, value + reach), level)
 
@@ -320,7 +320,7 @@ class Resampled:
 
     def figure(self) -> Estimate:
         """The estimate with its interval."""
-        bootstrap = _outwards(self.draws)
+        bootstrap = outwards(self.draws)
         if not all(map(isfinite, bootstrap)):
             return Estimate.missing(
                 f"the denominator loses its sign in {np.mean(np.isnan(self.draws)):.1%} of the "
@@ -344,11 +344,11 @@ def resampled_ratio(
         anchors: Ratios that facts can take exactly: 0 (like the floor) and 1 (like the ceiling) for
             a recovery.
     """
-    value, draws = (
-        float(np.mean(numerator)) / float(np.mean(denominator)),
-        _ratios(numerator, denominator, counts),
-    )
-    return Resampled(value, draws, ratio_floor(numerator, denominator, anchors), len(numerator))
+    gap = float(np.mean(denominator))
+    above, below = resampled_means(numerator, counts), resampled_means(denominator, counts)
+    floor = ratio_floor(numerator, denominator, anchors)
+    value = float(np.mean(numerator)) / gap
+    return Resampled(value, ratio_draws(above, below, gap), floor, len(numerator))
 
 
 def ratio_floor(
@@ -364,16 +364,13 @@ def ratio_floor(
     at an anchor, the share of facts that n without an exception leave open may lie one whole gap
     away.
     """
-    n, gap = len(numerator), float(np.mean(denominator))
+    gap = float(np.mean(denominator))
     residuals = [numerator - r * denominator for r in anchors]
     nearest = int(np.argmin([np.count_nonzero(e) for e in residuals]))
     if np.issubdtype(numerator.dtype, np.integer):
         ends = sorted(anchors[nearest] + end / gap for end in discordance(residuals[nearest]))
         return ends[0], ends[1]
-    value, share = (
-        float(np.mean(numerator)) / gap,
-        unseen(n) if _few(int(np.count_nonzero(residuals[nearest])), n) else 0.0,
-    )
+    value, share = float(np.mean(numerator)) / gap, open_to(residuals[nearest])
     return value - share, value + share
 
 
@@ -410,7 +407,7 @@ def apart(
         scale = min(map(abs, gaps)) * (np.sign(sum(gaps)) or 1.0)
         ends = sorted(value + (end - float(np.mean(left))) / scale for end in discordance(left))
         return Resampled(value, draws, (ends[0], ends[1]), n)
-    share = unseen(n) if _few(int(np.count_nonzero(left)), n) else 0.0
+    share = open_to(left)
     return Resampled(value, draws, (value - share, value + share), n)
 
 
@@ -424,12 +421,9 @@ def mean_of(parts: Sequence[Resampled], n: int) -> Resampled:
             same.
         n: Number of facts behind them.
     """
-    floors = np.mean([part.floor for part in parts], axis=0)
-    value, draws = (
-        float(np.mean([part.value for part in parts])),
-        np.mean([part.draws for part in parts], axis=0),
-    )
-    return Resampled(value, draws, (float(floors[0]), float(floors[1])), n)
+    low, high = map(float, np.mean([part.floor for part in parts], axis=0))
+    value = float(np.mean([part.value for part in parts]))
+    return Resampled(value, np.mean([part.draws for part in parts], axis=0), (low, high), n)
 
 
 def discordance(contrast: Array, level: float = LEVEL) -> tuple[float, float]:
@@ -477,22 +471,6 @@ def _student(
     return centre - margin, centre + margin
 
 
-def _percentiles(draws: Array, level: float = LEVEL) -> tuple[float, float]:
-    tail = (1 - level) / 2
-    return float(np.quantile(draws, tail, method="lower")), float(
-        np.quantile(draws, 1 - tail, method="higher")
-    )
-
-
-def _ratios(numerator: Array, denominator: Array, counts: Array) -> Array:
-    """Ratio of two means by draw [draws]; NaN where the denominator changes its sign."""
-    return ratio_draws(
-        resampled_means(numerator, counts),
-        resampled_means(denominator, counts),
-        float(np.mean(denominator)),
-    )
-
-
 def ratio_draws(numerators: Array, denominators: Array, gap: float) -> Array:
     """Ratios of sums or means by draw [draws]; NaN where the denominator lacks the gap's sign."""
     sign = np.sign(gap)
@@ -503,14 +481,15 @@ def ratio_draws(numerators: Array, denominators: Array, gap: float) -> Array:
     return ratios
 
 
-def _outwards(draws: Array) -> tuple[float, float]:
-    """The percentiles, draws that are NaN counting against both ends."""
-    missing = np.isnan(draws)
-    return _percentiles(np.where(missing, -np.inf, draws))[0], _percentiles(
-        np.where(missing, np.inf, draws)
-    )[1]
+def outwards(draws: Array) -> tuple[float, float]:
+    """Percentiles, taken outwards to the next draw; draws that are NaN count against both ends."""
+    missing, tail = np.isnan(draws), (1 - LEVEL) / 2
+    low = np.quantile(np.where(missing, -np.inf, draws), tail, method="lower")
+    high = np.quantile(np.where(missing, np.inf, draws), 1 - tail, method="higher")
+    return float(low), float(high)
 
 
-def _few(exceptions: int, n: int) -> bool:
-    """Whether so few of n facts are not tied that a bootstrap claims too much."""
-    return exceptions < FEW and 2 * exceptions < n
+def open_to(residuals: Array) -> float:
+    """Share of exceptions that facts leave open where so few differ from 0 that draws miss them."""
+    n, exceptions = len(residuals), np.count_nonzero(residuals)
+    return unseen(n) if exceptions < FEW and 2 * exceptions < n else 0.0

@@ -15,7 +15,7 @@ from kgbench.estimate import Estimate
 from kgbench.stats.curve import contrasts
 from kgbench.stats.intervals import difference, mean, ratio_difference
 from kgbench.stats.ratios import no_gain, recovery_parts
-from kgbench.stats.scores import SUPPORT, PromptColumns, by_prompt
+from kgbench.stats.scores import PromptColumns, by_prompt, support_of
 
 __all__ = [
     "PairedPrompt",
@@ -101,21 +101,15 @@ def mean_differences(prompt: PairedPrompt, metric: str) -> dict[str, Estimate]:
         metric: One of METRICS.
     """
     first, second = prompt.scores(metric)
-    reach = _reach(metric, (*first.values(), *second.values()))
-    return {graft: _difference(first[graft], second[graft], reach) for graft in prompt.shared}
-
-
-def _difference(first: Array, second: Array, reach: float) -> Estimate:
-    if first.dtype == bool:
-        return difference(second, first)
-    return mean(second - first, (-reach, reach))
-
-
-def _reach(metric: str, scores: Sequence[Array]) -> float:
-    """How far two means of a metric can lie apart."""
-    centres = [float(np.mean(values)) for values in scores]
-    low, high = SUPPORT.get(metric, (min(centres), max(centres)))
-    return high - low
+    low, high = support_of((*first.values(), *second.values()), metric)
+    reach, differences = high - low, {}
+    for graft in prompt.shared:
+        one, other = first[graft], second[graft]
+        if one.dtype == bool:
+            differences[graft] = difference(other, one)
+        else:
+            differences[graft] = mean(other - one, (-reach, reach))
+    return differences
 
 
 def recovery_difference(first: Scores, second: Scores, graft: str) -> Estimate:

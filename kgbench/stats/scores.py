@@ -27,6 +27,7 @@ __all__ = [
     "naturally",
     "numbers",
     "score",
+    "support_of",
 ]
 
 METRICS = (
@@ -55,6 +56,14 @@ SUPPORT = {"mrr": (0.0, 1.0), "prob": (0.0, 1.0)}
 
 Array = NDArray[Any]
 Columns = Mapping[str, Array]
+
+
+def support_of(scores: Iterable[Array], metric: str = "") -> tuple[float, float]:
+    """Bounds of means: the metric's own, else the least and the largest mean of these scores."""
+    if metric in SUPPORT:
+        return SUPPORT[metric]
+    centres = [float(np.mean(values)) for values in scores]
+    return min(centres), max(centres)
 
 
 def check_metric(metric: str) -> str:
@@ -155,10 +164,9 @@ def by_prompt(facts: pa.Table, order: Sequence[str]) -> list[PromptColumns]:
     found = []
     for name in dict.fromkeys(facts["prompt"].to_pylist()):
         part = _select(facts, "prompt", name)
-        columns = {
-            graft: _last_positions(_select(part, "graft", graft))
-            for graft in _ordered(part["graft"].to_pylist(), order)
-        }
+        columns = {}
+        for graft in _ordered(part["graft"].to_pylist(), order):
+            columns[graft] = _last_positions(_select(part, "graft", graft))
         for graft in ("PRE", "SFT"):
             if graft not in columns:
                 raise DataError(
@@ -182,11 +190,8 @@ def _select(table: pa.Table, column: str, value: str) -> pa.Table:
 
 def _last_positions(table: pa.Table) -> Columns:
     """Columns in the order of the facts; the table is sorted by fact and position."""
-    columns = {
-        name: table[name].to_numpy()
-        for name in table.column_names
-        if name not in ("prompt", "graft")
-    }
+    kept = table.drop_columns(["prompt", "graft"])
+    columns = {name: kept[name].to_numpy() for name in kept.column_names}
     ids = columns["fact"]
     last = np.append(ids[1:] != ids[:-1], True)
     return {name: column[last] for name, column in columns.items()}

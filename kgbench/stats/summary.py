@@ -31,11 +31,11 @@ from kgbench.stats.ratios import COMPLEMENTS, gain, necessity, recovery, synergy
 from kgbench.stats.scores import (
     DEFAULT_METRIC,
     METRICS,
-    SUPPORT,
     PromptColumns,
     by_prompt,
     check_metric,
     name_prior,
+    support_of,
 )
 from kgbench.stats.verdict import verdict
 
@@ -133,12 +133,15 @@ def _curve(prompt: PromptColumns, metric: str, budgets: Mapping[str, float]) -> 
 def _rows(
     prompt: PromptColumns, metric: str, complements: Mapping[str, str], dropped: int
 ) -> list[Row]:
-    found = {m: means(prompt.scores(m), m) for m in METRICS}
+    found = {}
+    for name in METRICS:
+        by_graft = prompt.scores(name)
+        found[name] = means(by_graft, support_of(by_graft.values(), name))
     scores = prompt.scores(metric)
     added = gain(scores)
     rows = []
     for graft in prompt.columns:
-        named = {m: found[m][graft] for m in METRICS}
+        named = {name: by_graft[graft] for name, by_graft in found.items()}
         other = complements.get(graft)
         ran = other if other in prompt.columns else None
         rows.append(
@@ -164,15 +167,13 @@ def _ranks(ranks: Array) -> dict[str, Estimate]:
     return {"rank": alone, "median_rank": median(ranks)}
 
 
-def means(scores: Mapping[str, Array], metric: str) -> dict[str, Estimate]:
+def means(scores: Mapping[str, Array], support: tuple[float, float]) -> dict[str, Estimate]:
     """The mean of each configuration.
 
     Args:
         scores: Per-fact scores [n] of each configuration of a prompt.
-        metric: One of METRICS.
+        support: Bounds of the means, see `support_of`.
     """
-    centres = [float(np.mean(values)) for values in scores.values()]
-    support = SUPPORT.get(metric, (min(centres), max(centres)))
     return {graft: mean(values, support) for graft, values in scores.items()}
 
 
@@ -210,14 +211,8 @@ def _explained(row: Row, absent: Mapping[str, str], complements: Mapping[str, st
 
 def _absent(like: Row, graft: str, reason: str) -> Row:
     nothing = Estimate.missing(reason)
-    return Row(
-        prompt=like.prompt,
-        graft=graft,
-        n=0,
-        dropped=like.dropped,
-        complement=None,
-        **dict.fromkeys(FIGURES, nothing),
-    )
+    changed = {"graft": graft, "n": 0, "complement": None, **dict.fromkeys(FIGURES, nothing)}
+    return like.model_copy(update=changed)
 
 
 Absent = Mapping[str, Mapping[str, str]]

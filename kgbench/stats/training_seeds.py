@@ -16,6 +16,7 @@ seeds: 95 to 98 % with five seeds, 96 to 98 % with three; that of the interval o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from math import hypot, inf, sqrt
 
 import numpy as np
@@ -26,7 +27,7 @@ from kgbench.errors import DataError
 from kgbench.estimate import Estimate
 from kgbench.stats.intervals import LEVEL, linearised, mean, median
 from kgbench.stats.ratios import between_configurations, contrast
-from kgbench.stats.scores import PromptColumns
+from kgbench.stats.scores import PromptColumns, support_of
 
 __all__ = ["difference_over", "mean_over", "median_rank_over", "over_seeds"]
 
@@ -71,11 +72,9 @@ def mean_over(seeds: Seeds, metric: str, graft: str) -> Estimate:
     """
     _same_facts(seeds)
     scores = [prompt.scores(metric) for prompt in seeds]
-    means: list[float] = []
-    for by_graft in scores:
-        means += map(float, map(np.mean, by_graft.values()))
     hits = scores[0][graft].dtype == bool
-    support = (0.0, 1.0) if hits else (min(means), max(means))
+    whole = chain.from_iterable(by_graft.values() for by_graft in scores)
+    support = (0.0, 1.0) if hits else support_of(whole)
     if len(seeds) == 1:
         return mean(scores[0][graft], support)
     values = np.array([by_graft[graft] for by_graft in scores], float)

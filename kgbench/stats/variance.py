@@ -67,7 +67,7 @@ from scipy.stats import chi2, norm, t
 
 from kgbench.estimate import Estimate
 from kgbench.numbers import number_text
-from kgbench.stats.intervals import LEVEL
+from kgbench.stats.intervals import LEVEL, outwards
 
 __all__ = [
     "ONE_SEED",
@@ -125,26 +125,25 @@ class Components:
         `facts`, `wordings`, `seeds`, and `interaction`: what wordings and seeds do together, and
         what they do to single facts.
         """
-        together = [source for source in self.drawn if source.startswith("facts:")]
-        within = [self.drawn[source] / self.n for source in together] + [
-            self.drawn[s] for s in ("wordings:seeds",) if s in self.drawn
-        ]
-        found = {"facts": figure_of(self.drawn["facts"] / self.n, self.n)}
-        found |= {source: self.figure(source) for source in ("wordings", "seeds")}
-        found["interaction"] = (
-            figure_of(np.sum(within, axis=0), self.n)
-            if within
-            else Estimate.missing(self._why_not("interaction"), self.n)
-        )
-        return found
+        within = []
+        for source, drawn in self.drawn.items():
+            if ":" in source:
+                within.append(drawn / self.n if source.startswith("facts:") else drawn)
+        interaction = Estimate.missing(self._why_not("interaction"), self.n)
+        if within:
+            interaction = figure_of(np.sum(within, axis=0), self.n)
+        return {
+            "facts": figure_of(self.drawn["facts"] / self.n, self.n),
+            "wordings": self.figure("wordings"),
+            "seeds": self.figure("seeds"),
+            "interaction": interaction,
+        }
 
     def _why_not(self, source: str) -> str:
-        sizes = {"wordings": self.wordings, "seeds": self.seeds}
-        lacking = [
-            name
-            for name, n in sizes.items()
-            if n == 1 and (source == "interaction" or name in source)
-        ]
+        lacking = []
+        for name, n in (("wordings", self.wordings), ("seeds", self.seeds)):
+            if n == 1 and (source == "interaction" or name in source):
+                lacking.append(name)
         return f"there is one only, so that nothing can be said of others: {' and '.join(lacking)}"
 
 
@@ -200,13 +199,10 @@ def spread(draws: Float[np.ndarray, "several draws"], values: Array, n: int) -> 
 
 def figure_of(drawn: Array, n: int) -> Estimate:
     """Estimate with percentiles of its draws [1 + draws]; a NaN counts against both ends."""
-    rest, missing, tail = drawn[1:], np.isnan(drawn[1:]), (1 - LEVEL) / 2
-    low = float(np.quantile(np.where(missing, -np.inf, rest), tail, method="lower"))
-    high = float(np.quantile(np.where(missing, np.inf, rest), 1 - tail, method="higher"))
+    low, high = outwards(drawn[1:])
     if not (isfinite(low) and isfinite(high)):
-        return Estimate.missing(
-            f"{np.mean(missing):.1%} of the resamples of {n} facts have no value", n
-        )
+        lost = np.mean(np.isnan(drawn[1:]))
+        return Estimate.missing(f"{lost:.1%} of the resamples of {n} facts have no value", n)
     return Estimate.hull(float(drawn[0]), n, (low, high))
 
 
@@ -410,15 +406,9 @@ def _checked(fixed: float, per_fact: float, n: int, freedom: float = inf) -> Det
     variance = fixed + per_fact / n
     if variance <= ZERO:
         found = "is below 0" if variance < -ZERO else "is 0, for all facts came out alike"
-        return Detectable(
-            n=n,
-            undefined=f"the estimated variance of the difference {found}, so that nothing can be "
-            "told from it",
-        )
+        reason = f"the estimated variance of the difference {found}, so that nothing can be "
+        return Detectable(n=n, undefined=f"{reason}told from it")
     if freedom < 1:
-        return Detectable(
-            n=n,
-            undefined="the standard error of the difference is hardly known: less than one degree "
-            "of freedom",
-        )
+        reason = "the standard error of the difference is hardly known: less than one degree "
+        return Detectable(n=n, undefined=f"{reason}of freedom")
     return Detectable(fixed, per_fact, n, freedom)

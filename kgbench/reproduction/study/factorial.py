@@ -29,6 +29,7 @@ from kgbench.estimate import Estimate
 from kgbench.reproduction.study.design import Criteria, Study
 from kgbench.reproduction.study.run_rows import BOTH, KNOWN, PATHWAYS, RunRows, cut_from, cut_in
 from kgbench.stats import LEVEL, difference, hit_rate, resample
+from kgbench.stats.intervals import outwards
 from kgbench.stats.ratios import recovery
 
 __all__ = [
@@ -144,7 +145,7 @@ class RunFigures:
         if loss.low is None or loss.low <= 0:
             return Estimate.missing("no single layer's cut has a cost whose interval excludes 0", n)
         drawn = (resample(n) @ self.losses.T).argmax(1)
-        return Estimate.hull(most, n, _outer(drawn))
+        return Estimate.hull(most, n, outwards(drawn))
 
     @cached_property
     def half_read(self) -> Estimate:
@@ -154,7 +155,7 @@ class RunFigures:
         if whole.low is None or whole.low <= 0:
             return Estimate.missing("the cost of cutting all attention from LT to FE may be 0", n)
         drawn = _half(resample(n) @ self.reading.T)
-        return Estimate.hull(int(_half(self.reading.mean(1)[None])[0]), n, _outer(drawn))
+        return Estimate.hull(int(_half(self.reading.mean(1)[None])[0]), n, outwards(drawn))
 
 
 def _half(costs: np.ndarray) -> np.ndarray:
@@ -162,13 +163,6 @@ def _half(costs: np.ndarray) -> np.ndarray:
     enough = costs >= costs[:, :1] / 2
     layers: np.ndarray = costs.shape[1] - 1 - enough[:, ::-1].argmax(1)
     return layers
-
-
-def _outer(drawn: np.ndarray) -> tuple[float, float]:
-    """Percentiles of layers, to the next draw outwards."""
-    tail = (1 - LEVEL) / 2
-    low = np.quantile(drawn, tail, method="lower")
-    return float(low), float(np.quantile(drawn, 1 - tail, method="higher"))
 
 
 @dataclass(frozen=True)
