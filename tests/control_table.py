@@ -11,9 +11,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from kgbench.reproduction.acceptance import Result, results
 from kgbench.reproduction.measurements import ROWS, read_measured
 from kgbench.reproduction.page import page
+from kgbench.reproduction.paper_figures import Result, results
 
 __all__ = ["PUBLISHED", "negative", "published_results", "table"]
 

@@ -23,6 +23,7 @@ from kgbench.estimate import Estimate
 from kgbench.numbers import plain_text
 from kgbench.stats import difference, hit_rate, mean, median
 from kgbench.stats.ratios import recovery, synergy
+from kgbench.stats.scores import support_of
 from kgbench.stats.summary import means
 
 __all__ = ["CASES", "FACTS", "Case", "Held", "main", "simulated"]
@@ -207,7 +208,7 @@ def areas(draw: Callable[[np.random.Generator, int], Array]) -> Draw:
 
 
 def _of(metric: str, graft: str) -> Callable[[Scores], Estimate]:
-    return lambda scores: means(scores, metric)[graft]
+    return lambda scores: means(scores, support_of(scores.values(), metric))[graft]
 
 
 def _differ(scores: Scores) -> Estimate:

@@ -21,9 +21,8 @@ from kgbench.records import facts_table
 from kgbench.records.identity import identity_differences
 from kgbench.report import to_text
 from kgbench.stats import ratio, ratio_difference
-from kgbench.stats.curve import area
 from kgbench.stats.paired import area_difference, paired_prompts, recovery_difference
-from kgbench.stats.ratios import recovery
+from kgbench.stats.ratios import curve_area, recovery
 
 ROOT = Path(__file__).parent.parent
 METRICS = ("top1", "top5", "log_rank", "mrr", "prob", "logprob", "logit_diff")
@@ -248,7 +247,7 @@ def test_difference_of_areas(one: list[Any], two: list[Any]) -> None:
         {"PRE": low, "SFT": high, **dict(zip(budgets, hits, strict=True))} for hits in (one, two)
     )
     found, back = area_difference(first, second, budgets), area_difference(second, first, budgets)
-    areas = [area(scores, budgets).value for scores in (first, second)]
+    areas = [curve_area(scores, budgets).value for scores in (first, second)]
     assert found.value == pytest.approx(areas[1] - areas[0])
     assert (found.value, found.low, found.high) == pytest.approx(
         (-back.value, -back.high, -back.low)

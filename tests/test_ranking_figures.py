@@ -12,7 +12,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kgbench.stats import agreement
-from kgbench.stats.curve import area, points, weights
 from kgbench.stats.ranking_quality import (
     LEAST,
     auroc,
@@ -21,6 +20,7 @@ from kgbench.stats.ranking_quality import (
     expected_precision,
     graded_precision,
 )
+from kgbench.stats.ratios import area_weights, curve_area, recovery
 
 cases = st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=2, max_size=6)
 FIGURES = (auroc, average_precision)
@@ -198,11 +198,11 @@ def test_the_area_is_the_trapezoid() -> None:
     heights = np.random.default_rng(3).random(len(budgets))
     logs = np.log10(budgets[1:])
     expected = np.sum((heights[1:-1] + heights[2:]) / 2 * np.diff(logs)) / 3
-    assert weights(budgets) @ heights == pytest.approx(expected)
-    assert weights(budgets).sum() == pytest.approx(1)
+    assert area_weights(budgets) @ heights == pytest.approx(expected)
+    assert area_weights(budgets).sum() == pytest.approx(1)
     for wrong in ([1.0, 100.0], [0.1, 1.0], [0.1, 0.1, 100.0]):
         with pytest.raises(ValueError):
-            weights(np.array(wrong))
+            area_weights(np.array(wrong))
 
 
 def test_area_of_recoveries() -> None:
@@ -216,12 +216,12 @@ def test_area_of_recoveries() -> None:
         "SFT": rng.random(40) < 0.95,
         **dict(zip(BUDGETS, hit, strict=True)),
     }
-    recoveries = points(scores, BUDGETS)
-    found = area(scores, BUDGETS)
+    recoveries = {label: recovery(scores, label) for label in BUDGETS}
+    found = curve_area(scores, BUDGETS)
     assert found.value == pytest.approx(
-        weights(np.array(list(BUDGETS.values()))) @ [f.value for f in recoveries.values()]
+        area_weights(np.array(list(BUDGETS.values()))) @ [f.value for f in recoveries.values()]
     )
     assert found.low < found.value < found.high
-    full = area({**scores, **dict.fromkeys(BUDGETS, scores["SFT"])}, BUDGETS)
+    full = curve_area({**scores, **dict.fromkeys(BUDGETS, scores["SFT"])}, BUDGETS)
     assert full.value == pytest.approx(1) and full.low < 0.95 < 1.05 < full.high
-    assert area({**scores, "SFT": scores["PRE"]}, BUDGETS).undefined
+    assert curve_area({**scores, "SFT": scores["PRE"]}, BUDGETS).undefined

@@ -18,10 +18,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgbench.models import catalog
-from kgbench.reproduction.acceptance import Result, is_kept, results
 from kgbench.reproduction.measurements import ROWS, SCHEMA, PairRows, read_measured
 from kgbench.reproduction.page import Criterion, chosen, page
-from kgbench.reproduction.paper_figures import figures_from, figures_there, lacking
+from kgbench.reproduction.paper_figures import (
+    Result,
+    figures_from,
+    figures_there,
+    is_kept,
+    lacking,
+    results,
+)
 from kgbench.reproduction.paper_report import REPORT, report_text
 
 if sys.version_info >= (3, 11):

@@ -25,22 +25,20 @@ from kgbench.models.pair import ModelPair, prepare
 from kgbench.models.trained import HOME
 from kgbench.reproduction.study.design import DesignCell, Shape, Study, study
 from kgbench.reproduction.study.factorial import (
-    effects,
-    factor_contrasts,
-    findings,
-    log_odds,
-    run_figures,
-    seed_deviation,
-)
-from kgbench.reproduction.study.run_rows import (
     KNOWN,
     PATHWAYS,
     RunAbout,
     RunRows,
     cut_from,
     cut_in,
+    effects,
+    factor_contrasts,
+    findings,
+    log_odds,
     read_rows,
     rows_path,
+    run_figures,
+    seed_deviation,
     table_of,
     write_rows,
 )

@@ -6,12 +6,96 @@ makes the rest. Listing analyses, and the help of their commands, load no torch.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from kgbench.analyses._analysis import GRAFTS, Analysis, Answer, Inputs, Need
 from kgbench.registry import Registry
 
-__all__ = ["GRAFTS", "Analysis", "Answer", "Inputs", "Need", "analyses"]
+if TYPE_CHECKING:  # the help of a command must not wait for them
+    from kgbench.leaderboard.entries import Entry
+    from kgbench.report import Report
+    from kgbench.runner.spec import Progress, Settings, Spec
+
+__all__ = ["GRAFTS", "SAMPLED", "Analysis", "Answer", "Inputs", "Need", "analyses"]
+
+GRAFTS = ("FE", "LT", "FE+LT")
+"""Default grafts of analyses."""
+
+SAMPLED: Mapping[str, Mapping[str, Any]] = {
+    "grafts": {"help": "With PRE and SFT; several with commas.  [default: FE, LT, FE+LT]"},
+    "seed": {"help": "Random seed for sampling facts."},
+}
+"""Help of options of an analysis that reads `GRAFTS` on a sample of the facts."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What is analysed: specifications that are still to be run, or recorded runs."""
+
+    specs: Sequence[Spec]
+    """One per localizer; none where recorded runs are given."""
+    runs: Sequence[Entry]
+    settings: Settings
+    progress: Progress | None
+    announce: Callable[[str], None]
+    """Called with each line on what will be run."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What an analysis gives, in each format."""
+
+    report: Report
+    json: Any
+    """The value that `--json` prints."""
+    csv: str = ""
+    origins: Mapping[str, str] = field(default_factory=dict)
+    """Sources of a pair's models, by name."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """What one part of an analysis would take."""
+
+    title: str
+    rows: Sequence[tuple[str, str]]
+    json: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Analysis(ABC):
+    """One question about runs.
+
+    A subclass's docstring is the help of its command, and its dataclass fields are options. A
+    field's docstring is the option's help; its metadata holds what else the option needs, as in
+    `kgbench.runner.spec`, and `computes` where it makes no sense for recorded runs.
+    """
+
+    name: ClassVar[str]
+    about: ClassVar[str]
+    """Line in the list of commands."""
+    arguments: ClassVar[str] = ""
+    """Recorded runs that are given, by metavar, such as `A B` or `[RUN]...`."""
+    takes: ClassVar[tuple[str, ...]] = ()
+    """Fields of `Spec`, `ImportOptions` and `Settings` that are options too."""
+    changes: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """By such a field, what differs in its option."""
+    writes_csv: ClassVar[bool] = False
+
+    @abstractmethod
+    def answer(self, inputs: Inputs) -> Answer:
+        """Run or read what is needed, and answer.
+
+        Raises:
+            InputError: Something in the inputs is wrong.
+        """
+
+    def forecast(self, inputs: Inputs) -> Sequence[Need]:
+        """What `answer` would take, part by part; overridden where `--dry-run` is an option."""
+        raise NotImplementedError
 
 
 @cache

@@ -25,14 +25,13 @@ from kgbench.stats import (
     FEW,
     Parts,
     Resampled,
-    curve,
     linearised,
     mean_of,
     resample,
     resampled_difference,
     resampled_ratio,
 )
-from kgbench.stats.ratios import no_gain, recovery_parts
+from kgbench.stats.ratios import area_parts, no_gain, recovery_parts
 from kgbench.stats.scores import PromptColumns, by_prompt, check_metric
 from kgbench.stats.summary import ORDER
 from kgbench.stats.variance import (
@@ -458,7 +457,7 @@ class _View:
     def ratio(self, label: str, wording: str, seed: str) -> Parts:
         scores = self.scores[wording, seed]
         if label == AREA:
-            return curve.contrasts(scores, self.method.budgets)
+            return area_parts(scores, self.method.budgets)
         return recovery_parts(scores, label)
 
     def cube(self, label: str, wordings: Sequence[str]) -> Array:

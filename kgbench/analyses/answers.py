@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from kgbench.analyses._analysis import GRAFTS, SAMPLED, Analysis, Answer, Inputs
+from kgbench.analyses import GRAFTS, SAMPLED, Analysis, Answer, Inputs
 from kgbench.errors import InputError
 from kgbench.estimate import Estimate
 from kgbench.numbers import number_text, percent_text

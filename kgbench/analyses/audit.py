@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from math import sqrt
 from typing import Any, ClassVar, TypeVar
 
-from kgbench.analyses._analysis import GRAFTS, Analysis, Answer, Inputs, Need
+from kgbench.analyses import GRAFTS, Analysis, Answer, Inputs, Need
 from kgbench.analyses._audit_figures import (
     AREA,
     CORRELATION,
@@ -252,7 +252,7 @@ def _spreads(method: MethodScores, some: Sequence[Quantity]) -> Table:
 
 
 def _differences(title: str, some: Sequence[MethodDifference]) -> Table:
-    rows = [[one.label, one.value.rounded()] for one in some]
+    rows: list[list[Cell]] = [[one.label, one.value.rounded()] for one in some]
     return Table(title, ["graft", "difference"], rows, GRAFT_WIDTH)
 
 

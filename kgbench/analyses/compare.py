@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kgbench.analyses._analysis import Analysis, Answer, Inputs
+from kgbench.analyses import Analysis, Answer, Inputs
 from kgbench.errors import InputError
 from kgbench.estimate import Estimate
 from kgbench.numbers import figure_text, number_text

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 
-from kgbench.analyses._analysis import Analysis, Answer, Inputs
+from kgbench.analyses import Analysis, Answer, Inputs
 from kgbench.data import Prompt, load_dataset
 from kgbench.errors import InputError
 from kgbench.estimate import Estimate
@@ -367,8 +367,8 @@ class Divergences:
             cells = [_cell(self.row(label, kind), name) for kind in kinds]
             rows.append([label, *cells])
         text = _share_text if name == "top1_changed" else _nats_text
-        columns = ["graft", *(Column(kind, text) for kind in kinds)]
-        return Table(title, columns, rows, label_width=LABEL_WIDTH)
+        columns = [Column(kind, text) for kind in kinds]
+        return Table(title, ["graft", *columns], rows, label_width=LABEL_WIDTH)
 
     def _answers(self) -> Table:
         """Hits, PRE's first, and changes of log-probability, where the true answer is known."""

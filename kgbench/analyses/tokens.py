@@ -8,7 +8,7 @@ from itertools import groupby
 from random import Random
 from typing import Any
 
-from kgbench.analyses._analysis import GRAFTS, SAMPLED, Analysis, Answer, Inputs
+from kgbench.analyses import GRAFTS, SAMPLED, Analysis, Answer, Inputs
 from kgbench.errors import InputError
 from kgbench.numbers import plain_text
 from kgbench.report import Cell, Report, Table

@@ -38,8 +38,7 @@ def reproduce_study(options: Mapping[str, Any]) -> int:
         The exit status, 0.
     """
     from kgbench.reproduction.study.design import study
-    from kgbench.reproduction.study.factorial import findings
-    from kgbench.reproduction.study.run_rows import RunRows, rows_path
+    from kgbench.reproduction.study.factorial import RunRows, findings, rows_path
     from kgbench.reproduction.study.study_page import verdicts, write_study
     from kgbench.reproduction.study.study_runs import finished, make_runs
 
@@ -228,10 +227,9 @@ def _rows_there(folder: Path) -> PairRows | None:
 def _report(names: Sequence[str], measured: PairRows, options: Mapping[str, Any]) -> dict[str, Any]:
     """Print the requested figures; the report has all with rows, but with --rows only these."""
     from kgbench.report import to_text
-    from kgbench.reproduction.acceptance import results
     from kgbench.reproduction.measurements import ROWS
     from kgbench.reproduction.page import page
-    from kgbench.reproduction.paper_figures import figures_from, figures_there, lacking
+    from kgbench.reproduction.paper_figures import figures_from, figures_there, lacking, results
     from kgbench.reproduction.paper_report import terminal_report, write_report
 
     # Of several figures those that are there will do; a single one that is not is an error.

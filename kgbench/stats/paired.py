@@ -12,9 +12,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from kgbench.estimate import Estimate
-from kgbench.stats.curve import contrasts
 from kgbench.stats.intervals import difference, mean, ratio_difference
-from kgbench.stats.ratios import no_gain, recovery_parts
+from kgbench.stats.ratios import area_parts, no_gain, recovery_parts
 from kgbench.stats.scores import PromptColumns, by_prompt, support_of
 
 __all__ = [
@@ -137,7 +136,7 @@ def area_difference(first: Scores, second: Scores, budgets: Mapping[str, float])
     """
     if (reason := _no_gain(first, second)) is not None:
         return reason
-    return ratio_difference(contrasts(first, budgets), contrasts(second, budgets))
+    return ratio_difference(area_parts(first, budgets), area_parts(second, budgets))
 
 
 def _no_gain(first: Scores, second: Scores) -> Estimate | None:

@@ -31,9 +31,12 @@ from kgbench.stats.scores import PromptColumns, numbers
 
 __all__ = [
     "COMPLEMENTS",
+    "area_parts",
+    "area_weights",
     "between_configurations",
     "between_prompts",
     "contrast",
+    "curve_area",
     "gain",
     "necessity",
     "no_gain",
@@ -214,3 +217,68 @@ def _numbers(scores: Scores, *grafts: str) -> list[Array]:
 def _missing(scores: Scores, grafts: tuple[str, ...], n: int) -> Estimate | None:
     unknown = [graft for graft in grafts if graft not in scores]
     return Estimate.missing(f"{' and '.join(unknown)} not run", n) if unknown else None
+
+
+# -------------------------------------------------------------------------------- budget curve
+# Recovery where the best-ranked sites are grafted, as their budget grows.
+
+FIRST, LAST = 0.1, 100.0
+"""Per cent: the ends of the area; a budget of 0 is drawn, not integrated."""
+
+
+def area_weights(budgets: Array) -> NDArray[np.float64]:
+    """What each budget's recovery counts in the area.
+
+    The area is the trapezoid over log10(budget) from .1 to 100 %, divided by the width, 3; it is
+    thus a weighted mean of recoveries.
+
+    Args:
+        budgets: Per cent, ascending; .1 and 100 are among them.
+
+    Returns:
+        Weights [n] that sum to 1; 0 outside of .1 to 100.
+
+    Raises:
+        ValueError: If the budgets do not reach from .1 to 100.
+    """
+    inside = (budgets >= FIRST) & (budgets <= LAST)
+    logs = np.log10(budgets[inside])
+    if (
+        len(logs) < 2
+        or np.any(np.diff(logs) <= 0)
+        or budgets[inside][0] != FIRST
+        or budgets[inside][-1] != LAST
+    ):
+        raise ValueError(
+            f"the area needs ascending budgets from {FIRST} to {LAST} %, not {budgets.tolist()}"
+        )
+    widths = np.diff(logs) / (logs[-1] - logs[0])
+    found = np.zeros(len(budgets))
+    found[inside] = (np.append(widths, 0) + np.append(0, widths)) / 2
+    return found
+
+
+def curve_area(scores: Mapping[str, Array], budgets: Mapping[str, float]) -> Estimate:
+    """The area under the curve, as one ratio of means.
+
+    Args:
+        scores: Per-fact scores [n] of each configuration.
+        budgets: Configurations and their budgets in per cent, ascending.
+    """
+    if (reason := no_gain(scores)) is not None:
+        return reason
+    return ratio(*area_parts(scores, budgets))
+
+
+def area_parts(scores: Mapping[str, Array], budgets: Mapping[str, float]) -> Parts:
+    """Numerator and denominator of the area, of each fact.
+
+    Args:
+        scores: Per-fact scores [n] of each configuration.
+        budgets: Configurations and their budgets in per cent, ascending.
+    """
+    pre, sft = (np.asarray(scores[name], float) for name in ("PRE", "SFT"))
+    shares = area_weights(np.array(list(budgets.values())))
+    gained = np.stack([np.asarray(scores[label], float) - pre for label in budgets])
+    # Rounded, so that a fact whose every budget gives what the donor gives ties exactly with it.
+    return np.round(shares @ gained, 12), sft - pre

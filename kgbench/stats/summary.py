@@ -24,10 +24,9 @@ from kgbench.records import (
 )
 from kgbench.sites import BASELINES, PATHWAYS
 from kgbench.sites.configurations import budget_labels, complements, parse_top
-from kgbench.stats import curve
 from kgbench.stats.intervals import mean, median
 from kgbench.stats.planted_summary import rejudged
-from kgbench.stats.ratios import COMPLEMENTS, gain, necessity, recovery, synergy
+from kgbench.stats.ratios import COMPLEMENTS, curve_area, gain, necessity, recovery, synergy
 from kgbench.stats.scores import (
     DEFAULT_METRIC,
     METRICS,
@@ -125,9 +124,9 @@ def _synergy(prompt: PromptColumns, metric: str, absent: Mapping[str, str]) -> E
 
 def _curve(prompt: PromptColumns, metric: str, budgets: Mapping[str, float]) -> Curve:
     scores, points = prompt.scores(metric), []
-    for label, estimate in curve.points(scores, budgets).items():
-        points.append(CurvePoint(budget=budgets[label], recovery=estimate))
-    return Curve(points=tuple(points), area=curve.area(scores, budgets))
+    for label, budget in budgets.items():
+        points.append(CurvePoint(budget=budget, recovery=recovery(scores, label)))
+    return Curve(points=tuple(points), area=curve_area(scores, budgets))
 
 
 def _rows(

@@ -13,7 +13,7 @@ from kgbench.leaderboard.cells import Cell, without_scans
 from kgbench.leaderboard.contrasts import Contrast, contrast
 from kgbench.leaderboard.entries import Entry
 from kgbench.sites.configurations import budget_labels, parse_top
-from kgbench.stats.curve import weights
+from kgbench.stats.ratios import area_weights
 
 __all__ = ["BOARDS", "PLACE", "budget_board"]
 
@@ -64,7 +64,7 @@ def _share(entry: Entry, cell: Cell) -> Mapping[str, Contrast | str]:
     budgets = budget_labels([point.budget for point in points])
     if not budgets:
         return {}
-    shares = weights(np.array(list(budgets.values())))
+    shares = area_weights(np.array(list(budgets.values())))
     area = {label: float(share) for label, share in zip(budgets, shares, strict=True) if share}
     sums = {"area": {**area, "PRE": -1.0}}
     for label, budget in budgets.items():

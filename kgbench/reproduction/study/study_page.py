@@ -14,10 +14,8 @@ from kgbench.data.training_texts import training_templates
 from kgbench.estimate import Estimate
 from kgbench.numbers import duration_text, figure_text, number_text
 from kgbench.report import pipe_table
-from kgbench.report.bars import FAINT, INK, styled
-from kgbench.reproduction.drawing import small_png
-from kgbench.reproduction.study.factorial import OUTCOMES, Findings, RunFigures
-from kgbench.reproduction.study.run_rows import BOTH
+from kgbench.report.bars import FAINT, INK, small_png, styled
+from kgbench.reproduction.study.factorial import BOTH, OUTCOMES, Findings, RunFigures
 from kgbench.stats import LEVEL
 
 if TYPE_CHECKING:

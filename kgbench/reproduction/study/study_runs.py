@@ -36,7 +36,7 @@ from kgbench.metrics import score_logits
 from kgbench.models.pair import ModelPair, prepare
 from kgbench.models.trained import donors_folder
 from kgbench.reproduction.study.design import Study, StudyRun
-from kgbench.reproduction.study.run_rows import (
+from kgbench.reproduction.study.factorial import (
     BOTH,
     KNOWN,
     PATHWAYS,
