@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +25,10 @@ from kgbench.cli.output import (
     Progress,
     echo_json,
     echo_table,
-    progress,
+    json_option,
+    quiet_option,
     terminal_text,
+    working,
     write_file,
 )
 from kgbench.cli.runs import find_run, output_dir
@@ -89,11 +89,9 @@ def _output_options(kind: type[Analysis]) -> list[Any]:
                 "--csv", "csv_file", type=file, metavar="FILE", help="Write the rows there as CSV."
             )
         )
-    options.append(
-        click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-    )
+    options.append(json_option())
     if {*COMPUTING} & {*kind.takes}:
-        options.append(click.option("-q", "--quiet", is_flag=True, help="No progress."))
+        options.append(quiet_option())
     return options
 
 
@@ -103,11 +101,7 @@ def _run(kind: type[Analysis], options: Mapping[str, Any]) -> None:
     target: Path | None = options.get("csv_file")
     quiet, as_json = options.get("quiet", False), options["as_json"]
     needs: Sequence[Need] = ()
-    # Whatever a library or a localizer prints must not mix with the JSON object.
-    with (
-        redirect_stdout(sys.stderr if as_json else sys.stdout),
-        progress(shown=not quiet) as report,
-    ):
+    with working(as_json, quiet) as report:
         inputs = _inputs(kind, options, report)
         if target is not None and not target.parent.is_dir():
             raise OutputError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stdout
 from importlib.resources import files
 from importlib.util import find_spec
 from keyword import iskeyword
@@ -16,7 +15,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kgbench.cli.options import completer, listed, pairs
-from kgbench.cli.output import echo_json, echo_table, progress
+from kgbench.cli.output import (
+    VERDICT_ONLY,
+    echo_json,
+    echo_table,
+    json_option,
+    quiet_option,
+    working,
+)
 from kgbench.errors import InputError, OutputError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -117,10 +123,8 @@ def _write(texts: Mapping[Path, str]) -> None:
     metavar="NAME",
     help="Family of models; several with commas.  [default: all that there are]",
 )
-@click.option(
-    "--json", "as_json", is_flag=True, help="One JSON object on stdout, all else on stderr."
-)
-@click.option("-q", "--quiet", is_flag=True, help="The verdict only, with --json not even that.")
+@json_option("One JSON object on stdout, all else on stderr.")
+@quiet_option(VERDICT_ONLY)
 def check_localizer_command(
     target: str, localizer_arg: Sequence[str], family: Sequence[str], as_json: bool, quiet: bool
 ) -> int:
@@ -139,11 +143,7 @@ def check_localizer_command(
     families = _families(listed(family))
     from kgbench.testing.contract import check_by_name
 
-    # Whatever a library or a localizer prints must not mix with the JSON object.
-    with (
-        redirect_stdout(sys.stderr if as_json else sys.stdout),
-        progress(shown=not quiet) as report,
-    ):
+    with working(as_json, quiet) as report:
         checked = check_by_name(target, pairs("--localizer-arg", localizer_arg), families, report)
     if as_json:
         echo_json(_answer(target, checked))

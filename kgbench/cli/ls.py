@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from kgbench.cli.options import CATALOGUES, NOTES, Rows
-from kgbench.cli.output import echo_json, echo_table
+from kgbench.cli.output import echo_json, echo_table, json_option
 from kgbench.cli.runs import output_dir
 from kgbench.errors import InputError, UnknownNameError
 
@@ -29,12 +29,7 @@ def _kinds(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> l
 @click.argument("kind", metavar="|".join((*CATALOGUES, RUNS)), shell_complete=_kinds)
 @click.argument("name", required=False)
 @output_dir
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="One JSON object on stdout: name to description; of localizers, name to object.",
-)
+@json_option("One JSON object on stdout: name to description; of localizers, name to object.")
 def command(kind: str, name: str | None, output_dir: Path, as_json: bool) -> None:
     """List models, datasets, prompts, localizers, suites or recorded runs.
 

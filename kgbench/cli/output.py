@@ -1,4 +1,4 @@
-"""How results leave the process: JSON or a table on stdout."""
+"""How results leave the process: JSON or a table on stdout, and the options of it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
 import click
 
@@ -45,9 +45,30 @@ class TerminalText:
         return getattr(self._stream, name)
 
 
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def json_option(about: str = "One JSON object on stdout.") -> Callable[[Command], Command]:
+    """The option `--json`, as the parameter `as_json`."""
+    return click.option("--json", "as_json", is_flag=True, help=about)
+
+
+def quiet_option(about: str = "No progress.") -> Callable[[Command], Command]:
+    """The option `--quiet`."""
+    return click.option("-q", "--quiet", is_flag=True, help=about)
+
+
+VERDICT_ONLY = "The verdict only, with --json not even that."
+
+
+def json_text(value: Any) -> str:
+    """One JSON value; a number that JSON does not have is an error."""
+    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+
+
 def echo_json(value: Any) -> None:
-    """Print one JSON value; a number that JSON does not have is an error."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+    """Print one JSON value."""
+    click.echo(json_text(value))
 
 
 def echo_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -112,4 +133,15 @@ def progress(shown: bool = True) -> Iterator[Progress | None]:
         def report(done: int, total: int, description: str) -> None:
             bars.update(task, completed=done, total=total or None, description=description)
 
+        yield report
+
+
+@contextmanager
+def working(as_json: bool, quiet: bool = False) -> Iterator[Progress | None]:
+    """Work with a progress bar; what a library prints does not mix with the JSON object.
+
+    Yields:
+        The progress callback, or None.
+    """
+    with redirect_stdout(sys.stderr if as_json else sys.stdout), progress(not quiet) as report:
         yield report

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from kgbench.cli.options import RESULTS, settings_of
-from kgbench.cli.output import echo_json, echo_table, progress, write_file
+from kgbench.cli.output import (
+    VERDICT_ONLY,
+    echo_json,
+    echo_table,
+    json_option,
+    json_text,
+    quiet_option,
+    working,
+    write_file,
+)
 from kgbench.cli.runs import again_options, find_run, output_dir, places_of
 from kgbench.errors import InputError
 
@@ -26,9 +32,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("run", metavar="RUN")
 @output_dir
-@click.option(
-    "--json", "as_json", is_flag=True, help="One JSON object on stdout, as `kgbench eval --json`."
-)
+@json_option("One JSON object on stdout, as `kgbench eval --json`.")
 def show_command(run: str, output_dir: Path, as_json: bool) -> None:
     """Print the table of a recorded run.
 
@@ -98,7 +102,7 @@ def _submission_text(run: Entry) -> str:
     help="Where to.  [default: stdout]",
 )
 @output_dir
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@json_option("The same as --format json.")
 def export_command(
     runs: tuple[str, ...], kind: str | None, output: Path | None, output_dir: Path, as_json: bool
 ) -> None:
@@ -133,15 +137,7 @@ def _exported(runs: Sequence[Entry], kind: str) -> str:
 
 def _exported_json(runs: Sequence[Entry]) -> str:
     answers = [run.record.answer(str(run.folder)) for run in runs]
-    return (
-        json.dumps(
-            answers[0] if len(answers) == 1 else {"runs": answers},
-            indent=2,
-            ensure_ascii=False,
-            allow_nan=False,
-        )
-        + "\n"
-    )
+    return json_text(answers[0] if len(answers) == 1 else {"runs": answers}) + "\n"
 
 
 SUFFIXES = (".png", ".svg", ".pdf")
@@ -165,9 +161,7 @@ SUFFIXES = (".png", ".svg", ".pdf")
     help="Where to: .png, .svg or .pdf.  [default: KIND-METRIC.png here]",
 )
 @output_dir
-@click.option(
-    "--json", "as_json", is_flag=True, help="One JSON object on stdout: the file and what it shows."
-)
+@json_option("One JSON object on stdout: the file and what it shows.")
 def plot_command(
     runs: tuple[str, ...],
     kind: str,
@@ -198,14 +192,8 @@ def plot_command(
     draw, shown = _picture(records, kind)
     write_file(path, picture_bytes(draw, shown, path.suffix.lower()[1:]))
     if as_json:
-        echo_json(
-            {
-                "path": str(path),
-                "kind": kind,
-                "metric": records[0].metric,
-                "runs": [record.id for record in records],
-            }
-        )
+        ids = [record.id for record in records]
+        echo_json({"path": str(path), "kind": kind, "metric": records[0].metric, "runs": ids})
     else:
         click.echo(f"picture  {path}")
 
@@ -307,7 +295,7 @@ def _run_text(record: Record) -> str:
     metavar="DIR",
     help="Write the record to this folder of records.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@json_option()
 def rescore_command(
     run: str, metric: str | None, in_place: bool, output_dir: Path | None, as_json: bool
 ) -> int:
@@ -336,13 +324,11 @@ def rescore_command(
     again = judged_anew(rescored(found.record, facts))
     wanted = again if metric is None else judged_anew(rescored(found.record, facts, metric))
     changes = changed_figures(found.record, again)
-    written = (
-        _in_place(found, wanted)
-        if in_place
-        else _written(found, wanted, output_dir)
-        if output_dir is not None
-        else None
-    )
+    written = None
+    if in_place:
+        written = _in_place(found, wanted)
+    elif output_dir is not None:
+        written = _written(found, wanted, output_dir)
     if as_json:
         echo_json(_rescored_json(found, wanted, changes, written))
     else:
@@ -409,17 +395,13 @@ def _print_rescored(
         )
         click.echo()
     n = sum(map(from_rows, figures(stored)))
-    some = (
-        f"{len(changes)} of {n} stored figures differ from what the rows give"
-        if changes
-        else f"all {n} figures of the rows are as stored"
-    )
-    maps = (
-        "; how the map ranks its sites is of the models, and taken over"
-        if stored.ranking is not None
-        else ""
-    )
-    click.echo(f"{some} ({stored.metric}){maps}")
+    line = f"all {n} figures of the rows are as stored ({stored.metric})"
+    if changes:
+        differing = f"{len(changes)} of {n} stored figures differ from what the rows give"
+        line = f"{differing} ({stored.metric})"
+    if stored.ranking is not None:
+        line += "; how the map ranks its sites is of the models, and taken over"
+    click.echo(line)
 
 
 def _estimate_text(estimate: Estimate | None) -> str:
@@ -455,8 +437,8 @@ def _prompts_text(what: Identity) -> str:
 @click.argument("run", metavar="RUN")
 @again_options
 @output_dir
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-@click.option("-q", "--quiet", is_flag=True, help="The verdict only, with --json not even that.")
+@json_option()
+@quiet_option(VERDICT_ONLY)
 def rerun_command(run: str, **options: Any) -> int:
     """Run a recorded run again from nothing, and compare every row.
 
@@ -489,10 +471,7 @@ def rerun(run: str, options: Mapping[str, Any]) -> int:
     from kgbench.report.run_report import repeat_report, repeated_answer, repeated_sentence
     from kgbench.runner.rerun import reproduce
 
-    with (
-        redirect_stdout(sys.stderr if options["as_json"] else sys.stdout),
-        progress(shown=not options["quiet"]) as report,
-    ):
+    with working(options["as_json"], options["quiet"]) as report:
         places, settings = places_of(options), settings_of(options)
         again = reproduce(
             found.record, found.facts(), places, settings, options["tolerance"], report
@@ -503,9 +482,6 @@ def rerun(run: str, options: Mapping[str, Any]) -> int:
             {"id": found.record.id, "path": str(found.folder), **repeated_answer(again, what)}
         )
     else:
-        click.echo(
-            repeated_sentence(again, what)
-            if options["quiet"]
-            else to_text(repeat_report(again, what))
-        )
+        report_text = to_text(repeat_report(again, what))
+        click.echo(repeated_sentence(again, what) if options["quiet"] else report_text)
     return 0 if again.agrees else 1

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kgbench.cli.options import RESULTS
-from kgbench.cli.output import echo_json, echo_table, progress
+from kgbench.cli.output import echo_json, echo_table, json_option, progress, quiet_option
 from kgbench.cli.records import rerun
 from kgbench.cli.runs import again_options
 from kgbench.errors import InputError
@@ -356,8 +356,8 @@ OF_STUDY = ("only", "runs")
     "those that are in.",
 )
 @click.option("--dry-run", is_flag=True, help="Only forecast time, memory and disk.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+@json_option()
+@quiet_option()
 def command(what: str, output_dir: Path, as_json: bool, quiet: bool, **options: Any) -> int:
     """Compute a figure of the paper again, and compare it with the paper's.
 

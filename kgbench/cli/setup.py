@@ -12,7 +12,7 @@ import click
 
 from kgbench import __version__
 from kgbench.cli.options import RESULTS
-from kgbench.cli.output import echo_json, echo_table
+from kgbench.cli.output import echo_json, echo_table, json_option
 
 PACKAGES = (
     "torch",
@@ -44,7 +44,7 @@ GIB = 2**30
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@json_option()
 def doctor_command(as_json: bool) -> int:
     """Show versions, devices, memory, caches, and what is missing."""
     from kgbench.models.catalog import plants
@@ -52,15 +52,13 @@ def doctor_command(as_json: bool) -> int:
     pairs = _shipped_pairs()
     here = [name for name, complete in pairs.items() if complete]
     planted = [name for name in here if name in plants()]
-    told = {
-        "shipped pairs": [name for name in here if name not in planted],
-        "shipped plants": planted,
-    }
+    unplanted = [name for name in here if name not in planted]
     facts = {
         **_versions(),
         **_machine(),
         **_places(),
-        **{what: ", ".join(those) or "none" for what, those in told.items()},
+        "shipped pairs": ", ".join(unplanted) or "none",
+        "shipped plants": ", ".join(planted) or "none",
     }
     missing = []
     for name in PACKAGES:
@@ -71,13 +69,8 @@ def doctor_command(as_json: bool) -> int:
             missing.append(f"shipped pair {name}: install kgbench again")
     extras = {name: _lacking(name) for name in EXTRAS}
     if as_json:
-        echo_json(
-            {
-                "facts": facts,
-                "missing": missing,
-                "extras": {name: not lacking for name, lacking in extras.items()},
-            }
-        )
+        installed = {name: not lacking for name, lacking in extras.items()}
+        echo_json({"facts": facts, "missing": missing, "extras": installed})
     else:
         echo_table(["what", "here"], list(facts.items()))
         click.echo()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kgbench.cli.options import listed
-from kgbench.cli.output import echo_json, echo_table, progress
+from kgbench.cli.output import echo_json, echo_table, json_option, quiet_option, working
 
 if TYPE_CHECKING:
     from kgbench.harness.task_validation import TaskFinding, Validation
@@ -29,7 +29,7 @@ _folder = click.option(
     metavar="DIR",
     help="A folder with your own tasks.",
 )
-_json = click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
+_json = json_option("JSON on stdout.")
 
 
 def _names(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
@@ -132,7 +132,7 @@ def _lines(rendered: dict[str, Any]) -> list[str]:
     help="Tokenizer to try; several with commas.  [default: those of the tiny pairs]",
 )
 @_json
-@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+@quiet_option()
 def validate_command(
     names: Sequence[str],
     include_path: Path | None,
@@ -159,7 +159,7 @@ def validate_command(
     needs_lm_eval()
     from kgbench.harness.task_validation import validate_tasks
 
-    with redirect_stdout(sys.stderr), progress(shown=not quiet) as report:
+    with working(as_json=True, quiet=quiet) as report:
         validation = validate_tasks(
             tuple(dict.fromkeys(names)), include_path, listed(tokenizer), report
         )
