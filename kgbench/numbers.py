@@ -86,9 +86,9 @@ def _exponent(found: re.Match[str]) -> str:
     return "e−" if found[1] == "-" else "e"
 
 
-def signed_text(value: float, digits: int = 2) -> str:
+def signed_text(value: float) -> str:
     """A difference with its sign: `+.02`, `−3`; 0 has none."""
-    return ("+" if value > 0 else "") + plain_text(value, digits)
+    return ("+" if value > 0 else "") + plain_text(value, 2)
 
 
 def percent_text(share: float) -> str:

@@ -77,6 +77,9 @@ SURE = 5.5
 FEW = 5
 """Of fewer exceptions a bootstrap knows too little."""
 
+RECOVERIES = (0, 1)
+"""Ratios that facts can take exactly: like the floor, and like the ceiling, of a recovery."""
+
 Array = NDArray[Any]
 Parts = tuple[Array, Array]
 """Numerator and denominator of a ratio of means, of each fact."""
@@ -185,14 +188,13 @@ def difference(first: Array, second: Array, level: float = LEVEL) -> Estimate:
     return mean(contrast, (-reach, reach), level)
 
 
-def median(values: Array, level: float = LEVEL) -> Estimate:
+def median(values: Array) -> Estimate:
     """The median over facts, with the interval of order statistics, valid for any distribution.
 
     Args:
         values: Per-fact scores [n].
-        level: Confidence of the interval.
     """
-    n, tail = len(values), (1 - level) / 2
+    n, tail = len(values), (1 - LEVEL) / 2
     # Of n facts, below the median lie fewer than `below` with a probability of at most the tail.
     below = int(binom.ppf(tail, n, 0.5)) if n else 0
     below += int(below < n and binom.cdf(below, n, 0.5) <= tail)
@@ -206,7 +208,7 @@ def median(values: Array, level: float = LEVEL) -> Estimate:
     )
 
 
-def ratio(numerator: Array, denominator: Array, level: float = LEVEL) -> Estimate:
+def ratio(numerator: Array, denominator: Array) -> Estimate:
     """The ratio of two means of per-fact contrasts, with Fieller's interval.
 
     It is undefined where the denominator may be 0. Hits differ by one in the imagined facts, other
@@ -216,10 +218,9 @@ def ratio(numerator: Array, denominator: Array, level: float = LEVEL) -> Estimat
     Args:
         numerator: Contrasts [n]; integers where the scores are hits.
         denominator: Contrasts [n].
-        level: Confidence of the interval.
     """
-    n, (size, needed) = len(numerator), _size(denominator, level)
-    if not divides(denominator, level):
+    n, (size, needed) = len(numerator), _size(denominator)
+    if not divides(denominator):
         return Estimate.missing(
             f"the denominator, {np.mean(denominator) if n else 0:.3g} on average of {n} facts, is "
             "not told from 0",
@@ -233,7 +234,7 @@ def ratio(numerator: Array, denominator: Array, level: float = LEVEL) -> Estimat
             "may have told it from 0"
         )
         return Estimate.alone(a / b, n, near)
-    weight = _imagined(level)
+    weight = _imagined(LEVEL)
     count, added = n + 2 * weight, 2 * weight * _reach(denominator) ** 2
     # (A - r B)² = c (N (Sxx - 2 r Sxy + r² Syy) - (A - r B)²) at the ends, c = t² / (N - 1)
     c = needed**2 / (count - 1)
@@ -244,30 +245,30 @@ def ratio(numerator: Array, denominator: Array, level: float = LEVEL) -> Estimat
     return Estimate.hull(a / b, n, ((middle - root) / square, (middle + root) / square))
 
 
-def divides(denominator: Array, level: float = LEVEL) -> bool:
+def divides(denominator: Array) -> bool:
     """Whether a mean of contrasts [n] differs from 0, so that ratios to it are defined."""
     n = len(denominator)
-    return n > 1 and _size(denominator, level)[0] > _quantile(n + 2 * _imagined(level) - 1, level)
+    return n > 1 and _size(denominator)[0] > _quantile(n + 2 * _imagined(LEVEL) - 1, LEVEL)
 
 
-def _size(denominator: Array, level: float) -> tuple[float, float]:
+def _size(denominator: Array) -> tuple[float, float]:
     """A denominator in standard errors, and the quantile of the interval of a ratio to it.
 
     Of denominators near 0 those are divided by which luck made large, and ratios to them come out
     too small. So what an interval may err by is lessened by the chance that a denominator of this
     size would be significant if it lay `SURE` standard errors lower.
     """
-    n, weight = len(denominator), _imagined(level)
+    n, weight = len(denominator), _imagined(LEVEL)
     values, count = np.asarray(denominator, float), n + 2 * weight
     centre = float(values.sum()) / count
     squares = float(values @ values) + 2 * weight * _reach(denominator) ** 2 - count * centre**2
     error = sqrt(max(0.0, squares) / ((count - 1) * count))
     size = abs(centre) / error if error else 0.0
     chance = (1 + erf((size - SURE) / sqrt(2))) / 2
-    return size, _quantile(count - 1, level if chance > 1 - 1e-6 else 1 - (1 - level) * chance)
+    return size, _quantile(count - 1, LEVEL if chance > 1 - 1e-6 else 1 - (1 - LEVEL) * chance)
 
 
-def ratio_difference(first: Parts, second: Parts, level: float = LEVEL) -> Estimate:
+def ratio_difference(first: Parts, second: Parts) -> Estimate:
     """The paired difference of two ratios of means, second - first, over the same facts.
 
     Where both have the same denominator, it is the ratio of the difference of the numerators to it;
@@ -276,16 +277,15 @@ def ratio_difference(first: Parts, second: Parts, level: float = LEVEL) -> Estim
     Args:
         first: Contrasts [n] of numerator and denominator; integers where the scores are hits.
         second: Likewise, of the same facts in the same order.
-        level: Confidence of the interval.
     """
     (top, bottom), (other_top, other_bottom) = first, second
     if np.array_equal(bottom, other_bottom):
-        return ratio(other_top - top, bottom, level)
+        return ratio(other_top - top, bottom)
     values = linearised(other_top, other_bottom) - linearised(top, bottom)
     value = float(np.mean(values))
     gap = min(abs(float(np.mean(bottom))), abs(float(np.mean(other_bottom))))
     reach = 1 / gap if np.issubdtype(top.dtype, np.integer) else 1.0
-    return mean(values, (value - reach, value + reach), level)
+    return mean(values, (value - reach, value + reach))
 
 
 def linearised(numerator: Array, denominator: Array) -> Array:
@@ -330,9 +330,7 @@ class Resampled:
         return Estimate.hull(self.value, self.n, bootstrap, self.floor)
 
 
-def resampled_ratio(
-    numerator: Array, denominator: Array, counts: Array, anchors: Sequence[int] = (0, 1)
-) -> Resampled:
+def resampled_ratio(numerator: Array, denominator: Array, counts: Array) -> Resampled:
     """The ratio of two means under a resample of the facts.
 
     A draw whose denominator has lost its sign counts against both ends.
@@ -341,18 +339,16 @@ def resampled_ratio(
         numerator: Contrasts [n]; integers where the scores are hits.
         denominator: Contrasts [n], with a mean that differs from 0.
         counts: Resample [draws, n].
-        anchors: Ratios that facts can take exactly: 0 (like the floor) and 1 (like the ceiling) for
-            a recovery.
     """
     gap = float(np.mean(denominator))
     above, below = resampled_means(numerator, counts), resampled_means(denominator, counts)
-    floor = ratio_floor(numerator, denominator, anchors)
+    floor = ratio_floor(numerator, denominator)
     value = float(np.mean(numerator)) / gap
     return Resampled(value, ratio_draws(above, below, gap), floor, len(numerator))
 
 
 def ratio_floor(
-    numerator: Array, denominator: Array, anchors: Sequence[int]
+    numerator: Array, denominator: Array, anchors: Sequence[int] = RECOVERIES
 ) -> tuple[float, float]:
     """The interval that a ratio's own holds at least.
 
@@ -374,22 +370,16 @@ def ratio_floor(
     return value - share, value + share
 
 
-def resampled_difference(
-    first: tuple[Array, Array],
-    second: tuple[Array, Array],
-    counts: Array,
-    anchors: Sequence[int] = (0, 1),
-) -> Resampled:
-    """The paired difference of two ratios, second - first, under a resample of the facts."""
-    return apart(
-        (first, resampled_ratio(*first, counts, anchors)),
-        (second, resampled_ratio(*second, counts, anchors)),
-        anchors,
-    )
+def resampled_difference(first: Parts, second: Parts, counts: Array) -> Resampled:
+    """The paired difference of two recoveries, second - first, under a resample of the facts."""
+    one, other = resampled_ratio(*first, counts), resampled_ratio(*second, counts)
+    return apart((first, one), (second, other))
 
 
 def apart(
-    first: tuple[Parts, Resampled], second: tuple[Parts, Resampled], anchors: Sequence[int] = (0, 1)
+    first: tuple[Parts, Resampled],
+    second: tuple[Parts, Resampled],
+    anchors: Sequence[int] = RECOVERIES,
 ) -> Resampled:
     """The paired difference, second - first, of two ratios that are resampled already.
 
@@ -426,9 +416,9 @@ def mean_of(parts: Sequence[Resampled], n: int) -> Resampled:
     return Resampled(value, np.mean([part.draws for part in parts], axis=0), (low, high), n)
 
 
-def discordance(contrast: Array, level: float = LEVEL) -> tuple[float, float]:
+def discordance(contrast: Array) -> tuple[float, float]:
     """The interval of the mean of integer contrasts, which is never a point: see `difference`."""
-    found = mean(contrast, (-1.0, 1.0), level)
+    found = mean(contrast, (-1.0, 1.0))
     assert found.low is not None and found.high is not None
     return found.low, found.high
 

@@ -108,26 +108,19 @@ def necessity(scores: Scores, graft: str, complements: Mapping[str, str] = COMPL
     return recovery(scores, complements[graft]).one_minus()
 
 
-def synergy(scores: Scores, first: str = "FE", second: str = "LT", both: str = "FE+LT") -> Estimate:
-    """sufficiency(both) - sufficiency(first) - sufficiency(second), as one ratio.
+def synergy(scores: Scores) -> Estimate:
+    """sufficiency(FE+LT) - sufficiency(FE) - sufficiency(LT), as one ratio.
 
     Args:
         scores: Per-fact scores [n] of each configuration.
-        first: One configuration.
-        second: Another.
-        both: Their union.
     """
-    n = len(scores["PRE"])
-    if missing := [graft for graft in (first, second, both) if graft not in scores]:
-        names = (
-            f"{', '.join(missing[:-1])} and {missing[-1]} were"
-            if missing[1:]
-            else f"{missing[0]} was"
-        )
-        return Estimate.missing(f"{names} not run", n)
+    if missing := [graft for graft in ("FE", "LT", "FE+LT") if graft not in scores]:
+        *others, last = missing
+        names = f"{', '.join(others)} and {last} were" if others else f"{last} was"
+        return Estimate.missing(f"{names} not run", len(scores["PRE"]))
     if (reason := no_gain(scores)) is not None:
         return reason
-    pre, sft, one, two, union = _numbers(scores, "PRE", "SFT", first, second, both)
+    pre, sft, one, two, union = _numbers(scores, "PRE", "SFT", "FE", "LT", "FE+LT")
     return ratio(union - one - two + pre, sft - pre)
 
 

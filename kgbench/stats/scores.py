@@ -105,17 +105,16 @@ def numbers(scores: Array) -> Array:
     return scores.astype(np.int64 if scores.dtype == bool else np.float64)
 
 
-def name_prior(targets: Array, k: int = 5) -> Estimate:
-    """The hit rate of always predicting the k most frequent first tokens of these facts.
+def name_prior(targets: Array) -> Estimate:
+    """The hit rate of always predicting the five most frequent first tokens of these facts.
 
     The tokens are chosen on the facts that they are scored on, which favours this baseline.
 
     Args:
         targets: Target token ids [n].
-        k: How many tokens are predicted.
     """
-    counts = np.unique(np.asarray(targets), return_counts=True)[1]
-    return hit_rate(int(np.sort(counts)[-k:].sum()), len(targets))
+    counts = np.unique(targets, return_counts=True)[1]
+    return hit_rate(int(np.sort(counts)[-5:].sum()), len(targets))
 
 
 @dataclass(frozen=True)

@@ -301,25 +301,23 @@ class Detectable:
 
 
 @lru_cache(maxsize=256)
-def multiplier(freedom: float = inf, power: float = POWER, level: float = LEVEL) -> float:
-    """How many standard errors a difference must have to be found.
+def multiplier(freedom: float = inf) -> float:
+    """How many standard errors a difference must have to be found with the power `POWER`.
 
     Args:
         freedom: Degrees of freedom of the standard error.
-        power: How often it is to be found.
-        level: 1 less the size of the test, which is two-sided.
     """
-    tail = (1 + level) / 2
+    tail = (1 + LEVEL) / 2
     if freedom == inf:
-        return float(norm.ppf(tail) + norm.ppf(power))
+        return float(norm.ppf(tail) + norm.ppf(POWER))
     # The power is the mean of a normal test's over the distribution of the standard error.
     estimated = np.sqrt(chi2.ppf((np.arange(GRID) + 0.5) / GRID, freedom) / freedom)
     bound = float(t.ppf(tail, freedom)) * estimated
 
     def lacking(difference: float) -> float:
-        return float(np.mean(norm.sf(bound - difference) + norm.cdf(-bound - difference))) - power
+        return float(np.mean(norm.sf(bound - difference) + norm.cdf(-bound - difference))) - POWER
 
-    return float(brentq(lacking, 0.0, 3 * (t.ppf(tail, freedom) + t.ppf(power, freedom))))
+    return float(brentq(lacking, 0.0, 3 * (t.ppf(tail, freedom) + t.ppf(POWER, freedom))))
 
 
 def detectable_by_assumption(
