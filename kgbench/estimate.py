@@ -6,7 +6,7 @@ It is the same in statistics, in records and in what is printed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, SerializationInfo
     from pydantic_core import CoreSchema
 
-__all__ = ["DIGITS", "Estimate", "rounded"]
+__all__ = ["DIGITS", "Estimate", "plain", "rounded"]
 
 DIGITS = 6
 """Significant digits of a stored estimate: more than any interval resolves."""
@@ -173,3 +173,21 @@ def _read(data: Any, fields: Callable[[Any], Mapping[str, Any]]) -> Estimate:
 
 def _write(estimate: Estimate, info: SerializationInfo) -> Any:
     return estimate.stored() if info.mode == "json" else asdict(estimate)
+
+
+def plain(value: Any, counted: bool = False) -> Any:
+    """The value as JSON: estimates and dataclasses as objects, sequences as lists.
+
+    Args:
+        value: Estimates, dataclasses, mappings and sequences of these; others stay.
+        counted: Whether estimates have their number of facts.
+    """
+    if isinstance(value, Estimate):
+        return value.to_json() if counted else value.answer()
+    if is_dataclass(value):
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: plain(item, counted) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item, counted) for item in value]
+    return value

@@ -16,11 +16,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from kgbench.errors import InputError
-from kgbench.estimate import Estimate
+from kgbench.estimate import Estimate, plain
 from kgbench.records import Identity, Record, canonical_json, facts_table
 from kgbench.records.identity import identity_differences
 from kgbench.sites import BASELINES
-from kgbench.sites.configurations import budget_labels, parse_top
 from kgbench.stats import (
     FEW,
     Parts,
@@ -33,7 +32,7 @@ from kgbench.stats import (
 )
 from kgbench.stats.ratios import area_parts, no_gain, recovery_parts
 from kgbench.stats.scores import PromptColumns, by_prompt, check_metric
-from kgbench.stats.summary import ORDER
+from kgbench.stats.summary import ORDER, budgets_in
 from kgbench.stats.variance import (
     ONE_SEED,
     SCOPES,
@@ -121,12 +120,7 @@ class MethodScores:
     @property
     def budgets(self) -> dict[str, float]:
         """Configurations of the curve and their budgets in per cent, ascending."""
-        percents = set()
-        for graft in self.grafts:
-            top = parse_top(graft)
-            if top is not None and top.percent is not None:
-                percents.add(top.percent)
-        return budget_labels(sorted(percents))
+        return budgets_in(self.grafts)
 
 
 def methods_of(parts: Sequence[AuditedRun]) -> tuple[MethodScores, ...]:
@@ -335,20 +329,16 @@ class Quantity:
         return {
             "graft": self.label,
             "value": self.value.to_json(),
-            "wordings": _json(self.by_wording),
+            "wordings": plain(self.by_wording, True),
             "wordings_sd": self.wordings_sd.to_json(),
-            "seeds": _json(self.by_seed),
+            "seeds": plain(self.by_seed, True),
             "seeds_sd": self.seeds_sd.to_json(),
-            "components": _json(sources),
-            "variance": _json(self.parts),
+            "components": plain(sources, True),
+            "variance": plain(self.parts, True),
             **({"undefined": self.undefined} if self.undefined else {}),
             "detectable": _detectable_json(self.detectable, difference),
             "left_out": dict(self.left_out),
         }
-
-
-def _json(estimates: Mapping[str, Estimate]) -> dict[str, Any]:
-    return {name: estimate.to_json() for name, estimate in estimates.items()}
 
 
 def _detectable_json(scopes: Mapping[str, Detectable], difference: float) -> dict[str, Any]:
@@ -428,9 +418,14 @@ def audited(methods: Sequence[MethodScores], settings: AuditSettings | None = No
     settings = settings or AuditSettings()
     metric = check_metric(settings.metric)
     counts = resample(methods[0].n, settings.draws).astype(float)
-    views = {method.name: _View(method, metric, counts) for method in methods}
-    quantities = {name: view.quantities(settings.correlation) for name, view in views.items()}
-    differences = {(a, b): _differences(views[a], views[b]) for a, b in combinations(views, 2)}
+    views: dict[str, _View] = {}
+    quantities, differences = {}, {}
+    for method in methods:
+        view = views[method.name] = _View(method, metric, counts)
+        some = [view.quantity(label, settings.correlation) for label in method.labels]
+        quantities[method.name] = some
+    for first, second in combinations(views, 2):
+        differences[first, second] = _differences(views[first], views[second])
     return AuditFigures(settings, methods, quantities, differences)
 
 
@@ -439,8 +434,11 @@ class _View:
 
     def __init__(self, method: MethodScores, metric: str, counts: Array) -> None:
         self.method, self.counts = method, counts
-        self.scores = {cell: columns.scores(metric) for cell, columns in method.cells.items()}
-        self.no_gain = {cell: no_gain(scores) for cell, scores in self.scores.items()}
+        self.scores: dict[Cell, dict[str, Array]] = {}
+        self.no_gain: dict[Cell, Estimate | None] = {}
+        for cell, columns in method.cells.items():
+            scores = self.scores[cell] = columns.scores(metric)
+            self.no_gain[cell] = no_gain(scores)
 
     def missing(self, label: str) -> dict[str, str]:
         """Wordings in which a configuration has no recovery, and why."""
@@ -468,20 +466,14 @@ class _View:
             rows.append([linearised(*ratio) for ratio in ratios])
         return np.moveaxis(np.array(rows), 2, 0)
 
-    def quantities(self, correlation: float) -> list[Quantity]:
-        """The recovery of each configuration."""
-        return [self.quantity(label, correlation) for label in self.method.labels]
-
     def quantity(self, label: str, correlation: float) -> Quantity:
         left_out, method = self.missing(label), self.method
         n, seeds = method.n, method.seeds
         wordings = [wording for wording in method.wordings if wording not in left_out]
         if not wordings:
-            missing = Estimate.missing(next(iter(left_out.values())), n)
-            why = str(missing.undefined)
-            return Quantity(
-                label, missing, {}, {}, missing, missing, None, {}, left_out, why, method.drawn
-            )
+            why = next(iter(left_out.values()))
+            no = Estimate.missing(why, n)
+            return Quantity(label, no, {}, {}, no, no, None, {}, left_out, why, method.drawn)
         ratios = [self.ratio(label, *cell) for cell in product(wordings, seeds)]
         # [wordings][seeds]
         resampled = [resampled_ratio(*ratio, self.counts) for ratio in ratios]
@@ -492,6 +484,10 @@ class _View:
             by_seed[seed] = mean_of(resampled[i :: len(seeds)], n)
         few = _few(ratios)
         found = None if few else components(self.cube(label, wordings), self.counts)
+        detectable = {scope: Detectable(n=n, undefined=few) for scope in SCOPES}
+        if found is not None:
+            assumed = detectable_by_assumption(self.cube(label, wordings), found, correlation)
+            detectable = _seedless(assumed, method)
         varies = method.drawn or len(seeds) > 1
         return Quantity(
             label=label,
@@ -501,29 +497,11 @@ class _View:
             wordings_sd=_spread(list(by_wording.values()), n),
             seeds_sd=_spread(list(by_seed.values()), n) if varies else nil(n),
             components=found,
-            detectable=self._detectable(label, wordings, found, few, correlation),
+            detectable=detectable,
             left_out=left_out,
             undefined=few,
             drawn=method.drawn,
         )
-
-    def _detectable(
-        self,
-        label: str,
-        wordings: Sequence[str],
-        found: Components | None,
-        few: str,
-        correlation: float,
-    ) -> dict[str, Detectable]:
-        if found is None:
-            return _undetectable(few, self.method.n)
-        return _seedless(
-            detectable_by_assumption(self.cube(label, wordings), found, correlation), self.method
-        )
-
-
-def _undetectable(reason: str, n: int) -> dict[str, Detectable]:
-    return {scope: Detectable(n=n, undefined=reason) for scope in SCOPES}
 
 
 def nil(n: int) -> Estimate:
@@ -584,7 +562,8 @@ def _difference(
         contrasts.append((other[0] - one[0], one[1]))
     value = mean_of(ratios, n).figure()
     if few := _few(contrasts, anchors=(0,)):
-        return MethodDifference(label, value, _undetectable(few, n))
+        unknown = {scope: Detectable(n=n, undefined=few) for scope in SCOPES}
+        return MethodDifference(label, value, unknown)
     cubes = first.cube(label, wordings), second.cube(label, wordings)
     of = components(cubes[0], first.counts[:1]), components(cubes[1], first.counts[:1])
     return MethodDifference(label, value, _seedless(detectable_between(*cubes, of), *methods))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from random import Random
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from kgbench.analyses import GRAFTS, SAMPLED, Analysis, Answer, Inputs
 from kgbench.errors import InputError
-from kgbench.estimate import Estimate
+from kgbench.estimate import Estimate, plain
 from kgbench.numbers import number_text, percent_text
 from kgbench.report import Cell, Lines, Report, Table, csv_lines
 from kgbench.runner.spec import COMPUTING, FACTS, PAIR, Progress, Settings, Spec
@@ -53,10 +53,6 @@ class ScoredAnswer:
     """How many other candidates have the same first token."""
     scored: int
     """How many candidates had to be scored to their last token."""
-
-    def to_json(self) -> dict[str, Any]:
-        """The row that `kgbench answers --json` prints."""
-        return {**asdict(self), "alternatives": list(self.alternatives)}
 
 
 TOP = 5
@@ -309,14 +305,13 @@ def answers_json(run: AnswersRun, prompts: Sequence[PromptFigures]) -> dict[str,
         "origins": dict(run.origins),
         "rows": rows,
         "first_tokens": first_tokens,
-        "facts": [row.to_json() for row in run.answers],
+        "facts": plain(run.answers),
     }
 
 
 def answers_csv(run: AnswersRun) -> str:
     """A line per prompt, fact and configuration."""
-    rows = [row.to_json() for row in run.answers]
-    return csv_lines(rows, [column.name for column in fields(ScoredAnswer)])
+    return csv_lines(plain(run.answers), [column.name for column in fields(ScoredAnswer)])
 
 
 @dataclass(frozen=True)

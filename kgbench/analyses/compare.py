@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from kgbench.analyses import Analysis, Answer, Inputs
 from kgbench.errors import InputError
-from kgbench.estimate import Estimate
+from kgbench.estimate import Estimate, plain
 from kgbench.numbers import figure_text, number_text
 from kgbench.records import Record
 from kgbench.records.identity import Difference, identity_differences
@@ -56,21 +56,6 @@ class Compared:
     """Facts that the second hits and the first does not."""
     lost: tuple[str, ...]
 
-    def answer(self) -> dict[str, Any]:
-        """The object that `--json` prints."""
-        return {
-            "prompt": self.prompt,
-            "graft": self.graft,
-            "n": self.n,
-            "first": self.first,
-            "second": self.second,
-            "difference": self.difference.answer(),
-            "sufficiency": self.sufficiency.answer(),
-            "necessity": self.necessity.answer(),
-            "gained": list(self.gained),
-            "lost": list(self.lost),
-        }
-
 
 @dataclass(frozen=True)
 class SharedFacts:
@@ -109,12 +94,10 @@ class Comparison:
             "second": _named(self.second),
             "metric": self.metric,
             "hits": self.hits,
-            "differing": [
-                {"field": d.field, "first": d.first, "second": d.second} for d in self.differing
-            ],
-            "facts": {prompt: dict(vars(facts)) for prompt, facts in self.facts.items()},
-            "rows": [row.answer() for row in self.rows],
-            "areas": {prompt: area.answer() for prompt, area in self.areas.items()},
+            "differing": plain(self.differing),
+            "facts": plain(self.facts),
+            "rows": plain(self.rows),
+            "areas": plain(self.areas),
             "first_only": _keys(self.first_only),
             "second_only": _keys(self.second_only),
             "notes": list(self.notes),
@@ -127,22 +110,19 @@ class Comparison:
 
     def verdict(self) -> str:
         """The result in a sentence."""
-        defined = [row for row in self.rows if row.difference.value is not None]
-        flipped = sum(len(row.gained) + len(row.lost) for row in self.rows)
+        defined = flipped = 0
+        for row in self.rows:
+            defined += row.difference.value is not None
+            flipped += len(row.gained) + len(row.lost)
         apart = self.significant()
         if not defined:
             return f"No difference on {self.metric} is defined."
-        chance = (
-            f", where about {max(1, round(0.05 * len(defined)))} would be by chance"
-            if apart
-            else ""
-        )
-        flips = (
-            f"{flipped} {self.hits} hits of single facts flipped"
-            if flipped
-            else f"no fact flipped ({self.hits})"
-        )
-        what = f"{len(apart) or 'None'} of {len(defined)} differences on {self.metric}"
+        chance, flips = "", f"no fact flipped ({self.hits})"
+        if apart:
+            chance = f", where about {max(1, round(0.05 * defined))} would be by chance"
+        if flipped:
+            flips = f"{flipped} {self.hits} hits of single facts flipped"
+        what = f"{len(apart) or 'None'} of {defined} differences on {self.metric}"
         return f"{what} {'is' if len(apart) == 1 else 'are'} told from 0 at 95 %{chance}; {flips}."
 
 
@@ -177,7 +157,7 @@ def compare_records(first: Stored, second: Stored, metric: str | None = None) ->
     rows: list[Compared] = []
     for prompt in prompts:
         rows += _rows(prompt, chosen, hits, complements)
-    measured = _measured(one), _measured(two)
+    mine, theirs = _measured(one), _measured(two)
     return Comparison(
         first=one,
         second=two,
@@ -187,8 +167,8 @@ def compare_records(first: Stored, second: Stored, metric: str | None = None) ->
         facts={p.name: SharedFacts(p.first.n, *p.only) for p in prompts},
         rows=tuple(rows),
         areas=_areas(prompts, one, two, chosen),
-        first_only=tuple(key for key in measured[0] if key not in measured[1]),
-        second_only=tuple(key for key in measured[1] if key not in measured[0]),
+        first_only=tuple(key for key in mine if key not in theirs),
+        second_only=tuple(key for key in theirs if key not in mine),
         notes=(*notes, *_older_metric(one, two)),
     )
 
@@ -216,40 +196,32 @@ def _rows(
     differences = mean_differences(prompt, metric)
     first, second = prompt.scores(metric)
     recoveries = {graft: recovery_difference(first, second, graft) for graft in prompt.shared}
-    rows = []
+    n, rows = prompt.first.n, []
     for graft, difference in differences.items():
-        necessity = _necessity(graft, recoveries, complements, prompt.first.n)
-        rows.append(
-            Compared(
-                prompt.name,
-                graft,
-                prompt.first.n,
-                float(first[graft].mean()),
-                float(second[graft].mean()),
-                difference.rounded(),
-                recoveries[graft].rounded(),
-                necessity.rounded(),
-                *_flipped(prompt, graft, hits),
-            )
-        )
+        means = float(first[graft].mean()), float(second[graft].mean())
+        necessity = _necessity(graft, recoveries, complements, n).rounded()
+        estimates = difference.rounded(), recoveries[graft].rounded(), necessity
+        flipped = _flipped(prompt, graft, hits)
+        rows.append(Compared(prompt.name, graft, n, *means, *estimates, *flipped))
     return rows
 
 
 def _areas(
     prompts: Sequence[PairedPrompt], first: Record, second: Record, metric: str
 ) -> dict[str, Estimate]:
-    found = {}
+    areas = {}
     for prompt in prompts:
-        mine, theirs = ((record.curve or {}).get(prompt.name) for record in (first, second))
-        if (
-            mine is None
-            or theirs is None
-            or [p.budget for p in mine.points] != [p.budget for p in theirs.points]
-        ):
-            continue
-        budgets = {f"top {point.budget:g}%": point.budget for point in mine.points}
-        found[prompt.name] = area_difference(*prompt.scores(metric), budgets).rounded()
-    return found
+        budgets = _budgets(first, prompt.name)
+        if budgets and budgets == _budgets(second, prompt.name):
+            areas[prompt.name] = area_difference(*prompt.scores(metric), budgets).rounded()
+    return areas
+
+
+def _budgets(record: Record, prompt: str) -> dict[str, float]:
+    """Configurations of a prompt's recovery curve and their budgets in per cent, ascending."""
+    curve = (record.curve or {}).get(prompt)
+    points = curve.points if curve else ()
+    return {f"top {point.budget:g}%": point.budget for point in points}
 
 
 def _necessity(
@@ -272,10 +244,8 @@ def _flipped(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     first = score(prompt.first.columns[graft], hits)
     second = score(prompt.second.columns[graft], hits)
-    ids = prompt.first.facts
-    return tuple(naturally(ids[second & ~first].tolist())), tuple(
-        naturally(ids[first & ~second].tolist())
-    )
+    gained, lost = prompt.first.facts[second & ~first], prompt.first.facts[first & ~second]
+    return tuple(naturally(gained.tolist())), tuple(naturally(lost.tolist()))
 
 
 def _same_facts(first: Stored, second: Stored) -> tuple[list[pa.Table], tuple[str, ...]]:
@@ -290,11 +260,12 @@ def _same_facts(first: Stored, second: Stored) -> tuple[list[pa.Table], tuple[st
             "the tokenizers differ too, so that nothing can tell whether an id stands for the same "
             "fact in both",
         )
-    targets = [_targets(table) for table in tables]
-    other = sorted(
-        {key[1] for key, target in targets[0].items() if targets[1].get(key, target) != target}
-    )
-    if other:
+    mine, others = map(_targets, tables)
+    differing = set()
+    for key, target in mine.items():
+        if others.get(key, target) != target:
+            differing.add(key[1])
+    if other := sorted(differing):
         notes.append(
             f"{len(other)} ids stand for facts with other objects and are left out, such as "
             f"{other[0]}"
@@ -306,8 +277,8 @@ def _same_facts(first: Stored, second: Stored) -> tuple[list[pa.Table], tuple[st
 
 def _targets(table: pa.Table) -> dict[tuple[str, str], int]:
     """By prompt and fact: the first token of what is asked for."""
-    columns = (table[name].to_pylist() for name in ("prompt", "fact", "target"))
-    return {(prompt, fact): target for prompt, fact, target in zip(*columns, strict=True)}
+    keys = zip(table["prompt"].to_pylist(), table["fact"].to_pylist(), strict=True)
+    return dict(zip(keys, table["target"].to_pylist(), strict=True))
 
 
 def _apart(estimate: Estimate) -> bool:

@@ -7,7 +7,7 @@ learned to everyday sentences. Intervals are over whole facts.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from kgbench.analyses import Analysis, Answer, Inputs
 from kgbench.data import Prompt, load_dataset
 from kgbench.errors import InputError
-from kgbench.estimate import Estimate
+from kgbench.estimate import Estimate, plain
 from kgbench.localizers import InterventionLocalizer, ScoringLocalizer, create, is_foreign
 from kgbench.numbers import figure_text, percent_text, reason_text, significant_text
 from kgbench.report import Cell, Column, Dash, Report, Table
@@ -126,14 +126,6 @@ class DivergenceRow:
     """The same under the configuration."""
     top5_change: Estimate | None = None
     """The difference of the two."""
-
-    def to_json(self) -> dict[str, Any]:
-        """The row of `kgbench specificity --json`."""
-        values = {column.name: getattr(self, column.name) for column in fields(self)}
-        for name, value in values.items():
-            if isinstance(value, Estimate):
-                values[name] = value.to_json()
-        return values
 
 
 @dataclass(frozen=True)
@@ -334,13 +326,16 @@ class Divergences:
 
     def to_json(self) -> dict[str, Any]:
         """The object that `kgbench specificity --json` prints."""
-        about = ("model", "dataset", "localizer", "dtype", "seed")
         return {
-            **{name: getattr(self, name) for name in about},
+            "model": self.model,
+            "dataset": self.dataset,
+            "localizer": self.localizer,
+            "dtype": self.dtype,
+            "seed": self.seed,
             "origins": dict(self.origins),
             "unit": "nats",
-            "kinds": [asdict(kind) for kind in self.kinds],
-            "rows": [row.to_json() for row in self.rows],
+            "kinds": plain(self.kinds),
+            "rows": plain(self.rows, counted=True),
             "verdict": self.verdict,
         }
 

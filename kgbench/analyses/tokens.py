@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from random import Random
-from typing import Any
 
 from kgbench.analyses import GRAFTS, SAMPLED, Analysis, Answer, Inputs
 from kgbench.errors import InputError
+from kgbench.estimate import plain
 from kgbench.numbers import plain_text
 from kgbench.report import Cell, Report, Table
 from kgbench.runner.spec import COMPUTING, FACTS, PAIR, Settings, Spec
@@ -40,10 +40,6 @@ class Answered:
     graft: str
     tokens: tuple[Likely, ...]
     """The likeliest, the first one first."""
-
-    def to_json(self) -> dict[str, Any]:
-        """The object that `kgbench tokens --json` prints."""
-        return asdict(self)
 
 
 def likeliest(spec: Spec, settings: Settings, n_facts: int, top: int = 10) -> list[Answered]:
@@ -85,10 +81,9 @@ def likeliest(spec: Spec, settings: Settings, n_facts: int, top: int = 10) -> li
         for graft, row in zip(grafts, rows, strict=True):
             probabilities = torch.softmax(row.double(), 0)
             values, tokens = probabilities.topk(top)
-            shown = [
-                Likely(str(tokenizer.decode([token])), value)
-                for token, value in zip(tokens.tolist(), values.tolist(), strict=True)
-            ]
+            shown = []
+            for token, value in zip(tokens.tolist(), values.tolist(), strict=True):
+                shown.append(Likely(str(tokenizer.decode([token])), value))
             answer = Likely(str(tokenizer.decode([target])), float(probabilities[target]))
             which = [f"configuration {graft}, fact {prompt.fact.id}, prompt {prompt.name!r}"]
             scored = score_logits(row[None], torch.tensor([target]), which.__getitem__)
@@ -136,7 +131,7 @@ class Tokens(Analysis):
         tables = []
         for _, some in groupby(answered, key=lambda row: (row.fact, row.prompt)):
             tables.append(_table(list(some)))
-        return Answer(Report("", tables), [row.to_json() for row in answered])
+        return Answer(Report("", tables), plain(answered))
 
 
 def _table(answered: Sequence[Answered]) -> Table:

@@ -38,7 +38,7 @@ from kgbench.stats.scores import (
 )
 from kgbench.stats.verdict import verdict
 
-__all__ = ["Absent", "Ran", "Summary", "means", "rescored", "summarize", "summary_of"]
+__all__ = ["Absent", "Ran", "Summary", "budgets_in", "means", "rescored", "summarize", "summary_of"]
 
 Array = NDArray[Any]
 
@@ -243,25 +243,13 @@ def rescored(record: Record, facts: pa.Table, metric: str | None = None) -> Reco
     """
     run = Ran(record.identity, record.floor, sum(record.dropped.values()), absent_of(record))
     summary = summary_of(run, facts, metric or record.metric)
-    changed = {
-        "metric": summary.metric,
-        "rows": summary.rows,
-        "synergy": summary.synergy,
-        "baselines": summary.baselines,
-        "curve": summary.curve,
-        "verdict": summary.verdict,
-    }
-    return rejudged(record.model_copy(update=changed), facts)
+    return rejudged(record.model_copy(update=vars(summary)), facts)
 
 
 def summary_of(run: Ran, facts: pa.Table, metric: str) -> Summary:
     """The figures of a run."""
-    identity, shares = run.identity, []
-    for label in identity.configurations:
-        top = parse_top(label)
-        if top is not None and top.percent is not None:
-            shares.append(top.percent)
-    budgets = budget_labels(shares)
+    identity = run.identity
+    budgets = budgets_in(identity.configurations)
     expressed = all(budgets.keys().isdisjoint(own) for own in run.absent.values())
     return summarize(
         facts,
@@ -271,6 +259,16 @@ def summary_of(run: Ran, facts: pa.Table, metric: str) -> Summary:
         budgets=budgets if expressed else None,
         absent=run.absent,
     )
+
+
+def budgets_in(configurations: Sequence[str]) -> dict[str, float]:
+    """Those of the curve and their budgets in per cent, ascending."""
+    shares = set()
+    for label in configurations:
+        top = parse_top(label)
+        if top is not None and top.percent is not None:
+            shares.add(top.percent)
+    return budget_labels(sorted(shares))
 
 
 def absent_of(record: Record) -> Absent:
