@@ -193,19 +193,17 @@ def changed_figures(stored: Record, now: Record) -> tuple[Changed, ...]:
 
 
 def _alike(first: Estimate | None, second: Estimate | None) -> bool:
-    if (
-        first is None
-        or second is None
-        or first.n != second.n
-        or first.undefined != second.undefined
-    ):
+    if first is None or second is None:
         return False
-    pairs = ((first.value, second.value), (first.low, second.low), (first.high, second.high))
-    return all(
-        a == b
-        or (a is not None and b is not None and isclose(a, b, rel_tol=ROUNDING, abs_tol=1e-9))
-        for a, b in pairs
-    )
+    if (first.n, first.undefined) != (second.n, second.undefined):
+        return False
+    for a, b in ((first.value, second.value), (first.low, second.low), (first.high, second.high)):
+        if a is None or b is None:
+            if a != b:
+                return False
+        elif not isclose(a, b, rel_tol=ROUNDING, abs_tol=1e-9):
+            return False
+    return True
 
 
 NO_GRAFT = "–: PRE and SFT are no grafts, and necessity is asked of grafts"
@@ -266,28 +264,16 @@ def as_csv(records: Sequence[Record]) -> str:
 
 
 def _csv_rows(record: Record) -> Iterator[dict[str, Any]]:
-    what, run = record.identity, run_columns(record)
+    what = record.identity
     about = {
+        **run_columns(record),
         "id": record.id,
-        "model": record.model,
         "dataset": what.dataset.name,
         "localizer": what.localizer.name,
         "metric": record.metric,
-        **{name: run[name] for name in OF_RUN},
     }
     for named in figures(record):
-        estimate = named.estimate
-        yield {
-            **about,
-            "prompt": named.prompt,
-            "graft": named.graft,
-            "figure": named.figure,
-            "value": estimate.value,
-            "low": estimate.low,
-            "high": estimate.high,
-            "n": estimate.n,
-            "undefined": estimate.undefined,
-        }
+        yield {**about, **vars(named), **vars(named.estimate)}
 
 
 def as_markdown(records: Sequence[Record]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from textwrap import wrap
 from typing import Any
 
-from kgbench.estimate import Estimate
+from kgbench.estimate import Estimate, plain
 from kgbench.numbers import (
     count_text,
     duration_text,
@@ -203,13 +203,8 @@ def planted_parts(planted: Planted) -> list[Table | Lines]:
     if planted.pathways is not None:
         body: list[list[Cell]] = []
         for prompt, one in planted.pathways.items():
-            recoveries: list[Cell] = [
-                one.planted,
-                one.recovery_planted,
-                one.other,
-                one.recovery_other,
-            ]
-            body.append([prompt, *recoveries, one.told])
+            mine: list[Cell] = [one.planted, one.recovery_planted]
+            body.append([prompt, *mine, one.other, one.recovery_other, one.told])
         heads = ["", "planted", "recovery ≥ .9", "other", "recovery ≤ .1", "by the intervals"]
         parts.append(Table("pathways", heads, body))
     if planted.notes:
@@ -295,11 +290,9 @@ def _expected(value: float | None) -> Cell:
 
 
 def _units(planted: Planted) -> str:
-    return (
-        "sites whose weights changed"
-        if planted.units == "site"
-        else "(layer, component) that changed, each by the best of its regions"
-    )
+    if planted.units == "site":
+        return "sites whose weights changed"
+    return "(layer, component) that changed, each by the best of its regions"
 
 
 LISTED = 10
@@ -361,10 +354,10 @@ def _differing_rows(found: Repeated) -> list[str]:
 
 
 def _row_text(row: OtherRow) -> str:
-    (rank, logprob), (rank_now, logprob_now) = row.stored, row.now
     numbers = (
-        f"rank {rank} stored, {rank_now} now; log-probability {plain_text(logprob)} "
-        f"stored, {plain_text(logprob_now)} now"
+        f"rank {row.stored.rank} stored, {row.now.rank} now; "
+        f"log-probability {plain_text(row.stored.logprob)} stored, "
+        f"{plain_text(row.now.logprob)} now"
     )
     return f"{row.prompt}, {row.graft}, {row.fact}: {numbers}"
 
@@ -375,53 +368,35 @@ def repeated_sentence(found: Repeated, what: str) -> str:
 
 
 def _agreement(found: Repeated, what: str) -> str:
-    within = f"within {plain_text(found.tolerance)} nats"
-    ties = (
-        f", where {count_text(found.flipped, 'hit')} flipped by one rank, as ties do"
-        if found.flipped
-        else ""
-    )
+    nats, flips = f"{plain_text(found.tolerance)} nats", count_text(found.flipped, "hit")
     if found.agrees:
+        ties = f", where {flips} flipped by one rank, as ties do" if found.flipped else ""
         return (
-            f"It agrees: {what} run again, all {found.rows} rows {within}, the largest "
+            f"It agrees: {what} run again, all {found.rows} rows within {nats}, the largest "
             f"difference {plain_text(found.largest, 2)}{ties}."
         )
-    reasons = [
-        (
-            f"{len(found.others)} of {found.rows} rows differ by more than "
-            f"{plain_text(found.tolerance)} nats or in their ranks"
-            if found.others
-            else ""
-        ),
-        (
-            f"{count_text(len(found.missing), 'row')} of the run not in the record"
-            if found.missing
-            else ""
-        ),
-        (
-            f"{count_text(len(found.extra), 'row')} of the record not of the run"
-            if found.extra
-            else ""
-        ),
-        f"{count_text(found.flipped, 'hit')} flipped" if found.flipped else "",
-        "the map of scores differs" if found.map is not None and not found.map.agrees else "",
-        "there is no row to compare" if not found.rows else "",
-    ]
-    return f"It differs: {what} run again, {'; '.join(filter(None, reasons))}."
+    reasons = []
+    if found.others:
+        apart = f"{len(found.others)} of {found.rows} rows differ by more than {nats}"
+        reasons.append(f"{apart} or in their ranks")
+    if found.missing:
+        reasons.append(f"{count_text(len(found.missing), 'row')} of the run not in the record")
+    if found.extra:
+        reasons.append(f"{count_text(len(found.extra), 'row')} of the record not of the run")
+    if found.flipped:
+        reasons.append(f"{flips} flipped")
+    if found.map is not None and not found.map.agrees:
+        reasons.append("the map of scores differs")
+    if not found.rows:
+        reasons.append("there is no row to compare")
+    return f"It differs: {what} run again, {'; '.join(reasons)}."
 
 
 def repeated_answer(found: Repeated, what: str) -> dict[str, Any]:
     """The object that `--json` prints."""
-    again = found.map
     scores = None
-    if again is not None:
-        numbers = {
-            "largest": again.largest,
-            "allowed": again.allowed,
-            "missing": again.missing,
-            "agrees": again.agrees,
-        }
-        scores = {"spearman": again.spearman.answer(), **numbers}
+    if found.map is not None:
+        scores = {**plain(found.map), "agrees": found.map.agrees}
     return {
         "agrees": found.agrees,
         "metric": found.metric,

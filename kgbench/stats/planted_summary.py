@@ -90,16 +90,24 @@ def against_truth(ground: Ground, scores: SiteScores | None, why_none: str = "")
     everywhere = ground.everywhere
     moved = _changed(ground, ground.sites)
     true, decoy = _changed(ground, ground.planted), _changed(ground, ground.decoys)
-    known = ground.relevance
-    if known is not None:
-        known = {place: relevance for place, relevance in known.items() if place in moved}
-    chance = None if known is None else chance_precision(_values(known))
-    ranked, separation = by_place(scores or {}, everywhere), None
-    compared = [place for place in ranked if place in true | decoy]
-    if ground.decoy and scores is not None and compared:
-        values = np.array([ranked[place] for place in compared])
-        separation = auroc(values, np.array([place in true for place in compared])).rounded()
-    precision = _graded(None if scores is None else ranked, known, why_none)
+    ranked, separation, chance = by_place(scores or {}, everywhere), None, None
+    values, truth = [], []
+    for place, score in ranked.items():
+        if place in true or place in decoy:
+            values.append(score)
+            truth.append(place in true)
+    if ground.decoy and values:
+        separation = auroc(np.array(values), np.array(truth)).rounded()
+    precision = Estimate.missing(UNMEASURED)
+    if ground.relevance is not None:
+        known = [place for place in ground.relevance if place in moved]
+        # Rounded, so that what is equal on the card ties.
+        relevance = np.array([rounded(ground.relevance[place]) for place in known])
+        chance = chance_precision(relevance)
+        if scores is not None:
+            precision = graded_precision(np.array([ranked[place] for place in known]), relevance)
+    if scores is None:
+        precision = Estimate.missing(NOT_APPLICABLE + why_none)
     return {
         "plant": ground.plant,
         "decoy": ground.decoy,
@@ -118,21 +126,6 @@ def _changed(ground: Ground, sites: Collection[Site]) -> set[Place]:
     everywhere, changed = ground.everywhere, set(ground.changed)
     kept = (site for site in sites if (site.layer, site.component) in changed)
     return {_place(site, everywhere) for site in kept}
-
-
-def _graded(
-    ranked: Mapping[Place, float] | None, relevance: Mapping[Place, float] | None, why_none: str
-) -> Estimate:
-    if ranked is None:
-        return Estimate.missing(NOT_APPLICABLE + why_none, 0)
-    if relevance is None:
-        return Estimate.missing(UNMEASURED, 0)
-    return graded_precision(np.array([ranked[place] for place in relevance]), _values(relevance))
-
-
-def _values(relevance: Mapping[Place, float]) -> NDArray[np.float64]:
-    """Rounded, so that what is equal on the card ties."""
-    return np.array([rounded(value) for value in relevance.values()])
 
 
 def by_place(scores: SiteScores, everywhere: bool) -> dict[Place, float]:
@@ -241,9 +234,7 @@ def _pathway(planted: Row, other: Row) -> Pathway:
         found = mine.value >= CARRIES and theirs.value <= NOT
     if (mine.low or 0.0) >= CARRIES and theirs.high is not None and theirs.high <= NOT:
         told = "told"
-    elif (mine.high is not None and mine.high < CARRIES) or (
-        theirs.low is not None and theirs.low > NOT
-    ):
+    elif (mine.high is not None and mine.high < CARRIES) or (theirs.low or 0.0) > NOT:
         told = "not told"
     return Pathway(
         planted=planted.graft,
@@ -269,22 +260,17 @@ def verdict_of(record: Record) -> str:
 
 
 def _clause(planted: Planted) -> str:
-    found = planted.graded_precision
+    found, decoy = planted.graded_precision, planted.auroc_decoy
     if found.value is None:
-        return (
-            "how well the places are found that the facts use is undefined: "
-            f"{reason_text(found.undefined or '')}"
-        )
+        reason = reason_text(found.undefined or "")
+        return f"how well the places are found that the facts use is undefined: {reason}"
     kind = "(layer, component)" if planted.units == "layer and component" else "sites"
-    decoy = planted.auroc_decoy
-    against = (
-        f"; it tells planted ones from the decoy's with an AUROC of {figure_text(decoy)}"
-        if decoy and decoy.value is not None
-        else ""
-    )
-    chance = "" if planted.chance is None else f", where chance has {number_text(planted.chance)}"
-    return (
+    clause = (
         f"among the {planted.n_units} {kind} whose weights changed the ranking finds those that "
-        "the facts use with a graded average "
-        f"precision of {figure_text(found)}{chance}{against}"
+        f"the facts use with a graded average precision of {figure_text(found)}"
     )
+    if planted.chance is not None:
+        clause += f", where chance has {number_text(planted.chance)}"
+    if decoy and decoy.value is not None:
+        clause += f"; it tells planted ones from the decoy's with an AUROC of {figure_text(decoy)}"
+    return clause

@@ -64,13 +64,12 @@ def graded_precision(scores: Array, relevance: Array) -> Estimate:
         scores: Score of each place [n]; higher is more responsible.
         relevance: Relevance of each place [n], not clamped.
     """
-    weighed = list(_thresholds(relevance))
+    value, weighed = 0.0, list(_thresholds(relevance))
     if not weighed:
         return Estimate.missing(_nothing_to_rank(relevance), len(relevance))
-    value = sum(
-        weight * _precision(scores, relevance >= threshold) for threshold, weight in weighed
-    )
-    return Estimate.alone(min(float(value), 1.0), len(relevance), NO_INTERVAL_OF_SITES)
+    for threshold, weight in weighed:
+        value += weight * _precision(scores, relevance >= threshold)
+    return Estimate.alone(min(value, 1.0), len(relevance), NO_INTERVAL_OF_SITES)
 
 
 def chance_precision(relevance: Array) -> float | None:
@@ -79,16 +78,11 @@ def chance_precision(relevance: Array) -> float | None:
     Args:
         relevance: Relevance of each place [n].
     """
-    weighed = list(_thresholds(relevance))
-    counts = [int(np.count_nonzero(relevance >= threshold)) for threshold, _ in weighed]
-    if not weighed:
-        return None
-    return float(
-        sum(
-            w * expected_precision(len(relevance), k)
-            for (_, w), k in zip(weighed, counts, strict=True)
-        )
-    )
+    value, weighed = 0.0, list(_thresholds(relevance))
+    for threshold, weight in weighed:
+        k = int(np.count_nonzero(relevance >= threshold))
+        value += weight * expected_precision(len(relevance), k)
+    return value if weighed else None
 
 
 def _thresholds(relevance: Array) -> Iterator[tuple[float, float]]:

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kgbench.estimate import Estimate
+from kgbench.estimate import Estimate, plain
 from kgbench.records import Record, SiteScore
 from kgbench.stats.ranking_quality import agreement
 from kgbench.stats.scores import DEFAULT_METRIC, score
@@ -48,25 +48,22 @@ Columns = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
+class Read:
+    """What a row holds of its answer."""
+
+    rank: int
+    logprob: float
+
+
+@dataclass(frozen=True)
 class OtherRow:
     """A row that differs."""
 
     prompt: str
     graft: str
     fact: str
-    stored: tuple[int, float]
-    """Rank and log-probability."""
-    now: tuple[int, float]
-
-    def answer(self) -> dict[str, Any]:
-        """The object that `--json` prints."""
-        return {
-            "prompt": self.prompt,
-            "graft": self.graft,
-            "fact": self.fact,
-            "stored": dict(zip(("rank", "logprob"), self.stored, strict=True)),
-            "now": dict(zip(("rank", "logprob"), self.now, strict=True)),
-        }
+    stored: Read
+    now: Read
 
 
 @dataclass(frozen=True)
@@ -88,17 +85,9 @@ class Repeat:
 
     def answer(self) -> dict[str, Any]:
         """The object that `--json` prints."""
-        return {
-            "prompt": self.prompt,
-            "graft": self.graft,
-            "n": self.n,
-            "stored": self.stored,
-            "now": self.now,
-            "flipped": self.flipped,
-            "largest": self.largest,
-            "difference": self.now - self.stored,
-            "others": [row.answer() for row in self.others],
-        }
+        fields: dict[str, Any] = plain(self)
+        others = fields.pop("others")
+        return {**fields, "difference": self.now - self.stored, "others": others}
 
 
 @dataclass(frozen=True)
@@ -252,8 +241,8 @@ def _apart(first: Columns, second: Columns, tolerance: float) -> NDArray[np.bool
 
 
 def _other(key: Key, stored: Columns, now: Columns, i: int) -> OtherRow:
-    before = int(stored["rank"][i]), float(stored["logprob"][i])
-    return OtherRow(*key[:3], before, (int(now["rank"][i]), float(now["logprob"][i])))
+    before = Read(int(stored["rank"][i]), float(stored["logprob"][i]))
+    return OtherRow(*key[:3], before, Read(int(now["rank"][i]), float(now["logprob"][i])))
 
 
 def _keyed(table: pa.Table) -> dict[Key, int]:

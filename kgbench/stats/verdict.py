@@ -73,7 +73,10 @@ def _clauses(prompts: dict[str, dict[str, Row]]) -> list[str]:
     clauses = _of_one(lead, prompts, f" of {ADDED}")
     alone = [graft for graft in (FIRST, SECOND) if graft in grafts and graft != lead]
     if alone:
-        clauses.append(", ".join(_alone(graft, prompts) for graft in alone))
+        texts = []
+        for graft in alone:
+            texts.append(f"{graft} alone {_list(_rows(graft, prompts), len(prompts), _short)}")
+        clauses.append(", ".join(texts))
     spoken = (lead, *PATHWAYS, "ALL", "NONE")
     others = [graft for graft in asked if graft not in spoken and "top " not in graft]
     for graft in others[:MOST]:
@@ -85,23 +88,23 @@ def _clauses(prompts: dict[str, dict[str, Row]]) -> list[str]:
 
 def _of_one(graft: str, prompts: dict[str, dict[str, Row]], of: str) -> list[str]:
     """The sufficiency of a graft, and of its complement."""
-    clauses = [
-        f"{_named(graft)} carries "
-        + _list(prompts, lambda by_graft: by_graft.get(graft), _with_interval, of)
-    ]
-    left = " is left" if len(prompts) == 1 else " are left"
-    if graft == BOTH and any(REST in by_graft for by_graft in prompts.values()):
-        rest = _list(prompts, lambda by_graft: by_graft.get(REST), _with_interval)
-        return [*clauses, f"without both, {rest}{left}"]
-    known = any(
-        by_graft[graft].necessity.value is not None
-        for by_graft in prompts.values()
-        if graft in by_graft
-    )
-    if known and graft != "ALL":
-        rest = _list(prompts, lambda by_graft: _rest(by_graft, graft), _with_interval)
-        clauses.append(f"without it, {rest}{left}")
+    rows, n = _rows(graft, prompts), len(prompts)
+    clauses = [f"{_named(graft)} carries {_list(rows, n, _with_interval, of)}"]
+    left = " is left" if n == 1 else " are left"
+    if graft == BOTH and (rest := _rows(REST, prompts)):
+        return [*clauses, f"without both, {_list(rest, n, _with_interval)}{left}"]
+    if graft != "ALL" and any(row.necessity.value is not None for row in rows.values()):
+        rest = {}
+        for name, row in rows.items():
+            if (other := row.complement or "") in prompts[name]:
+                rest[name] = prompts[name][other]
+        clauses.append(f"without it, {_list(rest, n, _with_interval)}{left}")
     return clauses
+
+
+def _rows(graft: str, prompts: dict[str, dict[str, Row]]) -> dict[str, Row]:
+    """The rows of a graft, by prompt."""
+    return {name: by_graft[graft] for name, by_graft in prompts.items() if graft in by_graft}
 
 
 def _named(graft: str) -> str:
@@ -145,14 +148,6 @@ def _and(texts: Sequence[str]) -> str:
     return ", ".join(texts[:-1]) + (" and " if len(texts) > 1 else "") + texts[-1]
 
 
-def _alone(graft: str, prompts: dict[str, dict[str, Row]]) -> str:
-    return f"{graft} alone " + _list(prompts, lambda by_graft: by_graft.get(graft), _short)
-
-
-def _rest(by_graft: dict[str, Row], lead: str) -> Row | None:
-    return by_graft.get(by_graft[lead].complement or "") if lead in by_graft else None
-
-
 def _asked(grafts: Sequence[str], prompts: dict[str, dict[str, Row]]) -> list[str]:
     """The grafts without those that were run as the complement of an earlier one."""
     asked: list[str] = []
@@ -160,9 +155,7 @@ def _asked(grafts: Sequence[str], prompts: dict[str, dict[str, Row]]) -> list[st
     for graft in grafts:
         if graft not in complements:
             asked.append(graft)
-            complements.update(
-                by_graft[graft].complement for by_graft in prompts.values() if graft in by_graft
-            )
+            complements.update(row.complement for row in _rows(graft, prompts).values())
     return asked
 
 
@@ -170,24 +163,16 @@ def _by_sufficiency(grafts: Sequence[str], prompts: dict[str, dict[str, Row]]) -
     """Grafts by descending sufficiency over the prompts; ALL only where it is the only one."""
 
     def total(graft: str) -> float:
-        return sum(
-            by_graft[graft].sufficiency.value or 0.0
-            for by_graft in prompts.values()
-            if graft in by_graft
-        )
+        return sum(row.sufficiency.value or 0.0 for row in _rows(graft, prompts).values())
 
     return sorted([g for g in grafts if g != "ALL"] or grafts, key=total, reverse=True)
 
 
 def _list(
-    prompts: dict[str, dict[str, Row]],
-    pick: Callable[[dict[str, Row]], Row | None],
-    show: Callable[[Estimate], str],
-    of: str = "",
+    rows: Mapping[str, Row], prompts: int, show: Callable[[Estimate], str], of: str = ""
 ) -> str:
     """Shares as text, such as `97 % [94, 99] of … on headline and 99 % [97, 100] on qa`."""
-    rows = {name: row for name, by_graft in prompts.items() if (row := pick(by_graft)) is not None}
-    named = bool(of) or len(rows) < len(prompts)
+    named = bool(of) or len(rows) < prompts
     texts: list[str] = []
     for name, row in rows.items():
         share = show(row.sufficiency) + ("" if texts else of)
@@ -203,19 +188,15 @@ def _gained(by_graft: dict[str, Row], metric: str) -> bool:
 
 def _unsound(name: str, by_graft: dict[str, Row], metric: str) -> str:
     """Why a prompt has no recovery."""
-    pre, sft, gain = (
-        by_graft["PRE"].estimate(metric),
-        by_graft["SFT"].estimate(metric),
-        by_graft["SFT"].gain,
-    )
+    pre, donor = by_graft["PRE"].estimate(metric), by_graft["SFT"]
+    sft, gain, undefined = donor.estimate(metric), donor.gain, donor.sufficiency.undefined
     if any(estimate.undefined is not None for estimate in (pre, sft, gain)):
-        reason = by_graft["SFT"].sufficiency.undefined or ""
-        return f"on {name} nothing can be said: {reason_text(reason)}"
+        return f"on {name} nothing can be said: {reason_text(undefined or '')}"
     numbers = (
         f"{_number(pre)} before, {_number(sft)} after, a difference of "
         f"{figure_text(gain)} over {gain.n} facts"
     )
-    if by_graft["SFT"].sufficiency.undefined is not None:
+    if undefined is not None:
         return (
             f"on {name} recovery is undefined, since the donor by itself shows no gain that "
             f"could be told from 0: {numbers}"
