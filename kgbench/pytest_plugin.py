@@ -331,11 +331,12 @@ def pytest_terminal_summary(
         terminalreporter.line(line)
     for line in wrong:
         terminalreporter.line(line, red=True)
-    again = [
-        report for report in terminalreporter.stats.get("", ()) if getattr(report, AGAIN, False)
-    ]
+    reports = list(terminalreporter.stats.get(CATEGORY, ()))
+    for report in terminalreporter.stats.get("", ()):
+        if getattr(report, AGAIN, False):
+            reports.append(report)
     lines = []
-    for report in (*terminalreporter.stats.get(CATEGORY, ()), *again):
+    for report in reports:
         for message in messages_of(report):
             lines.append(f"{CATEGORY.upper()} {report.nodeid} - {message}")
     if lines:
@@ -357,17 +358,11 @@ def record_summaries(session: Session) -> list[RecordSummary]:
     summaries = []
     for id, record in session.records.items():
         try:
-            place = _place(session, id)
-            kept = (
-                str(session.folders[id])
-                if id in session.folders and session.given.path("save") is not None
-                else None
-            )
-            compared = (
-                _compared(session, place, id)
-                if session.given.path("compare-fail") is not None
-                else ((), False)
-            )
+            place, kept, compared = _place(session, id), None, ((), False)
+            if id in session.folders and session.given.path("save") is not None:
+                kept = str(session.folders[id])
+            if session.given.path("compare-fail") is not None:
+                compared = _compared(session, place, id)
         except (KgbenchError, OSError) as error:  # what lies on the disk can be anything by now
             kept, compared = None, ((in_pytest_words(error),), True)
         summaries.append(RecordSummary(id, to_text(record_report(record)), kept, *compared))
@@ -387,17 +382,12 @@ def _place(session: Session, id: str) -> StoredRecord | None:
         session.config.invocation_params.dir / "kgbench-results",
     )
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DamagedRecordWarning
-        )  # of other records, which nothing here is about
-        return next(
-            (
-                found
-                for root in roots
-                if root is not None and (found := RecordStore(root).find(id)) is not None
-            ),
-            None,
-        )
+        # Of other records, which nothing here is about.
+        warnings.simplefilter("ignore", DamagedRecordWarning)
+        for root in roots:
+            if root is not None and (found := RecordStore(root).find(id)) is not None:
+                return found
+    return None
 
 
 def _compared(

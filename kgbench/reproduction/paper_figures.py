@@ -16,7 +16,7 @@ from kgbench.reproduction.measurements import About, Donor, PairRows, columns_of
 from kgbench.reproduction.page import MEDIAN_RANK, ClaimSpec, Criterion, FigureSpec, Page, page
 from kgbench.stats.scores import PromptColumns
 from kgbench.stats.training_seeds import difference_over, mean_over, median_rank_over
-from kgbench.testing.decisions import OPERATORS, decide
+from kgbench.testing.decisions import FEWEST, OPERATORS
 
 __all__ = [
     "LEAST",
@@ -67,19 +67,6 @@ class PublishedDifference:
     high: float
     larger: ClaimTerm | None = None
 
-    def outcome(self, claim: ClaimSpec) -> Outcome:
-        """Outcome of a claim by this difference."""
-        if self.larger is not None and self.larger.recovery < LEAST:
-            return "vacuous"
-        outcome: Outcome = "holds"
-        for op, bound in claim.bounds.items():
-            ends = OPERATORS[op](self.low, bound), OPERATORS[op](self.high, bound)
-            if not any(ends):
-                return "fails"
-            if not all(ends):
-                outcome = "undecided"
-        return outcome
-
 
 @dataclass(frozen=True)
 class CheckedClaim:
@@ -99,7 +86,10 @@ class CheckedClaim:
     @property
     def in_paper(self) -> Mapping[str, Outcome]:
         """Outcome on each of the paper's models, as far as its sample of facts decides."""
-        return {model: apart.outcome(self.spec) for model, apart in self.paper.items()}
+        outcomes = {}
+        for model, apart in self.paper.items():
+            outcomes[model] = _outcome(self.spec, (apart.low, apart.high), apart.larger)
+        return outcomes
 
 
 @dataclass(frozen=True)
@@ -175,10 +165,10 @@ def figures_from(names: Sequence[str], measured: PairRows, page: Page) -> list[P
     """
     columns: dict[str, dict[str, tuple[PromptColumns, ...]]] = {}
     tiny, figures = measured.about.tiny, []
-    for evaluation in page.evaluations_of(names):
-        columns[evaluation] = columns_of(measured, evaluation)
     for name in names:
         spec = page.figures[name]
+        if spec.evaluation not in columns:
+            columns[spec.evaluation] = columns_of(measured, spec.evaluation)
         prompts = {prompt: columns[spec.evaluation][prompt] for prompt in spec.prompts}
         dataset = page.trainings[page.evaluations[spec.evaluation].learned(tiny)].dataset
         figure = PaperFigure(
@@ -253,7 +243,10 @@ def checked_claims(
             first, second = rows.get(spec.first, spec.first), rows.get(spec.second, spec.second)
             difference = difference_over(columns, metric, first, second, spec.share).rounded()
             larger = None if difference.undefined else larger_term(spec, means)
-            outcome = _outcome(difference, spec, larger)
+            ends = None
+            if difference.low is not None and difference.high is not None:
+                ends = (difference.low, difference.high) if difference.n >= FEWEST else None
+            outcome = _outcome(spec, ends, larger)
             paper = _in_rates(rates, spec)
             claims.append(CheckedClaim(prompt, spec, difference, outcome, paper, metric, larger))
     return claims
@@ -289,16 +282,28 @@ def larger_term(claim: ClaimSpec, means: Mapping[str, float]) -> ClaimTerm | Non
     terms = [name for name in (claim.first, claim.second, claim.of) if name not in ("", "PRE")]
     if not {"PRE", "SFT", *terms} <= set(means) or means["SFT"] == means["PRE"]:
         return None
-    gain = means["SFT"] - means["PRE"]
-    recovered = [ClaimTerm(name, (means[name] - means["PRE"]) / gain) for name in terms]
-    return max(recovered, key=lambda term: term.recovery)
+    pre, gain = means["PRE"], means["SFT"] - means["PRE"]
+    recovered = {name: (means[name] - pre) / gain for name in terms}
+    largest = max(terms, key=recovered.__getitem__)
+    return ClaimTerm(largest, recovered[largest])
 
 
-def _outcome(difference: Estimate, claim: ClaimSpec, larger: ClaimTerm | None) -> Outcome:
+def _outcome(
+    claim: ClaimSpec, interval: tuple[float, float] | None, larger: ClaimTerm | None
+) -> Outcome:
+    """What comes of a claim by the interval of its difference; None where that decides nothing."""
     if larger is not None and larger.recovery < LEAST:
         return "vacuous"
-    outcomes = [decide(difference, op, bound).outcome for op, bound in claim.bounds.items()]
-    return "fails" if "fails" in outcomes else "undecided" if "undecided" in outcomes else "holds"
+    if interval is None:
+        return "undecided"
+    outcome: Outcome = "holds"
+    for op, bound in claim.bounds.items():
+        kept = [OPERATORS[op](end, bound) for end in interval]
+        if not any(kept):
+            return "fails"
+        if not all(kept):
+            outcome = "undecided"
+    return outcome
 
 
 def published_rates(
@@ -369,9 +374,13 @@ class Agreement:
 
 def claims_agreement(claims: Sequence[CheckedClaim], like: str) -> Agreement:
     """Agreement with one of the paper's models, over claims that both sides decide."""
-    pairs = [(claim.outcome, claim.in_paper[like]) for claim in claims if like in claim.paper]
-    decided = [pair for pair in pairs if {"holds", "fails"} >= set(pair)]
-    return Agreement(like, len(pairs), len(decided), sum(ours == its for ours, its in decided))
+    figures = decided = agree = 0
+    for claim in claims:
+        if like in claim.paper:
+            ours, its = claim.outcome, claim.in_paper[like]
+            both = {ours, its} <= {"holds", "fails"}
+            figures, decided, agree = figures + 1, decided + both, agree + (both and ours == its)
+    return Agreement(like, figures, decided, agree)
 
 
 # ------------------------------------------------------------------------------ positive control

@@ -246,13 +246,8 @@ def _claims_table(claims: Sequence[tuple[str, CheckedClaim]], heads: Sequence[st
     """A row per figure, prompt and claim."""
     rows = []
     for name, claim in claims:
-        cells = [
-            claim.spec.says,
-            _meaning(claim),
-            _difference(claim),
-            _outcome_text(claim),
-            ", ".join(_in_paper(claim)),
-        ]
+        texts = [claim.spec.says, _meaning(claim), _difference(claim), _outcome_text(claim)]
+        cells = [*texts, ", ".join(_in_paper(claim))]
         rows.append([name, claim.prompt, *cells[: len(heads)]])
     return pipe_table(["figure", "prompt", *heads], rows)
 
@@ -509,11 +504,11 @@ def difference_text(figure: str, claim: CheckedClaim, like: str | None = None) -
         if {outcomes[like], claim.outcome} != {"holds", "fails"}:
             return None
         return f"{about}; {like} {'keeps' if outcomes[like] == 'holds' else 'does not keep'} it."
-    decided = [outcome == "holds" for outcome in outcomes.values() if outcome != "undecided"]
-    yes = sum(decided)
-    if 2 * yes == len(decided) or claim.outcome != ("fails" if 2 * yes > len(decided) else "holds"):
+    counts = Counter(outcomes.values())
+    yes, n = counts["holds"], len(outcomes) - counts["undecided"]
+    if 2 * yes == n or claim.outcome != ("fails" if 2 * yes > n else "holds"):
         return None
-    return f"{about}; {yes} of the paper's {len(decided)} models that decide it keep it."
+    return f"{about}; {yes} of the paper's {n} models that decide it keep it."
 
 
 # ---------------------------------------------------------------------------------- pictures

@@ -138,36 +138,27 @@ def assert_planted(record: Record, **bounds: float) -> None:
             f"the record of {record.model} is not compared with a ground truth: evaluate a plant "
             "with suite 'planted', as by --kgbench-suite planted"
         )
-    known = _of_planted(record.planted)
-    decisions = []
+    known, decisions = _of_planted(record.planted), []
     for (field, op), bound in _read(bounds or {"graded_precision__ge": 0.9}, known).items():
-        decisions.append(
-            _decided(
-                known[field][0], op, bound, f"{record.planted.plant}: {field}", known[field][1]
-            )
-        )
+        estimate, units = known[field]
+        what = f"{record.planted.plant}: {field}"
+        decisions.append(_decided(estimate, op, bound, what, units))
     _conclude(decisions)
 
 
 def _of_planted(planted: Planted) -> dict[str, tuple[Estimate, str]]:
     """Figures on the ground truth, with the units of their intervals; empty for facts."""
     units = "sites" if planted.units == "site" else "pairs of layer and component"
-    of_sites = {"graded_precision": planted.graded_precision}
-    of_sites |= {"auroc_decoy": planted.auroc_decoy} if planted.auroc_decoy is not None else {}
-    figures = {
-        name: (_exact(e), f"{e.n} {units} of which {planted.n_true} were planted")
-        for name, e in of_sites.items()
-    }
-    return figures | {
-        "sufficiency": (planted.effect.sufficiency, ""),
-        "necessity": (planted.effect.necessity, ""),
-    }
-
-
-def _exact(estimate: Estimate) -> Estimate:
-    """A value without an interval, as an exact one."""
-    value = estimate.value
-    return estimate if value is None else Estimate(value, value, value, estimate.n)
+    figures = {}
+    for name in ("graded_precision", "auroc_decoy"):
+        found: Estimate | None = getattr(planted, name)
+        if found is not None:
+            value, over = found.value, f"{found.n} {units} of which {planted.n_true} were planted"
+            exact = found if value is None else Estimate(value, value, value, found.n)
+            figures[name] = exact, over
+    for name in ("sufficiency", "necessity"):
+        figures[name] = getattr(planted.effect, name), ""
+    return figures
 
 
 Sentenced = tuple[Decision, str]
@@ -180,9 +171,8 @@ def _assert_rows(record: Record, at: str, prompt: str | None, bounds: Bounds) ->
     decisions = []
     for row in _rows(record, at, prompt):
         for (field, op), bound in bounds.items():
-            decisions.append(
-                _decided(_estimate(row, field), op, bound, f"{row.prompt}, {row.graft}: {field}")
-            )
+            what = f"{row.prompt}, {row.graft}: {field}"
+            decisions.append(_decided(_estimate(row, field), op, bound, what))
     _conclude(decisions)
 
 
@@ -266,11 +256,9 @@ def _rows(record: Record, at: str, prompt: str | None) -> Iterator[Row]:
 
 def _canonical(at: str) -> str:
     """A graft as records spell it."""
-    return (
-        at
-        if at in BASELINES or at.startswith(("top ", "(top "))
-        else str(canonical(parse_graft(at)))
-    )
+    if at in BASELINES or at.startswith(("top ", "(top ")):
+        return at
+    return str(canonical(parse_graft(at)))
 
 
 def _estimate(row: Row, field: str) -> Estimate:

@@ -109,11 +109,9 @@ def _work(job: Job, prompts: Sequence[Prompt]) -> Work:
     """The timed work of a method."""
     from kgbench.localizers import InterventionLocalizer
 
-    return (
-        _interventions(job, prompts)
-        if isinstance(job.localizer, InterventionLocalizer)
-        else _scores(job, prompts)
-    )
+    if isinstance(job.localizer, InterventionLocalizer):
+        return _interventions(job, prompts)
+    return _scores(job, prompts)
 
 
 def _interventions(job: Job, prompts: Sequence[Prompt]) -> Work:

@@ -47,11 +47,8 @@ class Claim:
 
     def noted(self, graft: str) -> Estimate:
         """Note the sufficiency of a configuration in the test's report, without a claim."""
-        (found,) = (
-            row.sufficiency
-            for row in self.record.rows
-            if (row.prompt, row.graft) == (self.prompt, graft)
-        )
+        rows = {(row.prompt, row.graft): row for row in self.record.rows}
+        found = rows[self.prompt, graft].sufficiency
         self.note(f"{graft} {figure_text(found)}")
         return found
 
@@ -96,14 +93,13 @@ class Claim:
     def _keeps(self, estimate: Estimate, what: str, bounds: Mapping[str, float]) -> None:
         """Undecided, with the reason, where a method cannot express a configuration."""
         __tracebackhide__ = True
-        decisions = [decide(estimate, op, bound) for op, bound in bounds.items()]
-        if failed := [
-            sentence(decision, what) for decision in decisions if decision.outcome == "fails"
-        ]:
-            raise AssertionError("\n".join(failed))
-        report_undecided(
-            [sentence(decision, what) for decision in decisions if decision.outcome == "undecided"]
-        )
+        texts: dict[str, list[str]] = {"holds": [], "fails": [], "undecided": []}
+        for op, bound in bounds.items():
+            decision = decide(estimate, op, bound)
+            texts[decision.outcome].append(sentence(decision, what))
+        if texts["fails"]:
+            raise AssertionError("\n".join(texts["fails"]))
+        report_undecided(texts["undecided"])
 
 
 SITES = ("FE", "LT", "FE+LT")
@@ -145,9 +141,8 @@ def assert_complement_identity(pair: ModelPair, prompts: Sequence[Prompt]) -> fl
     __tracebackhide__ = True
     some = prompts[:PROMPTS]
     one = grafted_logits(pair, some, SITES, "auto").double()
-    other = grafted_logits(
-        exchanged(pair), some, [everything_else(sites) for sites in SITES], "auto"
-    ).double()
+    rest = list(map(everything_else, SITES))
+    other = grafted_logits(exchanged(pair), some, rest, "auto").double()
     differences = (one - other).abs().amax(dim=(0, 2)).tolist()
     for i, (sites, apart) in enumerate(zip(SITES, differences, strict=True)):
         rounding = tolerance(pair, one[:, i])

@@ -66,9 +66,8 @@ def check_localizer(
     for family in families or PICO_FAMILIES:
         trial = Trial(localizer, family)
         for law in laws_of(localizer):
-            yield Verdict(
-                law.__name__, (getdoc(law) or "").partition("\n")[0], family, _why_not(law, trial)
-            )
+            states = (getdoc(law) or "").partition("\n")[0]
+            yield Verdict(law.__name__, states, family, _why_not(law, trial))
 
 
 @dataclass(frozen=True)
@@ -84,11 +83,11 @@ class CheckedLocalizer:
     @property
     def contract(self) -> Contract:
         """The entry of a submission."""
-        laws = dict.fromkeys(verdict.name for verdict in self.verdicts)
-        broken = {verdict.name for verdict in self.verdicts if not verdict.holds}
-        return Contract(
-            kgbench=__version__, laws=len(laws), broken=tuple(law for law in laws if law in broken)
-        )
+        laws: dict[str, bool] = {}
+        for verdict in self.verdicts:
+            laws[verdict.name] = laws.get(verdict.name, True) and verdict.holds
+        broken = tuple(law for law, holds in laws.items() if not holds)
+        return Contract(kgbench=__version__, laws=len(laws), broken=broken)
 
 
 def check_by_name(

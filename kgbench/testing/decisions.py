@@ -83,15 +83,12 @@ def decide(estimate: Estimate, op: str, bound: float) -> Decision:
     ends = {OPERATORS[op](low, bound), OPERATORS[op](high, bound)}
     if len(ends) == 2 or estimate.n < FEWEST:
         decision = Decision("undecided", estimate, op, bound)
-        exact = round(value * estimate.n) / estimate.n if decision.is_rate else value
-        n = (
-            _facts_of_a_rate(exact, bound)
-            if decision.is_rate
-            else _facts_needed(estimate.n, value, (low, high), bound)
-        )
-        return replace(
-            decision, facts_needed=n and max(FEWEST, n, estimate.n + 1 if len(ends) == 2 else 0)
-        )
+        if decision.is_rate:
+            n = _facts_of_a_rate(round(value * estimate.n) / estimate.n, bound)
+        else:
+            n = _facts_needed(estimate.n, value, (low, high), bound)
+        least = max(FEWEST, estimate.n + 1 if len(ends) == 2 else 0)
+        return replace(decision, facts_needed=n and max(n, least))
     return Decision("holds" if ends == {True} else "fails", estimate, op, bound)
 
 
@@ -146,11 +143,9 @@ def sentence(decision: Decision, what: str, over: str = "") -> str:
     """
     bound = f"the bound {plain_text(decision.bound)} ({decision.op})"
     if decision.estimate.undefined is not None:
-        lacking = (
-            "is undefined"
-            if decision.estimate.value is None
-            else f"{number_text(decision.estimate.value)} has no interval"
-        )
+        lacking = "is undefined"
+        if decision.estimate.value is not None:
+            lacking = f"{number_text(decision.estimate.value)} has no interval"
         reason = reason_text(decision.estimate.undefined)
         return f"{what} {lacking}, so that {bound} is undecided: {reason}"
     figure = (
@@ -160,12 +155,8 @@ def sentence(decision: Decision, what: str, over: str = "") -> str:
         return f"{figure} keeps {bound}"
     if decision.outcome == "fails":
         return f"{figure} {BROKEN[decision.op]} {bound}"
-    few = (
-        f": fewer than {FEWEST} do not decide {bound}"
-        if decision.n < FEWEST
-        else f" does not decide {bound}"
-    )
-    return f"{figure}{few}; {_remedy(decision, over)}"
+    few = f": fewer than {FEWEST} do" if decision.n < FEWEST else " does"
+    return f"{figure}{few} not decide {bound}; {_remedy(decision, over)}"
 
 
 def _facts(n: int) -> str:

@@ -45,15 +45,13 @@ class SavedComparison:
 
     def lines(self) -> list[str]:
         """What to print."""
-        summary = (
-            f"{len(self.moved) or 'none'} of {self.figures} figures moved"
-            if self.figures
-            else "there is no figure to compare"
-        )
-        return [
-            f"compared with {self.saved}: {summary}",
-            *(f"  {line}" for line in (*self.notes, *self.moved, *self.left_out)),
-        ]
+        summary = "there is no figure to compare"
+        if self.figures:
+            summary = f"{len(self.moved) or 'none'} of {self.figures} figures moved"
+        lines = [f"compared with {self.saved}: {summary}"]
+        for line in (*self.notes, *self.moved, *self.left_out):
+            lines.append(f"  {line}")
+        return lines
 
 
 def saved_records(path: Path) -> list[StoredRecord]:
@@ -125,13 +123,12 @@ def _figures(
 ) -> Iterator[tuple[str, Array, Array]]:
     """Name and scores in both records of each figure; reasons of others go to `left_out`."""
     for prompt in prompts:
-        name, mine, theirs = prompt.name, prompt.first, prompt.second
-        if mine.n < FEWEST:
-            left_out.setdefault(f"fewer than {FEWEST} facts are in both records", []).append(
-                f"{name}, {mine.n} facts"
-            )
+        name, n = prompt.name, prompt.first.n
+        if n < FEWEST:
+            reason = f"fewer than {FEWEST} facts are in both records"
+            left_out.setdefault(reason, []).append(f"{name}, {n} facts")
             continue
-        a, b = mine.scores(metric), theirs.scores(metric)
+        a, b = prompt.first.scores(metric), prompt.second.scores(metric)
         for graft in dict.fromkeys((*a, *b)):
             if graft in a and graft in b:
                 yield f"{name}, {graft}", a[graft], b[graft]
@@ -171,23 +168,22 @@ def _same_question(
 def _other_parts(record: Record, other: Record) -> list[str]:
     """Parts of the question in which two records differ."""
     ours, theirs = record.identity, other.identity
-    same = {
-        "facts": theirs.dataset.hash == ours.dataset.hash
-        or theirs.dataset.name == ours.dataset.name,
-        "localizer": (theirs.localizer.name, theirs.localizer.parameters)
-        == (ours.localizer.name, ours.localizer.parameters),
-        "prompts": theirs.prompts == ours.prompts,
-    }
-    return [name for name, equal in same.items() if not equal]
+    one, two = ours.localizer, theirs.localizer
+    differing = []
+    if theirs.dataset.hash != ours.dataset.hash and theirs.dataset.name != ours.dataset.name:
+        differing.append("facts")
+    if (one.name, one.parameters) != (two.name, two.parameters):
+        differing.append("localizer")
+    if theirs.prompts != ours.prompts:
+        differing.append("prompts")
+    return differing
 
 
 def _nearness(record: Record, other: Record) -> tuple[bool, bool, bool, str]:
     """Sort key: likeness of two records apart from their weights, then the time of the other."""
     ours, theirs = record.identity, other.identity
-    same_facts, same_grafts = (
-        theirs.dataset.hash == ours.dataset.hash,
-        theirs.configurations == ours.configurations,
-    )
+    same_facts = theirs.dataset.hash == ours.dataset.hash
+    same_grafts = theirs.configurations == ours.configurations
     return same_facts, same_grafts, other.id != record.id, other.provenance.time
 
 

@@ -104,9 +104,8 @@ class Given:
     @property
     def strict(self) -> bool:
         """Whether claims that the facts do not decide fail."""
-        return bool(self._config.getoption("kgbench_strict")) or str(
-            self._ini("strict")
-        ).lower() in ("true", "1", "yes", "on")
+        written = str(self._ini("strict")).lower() in ("true", "1", "yes", "on")
+        return written or self.on_command_line("strict")
 
     def one(self, name: str) -> str | None:
         """The value of an option in `ONE`."""
@@ -158,11 +157,8 @@ class Given:
         """The folder of relative paths: where pytest was called, or where the ini file is."""
         if self.on_command_line(name):
             return self._config.invocation_params.dir
-        return (
-            self._config.inipath.parent
-            if self._config.inipath is not None
-            else self._config.rootpath
-        )
+        ini = self._config.inipath
+        return self._config.rootpath if ini is None else ini.parent
 
     def _place(self, name: str, known: Sequence[str] = ()) -> str | None:
         text = self.one(name)
@@ -271,11 +267,9 @@ class Session:
                 "kgbench_dataset in the ini file"
             )
         dataset = job_dataset(self.spec)
-        return (
-            dataset
-            if self.spec.limit is None
-            else dataset.subset(fact.id for fact in dataset.facts[: self.spec.limit])
-        )
+        if self.spec.limit is None:
+            return dataset
+        return dataset.subset(fact.id for fact in dataset.facts[: self.spec.limit])
 
     def prompts(self) -> list[Prompt]:
         """The facts in all prompts."""
@@ -299,9 +293,8 @@ class Session:
         from kgbench.runner import run_job
 
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", DamagedRecordWarning
-            )  # reported at the end of the session
+            # Reported at the end of the session.
+            warnings.simplefilter("ignore", DamagedRecordWarning)
             run = run_job(self.spec, self._settings(self._output(temporary)), pairs=self.pairs)
             self.folders[run.record.id] = self._keep(run)
         self.records[run.record.id] = run.record
@@ -468,10 +461,8 @@ def evaluation(
 ) -> Record:
     """The record of the localizer on the model pair: all prompts and configurations."""
     with in_a_line():
-        _check_fixtures(
-            pytestconfig,
-            {"model_pair": model_pair, "facts": facts, "prompts": prompts, "localizer": localizer},
-        )
+        given = {"model_pair": model_pair, "facts": facts, "prompts": prompts}
+        _check_fixtures(pytestconfig, {**given, "localizer": localizer})
         return session_of(pytestconfig).evaluate(tmp_path_factory.mktemp("kgbench"))
 
 
