@@ -358,7 +358,8 @@ def record_summaries(session: Session) -> list[RecordSummary]:
     summaries = []
     for id, record in session.records.items():
         try:
-            place, kept, compared = _place(session, id), None, ((), False)
+            place, kept = _place(session, id), None
+            compared: tuple[tuple[str, ...], bool] = ((), False)
             if id in session.folders and session.given.path("save") is not None:
                 kept = str(session.folders[id])
             if session.given.path("compare-fail") is not None:
