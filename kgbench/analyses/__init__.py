@@ -7,19 +7,21 @@ makes the rest. Listing analyses, and the help of their commands, load no torch.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from random import Random
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kgbench.registry import Registry
 
 if TYPE_CHECKING:  # the help of a command must not wait for them
+    from kgbench.data import Prompt
     from kgbench.leaderboard.entries import Entry
     from kgbench.report import Report
     from kgbench.runner.spec import Progress, Settings, Spec
 
-__all__ = ["GRAFTS", "SAMPLED", "Analysis", "Answer", "Inputs", "Need", "analyses"]
+__all__ = ["GRAFTS", "SAMPLED", "Analysis", "Answer", "Inputs", "Need", "analyses", "fact_sample"]
 
 GRAFTS = ("FE", "LT", "FE+LT")
 """Default grafts of analyses."""
@@ -29,6 +31,12 @@ SAMPLED: Mapping[str, Mapping[str, Any]] = {
     "seed": {"help": "Random seed for sampling facts."},
 }
 """Help of options of an analysis that reads `GRAFTS` on a sample of the facts."""
+
+
+def fact_sample(prompts: Iterable[Prompt], n: int, seed: int) -> list[str]:
+    """Ids of n facts drawn from those of prompts, all where there are fewer, in their order."""
+    ids = sorted({prompt.fact.id for prompt in prompts})
+    return sorted(Random(seed).sample(ids, min(n, len(ids))))
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from random import Random
 from typing import Any
 
 import numpy as np
 
-from kgbench.analyses import GRAFTS, SAMPLED, Analysis, Answer, Inputs
+from kgbench.analyses import GRAFTS, SAMPLED, Analysis, Answer, Inputs, fact_sample
 from kgbench.errors import InputError
 from kgbench.estimate import Estimate, plain
 from kgbench.numbers import number_text, percent_text
@@ -194,8 +193,7 @@ def score_answers(
             f"data set {job.dataset.name!r} has only the answer {names[0]!r}, "
             "and a rank needs two candidates or more"
         )
-    ids = sorted({prompt.fact.id for prompt in job.all_prompts})
-    chosen = set(Random(spec.seed).sample(ids, min(n_facts, len(ids))))
+    chosen = set(fact_sample(job.all_prompts, n_facts, spec.seed))
     configurations = tuple(dict.fromkeys([*BASELINES, *spec.grafts]))
     prompts = {}
     for name, some in job.prompts.items():
@@ -214,7 +212,7 @@ def score_answers(
         job.dataset.name,
         str(job.pair.dtype).removeprefix("torch."),
         spec.seed,
-        len(ids),
+        len({prompt.fact.id for prompt in job.all_prompts}),
         names,
         tuple(rows),
         job.pair.origins,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from random import Random
 
-from kgbench.analyses import GRAFTS, SAMPLED, Analysis, Answer, Inputs
+from kgbench.analyses import GRAFTS, SAMPLED, Analysis, Answer, Inputs, fact_sample
+from kgbench.data import Prompt
 from kgbench.errors import InputError
 from kgbench.estimate import plain
 from kgbench.numbers import plain_text
@@ -66,12 +66,9 @@ def likeliest(spec: Spec, settings: Settings, n_facts: int, top: int = 10) -> li
     vocabulary = int(job.pair.recipient.config.vocab_size)
     if top > vocabulary:
         raise InputError(f"the model has {vocabulary} tokens, fewer than the {top} asked for")
-    ids = sorted({prompt.fact.id for prompt in job.all_prompts})
-    chosen = set(Random(spec.seed).sample(ids, min(n_facts, len(ids))))
-    prompts = sorted(
-        (prompt for prompt in job.all_prompts if prompt.fact.id in chosen),
-        key=lambda prompt: ids.index(prompt.fact.id),
-    )
+    prompts: list[Prompt] = []
+    for fact in fact_sample(job.all_prompts, n_facts, spec.seed):
+        prompts += (prompt for prompt in job.all_prompts if prompt.fact.id == fact)
     grafts = list(dict.fromkeys(["PRE", "SFT", *spec.grafts]))
     logits = job.engine.logits(job.engine.plan(prompts, grafts))[:, :, 0]
     tokenizer = job.pair.tokenizer
@@ -87,17 +84,8 @@ def likeliest(spec: Spec, settings: Settings, n_facts: int, top: int = 10) -> li
             answer = Likely(str(tokenizer.decode([target])), float(probabilities[target]))
             which = [f"configuration {graft}, fact {prompt.fact.id}, prompt {prompt.name!r}"]
             scored = score_logits(row[None], torch.tensor([target]), which.__getitem__)
-            answered.append(
-                Answered(
-                    prompt.fact.id,
-                    prompt.name,
-                    prompt.text,
-                    answer,
-                    int(scored["rank"][0]),
-                    graft,
-                    tuple(shown),
-                )
-            )
+            rank, asked = int(scored["rank"][0]), (prompt.fact.id, prompt.name, prompt.text)
+            answered.append(Answered(*asked, answer, rank, graft, tuple(shown)))
     return answered
 
 
