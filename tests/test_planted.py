@@ -24,8 +24,8 @@ from kgbench.runner import Pairs, Run, Settings, Spec, load_prompts, run_job
 from kgbench.runner.ranking import split_facts
 from kgbench.runner.workload import planted_models
 from kgbench.sites import parse_graft
-from kgbench.stats.planted_summary import _pathway
 from kgbench.stats.ranking_quality import auroc, chance_precision, graded_precision
+from kgbench.stats.summary import _pathway
 
 WEIGHTS, DECOY, POSITION = "ALL:o+ffn@second_half", "ALL:o+ffn@first_half", "LT:o+ffn@second_half"
 PLANTED = {"weights": WEIGHTS, "position": POSITION}

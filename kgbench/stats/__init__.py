@@ -27,18 +27,20 @@ from kgbench.stats.intervals import (
     resampled_ratio,
     unseen,
 )
-from kgbench.stats.planted_summary import (
-    Ground,
-    against_truth,
-    best_effects,
-    pathways_of,
-    verdict_of,
-    with_clause,
-)
 from kgbench.stats.ranking_quality import agreement, graded_precision
 from kgbench.stats.ratios import COMPLEMENTS, gain, necessity, recovery, sufficiency, synergy
 from kgbench.stats.scores import DEFAULT_METRIC, METRICS, name_prior, score
-from kgbench.stats.summary import Summary, rescored, summarize
+from kgbench.stats.summary import (
+    Ground,
+    Summary,
+    against_truth,
+    best_effects,
+    pathways_of,
+    rescored,
+    summarize,
+    verdict_of,
+    with_clause,
+)
 from kgbench.stats.verdict import verdict
 
 __all__ = [
