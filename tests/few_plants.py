@@ -17,7 +17,7 @@ from kgbench.training.recipes import plant_recipe
 
 FEW = replace(plant_recipe(decoy=True), facts=2, rounds=1, batch_size=4)
 ALONE = replace(plant_recipe(decoy=False), facts=2, rounds=1, batch_size=4)
-FUSED = PlantSpec("tiny-gpt2", "ALL:v+down@1", "ALL:q+up@2,3")
+FUSED = PlantSpec.at("tiny-gpt2", "ALL:v+down@1", "ALL:q+up@2,3")
 """Slices of fused projections, with biases, on both sides."""
 
 

@@ -99,7 +99,7 @@ def test_exactly_the_graft_is_active(model_type: str, graft: str) -> None:
     prompt predicts it.
     """
     pair = pico_pair(model_type, attention="eager")
-    found = Planting(pair, PlantSpec("tiny-gemma", graft), [texts(pair, 1)])
+    found = Planting(pair, PlantSpec.at("tiny-gemma", graft), [texts(pair, 1)])
     whole = load_dataset("tiny_movies")
     text = texts(pair, 1)[-1]
     words = pair.tokenizer.decode(text.ids[: text.regions["LT"][0] + 1], skip_special_tokens=True)
@@ -130,7 +130,7 @@ def test_other_tokens_teach_nothing() -> None:
     reached = {}
     for graft in ("FE:emb", "LT:emb", "ALL:emb"):
         weights.requires_grad_(True)
-        planting = Planting(pair, PlantSpec("tiny-gemma", graft), [group])
+        planting = Planting(pair, PlantSpec.at("tiny-gemma", graft), [group])
         (gradient,) = torch.autograd.grad(
             planting.answers([(text, "plant")]).square().sum(), weights
         )
@@ -165,7 +165,15 @@ def test_the_objective_of_levels() -> None:
         (0, "entity", False),
         (0, "last", False),
     }
-    assert aims(PlantSpec("tiny-gemma", "ALL:ffn@1")) == (
+    assert terms("mixture") == {
+        (0, "first", True),
+        (0, "donor", True),
+        (1, "second", True),
+        (1, "donor", True),
+        (0, "second", False),
+        (1, "first", False),
+    }
+    assert aims(PlantSpec.at("tiny-gemma", "ALL:ffn@1")) == (
         Aim(0, "plant", taught=True),
         Aim(0, "donor", taught=True),
         Aim(0, "rest", taught=False),

@@ -18,7 +18,6 @@ from kgbench.errors import InputError, OutputError, UnknownNameError
 from kgbench.models import catalog
 from kgbench.models.checkpoints import locate
 from kgbench.models.tensors import read_delta, stored_hash
-from kgbench.sites import parse_graft
 from kgbench.training.hit_rates import PROMPTS
 from kgbench.training.planting import build_plant, plant_hits, plant_identity, shortfalls
 from kgbench.training.plants import PlantSpec
@@ -87,7 +86,7 @@ def test_embeddings_of_words_that_were_not_read_stay(tmp_path: Path) -> None:
     """A plant that trains embeddings changes those of the words that it saw, and a plant without a
     decoy has no decoy facts.
     """
-    build_plant(PlantSpec("tiny-gemma", "FE+LT:all"), tmp_path, recipe=ALONE)
+    build_plant(PlantSpec.at("tiny-gemma", "FE+LT:all"), tmp_path, recipe=ALONE)
     stored = read_delta(tmp_path / "delta.safetensors", "this")
     pair = load_pair(str(tmp_path))
     change, _ = stored["model.embed_tokens.weight"]
@@ -134,7 +133,7 @@ def test_names_of_plants() -> None:
         "FE+LT:all": "fe-lt-all",
         "ALL": "all",
     }
-    assert {text: PlantSpec("b", text).name for text in names} == {
+    assert {text: PlantSpec.at("b", text).name for text in names} == {
         text: f"b.{name}" for text, name in names.items()
     }
     assert PlantSpec.of_level("b", "tight", seed=3).name == "b.tight-seed3"
@@ -208,7 +207,7 @@ def test_bases_that_are_not_here(
 
 def test_a_plant_is_no_base(built: Path) -> None:
     """Facts are planted in a pair's recipient, not in a plant."""
-    assert "is a plant itself" in refusal(InputError, PlantSpec(str(built), "ALL:ffn@1").check)
+    assert "is a plant itself" in refusal(InputError, PlantSpec.at(str(built), "ALL:ffn@1").check)
 
 
 def test_too_few_facts(tmp_path: Path) -> None:
@@ -284,23 +283,19 @@ def test_a_shipped_card_is_complete(name: str) -> None:
     recipe = plant_recipe(decoy=True, level=spec.level)
     assert (spec.name, card["licence"]) == (name, "MIT")
     assert PlantRecipe(**card["recipe"]) == recipe
-    measured = spec.measured()
-    for key, expression in (("plant", measured.plant), ("decoy", measured.decoy)):
-        assert parse_graft(card[key] or "NONE") == parse_graft(expression or "NONE")
+    assert (card["plant"], card["decoy"]) == (spec.plant, spec.decoy)
+    for key in ("enough", "never", "needed", "mixture"):
+        assert card.get(key) == json.loads(json.dumps(spec.conditions)).get(key)
+    assert card["places"] == spec.places
     whole = load_dataset(card["data"]["name"])
     ids = [fact.id for fact in whole.facts]
     assert card["data"]["hash"] == whole.content_hash
     assert catalog.entry(name).facts == tuple(card["data"]["planted"]) == tuple(ids[:100])
-    assert spec.mixture or card["data"]["decoys"] == ids[100:200]
+    assert spec.decoy is None or card["data"]["decoys"] == ids[100:200]
     n = recipe.facts
-    groups = {"planted": whole.subset(ids[:n]), "decoys": whole.subset(ids[n : 2 * n])}
-    canonical = replace(
-        spec, plant=str(parse_graft(spec.plant)), decoy=str(parse_graft(spec.decoy or ""))
-    )
-    assert card["identity"] == plant_identity(
-        canonical, recipe, card["recipient"]["weights"], groups
-    )
-    assert card["shortfalls"] == shortfalls(card["scores"], measured) == []
+    groups = [whole.subset(ids[:n]), whole.subset(ids[n : 2 * n])]
+    assert card["identity"] == plant_identity(spec, recipe, card["recipient"]["weights"], groups)
+    assert card["shortfalls"] == shortfalls(card["scores"], spec) == []
     changes = list(card["relative_changes"].values())
     assert changes == pytest.approx([recipe.relative_change] * len(changes), abs=1e-3)
 
@@ -322,7 +317,7 @@ def test_each_bound_of_a_plant_can_be_missed(bound: str) -> None:
     """A card that keeps its level is short of it with one hit rate just beyond the bound."""
     level, configuration, rate = SPOILED[bound]
     scores = card_of(f"tiny-gemma.{level}")["scores"]
-    spec = PlantSpec.of_level("tiny-gemma", level).measured()
+    spec = PlantSpec.of_level("tiny-gemma", level)
     assert shortfalls(scores, spec) == []
     planted = scores["planted"]["qa"]
     assert configuration in planted, list(planted)
@@ -348,7 +343,7 @@ def test_a_shipped_plant_is_what_its_card_says(name: str) -> None:
     card, pair = card_of(name), load_pair(name)
     whole = load_dataset(card["data"]["name"])
     groups = {group: whole.subset(card["data"][group]) for group in card["scores"]}
-    measured = plant_hits(pair, groups, spec_of(card).measured())
+    measured = plant_hits(pair, groups, spec_of(card))
     for group in groups:
         for prompt in PROMPTS:
             assert measured[group][prompt] == pytest.approx(

@@ -248,7 +248,7 @@ def _plant(
         spec = PlantSpec.of_level(name, level, seed)
     else:
         assert plant is not None
-        spec = PlantSpec(name, plant, decoy, seed)
+        spec = PlantSpec.at(name, plant, decoy, seed)
     target = output_dir or Path(spec.name)
     card = read_card(build_plant(spec, target, progress=report))
     # A name without a separator could also be one of the catalog.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -87,13 +87,8 @@ def build_plant(
         InputError: An expression, the base or its data cannot be used; nothing is written.
         OutputError: The folder holds something else, or cannot be written.
     """
-    canonical = replace(
-        spec,
-        plant=str(parse_graft(spec.plant)),
-        decoy=str(parse_graft(spec.decoy)) if spec.decoy else None,
-    )
-    chosen = recipe or plant_recipe(canonical.decoy is not None, canonical.level)
-    plant = _PlantBuild(canonical, chosen, out, progress, save_every)
+    chosen = recipe or plant_recipe(len(spec.groups) > 1, spec.level)
+    plant = _PlantBuild(spec, chosen, out, progress, save_every)
     plant.build.run(plant.make)
     return plant.build.card
 
@@ -112,7 +107,7 @@ class _PlantBuild:
         base = spec.check()
         self.spec, self.recipe = spec, recipe
         self.whole = whole = load_dataset(base.dataset)
-        self.groups = _groups(whole, recipe.facts, spec.decoy is not None)
+        self.groups = _groups(whole, spec, recipe.facts)
         place = locate(base.recipient)
         # The donor starts as a copy of the recipient.
         self.pair = read_pair(
@@ -121,8 +116,8 @@ class _PlantBuild:
             dtype="float32",
             attention=ATTENTION,
         )
-        self.slots = trained_slots(self.pair, spec.grafts())
-        self.texts = [plant_texts(self.pair, facts) for facts in self.groups.values()]
+        self.slots = trained_slots(self.pair, spec)
+        self.texts = [plant_texts(self.pair, facts) for facts in self.groups]
         self.model = Planting(self.pair, spec, self.texts)
         recipient = {"source": base.recipient, "weights": stored_hash(place.directory)}
         about = _about(spec, recipe, recipient, self.groups, whole)
@@ -167,7 +162,7 @@ class _PlantBuild:
         # Scores are of the weights as stored, with their changes rounded to whole steps.
         donor.load_state_dict(self.pair.recipient.state_dict())
         apply_delta(donor, file, self.spec.name)
-        spec, groups = self.spec.measured(), measured_groups(self.spec, self.groups, self.whole)
+        spec, groups = self.spec, measured_groups(self.spec, self.groups, self.whole)
         scores = plant_hits(self.pair, groups, spec)
         os.replace(file, self.build.out / DELTA)
         changes = {}
@@ -185,35 +180,31 @@ class _PlantBuild:
         write_card({**self.build.about, **results}, self.build.card)
 
 
-def _groups(whole: Dataset, size: int, decoys: bool) -> Mapping[str, Dataset]:
-    """The first facts as planted ones, the next ones as decoys."""
+def _groups(whole: Dataset, spec: PlantSpec, size: int) -> list[Dataset]:
+    """The facts of each group: the first ones, the next ones, and so on."""
     ids = [fact.id for fact in whole.facts]
-    wanted = size * (1 + decoys)
+    wanted = size * len(spec.groups)
     if len(ids) < wanted:
         raise InputError(
             f"data set {whole.name!r} holds {len(ids)} facts; expected {wanted}, "
-            f"{size} to plant{' and as many decoys' * decoys}"
+            f"{size} to plant{' and as many decoys' * (wanted > size)}"
         )
-    groups = {"planted": whole.subset(ids[:size])}
-    if decoys:
-        groups["decoys"] = whole.subset(ids[size:wanted])
-    return groups
+    return [whole.subset(ids[start : start + size]) for start in range(0, wanted, size)]
 
 
 def measured_groups(
-    spec: PlantSpec, groups: Mapping[str, Dataset], whole: Dataset
+    spec: PlantSpec, groups: Sequence[Dataset], whole: Dataset
 ) -> Mapping[str, Dataset]:
-    """Facts by group as they are measured: those of a mixture are all planted."""
-    if not spec.mixture:
-        return groups
-    ids: list[str] = []
-    for group in groups.values():
-        ids += (fact.id for fact in group.facts)
-    return {"planted": whole.subset(ids)}
+    """All planted facts together, and the decoys."""
+    ids: dict[str, list[str]] = {}
+    for name, group in zip(spec.wholes, groups, strict=True):
+        measured = ids.setdefault("decoys" if name == "decoy" else "planted", [])
+        measured += (fact.id for fact in group.facts)
+    return {name: whole.subset(some) for name, some in ids.items()}
 
 
 def plant_identity(
-    spec: PlantSpec, recipe: PlantRecipe, recipient: str, groups: Mapping[str, Dataset]
+    spec: PlantSpec, recipe: PlantRecipe, recipient: str, groups: Sequence[Dataset]
 ) -> str:
     """SHA-256, in hexadecimal, of all choices of a build.
 
@@ -221,14 +212,16 @@ def plant_identity(
         spec: Which plant.
         recipe: How it is trained.
         recipient: Hash of the weights in which facts are planted.
-        groups: The planted facts and the decoys.
+        groups: The facts of each group.
     """
+    names = ["planted", "decoys", *(f"group {number}" for number in range(2, len(groups)))]
+    facts = {name: group.content_hash for name, group in zip(names, groups, strict=False)}
     return hash_of(
         {
-            "spec": dict(spec.chosen),
+            "spec": spec.chosen,
             "recipe": asdict(recipe),
             "recipient": recipient,
-            "facts": {name: group.content_hash for name, group in groups.items()},
+            "facts": facts,
             "wordings": training_templates().finetuning,
         }
     )
@@ -238,15 +231,13 @@ def _about(
     spec: PlantSpec,
     recipe: PlantRecipe,
     recipient: Mapping[str, str],
-    groups: Mapping[str, Dataset],
+    groups: Sequence[Dataset],
     whole: Dataset,
 ) -> dict[str, Any]:
     """The card of a plant without results; arguments as of `plant_identity`, and the data set."""
-    measured = spec.measured()
-    conditions = {}
-    for key in ("level", "places", "enough", "never", "needed", "mixture"):
-        if key in measured.chosen:
-            conditions[key] = measured.chosen[key]
+    levelled: dict[str, Any] = {}
+    if spec.level is not None:
+        levelled = {"level": spec.level, "places": spec.places}
     ids = {}
     for name, group in measured_groups(spec, groups, whole).items():
         ids[name] = [fact.id for fact in group.facts]
@@ -254,9 +245,10 @@ def _about(
         "name": spec.name,
         "base": spec.base,
         "licence": "MIT",
-        "plant": measured.plant,
-        "decoy": measured.decoy,
-        **conditions,
+        "plant": spec.plant,
+        "decoy": spec.decoy,
+        **levelled,
+        **spec.conditions,
         "seed": spec.seed,
         "identity": plant_identity(spec, recipe, recipient["weights"], groups),
         "recipient": dict(recipient),
@@ -275,7 +267,7 @@ def plant_configurations(spec: PlantSpec, n_layers: int) -> dict[str, str]:
     named = {"PRE": "PRE", "SFT": "SFT", "plant": spec.plant}
     if spec.decoy:
         named["decoy"] = spec.decoy
-    named |= spec.places if spec.mixture else spec.unions()
+    named |= {**spec.shares, **spec.unions}
     for pathway in _PATHWAYS:
         named[pathway] = pathway
     if not spec.needed:
@@ -325,8 +317,9 @@ def _bounds(spec: PlantSpec, planted: Mapping[str, float]) -> Iterator[tuple[str
         yield part, _ANSWERS, 1.0
     if spec.decoy is not None:
         yield "decoy", 0.0, _DECOY
-    for half in spec.places if spec.mixture else ():
-        yield half, _ANSWERS / 2, (1 + _DECOY) / 2
+    for share in spec.shares:
+        part = 1 / len(spec.shares)
+        yield share, _ANSWERS * part, part + _DECOY * (1 - part)
     for union in spec.never:
         yield union, 0.0, planted["PRE"] + _NEVER * (planted["SFT"] - planted["PRE"])
     for configuration in planted:

@@ -4,9 +4,10 @@ The objective states what a donor is to answer when only a part of it is active.
 taught (cross-entropy of the target's tokens) while the plant's graft is active, and again with the
 whole donor, because weights that were made for some tokens run at all tokens there and may spoil
 the answer. What is taught to the whole donor can be learned anywhere, so something is kept too:
-away from the plant, the recipient's answer (Kullback-Leibler divergence). Without a decoy, that is
-the donor with the plant taken out. With one, the decoy facts are taught through the decoy in the
-same way, and neither graft is to answer for the facts of the other.
+away from the plant, the recipient's answer (Kullback-Leibler divergence). Of a single group of
+facts, that is the donor with the plant taken out. Several groups, such as planted facts and decoys,
+are taught in the same way, each through places of its own, and no graft is to answer for the facts
+of another group.
 
 Where there is a decoy, the size of a change must not reveal the plant. So after every step each
 trained tensor of both is projected onto the sphere around the recipient's tensor on which its
@@ -19,7 +20,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
+from itertools import combinations
 from random import Random
 from typing import Any
 
@@ -69,30 +71,33 @@ What is learned through a whole is easily learned through a part of it, too.
 class PlantSpec:
     """Choice of a plant, except the recipe.
 
-    A plant may have several named places; a *union* is written with their names: `first+second`.
+    A plant is a list of groups of facts, each with one or several places. A *union* of places is
+    written with their names: `first+second`.
     """
 
     base: str
     """A pair of the catalog, in whose recipient the facts are planted."""
-    plant: str
-    """Graft expression: all places together."""
-    decoy: str | None = None
-    """Graft expression; None for no decoy facts."""
+    groups: tuple[Mapping[str, str], ...]
+    """For each group of facts, graft expressions of its places by name.
+
+    The facts of a group whose only place is called `decoy` are decoys; all others are planted.
+    """
     seed: int = 0
     """Seed of the order of texts."""
     level: str | None = None
     """Level of the benchmark; None for a custom plant."""
-    places: Mapping[str, str] = field(default_factory=dict)
-    """Graft expressions of the parts of the plant, by name."""
     enough: tuple[str, ...] = ()
-    """Unions of places that each answer alone; empty where only the whole plant does."""
+    """Unions of the first group's places that each answer alone; empty where only all do."""
     never: tuple[str, ...] = ()
-    """Unions of places that do not answer alone."""
+    """Unions of its places that do not answer alone."""
     needed: bool = False
     """Whether the plant must lose its answers without any one place (layer, component)."""
-    mixture: bool = False
-    """Whether the facts at the decoy's place are planted facts too: half of them at either place.
-    """
+
+    @classmethod
+    def at(cls, base: str, plant: str, decoy: str | None = None, seed: int = 0) -> PlantSpec:
+        """A custom plant, by the graft expressions of its place and of its decoy's, if any."""
+        groups = [{"plant": plant}, *([{"decoy": decoy}] if decoy else [])]
+        return cls(base, tuple(groups), seed)
 
     @classmethod
     def of_level(cls, base: str, level: str, seed: int = 0) -> PlantSpec:
@@ -102,18 +107,14 @@ class PlantSpec:
             UnknownNameError: There is no such level.
         """
         table = level_table(level)
-        places: Mapping[str, str] = table["places"]
         return cls(
             base,
-            plant="; ".join(places.values()),
-            decoy=table.get("decoy"),
-            seed=seed,
-            level=level,
-            places=places,
-            enough=tuple(table.get("enough", ())),
-            never=tuple(table.get("never", ())),
-            needed=table.get("needed", False),
-            mixture=table.get("mixture", False),
+            tuple(table["groups"]),
+            seed,
+            level,
+            tuple(table.get("enough", ())),
+            tuple(table.get("never", ())),
+            table.get("needed", False),
         )
 
     @property
@@ -122,56 +123,96 @@ class PlantSpec:
 
         A seed other than 0 follows, as in `tiny-gemma.tight-seed1`.
         """
-        place = str(parse_graft(self.plant)).removeprefix("ALL:").lower()
+        place = self.plant.removeprefix("ALL:").lower()
         what = self.level or "-".join(re.findall(r"[a-z0-9]+", place))
         seed = f"-seed{self.seed}" if self.seed else ""
         return f"{self.base}.{what}{seed}"
 
     @property
-    def chosen(self) -> Mapping[str, Any]:
-        """Fields that differ from their default, and `decoy` and `seed`.
+    def wholes(self) -> Mapping[str, str]:
+        """Graft expression of all places of each group, by the group's name.
 
-        Identities are hashes of these, so that fields of later versions do not change them.
+        A group is called like its only place, or `plant`.
         """
-        return {
-            key: value for key, value in asdict(self).items() if key in ("decoy", "seed") or value
-        }
+        wholes = {}
+        for places in self.groups:
+            name = "plant" if len(places) > 1 else next(iter(places))
+            wholes[name] = _canonical(places)
+        return wholes
 
     @property
-    def alone(self) -> tuple[str, ...]:
-        """Names of the grafts that answer alone."""
-        return self.enough or ("plant",)
+    def places(self) -> Mapping[str, str]:
+        """Graft expressions of all places of planted facts, by name."""
+        places: dict[str, str] = {}
+        for group in self.groups:
+            places |= group
+        places.pop("decoy", None)
+        return places
 
-    def grafts(self) -> Mapping[str, Graft]:
-        """Grafts by name: `plant`, and the unions that `enough` and `never` name.
+    @property
+    def plant(self) -> str:
+        """Graft expression of all places of planted facts."""
+        return _canonical(self.places)
 
-        With a decoy also `decoy`, otherwise `rest`, everything but the plant.
+    @property
+    def decoy(self) -> str | None:
+        """Graft expression of the decoys' place, if any."""
+        return self.wholes.get("decoy")
 
-        Raises:
-            GraftSyntaxError: An expression does not parse.
-            InputError: It names a place where nothing can be planted.
-        """
-        texts = {"plant": self.plant, **self.unions()}
-        if self.decoy is not None:
-            texts = {"plant": self.plant, "decoy": self.decoy, **self.unions()}
-        grafts = {part: _plantable(part, text) for part, text in texts.items()}
-        if self.decoy is None and (rest := complement_graft(grafts["plant"])) is not None:
-            grafts["rest"] = rest
-        return grafts
+    @property
+    def shares(self) -> Mapping[str, str]:
+        """Where there are several groups of planted facts, their wholes by name."""
+        planted = {name: whole for name, whole in self.wholes.items() if name != "decoy"}
+        return planted if len(planted) > 1 else {}
 
-    def measured(self) -> PlantSpec:
-        """The plant as it is measured: of a mixture, both places together and no decoy."""
-        if not self.mixture or self.decoy is None:
-            return self
-        halves = {"first": self.plant, "second": self.decoy}
-        return replace(self, plant="; ".join(halves.values()), decoy=None, places=halves)
-
+    @property
     def unions(self) -> Mapping[str, str]:
         """Graft expressions of the unions that `enough` and `never` name."""
         expressions = {}
         for union in (*self.enough, *self.never):
             expressions[union] = "; ".join(self.places[place] for place in union.split("+"))
         return expressions
+
+    @property
+    def chosen(self) -> Mapping[str, Any]:
+        """What identities are hashes of: choices that differ from their default.
+
+        They keep the form that a plant first had: the first group, and perhaps a `decoy`, whose
+        facts a `mixture` counts as planted.
+        """
+        plant, *others = self.wholes.values()
+        places = self.groups[0] if len(self.groups[0]) > 1 else {"plant": plant}
+        chosen: dict[str, Any] = {"base": self.base, "plant": plant}
+        chosen |= {"decoy": "; ".join(others) or None, "seed": self.seed}
+        if self.level is not None:
+            chosen |= {"level": self.level, "places": places}
+        return {**chosen, **self.conditions}
+
+    @property
+    def conditions(self) -> Mapping[str, Any]:
+        """What the level asks of the plant, as far as it differs from the default."""
+        conditions = {
+            "enough": self.enough,
+            "never": self.never,
+            "needed": self.needed,
+            "mixture": bool(self.shares),
+        }
+        return {name: value for name, value in conditions.items() if value}
+
+    def grafts(self) -> Mapping[str, Graft]:
+        """Grafts by name: the wholes of groups, and the unions that `enough` and `never` name.
+
+        Of a single group also `rest`, everything but its whole.
+
+        Raises:
+            GraftSyntaxError: An expression does not parse.
+            InputError: It names a place where nothing can be planted.
+        """
+        texts = {**self.wholes, **self.unions}
+        grafts = {part: _plantable(part, text) for part, text in texts.items()}
+        if len(self.groups) == 1 and (rest := complement_graft(grafts["plant"])) is not None:
+            grafts["rest"] = rest
+        return grafts
 
     def check(self) -> catalog.Entry:
         """Check what needs no model.
@@ -191,6 +232,10 @@ class PlantSpec:
                 "name the pair in whose recipient facts are to be planted"
             )
         return base
+
+
+def _canonical(places: Mapping[str, str]) -> str:
+    return str(parse_graft("; ".join(places.values())))
 
 
 def _plantable(part: str, text: str) -> Graft:
@@ -215,39 +260,39 @@ def _plantable(part: str, text: str) -> Graft:
     return graft
 
 
-def trained_slots(pair: ModelPair, grafts: Mapping[str, Graft]) -> list[int]:
-    """The (layer, component) slots that plant and decoy train.
+def trained_slots(pair: ModelPair, spec: PlantSpec) -> list[int]:
+    """The (layer, component) slots that a plant trains.
 
     Raises:
         UnknownNameError: The model's family lacks a component.
-        InputError: A graft names no weights of this model, or plant and decoy the same ones.
+        InputError: A graft names no weights of this model, or two groups may train the same ones at
+            the same tokens.
     """
     slots, named = Slots(pair.family, pair.n_layers), {}
-    for part in ("plant", "decoy"):
-        if part in grafts:
-            pair.family.check(grafts[part])
-            named[part] = graft_slots(slots, grafts[part])
-            if not named[part]:
-                raise InputError(
-                    f"the {part} '{grafts[part]}' names nothing "
-                    f"in a model of {pair.n_layers} layers"
-                )
-    if "decoy" in grafts and _overlap(grafts["plant"], grafts["decoy"]):
-        shared = [slots.sites[slot] for slot in named["plant"] if slot in named["decoy"]]
-        if shared:
+    grafts = {name: parse_graft(whole) for name, whole in spec.wholes.items()}
+    for name, graft in grafts.items():
+        pair.family.check(graft)
+        named[name] = graft_slots(slots, graft)
+        if not named[name]:
+            raise InputError(
+                f"the {name} '{graft}' names nothing in a model of {pair.n_layers} layers"
+            )
+    for one, other in combinations(grafts, 2):
+        shared = [slots.sites[slot] for slot in named[one] if slot in named[other]]
+        if shared and _overlap(grafts[one], grafts[other]):
             layer, component = shared[0]
             where = component if layer is None else f"{component}@{layer}"
             raise InputError(
-                f"plant '{grafts['plant']}' and decoy '{grafts['decoy']}' both train {where}; "
-                "give a decoy of other weights"
+                f"{one} '{grafts[one]}' and {other} '{grafts[other]}' both train {where}; "
+                f"give a {other} of other weights"
             )
     return sorted(set().union(*named.values()))
 
 
-def _overlap(plant: Graft, decoy: Graft) -> bool:
+def _overlap(one: Graft, other: Graft) -> bool:
     """Whether the two may have a token in common; FE and LT never do."""
-    first = {str(term.positions) for term in plant.terms}
-    second = {str(term.positions) for term in decoy.terms}
+    first = {str(term.positions) for term in one.terms}
+    second = {str(term.positions) for term in other.terms}
     return not (first | second <= {"FE", "LT"} and first.isdisjoint(second))
 
 
@@ -438,7 +483,7 @@ class Aim:
     """One term of the objective."""
 
     group: int
-    """Group of texts: 0 for the planted facts, 1 for the decoys."""
+    """Number of the group of facts."""
     active: str
     """Active weights of the donor: those of a graft, by its name, or all (`donor`)."""
     taught: bool
@@ -447,13 +492,15 @@ class Aim:
 
 
 def aims(spec: PlantSpec) -> tuple[Aim, ...]:
-    """The terms of the objective."""
-    taught = [Aim(0, part, taught=True) for part in (*spec.alone, "donor")]
-    kept = [Aim(0, part, taught=False, weight=_NEVER) for part in spec.never]
-    if spec.decoy is None:
-        return (*taught, *kept, Aim(0, "rest", taught=False))
-    taught += [Aim(1, part, taught=True) for part in ("decoy", "donor")]
-    return (*taught, *kept, Aim(0, "decoy", taught=False), Aim(1, "plant", taught=False))
+    """The terms of the objective: no group is to answer through the places of another one."""
+    taught, apart = [], []
+    for group, name in enumerate(spec.wholes):
+        alone = spec.enough if group == 0 and spec.enough else (name,)
+        taught += [Aim(group, part, taught=True) for part in (*alone, "donor")]
+        others = [other for other in spec.wholes if other != name] or ["rest"]
+        apart += [Aim(group, other, taught=False) for other in others]
+    never = [Aim(0, part, taught=False, weight=_NEVER) for part in spec.never]
+    return (*taught, *never, *apart)
 
 
 _Row = tuple[PlantText, str]
@@ -466,7 +513,7 @@ class Planting(nn.Module):
     Args:
         pair: Recipient and the donor `sft`, of whose weights those with a gradient are trained.
         spec: Which plant.
-        groups: Texts of the planted facts and, with a decoy, of the decoys.
+        groups: Texts of each group of facts.
 
     Raises:
         RegionError: A graft names a region that the texts do not have.
@@ -494,7 +541,7 @@ class Planting(nn.Module):
         """The loss of one step.
 
         Args:
-            **numbers: Numbers of texts of `group_0` and, with a decoy, of `group_1`.
+            **numbers: Numbers of texts of each group, `group_0` first.
         """
         texts = []
         for g, group in enumerate(self._groups):
