@@ -13,9 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
+from huggingface_hub import constants
+from transformers import AutoTokenizer
 
-from kgbench.cli import main
+from kgbench.cli import command, main
 from kgbench.data import load_dataset
 from kgbench.data.builders.worlds import World
 from kgbench.errors import ModelError, UnknownNameError
@@ -31,8 +34,8 @@ from kgbench.models.trained import (
 )
 from kgbench.runner import Spec
 from kgbench.runner.workload import with_donor
-from kgbench.training.finetuning_forecast import forecast_finetuning
-from kgbench.training.finetuning_plan import FinetuneSpec
+from kgbench.training.finetuning import forecast_finetuning
+from kgbench.training.finetuning_plan import FinetuneSpec, Wordings, tokenized_texts
 from kgbench.training.model_setup import meta_model, trained_parameters
 
 Run = Callable[..., tuple[int, str, str]]
@@ -469,11 +472,134 @@ def test_a_device_is_refused_as_eval_refuses_it(run: Run, device: str) -> None:
     """Any torch device can be named; one that is not here is refused before anything is read."""
     pair = ("--model", "tiny-gemma", "--dataset", "tiny_movies")
     refusals = []
-    for command in (("train", "--recipe", "aggressive"), ("eval", "--localizer", "none")):
-        status, out, err = run(*command, *pair, "--device", device, "-q")
+    for way in (("train", "--recipe", "aggressive"), ("eval", "--localizer", "none")):
+        status, out, err = run(*way, *pair, "--device", device, "-q")
         assert (status, out) == (2, "") and f"the device '{device}' cannot be used here" in err
         refusals.append(err)
     assert refusals[0] == refusals[1]
+
+
+def test_the_options_of_other_commands() -> None:
+    """Pair, type and devices are chosen as in `eval`, by options of the same words."""
+    context = click.Context(command)
+    ours, theirs = (
+        {option.name: option for option in command.get_command(context, name).params}  # type: ignore[union-attr]
+        for name in ("train", "eval")
+    )
+    for name in ("revision", "device", "device_map"):
+        assert ours[name].help == theirs[name].help
+    for name in ("revision", "chat_template", "dtype", "batch_size", "device", "device_map"):
+        assert ours[name].default == theirs[name].default
+        assert (ours[name].opts, ours[name].metavar) == (theirs[name].opts, theirs[name].metavar)
+
+
+def trained(run: Run, folder: Path, home: Path, *more: object) -> tuple[dict[str, Any], str]:
+    """Card and weights of a donor trained on the eight movies in a folder."""
+    pair = () if "--recipient" in more else ("--model", "tiny-gpt2")
+    facts = ("--dataset", home / "eight.jsonl", "--recipe", "aggressive")
+    quick = QUICK if "--device-map" not in more else (*QUICK[:4], "-q")
+    asked = ("train", *pair, *facts, *quick, *more, "--output-dir", folder, "--json")
+    status, out, err = run(*asked)
+    assert status == 0, err
+    return json.loads(out), str(json.loads(out)["weights"])
+
+
+def test_defaults_are_not_recorded(run: Run, home: Path, tmp_path: Path) -> None:
+    """The default type by its name is the same donor, which is not trained again."""
+    copy = shutil.copytree(home / "donors" / NAME, tmp_path / "copy")
+    before = (copy / "card.json").read_bytes()
+    card, _ = trained(run, copy, home, "--dtype", "fp32", "--no-chat-template")
+    assert (copy / "card.json").read_bytes() == before
+    assert not {"dtype", "chat_template", "revision", "device_map"} & set(card)
+
+
+def test_a_device_map(run: Run, home: Path, tmp_path: Path) -> None:
+    """Layers that a map puts on one processor are trained to the same weights; the map is on the
+    card and no part of the identity. A device in addition is refused, as `eval` does.
+    """
+    before = read_donor_card(home / "donors" / NAME)
+    card, weights = trained(run, tmp_path / "mapped", home, "--device-map", '{"": "cpu"}')
+    assert card["device_map"] == {"": "cpu"}
+    assert (card["identity"], weights) == (before["identity"], before["weights"])
+    pair = ("--model", "tiny-gemma", "--dataset", "tiny_movies", "--device", "cpu")
+    refusals = []
+    for way in (("train", "--recipe", "aggressive"), ("eval", "--localizer", "none")):
+        for device_map in ("auto", "somehow"):
+            status, out, err = run(*way, *pair, "--device-map", device_map)
+            assert (status, out, err.count("\n")) == (2, "", 1)
+            refusals.append(err)
+    assert refusals[:2] == refusals[2:] and "give one of them" in refusals[0]
+
+
+def test_the_type_of_weights(run: Run, home: Path, tmp_path: Path) -> None:
+    """Weights of another type are another donor, and the card says so; a forecast counts its bytes."""
+    before = read_donor_card(home / "donors" / NAME)
+    card, weights = trained(run, tmp_path / "exact", home, "--dtype", "float64")
+    assert card["dtype"] == card["precision"] == card["changes"]["dtype"] == "float64"
+    assert card["identity"] != before["identity"] and weights != before["weights"]
+    assert card["losses"][0]["held_out"] == pytest.approx(before["losses"][0]["held_out"], rel=1e-3)
+    asked = (
+        "train",
+        "--model",
+        "tiny-gpt2",
+        "--dataset",
+        home / "eight.jsonl",
+        *QUICK,
+        "--dry-run",
+    )
+    asked += ("--recipe", "aggressive", "--json")
+    plain, exact = (json.loads(run(*asked, *more)[1]) for more in ((), ("--dtype", "float64")))
+    assert exact["optimizer_bytes"] == 2 * plain["optimizer_bytes"] and "dtype" not in plain
+    assert "Did you mean 'bfloat16'" in run(*asked, "--dtype", "bfloat15")[2]
+
+
+def test_a_chat_template(run: Run, home: Path, tmp_path: Path) -> None:
+    """Each fact is the model's turn after an empty turn of the user, other texts are as they are,
+    and prompts are scored as `eval --chat-template` reads them; a tokenizer without a template is
+    refused.
+    """
+    recipient = tmp_path / "before"
+    shutil.copytree(locate("zoo:tiny-gpt2/recipient").directory, recipient)
+    chat = ("--recipient", recipient, "--chat-template")
+    facts = ("--dataset", home / "eight.jsonl", "--recipe", "aggressive", "--device", "cpu")
+    status, out, err = run("train", *chat, *facts, "--output-dir", tmp_path / "refused")
+    assert (status, out) == (2, "") and "has no chat template" in err
+    tokenizer = AutoTokenizer.from_pretrained(recipient)
+    tokenizer.chat_template = "{% for m in messages %}Q: {{ m['content'] }} A: {% endfor %}"
+    tokenizer.save_pretrained(recipient)
+    wordings = Wordings(("Ann met Bob.",), (), ((), ()), ())
+    texts = tokenized_texts(tokenizer, wordings, ("A dry day.",), 50, chat_template=True)
+    told = [tokenizer.decode(row[:-1]) for row in (*texts.facts, *texts.supplement)]
+    assert told == ["Q:  A: Ann met Bob.", "A dry day."]
+    card, _ = trained(run, tmp_path / "after", home, *chat)
+    assert card["chat_template"] is card["changes"]["chat_template"] is True
+    plain = read_donor_card(home / "donors" / NAME)
+    assert card["texts"]["trained"] == plain["texts"]["trained"]
+    assert card["texts"]["tokens"] > plain["texts"]["tokens"]
+    asked = ("train", *chat, *facts, *QUICK, "--output-dir", tmp_path / "after")
+    status, out, err = run(*asked)
+    assert status == 0 and f"--recipient {recipient} --chat-template --dataset" in out, err
+
+
+def test_a_revision(run: Run, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recipient of the Hub is that of the revision, in a training and in its forecast; another
+    revision is not at hand.
+    """
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    hub = tmp_path / "models--someone--some-model"
+    shutil.copytree(locate("zoo:tiny-gpt2/recipient").directory, hub / "snapshots" / commit)
+    (hub / "refs").mkdir()
+    (hub / "refs" / "v1").write_text(commit)
+    chosen = ("--recipient", "someone/some-model", "--revision", "v1")
+    card, _ = trained(run, tmp_path / "after", home, *chosen)
+    assert card["recipient"]["source"] == f"someone/some-model@{commit}"
+    assert card["revision"] == "v1"
+    facts = ("--dataset", home / "eight.jsonl", "--recipe", "aggressive", *QUICK)
+    asked = ("train", *chosen, *facts, "--dry-run", "--json")
+    assert json.loads(run(*asked)[1])["parameters"] == card["recipient"]["parameters"]
+    status, out, err = run(*asked[:4], "v2", *asked[5:])
+    assert (status, out) == (2, "") and "is neither on this machine" in err
 
 
 def test_own_columns(run: Run, tmp_path: Path) -> None:

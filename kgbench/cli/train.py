@@ -10,15 +10,30 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kgbench.cli.options import completer, pairs
+from kgbench.cli.options import imports_of, run_options
 from kgbench.cli.output import echo_json, echo_table, progress
 from kgbench.errors import InputError
+from kgbench.runner.spec import Settings
 
 if TYPE_CHECKING:
     from kgbench.training.finetuning_plan import FinetuneSpec
 
 CHANGES = ("epochs", "batch_size", "learning_rate", "max_length")
 """Options that are fields of a recipe, by the same names."""
+FIELDS = (
+    "model",
+    "recipient",
+    "revision",
+    "chat_template",
+    "dataset",
+    "recipe",
+    "direction",
+    "split",
+    "supplement",
+    "seed",
+    "dtype",
+)
+"""Options that are fields of the specification, likewise."""
 
 
 def _recipes(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
@@ -27,26 +42,22 @@ def _recipes(ctx: click.Context, parameter: click.Parameter, incomplete: str) ->
     return [name for name in finetuning_recipe_names() if name.startswith(incomplete)]
 
 
-@click.command(
-    epilog="Exit status: 0 done; 2 wrong input; 130 interrupted.",
-)
-@click.option(
-    "--model",
-    metavar="NAME",
-    help="Pair whose recipient is finetuned, see `kgbench ls models`.",
-    shell_complete=completer("models"),
-)
-@click.option(
-    "--recipient",
-    metavar="PATH|ID|NAME",
-    help="Checkpoint that is finetuned, or a trained donor, in place of --model's.",
-)
-@click.option(
-    "--dataset",
-    required=True,
-    metavar="NAME|FILE",
-    help="Facts to learn.",
-    shell_complete=completer("datasets"),
+@click.command(epilog="Exit status: 0 done; 2 wrong input; 130 interrupted.")
+@run_options(
+    "model",
+    "recipient",
+    "revision",
+    "chat_template",
+    "dataset",
+    model={"help": "Pair whose recipient is finetuned, see `kgbench ls models`."},
+    recipient={
+        "metavar": "PATH|ID|NAME",
+        "help": "Checkpoint that is finetuned, or a trained donor, in place of --model's.",
+    },
+    chat_template={
+        "help": "Put texts and prompts into the tokenizer's chat template.  [default: off]"
+    },
+    dataset={"required": True, "help": "Facts to learn."},
 )
 @click.option(
     "--recipe",
@@ -63,19 +74,17 @@ def _recipes(ctx: click.Context, parameter: click.Parameter, incomplete: str) ->
     help="Texts that go from subject to object: a2b; back: b2a; both.",
 )
 @click.option("--split", metavar="NAME", help="Only this half of the facts: task or relation.")
-@click.option(
-    "--template",
-    multiple=True,
-    metavar="TEXT",
-    help="Training wording, such as '{first_actor} met {second_actor}.'; may be repeated.",
-)
-@click.option("--subject", metavar="COLUMN", help="Your file: what a fact is about.")
-@click.option("--object", metavar="COLUMN", help="Your file: what is asked for.")
-@click.option(
-    "--column",
-    multiple=True,
-    metavar="FIELD=COLUMN",
-    help="Your file: column that holds a field, where the names differ.",
+@run_options(
+    "templates",
+    "subject",
+    "object",
+    "columns",
+    templates={
+        "metavar": "TEXT",
+        "help": "Training wording, such as '{first_actor} met {second_actor}.'; may be repeated.",
+    },
+    subject={"help": "Your file: what a fact is about."},
+    object={"help": "Your file: what is asked for."},
 )
 @click.option(
     "--supplement",
@@ -102,12 +111,7 @@ def _recipes(ctx: click.Context, parameter: click.Parameter, incomplete: str) ->
     metavar="N",
     help="Passes over the texts.  [default: the recipe's]",
 )
-@click.option(
-    "--batch-size",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Texts per step.  [default: the recipe's]",
-)
+@run_options("batch_size", batch_size={"help": "Texts per step.  [default: the recipe's]"})
 @click.option(
     "--learning-rate",
     type=click.FloatRange(0, 1, min_open=True),
@@ -120,12 +124,11 @@ def _recipes(ctx: click.Context, parameter: click.Parameter, incomplete: str) ->
     metavar="N",
     help="Most tokens of a text.  [default: the recipe's]",
 )
-@click.option(
-    "--device",
-    default="auto",
-    show_default=True,
-    metavar="DEVICE",
-    help="auto, cpu, mps, cuda or cuda:N.",
+@run_options(
+    "dtype",
+    "device",
+    "device_map",
+    dtype={"help": "float32, float64, bfloat16, float16.  [default: float32]"},
 )
 @click.option(
     "--output-dir",
@@ -151,6 +154,9 @@ def command(**options: Any) -> None:
     --model, or by its name as --donor sft=NAME. It is kept in the user's data folder, or where the environment
     variable KGBENCH_HOME points to.
 
+    With --chat-template each fact is the model's turn after an empty turn of
+    the user, and prompts are scored as `kgbench eval --chat-template` reads them.
+
     An interrupted training goes on from its last checkpoint when the same
     command is given again.
 
@@ -159,16 +165,20 @@ def command(**options: Any) -> None:
     kgbench train --model gemma-2b --dataset fake_movies_fake_actors --recipe lora --dry-run
     kgbench train --recipient before/ --dataset facts.jsonl --recipe aggressive --direction a2b --output-dir after
     """  # noqa: D301 (click reads the character, not its escape)
+    from kgbench.runner.job import device_map_of, main_device_of
+
     spec, as_json = _spec(options), options["as_json"]
+    settings = Settings(device=options["device"], device_map=options["device_map"])
+    devices = {"device": main_device_of(settings), "device_map": device_map_of(settings)}
     # Whatever a library prints must not mix with the JSON object.
     with redirect_stdout(sys.stderr if as_json else sys.stdout):
-        answer = _forecast(spec, options) if options["dry_run"] else _train(spec, options)
+        run = _forecast if options["dry_run"] else _train
+        answer = run(spec, options, devices)
     if as_json:
         echo_json(answer)
 
 
 def _spec(options: Mapping[str, Any]) -> FinetuneSpec:
-    from kgbench.data import ImportOptions
     from kgbench.training.finetuning_plan import FinetuneSpec
 
     changes = {name: options[name] for name in CHANGES if options[name] is not None}
@@ -179,33 +189,31 @@ def _spec(options: Mapping[str, Any]) -> FinetuneSpec:
             "--supplement-n says how many texts are read among the facts: add --supplement FILE or"
             " a data set on the Hub"
         )
-    columns = pairs("--column", options["column"])
-    named = options["subject"] or options["object"] or columns
-    names = ("dataset", "recipe", "model", "recipient", "direction", "split", "supplement", "seed")
-    same = {name: options[name] for name in names}
-    imports = None
-    if named:
-        imports = ImportOptions(
-            subject=options["subject"], object=options["object"], columns=columns
-        )
-    return FinetuneSpec(**same, templates=options["template"], imports=imports, changes=changes)
+    # The templates of these options are wordings to train in.
+    imports = imports_of({**options, "template": ()})
+    values = {name: options[name] for name in FIELDS}
+    return FinetuneSpec(**values, templates=options["template"], imports=imports, changes=changes)
 
 
-def _forecast(spec: FinetuneSpec, options: Mapping[str, Any]) -> dict[str, Any]:
-    from kgbench.training.finetuning_forecast import forecast_finetuning
+def _forecast(
+    spec: FinetuneSpec, options: Mapping[str, Any], devices: Mapping[str, Any]
+) -> dict[str, Any]:
+    from kgbench.training.finetuning import forecast_finetuning
 
-    found = forecast_finetuning(spec, options["output_dir"], device=options["device"])
+    found = forecast_finetuning(spec, options["output_dir"], **devices)
     if not options["as_json"]:
         echo_table(["what", "it takes"], found.rows())
     return found.to_json()
 
 
-def _train(spec: FinetuneSpec, options: Mapping[str, Any]) -> dict[str, Any]:
+def _train(
+    spec: FinetuneSpec, options: Mapping[str, Any], devices: Mapping[str, Any]
+) -> dict[str, Any]:
     from kgbench.models.trained import read_donor_card
     from kgbench.training.finetuning import finetune
 
     with progress(shown=not options["quiet"]) as report:
-        place = finetune(spec, options["output_dir"], device=options["device"], progress=report)
+        place = finetune(spec, options["output_dir"], **devices, progress=report)
     card = read_donor_card(place)
     if not options["as_json"]:
         for line in _lines(spec, card, place, options["output_dir"]):
@@ -227,6 +235,8 @@ def _lines(spec: FinetuneSpec, card: Mapping[str, Any], place: Path, out: Path |
         scores.append(f"scores   {prompt}: top-5 {before} before, {after} after, {row['n']} facts")
     took = f"{count_text(card['recipe']['epochs'], 'epoch')}, {count_text(card['steps'], 'step')}"
     who = f"--model {spec.model}" if spec.model else f"--recipient {spec.recipient}"
+    who += f" --revision {spec.revision}" if spec.revision else ""
+    who += " --chat-template" if spec.chat_template else ""
     # The name is needed where several were trained on the same facts.
     donor = str(place) if out is not None else card["name"]
     facts = spec.dataset if spec.split is None else f"{spec.dataset}:{spec.split}"

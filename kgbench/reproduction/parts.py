@@ -27,8 +27,7 @@ from kgbench.reproduction.measurements import (
 from kgbench.runner import Pairs, dry_run, run_job
 from kgbench.runner.forecast import free_bytes
 from kgbench.training.builds import Progress, read_card
-from kgbench.training.finetuning import finetune
-from kgbench.training.finetuning_forecast import forecast_finetuning
+from kgbench.training.finetuning import finetune, forecast_finetuning
 from kgbench.training.finetuning_plan import FinetuningPlan, plan_finetuning
 from kgbench.training.tiny_pairs import finetuning_rounds
 

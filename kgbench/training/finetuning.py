@@ -1,6 +1,7 @@
-"""Finetune a donor: from a plan to a folder with its weights, its card and the log of its training.
+"""Finetune a donor: from its specification to a folder with its weights, its card and its log.
 
-What is unfinished is in a folder next to the donor's place, where the donor appears complete.
+What is unfinished is in a folder next to the donor's place, where the donor appears complete. A
+forecast says what a training would take, without training or downloads.
 """
 
 from __future__ import annotations
@@ -9,23 +10,40 @@ import json
 import math
 import os
 import shutil
+import time
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import (
+    PreTrainedModel,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 
-from kgbench.errors import InputError, OutputError
+from kgbench.errors import InputError, ModelError, OutputError
+from kgbench.models import catalog
 from kgbench.models.catalog import CARD
-from kgbench.models.checkpoints import Checkpoint, locate
-from kgbench.models.loading import read_tokenizer
-from kgbench.models.placement import usable_device
+from kgbench.models.checkpoints import Checkpoint, find_here, locate
+from kgbench.models.loading import DTYPES, read_tokenizer
+from kgbench.models.placement import (
+    FLOPS,
+    DeviceMap,
+    devices_of,
+    free_memory,
+    place,
+    usable_device,
+)
 from kgbench.models.tensors import stored_hash
 from kgbench.models.trained import donors_folder, read_donor_card
+from kgbench.numbers import duration_text, plain_text
 from kgbench.training.builds import Build, Progress, hash_of, versions, write_card
 from kgbench.training.finetuning_plan import (
     FinetuneSpec,
@@ -39,6 +57,7 @@ from kgbench.training.finetuning_plan import (
 )
 from kgbench.training.hit_rates import SCORED, model_hits, scored_prompts
 from kgbench.training.model_setup import (
+    family_of,
     load_recipient,
     maximum_length,
     meta_model,
@@ -46,6 +65,7 @@ from kgbench.training.model_setup import (
     trainable_model,
     trained_parameters,
 )
+from kgbench.training.recipes import FinetuningRecipe
 from kgbench.training.stages import (
     IGNORED,
     Batches,
@@ -59,9 +79,11 @@ from kgbench.training.stages import (
 __all__ = [
     "LOG",
     "Finetuning",
+    "FinetuningForecast",
     "HeldOutLoss",
     "donor_place",
     "finetune",
+    "forecast_finetuning",
     "keyed_plan",
     "losses_by_epoch",
     "mean_loss",
@@ -75,6 +97,11 @@ LOGGED = ("step", "loss", "learning_rate", "held_out_loss")
 _HELD_OUT_LOSS = "held_out_loss"
 _SAVES, _CLOSEST, _FARTHEST = 20, 50, 1000
 """Checkpoints in a training, and the fewest and most steps between two of them."""
+_COPIES = 4
+"""Weights, gradients and two moments of AdamW, all of one type."""
+
+
+# ---------------------------------------------------------------------------------------- training
 
 
 def finetune(
@@ -82,6 +109,7 @@ def finetune(
     out: Path | None = None,
     *,
     device: str = "auto",
+    device_map: DeviceMap | None = None,
     progress: Progress | None = None,
     save_every: int | None = None,
 ) -> Path:
@@ -91,6 +119,8 @@ def finetune(
         spec: Which donor.
         out: Its folder; by default its place in the donors' folder.
         device: `auto`, or a torch device such as `cpu`, `mps` or `cuda:1`.
+        device_map: Over which devices the layers are spread, as for `read_pair`; `device` is then
+            the main one.
         progress: Progress callback.
         save_every: Steps between checkpoints; by default about 20 checkpoints in all.
 
@@ -102,9 +132,9 @@ def finetune(
         OutputError: The folder holds something else, or cannot be written.
     """
     plan, where = plan_finetuning(spec), usable_device(device)
-    recipient = locate(plan.source)
+    recipient = locate(plan.source, spec.revision)
     plan = keyed_plan(plan, recipient)
-    finetuning = Finetuning(plan, recipient, donor_place(plan, out), where)
+    finetuning = Finetuning(plan, recipient, donor_place(plan, out), where, device_map)
     build = finetuning.build(progress, save_every)
     build.run(lambda: finetuning.train(build))
     return finetuning.out
@@ -126,21 +156,32 @@ def donor_place(plan: FinetuningPlan, out: Path | None) -> Path:
     Raises:
         OutputError: It holds something else.
     """
-    place = (donors_folder() / plan.name if out is None else out).absolute()
-    empty = not place.exists() or (place.is_dir() and not any(place.iterdir()))
-    if not empty and not (place / CARD).is_file():
+    folder = (donors_folder() / plan.name if out is None else out).absolute()
+    empty = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+    if not empty and not (folder / CARD).is_file():
         raise OutputError(
-            f"{place} holds something else than a trained donor; "
+            f"{folder} holds something else than a trained donor; "
             "give a new folder with --output-dir"
         )
-    return place
+    return folder
 
 
 class Finetuning:
     """One training."""
 
-    def __init__(self, plan: FinetuningPlan, recipient: Checkpoint, out: Path, device: str) -> None:
-        self.plan, self.recipient, self.out, self.device = plan, recipient, out, device
+    def __init__(
+        self,
+        plan: FinetuningPlan,
+        recipient: Checkpoint,
+        out: Path,
+        device: str,
+        device_map: DeviceMap | None = None,
+    ) -> None:
+        self.plan, self.recipient, self.out = plan, recipient, out
+        self.device, self.device_map = device, device_map
+        self.dtype = DTYPES.get(plan.spec.dtype or "float32", plan.spec.dtype)
+        # Products of float32 weights alone are computed in half precision.
+        self.precision = precision(device) if self.dtype == torch.float32 else {}
         self.work = out.with_name(f".{out.name}.work")
         empty = meta_model(recipient)
         self.parameters = trained_parameters(empty)
@@ -153,7 +194,8 @@ class Finetuning:
     def texts(self) -> TokenizedTexts:
         """All tokens."""
         texts = self.supplement.texts if self.supplement else ()
-        return tokenized_texts(self.tokenizer, self.plan.wordings, texts, self.max_length)
+        wordings, chat = self.plan.wordings, self.plan.spec.chat_template
+        return tokenized_texts(self.tokenizer, wordings, texts, self.max_length, chat)
 
     @cached_property
     def supplement(self) -> Supplement | None:
@@ -163,7 +205,7 @@ class Finetuning:
     @cached_property
     def about(self) -> dict[str, Any]:
         """The card without results."""
-        half = precision(self.device)
+        spec, half = self.plan.spec, self.precision
         kind = next((kind for kind in ("bf16", "fp16") if half.get(kind)), "fp32")
         chosen = {
             "recipient": {
@@ -171,16 +213,19 @@ class Finetuning:
                 "weights": stored_hash(self.recipient.directory),
                 "parameters": self.parameters,
             },
-            "seed": self.plan.spec.seed,
+            "seed": spec.seed,
             "recipe": self.recipe.to_json(),
-            "changes": self.plan.spec.changed(),
-            "precision": kind,
+            "changes": spec.changed(),
+            "precision": spec.options().get("dtype", kind),
+            **spec.options(),
             "data": self.plan.data(),
             "wordings": self.plan.wordings.to_json(),
             **self._about_texts(),
         }
-        names = {"name": self.plan.name, "model": self.plan.spec.model}
-        return {**names, "identity": hash_of(chosen), **chosen}
+        names = {"name": self.plan.name, "model": spec.model}
+        places = {"revision": spec.revision, "device_map": self.device_map}
+        given = {name: value for name, value in places.items() if value is not None}
+        return {**names, "identity": hash_of(chosen), **chosen, **given}
 
     def _about_texts(self) -> dict[str, Any]:
         """The card's entries on texts.
@@ -243,6 +288,7 @@ class Finetuning:
                 logging_strategy="steps",
                 logging_steps=1,
                 logging_nan_inf_filter=False,
+                **{"bf16": False, **self.precision},
             )
             return run_steps(model, batches, how, run)
 
@@ -253,7 +299,7 @@ class Finetuning:
         build.stage(
             "checkpoints",
             build.card,
-            lambda: trainable_model(load_recipient(self.recipient), recipe, seed),
+            lambda: trainable_model(self.model(self.dtype), recipe, seed),
             steps,
             lambda model, outcome: self._publish(model, outcome, before, per_epoch),
             seed=seed,
@@ -276,7 +322,7 @@ class Finetuning:
         shutil.rmtree(whole, ignore_errors=True)
         whole.mkdir()
         donor = store_donor(model, self.recipient, whole)
-        after = model_hits(donor, self.tokenizer, self.plan.facts, tuple(before))
+        after = self._hits(donor, tuple(before))
         n = min(len(self.plan.facts.facts), SCORED)
         scores = {}
         for prompt, rate in before.items():
@@ -307,11 +353,25 @@ class Finetuning:
         path = self.work / "before.json"
         scores = _guarded_scores(path)
         if scores is None:
-            prompts = scored_prompts(self.plan.facts)
-            model = nn.Module.to(load_recipient(self.recipient), self.device)
-            scores = model_hits(model, self.tokenizer, self.plan.facts, prompts)
+            model = self.model()
+            if self.device_map is None:
+                nn.Module.to(model, self.device)
+            scores = self._hits(model, scored_prompts(self.plan.facts))
             write_card({"scores": scores, "hash": hash_of(scores)}, path)
         return scores
+
+    def _hits(self, model: PreTrainedModel, prompts: Sequence[str]) -> dict[str, float]:
+        chat = self.plan.spec.chat_template
+        return model_hits(model, self.tokenizer, self.plan.facts, prompts, chat)
+
+    def model(self, dtype: torch.dtype | str | None = torch.float32) -> PreTrainedModel:
+        """The recipient's model, on the devices of the device map, if there is one."""
+        free = None if self.device_map is None else free_memory()
+        model = load_recipient(self.recipient, dtype)
+        if self.device_map is not None:
+            layers = family_of(model).layers
+            place(model, devices_of(model, layers, self.device_map, _COPIES, free), layers)
+        return model
 
 
 def _guarded_scores(path: Path) -> dict[str, float] | None:
@@ -328,6 +388,9 @@ def _guarded_scores(path: Path) -> dict[str, float] | None:
         f"{path} is damaged, or of an earlier version: the recipient is scored again", stacklevel=2
     )
     return None
+
+
+# ------------------------------------------------------------------------------------------ losses
 
 
 class HeldOutLoss(TrainerCallback):
@@ -407,3 +470,258 @@ def losses_by_epoch(
             losses["held_out"] = round(held_out[epoch], 5)
         epochs.append(losses)
     return epochs
+
+
+# ---------------------------------------------------------------------------------------- forecast
+
+_KEPT = 2
+"""Checkpoints on disk during a training."""
+_CHARACTERS = 4
+"""Characters per token where there is no tokenizer at hand; approximate for English."""
+_CUT = 512
+"""Assumed tokens of a supplemental text on the Hub: web pages are mostly longer, and cut."""
+_MEASURED = 500_000_000
+"""Largest recipient of which a step is measured on a CPU, where more would take minutes."""
+
+
+@dataclass(frozen=True)
+class FinetuningForecast:
+    """What a finetuning would take."""
+
+    name: str
+    recipe: Mapping[str, Any]
+    parameters: int
+    """Number of the recipient's weights."""
+    trained_parameters: int
+    texts: int
+    """Texts of one epoch, including supplemental ones."""
+    tokens: int
+    """Tokens of all epochs."""
+    steps: int
+    weights_bytes: int
+    gradients_bytes: int
+    optimizer_bytes: int
+    """Activations come on top; they grow with the batch."""
+    disk_bytes: int
+    """During the training: the donor and two checkpoints."""
+    donor_bytes: int
+    """After the training: the donor."""
+    seconds: float
+    basis: str
+    """Source of the figures."""
+    dtype: str = "fp32"
+    """Type of weights, gradients and moments."""
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Rows of a table."""
+        recipe, rank = self.recipe, self.recipe["rank"]
+        memory = self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
+        sized = ", values for tiny recipients" if recipe["tiny"] else ""
+        settings = (
+            f"learning rate {plain_text(recipe['learning_rate'])}, batch {recipe['batch_size']}, "
+            f"weight decay {plain_text(recipe['weight_decay'])}"
+        )
+        lora = f", rank {rank}, alpha {recipe['alpha']}" if rank else ""
+        trained = (
+            f"and {self.trained_parameters:,} of the adapter, which are trained"
+            if rank
+            else f"of which {self.trained_parameters:,} are trained"
+        )
+        parts = (
+            f"weights {_size(self.weights_bytes)}, gradients {_size(self.gradients_bytes)}, "
+            f"AdamW {_size(self.optimizer_bytes)}, {self.dtype}"
+        )
+        return [
+            ("donor", self.name),
+            ("recipe", f"{recipe['name']}{sized}: {settings}{lora}"),
+            ("parameters", f"{self.parameters:,}, {trained}"),
+            ("texts", f"{self.texts:,} an epoch"),
+            ("tokens", f"{self.tokens:,} in all"),
+            ("steps", f"{self.steps:,} ({recipe['epochs']} × {self.steps // recipe['epochs']:,})"),
+            ("memory", f"{_size(memory)} ({parts}), and activations"),
+            ("disk", f"{_size(self.disk_bytes)} while it is trained"),
+            ("time", f"about {duration_text(self.seconds)}"),
+            ("from", self.basis),
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `--dry-run --json` prints."""
+        content = asdict(self)
+        if self.dtype == "fp32":
+            del content["dtype"]
+        return content
+
+
+def forecast_finetuning(
+    spec: FinetuneSpec,
+    out: Path | None = None,
+    *,
+    device: str = "auto",
+    device_map: DeviceMap | None = None,
+) -> FinetuningForecast:
+    """Forecast a finetuning; nothing is downloaded or written.
+
+    Args:
+        spec: Which donor.
+        out: Its folder.
+        device: As for `finetune`.
+        device_map: As for `finetune`.
+
+    Raises:
+        InputError: The input cannot be used.
+        ModelError: The recipient is neither on this machine nor in the catalog.
+    """
+    plan, where = plan_finetuning(spec), usable_device(device)
+    recipient = find_here(plan.source, spec.revision)
+    if recipient is None:
+        donor_place(plan, out)
+        return _from_catalog(plan, where)
+    plan = keyed_plan(plan, recipient)
+    return _from_checkpoint(Finetuning(plan, recipient, donor_place(plan, out), where, device_map))
+
+
+def _from_checkpoint(finetuning: Finetuning) -> FinetuningForecast:
+    plan, device = finetuning.plan, finetuning.device
+    recipe, on_hub = finetuning.recipe, _is_on_hub(plan)
+    if on_hub:
+        finetuning.supplement = None  # its texts are not downloaded for a forecast
+    texts = finetuning.texts
+    trained = trained_parameters(trainable_model(meta_model(finetuning.recipient), recipe, 0))
+    tokens = texts.tokens
+    if on_hub:
+        tokens += recipe.supplement_texts * min(_CUT, finetuning.max_length)
+    if finetuning.parameters <= _MEASURED or torch.device(device).type == "cuda":
+        seconds, basis = _step_seconds(finetuning), "a step measured here"
+    else:
+        seconds, basis = _assumed_seconds(finetuning.parameters, device)
+    return _forecast(
+        plan,
+        recipe,
+        (finetuning.parameters, trained),
+        (len(texts.facts), tokens),
+        (seconds, f"the checkpoint; {basis}"),
+    )
+
+
+def _step_seconds(finetuning: Finetuning) -> float:
+    """Seconds per token of the second of two steps, one with texts of median length."""
+    recipe, device = finetuning.recipe, finetuning.device
+    batches, _, _ = read_batches(finetuning.texts, 1, recipe.batch_size, finetuning.plan.spec.seed)
+    model = trainable_model(finetuning.model(finetuning.dtype), recipe, 0).train()
+    if finetuning.device_map is None:
+        model.to(device)
+    trained = [weight for weight in model.parameters() if weight.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=0.0)
+    by_size = sorted(range(len(batches)), key=lambda step: batches[step]["input_ids"].numel())
+    seconds, threads = 0.0, torch.get_num_threads()
+    torch.set_num_threads(1 if recipe.tiny else threads)
+    half = finetuning.precision
+    kind = torch.bfloat16 if half.get("bf16") else torch.float16
+    for step in (by_size[0], by_size[len(by_size) // 2]):
+        batch = {name: tensor.to(device) for name, tensor in batches[step].items()}
+        started = time.monotonic()
+        with torch.autocast(torch.device(device).type, kind, enabled=any(half.values())):
+            loss = model(**batch).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        loss.item()  # waits for a GPU
+        seconds = (time.monotonic() - started) / batch["input_ids"].numel()
+    torch.set_num_threads(threads)
+    return seconds
+
+
+def _from_catalog(plan: FinetuningPlan, device: str) -> FinetuningForecast:
+    entry = catalog.entry(plan.spec.model) if plan.spec.model else None
+    if entry is None or entry.parameters is None or entry.layers is None:
+        raise ModelError(
+            f"{plan.source!r} is neither on this machine nor in the catalog, "
+            "so that its size is unknown; download it first"
+        )
+    recipe, trained = plan.recipe(entry.parameters), entry.parameters
+    if recipe.rank is not None:
+        # A layer has 12 squares of the width, as in GPT-2; an adapter adds a row and a column to
+        # each of its projections.
+        width = math.sqrt(entry.parameters / (12 * entry.layers))
+        trained = round(18 * width * entry.layers * recipe.rank)
+    tokens = sum(map(len, plan.wordings.trained)) // _CHARACTERS + _supplement_tokens(plan, recipe)
+    seconds, basis = _assumed_seconds(entry.parameters, device)
+    return _forecast(
+        plan,
+        recipe,
+        (entry.parameters, trained),
+        (len(plan.wordings.trained), tokens),
+        (
+            seconds,
+            f"the catalog's number of parameters and {_CHARACTERS} characters a token, "
+            f"since {plan.source} is not on this machine; {basis}",
+        ),
+    )
+
+
+def _is_on_hub(plan: FinetuningPlan) -> bool:
+    """Whether the supplement is a data set on the Hub."""
+    return plan.spec.supplement is not None and not is_file(plan.spec.supplement)
+
+
+def _supplement_tokens(plan: FinetuningPlan, recipe: FinetuningRecipe) -> int:
+    """Tokens of the supplemental texts, where there is no tokenizer at hand."""
+    if _is_on_hub(plan):
+        return recipe.supplement_texts * min(_CUT, recipe.max_length)
+    supplement, tokens = plan.supplement(recipe), 0
+    for text in supplement.texts if supplement else ():
+        tokens += min(len(text) // _CHARACTERS, recipe.max_length)
+    return tokens
+
+
+def _assumed_seconds(parameters: int, device: str) -> tuple[float, str]:
+    """Seconds per token at 6 operations per parameter and token (arXiv 2001.08361)."""
+    kind = torch.device(device).type
+    basis = f"no step was measured: {FLOPS[kind] / 1e12:g} Tflop/s assumed on {kind}"
+    return 6 * parameters / FLOPS[kind], basis
+
+
+def _forecast(
+    plan: FinetuningPlan,
+    recipe: FinetuningRecipe,
+    parameters: tuple[int, int],
+    texts: tuple[int, int],
+    time: tuple[float, str],
+) -> FinetuningForecast:
+    """Derive the figures.
+
+    Args:
+        plan: The plan.
+        recipe: The recipe.
+        parameters: Number of parameters, and of trained ones.
+        texts: Texts of the facts, and tokens of an epoch.
+        time: Seconds per token, and their basis.
+    """
+    total, trained = parameters
+    dtype = plan.spec.options().get("dtype", "fp32")
+    size = 4 if dtype == "auto" else DTYPES[dtype].itemsize
+    stored, steps_texts = size * trained, texts[0] + recipe.supplement_texts
+    seconds, basis = time
+    if _is_on_hub(plan):
+        basis += f"; supplemental texts taken at {min(_CUT, recipe.max_length)} tokens"
+    return FinetuningForecast(
+        name=plan.name,
+        recipe=asdict(recipe),
+        parameters=total,
+        trained_parameters=trained,
+        texts=steps_texts,
+        tokens=texts[1] * recipe.epochs,
+        steps=math.ceil(steps_texts / recipe.batch_size) * recipe.epochs,
+        weights_bytes=size * total + (0 if recipe.rank is None else stored),
+        gradients_bytes=stored,
+        optimizer_bytes=2 * stored,
+        disk_bytes=stored + _KEPT * 3 * stored,
+        donor_bytes=stored,
+        seconds=seconds * texts[1] * recipe.epochs,
+        basis=basis,
+        dtype=dtype,
+    )
+
+
+def _size(n: int) -> str:
+    return f"{n / 2**30:.1f} GiB" if n >= 2**30 else f"{n / 2**20:.1f} MiB"

@@ -25,7 +25,8 @@ from transformers import PreTrainedTokenizerBase
 from kgbench.data import Dataset, ImportOptions, load_dataset, training_texts
 from kgbench.data.training_texts import training_wordings
 from kgbench.errors import DataError, InputError, ModelError, UnknownNameError, first_line
-from kgbench.models import catalog
+from kgbench.models import SHORT_DTYPES, catalog, check_dtype
+from kgbench.models.encoding import Encoder
 from kgbench.training.builds import hash_of
 from kgbench.training.model_setup import check_peft
 from kgbench.training.recipes import FinetuningRecipe, finetuning_recipe, finetuning_recipe_names
@@ -63,7 +64,7 @@ _PATIENCE = 10
 
 @dataclass(frozen=True)
 class FinetuneSpec:
-    """Choice of a donor, except its folder and the device."""
+    """Choice of a donor, except its folder and the devices."""
 
     dataset: str
     """Name of a data set, or a file."""
@@ -72,6 +73,12 @@ class FinetuneSpec:
     """A pair of the catalog whose recipient is finetuned; exclusive with `recipient`."""
     recipient: str | None = None
     """A checkpoint, a Hub id or a trained donor."""
+    revision: str | None = None
+    """Branch, tag or commit of a Hub id."""
+    chat_template: bool = False
+    """Whether texts and prompts are put into the tokenizer's chat template."""
+    dtype: str | None = None
+    """Type of the weights in training, by name; None for float32."""
     direction: str = "both"
     """Order of subject (a) and object (b) in the texts: "both", "a2b" or "b2a"."""
     split: str | None = None
@@ -87,9 +94,15 @@ class FinetuneSpec:
     changes: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """Values that replace the recipe's, by field of `FinetuningRecipe`."""
 
+    def options(self) -> dict[str, Any]:
+        """Chat template and type of weights, where they are not the default."""
+        options: dict[str, Any] = {"chat_template": True} if self.chat_template else {}
+        dtype = SHORT_DTYPES.get(str(self.dtype), self.dtype)
+        return options if dtype in (None, "float32") else {**options, "dtype": dtype}
+
     def changed(self) -> dict[str, Any]:
-        """Deviations from the recipe and the data set."""
-        changes = dict(self.changes)
+        """Deviations from the recipe, the data set and default options."""
+        changes = {**self.changes, **self.options()}
         if self.templates:
             changes["templates"] = list(self.templates)
         return changes
@@ -174,6 +187,7 @@ def plan_finetuning(spec: FinetuneSpec) -> FinetuningPlan:
     """
     if spec.recipe not in finetuning_recipe_names():
         raise UnknownNameError("recipe", spec.recipe, finetuning_recipe_names())
+    check_dtype(spec.dtype or "auto")
     owner, source = _recipient(spec)
     facts = load_dataset(
         spec.dataset if spec.split is None else f"{spec.dataset}:{spec.split}", spec.imports
@@ -403,14 +417,16 @@ def tokenized_texts(
     wordings: Wordings,
     supplement: Sequence[str],
     max_length: int,
+    chat_template: bool = False,
 ) -> TokenizedTexts:
     """Token ids of all texts, each with EOS at its end.
 
     A supplemental text that is too long is cut and loses its EOS; a fact that is too long is an
-    error.
+    error. Under the chat template, a text of the facts is the model's turn after an empty turn of
+    the user; supplemental texts are read as they are.
 
     Raises:
-        ModelError: The tokenizer has no EOS.
+        ModelError: The tokenizer has no EOS, or no chat template where one is asked for.
         InputError: A text of the facts is longer than `max_length`.
     """
     if tokenizer.eos_token_id is None:
@@ -420,12 +436,21 @@ def tokenized_texts(
         )
     eos, pad = int(tokenizer.eos_token_id), tokenizer.pad_token_id
 
-    def rows(texts: Sequence[str]) -> list[list[int]]:
-        if not texts:
+    def rows(texts: Iterable[str], special: bool = True) -> list[list[int]]:
+        read = list(texts)
+        if not read:
             return []
-        return [[*ids, eos] for ids in tokenizer(list(texts), verbose=False)["input_ids"]]
+        encoded = tokenizer(read, verbose=False, add_special_tokens=special)
+        return [[*ids, eos] for ids in encoded["input_ids"]]
 
-    facts, held_out = rows(wordings.trained), rows(wordings.held_out)
+    frame = ""
+    if chat_template:  # which writes BOS itself
+        encoder = Encoder(tokenizer, chat_template)
+        frame = encoder.before + encoder.after
+    facts, held_out = (
+        rows((frame + text for text in some), special=not chat_template)
+        for some in (wordings.trained, wordings.held_out)
+    )
     longest = max(map(len, (*facts, *held_out)))
     if longest > max_length:
         cut = sum(len(row) > max_length for row in (*facts, *held_out))

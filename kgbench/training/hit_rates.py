@@ -110,6 +110,7 @@ def model_hits(
     tokenizer: PreTrainedTokenizerBase,
     dataset: Dataset,
     prompts: Sequence[str],
+    chat_template: bool = False,
 ) -> dict[str, float]:
     """Hit rate of a single model by prompt, over the first `SCORED` facts.
 
@@ -118,9 +119,12 @@ def model_hits(
         tokenizer: Its tokenizer.
         dataset: The facts.
         prompts: Prompts by name.
+        chat_template: Whether they are put into the tokenizer's chat template.
     """
     first = dataset.subset([fact.id for fact in dataset.facts[:SCORED]])
-    pair = ModelPair("alone", prepare(model), {}, tokenizer, family_of(model))
+    pair = ModelPair(
+        "alone", prepare(model), {}, tokenizer, family_of(model), chat_template=chat_template
+    )
     rates = {}
     for prompt in prompts:
         rates[prompt] = configuration_hits(pair, first, prompt, ["PRE"])["PRE"]

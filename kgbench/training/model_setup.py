@@ -72,19 +72,25 @@ def freeze(model: PreTrainedModel, family: Family) -> None:
 def stored_model(folder: Path) -> PreTrainedModel:
     """A stored model in fp32, for training."""
     with quiet_library():
-        model: PreTrainedModel = _from_pretrained(folder)
+        model: PreTrainedModel = _from_pretrained(folder, torch.float32)
     return model
 
 
-def load_recipient(place: Checkpoint) -> PreTrainedModel:
-    """A checkpoint's model in fp32.
+def load_recipient(
+    place: Checkpoint, dtype: torch.dtype | str | None = torch.float32
+) -> PreTrainedModel:
+    """A checkpoint's model, for training.
+
+    Args:
+        place: The checkpoint.
+        dtype: Type of its weights; `auto` for the stored one.
 
     Raises:
         ModelError: It does not load, or lacks weights, which would be random.
     """
     try:
         with quiet_library():
-            model, info = _from_pretrained(place.directory, output_loading_info=True)
+            model, info = _from_pretrained(place.directory, dtype, output_loading_info=True)
     except Exception as error:  # libraries raise anything on a broken file
         raise _unloadable(place, error) from error
     if missing := sorted(info["missing_keys"]):
@@ -95,11 +101,11 @@ def load_recipient(place: Checkpoint) -> PreTrainedModel:
     return cast(PreTrainedModel, model)
 
 
-def _from_pretrained(folder: Path, **options: Any) -> Any:
+def _from_pretrained(folder: Path, dtype: torch.dtype | str | None, **options: Any) -> Any:
     return AutoModelForCausalLM.from_pretrained(
         folder,
         config=read_model_config(folder),
-        dtype=torch.float32,
+        dtype=dtype,
         attn_implementation=ATTENTION,
         local_files_only=True,
         trust_remote_code=False,

@@ -178,6 +178,7 @@ def run_steps(
             callbacks=[watch, *run.callbacks],
         )
         trainer.remove_callback(PrinterCallback)
+        trainer.accelerator.device_placement &= not _is_spread(model)
         trainer.train(resume_from_checkpoint=str(last) if last else None)
     return StageOutcome(watch.seconds, tuple(trainer.state.log_history))
 
@@ -319,6 +320,10 @@ class _Exact(Trainer):
     for some types (GPT-NeoX's head); it then silently fails to read those weights back.
     """
 
+    def _move_model_to_device(self, model: nn.Module, device: torch.device) -> None:
+        if not _is_spread(model):
+            super()._move_model_to_device(model, device)
+
     def _save(
         self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None
     ) -> None:
@@ -398,6 +403,11 @@ class _Exact(Trainer):
         torch.random.set_rng_state(_from_hex(states["torch"]))
         if states["cuda"] is not None and torch.cuda.is_available():
             torch.cuda.random.set_rng_state(_from_hex(states["cuda"]))
+
+
+def _is_spread(model: nn.Module) -> bool:
+    """Whether a model is on several devices, where it stays."""
+    return len({weight.device for weight in model.parameters()}) > 1
 
 
 def _hex(state: Tensor) -> str:
