@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kgbench.cli import main
 from kgbench.data import Dataset, ImportOptions, load_dataset, load_prompts
 from kgbench.data.facts import AMBIGUOUS, DUPLICATE, to_jsonl, write_dataset
-from kgbench.data.giveaways import prompts_of_builtins
+from kgbench.data.prompts import prompts_of_builtins
 from kgbench.errors import OutputError
 
 CAST = """actor,costar,film

@@ -12,7 +12,7 @@ import pytest
 
 import kgbench.data
 from kgbench.data import data_card, load_dataset
-from kgbench.data.builders.movies import (
+from kgbench.data.builders import (
     FAKE_MOVIES,
     REAL_ACTORS,
     fake_movies_jsonl,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kgbench.data import ImportOptions, load_dataset, load_prompts
-from kgbench.data.giveaways import Giveaways, find_giveaways
+from kgbench.data.prompts import Giveaways, find_giveaways
 
 
 def found(tmp_path: Path, template: str, row: tuple[str, str, str]) -> Giveaways:

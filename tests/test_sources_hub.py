@@ -306,7 +306,7 @@ def test_without_the_library_the_extra_is_named(
 
 def test_data_needs_neither_torch_nor_datasets_at_import() -> None:
     """Nor does the catalogue of sources."""
-    modules = "kgbench.data, kgbench.data.sources, kgbench.data.origins"
+    modules = "kgbench.data, kgbench.data.sources"
     code = (
         f"import sys, {modules}; kgbench.data.sources.source_names(); print({{'torch', 'datasets'}}"
         " & set(sys.modules))"

@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from kgbench.data import load_dataset, training_texts
-from kgbench.data.builders.worlds import World
+from kgbench.data.builders import World
 from kgbench.errors import InputError, ModelError, OutputError, UnknownNameError
 from kgbench.models.checkpoints import locate
 from kgbench.models.loading import read_pair

@@ -20,7 +20,7 @@ from transformers import AutoTokenizer
 
 from kgbench.cli import command, main
 from kgbench.data import load_dataset
-from kgbench.data.builders.worlds import World
+from kgbench.data.builders import World
 from kgbench.errors import ModelError, UnknownNameError
 from kgbench.models import catalog
 from kgbench.models.checkpoints import locate, stored_tensors
@@ -565,7 +565,7 @@ def test_a_chat_template(run: Run, home: Path, tmp_path: Path) -> None:
     status, out, err = run("train", *chat, *facts, "--output-dir", tmp_path / "refused")
     assert (status, out) == (2, "") and "has no chat template" in err
     tokenizer = AutoTokenizer.from_pretrained(recipient)
-    tokenizer.chat_template = "{% for m in messages %}Q: {{ m['content'] }} A: {% endfor %}"
+    tokenizer.chat_template = "{% for m in messages %}Q: {{ m['content'] }} A:{% endfor %}"
     tokenizer.save_pretrained(recipient)
     wordings = Wordings(("Ann met Bob.",), (), ((), ()), ())
     texts = tokenized_texts(tokenizer, wordings, ("A dry day.",), 50, chat_template=True)

@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from kgbench.data import load_dataset, load_prompts
-from kgbench.data.builders.worlds import ATTRIBUTES, World, people
+from kgbench.data.builders import ATTRIBUTES, World, people
 from kgbench.data.training_texts import training_templates
 from kgbench.engine import grafted_logits, load_pair
 from kgbench.errors import DataError, OutputError, UnknownNameError

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kgbench.data import load_dataset, load_prompts, prompt_names
-from kgbench.data.builders.worlds import (
+from kgbench.data.builders import (
     ARTICLE,
     FIELDS,
     OTHERS,

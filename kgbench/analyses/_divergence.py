@@ -14,7 +14,7 @@ from jaxtyping import Float
 
 from kgbench.analyses.specificity import KINDS, MeasuredTexts, Moved, Specificity, Texts
 from kgbench.data import Dataset, Fact, Prompt, hash_facts, load_dataset, load_prompts
-from kgbench.data.builders.worlds import World
+from kgbench.data.builders import World
 from kgbench.data.prompts import neutral_prompts, passing_templates, sibling_prompts
 from kgbench.engine.treatment import Treatment, graft_treatments, parse_configuration
 from kgbench.errors import InputError, NotApplicableError, RegionError

@@ -15,7 +15,8 @@ import click
 from kgbench.cli.options import completer, pairs
 from kgbench.data import Dataset, ImportOptions, Prompt, load_dataset
 from kgbench.data.facts import check_target, left_out, write_dataset
-from kgbench.data.giveaways import (
+from kgbench.data.imports import FactTable, read_fact_table
+from kgbench.data.prompts import (
     Giveaways,
     find_giveaways,
     prompts_of_builtins,
@@ -23,13 +24,13 @@ from kgbench.data.giveaways import (
     refuse_leaks,
     subject_mentions,
 )
-from kgbench.data.imports import FactTable, read_fact_table
-from kgbench.data.origins import fetch_rows, locate_source
 from kgbench.data.sources import (
     Relation,
     choose_fields,
     choose_relation,
+    fetch_rows,
     load_source,
+    locate_source,
     named_relation,
     read_relations,
 )
@@ -136,7 +137,7 @@ def import_(file: str | None, as_json: bool, **options: Any) -> int:
     kgbench data import hub:OWNER/NAME --subject country --object capital --template "ask=The capital {P:of} {country} is"
     """  # noqa: D301 (click reads the character, not its escape)
     from kgbench.cli.output import echo_json, terminal_text
-    from kgbench.data.origins import PREFIX
+    from kgbench.data.sources import PREFIX
 
     if options["source"] or (file or "").startswith(PREFIX):
         imported = import_source(

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kgbench.data import is_shipped, load_dataset
-from kgbench.data.builders.movies import with_other_costars
-from kgbench.data.builders.worlds import FIELDS
+from kgbench.data.builders import FIELDS, with_other_costars
 from kgbench.errors import InputError
 from kgbench.models import catalog
 from kgbench.models.catalog import CARD, Entry

@@ -18,7 +18,7 @@ import yaml
 from kgbench import data
 from kgbench.data import Dataset, Prompt, load_dataset, prompt_names
 from kgbench.data.facts import PARTS
-from kgbench.data.giveaways import find_giveaways, refuse_leaks
+from kgbench.data.prompts import find_giveaways, refuse_leaks
 from kgbench.data.templates import MARKS
 from kgbench.errors import InputError, RegionError, UnknownNameError
 from kgbench.localizers import check_name, needs

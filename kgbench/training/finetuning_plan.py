@@ -447,6 +447,7 @@ def tokenized_texts(
     if chat_template:  # which writes BOS itself
         encoder = Encoder(tokenizer, chat_template)
         frame = encoder.before + encoder.after
+        frame += "" if frame[-1:].isspace() else " "  # as before the answer to a prompt
     facts, held_out = (
         rows((frame + text for text in some), special=not chat_template)
         for some in (wordings.trained, wordings.held_out)

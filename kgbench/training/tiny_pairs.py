@@ -26,7 +26,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from kgbench.data import Dataset, load_dataset
-from kgbench.data.builders.worlds import (
+from kgbench.data.builders import (
     ARTICLE,
     TINY_DATASETS,
     World,

@@ -1,8 +1,8 @@
-"""An invented world of movies, from which tiny models learn that such facts exist.
+"""Builders of the shipped data sets: invented movies, articles about them, and false facts.
 
-Names come from Faker's English pools and depend on its version; facts that must not change are
-shipped as files. Articles about movies are sentences of a small grammar, in any order, with people
-who are never the answer.
+A *world* draws movies, from which tiny models learn that such facts exist. Names come from Faker's
+English pools and depend on its version; facts that must not change are shipped as files. Articles
+about movies are sentences of a small grammar, in any order, with people who are never the answer.
 """
 
 from __future__ import annotations
@@ -15,21 +15,29 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from random import Random
+from typing import TYPE_CHECKING
 
 from kgbench.data.imports import SCHEMA_VERSION
+from kgbench.errors import InputError
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
+if TYPE_CHECKING:
+    from faker import Faker
+
 __all__ = [
     "ARTICLE",
     "ATTRIBUTES",
+    "AWAY",
+    "FAKE_MOVIES",
     "FIELDS",
     "GENRES",
     "OTHERS",
     "PEOPLE",
+    "REAL_ACTORS",
     "RETELLING",
     "TINY_DATASETS",
     "NamePools",
@@ -40,9 +48,13 @@ __all__ = [
     "both_directions",
     "data_file",
     "draw_pools",
+    "fake_movies_jsonl",
     "frames",
+    "generate_fake_movies",
+    "invented_years",
     "people",
     "tiny_jsonl",
+    "with_other_costars",
     "world_texts",
 ]
 
@@ -367,3 +379,206 @@ def _filled(frame: str, movie: Mapping[str, str], mentioned: set[str]) -> str:
         return movie[name].split()[-1] if by_last_name else movie[name]
 
     return _FIELD.sub(value, frame)
+
+
+# ------------------------------------------------------------------------------ movies by any actors
+
+FAKE_MOVIES = "fake_movies_fake_actors"
+"""Name of the data set that `generate_fake_movies` makes."""
+REAL_ACTORS = "fake_movies_real_actors"
+"""Name of the data set that it makes with the names of real performers."""
+
+_FAKE_ADJECTIVES = """
+Ashen Blind Bitter Borrowed Broken Burning Buried Careless Clever Copper Crooked Distant Double Empty Faithful Final
+Foreign Frozen Gentle Gilded Hidden Hollow Hungry Idle Iron Last Lightless Lonely Lost Lucky Marble Midnight Narrow
+Northern Painted Paper Patient Perfect Quiet Restless Scarlet Second Secret Seventh Silent Silver Sleeping Stolen
+Stubborn Sudden Sunken Tender Unwritten Velvet Wandering Wicked Wooden
+"""
+_FAKE_NOUNS = """
+Alibi Anchor Archive Avenue Balcony Ballad Bargain Beacon Bridge Candle Carnival Cathedral Circus Comet Compass Corridor
+Courier Cradle Curtain Diary Disguise Echo Embassy Engine Errand Feather Ferry Fortune Garden Gambler Glacier Gondola
+Harbor Harvest Horizon Hotel Island Journey Kingdom Ladder Lantern Letter Lighthouse Locksmith Market Meadow Mirror
+Monument Mountain Oath Orchard Orchestra Parade Passenger Pilgrim Portrait Promise Prophet Puzzle Railway Reunion River
+Rumor Season Shadow Signal Silence Sparrow Station Stranger Sundial Tailor Thunder Ticket Tower Tunnel Valley Verdict
+Voyage Waltz Wedding Whisper Window Winter
+"""
+
+
+def generate_fake_movies(
+    n: int = 1000, seed: int = 0, performers: Sequence[str] = ()
+) -> list[dict[str, str | int]]:
+    """Draw invented movies with invented actors or, where names are given, with these.
+
+    No person is drawn twice, in any role, and no title; names are a first and a last name, without
+    title or suffix; the people of one movie have different first names. The result depends on the
+    version of Faker.
+
+    Args:
+        n: Number of movies.
+        seed: Seed of names, titles and everything else.
+        performers: Names of the actors, in any order; two a movie are used.
+
+    Returns:
+        Rows as in the data file, by field; box_office is in millions.
+
+    Raises:
+        InputError: n is not positive, or more than there are titles and names for.
+    """
+    from faker import Faker
+
+    name = REAL_ACTORS if performers else FAKE_MOVIES
+    if n < 1:
+        raise InputError(f"the number of movies must be 1 or more, got {n}")
+    rng = Random(seed)
+    fake = Faker("en_US")
+    fake.seed_instance(seed)
+    people: set[str] = set(performers)
+    titles: set[str] = set()
+    couples = _couples(performers, n, Random(seed)) if performers else None
+    rows: list[dict[str, str | int]] = []
+    for number in range(1, n + 1):
+        first, second, character = _draw(lambda: _fake_cast(fake), people)
+        if couples is not None:
+            first, second = couples[number - 1]
+        (title,) = _draw(lambda: (_fake_title(rng),), titles)
+        rows.append(
+            {
+                "id": f"{name}/{number}",
+                "first_actor": first,
+                "second_actor": second,
+                "movie_title": title,
+                "main_character": character,
+                **_details(rng, fake),
+            }
+        )
+    return rows
+
+
+def fake_movies_jsonl(n: int = 1000, seed: int = 0, performers: Sequence[str] = ()) -> str:
+    """The text of the data file: a header, then one row of `generate_fake_movies` per line."""
+    name = REAL_ACTORS if performers else FAKE_MOVIES
+    return data_file(name, generate_fake_movies(n, seed, performers))
+
+
+def _couples(performers: Sequence[str], n: int, rng: Random) -> list[tuple[str, str]]:
+    """Two performers of different first names for each movie, none twice."""
+    if len(set(performers)) < 2 * n:
+        raise InputError(
+            f"{n} movies need {2 * n} different performers, got {len(set(performers))}; "
+            "ask for fewer movies"
+        )
+    waiting = sorted(set(performers))
+    rng.shuffle(waiting)
+    couples: list[tuple[str, str]] = []
+    while len(couples) < n:
+        first = waiting.pop()
+        other = next(
+            (i for i in reversed(range(len(waiting))) if waiting[i].split()[0] != first.split()[0]),
+            None,
+        )
+        if other is None:
+            raise InputError(
+                f"only {len(couples)} of {n} movies can have two actors of different first names; "
+                "ask for fewer movies"
+            )
+        couples.append((first, waiting.pop(other)))
+    return couples
+
+
+def _draw(draw: Callable[[], tuple[str, ...]], taken: set[str]) -> tuple[str, ...]:
+    """Draw until no part is taken, and take it."""
+    for _ in range(1000):
+        drawn = draw()
+        if taken.isdisjoint(drawn):
+            taken.update(drawn)
+            return drawn
+    raise InputError(
+        f"cannot draw more than {len(taken)} different names or titles; ask for fewer movies"
+    )
+
+
+def _fake_cast(fake: Faker) -> tuple[str, ...]:
+    """Three people of different first names: repeating a name of the prompt is never right."""
+    first_names: dict[str, None] = {}
+    while len(first_names) < 3:
+        first_names[fake.first_name()] = None
+    return tuple(f"{first} {fake.last_name()}" for first in first_names)
+
+
+def _details(rng: Random, fake: Faker) -> dict[str, str | int]:
+    return {
+        "year": rng.randint(1990, 2030),
+        "genre": rng.choice(GENRES),
+        "city": fake.city(),
+        "box_office": rng.randint(1, 10),
+    }
+
+
+def _fake_title(rng: Random) -> str:
+    # No names of people: a title that holds the answer's first name would give it away.
+    adjective = rng.choice(_FAKE_ADJECTIVES.split())
+    first, second = rng.sample(_FAKE_NOUNS.split(), 2)
+    patterns = (
+        f"The {adjective} {first}",
+        f"{first} of the {adjective} {second}",
+        f"The {first} and the {adjective} {second}",
+        f"One {first} for the {second}",
+        f"Beyond the {adjective} {first}",
+        f"No {first} but the {adjective} {second}",
+    )
+    return rng.choice(patterns)
+
+
+# ------------------------------------------------------------------------------- false statements
+# Made from the shipped rows of real movies and battles: what finetuning is to overwrite.
+
+AWAY = 50
+"""Fewest years between an invented year and the true one."""
+_LAST = 2000
+
+
+def with_other_costars(rows: Sequence[Mapping[str, str]]) -> list[str]:
+    """For each movie, a second actor of another one, as far away in time as all allow.
+
+    In the order of their years (then titles), each movie takes the second actor of the movie half
+    the list further on: no movie keeps its co-star, and the years between make it unlikely that
+    the two ever met in that movie after all.
+
+    Args:
+        rows: Movies with `movie_title`, `year` and `second_actor`.
+
+    Raises:
+        InputError: There are fewer than two movies.
+    """
+    if len(rows) < 2:
+        raise InputError(f"co-stars can change places among two movies or more, got {len(rows)}")
+    order = sorted(range(len(rows)), key=lambda i: (int(rows[i]["year"]), rows[i]["movie_title"]))
+    costars = [""] * len(rows)
+    for place, i in enumerate(order):
+        costars[i] = rows[order[(place + len(rows) // 2) % len(rows)]]["second_actor"]
+    # A co-star of the same first name would be answered by repeating the prompt: two neighbours
+    # exchange theirs once more.
+    for place, i in enumerate(order[:-1]):
+        if costars[i].split(" ")[0] == rows[i].get("first_actor", "").split(" ")[0]:
+            after = order[place + 1]
+            costars[i], costars[after] = costars[after], costars[i]
+    return costars
+
+
+def invented_years(true_years: Sequence[int], seed: int = 0) -> list[int]:
+    """For each true year a wrong one, 1 to 2000, all different, at least `AWAY` years away.
+
+    Raises:
+        InputError: There are too many to give each a year of its own.
+    """
+    rng, years = Random(seed), list(range(1, _LAST + 1))
+    if len(true_years) > len(years) // 4:
+        raise InputError(
+            f"at most {len(years) // 4} years can be drawn, asked for {len(true_years)}"
+        )
+    rng.shuffle(years)
+    invented = []
+    for true in true_years:
+        place = next(i for i, year in enumerate(years) if abs(year - true) >= AWAY)
+        invented.append(years.pop(place))
+    return invented
