@@ -30,7 +30,7 @@ def trained(model: nn.Module, work: Path, stop: int | None = None) -> dict[str, 
             raise KeyboardInterrupt
 
     stage = Stage(learning_rate=0.01, warmup_steps=0, weight_decay=0.01, rounds=1, batch_size=2)
-    train(model, steps(), stage, StageRun(work, seed=0, save_every=1, on_step=interrupt))  # type: ignore[arg-type]  # a list is a data set
+    train(model, steps(), stage, StageRun(work, seed=0, save_every=1, on_step=interrupt))
     return model.state_dict()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from kgbench.cli.options import completer, pairs
+from kgbench.cli.options import completer, imports_of, run_options
 from kgbench.data import Dataset, ImportOptions, Prompt, load_dataset
 from kgbench.data.facts import check_target, left_out, write_dataset
 from kgbench.data.imports import FactTable, read_fact_table
@@ -75,23 +75,15 @@ def command() -> None:
     metavar="NAME",
     help="Which part of it.  [default: that of the source; with hub:, train]",
 )
-@click.option(
-    "--subject", metavar="COLUMN", help="What a fact is about.  [default: first_actor or subject]"
-)
-@click.option(
-    "--object", metavar="COLUMN", help="What is asked for.  [default: second_actor or object]"
-)
-@click.option(
-    "--template",
-    multiple=True,
-    metavar="NAME=TEXT",
-    help="Evaluation template with {columns} to fill; may be repeated.",
-)
-@click.option(
-    "--column",
-    multiple=True,
-    metavar="FIELD=COLUMN",
-    help="Rename a column, so that a template or built-in prompt finds it.",
+@run_options(
+    "subject",
+    "object",
+    "templates",
+    "columns",
+    subject={"help": "What a fact is about.  [default: first_actor or subject]"},
+    object={"help": "What is asked for.  [default: second_actor or object]"},
+    templates={"help": "Evaluation template with {columns} to fill; may be repeated."},
+    columns={"help": "Rename a column, so that a template or built-in prompt finds it."},
 )
 @click.option("--name", metavar="NAME", help="What to call the data set.  [default: as FILE]")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the first N facts.")
@@ -150,13 +142,16 @@ def import_(file: str | None, as_json: bool, **options: Any) -> int:
         )
     else:
         imported = import_facts(Path(file), options)
-    for line in imported.warnings():
-        click.echo(terminal_text(f"kgbench: warning: {line}"), err=True)
+    faults = {}
+    if isinstance(imported, Imported):
+        faults = imported.faults
+        for line in imported.warnings():
+            click.echo(terminal_text(f"kgbench: warning: {line}"), err=True)
     if as_json:
         echo_json(imported.to_json())
     else:
         click.echo("\n".join(imported.lines()))
-    return 1 if imported.faults else 0
+    return 1 if faults else 0
 
 
 SHOWN = 5
@@ -281,7 +276,13 @@ class Imported:
 
     def to_json(self) -> dict[str, Any]:
         """The same, and all of it, for programs."""
-        first = {name: some[0] for name, some in self.prompts.items()}
+        first = {}
+        for name, (prompt, *_) in self.prompts.items():
+            shown = {"text": prompt.text, "target": prompt.target, "spans": dict(prompt.spans)}
+            first[name] = shown
+        groups = {}
+        for group in ("by_field", "first_word", "in_wording"):
+            groups[group] = _ids({n: getattr(found, group) for n, found in self.giveaways.items()})
         return {
             "path": str(self.path),
             "origin": list(self.origin),
@@ -298,13 +299,10 @@ class Imported:
             "templates": dict(self.dataset.templates),
             "training": list(self.dataset.training),
             "builtin_prompts": list(self.builtin),
-            "first": {
-                name: {"text": p.text, "target": p.target, "spans": dict(p.spans)}
-                for name, p in first.items()
-            },
-            "leaking": _ids({name: found.by_field for name, found in self.giveaways.items()}),
-            "first_word": _ids({name: found.first_word for name, found in self.giveaways.items()}),
-            "in_wording": _ids({name: found.in_wording for name, found in self.giveaways.items()}),
+            "first": first,
+            "leaking": groups["by_field"],
+            "first_word": groups["first_word"],
+            "in_wording": groups["in_wording"],
             "first_token": _ids(self.tokens),
             "mentions": dict(self.mentions),
             "tokenizer": self.tokenizer,
@@ -336,18 +334,11 @@ class Listed:
 
     origin: Sequence[str]
     relations: Mapping[str, Relation]
-    faults: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-
-    def warnings(self) -> Iterator[str]:
-        """None: nothing was written."""
-        return iter(())
 
     def lines(self) -> Iterator[str]:
         """Each relation with the number of its facts and the first of them."""
-        number, name = (
-            max(len(str(len(one.facts))) for one in self.relations.values()),
-            max(map(len, self.relations)),
-        )
+        number = max(len(str(len(one.facts))) for one in self.relations.values())
+        name = max(map(len, self.relations))
         yield "choose one by --relation:"
         for key, one in self.relations.items():
             yield f"    {key:{name}}  {len(one.facts):{number}}  {_visible(one.example)}"
@@ -378,7 +369,7 @@ def import_source(
         load_source(options["source"]) if options["source"] else None, place, options["split"]
     )
     source, wanted = named_relation(origin.source, options["relation"])
-    given = _given(options)
+    given = imports_of(options) or ImportOptions()
     fields, needed = choose_fields(source, given)
     told = tuple(origin.lines())
     for line in told:
@@ -392,11 +383,6 @@ def import_source(
         given.templates,
     )
     return replace(imported, origin=told)
-
-
-def _given(options: Mapping[str, Any]) -> ImportOptions:
-    columns, templates = (pairs(f"--{name}", options[name]) for name in ("column", "template"))
-    return ImportOptions(options["subject"], options["object"], columns, templates)
 
 
 def _imported(
@@ -433,7 +419,7 @@ def import_facts(file: Path, options: Mapping[str, Any]) -> Imported:
     Raises:
         InputError: Something is wrong; then nothing is written.
     """
-    given = _given(options)
+    given = imports_of(options) or ImportOptions()
     table = read_fact_table(file, given)
     name = _name(table, options["name"])
     path = _target(file, name, options)

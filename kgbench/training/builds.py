@@ -16,7 +16,7 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -26,11 +26,14 @@ from typing import Any, TypeVar
 import torch
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
+from torch import nn
+from transformers import TrainerCallback
 
 from kgbench.errors import DataError, InputError, OutputError
 from kgbench.models.catalog import CARD
 from kgbench.models.tensors import stored_hash
-from kgbench.training.stages import SAVE_EVERY, OnStep, StageOutcome, StageRun
+from kgbench.training.recipes import Stage
+from kgbench.training.stages import SAVE_EVERY, OnStep, StageOutcome, StageRun, Steps, train
 
 __all__ = [
     "Build",
@@ -45,7 +48,7 @@ __all__ = [
 Progress = Callable[[int, int, str], None]
 """Called with the steps done, the steps in all, and what is being done."""
 
-Model = TypeVar("Model")
+Model = TypeVar("Model", bound=nn.Module)
 
 _PACKAGES = ("torch", "transformers", "tokenizers", "accelerate", "faker")
 _ADVICE = "give a new folder with --output-dir"
@@ -222,14 +225,17 @@ class Build:
         checkpoints: str,
         result: Path,
         start: Callable[[], Model],
-        train: Callable[[Model, StageRun], StageOutcome],
         store: Callable[[Model, StageOutcome], None],
         *,
+        batches: Steps,
+        stage: Stage,
         seed: int,
         what: str | Callable[[int], str],
-        total: int,
+        total: int | None = None,
         before: int = 0,
         on_step: OnStep | None = None,
+        threads: int | None = 1,
+        callbacks: Sequence[TrainerCallback] = (),
         **options: Any,
     ) -> None:
         """Run one stage, unless its result exists.
@@ -238,31 +244,36 @@ class Build:
             checkpoints: Name of the folder of its checkpoints.
             result: What exists once the stage is complete.
             start: Gives the model before the first step.
-            train: Takes the steps that are left.
             store: Writes the result, under its name when it is complete.
+            batches: All steps in order.
+            stage: Hyperparameters.
             seed: Seed of whatever the model draws.
             what: What is being done, for the progress callback, or its text by step.
-            total: Steps of all stages.
+            total: Steps of all stages, where there are several.
             before: Steps of earlier stages.
             on_step: Called after every step, before a checkpoint that is due.
-            **options: Further fields of `StageRun`.
+            threads: As in `StageRun`.
+            callbacks: As in `StageRun`.
+            **options: Further options of `kgbench.training.stages.train`.
         """
         if result.exists():
             return
 
         def report(step: int) -> None:
             if self.progress is not None:
-                self.progress(before + step, total, what if isinstance(what, str) else what(step))
+                described = what if isinstance(what, str) else what(step)
+                self.progress(before + step, total or len(batches), described)
 
         def after(step: int) -> None:
             if on_step is not None:
                 on_step(step)
             report(step)
 
-        run = StageRun(self.work / checkpoints, seed, self.save_every, after, **options)
+        work = self.work / checkpoints
+        run = StageRun(work, seed, self.save_every, after, threads, callbacks)
         model = start()
         report(0)
-        store(model, train(model, run))
+        store(model, train(model, batches, stage, run, **options))
         shutil.rmtree(run.work, ignore_errors=True)
 
 

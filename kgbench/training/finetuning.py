@@ -70,10 +70,7 @@ from kgbench.training.stages import (
     IGNORED,
     Batches,
     StageOutcome,
-    StageRun,
-    arguments,
     precision,
-    run_steps,
 )
 
 __all__ = [
@@ -279,19 +276,6 @@ class Finetuning:
             self.texts, recipe.epochs, recipe.batch_size, seed
         )
 
-        def steps(model: nn.Module, run: StageRun) -> StageOutcome:
-            how = arguments(
-                recipe.stage,
-                run,
-                self.device,
-                adam_beta2=recipe.adam_beta2,
-                logging_strategy="steps",
-                logging_steps=1,
-                logging_nan_inf_filter=False,
-                **{"bf16": False, **self.precision},
-            )
-            return run_steps(model, batches, how, run)
-
         def what(step: int) -> str:
             epoch = f": epoch {(step - 1) // per_epoch + 1} of {recipe.epochs}" if step else ""
             return f"{self.plan.name}{epoch}"
@@ -300,13 +284,19 @@ class Finetuning:
             "checkpoints",
             build.card,
             lambda: trainable_model(self.model(self.dtype), recipe, seed),
-            steps,
             lambda model, outcome: self._publish(model, outcome, before, per_epoch),
+            batches=batches,
+            stage=recipe.stage,
             seed=seed,
             what=what,
-            total=len(batches),
             threads=1 if recipe.tiny else None,
             callbacks=(HeldOutLoss(held_out, per_epoch),),
+            device=self.device,
+            adam_beta2=recipe.adam_beta2,
+            logging_strategy="steps",
+            logging_steps=1,
+            logging_nan_inf_filter=False,
+            **{"bf16": False, **self.precision},
         )
 
     def _publish(

@@ -30,7 +30,6 @@ from kgbench.training.plants import (
     trained_slots,
 )
 from kgbench.training.recipes import PlantRecipe, plant_recipe
-from kgbench.training.stages import StageOutcome, StageRun, train
 
 __all__ = [
     "SAVE_EVERY",
@@ -139,18 +138,15 @@ class _PlantBuild:
             if size is not None:
                 weights.rescale(size * min(1.0, step / growth))
 
-        def steps(model: Planting, run: StageRun) -> StageOutcome:
-            return train(model, batches, self.recipe.stage, run)
-
         self.build.stage(
             "checkpoints",
             self.build.card,
             lambda: self.model,
-            steps,
             lambda _, outcome: self._store(weights, outcome.seconds),
+            batches=batches,
+            stage=self.recipe.stage,
             seed=self.spec.seed,
             what=f"{self.spec.name}: planting",
-            total=len(batches),
             on_step=rescale,
         )
 
@@ -318,8 +314,8 @@ def _bounds(spec: PlantSpec, planted: Mapping[str, float]) -> Iterator[tuple[str
     if spec.decoy is not None:
         yield "decoy", 0.0, _DECOY
     for share in spec.shares:
-        part = 1 / len(spec.shares)
-        yield share, _ANSWERS * part, part + _DECOY * (1 - part)
+        portion = 1 / len(spec.shares)
+        yield share, _ANSWERS * portion, portion + _DECOY * (1 - portion)
     for union in spec.never:
         yield union, 0.0, planted["PRE"] + _NEVER * (planted["SFT"] - planted["PRE"])
     for configuration in planted:

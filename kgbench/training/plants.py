@@ -29,7 +29,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.data import Dataset as TorchDataset
 
 from kgbench.data import Dataset, Prompt
 from kgbench.data.templates import Template, parse_template
@@ -349,7 +348,7 @@ def _plant_text(pair: ModelPair, prompt: Prompt) -> PlantText:
 
 
 @dataclass(frozen=True)
-class TextBatches(TorchDataset[dict[str, torch.Tensor]]):
+class TextBatches:
     """All steps of a training in order: of each group of texts, the numbers of those in a step."""
 
     steps: Sequence[tuple[tuple[int, ...], ...]]

@@ -20,13 +20,12 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 from transformers import (
     PrinterCallback,
     Trainer,
@@ -47,16 +46,25 @@ __all__ = [
     "OnStep",
     "StageOutcome",
     "StageRun",
+    "Steps",
     "arguments",
     "grouped",
     "last_complete",
     "precision",
-    "run_steps",
     "train",
 ]
 
 OnStep = Callable[[int], None]
 """Called with the number of steps done."""
+
+
+class Steps(Protocol):
+    """All steps of a run in order, each the tensors that the model is called with."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, step: int, /) -> dict[str, Tensor]: ...
+
 
 SAVE_EVERY = 200
 """Steps between checkpoints; tens of seconds."""
@@ -73,7 +81,7 @@ IGNORED = -100
 
 
 @dataclass(frozen=True)
-class Batches(Dataset[dict[str, torch.Tensor]]):
+class Batches:
     """All steps of a run in order: padded token ids [text, token], and labels."""
 
     rows: Sequence[Sequence[Sequence[int]]]
@@ -136,34 +144,28 @@ class StageOutcome:
 
 
 def train(
-    model: nn.Module, batches: Dataset[dict[str, Tensor]], stage: Stage, run: StageRun
+    model: nn.Module,
+    batches: Steps,
+    stage: Stage,
+    run: StageRun,
+    device: str = "cpu",
+    **more: Any,
 ) -> StageOutcome:
-    """Train a model in place on a CPU.
+    """Train a model in place.
 
     Any exception, also one of `on_step`, or the end of the process interrupts the run; the same
     call resumes it from the last checkpoint.
 
     Args:
-        model: The model in fp32 before the first step; called with the tensors of a step, it
-            returns the loss.
+        model: The model before the first step; called with the tensors of a step, it returns the
+            loss.
         batches: All steps in order; an item holds the tensors of one step.
         stage: Hyperparameters.
         run: Checkpoints, seed and callbacks.
+        device: A torch device, such as `cuda:1`.
+        **more: Further arguments of the Trainer, such as `adam_beta2` (0.98 by default).
     """
-    return run_steps(model, batches, arguments(stage, run, adam_beta2=0.98), run)
-
-
-def run_steps(
-    model: nn.Module, batches: Dataset[dict[str, Tensor]], how: TrainingArguments, run: StageRun
-) -> StageOutcome:
-    """Train a model in place; interruptions as for `train`.
-
-    Args:
-        model: As for `train`.
-        batches: As for `train`.
-        how: Result of `arguments`.
-        run: As for `train`.
-    """
+    how = arguments(stage, run, device, **{"adam_beta2": 0.98, **more})
     run.work.mkdir(parents=True, exist_ok=True)
     last = last_complete(run.work)
     before = json.loads((last / _COMPLETE).read_text("utf-8"))["seconds"] if last else 0.0
@@ -174,7 +176,7 @@ def run_steps(
             model,
             how,
             data_collator=_single,
-            train_dataset=batches,
+            train_dataset=batches,  # type: ignore[arg-type]  # a data set in all but type
             callbacks=[watch, *run.callbacks],
         )
         trainer.remove_callback(PrinterCallback)

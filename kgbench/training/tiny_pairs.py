@@ -61,7 +61,7 @@ from kgbench.training.model_setup import (
     stored_model,
 )
 from kgbench.training.recipes import Recipe, recipe
-from kgbench.training.stages import SAVE_EVERY, Batches, StageOutcome, grouped, train
+from kgbench.training.stages import SAVE_EVERY, Batches, StageOutcome, grouped
 
 __all__ = [
     "KNOWN",
@@ -246,8 +246,9 @@ class _PairBuild:
             f"{part}-checkpoints",
             self._where(part),
             start,
-            lambda model, run: train(model, batches, self.stages[part], run),
             store,
+            batches=batches,
+            stage=self.stages[part],
             seed=self.seed,
             what=f"{self.recipe.name}: {PARTS[part]}",
             total=total,

@@ -58,7 +58,7 @@ from kgbench.reproduction.study.switched_model import (
 from kgbench.training import tiny_pairs
 from kgbench.training.builds import Build, Progress
 from kgbench.training.model_setup import freeze
-from kgbench.training.stages import SAVE_EVERY, StageOutcome, train
+from kgbench.training.stages import SAVE_EVERY, StageOutcome
 
 __all__ = ["cut_reading", "finished", "make_run", "make_runs", "work_folder"]
 
@@ -156,11 +156,11 @@ class _Making:
                 f"{name}-checkpoints",
                 complete,
                 lambda: model,
-                lambda model, run: train(model, batches, schedule, run),
                 store,
+                batches=batches,
+                stage=schedule,
                 seed=self.run.seed,
                 what=f"{self.run.name}: {name}",
-                total=len(batches),
             )
         # A model that was trained runs in the trainer's half precision, one that was read does not.
         stored = new_model(self._config, seed)
