@@ -22,7 +22,7 @@ from kgbench.errors import InputError, UnknownNameError
 from kgbench.estimate import Estimate
 from kgbench.leaderboard.published import published
 from kgbench.models import catalog
-from kgbench.models.trained import HOME
+from kgbench.models.catalog import HOME
 from kgbench.records import RecordStore
 from kgbench.report import to_text
 from kgbench.reproduction.ingredients import Ingredients

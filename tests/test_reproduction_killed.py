@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kgbench.models.trained import HOME
+from kgbench.models.catalog import HOME
 from kgbench.reproduction.ingredients import Ingredients
 from kgbench.reproduction.measurements import PairRows
 from kgbench.reproduction.page import Page, page

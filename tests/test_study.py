@@ -21,8 +21,8 @@ from kgbench.engine import Engine, grafted_logits
 from kgbench.engine.selftest import packed_agrees, verify_pair
 from kgbench.engine.treatment import graft_treatments, parse_configuration
 from kgbench.errors import DataError, InputError, UnknownNameError
+from kgbench.models.catalog import HOME
 from kgbench.models.pair import ModelPair, prepare
-from kgbench.models.trained import HOME
 from kgbench.reproduction.study.design import DesignCell, Shape, Study, study
 from kgbench.reproduction.study.factorial import (
     KNOWN,

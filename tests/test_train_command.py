@@ -23,8 +23,7 @@ from kgbench.data import load_dataset
 from kgbench.data.builders import World
 from kgbench.errors import ModelError, UnknownNameError
 from kgbench.models import catalog
-from kgbench.models.checkpoints import locate, stored_tensors
-from kgbench.models.trained import (
+from kgbench.models.catalog import (
     DamagedDonorWarning,
     choose_donor,
     donors_folder,
@@ -32,6 +31,7 @@ from kgbench.models.trained import (
     read_donor_card,
     trained_donors,
 )
+from kgbench.models.checkpoints import locate, stored_tensors
 from kgbench.runner import Spec
 from kgbench.runner.workload import with_donor
 from kgbench.training.finetuning import forecast_finetuning

@@ -24,7 +24,6 @@ from kgbench.training.hit_rates import PROMPTS, pair_hits
 from kgbench.training.recipes import Recipe, recipe, recipe_names
 from kgbench.training.tiny_pairs import (
     add_other_seeds,
-    build_pair,
     build_recipe,
     load_tokenizer,
     save_tokenizer,
@@ -88,7 +87,7 @@ def test_recipes_are_those_of_the_catalog() -> None:
 def test_an_unknown_pair_is_not_built(tmp_path: Path) -> None:
     """A name without a recipe is refused before anything is written."""
     with pytest.raises(UnknownNameError):
-        build_pair("gemma-2b", tmp_path / "out")
+        build_recipe(recipe("gemma-2b"), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

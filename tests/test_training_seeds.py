@@ -19,9 +19,8 @@ from scipy.stats import binom, norm
 from kgbench.cli import main
 from kgbench.errors import DataError, InputError
 from kgbench.estimate import Estimate
-from kgbench.models.catalog import CARD
+from kgbench.models.catalog import CARD, HOME
 from kgbench.models.tensors import stored_hash
-from kgbench.models.trained import HOME
 from kgbench.reproduction.ingredients import Ingredients
 from kgbench.reproduction.measurements import (
     ROWS,

@@ -403,7 +403,7 @@ def trained_lines(origins: object) -> list[str]:
     Args:
         origins: Where the models of the pair are from, by name, as a record's notes have it.
     """
-    from kgbench.models.trained import is_donor_name
+    from kgbench.models.catalog import is_donor_name
 
     named = origins.items() if isinstance(origins, dict) else ()
     lines = []

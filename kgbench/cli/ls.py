@@ -121,7 +121,7 @@ def _with_donors(models: Rows) -> Rows:
 
     They are no names for --model, and so not among what is completed for it.
     """
-    from kgbench.models.trained import trained_donors
+    from kgbench.models.catalog import trained_donors
 
     donors = trained_donors()
     rows: dict[str, str | Mapping[str, Any]] = {}

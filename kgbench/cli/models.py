@@ -214,10 +214,11 @@ def _pair(
     name: str, seed: int | None, output_dir: Path | None, report: Progress | None
 ) -> list[str]:
     from kgbench.models.catalog import entry
-    from kgbench.training.tiny_pairs import build_pair
+    from kgbench.training.recipes import recipe
+    from kgbench.training.tiny_pairs import build_recipe
 
     target = output_dir or Path(name)
-    build_pair(name, target, seed=seed, progress=report)
+    build_recipe(recipe(name), target, seed=seed, progress=report)
     return [
         f"pair     {target}",
         f"try it   kgbench eval --recipient {target}/recipient --donor sft={target}/sft --dataset "

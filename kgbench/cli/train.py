@@ -209,7 +209,7 @@ def _forecast(
 def _train(
     spec: FinetuneSpec, options: Mapping[str, Any], devices: Mapping[str, Any]
 ) -> dict[str, Any]:
-    from kgbench.models.trained import read_donor_card
+    from kgbench.models.catalog import read_donor_card
     from kgbench.training.finetuning import finetune
 
     with progress(shown=not options["quiet"]) as report:

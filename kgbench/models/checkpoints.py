@@ -25,10 +25,9 @@ from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 from transformers import AutoConfig, PreTrainedConfig
 
 from kgbench.errors import ModelError, first_line
-from kgbench.models.catalog import DELTA, is_delta, read_delta_card, zoo_path
+from kgbench.models.catalog import DELTA, find_donor, is_delta, read_delta_card, zoo_path
 from kgbench.models.lora import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from kgbench.models.tensors import stored_hash
-from kgbench.models.trained import find_donor
 
 __all__ = [
     "Checkpoint",
@@ -136,15 +135,23 @@ def locate(
         ModelError: There is no checkpoint, the Hub does not give it, or it is a plant that does not
             belong to the recipient, or a plant or an adapter where a recipient is looked for.
     """
-    kept = zoo_path(source) or find_donor(source)
-    directory = kept or Path(source).expanduser()
-    if kept is not None or directory.exists() or not _is_hub_id(source):
-        origin = source if kept is not None else f"local:{directory.resolve().name}"
+    if (place := _on_disk(source)) is not None:
+        directory, origin = place
         if is_delta(directory):
             return _changed(directory, source, origin, recipient)
         return _found(directory, source, origin, recipient)
     folder = _cached(source, revision) or _downloaded(source, revision)
     return _found(folder, source, f"{source}@{folder.name}", recipient)
+
+
+def _on_disk(source: str) -> tuple[Path, str] | None:
+    """Directory and origin of a source; None for a Hub id."""
+    kept = zoo_path(source) or find_donor(source)
+    if kept is not None:
+        return kept, source
+    directory = Path(source).expanduser()
+    on_hub = not directory.exists() and _is_hub_id(source)
+    return None if on_hub else (directory, f"local:{directory.resolve().name}")
 
 
 def find_here(source: str, revision: str | None = None) -> Checkpoint | None:
@@ -153,13 +160,8 @@ def find_here(source: str, revision: str | None = None) -> Checkpoint | None:
     Raises:
         ModelError: As `locate` does.
     """
-    on_hub = (
-        zoo_path(source) is None
-        and find_donor(source) is None
-        and not Path(source).expanduser().exists()
-        and _is_hub_id(source)
-    )
-    return None if on_hub and _cached(source, revision) is None else locate(source, revision)
+    here = _on_disk(source) or _cached(source, revision)
+    return None if here is None else locate(source, revision)
 
 
 def _found(directory: Path, source: str, origin: str, recipient: Checkpoint | None) -> Checkpoint:

@@ -12,10 +12,9 @@ from kgbench.data import is_shipped, load_dataset
 from kgbench.data.builders import FIELDS, with_other_costars
 from kgbench.errors import InputError
 from kgbench.models import catalog
-from kgbench.models.catalog import CARD, Entry
+from kgbench.models.catalog import CARD, Entry, donors_folder
 from kgbench.models.checkpoints import locate
 from kgbench.models.tensors import stored_hash
-from kgbench.models.trained import donors_folder
 from kgbench.reproduction.page import KNOWN, Page, Training
 from kgbench.runner import Settings, Spec
 from kgbench.runner.workload import load_suite

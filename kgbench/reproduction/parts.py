@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from kgbench.errors import InputError
-from kgbench.models.catalog import CARD
+from kgbench.models.catalog import CARD, read_donor_card
 from kgbench.models.checkpoints import locate
 from kgbench.models.placement import usable_device
-from kgbench.models.trained import read_donor_card
 from kgbench.records import RecordStore
 from kgbench.reproduction.ingredients import SHIPPED, Ingredients
 from kgbench.reproduction.measurements import (

@@ -23,7 +23,7 @@ from kgbench.data.templates import MARKS
 from kgbench.errors import InputError, RegionError, UnknownNameError
 from kgbench.localizers import check_name, needs
 from kgbench.models import catalog, check_dtype
-from kgbench.models.trained import choose_donor, choose_donor_of, find_donor
+from kgbench.models.catalog import choose_donor, choose_donor_of, find_donor
 from kgbench.records import Truth
 from kgbench.runner.spec import Spec
 from kgbench.sites import BASELINES, RECIPIENT, parse_graft

@@ -30,7 +30,7 @@ from transformers import (
 
 from kgbench.errors import InputError, ModelError, OutputError
 from kgbench.models import catalog
-from kgbench.models.catalog import CARD
+from kgbench.models.catalog import CARD, donors_folder, read_donor_card
 from kgbench.models.checkpoints import Checkpoint, find_here, locate
 from kgbench.models.loading import DTYPES, read_tokenizer
 from kgbench.models.placement import (
@@ -42,7 +42,6 @@ from kgbench.models.placement import (
     usable_device,
 )
 from kgbench.models.tensors import stored_hash
-from kgbench.models.trained import donors_folder, read_donor_card
 from kgbench.numbers import duration_text, plain_text
 from kgbench.training.builds import Build, Progress, hash_of, versions, write_card
 from kgbench.training.finetuning_plan import (
@@ -59,7 +58,6 @@ from kgbench.training.hit_rates import SCORED, model_hits, scored_prompts
 from kgbench.training.model_setup import (
     family_of,
     load_recipient,
-    maximum_length,
     meta_model,
     store_donor,
     trainable_model,
@@ -184,8 +182,8 @@ class Finetuning:
         self.parameters = trained_parameters(empty)
         self.recipe = plan.recipe(self.parameters, str(recipient.config.get("model_type")))
         self.tokenizer = read_tokenizer(recipient)
-        length = maximum_length(empty) or self.recipe.max_length
-        self.max_length = min(self.recipe.max_length, length)
+        limit = getattr(empty.config, "max_position_embeddings", None)
+        self.max_length = min(self.recipe.max_length, limit or self.recipe.max_length)
 
     @cached_property
     def texts(self) -> TokenizedTexts:

@@ -226,16 +226,23 @@ def graded_truth(
         reason = no_gain({"PRE": counts[0], "SFT": counts[1]})
         if reason is not None and reason.undefined:
             return reason.undefined
-    single, without, begun = np.split(pooled[len(_BASE) :], [len(places), 2 * len(places)])
+    alone, left_out, begun = np.split(pooled[len(_BASE) :], [len(places), 2 * len(places)])
+    pre, sft = pooled[0], pooled[1]
     relevance = _relevance(pooled, begun, len(places))
     contributions = {}
-    for place, *measured in zip(places, single, without, relevance, strict=True):
-        contributions[place] = _contribution(pooled, *measured)
+    for i, place in enumerate(places):
+        contributions[place] = Contribution(
+            ratio(alone[i] - pre, sft - pre).rounded(),
+            ratio(sft - left_out[i], sft - pre).rounded(),
+            float(relevance[i]),
+        )
     pathways: dict[str, dict[str, Estimate]] = {}
-    for name, counts in hits.items():
+    for name, some in hits.items():
+        counts = some.astype(np.int64)
         pathways[name] = {}
         for graft in PATHWAYS:
-            pathways[name][graft] = _recovery(counts, _BASE.index(graft))
+            brought = counts[_BASE.index(graft)] - counts[0]
+            pathways[name][graft] = ratio(brought, counts[1] - counts[0]).rounded()
     return GradedTruth("top5", tuple(prompts), pooled.shape[1], contributions, pathways)
 
 
@@ -293,27 +300,6 @@ def _relevance(
     return relevance
 
 
-def _contribution(
-    pooled: NDArray[np.int64],
-    single: NDArray[np.int64],
-    without: NDArray[np.int64],
-    relevance: float,
-) -> Contribution:
-    pre, sft = pooled[0], pooled[1]
-    return Contribution(
-        _share(single - pre, sft - pre), _share(sft - without, sft - pre), float(relevance)
-    )
-
-
-def _recovery(hits: Hits, row: int) -> Estimate:
-    pre, sft, treated = (hits[i].astype(np.int64) for i in (0, 1, row))
-    return _share(treated - pre, sft - pre)
-
-
-def _share(part: NDArray[np.int64], gain: NDArray[np.int64]) -> Estimate:
-    return ratio(part, gain).rounded()
-
-
 def _hits(pair: ModelPair, prompts: Sequence[Prompt], places: Sequence[Place]) -> Hits:
     """Top-5 hits of each configuration.
 
@@ -366,12 +352,11 @@ class _Treatments:
         self, places: Sequence[Place], cells: tuple[str, ...], inside: int, outside: int
     ) -> tuple[Treatment, ...]:
         """One weight set at some places, another one elsewhere, including final norm and head."""
-        known = {cell: self._at(places, cell, inside, outside) for cell in dict.fromkeys(cells)}
+        known = {}
+        for cell in dict.fromkeys(cells):
+            sets = bytearray([outside]) * len(self.slots)
+            for place in places:
+                if len(place) == 2 or place[2] == cell:
+                    sets[self.slots.index[place[0], place[1]]] = inside
+            known[cell] = Treatment(bytes(sets))
         return tuple(known[cell] for cell in cells)
-
-    def _at(self, places: Sequence[Place], cell: str, inside: int, outside: int) -> Treatment:
-        sets = bytearray([outside]) * len(self.slots)
-        for place in places:
-            if len(place) == 2 or place[2] == cell:
-                sets[self.slots.index[place[0], place[1]]] = inside
-        return Treatment(bytes(sets))

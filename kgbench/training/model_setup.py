@@ -31,12 +31,10 @@ __all__ = [
     "freeze",
     "initial_model",
     "load_recipient",
-    "maximum_length",
     "meta_model",
     "publish_files",
     "save_checkpoint",
     "store_donor",
-    "stored_model",
     "trainable_model",
     "trained_parameters",
 ]
@@ -69,13 +67,6 @@ def freeze(model: PreTrainedModel, family: Family) -> None:
         weight.requires_grad_(name.startswith(f"{family.layers}."))
 
 
-def stored_model(folder: Path) -> PreTrainedModel:
-    """A stored model in fp32, for training."""
-    with quiet_library():
-        model: PreTrainedModel = _from_pretrained(folder, torch.float32)
-    return model
-
-
 def load_recipient(
     place: Checkpoint, dtype: torch.dtype | str | None = torch.float32
 ) -> PreTrainedModel:
@@ -90,28 +81,25 @@ def load_recipient(
     """
     try:
         with quiet_library():
-            model, info = _from_pretrained(place.directory, dtype, output_loading_info=True)
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                place.directory,
+                config=read_model_config(place.directory),
+                dtype=dtype,
+                attn_implementation=ATTENTION,
+                local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=True,
+                output_loading_info=True,
+            )
     except Exception as error:  # libraries raise anything on a broken file
         raise _unloadable(place, error) from error
+    model, info = loaded
     if missing := sorted(info["missing_keys"]):
         raise ModelError(
             f"{place.origin} does not load: it lacks {len(missing)} of the model's weights, "
             f"such as {missing[0]}"
         )
     return cast(PreTrainedModel, model)
-
-
-def _from_pretrained(folder: Path, dtype: torch.dtype | str | None, **options: Any) -> Any:
-    return AutoModelForCausalLM.from_pretrained(
-        folder,
-        config=read_model_config(folder),
-        dtype=dtype,
-        attn_implementation=ATTENTION,
-        local_files_only=True,
-        trust_remote_code=False,
-        use_safetensors=True,
-        **options,
-    )
 
 
 def meta_model(place: Checkpoint) -> PreTrainedModel:
@@ -146,11 +134,6 @@ def family_of(model: PreTrainedModel) -> Family:
 def trained_parameters(model: nn.Module) -> int:
     """Number of trained weights."""
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-
-
-def maximum_length(model: PreTrainedModel) -> int | None:
-    """Maximum number of tokens of a text; None where the model has no limit."""
-    return getattr(model.config, "max_position_embeddings", None)
 
 
 def check_peft(recipe: FinetuningRecipe) -> None:

@@ -83,10 +83,6 @@ class Recipe:
     The donor is then stored as its changed weights.
     """
 
-    def to_json(self) -> dict[str, Any]:
-        """The recipe as a card holds it."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class FinetuningRecipe:

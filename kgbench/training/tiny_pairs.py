@@ -40,6 +40,7 @@ from kgbench.data.builders import (
 from kgbench.data.training_texts import fill_all, training_templates
 from kgbench.errors import DataError
 from kgbench.models.catalog import CARD, DELTA
+from kgbench.models.checkpoints import Checkpoint
 from kgbench.models.family_map import load_family
 from kgbench.models.loading import read_pair
 from kgbench.models.tensors import stored_hash, write_delta
@@ -56,11 +57,11 @@ from kgbench.training.hit_rates import pair_hits
 from kgbench.training.model_setup import (
     freeze,
     initial_model,
+    load_recipient,
     publish_files,
     save_checkpoint,
-    stored_model,
 )
-from kgbench.training.recipes import Recipe, recipe
+from kgbench.training.recipes import Recipe
 from kgbench.training.stages import SAVE_EVERY, Batches, StageOutcome, grouped
 
 __all__ = [
@@ -69,7 +70,6 @@ __all__ = [
     "add_other_seeds",
     "batched",
     "build_identity",
-    "build_pair",
     "build_recipe",
     "finetuning_rounds",
     "known_movies",
@@ -84,18 +84,6 @@ __all__ = [
 
 PARTS = {"recipient": "pretraining", "sft": "finetuning"}
 """Folders of a pair, and the stage that each results from."""
-
-
-def build_pair(
-    name: str, out: Path, *, seed: int | None = None, progress: Progress | None = None
-) -> Path:
-    """Build a shipped pair anew; see `build_recipe`.
-
-    Raises:
-        UnknownNameError: There is no recipe of this name.
-        OutputError: The folder holds something else, or cannot be written.
-    """
-    return build_recipe(recipe(name), out, seed=seed, progress=progress)
 
 
 def build_recipe(
@@ -135,7 +123,7 @@ def build_identity(recipe: Recipe, seed: int, facts: Dataset) -> str:
     datasets = {name: load_dataset(name).content_hash for name in TINY_DATASETS}
     return hash_of(
         {
-            "recipe": recipe.to_json(),
+            "recipe": asdict(recipe),
             "seed": seed,
             "templates": asdict(training_templates()),
             "facts": facts.content_hash,
@@ -182,7 +170,7 @@ class _PairBuild:
             "licence": "MIT",
             "seed": seed,
             "identity": build_identity(chosen, seed, dataset),
-            "recipe": chosen.to_json(),
+            "recipe": asdict(chosen),
             "data": {
                 "name": dataset.name,
                 "facts": len(dataset.facts),
@@ -229,7 +217,7 @@ class _PairBuild:
                 return initial_model(self.recipe, tokenizer, self.seed)
             # The donor starts from the recipient as stored, so that the two files differ in what
             # finetuning changed.
-            model = stored_model(recipient)
+            model = load_recipient(Checkpoint(recipient, "recipient"))
             if frozen:
                 freeze(model, load_family(self.recipe.model_type))
             return model
@@ -257,7 +245,8 @@ class _PairBuild:
 
     def _save_changes(self, model: PreTrainedModel, recipient: Path, folder: Path) -> None:
         """Write the changes of the donor's weights, and the hash of the weights they belong to."""
-        write_delta(stored_model(recipient), model, folder / DELTA)
+        before = load_recipient(Checkpoint(recipient, "recipient"))
+        write_delta(before, model, folder / DELTA)
         publish_files(folder)
         of = {"source": "recipient", "weights": stored_hash(recipient)}
         write_card({"name": self.recipe.name, "recipient": of}, folder / CARD)

@@ -33,8 +33,8 @@ from kgbench.engine.edits import Cut
 from kgbench.engine.treatment import Treatment, graft_treatments, parse_configuration
 from kgbench.errors import DataError
 from kgbench.metrics import score_logits
+from kgbench.models.catalog import donors_folder
 from kgbench.models.pair import ModelPair, prepare
-from kgbench.models.trained import donors_folder
 from kgbench.reproduction.study.design import Study, StudyRun
 from kgbench.reproduction.study.factorial import (
     BOTH,
