@@ -142,16 +142,14 @@ def import_(file: str | None, as_json: bool, **options: Any) -> int:
         )
     else:
         imported = import_facts(Path(file), options)
-    faults = {}
     if isinstance(imported, Imported):
-        faults = imported.faults
         for line in imported.warnings():
             click.echo(terminal_text(f"kgbench: warning: {line}"), err=True)
     if as_json:
         echo_json(imported.to_json())
     else:
         click.echo("\n".join(imported.lines()))
-    return 1 if faults else 0
+    return 1 if isinstance(imported, Imported) and imported.faults else 0
 
 
 SHOWN = 5

@@ -294,7 +294,8 @@ class Finetuning:
             logging_strategy="steps",
             logging_steps=1,
             logging_nan_inf_filter=False,
-            **{"bf16": False, **self.precision},
+            bf16=self.precision.get("bf16", False),
+            fp16=self.precision.get("fp16", False),
         )
 
     def _publish(

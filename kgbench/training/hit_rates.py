@@ -237,8 +237,8 @@ def graded_truth(
             float(relevance[i]),
         )
     pathways: dict[str, dict[str, Estimate]] = {}
-    for name, some in hits.items():
-        counts = some.astype(np.int64)
+    for name, reached in hits.items():
+        counts = reached.astype(np.int64)
         pathways[name] = {}
         for graft in PATHWAYS:
             brought = counts[_BASE.index(graft)] - counts[0]

@@ -176,7 +176,7 @@ def train(
             model,
             how,
             data_collator=_single,
-            train_dataset=batches,  # type: ignore[arg-type]  # a data set in all but type
+            train_dataset=batches,
             callbacks=[watch, *run.callbacks],
         )
         trainer.remove_callback(PrinterCallback)
