@@ -244,8 +244,7 @@ def finetuning_recipe(
 
 def levels() -> Mapping[str, str]:
     """One line on each level of the benchmark of plants, by name."""
-    tables = _tables("plants.toml")["levels"]
-    return {name: table["about"] for name, table in tables.items() if isinstance(table, Mapping)}
+    return {name: table["about"] for name, table in _tables("plants.toml")["levels"].items()}
 
 
 def level_table(level: str) -> Mapping[str, Any]:
@@ -254,10 +253,10 @@ def level_table(level: str) -> Mapping[str, Any]:
     Raises:
         UnknownNameError: There is no such level.
     """
-    if level not in levels():
-        raise UnknownNameError("level", level, list(levels()))
-    table: Mapping[str, Any] = _tables("plants.toml")["levels"][level]
-    return table
+    tables: Mapping[str, Mapping[str, Any]] = _tables("plants.toml")["levels"]
+    if level not in tables:
+        raise UnknownNameError("level", level, list(tables))
+    return tables[level]
 
 
 def plant_recipe(decoy: bool, level: str | None = None) -> PlantRecipe:
@@ -265,8 +264,5 @@ def plant_recipe(decoy: bool, level: str | None = None) -> PlantRecipe:
     tables = _tables("plants.toml")
     values = {**tables["shared"], **tables["decoy" if decoy else "alone"]}
     if level is not None:
-        for key, value in tables["levels"].items():
-            if key not in levels():
-                values[key] = value
-        values |= level_table(level).get("recipe", {})
+        values |= {**tables["level"], **level_table(level).get("recipe", {})}
     return PlantRecipe(**values)
