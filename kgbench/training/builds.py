@@ -18,7 +18,7 @@ import platform
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
@@ -59,19 +59,19 @@ _UNCHOSEN = ("identity", "name", "recipe", "changes")
 def read_card(path: Path) -> dict[str, Any]:
     """A card as written by `write_card`.
 
+    Args:
+        path: The card, or the folder that it is in.
+
     Raises:
         DataError: The file is no card.
     """
+    path = path / CARD if path.is_dir() else path
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         content["identity"], content["seed"], content["scores"]
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path}: is no card of a tiny pair ({error})") from None
     return dict(content)
-
-
-def _built_card(folder: Path) -> dict[str, Any]:
-    return read_card(folder / CARD)
 
 
 def write_card(card: Mapping[str, Any], path: Path) -> None:
@@ -130,7 +130,7 @@ class Build:
     """Steps between checkpoints."""
     parts: tuple[str, ...] = ()
     """Names in `out` that only a build writes."""
-    read: Callable[[Path], Mapping[str, Any]] = field(default=_built_card)
+    read: Callable[[Path], Mapping[str, Any]] = read_card
     """Reads and checks the card in a folder."""
 
     @property

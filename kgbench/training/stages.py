@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from random import Random
 from typing import Any, Protocol
@@ -175,7 +176,7 @@ def train(
         trainer = _Exact(
             model,
             how,
-            data_collator=_single,
+            data_collator=itemgetter(0),  # an item is a step
             train_dataset=batches,
             callbacks=[watch, *run.callbacks],
         )
@@ -238,11 +239,6 @@ def precision(device: str) -> dict[str, bool]:
         bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
         return {"bf16": bf16, "fp16": not bf16}
     return {}
-
-
-def _single(items: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    (item,) = items
-    return item
 
 
 def last_complete(work: Path) -> Path | None:
