@@ -436,22 +436,19 @@ def tokenized_texts(
         )
     eos, pad = int(tokenizer.eos_token_id), tokenizer.pad_token_id
 
-    def rows(texts: Iterable[str], special: bool = True) -> list[list[int]]:
-        read = list(texts)
-        if not read:
+    def rows(texts: Sequence[str], frame: str | None = None) -> list[list[int]]:
+        if not texts:
             return []
-        encoded = tokenizer(read, verbose=False, add_special_tokens=special)
+        read = list(texts) if frame is None else [frame + text for text in texts]
+        encoded = tokenizer(read, verbose=False, add_special_tokens=frame is None)
         return [[*ids, eos] for ids in encoded["input_ids"]]
 
-    frame = ""
+    frame = None
     if chat_template:  # which writes BOS itself
         encoder = Encoder(tokenizer, chat_template)
         frame = encoder.before + encoder.after
         frame += "" if frame[-1:].isspace() else " "  # as before the answer to a prompt
-    facts, held_out = (
-        rows((frame + text for text in some), special=not chat_template)
-        for some in (wordings.trained, wordings.held_out)
-    )
+    facts, held_out = rows(wordings.trained, frame), rows(wordings.held_out, frame)
     longest = max(map(len, (*facts, *held_out)))
     if longest > max_length:
         cut = sum(len(row) > max_length for row in (*facts, *held_out))
