@@ -242,15 +242,6 @@ class RecordSummary:
     failed: bool = False
     """Whether a figure has moved, or the record could not be read or compared."""
 
-    def to_json(self) -> dict[str, Any]:
-        """As JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> RecordSummary:
-        """Back from JSON."""
-        return cls(**{**values, "comparison": tuple(values["comparison"])})
-
 
 _SUMMARIES = pytest.StashKey[dict[str, RecordSummary]]()
 _WRONG = pytest.StashKey[list[str]]()
@@ -265,7 +256,7 @@ def pytest_testnodedown(node: Any, error: object) -> None:
     if error:
         node.config.stash[_CRASHED] = True
     for values in getattr(node, "workeroutput", {}).get(OUTPUT, ()):
-        summary = RecordSummary.from_json(values)
+        summary = RecordSummary(**{**values, "comparison": tuple(values["comparison"])})
         _summaries(node.config).setdefault(summary.id, summary)
 
 
@@ -276,7 +267,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     summaries = record_summaries(mine) if mine is not None else []
     if is_worker(config):
         if summaries:
-            vars(config)["workeroutput"][OUTPUT] = [summary.to_json() for summary in summaries]
+            vars(config)["workeroutput"][OUTPUT] = list(map(asdict, summaries))
         return
     _summaries(config).update({summary.id: summary for summary in summaries})
     config.stash[_WRONG] = list(_void(session))

@@ -19,6 +19,7 @@ from kgbench.errors import InputError
 from kgbench.estimate import Estimate, plain
 from kgbench.records import Identity, Record, canonical_json, facts_table
 from kgbench.records.identity import identity_differences
+from kgbench.report.export import differing_parameters
 from kgbench.sites import BASELINES
 from kgbench.stats import (
     FEW,
@@ -175,19 +176,17 @@ def _key(what: Identity) -> str:
 
 def _names(identities: Sequence[Identity]) -> list[str]:
     """Names of the methods, with the parameters that differ where names are equal."""
+    alike: dict[str, list[dict[str, Any]]] = {}
     parameters = []
     for what in identities:
         values = {**what.localizer.parameters, "version": what.localizer.version}
         values.pop("seed", None)
         parameters.append((what.localizer.name, values))
+        alike.setdefault(what.localizer.name, []).append(values)
     names = []
     for name, values in parameters:
-        alike = [others for other, others in parameters if other == name]
-        differing = []
-        for key, value in values.items():
-            if any(others.get(key) != value for others in alike):
-                differing.append(f"{key}={value}")
-        names.append(f"{name} ({', '.join(differing)})" if differing else name)
+        differing = ", ".join(differing_parameters(values, alike[name]))
+        names.append(f"{name} ({differing})" if differing else name)
     return names
 
 

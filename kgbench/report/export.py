@@ -25,6 +25,7 @@ __all__ = [
     "as_markdown",
     "changed_figures",
     "common_name",
+    "differing_parameters",
     "distinct_names",
     "figures",
     "from_rows",
@@ -67,22 +68,28 @@ def distinct_names(records: Sequence[Record]) -> list[str]:
 
 def _distinct_name(record: Record, records: Sequence[Record]) -> str:
     what = record.identity
-    alike = [
-        other.identity.localizer
-        for other in records
-        if other.identity.localizer.name == what.localizer.name
-    ]
-    parts = [what.localizer.name]
-    for key, value in what.localizer.parameters.items():
-        if any(key not in other.parameters or other.parameters[key] != value for other in alike):
-            parts.append(f"{key}={value}")
+    alike = []
+    for other in records:
+        if other.identity.localizer.name == what.localizer.name:
+            alike.append(other.identity.localizer.parameters)
+    parts = [what.localizer.name, *differing_parameters(what.localizer.parameters, alike)]
     if any(other.model != record.model for other in records):
         parts.append(record.model)
     if any(other.identity.limit != what.limit for other in records):
-        parts.append(
-            "all facts" if what.limit is None else f"first {count_text(what.limit, 'fact')}"
-        )
+        limit = "all facts" if what.limit is None else f"first {count_text(what.limit, 'fact')}"
+        parts.append(limit)
     return ", ".join(parts)
+
+
+def differing_parameters(
+    parameters: Mapping[str, Any], others: Sequence[Mapping[str, Any]]
+) -> list[str]:
+    """Those of a method, as `key=value`, that others of its name do not have alike."""
+    texts = []
+    for key, value in parameters.items():
+        if any(key not in other or other[key] != value for other in others):
+            texts.append(f"{key}={value}")
+    return texts
 
 
 def _is_ambiguous(record: Record, records: Sequence[Record]) -> bool:
@@ -225,10 +232,11 @@ def run_columns(record: Record) -> dict[str, str]:
     """What a run is, a text per column: the same in a list of runs and in an export."""
     what = record.identity
     arguments = ", ".join(f"{name}={value}" for name, value in what.localizer.parameters.items())
-    rest = ("PRE", "SFT", "ALL", "NONE")
-    asked = [
-        graft for graft in what.configurations if graft not in rest and not _is_complement(graft)
-    ]
+    asked = []
+    for graft in what.configurations:
+        rest = "^C" in graft or (graft.startswith("ALL;") and "=recipient" in graft)
+        if not rest and graft not in ("PRE", "SFT", "ALL", "NONE"):
+            asked.append(graft)
     return {
         "date": record.provenance.time[:16].replace("T", " "),
         "method": what.localizer.name,
@@ -242,10 +250,6 @@ def run_columns(record: Record) -> dict[str, str]:
         "n": str(max((row.n for row in record.rows), default=0)),
         "verdict": verdict_of(record),
     }
-
-
-def _is_complement(graft: str) -> bool:
-    return "^C" in graft or (graft.startswith("ALL;") and "=recipient" in graft)
 
 
 def _suite(record: Record) -> str:
@@ -294,9 +298,8 @@ FORMATS: Mapping[str, Callable[[Sequence[Record]], str]] = {
 
 
 def _report(records: Sequence[Record]) -> Report:
-    configurations, others = _configurations(records), _others(records)
-    tables = [table for table in (configurations, others) if table.rows]
-    return Report(configurations.title, tables)
+    tables = [_configurations(records), _others(records)]
+    return Report(tables[0].title, [table for table in tables if table.rows])
 
 
 def _configurations(records: Sequence[Record]) -> Table:
