@@ -21,7 +21,8 @@ from scipy.stats import binom
 
 from kgbench.estimate import Estimate
 from kgbench.numbers import plain_text
-from kgbench.stats import difference, hit_rate, mean, median
+from kgbench.stats import difference, hit_rate, mean
+from kgbench.stats.intervals import median
 from kgbench.stats.ratios import recovery, synergy
 from kgbench.stats.scores import support_of
 from kgbench.stats.summary import means

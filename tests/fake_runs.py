@@ -23,7 +23,7 @@ from kgbench.records import (
     facts_table,
     measured_on,
 )
-from kgbench.stats import summarize
+from kgbench.stats.summary import summarize
 
 RATES = {
     "PRE": 0.01,

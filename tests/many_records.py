@@ -44,7 +44,8 @@ from kgbench.records import (
 from kgbench.records.fact_rows import write_facts
 from kgbench.sites import PATHWAYS, SCORED_REGIONS, Graft, parse_graft
 from kgbench.sites.configurations import BEST, REST, budget_labels, canonical
-from kgbench.stats import best_effects, graded_precision, pathways_of, with_clause
+from kgbench.stats import best_effects, pathways_of, with_clause
+from kgbench.stats.ranking_quality import graded_precision
 from kgbench.stats.summary import Ran, summary_of
 
 VARIANTS = 4

@@ -14,7 +14,7 @@ from PIL import Image
 
 from kgbench.report.bars import chart_images, draw_chart
 from kgbench.sites import CONFIGURATIONS
-from kgbench.stats import summarize
+from kgbench.stats.summary import summarize
 
 HYBRID = "FE:attn=task; LT:attn@1/2-1=task; LT:o+ffn@1/2-1=relation"
 WORLDS = {

@@ -26,7 +26,7 @@ from kgbench.estimate import Estimate
 from kgbench.leaderboard.published import cited, cited_rows
 from kgbench.models import catalog
 from kgbench.records import Record
-from kgbench.stats import discordance
+from kgbench.stats.intervals import discordance
 from kgbench.stats.ratios import between_configurations, between_prompts
 from kgbench.stats.scores import PromptColumns, by_prompt
 from kgbench.testing import PICO_FAMILIES, claim, pico_pair

@@ -20,7 +20,8 @@ from kgbench.errors import InputError
 from kgbench.records import facts_table
 from kgbench.records.identity import identity_differences
 from kgbench.report import to_text
-from kgbench.stats import ratio, ratio_difference
+from kgbench.stats import ratio
+from kgbench.stats.intervals import ratio_difference
 from kgbench.stats.paired import area_difference, paired_prompts, recovery_difference
 from kgbench.stats.ratios import curve_area, recovery
 

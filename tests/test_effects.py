@@ -11,22 +11,12 @@ from hypothesis import strategies as st
 
 from kgbench.errors import DataError, UnknownNameError
 from kgbench.sites import CONFIGURATIONS
-from kgbench.stats import (
-    COMPLEMENTS,
-    METRICS,
-    gain,
-    hit_rate,
-    mean,
-    name_prior,
-    necessity,
-    recovery,
-    score,
-    sufficiency,
-    summarize,
-    synergy,
-    unseen,
-    verdict,
-)
+from kgbench.stats import METRICS, hit_rate, mean, necessity, recovery, score, sufficiency
+from kgbench.stats.intervals import unseen
+from kgbench.stats.ratios import COMPLEMENTS, gain, synergy
+from kgbench.stats.scores import name_prior
+from kgbench.stats.summary import summarize
+from kgbench.stats.verdict import verdict
 
 
 def world(seed: int = 0, n: int = 50, **rates: float) -> dict[str, np.ndarray]:

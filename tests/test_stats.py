@@ -10,18 +10,8 @@ from hypothesis import strategies as st
 from scipy.stats import t
 
 from kgbench.estimate import Estimate
-from kgbench.stats import (
-    difference,
-    discordance,
-    divides,
-    hit_rate,
-    mean,
-    median,
-    ratio,
-    resample,
-    resampled_means,
-    unseen,
-)
+from kgbench.stats import difference, hit_rate, mean, ratio, resample
+from kgbench.stats.intervals import discordance, divides, median, resampled_means, unseen
 
 hits = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=2, max_size=40)
 

@@ -35,7 +35,8 @@ from kgbench.reproduction.page import page
 from kgbench.reproduction.paper_figures import figures_from, figures_there, lacking
 from kgbench.reproduction.paper_report import REPORT, write_report
 from kgbench.reproduction.parts import forecasts, make, parts_of
-from kgbench.stats import mean, median
+from kgbench.stats import mean
+from kgbench.stats.intervals import median
 from kgbench.stats.ratios import between_configurations
 from kgbench.stats.scores import PromptColumns
 from kgbench.stats.training_seeds import difference_over, mean_over, median_rank_over, over_seeds
