@@ -451,13 +451,15 @@ def _of_alone(audit: AuditFigures, method: MethodScores) -> str:
 
 def _shares(one: Quantity) -> str:
     """What a figure of one wording and one seed owes to each source."""
-    values = {part: figure.value for part, figure in one.parts.items()}
-    total = sum(value or 0.0 for value in values.values())
+    total = sum(figure.value or 0.0 for figure in one.parts.values())
     if total <= 0:
         return f"a figure of {_label(one.label)} has no variance that can be told from 0"
-    known = {part: value / total for part, value in values.items() if value is not None}
-    texts = [f"{percent_text(share)} % to {part}" for part, share in known.items()]
-    unknown = [part for part in ("wordings", "seeds") if values[part] is None]
+    texts, unknown = [], []
+    for part, figure in one.parts.items():
+        if figure.value is not None:
+            texts.append(f"{percent_text(figure.value / total)} % to {part}")
+        elif part in ("wordings", "seeds"):
+            unknown.append(part)
     unknown_text = f" (nothing is known of {' and '.join(unknown)})" if unknown else ""
     sd = number_text(sqrt(total))
     return (
@@ -600,32 +602,35 @@ def _need(plan: AuditPlan, settings: Settings) -> Need:
     memory = [part.weights_bytes + part.logits_bytes + part.activations_bytes for part in parts]
     most = parts[memory.index(max(memory))]
     download = max(part.download_bytes for part in parts)
+
+    def total(of: str) -> Any:
+        return n * sum(getattr(part, of) for part in parts)
+
     json = {
         "localizer": plan.spec.localizer,
         "wordings": list(plan.wordings),
         "seeds": n,
         "why": plan.why,
-        "forwards": n * sum(part.forwards for part in parts),
-        "token_rows": n * sum(part.token_rows for part in parts),
-        "seconds": n * sum(part.seconds for part in parts),
+        "forwards": total("forwards"),
+        "token_rows": total("token_rows"),
+        "seconds": total("seconds"),
         "memory_bytes": max(memory),
         "free_bytes": most.free_bytes,
         "fits": most.fits,
-        "disk_bytes": n * sum(part.disk_bytes for part in parts),
+        "disk_bytes": total("disk_bytes"),
         "download_bytes": download,
         "basis": parts[0].basis,
     }
     fits = "fits" if most.fits else "does not fit"
     downloaded = f", and {size(download)} to download" if download else ""
-    seconds = duration_text(n * sum(part.seconds for part in parts))
     rows = [
         ("wordings", ", ".join(plan.wordings)),
         ("seeds", f"{n}: {plan.why}"),
         ("forwards", str(json["forwards"])),
         ("token rows", str(json["token_rows"])),
         ("memory", f"{fits}: needs {size(max(memory))}, {size(most.free_bytes)} free"),
-        ("disk", f"about {size(n * sum(p.disk_bytes for p in parts))} for the records{downloaded}"),
-        ("time", f"about {seconds}, less what exists already"),
+        ("disk", f"about {size(total('disk_bytes'))} for the records{downloaded}"),
+        ("time", f"about {duration_text(total('seconds'))}, less what exists already"),
         ("from", parts[0].basis),
     ]
     return Need(plan.spec.localizer, rows, json)

@@ -198,7 +198,9 @@ def to_text(report: Report) -> str:
             blocks.append("\n".join(lines))
     notes = [wrapped(footnotes.line(line), "  ") for line in report.notes]
     notes += [wrapped(line, INDENT) for line in footnotes.lines()]
-    return "\n\n".join([*blocks, *(["\n".join(notes)] if notes else [])])
+    if notes:
+        blocks.append("\n".join(notes))
+    return "\n\n".join(blocks)
 
 
 def _fitted(table: Table, rows: Sequence[Sequence[str]]) -> str:
@@ -315,7 +317,7 @@ def wrapped(text: str, indent: str = "", width: int | None = None) -> str:
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """How a cell begins that a spreadsheet would compute."""
 
-LATEX = {
+LATEX: dict[str, str] = {
     "\\": r"\textbackslash{}",
     **{mark: f"\\{mark}" for mark in "&%$#_{}"},
     "~": r"\textasciitilde{}",
@@ -346,9 +348,9 @@ def csv_text(text: str) -> str:
 def latex_text(text: str) -> str:
     """Text in LaTeX, in one line."""
     signed = NEGATIVE.sub("−", " ".join(text.split()))
-    return "".join(LATEX.get(character, character) for character in signed)
+    return signed.translate(str.maketrans(LATEX))
 
 
 def markdown_text(text: str) -> str:
     """Text in a cell of a Markdown table, in one line."""
-    return "".join(MARKDOWN.get(character, character) for character in " ".join(text.split()))
+    return " ".join(text.split()).translate(str.maketrans(MARKDOWN))

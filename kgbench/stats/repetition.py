@@ -205,9 +205,8 @@ def repeated_map(stored: Sequence[SiteScore], now: Sequence[SiteScore]) -> MapRe
         now: Scores of the same method again.
     """
     before, after = _by_site(stored), _by_site(now)
-    shared = [site for site in before if site in after]
-    a = np.array([before[site] for site in shared])
-    b = np.array([after[site] for site in shared])
+    shared = [(score, after[site]) for site, score in before.items() if site in after]
+    a, b = np.array(shared, float).reshape(-1, 2).T
     spread = float(np.ptp(a)) or float(np.max(np.abs(a), initial=0.0))
     largest = float(np.max(np.abs(a - b), initial=0.0))
     missing = len(set(before) ^ set(after))
@@ -247,7 +246,7 @@ def _other(key: Key, stored: Columns, now: Columns, i: int) -> OtherRow:
 
 def _keyed(table: pa.Table) -> dict[Key, int]:
     columns = [table[name].to_pylist() for name in KEYS]
-    return {key: i for i, key in enumerate(zip(*columns, strict=True))}
+    return dict(zip(zip(*columns, strict=True), range(table.num_rows), strict=True))
 
 
 def _columns(table: pa.Table) -> Columns:

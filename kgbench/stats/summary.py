@@ -135,7 +135,9 @@ def summarize(
     metric = check_metric(metric)
     complements, dropped, absent = complements or {}, dropped or {}, absent or {}
     known = dict(COMPLEMENTS)
-    known.update({graft: other for graft, other in complements.items() if other is not None})
+    for graft, other in complements.items():
+        if other is not None:
+            known[graft] = other
     order, asked = (*ORDER, *complements), list(dropped)
     prompts = by_prompt(facts_table(facts), order)
     prompts.sort(key=lambda p: asked.index(p.name) if p.name in asked else len(asked))
@@ -406,8 +408,11 @@ def against_truth(ground: Ground, scores: SiteScores | None, why_none: str = "")
 def _changed(ground: Ground, sites: Collection[Site]) -> set[Place]:
     """Places of sites whose weights changed."""
     everywhere, changed = ground.everywhere, set(ground.changed)
-    kept = (site for site in sites if (site.layer, site.component) in changed)
-    return {_place(site, everywhere) for site in kept}
+    places = set()
+    for site in sites:
+        if (site.layer, site.component) in changed:
+            places.add(_place(site, everywhere))
+    return places
 
 
 def by_place(scores: SiteScores, everywhere: bool) -> dict[Place, float]:
