@@ -353,7 +353,7 @@ def test_figures() -> None:
         for i, rank in enumerate(some)
     ]
     (prompt,) = answer_figures(answers, 10)
-    by_graft = {one.graft: one.figures for one in prompt.configurations}
+    by_graft = prompt.configurations
     assert list(by_graft) == list(ranks) and all(
         set(figures) == set(FIGURES) for figures in by_graft.values()
     )
@@ -384,7 +384,7 @@ def test_figures_of_one_fact_are_undefined() -> None:
     answers = tuple(_row(graft, rank, 3) for graft, rank in {"PRE": 9, "SFT": 1, "LT": 4}.items())
     run = AnswersRun("pico", "facts", "float64", 0, 1, ("A", "B"), answers)
     (prompt,) = answer_figures(answers, 2)
-    figures = prompt.configurations[2].figures
+    figures = list(prompt.configurations.values())[2]
     assert figures["logprob"].undefined and figures["top5"].value == 1
     table = to_text(answers_report(run, [prompt]))
     assert (

@@ -79,22 +79,14 @@ _SUPPORT = {"mrr": (0.0, 1.0), "first_prob": (0.0, 1.0), "alternatives_prob": (0
 
 
 @dataclass(frozen=True)
-class ConfigurationFigures:
-    """The figures of one configuration."""
-
-    graft: str
-    figures: Mapping[str, Estimate]
-    """By the names in `FIGURES`."""
-
-
-@dataclass(frozen=True)
 class PromptFigures:
     """The figures of one prompt."""
 
     name: str
     n: int
     """Number of facts."""
-    configurations: tuple[ConfigurationFigures, ...]
+    configurations: Mapping[str, Mapping[str, Estimate]]
+    """By configuration, then by the names in `FIGURES`."""
     colliding: Estimate
     """Share of the answers whose first token is another candidate's too."""
     sharers: float
@@ -138,7 +130,7 @@ def _prompt_figures(answers: Sequence[ScoredAnswer], n_candidates: int) -> Promp
     return PromptFigures(
         facts[0].prompt,
         len(facts),
-        tuple(ConfigurationFigures(graft, own) for graft, own in figures.items()),
+        figures,
         hit_rate(sum(row.collisions > 0 for row in facts), len(facts)),
         float(np.mean([row.collisions for row in facts])),
         hit_rate(sum(len(row.alternatives) > 1 for row in facts), len(facts)),
@@ -272,8 +264,8 @@ def answers_report(run: AnswersRun, prompts: Sequence[PromptFigures]) -> Report:
 
 def _table(prompt: PromptFigures, title: str, heads: Mapping[str, str]) -> Table:
     rows: list[list[Cell]] = []
-    for one in prompt.configurations:
-        rows.append([one.graft, *(one.figures[name].rounded() for name in heads)])
+    for graft, figures in prompt.configurations.items():
+        rows.append([graft, *(figures[name].rounded() for name in heads)])
     return Table(title, ["graft", *heads.values()], rows, GRAFT_WIDTH)
 
 
@@ -285,9 +277,11 @@ def answers_json(run: AnswersRun, prompts: Sequence[PromptFigures]) -> dict[str,
     """The object that `kgbench answers --json` prints; `facts` has a row per scored answer."""
     rows, first_tokens = [], {}
     for prompt in prompts:
-        for one in prompt.configurations:
-            figures = {name: value.rounded().answer() for name, value in one.figures.items()}
-            rows.append({"prompt": prompt.name, "graft": one.graft, "n": prompt.n, **figures})
+        for graft, figures in prompt.configurations.items():
+            row: dict[str, Any] = {"prompt": prompt.name, "graft": graft, "n": prompt.n}
+            for name, figure in figures.items():
+                row[name] = figure.rounded().answer()
+            rows.append(row)
         first_tokens[prompt.name] = {
             "colliding": prompt.colliding.rounded().answer(),
             "sharers": prompt.sharers,
