@@ -317,24 +317,28 @@ def wrapped(text: str, indent: str = "", width: int | None = None) -> str:
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """How a cell begins that a spreadsheet would compute."""
 
-LATEX: dict[str, str] = {
-    "\\": r"\textbackslash{}",
-    **{mark: f"\\{mark}" for mark in "&%$#_{}"},
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    '"': "''",
-    "−": "$-$",
-    "×": r"$\times$",
-    "≥": r"$\geq$",
-    "≤": r"$\leq$",
-    "–": "--",
-    "…": r"\ldots{}",
-}
+LATEX = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        **{mark: f"\\{mark}" for mark in "&%$#_{}"},
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        "|": r"\textbar{}",
+        '"': "''",
+        "−": "$-$",
+        "×": r"$\times$",
+        "≥": r"$\geq$",
+        "≤": r"$\leq$",
+        "–": "--",
+        "…": r"\ldots{}",
+    }
+)
 
-MARKDOWN = {mark: f"\\{mark}" for mark in "\\`*_[]|~#"} | {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
+MARKDOWN = str.maketrans(
+    {**{mark: f"\\{mark}" for mark in "\\`*_[]|~#"}, "<": "&lt;", ">": "&gt;", "&": "&amp;"}
+)
 
 NEGATIVE = re.compile(r"(?<!\w)-(?=[.\d])")
 """A hyphen that is the sign of a number."""
@@ -348,9 +352,9 @@ def csv_text(text: str) -> str:
 def latex_text(text: str) -> str:
     """Text in LaTeX, in one line."""
     signed = NEGATIVE.sub("−", " ".join(text.split()))
-    return signed.translate(str.maketrans(LATEX))
+    return signed.translate(LATEX)
 
 
 def markdown_text(text: str) -> str:
     """Text in a cell of a Markdown table, in one line."""
-    return " ".join(text.split()).translate(str.maketrans(MARKDOWN))
+    return " ".join(text.split()).translate(MARKDOWN)

@@ -67,6 +67,10 @@ class PublishedDifference:
     high: float
     larger: ClaimTerm | None = None
 
+    def outcome(self, claim: ClaimSpec) -> Outcome:
+        """Outcome of a claim by this difference."""
+        return _outcome(claim, (self.low, self.high), self.larger)
+
 
 @dataclass(frozen=True)
 class CheckedClaim:
@@ -86,10 +90,7 @@ class CheckedClaim:
     @property
     def in_paper(self) -> Mapping[str, Outcome]:
         """Outcome on each of the paper's models, as far as its sample of facts decides."""
-        outcomes = {}
-        for model, apart in self.paper.items():
-            outcomes[model] = _outcome(self.spec, (apart.low, apart.high), apart.larger)
-        return outcomes
+        return {model: apart.outcome(self.spec) for model, apart in self.paper.items()}
 
 
 @dataclass(frozen=True)
