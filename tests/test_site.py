@@ -33,9 +33,8 @@ from kgbench.leaderboard.board_tables import Leaderboard
 from kgbench.leaderboard.entries import Entry
 from kgbench.leaderboard.hits import DIGITS, STEPS, fact_ranks, rank_grid
 from kgbench.leaderboard.serve import site_server, write_site
-from kgbench.leaderboard.site.html_tables import Cells, method_slug, run_name
 from kgbench.leaderboard.site.pages import POLICY, inline_json, render_site
-from kgbench.leaderboard.site.picture_data import map_data
+from kgbench.leaderboard.site.tables import Cells, map_data, method_slug, run_name
 from kgbench.leaderboard.validate.known import known
 from kgbench.records import LocalizerRef
 from kgbench.sites.configurations import BEST, REST

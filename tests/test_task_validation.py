@@ -85,7 +85,7 @@ def test_a_group_that_brings_its_own(tmp_path: Path) -> None:
         encoding="utf-8",
     )
     report = validate_tasks((), tmp_path, ["tiny-gpt2"])
-    assert [(task.name, task.file.name, task.documents) for task in report.tasks] == [
+    assert [(task.name, Path(task.file).name, task.documents) for task in report.tasks] == [
         ("mine", "mine.yaml", 1),
         ("both::inline", "d.yaml", 1),
     ]

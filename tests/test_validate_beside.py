@@ -30,7 +30,7 @@ from kgbench.cli import main
 from kgbench.leaderboard.build import make_leaderboard
 from kgbench.leaderboard.entries import FILES, read_entries, read_entry
 from kgbench.leaderboard.submission import Verification
-from kgbench.leaderboard.validate.board_checks import Others
+from kgbench.leaderboard.validate.board import Others
 from kgbench.records import DatasetRef, LocalizerRef, Record, facts_table
 from kgbench.stats import rescored
 

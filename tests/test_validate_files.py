@@ -21,7 +21,7 @@ from kgbench.leaderboard import limits
 from kgbench.leaderboard.limits import FILES
 from kgbench.leaderboard.sandbox import SANDBOX, Sandbox
 from kgbench.leaderboard.validate import validate
-from kgbench.leaderboard.validate.documents import bad_text, read_json
+from kgbench.leaderboard.validate.files import bad_text, read_json
 from kgbench.records import FACTS_SCHEMA, SEAL
 from kgbench.records.fact_rows import STORED
 

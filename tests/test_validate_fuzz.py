@@ -22,9 +22,8 @@ from kgbench.leaderboard.limits import FILES
 from kgbench.leaderboard.packs import pack
 from kgbench.leaderboard.sandbox import SANDBOX
 from kgbench.leaderboard.validate import CheckedEntry, check_folder
-from kgbench.leaderboard.validate.board_checks import Others
-from kgbench.leaderboard.validate.documents import read_json
-from kgbench.leaderboard.validate.entry_files import EntryFiles, folders_below
+from kgbench.leaderboard.validate.board import Others
+from kgbench.leaderboard.validate.files import EntryFiles, folders_below, read_json
 from kgbench.records import FACTS_SCHEMA, Identity
 from kgbench.records.fact_rows import STORED
 

@@ -20,8 +20,7 @@ from kgbench.data import builtin_prompts
 from kgbench.engine import load_pair
 from kgbench.engine.site_sets import all_sites, graft_sites
 from kgbench.leaderboard.schemas import schema_names, schemas
-from kgbench.leaderboard.validate.known import known, own_facts
-from kgbench.leaderboard.validate.recomputation import planted_sites, shipped_sites
+from kgbench.leaderboard.validate.known import known, own_facts, planted_sites, shipped_sites
 from kgbench.models import catalog
 from kgbench.models.loading import WEIGHT_TYPES
 from kgbench.records import NOT_APPLICABLE, Record

@@ -311,7 +311,7 @@ def rescore_command(
         raise click.UsageError(
             "--in-place and --output-dir are two places for one record: give one of them"
         )
-    from kgbench.leaderboard.validate.recomputation import judged_anew
+    from kgbench.leaderboard.validate.known import judged_anew
     from kgbench.report.export import changed_figures
     from kgbench.stats.summary import rescored
 

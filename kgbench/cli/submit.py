@@ -96,7 +96,7 @@ def command(
     kgbench submit kgbench-results/*-my_method-* --as "my method" --code my-package==1.0
     kgbench submit 0123abcd --code https://github.com/me/method@89abcdef
     """  # noqa: D301 (click reads the character, not its escape)
-    from kgbench.leaderboard.drafts import checked, drafts, publish, staged, standings
+    from kgbench.leaderboard.drafts import checked, drafts, publish, standings
     from kgbench.records import load_record
     from kgbench.report import Report, to_text
 
@@ -105,16 +105,13 @@ def command(
     tried = {id: _tried(run.record, localizer, as_json) for id, run in records.items()}
     contracts = {id: outcome for id, outcome in tried.items() if not isinstance(outcome, str)}
     prepared = drafts(list(records.values()), contracts, **about)
-    findings: list[Finding] = []
-    with staged(prepared) as stage:
-        entries = checked(stage, root)
-        for entry in entries:
-            findings += entry.findings
-        if refused := [finding for finding in findings if finding.refuses]:
-            return _refuse(refused, as_json)
-        shown = standings(stage, root)
-        places = [] if dry_run else publish(stage, root)
-    steps = next_steps(list(dict.fromkeys(draft.submission.name for draft in prepared)), root)
+    entries = checked(prepared, root)
+    findings = [finding for entry in entries for finding in entry.findings]
+    if refused := [finding for finding in findings if finding.refuses]:
+        return _refuse(refused, as_json)
+    shown = standings(prepared, root)
+    places = [] if dry_run else publish(prepared, root)
+    steps = next_steps(list(dict.fromkeys(entry.method for entry in prepared)), root)
     if as_json:
         echo_json(
             {

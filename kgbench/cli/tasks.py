@@ -173,21 +173,8 @@ def validate_command(
 def _answer(validation: Validation) -> dict[str, Any]:
     tasks = []
     for task in validation.tasks:
-        number = _count(validation, task.name)
-        tasks.append({**asdict(task), "file": str(task.file), "findings": number})
-    findings = []
-    for finding in validation.findings:
-        place = finding.place
-        where = {"file": str(place.file), "task": place.task, "document": place.document}
-        findings.append(
-            {
-                **where,
-                "id": place.identifier,
-                "field": place.field,
-                "tokenizers": list(finding.tokenizers),
-                "message": finding.message,
-            }
-        )
+        tasks.append({**asdict(task), "findings": _count(validation, task.name)})
+    findings = [asdict(finding) for finding in validation.findings]
     return {
         "holds": not findings,
         "tokenizers": list(validation.tokenizers),
@@ -197,13 +184,13 @@ def _answer(validation: Validation) -> dict[str, Any]:
 
 
 def _count(validation: Validation, task: str) -> int:
-    return sum(finding.place.task == task for finding in validation.findings)
+    return sum(finding.task == task for finding in validation.findings)
 
 
 def _print(validation: Validation) -> None:
     by_task: dict[str | None, list[TaskFinding]] = {}
     for finding in validation.findings:
-        by_task.setdefault(finding.place.task, []).append(finding)
+        by_task.setdefault(finding.task, []).append(finding)
     for task, findings in by_task.items():
         click.echo("\n".join(map(str, findings[:SHOWN])))
         if len(findings) > SHOWN:

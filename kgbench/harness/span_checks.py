@@ -63,8 +63,17 @@ def context_fault(doc: Mapping[str, Any], context: str) -> Fault | None:
     return "query", f"{found}, so that its spans place nothing"
 
 
-def target_fault(context: str, target: Any) -> str | None:
-    """Why a target cannot be scored: not a text, an empty one, or one that continues a word."""
+def target_fault(context: Any, target: Any) -> str | None:
+    """Why a target cannot be scored: not a text, an empty one, or one that continues a word.
+
+    Args:
+        context: The text before it.
+        target: The target; None where the model generates.
+    """
+    if not isinstance(context, str):
+        return f"expected a text before it, found the {type(context).__name__} {context!r}"
+    if target is None:
+        return None
     if not isinstance(target, str):
         found = f"expected a text, found the {type(target).__name__} {target!r}"
         return f"{found}; name a column of text, or let the template begin with a blank"

@@ -36,7 +36,6 @@ from kgbench.registry import told
 
 __all__ = [
     "TaskFinding",
-    "TaskPlace",
     "ValidatedTask",
     "Validation",
     "load_tokenizers",
@@ -49,44 +48,36 @@ _BATCH = 1024
 
 
 @dataclass(frozen=True)
-class TaskPlace:
-    """Where in a folder of tasks; what does not apply is None."""
+class TaskFinding:
+    """A fault of a task, and where in a folder of tasks; what does not apply is None."""
 
-    file: Path | None = None
+    file: str
     task: str | None = None
     document: int | None = None
     """Its number, from 0."""
-    identifier: str | None = None
-    """Its id, where the row has one."""
+    id: str | None = None
+    """The document's id, where the row has one."""
     field: str | None = None
     """A key of the YAML or a column of the row, such as `doc_to_target` or `spans.FE`."""
-
-    def at(self, field: str) -> TaskPlace:
-        """The same with a field."""
-        return replace(self, field=field)
+    tokenizers: tuple[str, ...] = ()
+    """Tokenizers with which it is a fault; none where the text itself is at fault."""
+    message: str = ""
 
     def __str__(self) -> str:
         parts = [] if self.task is None else [f"task {self.task}"]
         if self.document is not None:
-            identifier = "" if self.identifier is None else f" ({self.identifier})"
-            parts.append(f"document {self.document}{identifier}")
+            parts.append(f"document {self.document}{'' if self.id is None else f' ({self.id})'}")
         if self.field is not None:
             parts.append(f"field {self.field}")
-        return ": ".join(part for part in (str(self.file or ""), ", ".join(parts)) if part)
-
-
-@dataclass(frozen=True)
-class TaskFinding:
-    """A fault of a task."""
-
-    place: TaskPlace
-    message: str
-    tokenizers: tuple[str, ...] = ()
-    """Tokenizers with which it is a fault; none where the text itself is at fault."""
-
-    def __str__(self) -> str:
+        where = f"{self.file}: {', '.join(parts)}" if parts else self.file
         under = f" (tokenizer {', '.join(self.tokenizers)})" if self.tokenizers else ""
-        return f"{self.place}: {self.message}{under}"
+        return f"{where}: {self.message}{under}"
+
+    @property
+    def order(self) -> tuple[str, str, int]:
+        """By file, task and document."""
+        number = -1 if self.document is None else self.document
+        return self.file, self.task or "", number
 
 
 @dataclass(frozen=True)
@@ -94,7 +85,7 @@ class ValidatedTask:
     """A task that was validated."""
 
     name: str
-    file: Path
+    file: str
     documents: int
     """How many were rendered; 0 where the task does not load."""
 
@@ -131,8 +122,8 @@ def validate_tasks(
     with _quiet_lm_eval():
         manager = _task_manager(include_path)
         checks = _Checks(manager)
-        if not names:
-            checks.findings += _unread_files(include_path or tasks_path())
+        for finding in [] if names else _unread_files(include_path or tasks_path()):
+            checks.add(finding)
         selected = _selected(names, include_path or tasks_path(), manager)
         if not selected and not checks.findings:
             raise InputError(
@@ -146,8 +137,11 @@ def validate_tasks(
                 checks.check_task(step)
             else:
                 checks.check_tokens(step, loaded[step])
-    findings = sorted(_merged(checks.findings), key=_order)
-    return Validation(tuple(loaded), tuple(checks.tasks), tuple(findings))
+    findings = []
+    for finding, under in checks.findings.items():
+        findings.append(replace(finding, tokenizers=tuple(under)))
+    ordered = sorted(findings, key=lambda finding: finding.order)
+    return Validation(tuple(loaded), tuple(checks.tasks), tuple(ordered))
 
 
 def preview(name: str, number: int = 0, include_path: Path | None = None) -> dict[str, Any]:
@@ -190,8 +184,8 @@ def preview(name: str, number: int = 0, include_path: Path | None = None) -> dic
                 "document": number,
                 "documents": len(docs),
                 "id": doc.get("id"),
-                "context": requests[0].context,
-                "targets": [each.target for each in requests if each.target is not None],
+                "context": requests[0][0],
+                "targets": [target for _, target, _ in requests if target is not None],
                 "gold": task.doc_to_target(doc) if chosen else None,
                 "spans": _span_texts(doc),
                 "metrics": list(task.aggregation()),
@@ -269,19 +263,14 @@ def _unread_files(root: Path) -> Iterator[TaskFinding]:
             load_yaml(path, resolve_func=False)
         except Exception as error:  # whatever YAML, or an included file that is missing, raises
             message = f"does not read, so that lm-eval leaves it out: {told(error)}"
-            yield TaskFinding(TaskPlace(path), message)
+            yield TaskFinding(str(path), message=message)
 
 
-@dataclass(frozen=True)
-class _Request:
-    """What a model is asked about a document."""
+_Request = tuple[Any, Any, str]
+"""Text before the target, the target, and where it comes from, such as `doc_to_choice[3]`.
 
-    context: Any
-    """Text before the target; anything but a text is a fault of the task."""
-    target: Any
-    """What is scored after it; None where the model generates."""
-    field: str
-    """Where the target comes from: `doc_to_target`, or `doc_to_choice[3]`."""
+Anything but a text before it is a fault of the task; the target is None where the model generates.
+"""
 
 
 def _requests(task: Any, doc: Mapping[str, Any], number: int) -> list[_Request]:
@@ -298,7 +287,7 @@ def _requests(task: Any, doc: Mapping[str, Any], number: int) -> list[_Request]:
             context, target = "", instance.args[0]
         else:
             context, target = instance.args[:2]
-        request = _Request(context, None if isinstance(target, Mapping) else target, field)
+        request = context, None if isinstance(target, Mapping) else target, field
         if request not in requests:
             requests.append(request)
     return requests
@@ -313,24 +302,34 @@ class _Checks:
 
     manager: Any
     tasks: list[ValidatedTask] = field(default_factory=list)
-    findings: list[TaskFinding] = field(default_factory=list)
-    pairs: dict[tuple[str, str], list[TaskPlace]] = field(default_factory=dict)
+    findings: dict[TaskFinding, list[str]] = field(default_factory=dict)
+    """Findings without tokenizers, each with those that find so."""
+    pairs: dict[tuple[str, str], list[TaskFinding]] = field(default_factory=dict)
     """Places of each context with its target."""
-    prompts: dict[Prompt, list[TaskPlace]] = field(default_factory=dict)
+    prompts: dict[Prompt, list[TaskFinding]] = field(default_factory=dict)
     """Places of each context with spans."""
     configs: dict[str, list[Any]] = field(default_factory=dict)
     """Settings under which each task was checked; a group may change those of a member."""
 
+    def add(self, place: TaskFinding, tokenizer: str | None = None, **what: str) -> None:
+        """Add a finding.
+
+        Args:
+            place: The finding, or its place alone.
+            tokenizer: The tokenizer that finds so.
+            **what: `field` and `message`, where the place lacks them.
+        """
+        names = self.findings.setdefault(replace(place, **what), [])
+        names += [tokenizer] if tokenizer is not None else []
+
     def check_task(self, name: str) -> None:
         """Check a task, or the members of a group under the settings that it gives them."""
         index = self.manager.task_index
-        file = Path(index[name].yaml_path)
+        file = str(Path(index[name].yaml_path))
         try:
             members = self.manager.load([name])["tasks"]
         except Exception as error:  # whatever a task's data and functions raise
-            self.findings.append(
-                TaskFinding(TaskPlace(file, name), f"does not load: {told(error)}")
-            )
+            self.add(TaskFinding(file, name), message=f"does not load: {told(error)}")
             self.tasks.append(ValidatedTask(name, file, 0))
             return
         for member, task in members.items():
@@ -339,82 +338,55 @@ class _Checks:
                 continue
             label = f"{name}::{member}" if checked else member
             checked.append(task.config)
-            home = Path(index[member].yaml_path) if member in index else file
+            home = str(Path(index[member].yaml_path)) if member in index else file
             task.set_fewshot_seed(0)
             for number, doc in enumerate(task.eval_docs):
                 identifier = str(doc["id"]) if isinstance(doc, Mapping) and "id" in doc else None
-                self._check_document(task, doc, TaskPlace(home, label, number, identifier))
+                self._check_document(task, doc, TaskFinding(home, label, number, identifier))
             self.tasks.append(ValidatedTask(label, home, len(task.eval_docs)))
 
     def check_tokens(self, name: str, tokenizer: PreTrainedTokenizerBase) -> None:
         """Check all texts as the tokens of one tokenizer."""
         for pair, message in _target_faults(tokenizer, self.pairs).items():
             for place in self.pairs[pair]:
-                self.findings.append(TaskFinding(place, message, (name,)))
+                self.add(place, name, message=message)
         for prompt, message in _region_faults(tokenizer, list(self.prompts)).items():
             for place in self.prompts[prompt]:
-                self.findings.append(TaskFinding(place, message, (name,)))
+                self.add(place, name, message=message)
 
-    def _check_document(self, task: Any, doc: Any, place: TaskPlace) -> None:
+    def _check_document(self, task: Any, doc: Any, place: TaskFinding) -> None:
         row = doc if isinstance(doc, Mapping) else {}
         # Spans of rows that kgbench made are those that the prompt marks, whatever they hold.
         faults: list[Fault] = [] if is_loaded(row) else list(span_faults(row))
         try:
             requests = _requests(task, doc, place.document or 0)
         except Exception as error:  # whatever templates and functions of a task raise
-            self.findings.append(TaskFinding(place, f"cannot be rendered: {told(error)}"))
+            self.add(place, message=f"cannot be rendered: {told(error)}")
             requests = []
-        contexts = dict.fromkeys(map(str, (request.context for request in requests)))
-        for context in contexts:
+        for context in dict.fromkeys(str(context) for context, _, _ in requests):
             if fault := context_fault(row, context):
                 faults.append(fault)
             elif has_spans(row) and not faults:
                 prompt = _span_prompt(row, context, place)
-                self.prompts.setdefault(prompt, []).append(place.at("spans"))
-        for request in requests:
-            if message := self._target_fault(request, place):
-                faults.append((request.field, message))
+                self.prompts.setdefault(prompt, []).append(replace(place, field="spans"))
+        for context, target, column in requests:
+            if message := target_fault(context, target):
+                faults.append((column, message))
+            elif target is not None:  # it is kept for the tokenizers
+                self.pairs.setdefault((context, target), []).append(replace(place, field=column))
         for column, message in faults:
-            self.findings.append(TaskFinding(place.at(column), message))
-
-    def _target_fault(self, request: _Request, place: TaskPlace) -> str | None:
-        """Why a target cannot be scored; what can is kept for the tokenizers."""
-        context, target = request.context, request.target
-        if not isinstance(context, str):
-            return f"expected a text before it, found the {type(context).__name__} {context!r}"
-        if target is None:
-            return None
-        message = target_fault(context, target)
-        if message is None:
-            self.pairs.setdefault((context, target), []).append(place.at(request.field))
-        return message
+            self.add(place, field=column, message=message)
 
 
-def _span_prompt(row: Mapping[str, Any], context: str, place: TaskPlace) -> Prompt:
+def _span_prompt(row: Mapping[str, Any], context: str, place: TaskFinding) -> Prompt:
     """A row's query within its context, as `token_regions` takes it."""
     start = context.rfind(row["query"])
     spans = {}
     for region, span in row["spans"].items():
         if span is not None:
             spans[region] = (span[0] + start, span[1] + start)
-    fact = Fact(place.identifier or str(place.document), {})
+    fact = Fact(place.id or str(place.document), {})
     return Prompt(str(row.get("prompt") or place.task), fact, context, "", spans)
-
-
-def _order(finding: TaskFinding) -> tuple[str, str, int]:
-    place = finding.place
-    number = -1 if place.document is None else place.document
-    return str(place.file or ""), place.task or "", number
-
-
-def _merged(findings: Sequence[TaskFinding]) -> Iterator[TaskFinding]:
-    """One finding in place of equal ones of several tokenizers."""
-    finders: dict[TaskFinding, tuple[str, ...]] = {}
-    for finding in findings:
-        bare = replace(finding, tokenizers=())
-        finders[bare] = (*finders.get(bare, ()), *finding.tokenizers)
-    for bare, names in finders.items():
-        yield replace(bare, tokenizers=names)
 
 
 # ------------------------------------------------------------------------------------ tokenizers

@@ -106,6 +106,30 @@ class Table:
             sorted(self.columns, key=lambda c: first.index(c.key) if c.key in first else 2)
         )
 
+    @property
+    def ranked(self) -> bool:
+        """Whether there are ranks."""
+        return any(line.rank for line in self.lines)
+
+    @property
+    def covered(self) -> bool:
+        """Whether the table is over several cells."""
+        return any(line.coverage[1] > 1 for line in self.lines)
+
+    @property
+    def unranked(self) -> dict[str, list[str]]:
+        """Reasons why methods have no rank, with the methods."""
+        names: dict[str, list[str]] = {}
+        for line in self.lines:
+            if line.rank is None and line.unranked:
+                names.setdefault(line.unranked, []).append(line.method)
+        return names
+
+    def is_tied(self, line: Line) -> bool:
+        """Whether another method has the rank of a line."""
+        sharing = [other for other in self.lines if other.rank_text == line.rank_text]
+        return line.rank is not None and len(sharing) > 1
+
 
 @dataclass(frozen=True)
 class Board:

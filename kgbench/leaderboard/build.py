@@ -13,12 +13,11 @@ from tempfile import TemporaryDirectory
 from tabulate import tabulate
 
 from kgbench.errors import InputError, OutputError
-from kgbench.estimate import Estimate
-from kgbench.leaderboard.board_tables import Board, Leaderboard, Line, Table, spread_text
+from kgbench.leaderboard.board_tables import Board, Leaderboard, spread_text
 from kgbench.leaderboard.boards import all_boards
 from kgbench.leaderboard.entries import Entry, read_entries
 from kgbench.leaderboard.site.pages import render_site
-from kgbench.report import Footnotes, markdown_text
+from kgbench.report import Dash, Footnotes, markdown_text
 
 __all__ = [
     "MARKDOWN",
@@ -62,24 +61,18 @@ def make_leaderboard(entries: Sequence[Entry]) -> Leaderboard:
             runs[TIES].add(entry.record.id)
         if entry.submission is not None and entry.contract is None:
             runs[UNTRIED].add(entry.record.id)
-    marked = []
+    boards = []
     for board in all_boards(entries):
         tables = []
         for table in board.tables:
             notes = [*table.notes]
             for mark, ids in runs.items():
-                notes += _note(table, mark, ids)
+                names = [line.method for line in table.lines if not ids.isdisjoint(line.runs)]
+                of = "all methods" if len(names) == len(table.lines) else ", ".join(names)
+                notes += [f"{mark} ({of})"] if names else []
             tables.append(replace(table, notes=tuple(notes)))
-        marked.append(replace(board, tables=tuple(tables)))
-    return Leaderboard(tuple(marked), tuple(entries))
-
-
-def _note(table: Table, mark: str, runs: set[str]) -> list[str]:
-    """A footnote on the methods of some runs; none where a table has none of these."""
-    names = [line.method for line in table.lines if not runs.isdisjoint(line.runs)]
-    if not names:
-        return []
-    return [f"{mark} ({'all methods' if len(names) == len(table.lines) else ', '.join(names)})"]
+        boards.append(replace(board, tables=tuple(tables)))
+    return Leaderboard(tuple(boards), tuple(entries))
 
 
 # ----------------------------------------------------------------------------------- LEADERBOARD.md
@@ -94,49 +87,31 @@ def _markdown(board: Board) -> str:
     table, footnotes = board.tables[0], Footnotes()
     columns = table.ordered_columns
     heads = ["rank", "method", "source", "cells", *(markdown_text(c.title) for c in columns)]
-    rows = []
+    rows, shown = [], []
     for line in table.lines:
         have, of = line.coverage
-        row = [line.rank_text or "–", _method(line), line.badge, f"{have} of {of}"]
-        for column in columns:
-            figure = line.figures.get(column.key)
-            row.append("–" if figure is None else footnotes.cell(figure))
-        rows.append(row)
+        method = markdown_text(line.method)
+        method = f"*{method}*" if line.baseline else method
+        method += f" (breaks a law: {line.broken_text})" if line.broken else ""
+        figures = [line.figures.get(column.key) for column in columns]
+        shown += [figure for figure in figures if figure is not None]
+        cells = [footnotes.cell(Dash() if figure is None else figure) for figure in figures]
+        rows.append([line.rank_text or "–", method, line.badge, f"{have} of {of}", *cells])
+    spread, reasons = spread_text(shown, table.spread), []
+    notes = [f"{spread}.", *table.notes] if spread else table.notes
     if table.ranked_by is None:
         heads, rows = heads[1:], [row[1:] for row in rows]
+    else:
+        for reason, names in table.unranked.items():
+            reasons.append(f"without a rank: {', '.join(names)}: {reason}")
     text = "No entries yet."
     if rows:
         text = tabulate(rows, heads, tablefmt="github", disable_numparse=True)
     title, lead = f"## {board.title}", f"**{markdown_text(board.lead)}**"
     parts = [title, board.about, lead, f"{table.title}:", text]
-    for lines in (footnotes.lines(), _reasons(table), _notes(table)):
+    for lines in (footnotes.lines(), reasons, notes):
         parts.append("\n".join(f"- {markdown_text(line)}" for line in lines))
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _method(line: Line) -> str:
-    name = markdown_text(line.method)
-    name = f"*{name}*" if line.baseline else name
-    return f"{name} (breaks a law: {line.broken_text})" if line.broken else name
-
-
-def _reasons(table: Table) -> list[str]:
-    """Why methods have no rank."""
-    if table.ranked_by is None:
-        return []
-    names: dict[str, list[str]] = {}
-    for line in table.lines:
-        if line.rank is None and line.unranked:
-            names.setdefault(line.unranked, []).append(line.method)
-    return [f"without a rank: {', '.join(some)}: {reason}" for reason, some in names.items()]
-
-
-def _notes(table: Table) -> list[str]:
-    shown: list[Estimate] = []
-    for line in table.lines:
-        shown += [line.figures[c.key] for c in table.columns if c.key in line.figures]
-    spread = spread_text(shown, table.spread)
-    return [*([f"{spread}."] if spread else []), *table.notes]
 
 
 # -------------------------------------------------------------------------------------------- files
@@ -255,14 +230,7 @@ def differences(root: Path) -> list[str]:
     place = 0
     while content[place : place + 1] == expected[place : place + 1]:
         place += 1
+    near = [text[place : place + 40].decode(errors="replace") for text in (content, expected)]
+    has, gives = (ascii(text) if text else "the end" for text in near)
     line = content.count(b"\n", 0, place) + 1
-    return [
-        f"{path}: line {line}, byte {place}: it has {_near(content, place)}, and the entries give "
-        f"{_near(expected, place)}"
-    ]
-
-
-def _near(content: bytes, place: int) -> str:
-    if place == len(content):
-        return "the end"
-    return ascii(content[place : place + 40].decode(errors="replace"))
+    return [f"{path}: line {line}, byte {place}: it has {has}, and the entries give {gives}"]

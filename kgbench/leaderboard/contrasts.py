@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from kgbench.errors import DataError
 from kgbench.estimate import Estimate
-from kgbench.leaderboard.cells import Cell
 from kgbench.leaderboard.hits import PromptHits
 from kgbench.stats import Resampled, apart, mean, mean_of, ratio_draws, ratio_floor, resample
 from kgbench.stats.ratios import no_gain
@@ -122,7 +121,8 @@ def _no_gain(pre: bytes, sft: bytes) -> str | None:
 class Means:
     """The mean of a figure over cells, of one method."""
 
-    cells: Mapping[Cell, Contrast]
+    cells: Mapping[Any, Contrast]
+    """By cell."""
 
     @property
     def n(self) -> int:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from importlib.metadata import entry_points
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from pydantic import ValidationError
 
@@ -28,22 +26,12 @@ from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION
 from kgbench.leaderboard.packs import add
 from kgbench.leaderboard.submission import Contract, Submission
 from kgbench.leaderboard.validate import CheckedEntry, Finding, validate_folders
-from kgbench.leaderboard.validate.entry_files import folders_below
+from kgbench.leaderboard.validate.files import EntryFiles
 from kgbench.leaderboard.validate.known import known
 from kgbench.records import Record, StoredRecord
 from kgbench.records.fact_rows import facts_bytes
 
-__all__ = [
-    "Draft",
-    "Standing",
-    "checked",
-    "drafts",
-    "pack_loose",
-    "packed",
-    "publish",
-    "staged",
-    "standings",
-]
+__all__ = ["Standing", "checked", "drafts", "pack_loose", "publish", "standings"]
 
 _GROUP = "kgbench.localizers"
 """Entry points of installed packages that hold methods."""
@@ -56,23 +44,6 @@ _HINTS: Mapping[str, str] = {
     "code": "URL@COMMIT, such as https://github.com/me/method@0123abc, or PACKAGE==VERSION",
     "paper": "an address that begins with https://",
 }
-
-
-Packs = dict[str, dict[str, Mapping[str, bytes]]]
-"""Files by the name of their pack and of their entry."""
-
-
-@dataclass(frozen=True)
-class Draft:
-    """A run that is to become an entry."""
-
-    run: StoredRecord
-    submission: Submission
-
-    @property
-    def folder(self) -> str:
-        """The entry's folder."""
-        return entry_name(self.run.record, self.submission.name)
 
 
 @dataclass(frozen=True)
@@ -93,8 +64,8 @@ def drafts(
     name: str | None = None,
     code: str | None = None,
     paper: str | None = None,
-) -> list[Draft]:
-    """Runs with their submissions.
+) -> list[Entry]:
+    """Runs as entries, in memory alone.
 
     Args:
         runs: Recorded runs.
@@ -107,12 +78,17 @@ def drafts(
     Raises:
         InputError: A name, code or address is not fit, or the place of the code is not known.
     """
-    made = []
+    entries = []
     for run in runs:
-        submission = _submission(run.record, name, code, paper)
-        contract = contracts.get(run.record.id)
-        made.append(Draft(run, submission.model_copy(update={"contract": contract})))
-    return made
+        record = run.record
+        files = {RECORD: record.to_json().encode(), FACTS: facts_bytes(run.facts())}
+        hashes = {file: sha256(content).hexdigest() for file, content in files.items()}
+        known = {"contract": contracts.get(record.id), "files": hashes}
+        submission = _submission(record, name, code, paper).model_copy(update=known)
+        files[SUBMISSION] = submission.to_json().encode()
+        place = Path(entry_name(record, submission.name))
+        entries.append(Entry(place, record, submission, None, files))
+    return sorted(entries, key=lambda entry: entry.folder)
 
 
 def _submission(
@@ -144,63 +120,49 @@ def _code(record: Record) -> str:
     )
 
 
-@contextmanager
-def staged(made: Sequence[Draft]) -> Iterator[Path]:
-    """A temporary folder with the entries as they would be."""
-    with TemporaryDirectory(prefix="kgbench-submit-") as place:
-        for draft in made:
-            folder = Path(place, draft.folder)
-            folder.mkdir(exist_ok=True)
-            record = draft.run.record.to_json().encode()
-            facts = facts_bytes(draft.run.facts())
-            (folder / RECORD).write_bytes(record)
-            (folder / FACTS).write_bytes(facts)
-            hashes = {RECORD: sha256(record).hexdigest(), FACTS: sha256(facts).hexdigest()}
-            submission = draft.submission.model_copy(update={"files": hashes})
-            (folder / SUBMISSION).write_text(submission.to_json(), encoding="utf-8")
-        yield Path(place)
-
-
-def packed(made: Sequence[Draft]) -> Packs:
-    """The files of the entries as they would be, by the name of their pack and their own."""
-    with staged(made) as stage:
-        return _packs(loose_entries(stage))
-
-
-def checked(stage: Path, root: Path) -> list[CheckedEntry]:
-    """The staged entries, checked against those on the board as strictly as the board's own check.
+def checked(entries: Sequence[Entry], root: Path) -> list[CheckedEntry]:
+    """Entries, checked against those on the board as strictly as the board's own check.
 
     Args:
-        stage: The folder of `staged`.
+        entries: Those of `drafts`.
         root: The leaderboard's folder.
     """
     there = {entry.folder.name for entry in _entries(root)}
-    folders = folders_below(stage, strict=True)
-    entries = []
-    for entry in validate_folders(folders, strict=True, board=root / RESULTS):
-        if entry.folder in there:  # what was submitted before is not replaced
-            wrong = f"the same result is in {entry.folder}"
-            twice = Finding("id", wrong, "each result once", file=f"{entry.folder}/{RECORD}")
-            entry = replace(entry, findings=(*entry.findings, twice))
-        entries.append(entry)
-    return entries
+    folders, found = [], []
+    for entry in entries:
+        folders.append(EntryFiles(entry.folder.name, dict(entry.files())))
+        folders[-1].close()
+    for each in validate_folders(folders, strict=True, board=root / RESULTS):
+        if each.folder in there:  # what was submitted before is not replaced
+            wrong = f"the same result is in {each.folder}"
+            twice = Finding("id", wrong, "each result once", file=f"{each.folder}/{RECORD}")
+            found.append(replace(each, findings=(*each.findings, twice)))
+        else:
+            found.append(each)
+    return found
 
 
-def publish(stage: Path, root: Path) -> list[Path]:
-    """Add the staged entries to the leaderboard's packs, each pack whole or not at all.
+def publish(entries: Sequence[Entry], root: Path) -> list[Path]:
+    """Add entries to the leaderboard's packs, each pack whole or not at all.
 
     Returns:
         The entries' places.
 
     Raises:
+        DataError: An entry has no submission or is of no board.
+        InputError: A pack has another entry of this name.
         OutputError: It cannot be written to.
     """
-    places: list[Path] = []
-    for name, entries in _packs(loose_entries(stage)).items():
-        pack = root / RESULTS / name
-        add(pack, entries)
-        places += [pack / entry for entry in entries]
-    return places
+    packs: dict[Path, dict[str, Mapping[str, bytes]]] = {}
+    for entry in entries:
+        if entry.submission is None:
+            raise DataError(f"{entry.folder / SUBMISSION}: it is missing; kgbench submit writes it")
+        method = entry.submission.name
+        pack = packs.setdefault(root / RESULTS / pack_name(entry.record, method), {})
+        pack[entry_name(entry.record, method)] = entry.files()
+    for path, files in packs.items():
+        add(path, files)
+    return [path / name for path, files in packs.items() for name in files]
 
 
 def pack_loose(root: Path) -> list[Path]:
@@ -214,37 +176,20 @@ def pack_loose(root: Path) -> list[Path]:
         InputError: There is no leaderboard, or a pack has another entry of this name.
         OutputError: It cannot be written to.
     """
-    results = results_folder(root)
-    loose = loose_entries(results)
-    packs = _packs(loose)
-    for name, entries in packs.items():
-        add(results / name, entries)
+    loose = loose_entries(results_folder(root))
+    places = publish([read_entry(folder) for folder in loose], root)
     for folder in loose:
         shutil.rmtree(folder)
-    return [results / name for name in packs]
+    return list(dict.fromkeys(place.parent for place in places))
 
 
-def _packs(folders: Sequence[Path]) -> Packs:
-    """The files of entries by the name of their pack and their own."""
-    packs: Packs = {}
-    for folder in folders:
-        entry = read_entry(folder)
-        if entry.submission is None:
-            raise DataError(f"{folder / SUBMISSION}: it is missing; kgbench submit writes it")
-        method = entry.submission.name
-        entries = packs.setdefault(pack_name(entry.record, method), {})
-        entries[entry_name(entry.record, method)] = entry.files()
-    return packs
-
-
-def standings(stage: Path, root: Path) -> list[Standing]:
-    """Tables of single cells: the staged entries, `random`, `all` and the best so far.
+def standings(new: Sequence[Entry], root: Path) -> list[Standing]:
+    """Tables of single cells: new entries, `random`, `all` and the best so far.
 
     Args:
-        stage: The folder of `staged`.
+        new: Those of `drafts`.
         root: The leaderboard's folder.
     """
-    new = [read_entry(folder) for folder in sorted(stage.iterdir())]
     ids = {entry.record.id for entry in new}
     before = [entry for entry in _entries(root) if entry.record.id not in ids]
     found = []

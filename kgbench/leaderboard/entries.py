@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -16,10 +16,9 @@ from kgbench.errors import DataError, InputError
 from kgbench.leaderboard.hits import COLUMNS, PromptHits, RankGrid, hits_by_prompt, rank_grid
 from kgbench.leaderboard.limits import FACTS, FILES, RECORD, SUBMISSION, VERIFICATION
 from kgbench.leaderboard.packs import SUFFIX, inside_pack, packs_below, read_pack
-from kgbench.leaderboard.submission import Contract, Submission, Verification
+from kgbench.leaderboard.submission import Contract, Part, Submission, Verification
 from kgbench.records import (
     Record,
-    Strict,
     choose_run,
     claimed_id,
     parse_facts,
@@ -49,7 +48,7 @@ BOARDS = ("planted", "pathways", "budget")
 Badge = Literal["verified", "self-reported", "published", "yours"]
 """Source of figures: verified, self-reported, the paper, or the reader's own runs."""
 
-_M = TypeVar("_M", bound=Strict)
+_P = TypeVar("_P", bound=Part)
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,10 +117,7 @@ class Entry:
     @property
     def suite(self) -> str:
         """The suite that it ran: `planted`, `budget` or `pathways`."""
-        if self.record.planted is not None:
-            return "planted"
-        ranked = self.record.curve or "budget" in suites_of(self.record)
-        return "budget" if ranked else "pathways"
+        return (suites_of(self.record) or ("pathways",))[-1]
 
     def ranks(self) -> RankGrid:
         """Ranks of all facts under all configurations."""
@@ -186,7 +182,7 @@ def read_entries(results: Path) -> Iterator[Entry]:
     yield from map(read_entry, loose_entries(results))
     for pack in packs_below(results):
         for name, files in read_pack(pack).items():
-            yield _entry(pack / name, files)
+            yield _packed(pack / name, files)
 
 
 def loose_entries(results: Path) -> list[Path]:
@@ -201,42 +197,39 @@ def read_entry(folder: Path) -> Entry:
         DataError: If a part of it does not read, or goes with another record.
     """
     record = read_record(folder).record
-    parts = (SUBMISSION, VERIFICATION)
-    files = {name: (folder / name).read_bytes() for name in parts if (folder / name).is_file()}
-    return Entry(folder, record, *_beside(folder, record, files))
+    places = {name: folder / name for name in FILES[2:] if (folder / name).is_file()}
+    return _entry(folder, record, {name: path.read_bytes() for name, path in places.items()})
 
 
-def _entry(place: Path, files: Mapping[str, bytes]) -> Entry:
+def _packed(place: Path, files: Mapping[str, bytes]) -> Entry:
     """A packed entry."""
-    for name in (RECORD, FACTS):
+    for name in FILES[:2]:
         if name not in files:
             raise DataError(f"{place / name}: it is missing")
     record = parse_record(files[RECORD], place / RECORD)
-    return Entry(place, record, *_beside(place, record, files), files)
+    return replace(_entry(place, record, files), packed=files)
 
 
-def _beside(
-    place: Path, record: Record, files: Mapping[str, bytes]
-) -> tuple[Submission | None, Verification | None]:
-    submission = _part(place / SUBMISSION, files, Submission)
-    verification = _part(place / VERIFICATION, files, Verification)
-    for name, part in ((SUBMISSION, submission), (VERIFICATION, verification)):
-        if part is not None and part.record != record.id:
-            raise DataError(
-                f"{place / name}: record: it goes with another record than the one beside it"
-            )
-    return submission, verification
+def _entry(place: Path, record: Record, files: Mapping[str, bytes]) -> Entry:
+    submission = _part(place / SUBMISSION, record, files, Submission)
+    return Entry(
+        place, record, submission, _part(place / VERIFICATION, record, files, Verification)
+    )
 
 
-def _part(path: Path, files: Mapping[str, bytes], model: type[_M]) -> _M | None:
+def _part(path: Path, record: Record, files: Mapping[str, bytes], model: type[_P]) -> _P | None:
+    """A file that goes with a record; None where there is none."""
     if path.name not in files:
         return None
     try:
-        return model.model_validate_json(files[path.name])
+        part = model.model_validate_json(files[path.name])
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "content"
         raise DataError(f"{path}: {where}: {first['msg']}") from error
+    if part.record != record.id:
+        raise DataError(f"{path}: record: it goes with another record than the one beside it")
+    return part
 
 
 def find_entry(run: str, results: Path) -> Entry:
@@ -268,4 +261,4 @@ def find_entry(run: str, results: Path) -> Entry:
             raise InputError(f"{run} holds {len(ids)} entries: give one as {results / first}")
         wanted = first
     place = choose_run(wanted, ids, str(results))
-    return _entry(place, packed[place]) if place in packed else read_entry(place)
+    return _packed(place, packed[place]) if place in packed else read_entry(place)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import lzma
 import os
 import re
+import stat
 import tarfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -31,6 +32,7 @@ __all__ = [
     "pack",
     "packs_below",
     "read_pack",
+    "read_regular",
     "replace_pack",
     "unpack",
 ]
@@ -128,15 +130,40 @@ def read_pack(path: Path) -> dict[str, dict[str, bytes]]:
         DataError: It does not read.
     """
     try:
-        with open(path, "rb") as file:
-            content = file.read(limits.PACK + 1)
+        content = read_regular(path, limits.PACK)
         if len(content) > limits.PACK:
-            raise DataError(f"it has more than {limits.PACK} bytes")
+            raise DataError(f"it is too large: it has more than {limits.PACK} bytes")
         return unpack(content)
-    except OSError as error:
-        raise DataError(f"{path}: not readable ({error.strerror})") from error
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
+
+
+def read_regular(path: Path, most: int) -> bytes:
+    """Bytes of a regular file, one more than allowed where there are more.
+
+    Args:
+        path: The file.
+        most: Number of bytes that are allowed.
+
+    Raises:
+        DataError: It is a link, has another name elsewhere, is no regular file, or cannot be read.
+    """
+    # Opened so that a link or a pipe put there meanwhile is not followed or waited for.
+    flags = os.O_RDONLY
+    for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"):
+        flags |= getattr(os, name, 0)
+    try:
+        before = os.lstat(path)
+        if stat.S_ISLNK(before.st_mode):
+            raise DataError("it is a symbolic link")
+        if not stat.S_ISREG(before.st_mode):
+            raise DataError("it is no regular file")
+        if before.st_nlink > 1:
+            raise DataError("it is a hard link: the same file has another name elsewhere")
+        with os.fdopen(os.open(path, flags), "rb") as file:
+            return file.read(most + 1)
+    except OSError as error:
+        raise DataError(f"it cannot be read ({error.strerror})") from error
 
 
 def packs_below(results: Path) -> list[Path]:

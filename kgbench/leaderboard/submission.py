@@ -9,7 +9,17 @@ from pydantic import Field
 
 from kgbench.records import Record, Strict
 
-__all__ = ["CODE", "LAW", "NAME", "SAMPLE", "Contract", "Submission", "Verification", "law_names"]
+__all__ = [
+    "CODE",
+    "LAW",
+    "NAME",
+    "SAMPLE",
+    "Contract",
+    "Part",
+    "Submission",
+    "Verification",
+    "law_names",
+]
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9 ._+()=,-]{0,59}$"
 """Names of methods on the board: letters, digits and a few marks, fit for pages and files."""
@@ -50,7 +60,7 @@ class Contract(Strict):
         return f"{len(self.broken)} of {self.laws} laws broken: {law_names(self.broken)}"
 
 
-class _Part(Strict):
+class Part(Strict):
     """A file that goes with a record."""
 
     schema_version: Literal[1] = 1
@@ -62,7 +72,7 @@ class _Part(Strict):
         return self.model_dump_json(indent=1, exclude_none=True) + "\n"
 
 
-class Submission(_Part):
+class Submission(Part):
     """`submission.json`: the method's name on the board, and where its code is."""
 
     files: dict[str, str] = Field(default_factory=dict)
@@ -74,7 +84,7 @@ class Submission(_Part):
     """Contract test results of the submitter: a claim until verified; None if not run."""
 
 
-class Verification(_Part):
+class Verification(Part):
     """`verification.json`: a sample of facts that was run again, and what came of it."""
 
     record_hash: str | None = None

@@ -12,7 +12,7 @@ from statistics import median
 from kgbench import __version__
 from kgbench.errors import InputError, KgbenchError, UnknownNameError
 from kgbench.leaderboard.build import RESULTS
-from kgbench.leaderboard.drafts import drafts, packed
+from kgbench.leaderboard.drafts import drafts
 from kgbench.leaderboard.entries import BOARDS, Entry, pack_of, read_entries, suites_of
 from kgbench.leaderboard.packs import replace_pack
 from kgbench.localizers import describe, is_foreign
@@ -275,10 +275,7 @@ class Campaign:
             if stored is not None:
                 records.append(stored)
                 contracts[stored.record.id] = contract_of(stored.record)
-        entries: dict[str, Mapping[str, bytes]] = {}
-        for some in packed(drafts(records, contracts)).values():
-            entries.update(some)
-        return entries
+        return {entry.folder.name: entry.files() for entry in drafts(records, contracts)}
 
     @property
     def seconds(self) -> float:

@@ -1,7 +1,4 @@
-"""The boards, one module each: `BOARDS` makes them of entries, and `PLACE` puts them in order.
-
-Modules whose name begins with `_` are no boards.
-"""
+"""The boards, one module each: `BOARDS` makes them of entries, and `PLACE` puts them in order."""
 
 from __future__ import annotations
 
@@ -19,8 +16,7 @@ __all__ = ["all_boards"]
 
 def all_boards(entries: Sequence[Entry]) -> list[Board]:
     """All boards of some entries."""
-    names = [module.name for module in iter_modules(__path__) if module.name[0] != "_"]
-    modules = [import_module(f"{__name__}.{name}") for name in names]
+    modules = [import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__)]
     made: list[Board] = []
     for module in sorted(modules, key=lambda module: int(module.PLACE)):
         made += [board(entries) for board in module.BOARDS]

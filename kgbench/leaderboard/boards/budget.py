@@ -8,8 +8,7 @@ from functools import cache
 import numpy as np
 
 from kgbench.leaderboard.board_tables import Board, Column, lead
-from kgbench.leaderboard.boards._grid import FORWARDS, Shares, share_tables
-from kgbench.leaderboard.cells import Cell, without_scans
+from kgbench.leaderboard.cells import FORWARDS, Cell, Shares, share_tables, without_scans
 from kgbench.leaderboard.contrasts import Contrast, contrast
 from kgbench.leaderboard.entries import Entry
 from kgbench.sites.configurations import budget_labels, parse_top

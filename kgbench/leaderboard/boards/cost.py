@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from kgbench.leaderboard.board_tables import Board, Column, Line, Measured, Table, ordered
-from kgbench.leaderboard.boards._grid import by_cell, cost_spread
-from kgbench.leaderboard.cells import Cell, Runs, core_cells, first_runs
+from kgbench.leaderboard.cells import Cell, Runs, by_cell, core_cells, cost_spread, first_runs
 from kgbench.leaderboard.entries import Entry
 from kgbench.numbers import number_text
 

@@ -8,8 +8,7 @@ from typing import Literal, NamedTuple
 
 from kgbench.estimate import Estimate
 from kgbench.leaderboard.board_tables import Board, Column
-from kgbench.leaderboard.boards._grid import Shares, share_tables
-from kgbench.leaderboard.cells import Cell
+from kgbench.leaderboard.cells import Cell, Shares, share_tables
 from kgbench.leaderboard.contrasts import Contrast, contrast
 from kgbench.leaderboard.entries import Entry
 from kgbench.sites import BASELINES, PATHWAYS

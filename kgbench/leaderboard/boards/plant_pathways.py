@@ -10,8 +10,15 @@ import numpy as np
 
 from kgbench.estimate import Estimate
 from kgbench.leaderboard.board_tables import Board, Column, Measured, Table, lead, ordered
-from kgbench.leaderboard.boards._grid import FORWARDS, by_cell, overall_lines
-from kgbench.leaderboard.cells import PROMPTS, Cell, core_cells, first_runs
+from kgbench.leaderboard.cells import (
+    FORWARDS,
+    PROMPTS,
+    Cell,
+    by_cell,
+    core_cells,
+    first_runs,
+    overall_lines,
+)
 from kgbench.leaderboard.contrasts import PlantScores, mean_over_plants, on_plant
 from kgbench.leaderboard.entries import Entry
 from kgbench.leaderboard.hits import METRIC

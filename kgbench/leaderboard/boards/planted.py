@@ -11,8 +11,15 @@ from dataclasses import dataclass, replace
 
 from kgbench.estimate import Estimate
 from kgbench.leaderboard.board_tables import Board, Column, Measured, Table, lead, ordered
-from kgbench.leaderboard.boards._grid import FORWARDS, by_cell, overall_lines
-from kgbench.leaderboard.cells import Cell, core_cells, first_runs, without_scans
+from kgbench.leaderboard.cells import (
+    FORWARDS,
+    Cell,
+    by_cell,
+    core_cells,
+    first_runs,
+    overall_lines,
+    without_scans,
+)
 from kgbench.leaderboard.contrasts import PlantScores, mean_over_plants, on_plant
 from kgbench.leaderboard.entries import Entry
 from kgbench.leaderboard.hits import METRIC

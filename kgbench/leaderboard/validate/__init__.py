@@ -9,52 +9,40 @@ from pathlib import Path
 import pyarrow as pa
 
 from kgbench.errors import DataError, InputError
-from kgbench.leaderboard.hits import METRIC
 from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION, VERIFICATION
 from kgbench.leaderboard.packs import inside_pack
 from kgbench.leaderboard.sandbox import SANDBOX
 from kgbench.leaderboard.submission import Submission, Verification
-from kgbench.leaderboard.validate.board_checks import Others
-from kgbench.leaderboard.validate.documents import read_part, read_record_json
-from kgbench.leaderboard.validate.entry_files import (
-    EntryFiles,
-    Finding,
-    folders_below,
-    in_file,
-    refusals,
-    shown,
-)
-from kgbench.leaderboard.validate.known import own_facts
-from kgbench.leaderboard.validate.recomputation import (
-    check_figures,
-    check_planted,
-    check_sites,
-    shipped_sites,
-)
-from kgbench.leaderboard.validate.record_checks import (
-    check_cost,
-    check_data,
-    check_method,
-    check_pair,
-    check_provenance,
-    check_ranking,
-    check_suite,
-    check_truth,
-    dataset_of,
-    pair_of,
-)
-from kgbench.leaderboard.validate.row_checks import (
-    check_answers,
-    check_configurations,
-    check_rows,
-    check_scores,
-)
-from kgbench.leaderboard.validate.submission_checks import (
+from kgbench.leaderboard.validate.board import (
+    Others,
     check_hashes,
     check_place,
     check_submission,
     check_verification,
     check_written,
+)
+from kgbench.leaderboard.validate.files import (
+    EntryFiles,
+    Finding,
+    folders_below,
+    in_file,
+    read_part,
+    refusals,
+    shown,
+)
+from kgbench.leaderboard.validate.known import dataset_of, own_facts, pair_of, shipped_sites
+from kgbench.leaderboard.validate.record import (
+    check_cost,
+    check_figures,
+    check_planted,
+    check_record,
+    check_sites,
+)
+from kgbench.leaderboard.validate.rows import (
+    check_answers,
+    check_configurations,
+    check_rows,
+    check_scores,
 )
 from kgbench.records import FACTS_SCHEMA, Record
 from kgbench.records.fact_rows import STORED
@@ -150,7 +138,7 @@ def _seen(folder: EntryFiles, others: Others, withdrawn: Collection[str]) -> set
     names = {folder.name, *([read.submission.name] if read.submission else ())}
     if names.isdisjoint(withdrawn):
         assert others.board is not None
-        others.board[folder.name] = EntryFiles(folder.name, folder.hashes())
+        others.board[folder.name] = folder.hashes()
         if read.accepted and read.record is not None:
             others.compare(folder.name, read.record, read.table, read.submission)
     return names
@@ -178,7 +166,9 @@ def check_folder(folder: EntryFiles, others: Others, strict: bool) -> CheckedEnt
     record, table = read.record, read.table
     findings = [*read.findings, *others.replaced(folder)]
     if record is not None:
-        findings += in_file(folder.at(RECORD), _of_record(record, strict))
+        checked = list(check_configurations(record))
+        checked += check_record(record, strict) if not refusals(checked) else []
+        findings += in_file(folder.at(RECORD), checked)
         findings += others.outdated(folder, record)
         if strict:
             findings += in_file(folder.name, check_place(folder, record, read.submission))
@@ -194,7 +184,7 @@ def _check_files(folder: EntryFiles, strict: bool) -> CheckedEntry:
     record = table = submission = None
     files = folder.files
     if RECORD in files:
-        record, findings = read_record_json(files[RECORD])
+        record, findings = read_part(files[RECORD], Record)
         folder.add(findings, RECORD)
     if FACTS in files:
         try:
@@ -222,25 +212,6 @@ def _check_files(folder: EntryFiles, strict: bool) -> CheckedEntry:
             findings += check_verification(record, verification, files)
         folder.add(findings, VERIFICATION)
     return CheckedEntry(folder.name, tuple(folder.findings), record, table, submission)
-
-
-def _of_record(record: Record, strict: bool) -> Iterator[Finding]:
-    """Checks of a record alone."""
-    findings = list(check_configurations(record))
-    yield from findings
-    if refusals(findings):
-        return
-    yield from check_data(record, strict)
-    yield from check_pair(record, strict)
-    yield from check_truth(record, strict)
-    yield from check_method(record)
-    yield from check_ranking(record)
-    yield from check_provenance(record)
-    if strict:
-        yield from check_suite(record)
-        if record.metric != METRIC:
-            expected = f"{METRIC}: run it again, or kgbench rescore --metric {METRIC}"
-            yield Finding("metric", f"ratios are of {shown(record.metric)}", expected)
 
 
 def _of_both(record: Record, table: pa.Table, folder: EntryFiles, sound: bool) -> list[Finding]:

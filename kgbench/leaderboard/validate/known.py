@@ -7,15 +7,32 @@ without loading any model.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from itertools import product
 
-from kgbench.data import Dataset, load_dataset
+from kgbench.data import Dataset, is_shipped, load_dataset
 from kgbench.models import catalog
+from kgbench.records import Record
+from kgbench.sites import RECIPIENT, SCORED_REGIONS, Graft, Site, parse_graft
+from kgbench.sites.configurations import BEST, canonical
+from kgbench.stats import Ground, against_truth, pathways_of, with_clause
 
-__all__ = ["Known", "KnownLocalizer", "KnownPair", "known", "own_facts"]
+__all__ = [
+    "Known",
+    "KnownLocalizer",
+    "KnownPair",
+    "dataset_of",
+    "judged",
+    "judged_anew",
+    "known",
+    "own_facts",
+    "pair_of",
+    "planted_sites",
+    "shipped_sites",
+]
 
 Spot = tuple[int | None, str]
 """A layer and a component; None outside the layers."""
@@ -99,3 +116,105 @@ def own_facts(model: str) -> Dataset | None:
         return None
     dataset = load_dataset(entry.dataset)
     return dataset if entry.facts is None else dataset.subset(entry.facts)
+
+
+def dataset_of(record: Record) -> Dataset | None:
+    """The shipped data set of a record's facts, the pair's own or another; None if unknown."""
+    wanted = record.identity.dataset
+    if (own := own_facts(record.model)) is not None and own.content_hash == wanted.hash:
+        return own
+    if not is_shipped(wanted.name):  # anything else could be a path
+        return None
+    found = load_dataset(wanted.name)
+    return found if found.content_hash == wanted.hash else None
+
+
+def pair_of(record: Record) -> KnownPair | None:
+    """The shipped pair of a record; None where its weights are others."""
+    pair, weights = known().pairs.get(record.model), record.identity.weights
+    hashes = {"recipient": weights.recipient, **weights.donors}
+    if pair is None or pair.weights.get(record.identity.dtype) != hashes:
+        return None
+    return pair
+
+
+# ---------------------------------------------------------------------------- sites and the truth
+
+
+def shipped_sites(pair: KnownPair, prompts: Collection[str]) -> tuple[Site, ...] | None:
+    """All sites of a shipped pair on built-in prompts of its own facts; None for other prompts."""
+    present: set[str] = set()
+    for prompt in prompts:
+        if prompt not in pair.regions:
+            return None
+        present.update(pair.regions[prompt])
+    regions = [region for region in SCORED_REGIONS if region in present]
+    return tuple(Site(*place, region) for place, region in product(pair.places, regions))
+
+
+def planted_sites(sites: Collection[Site], graft: Graft, n_layers: int) -> frozenset[Site]:
+    """The sites that a graft gives a donor's weights at all of their tokens.
+
+    Regions in which tokens are scored share no token, so that a prompt with one token in each
+    represents all prompts; a region within a scored one, as P within LT where the preposition
+    comes last, is taken for that one.
+
+    Args:
+        sites: All sites.
+        graft: The graft.
+        n_layers: Layers of the model.
+    """
+    present = {site.region for site in sites}
+    cells = [region for region in SCORED_REGIONS if region in present]
+    tokens = {
+        region: [cells.index(region if region in cells else "LT")]
+        for region in SCORED_REGIONS[:-1]
+        if region in cells or region == "P"
+    }
+    planted: set[Site] = set()
+    for term in graft.terms:
+        inside = {cells[token] for token in term.positions.tokens(tokens, len(cells))}
+        places = set(term.sites(n_layers))
+        for site in sites:
+            if site.region in inside and (site.layer, site.component) in places:
+                (planted.discard if term.donor == RECIPIENT else planted.add)(site)
+    return frozenset(planted)
+
+
+def judged_anew(record: Record) -> Record:
+    """The record with its ground-truth figures recomputed, where its plant is a shipped one."""
+    pair = pair_of(record)
+    sites = shipped_sites(pair, record.identity.prompts) if pair is not None else None
+    if record.planted is None or pair is None or sites is None:
+        return record
+    planted = record.planted.model_copy(update=judged(record, pair, sites))
+    return with_clause(record.model_copy(update={"planted": planted}))
+
+
+def judged(record: Record, pair: KnownPair, sites: Collection[Site]) -> dict[str, object]:
+    """Fields of `Planted` that follow from the map and the plant, by name.
+
+    Args:
+        record: A record with a truth.
+        pair: Its pair.
+        sites: All sites of the pair on the record's prompts.
+    """
+    truth, graded = record.identity.truth, catalog.graded_truth(record.model)
+    assert truth is not None
+    decoys: Collection[Site] = ()
+    if truth.decoy:
+        decoys = planted_sites(sites, parse_graft(truth.decoy), pair.n_layers)
+    ground = Ground(
+        truth.plant,
+        truth.decoy,
+        sites=sites,
+        planted=planted_sites(sites, canonical(parse_graft(truth.plant)), pair.n_layers),
+        decoys=decoys,
+        changed=pair.changed,
+        relevance=None if graded is None else graded.relevance,
+    )
+    scores = None
+    if record.scores is not None:
+        scores = {Site(s.layer, s.component, s.region): s.score for s in record.scores}
+    made = against_truth(ground, scores, record.not_applicable.get(BEST, ""))
+    return {**made, "pathways": None if ground.everywhere else pathways_of(record, ground.graft)}

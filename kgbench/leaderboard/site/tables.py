@@ -1,0 +1,358 @@
+"""What pages show of tables and runs: cells with footnotes and links, and data of pictures."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from itertools import groupby, product
+from typing import Any
+
+from markupsafe import Markup
+
+from kgbench.estimate import Estimate
+from kgbench.leaderboard.board_tables import Board, Column, Line, Spread, Table, spread_text
+from kgbench.leaderboard.entries import Entry
+from kgbench.leaderboard.hits import DIGITS
+from kgbench.leaderboard.validate.known import planted_sites
+from kgbench.numbers import number_text
+from kgbench.records import Curve, Record
+from kgbench.report import Footnotes
+from kgbench.sites import COMPONENTS, OUTSIDE, SCORED_REGIONS, Site, parse_graft
+
+__all__ = [
+    "Cells",
+    "Places",
+    "ShownRow",
+    "ShownTable",
+    "brief",
+    "compact_json",
+    "curve_points",
+    "map_data",
+    "method_slug",
+    "run_name",
+    "script_call",
+    "shown_part",
+    "shown_rows",
+    "shown_table",
+    "table_curves",
+]
+
+_PLAIN = re.compile(r"[a-z0-9][a-z0-9_]*")
+_LONGEST = 60
+
+
+def method_slug(name: str) -> str:
+    """Unique file name of a method, also on file systems without case."""
+    if _PLAIN.fullmatch(name) and len(name) <= _LONGEST:
+        return name
+    plain = re.sub(r"[^a-z0-9_]+", "-", name.lower()).strip("-")[:_LONGEST]
+    return f"{plain or 'method'}-{sha256(name.encode()).hexdigest()[:8]}"
+
+
+def run_name(record: Record | str) -> str:
+    """Name of a run's files: the first twelve digits of its id."""
+    return (record if isinstance(record, str) else record.id)[:12]
+
+
+def brief(title: str) -> str:
+    """A table's title up to the first colon."""
+    return title.partition(": ")[0]
+
+
+# ------------------------------------------------------------------------------------------ tables
+
+
+@dataclass
+class Cells:
+    """Cells of one table, with the footnotes that they need and the figures that were shown."""
+
+    exact: bool = True
+    """Whether a cell also holds its figure in more digits than its text."""
+    footnotes: Footnotes = field(default_factory=Footnotes)
+    shown: list[Estimate] = field(default_factory=list)
+
+    def cell(self, estimate: Estimate | None, columns: int = 1) -> Markup:
+        """A cell with data for pictures and sorting; an undefined one points to a footnote.
+
+        Args:
+            estimate: The figure; None where nothing was run.
+            columns: Columns that the cell takes.
+        """
+        if estimate is None:
+            return Markup("<td>–")
+        text = self.footnotes.cell(estimate)
+        value, low, high = estimate.value, estimate.low, estimate.high
+        if value is None:
+            mark = self.footnotes.reasons.index(estimate.undefined or "") + 1
+            span = f" colspan={columns}" if columns > 1 else ""
+            return Markup(f"<td data-f={mark}{span}>{text}")
+        ends = (value, value, value) if low is None or high is None else (value, low, high)
+        if low is not None:
+            self.shown.append(estimate)
+            if not self.exact:
+                return Markup(f"<td>{text}")
+        exact = " ".join(_unpadded(f"{end:.4g}") for end in ends)
+        return Markup(f'<td data-v="{exact} {estimate.n}">{text}')
+
+    def precise(self, estimate: Estimate | None) -> Markup:
+        """A plain cell with three decimals, for pages that draw pictures from their tables."""
+        if estimate is None or estimate.undefined is not None:
+            return self.cell(estimate)
+        return Markup(f"<td>{self.footnotes.cell(estimate, _precise)}")
+
+    def legend(self, spread: Spread) -> str:
+        """Meaning of the brackets, and how many facts or plants the figures are over."""
+        if not self.shown:
+            return ""
+        sizes = [figure.n for figure in self.shown]
+        low, high = min(sizes), max(sizes)
+        n = f"n = {low}" if low == high else f"n from {low} to {high}"
+        return f"{spread_text(self.shown, spread)}; {n}."
+
+
+def _unpadded(number: str) -> str:
+    """A number without the zero before its point."""
+    return re.sub(r"^([-−]?)0\.", r"\1.", number)
+
+
+def _precise(estimate: Estimate) -> str:
+    ends = (estimate.value, estimate.low, estimate.high)
+    value, low, high = (_decimals(end) for end in ends if end is not None)
+    return value if estimate.low == estimate.high else f"{value} [{low}, {high}]"
+
+
+def _decimals(value: float) -> str:
+    if abs(value) >= 9.9995:
+        return number_text(value)
+    text = f"{value:.3f}".replace("-", "−")
+    return text[-5] if text.lstrip("−") == "0.000" or text == "1.000" else _unpadded(text)
+
+
+@dataclass(frozen=True)
+class Places:
+    """Which methods and runs have pages."""
+
+    methods: frozenset[str]
+    runs: frozenset[str]
+    """Names of runs."""
+
+    def method(self, name: str) -> str:
+        """The page of a method, from the site's root; empty where it has none."""
+        return f"methods/{method_slug(name)}.html" if name in self.methods else ""
+
+    def named(self, line: Line) -> list[str]:
+        """Names of the runs of a line on one cell that have pages."""
+        names = map(run_name, line.runs if line.coverage[1] == 1 else ())
+        return [name for name in names if name in self.runs]
+
+
+@dataclass(frozen=True)
+class ShownRow:
+    """A row; its first cell is a method, or, on a method's own page, a table."""
+
+    line: Line
+    href: str
+    """Where the first cell leads; empty where nowhere."""
+    tied: bool
+    cells: Sequence[Markup]
+    runs: Sequence[str] = ()
+    """Names of the runs that it is from; empty where they are too many to name."""
+
+
+@dataclass(frozen=True)
+class ShownTable:
+    """A table as pages show it."""
+
+    table: Table
+    """Its lines and columns in the order in which they are shown."""
+    rows: Sequence[ShownRow]
+    cells: Cells
+    first: str = "Method"
+    """Head of the first column."""
+
+    @property
+    def legend(self) -> str:
+        """Meaning of the brackets, and how many facts or plants the figures are over."""
+        return self.cells.legend(self.table.spread)
+
+    @property
+    def reasons(self) -> Sequence[str]:
+        """Why figures are undefined, by the numbers in the cells."""
+        return self.cells.footnotes.reasons
+
+    @property
+    def ties(self) -> bool:
+        """Whether methods share a rank."""
+        return any(row.tied for row in self.rows)
+
+    @property
+    def unverified(self) -> bool:
+        """Whether a rank is unverified."""
+        return any(row.line.rank_text.startswith("(") for row in self.rows)
+
+    @property
+    def unranked(self) -> list[tuple[str, list[str]]]:
+        """Reasons why methods have no rank, with the methods unless a reason holds for all."""
+        reasons = list(self.table.unranked.items())
+        for_all = len(reasons) == 1 and not self.table.ranked
+        return [(reason, [] if for_all else names) for reason, names in reasons]
+
+    @property
+    def runs(self) -> bool:
+        """Whether rows name their runs."""
+        return any(row.runs for row in self.rows)
+
+
+def _cells(line: Line, columns: Sequence[Column], cells: Cells) -> list[Markup]:
+    return [cells.cell(line.figures.get(column.key)) for column in columns]
+
+
+def shown_table(
+    table: Table, places: Places, limit: int | None = None, only: Sequence[str] = ()
+) -> ShownTable:
+    """A table of methods.
+
+    Args:
+        table: The figures.
+        places: Which methods and runs have pages.
+        limit: Only the first so many lines.
+        only: Only these columns; all where empty.
+    """
+    columns = tuple(c for c in table.ordered_columns if not only or c.key in only)
+    lines = tuple(sorted(table.lines, key=lambda line: line.badge != "yours")[:limit])
+    cells, rows = Cells(), []
+    for line in lines:
+        figures, page = _cells(line, columns, cells), places.method(line.method)
+        rows.append(ShownRow(line, page, table.is_tied(line), figures, places.named(line)))
+    first = "Setting" if all(line.badge == "published" for line in lines) else "Method"
+    return ShownTable(replace(table, columns=columns, lines=lines), rows, cells, first)
+
+
+def shown_rows(board: Board, method: str) -> ShownTable | None:
+    """All rows of a method on a board, one per table; None where it has none."""
+    columns: dict[str, Column] = {}
+    found = []
+    for table in board.tables:
+        for line in table.lines:
+            if line.method == method:
+                columns |= {column.key: column for column in table.ordered_columns}
+                found.append((table, replace(line, method=brief(table.title))))
+    if not found:
+        return None
+    cells, rows = Cells(exact=False), []
+    for table, line in found:
+        figures, href = (
+            _cells(line, list(columns.values()), cells),
+            f"{board.key}.html#t={table.key}",
+        )
+        rows.append(ShownRow(line, href, table.is_tied(line), figures))
+    summary = replace(
+        board.tables[0],
+        key=board.key,
+        title=board.title,
+        columns=tuple(columns.values()),
+        lines=tuple(line for _, line in found),
+        notes=(),
+    )
+    return ShownTable(summary, rows, cells, "Where")
+
+
+def shown_part(board: Board, places: Places, limit: int) -> ShownTable:
+    """The few columns of a board's first table that its picture needs."""
+    table = board.tables[0]
+    wanted = ("sufficiency", "necessity", table.shown_first or "", table.ranked_by or "")
+    return shown_table(table, places, limit, wanted if table.ranked_by else ())
+
+
+# ------------------------------------------------------------------------------- data of pictures
+
+
+_STEPS = 4094
+
+
+def compact_json(value: Any) -> str:
+    """JSON without blanks."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)
+
+
+def script_call(function: str, *arguments: Any) -> bytes:
+    """A data file: a script that passes JSON to the page, since pages opened as files cannot fetch."""
+    return f"{function}({','.join(map(compact_json, arguments))});\n".encode()
+
+
+def _short(value: float) -> float:
+    """Four significant digits: what a picture can show."""
+    return float(f"{value:.4g}")
+
+
+def table_curves(table: Table, entries: Mapping[str, Entry]) -> Iterator[tuple[str, Curve]]:
+    """Budget curves of a table's methods on its prompt, of those lines that are from one run."""
+    prompt = table.scope.get("prompt", "")
+    for line in table.lines:
+        runs = [entries[id] for id in line.runs if id in entries]
+        curves = runs[0].record.curve if len(runs) == 1 else None
+        if (curve := (curves or {}).get(prompt)) is not None:
+            yield line.method, curve
+
+
+def curve_points(curve: Curve) -> list[list[float]]:
+    """Points: budget in per cent, recovery with its interval; without undefined points."""
+    points = []
+    for point in curve.points:
+        numbers = (point.budget, point.recovery.value, point.recovery.low, point.recovery.high)
+        if None not in numbers:
+            points.append([_short(number) for number in numbers if number is not None])
+    return points
+
+
+def map_data(record: Record) -> dict[str, Any] | None:
+    """Two characters per site by region, component and layer; one outside the layers.
+
+    A score is its step of 4,094 between the least and the largest; `..` means that the model has no
+    such site, and `AB(7)` seven times `AB`.
+    """
+    if not record.scores:
+        return None
+    scores = {Site(s.layer, s.component, s.region): s.score for s in record.scores}
+    used_regions = {site.region for site in scores}
+    used_components = {site.component for site in scores}
+    regions = [region for region in SCORED_REGIONS if region in used_regions]
+    components = [component for component in COMPONENTS if component in used_components]
+    layers = sorted({site.layer for site in scores if site.layer is not None})
+    low, high = min(scores.values()), max(scores.values())
+    sites = []
+    for region, component in product(regions, components):
+        places = [None] if component in OUTSIDE else layers
+        sites += [Site(layer, component, region) for layer in places]
+    grid = ""
+    for code, same in groupby(_code(scores.get(site), low, high) for site in sites):
+        n = len(list(same))
+        grid += f"{code}({n})" if n > 2 else code * n
+    return {
+        "regions": " ".join(regions),
+        "components": " ".join(components),
+        "layers": layers,
+        "ends": [_short(low), _short(high)],
+        "grid": grid,
+        **_planted(record, sites),
+    }
+
+
+def _planted(record: Record, sites: list[Site]) -> dict[str, list[int]]:
+    """Starts and ends of the stretches of planted sites."""
+    if record.planted is None:
+        return {}
+    n_layers = len({site.layer for site in sites} - {None})
+    true = planted_sites(sites, parse_graft(record.planted.plant), n_layers)
+    inside = [False, *(site in true for site in sites), False]
+    return {"planted": [i for i in range(len(sites) + 1) if inside[i] != inside[i + 1]]}
+
+
+def _code(score: float | None, low: float, high: float) -> str:
+    if score is None:
+        return ".."
+    step = round((score - low) / (high - low) * _STEPS) if high > low else 0
+    return DIGITS[step // len(DIGITS)] + DIGITS[step % len(DIGITS)]

@@ -1,0 +1,431 @@
+"""A record against what is shipped, and its figures against those that its rows give."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict
+from datetime import datetime, timedelta, timezone
+from itertools import chain, islice
+from math import isclose
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kgbench import __version__
+from kgbench.data import dataset_names, is_shipped, prompt_hash
+from kgbench.errors import KgbenchError
+from kgbench.estimate import Estimate
+from kgbench.leaderboard.hits import METRIC
+from kgbench.leaderboard.submission import NAME
+from kgbench.leaderboard.validate.files import Finding, Law, shown, unmet
+from kgbench.leaderboard.validate.known import KnownPair, dataset_of, judged, known
+from kgbench.models import catalog
+from kgbench.numbers import same_sentence
+from kgbench.records import Record, Truth, facts_table, measured_on
+from kgbench.sites import Site
+from kgbench.sites.configurations import BEST, parse_top
+from kgbench.stats import rescored
+
+__all__ = ["check_cost", "check_figures", "check_planted", "check_record", "check_sites"]
+
+
+def check_record(record: Record, strict: bool) -> Iterator[Finding]:
+    """A record whose configurations are in order, by itself.
+
+    Args:
+        record: The record.
+        strict: Whether results are refused that are of unknown data or models, or of less than a
+            whole suite.
+    """
+    yield from _check_data(record, strict)
+    yield from _check_models(record, strict)
+    yield from _check_truth(record, strict)
+    yield from _check_method(record)
+    yield from _check_ranking(record)
+    yield from _check_provenance(record)
+    if strict:
+        yield from _check_suite(record)
+
+
+# ---------------------------------------------------------------------------------------- identity
+
+
+_FINGERPRINT = re.compile(r" \S+ [0-9a-f]{16}$")
+"""End of the version of a method that is not built in: its class, and the hash of its file."""
+
+
+def _check_data(record: Record, strict: bool) -> Iterator[Finding]:
+    """Data set and prompts."""
+    what, dataset = record.identity, dataset_of(record)
+    wanted = what.dataset
+    if dataset is None:
+        if is_shipped(wanted.name):
+            wrong = "these are not the facts of this name"
+            yield Finding("identity.dataset.hash", wrong, "the shipped ones", strict)
+        else:
+            wrong = f"{shown(wanted.name)} is a data set that is not known here"
+            shipped = f"the shipped ones: {', '.join(dataset_names())}"
+            yield Finding("identity.dataset.name", wrong, shipped, strict)
+        return
+    n, dropped = len(dataset.facts), dict(dataset.dropped)
+    named = wanted.name == dataset.name
+    yield from unmet([("identity.dataset.name", wanted.name, named, dataset.name)], strict)
+    yield from unmet(
+        [
+            ("identity.dataset.n", wanted.n, wanted.n == n, str(n)),
+            ("dropped", record.dropped, record.dropped == dropped, shown(dropped)),
+        ]
+    )
+    if strict and what.limit is not None:
+        wrong = f"only the first {what.limit} of {wanted.n} facts were run"
+        expected = "all of them, to count in the means over cells"
+        yield Finding("identity.limit", wrong, expected, refuses=False)
+    for name, stated in what.prompts.items():
+        try:
+            wording = prompt_hash(name, dataset)
+        except KgbenchError:
+            wording = "a built-in prompt: see kgbench ls prompts"
+        yield from unmet([(f"identity.prompts.{name}", stated, stated == wording, wording)], strict)
+
+
+def _check_models(record: Record, strict: bool) -> Iterator[Finding]:
+    """Weights, tokenizer, and the versions that figures depend on."""
+    what, shipped = record.identity, known().pairs.get(record.model)
+    if catalog.published(record.model) is None:
+        wrong = f"{shown(record.model)} is a pair that is not known here"
+        yield Finding("model", wrong, "see kgbench ls models", strict)
+    elif shipped is None:
+        wrong = f"no weights of {record.model} are shipped to compare with"
+        yield Finding("identity.weights", wrong, refuses=False)
+    else:
+        weights = {"recipient": what.weights.recipient, **what.weights.donors}
+        made = ", ".join(f"{name} {version}" for name, version in known().made_with.items())
+        hashes, dtypes = f"{record.model}'s as {made} give it", shipped.weights
+        laws: list[Law] = [
+            ("identity.dtype", what.dtype, what.dtype in dtypes, ", ".join(dtypes)),
+            ("identity.weights", weights, weights == dtypes.get(what.dtype, weights), hashes),
+            ("identity.tokenizer", what.tokenizer, what.tokenizer == shipped.tokenizer, hashes),
+        ]
+        yield from unmet(laws, strict)
+    metric, ranking = known().metric_version, known().ranking_version
+    if what.ties_count_for_the_target and not strict:
+        wrong = "it is 1, in which ties count for the method: a board takes no new result of it"
+        yield Finding("identity.metric_version", wrong, f"{metric}; run it again", refuses=False)
+    is_read = what.ties_count_for_the_target or what.metric_version == metric
+    ranked = what.ranking_version in (None, ranking)
+    one_seed = len(what.seeds) == 1 and 0 <= what.seeds[0] < 2**32
+    yield from unmet(
+        [
+            ("identity.metric_version", what.metric_version, is_read, metric),
+            ("identity.ranking_version", what.ranking_version, ranked, ranking),
+            ("identity.seeds", list(what.seeds), one_seed, "one seed, 0 or more"),
+        ]
+    )
+
+
+def _check_truth(record: Record, strict: bool) -> Iterator[Finding]:
+    """The truth is the catalog's, and there are figures on it exactly where it is asked for."""
+    truth, asked = record.identity.truth, BEST in record.identity.configurations
+    for field, part in (("identity.truth", truth), ("planted", record.planted)):
+        if (part is not None) != asked:
+            wrong = f"it does not go with the configurations, {shown(BEST)} among them or not"
+            yield Finding(field, wrong, "a truth and figures on it exactly then")
+    if truth is not None:
+        entry = catalog.published(record.model)
+        plant = None
+        if entry is not None and entry.plant is not None:
+            plant = Truth(plant=entry.plant, decoy=entry.decoy)
+        expected = f"the catalog's: {plant or 'nothing is known to be planted there'}"
+        yield from unmet([("identity.truth", str(truth), truth == plant, expected)], strict)
+
+
+def _check_method(record: Record) -> Iterator[Finding]:
+    """A built-in method is the one of its name; another states a fingerprint of its code."""
+    what, method = record.identity, record.identity.localizer
+    at, builtin = "identity.localizer", known().localizers.get(method.name)
+    seed = method.parameters.get("seed", 0)
+    of_run = "the seed of the run, by --seed"
+    yield from unmet([(f"{at}.parameters.seed", seed, seed in (*what.seeds, 0), of_run)])
+    if builtin is None:
+        named = re.fullmatch(NAME.strip("^$"), method.name) is not None
+        printed = _FINGERPRINT.search(method.version) is not None
+        code = "its version, class and the hash of its file, as kgbench eval writes it"
+        letters = "letters, digits, blanks and . _ + ( ) = , -, at most 60"
+        yield from unmet(
+            [
+                (f"{at}.name", method.name, named, letters),
+                (f"{at}.version", method.version, printed, code),
+            ]
+        )
+        return
+    scans = builtin.kind == "intervention" and any(map(parse_top, what.configurations))
+    version = f"{builtin.version}{' scan' if scans else ''}"
+    given, parameters = sorted(method.parameters), list(builtin.parameters)
+    told = "truth" not in builtin.needs or what.truth is not None
+    as_built_in = f"as the built-in {method.name} has it; a method of yours needs a name of its own"
+    yield from unmet(
+        [
+            (
+                f"{at}.version",
+                method.version,
+                method.version == version,
+                f"{version}, {as_built_in}",
+            ),
+            (f"{at}.parameters", given, given == parameters, f"{parameters}, {as_built_in}"),
+            ("kind", record.kind, record.kind == builtin.kind, f"{builtin.kind}, {as_built_in}"),
+            (
+                "floor",
+                record.floor,
+                record.floor == builtin.floor,
+                f"{builtin.floor}, {as_built_in}",
+            ),
+            ("identity.truth", None, told, f"one, for {method.name} needs it: the suite planted"),
+        ]
+    )
+
+
+def _check_suite(record: Record) -> Iterator[Finding]:
+    """All configurations of a suite were asked for, and ratios are of the board's metric."""
+    kind = record.kind if record.kind == "scoring" else f"{record.kind} {record.floor}"
+    missing = {}
+    for name, by_kind in known().suites.items():
+        if kind in by_kind:
+            wanted = by_kind[kind]
+            missing[name] = [g for g in wanted if g not in record.identity.configurations]
+    if not missing:
+        method = f"kind {shown(record.kind)} with floor {shown(record.floor)}"
+        yield Finding("kind", f"a method of {method} is not known", "see kgbench ls localizers")
+    elif all(missing.values()):
+        name = min(missing, key=lambda suite: len(missing[suite]))
+        wrong = f"{', '.join(missing[name])} of suite {name} were not run"
+        expected = "all configurations of a suite, none left out"
+        yield Finding("identity.configurations", wrong, expected)
+    if record.metric != METRIC:
+        expected = f"{METRIC}: run it again, or kgbench rescore --metric {METRIC}"
+        yield Finding("metric", f"ratios are of {shown(record.metric)}", expected)
+
+
+# -------------------------------------------------------------------- cost, provenance and ranking
+
+
+_SECONDS = (1e-9, 10.0)
+"""Seconds of a plain forward pass per token row, at least and at most."""
+
+_LONGEST = 90 * 86400.0
+"""Seconds of a run."""
+
+_ROWS = 10_000
+"""Token rows per plain token row and configuration."""
+
+_RATIOS = (0.05, 1000.0)
+"""Plain forwards of a run by its time, over those by its token rows, at least and at most."""
+
+_EXECUTORS = ("packed", "rows", "sequential")
+
+_AHEAD = timedelta(days=1)
+"""How far another machine's clock may be ahead."""
+
+
+def check_cost(record: Record, table: pa.Table) -> Iterator[Finding]:
+    """The record's cost; PRE and SFT share no computation, so each prompt is read at least twice.
+
+    Args:
+        record: The record.
+        table: Its per-fact rows.
+    """
+    cost, scoring = record.cost, record.cost.scoring
+    rows = table.filter(pc.equal(table["graft"], "PRE")).group_by(["prompt", "fact"])
+    last = rows.aggregate([("position", "max")])["position_max"]
+    least = 2 * int(pc.sum(pc.add(pc.cast(last, pa.int64()), 1)).as_py() or 0)
+    most = least * len(record.identity.configurations) * _ROWS
+    ratio = cost.plain_forward_ratio.value or 0.0
+    bounds: list[tuple[str, float, float, float]] = [
+        ("forwards", cost.forwards, 1, cost.token_rows),
+        ("token_rows", cost.token_rows, least, most),
+        ("seconds", cost.seconds, _SECONDS[0], _LONGEST),
+        ("plain_forward_ratio", ratio, 1, np.inf),  # recipient and donor are two plain forwards
+    ]
+    if scoring is not None:
+        bounds.append(("scoring.forwards", scoring.forwards, 0, cost.forwards))
+        bounds.append(("scoring.seconds", scoring.seconds, 0, cost.seconds))
+    if ratio >= 1 and least:
+        # Ratio, seconds and token rows of a run go together.
+        plain = least / 2
+        by_rows = (cost.token_rows + (scoring.token_rows if scoring else 0)) / plain
+        low, high = _RATIOS
+        bounds.append(("plain_forward_ratio", ratio, low * by_rows, high * by_rows))
+        low, high = (cost.seconds / (bound * plain) for bound in reversed(_SECONDS))
+        bounds.append(("plain_forward_ratio", ratio, low, high))
+    laws: list[Law] = []
+    for name, value, low, high in bounds:
+        expected = f"{low:g} to {high:g}, for what was run"
+        laws.append((f"cost.{name}", value, low <= value <= high, expected))
+    measured = {measured_on(executor) for executor in _EXECUTORS}
+    whole = cost.measured_on in measured
+    yield from unmet([*laws, ("cost.measured_on", cost.measured_on, whole, min(measured))])
+
+
+def _check_provenance(record: Record) -> Iterator[Finding]:
+    """The record is of a time that has been and of a kgbench that there is."""
+    made = record.provenance
+    try:
+        time = datetime.fromisoformat(made.time.replace("Z", "+00:00"))
+    except ValueError:
+        time = datetime.max
+    time = time if time.tzinfo is not None else time.replace(tzinfo=timezone.utc)
+    been = time.year >= 2024 and time < datetime.now(timezone.utc) + _AHEAD
+    numbers, newest = _version(made.kgbench), _version(__version__)
+    released = numbers is not None and newest is not None and numbers <= newest
+    when = "when it ended, in ISO 8601, such as 2026-01-31T12:00:00+00:00"
+    yield from unmet(
+        [
+            ("provenance.time", made.time, been, when),
+            ("provenance.kgbench", made.kgbench, released, f"{__version__} or an earlier version"),
+        ]
+    )
+
+
+def _version(text: str) -> list[int] | None:
+    """Numbers of a version; None where it is none."""
+    return [*map(int, text.split("."))] if re.fullmatch(r"[0-9]+(\.[0-9]+){2}", text) else None
+
+
+def _check_ranking(record: Record) -> Iterator[Finding]:
+    """A ranking is there where configurations are filled by one, and only there."""
+    what, ranking, scores = record.identity, record.ranking, record.scores
+    tops = [graft for graft in what.configurations if parse_top(graft) is not None]
+    ranked = any(graft not in record.not_applicable for graft in tops)
+    for name, part in (("scores", scores), ("ranking", ranking)):
+        if ranked and part is None:
+            wrong = f"it is missing, though {tops[0]!r} was run"
+            yield Finding(name, wrong, "the ranking behind the best-ranked sites")
+        if not tops and part is not None:
+            wrong = "it is there, though no configuration is filled by a ranking"
+            yield Finding(name, wrong, "nothing")
+    if bool(tops) != (what.ranking_version is not None):
+        wrong = "it does not go with the configurations"
+        expected = "a version exactly where sites are ranked"
+        yield Finding("identity.ranking_version", wrong, expected)
+    if ranking is None or scores is None:
+        return
+    n = min(what.limit or what.dataset.n, what.dataset.n)
+    halves = ((n + 1) // 2, n // 2)
+    sites = {(score.layer, score.component, score.region) for score in scores}
+    sizes = chain.from_iterable(chain.from_iterable(g.values()) for g in ranking.sites.values())
+    fit = ranking.sites.keys() <= what.prompts.keys() and all(0 <= k <= len(sites) for k in sizes)
+    at_most = f"the record's prompts, and at most {len(sites)} sites each"
+    yield from unmet(
+        [
+            ("ranking.facts", ranking.facts, ranking.facts == halves, f"{halves}"),
+            ("scores", "a map with a site twice", len(sites) == len(scores), "each site once"),
+            ("ranking.sites", "of others", fit, at_most),
+        ]
+    )
+
+
+# ----------------------------------------------------------------------------------------- figures
+
+
+_FIGURES = ("metric", "rows", "synergy", "baselines", "curve", "planted", "verdict")
+"""Fields of a record that follow from its rows."""
+
+_RELATIVE, _ABSOLUTE = 2e-5, 1e-6
+"""Figures are stored to six digits; a bootstrap on another machine may differ in the last."""
+
+_MOST = 5
+"""Fields that are named of one record."""
+
+
+def check_figures(record: Record, table: pa.Table) -> Iterator[Finding]:
+    """All figures against those that the rows give; figures that need models are not among them.
+
+    Args:
+        record: A record whose rows are complete.
+        table: Its per-fact rows.
+    """
+    if "prob" not in table.column_names:  # files need not hold it
+        table = table.append_column("prob", pa.array(np.exp(table["logprob"].to_numpy())))
+    try:
+        anew = rescored(record, facts_table(table))
+    except Exception as error:  # untrusted rows can raise any error
+        reason = f"{type(error).__name__}: {shown(str(error))}"
+        yield Finding("rows", f"no figures can be made of its per-fact rows ({reason})")
+        return
+    left = _MOST
+    for name in _FIGURES:
+        own, made = getattr(record, name), getattr(anew, name)
+        if name == "verdict" and same_sentence(own, made):
+            continue
+        for finding in islice(_apart(own, made, name, "per-fact rows"), left):
+            left -= 1
+            yield finding
+
+
+def check_sites(record: Record, sites: Collection[Site]) -> Iterator[Finding]:
+    """The map has a score for every site of the pair, and no others."""
+    if record.scores is None:
+        return
+    have = {Site(score.layer, score.component, score.region) for score in record.scores}
+    changes = (("were removed", set(sites) - have), ("are none of the pair's", have - set(sites)))
+    for what, some in changes:
+        if some:
+            wrong = f"{len(some)} sites {what}, such as {min(map(str, some))}"
+            yield Finding("scores", wrong, f"the {len(sites)} of the pair")
+
+
+def check_planted(record: Record, pair: KnownPair, sites: Collection[Site]) -> Iterator[Finding]:
+    """Every figure of the comparison with the truth that does not come from per-fact rows.
+
+    Args:
+        record: A record with a truth.
+        pair: What is known of its pair.
+        sites: All sites of the pair on the record's prompts.
+    """
+    for name, made in judged(record, pair, sites).items():
+        own = getattr(record.planted, name)
+        yield from _apart(own, made, f"planted.{name}", "record's map and the plant")
+
+
+def _apart(own: object, made: object, name: str, source: str) -> Iterator[Finding]:
+    """Findings on a field that differs from what its source gives."""
+    for field, stated, expected in _differences(_plain(own), _plain(made), name):
+        yield Finding(field, f"it is {shown(stated)}", f"{shown(expected)}, as the {source} give")
+
+
+def _plain(value: Any) -> Any:
+    """Models as mappings."""
+    if isinstance(value, tuple):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, Estimate):
+        return asdict(value)
+    return value.model_dump() if hasattr(value, "model_dump") else value
+
+
+def _differences(own: Any, made: Any, where: str) -> Iterator[tuple[str, Any, Any]]:
+    """Places where two JSON values differ by more than rounding, and both values."""
+    if isinstance(own, Mapping) and isinstance(made, Mapping):
+        for key in dict.fromkeys([*own, *made]):
+            name = key if str(key).isidentifier() else shown(key)
+            yield from _differences(own.get(key), made.get(key), f"{where}.{name}")
+    elif isinstance(own, list | tuple) and isinstance(made, list | tuple):
+        if len(own) != len(made):
+            yield where, f"{len(own)} of them", f"{len(made)} of them"
+        for index, (one, other) in enumerate(zip(own, made, strict=False)):
+            yield from _differences(one, other, f"{where}[{index}]")
+    elif not _same(own, made):
+        yield where, own, made
+
+
+def _same(own: Any, made: Any) -> bool:
+    if isinstance(own, str) and isinstance(made, str):
+        # Joints of lists were `and` throughout in early records.
+        joints = re.compile(r" and |, ")
+        return joints.split(own) == joints.split(made)
+    if isinstance(made, float) and type(own) in (int, float):
+        return isclose(own, made, rel_tol=_RELATIVE, abs_tol=_ABSOLUTE)
+    return own == made and isinstance(own, bool) == isinstance(made, bool)

@@ -1,0 +1,278 @@
+"""Per-fact rows against the record: none removed, none added, none impossible."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from kgbench.errors import KgbenchError
+from kgbench.leaderboard.hits import TOP
+from kgbench.leaderboard.validate.files import Finding, Law, shown, unmet
+from kgbench.leaderboard.validate.known import known
+from kgbench.records import Record
+from kgbench.sites import BASELINES, parse_graft
+from kgbench.sites.configurations import budget_labels, parse_top
+
+__all__ = [
+    "check_answers",
+    "check_configurations",
+    "check_rows",
+    "check_scores",
+    "rows_of",
+    "unlike",
+]
+
+Array = NDArray[Any]
+
+_NEAR = 1e-4
+"""Nats by which probabilities computed in single precision may pass their bounds."""
+
+_KNOWN = 0.0105
+"""Nats by which PRE and SFT may differ from what is known to three digits, as between machines."""
+
+_FLIPS = 0.01
+"""Share of hits of PRE and SFT, plus one hit, that may differ as near ties do between machines."""
+
+_MOST = 500
+"""Configurations, and prompts."""
+
+_LONGEST = 300
+"""Characters of a configuration."""
+
+
+def check_scores(table: pa.Table) -> list[Finding]:
+    """Laws of single rows, and repeated rows; one finding per law, which names the first row.
+
+    Args:
+        table: Per-fact rows, as stored.
+    """
+    columns = {
+        name: table[name].to_numpy()
+        for name in table.column_names
+        if table[name].type != pa.string()
+    }
+    laws = []
+    for name, values in columns.items():
+        laws.append((name, np.isfinite(values), "it is NaN or infinite", "a finite number"))
+    if all(holds.all() for _, holds, _, _ in laws):
+        laws = list(_laws(columns))
+    findings = []
+    for name, holds, wrong, expected in laws:
+        if not holds.all():
+            row = table.slice(int(np.argmin(holds)), 1).to_pylist()[0]
+            where = f"first in fact {shown(row['fact'])}, prompt {shown(row['prompt'])}, "
+            where += f"configuration {shown(row['graft'])}"
+            count = f"in {int((~holds).sum())} of {table.num_rows} rows"
+            findings.append(Finding(name, f"{wrong} {count}, {where}", expected))
+    keys = ["prompt", "graft", "fact", "position"]
+    if table.group_by(keys).aggregate([]).num_rows != table.num_rows:
+        expected = "one row per prompt, configuration, fact and position"
+        findings.append(Finding("rows", "rows stand twice", expected))
+    return findings
+
+
+def _laws(columns: dict[str, Array]) -> Iterator[tuple[str, Array, str, str]]:
+    """Column, whether each row is as it must be, what is wrong otherwise, and what was expected."""
+    rank, logprob, gap = columns["rank"], columns["logprob"], columns["logit_diff"]
+    for name, least in (("rank", 1), ("position", 0), ("target", 0)):
+        yield name, columns[name] >= least, f"it is below {least}", f"{least} or more"
+    likeliest = -np.log(np.maximum(rank, 1))
+    left = -np.logaddexp(0, -gap)
+    yield "logit_diff", (rank > 1) | (gap != 0), "a tie at rank 1", "ties against the target"
+    wrong = "it does not go with the rank"
+    yield "logit_diff", (rank == 1) == (gap > 0), wrong, "above 0 exactly at rank 1"
+    for most, why in (
+        (np.zeros_like(logprob), "above 1"),
+        (likeliest, "too large for the rank: at most 1 / rank, since so many tokens are likelier"),
+        (left, "too large for the logit difference: at most what the best other token leaves"),
+    ):
+        wrong = f"the probability is {why}"
+        yield "logprob", logprob <= most + _NEAR, wrong, "the logarithm of a probability, in nats"
+    if "prob" in columns:  # of files of version 1
+        same = np.isclose(columns["prob"], np.exp(logprob), rtol=1e-6, atol=1e-12)
+        yield "prob", same, "it is not exp(logprob)", "the same probability twice"
+
+
+def check_configurations(record: Record) -> Iterator[Finding]:
+    """The record's tables against its identity: each configuration on each prompt."""
+    asked, prompts = record.identity.configurations, record.identity.prompts
+    field, few = "identity.configurations", min(len(asked), len(prompts)) > 0
+    few = few and max(len(asked), len(prompts)) <= _MOST
+    sizes = f"{len(asked)} configurations on {len(prompts)} prompts"
+    absent = {row.graft for row in record.rows if not row.applicable}
+    both = absent ^ set(record.not_applicable)
+    unread = [name for name in asked[:_MOST] if not _is_configuration(name)]
+    once = len(set(asked)) == len(asked)
+    reasons = "a reason for each configuration without figures, PRE and SFT not among them"
+    laws: list[Law] = [
+        ("identity.prompts", sizes, few, f"1 to {_MOST} of each"),
+        (field, unread, not unread, "PRE, SFT, graft expressions or budgets"),
+        (field, "a list with one twice", once, "each once"),
+        (field, asked, set(BASELINES) <= set(asked), "PRE and SFT, the ends of every ratio"),
+        ("not_applicable", sorted(both or absent), not both | absent & set(BASELINES), reasons),
+    ]
+    yield from unmet(laws)
+    if not few:
+        return
+    have = {(row.prompt, row.graft) for row in record.rows}
+    yield from _exchanged("rows", have, set(product(prompts, asked)))
+
+
+def _exchanged(
+    field: str, have: Collection[tuple[str, str]], wanted: Collection[tuple[str, str]]
+) -> Iterator[Finding]:
+    """Findings on configurations that are missing or too many.
+
+    Args:
+        field: Where they are.
+        have: Prompt and configuration of each.
+        wanted: The same as it must be.
+    """
+    for pair in sorted({*wanted} - {*have})[:3]:
+        yield Finding(field, f"{_on(*pair)} was removed", "figures of it, or the reason")
+    for pair in sorted({*have} - {*wanted})[:3]:
+        yield Finding(field, f"{_on(*pair)} was not asked for", "no others")
+
+
+def _on(prompt: str, graft: str) -> str:
+    return f"configuration {shown(graft)} on prompt {shown(prompt)}"
+
+
+def _is_configuration(name: str) -> bool:
+    if len(name) > _LONGEST:
+        return False
+    try:
+        top = parse_top(name)
+        if name not in BASELINES and top is None:
+            parse_graft(name)
+    except (KgbenchError, ValueError):
+        return False
+    if top is None or top.percent is None:
+        return True
+    return 0 <= top.percent <= 100 and name in budget_labels([top.percent])
+
+
+def check_rows(record: Record, table: pa.Table, facts: tuple[str, ...] | None) -> Iterator[Finding]:
+    """The rows against the record: all facts under all configurations, with the same targets.
+
+    Args:
+        record: The record.
+        table: Its per-fact rows.
+        facts: Ids of all facts that are to be there; None where the data set is not known.
+    """
+    applicable = {(row.prompt, row.graft) for row in record.rows if row.applicable}
+    groups = table.group_by(["prompt", "graft"]).aggregate([]).to_pylist()
+    have = {(row["prompt"], row["graft"]) for row in groups}
+    yield from _exchanged("graft", have, applicable)
+    limit, size = record.identity.limit, record.identity.dataset.n
+    n = size if limit is None else min(limit, size)
+    for prompt in sorted({prompt for prompt, _ in have & applicable}):
+        rows = table.filter(pc.equal(table["prompt"], prompt))
+        yield from _check_prompt(rows, prompt, n, facts)
+
+
+def _check_prompt(
+    table: pa.Table, prompt: str, n: int, facts: tuple[str, ...] | None
+) -> Iterator[Finding]:
+    """One prompt's rows: every configuration has the facts, positions and targets that PRE has."""
+    parts = {graft: _keys(table, graft) for graft in table["graft"].unique().to_pylist()}
+    if "PRE" not in parts:
+        return
+    first, on = parts["PRE"], f"on prompt {shown(prompt)}"
+    for graft, own in parts.items():
+        for columns, name in ((["fact", "position"], "fact"), (["target"], "target")):
+            if own.select(columns) != first.select(columns):
+                wrong = f"{_on(prompt, graft)} has {own.num_rows} rows of another {name} than PRE"
+                yield Finding(name, wrong, "the same facts, positions and targets under all")
+                return
+    ids = pc.unique(first["fact"]).to_pylist()
+    if first.num_rows != len(ids):
+        wrong = f"{first.num_rows} positions of {len(ids)} facts are read {on}"
+        yield Finding("position", wrong, "one position of each fact")
+    if len(ids) != n:
+        yield Finding("fact", f"there are {len(ids)} facts {on}", f"{n}, as the identity says")
+    if facts is not None and (strange := sorted(set(ids) - set(facts))):
+        wrong = f"{len(strange)} {on} are none of the data set's, such as {shown(strange[0])}"
+        yield Finding("fact", wrong, "ids of its first facts")
+
+
+def _keys(table: pa.Table, graft: str) -> pa.Table:
+    rows = table.filter(pc.equal(table["graft"], graft)).select(["fact", "position", "target"])
+    return rows.sort_by([("fact", "ascending"), ("position", "ascending")]).combine_chunks()
+
+
+# ----------------------------------------------------------------------------------------- answers
+
+
+def rows_of(table: pa.Table, prompt: str, graft: str) -> pa.Table:
+    """The rows of a configuration on a prompt."""
+    return table.filter(pc.and_(pc.equal(table["prompt"], prompt), pc.equal(table["graft"], graft)))
+
+
+def check_answers(record: Record, table: pa.Table, ids: Sequence[str]) -> Iterator[Finding]:
+    """Positions, targets and the answers of PRE and SFT, as they are known of a shipped pair.
+
+    Args:
+        record: A record of a shipped pair on its own facts.
+        table: Its per-fact rows, of those facts alone.
+        ids: The pair's facts in their order.
+    """
+    answers = known().answers.get(record.model, {})
+    tolerance = np.inf if "16" in record.identity.dtype else _KNOWN
+    for prompt, graft in product(record.identity.prompts, BASELINES):
+        if prompt not in answers:
+            continue
+        own = answers[prompt]
+        columns = {"fact": ids, "position": own["position"], "target": own["target"]}
+        rank = np.where(own[f"{graft} hits"], 1, TOP + 1)
+        wanted = pa.table({**columns, "logprob": own[graft], "rank": rank})
+        rows = rows_of(table, prompt, graft)
+        if (difference := unlike(rows, wanted, tolerance, hits=True)) is not None:
+            column, wrong = difference
+            expected = f"what is known of {record.model}"
+            yield Finding(column, f"{graft} on {prompt}: {wrong}", expected)
+            return
+
+
+def unlike(
+    own: pa.Table, other: pa.Table, tolerance: float, hits: bool = False
+) -> tuple[str, str] | None:
+    """The column in which answers of one model differ, and how, on the facts that both have.
+
+    Args:
+        own: Rows of one configuration.
+        other: Rows of the same models on the same texts.
+        tolerance: Nats by which log-probabilities may differ.
+        hits: Whether to compare hits too, where there is a tolerance.
+    """
+    columns = ["fact", "position", "target", "logprob", "rank"]
+    both = own.select(columns).join(
+        other.select(columns), "fact", right_suffix="_other", join_type="inner", use_threads=False
+    )
+    for name, words in (
+        ("position", "is read at another position"),
+        ("target", "has another target"),
+    ):
+        moved = both.filter(pc.not_equal(both[name], both[f"{name}_other"]))
+        if moved.num_rows:
+            return name, f"fact {shown(moved['fact'][0].as_py())} {words}"
+    if not both.num_rows or tolerance == np.inf:
+        return None
+    off = np.abs(both["logprob"].to_numpy() - both["logprob_other"].to_numpy())
+    worst = int(off.argmax())
+    if off[worst] > tolerance:
+        return (
+            "logprob",
+            f"fact {shown(both['fact'][worst].as_py())} is off by {off[worst]:.3g} nats",
+        )
+    ranks = (both["rank"].to_numpy(), both["rank_other"].to_numpy())
+    flips = int(((ranks[0] <= TOP) != (ranks[1] <= TOP)).sum())
+    if hits and flips > 1 + _FLIPS * both.num_rows:
+        return "rank", f"{flips} of {both.num_rows} hits are others"
+    return None
