@@ -123,7 +123,7 @@ def validate_tasks(
         manager = _task_manager(include_path)
         checks = _Checks(manager)
         for finding in [] if names else _unread_files(include_path or tasks_path()):
-            checks.add(finding)
+            checks.add(finding, finding.message)
         selected = _selected(names, include_path or tasks_path(), manager)
         if not selected and not checks.findings:
             raise InputError(
@@ -311,15 +311,15 @@ class _Checks:
     configs: dict[str, list[Any]] = field(default_factory=dict)
     """Settings under which each task was checked; a group may change those of a member."""
 
-    def add(self, place: TaskFinding, tokenizer: str | None = None, **what: str) -> None:
+    def add(self, place: TaskFinding, message: str, tokenizer: str | None = None) -> None:
         """Add a finding.
 
         Args:
-            place: The finding, or its place alone.
+            place: Where it is.
+            message: What is wrong.
             tokenizer: The tokenizer that finds so.
-            **what: `field` and `message`, where the place lacks them.
         """
-        names = self.findings.setdefault(replace(place, **what), [])
+        names = self.findings.setdefault(replace(place, message=message), [])
         names += [tokenizer] if tokenizer is not None else []
 
     def check_task(self, name: str) -> None:
@@ -329,7 +329,7 @@ class _Checks:
         try:
             members = self.manager.load([name])["tasks"]
         except Exception as error:  # whatever a task's data and functions raise
-            self.add(TaskFinding(file, name), message=f"does not load: {told(error)}")
+            self.add(TaskFinding(file, name), f"does not load: {told(error)}")
             self.tasks.append(ValidatedTask(name, file, 0))
             return
         for member, task in members.items():
@@ -349,10 +349,10 @@ class _Checks:
         """Check all texts as the tokens of one tokenizer."""
         for pair, message in _target_faults(tokenizer, self.pairs).items():
             for place in self.pairs[pair]:
-                self.add(place, name, message=message)
+                self.add(place, message, name)
         for prompt, message in _region_faults(tokenizer, list(self.prompts)).items():
             for place in self.prompts[prompt]:
-                self.add(place, name, message=message)
+                self.add(place, message, name)
 
     def _check_document(self, task: Any, doc: Any, place: TaskFinding) -> None:
         row = doc if isinstance(doc, Mapping) else {}
@@ -361,7 +361,7 @@ class _Checks:
         try:
             requests = _requests(task, doc, place.document or 0)
         except Exception as error:  # whatever templates and functions of a task raise
-            self.add(place, message=f"cannot be rendered: {told(error)}")
+            self.add(place, f"cannot be rendered: {told(error)}")
             requests = []
         for context in dict.fromkeys(str(context) for context, _, _ in requests):
             if fault := context_fault(row, context):
@@ -375,7 +375,7 @@ class _Checks:
             elif target is not None:  # it is kept for the tokenizers
                 self.pairs.setdefault((context, target), []).append(replace(place, field=column))
         for column, message in faults:
-            self.add(place, field=column, message=message)
+            self.add(replace(place, field=column), message)
 
 
 def _span_prompt(row: Mapping[str, Any], context: str, place: TaskFinding) -> Prompt:
