@@ -40,6 +40,7 @@ def check_record(record: Record, strict: bool) -> Iterator[Finding]:
         strict: Whether results are refused that are of unknown data or models, or of less than a
             whole suite.
     """
+    yield from _check_names(record)
     yield from _check_data(record, strict)
     yield from _check_models(record, strict)
     yield from _check_truth(record, strict)
@@ -55,6 +56,22 @@ def check_record(record: Record, strict: bool) -> Iterator[Finding]:
 
 _FINGERPRINT = re.compile(r" \S+ [0-9a-f]{16}$")
 """End of the version of a method that is not built in: its class, and the hash of its file."""
+
+
+def _check_names(record: Record) -> Iterator[Finding]:
+    """Names end up in tables, links and files; hashes are compared."""
+    what = record.identity
+    prompts, weights = what.prompts, what.weights
+    names = (record.model, what.dataset.name, what.localizer.name, *prompts, *weights.donors)
+    hashes = [what.dataset.hash, what.tokenizer, weights.recipient, *weights.donors.values()]
+    hashes += prompts.values()
+    for texts, pattern, noun, expected in (
+        (names, NAME, "name", "letters, digits, blanks and . _ + ( ) = , -, at most 60"),
+        (hashes, r"[0-9a-f]{64}", "hash", "64 hexadecimal digits of a SHA-256"),
+    ):
+        for text in texts:
+            if not re.fullmatch(pattern, text):
+                yield Finding("identity", f"{shown(text)} cannot be a {noun}", expected)
 
 
 def _check_data(record: Record, strict: bool) -> Iterator[Finding]:
@@ -150,16 +167,9 @@ def _check_method(record: Record) -> Iterator[Finding]:
     of_run = "the seed of the run, by --seed"
     yield from unmet([(f"{at}.parameters.seed", seed, seed in (*what.seeds, 0), of_run)])
     if builtin is None:
-        named = re.fullmatch(NAME.strip("^$"), method.name) is not None
         printed = _FINGERPRINT.search(method.version) is not None
         code = "its version, class and the hash of its file, as kgbench eval writes it"
-        letters = "letters, digits, blanks and . _ + ( ) = , -, at most 60"
-        yield from unmet(
-            [
-                (f"{at}.name", method.name, named, letters),
-                (f"{at}.version", method.version, printed, code),
-            ]
-        )
+        yield from unmet([(f"{at}.version", method.version, printed, code)])
         return
     scans = builtin.kind == "intervention" and any(map(parse_top, what.configurations))
     version = f"{builtin.version}{' scan' if scans else ''}"
