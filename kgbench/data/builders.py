@@ -187,8 +187,8 @@ class World:
 
     def movie(self) -> dict[str, str]:
         """One more movie, by field (see `FIELDS`)."""
-        cast = self._unique(self._cast)
-        (title,) = self._unique(lambda: (self._title(),))
+        cast = _draw(self._cast, self._taken)
+        (title,) = _draw(lambda: (self._title(),), self._taken)
         rng = self.rng
         details = (
             rng.randint(1990, 2030),
@@ -201,7 +201,7 @@ class World:
 
     def person(self) -> str:
         """One more person."""
-        (name,) = self._unique(lambda: (self._name(),))
+        (name,) = _draw(lambda: (self._name(),), self._taken)
         return name
 
     def others(self) -> dict[str, str]:
@@ -215,7 +215,7 @@ class World:
             agents: Agents to draw from.
         """
         rng = self.rng
-        (debut,) = self._unique(lambda: (self._title(),))
+        (debut,) = _draw(lambda: (self._title(),), self._taken)
         values = (
             rng.choice(self._pools.city),
             str(rng.randint(1940, 2005)),
@@ -227,12 +227,6 @@ class World:
     def movies(self, n: int) -> list[dict[str, str]]:
         """The next n movies."""
         return [self.movie() for _ in range(n)]
-
-    def _unique(self, draw: Callable[[], tuple[str, ...]]) -> tuple[str, ...]:
-        while not self._taken.isdisjoint(drawn := draw()):
-            pass
-        self._taken.update(drawn)
-        return drawn
 
     def _name(self) -> str:
         return f"{self.rng.choice(self._pools.first)} {self.rng.choice(self._pools.last)}"
