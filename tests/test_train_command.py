@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 import pytest
+import torch
 from huggingface_hub import constants
 from transformers import AutoTokenizer
 
@@ -36,7 +37,7 @@ from kgbench.runner import Spec
 from kgbench.runner.workload import with_donor
 from kgbench.training.finetuning import forecast_finetuning
 from kgbench.training.finetuning_plan import FinetuneSpec, Wordings, tokenized_texts
-from kgbench.training.model_setup import meta_model, trained_parameters
+from kgbench.training.model_setup import meta_model, trained_parameters, training_type
 
 Run = Callable[..., tuple[int, str, str]]
 QUICK = ("--epochs", "1", "--batch-size", "16", "--device", "cpu", "-q")
@@ -537,6 +538,9 @@ def test_the_type_of_weights(run: Run, home: Path, tmp_path: Path) -> None:
     card, weights = trained(run, tmp_path / "exact", home, "--dtype", "float64")
     assert card["dtype"] == card["precision"] == card["changes"]["dtype"] == "float64"
     assert card["identity"] != before["identity"] and weights != before["weights"]
+    recipient = locate("zoo:tiny-gpt2/recipient")
+    types = [training_type(recipient, name) for name in (None, "auto", "bf16")]
+    assert types == [torch.float32, torch.float16, torch.bfloat16]
     assert card["losses"][0]["held_out"] == pytest.approx(before["losses"][0]["held_out"], rel=1e-3)
     asked = (
         "train",

@@ -62,6 +62,7 @@ from kgbench.training.model_setup import (
     store_donor,
     trainable_model,
     trained_parameters,
+    training_type,
 )
 from kgbench.training.recipes import FinetuningRecipe
 from kgbench.training.stages import (
@@ -174,7 +175,7 @@ class Finetuning:
     ) -> None:
         self.plan, self.recipient, self.out = plan, recipient, out
         self.device, self.device_map = device, device_map
-        self.dtype = DTYPES.get(plan.spec.dtype or "float32", plan.spec.dtype)
+        self.dtype = training_type(recipient, plan.spec.dtype)
         # Products of float32 weights alone are computed in half precision.
         self.precision = precision(device) if self.dtype == torch.float32 else {}
         self.work = out.with_name(f".{out.name}.work")
@@ -201,7 +202,7 @@ class Finetuning:
     def about(self) -> dict[str, Any]:
         """The card without results."""
         spec, half = self.plan.spec, self.precision
-        kind = next((kind for kind in ("bf16", "fp16") if half.get(kind)), "fp32")
+        kind = next((kind for kind in ("bf16", "fp16") if half.get(kind)), _type_text(self.dtype))
         chosen = {
             "recipient": {
                 "source": self.recipient.origin,
@@ -211,7 +212,7 @@ class Finetuning:
             "seed": spec.seed,
             "recipe": self.recipe.to_json(),
             "changes": spec.changed(),
-            "precision": spec.options().get("dtype", kind),
+            "precision": kind,
             **spec.options(),
             "data": self.plan.data(),
             "wordings": self.plan.wordings.to_json(),
@@ -353,7 +354,7 @@ class Finetuning:
         chat = self.plan.spec.chat_template
         return model_hits(model, self.tokenizer, self.plan.facts, prompts, chat)
 
-    def model(self, dtype: torch.dtype | str | None = torch.float32) -> PreTrainedModel:
+    def model(self, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
         """The recipient's model, on the devices of the device map, if there is one."""
         free = None if self.device_map is None else free_memory()
         model = load_recipient(self.recipient, dtype)
@@ -589,6 +590,7 @@ def _from_checkpoint(finetuning: Finetuning) -> FinetuningForecast:
         (finetuning.parameters, trained),
         (len(texts.facts), tokens),
         (seconds, f"the checkpoint; {basis}"),
+        finetuning.dtype,
     )
 
 
@@ -635,6 +637,8 @@ def _from_catalog(plan: FinetuningPlan, device: str) -> FinetuningForecast:
         trained = round(18 * width * entry.layers * recipe.rank)
     tokens = sum(map(len, plan.wordings.trained)) // _CHARACTERS + _supplement_tokens(plan, recipe)
     seconds, basis = _assumed_seconds(entry.parameters, device)
+    wanted = plan.spec.dtype or "float32"
+    wanted = str(entry.stored) if wanted == "auto" else wanted
     return _forecast(
         plan,
         recipe,
@@ -645,6 +649,7 @@ def _from_catalog(plan: FinetuningPlan, device: str) -> FinetuningForecast:
             f"the catalog's number of parameters and {_CHARACTERS} characters a token, "
             f"since {plan.source} is not on this machine; {basis}",
         ),
+        DTYPES[wanted],
     )
 
 
@@ -676,6 +681,7 @@ def _forecast(
     parameters: tuple[int, int],
     texts: tuple[int, int],
     time: tuple[float, str],
+    dtype: torch.dtype,
 ) -> FinetuningForecast:
     """Derive the figures.
 
@@ -685,10 +691,9 @@ def _forecast(
         parameters: Number of parameters, and of trained ones.
         texts: Texts of the facts, and tokens of an epoch.
         time: Seconds per token, and their basis.
+        dtype: Type of the weights.
     """
-    total, trained = parameters
-    dtype = plan.spec.options().get("dtype", "fp32")
-    size = 4 if dtype == "auto" else DTYPES[dtype].itemsize
+    (total, trained), size = parameters, dtype.itemsize
     stored, steps_texts = size * trained, texts[0] + recipe.supplement_texts
     seconds, basis = time
     if _is_on_hub(plan):
@@ -708,8 +713,12 @@ def _forecast(
         donor_bytes=stored,
         seconds=seconds * texts[1] * recipe.epochs,
         basis=basis,
-        dtype=dtype,
+        dtype=_type_text(dtype),
     )
+
+
+def _type_text(dtype: torch.dtype) -> str:
+    return "fp32" if dtype == torch.float32 else str(dtype).removeprefix("torch.")
 
 
 def _size(n: int) -> str:

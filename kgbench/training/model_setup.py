@@ -37,6 +37,7 @@ __all__ = [
     "store_donor",
     "trainable_model",
     "trained_parameters",
+    "training_type",
 ]
 
 ATTENTION = "eager"
@@ -67,14 +68,12 @@ def freeze(model: PreTrainedModel, family: Family) -> None:
         weight.requires_grad_(name.startswith(f"{family.layers}."))
 
 
-def load_recipient(
-    place: Checkpoint, dtype: torch.dtype | str | None = torch.float32
-) -> PreTrainedModel:
+def load_recipient(place: Checkpoint, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     """A checkpoint's model, for training.
 
     Args:
         place: The checkpoint.
-        dtype: Type of its weights; `auto` for the stored one.
+        dtype: Type of its weights.
 
     Raises:
         ModelError: It does not load, or lacks weights, which would be random.
@@ -213,7 +212,8 @@ def store_donor(model: nn.Module, recipient: Checkpoint, folder: Path) -> PreTra
             donor = _store_adapter(model, recipient, folder)
         else:
             model.config.use_cache = True  # training switched it off
-            nn.Module.to(model, _donor_type(recipient))
+            dtype = training_type(recipient)
+            nn.Module.to(model, torch.float32 if dtype == torch.bfloat16 else dtype)
             model.save_pretrained(folder)
             for pattern in _TOKENIZER_FILES:
                 for path in recipient.directory.glob(pattern):
@@ -233,7 +233,8 @@ def _store_adapter(model: Any, recipient: Checkpoint, folder: Path) -> PreTraine
     return cast(PreTrainedModel, model.merge_and_unload())
 
 
-def _donor_type(recipient: Checkpoint) -> torch.dtype:
-    name: Any = recipient.config.get("dtype") or recipient.config.get("torch_dtype")
-    dtype = DTYPES.get(str(name), torch.float32)
-    return torch.float32 if dtype == torch.bfloat16 else dtype
+def training_type(recipient: Checkpoint, name: str | None = "auto") -> torch.dtype:
+    """Type of weights by name: float32 for None, the checkpoint's for `auto`."""
+    stored: Any = recipient.config.get("dtype") or recipient.config.get("torch_dtype")
+    chosen = str(stored) if name == "auto" else name
+    return DTYPES.get(chosen or "float32", torch.float32)
