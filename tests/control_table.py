@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from kgbench.numbers import number_text
 from kgbench.reproduction.measurements import ROWS, read_measured
 from kgbench.reproduction.page import page
 from kgbench.reproduction.paper_figures import Result, results
@@ -29,7 +30,7 @@ def published_results() -> dict[str, tuple[Result, ...]]:
 
 
 def table(found: Mapping[str, Sequence[Result]]) -> str:
-    """A row per criterion: shown or not, on how many seeds, and the figures of the first seed."""
+    """A row per criterion: under how many seeds it is kept, and the figures of those on one prompt."""
     lines = [
         "| criterion | " + " | ".join(f"`{pair}`" for pair in found) + " |",
         "|---" * (len(found) + 1) + "|",
@@ -44,12 +45,17 @@ def table(found: Mapping[str, Sequence[Result]]) -> str:
 def _cell(result: Result | None) -> str:
     if result is None:
         return "not measured yet"
-    seed, figures = next(iter(result.figures().items()))
-    shown = "shown" if result.shown else "**not shown**"
-    n = len(result.rates)
-    return (
-        f"{shown}, {len(result.kept)} of {n} {'seeds' if n > 1 else 'seed'}; seed {seed}: {figures}"
-    )
+    count = f"{len(result.kept)} of {len(result.rates)}"
+    if not result.shown:
+        count = f"**{count}**"
+    if len(result.criterion.prompts) > 1:
+        return count
+    (prompt,) = result.criterion.prompts
+    figures = []
+    for rates in result.rates.values():
+        terms = [number_text(rates[prompt][term]) for term in result.criterion.terms]
+        figures.append(" and ".join(terms))
+    return f"{count}: {', '.join(figures)}"
 
 
 def negative(found: Mapping[str, Sequence[Result]]) -> str:

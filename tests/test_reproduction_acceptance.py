@@ -60,7 +60,7 @@ def test_reports_come_with_their_rows() -> None:
 
 @pytest.mark.parametrize("pair", PAIRS)
 def test_what_a_pair_shows(pair: str, record_property: Callable[[str, object], None]) -> None:
-    """Every criterion is kept under all seeds but one, or is a known negative result with these
+    """Every criterion is kept under four of five seeds, or is a known negative result with these
     very figures.
     """
     found = results(read_measured(PUBLISHED / pair / ROWS), page())
@@ -137,12 +137,12 @@ def test_each_criterion_can_fail(name: str, worse: Mapping[str, float]) -> None:
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=7))
-def test_all_seeds_but_one(kept: list[bool]) -> None:
-    """A criterion is shown where at most one seed does not keep it, and at least one does."""
+def test_four_of_five_seeds(kept: list[bool]) -> None:
+    """A criterion is shown where at least four fifths of the seeds keep it."""
     about = {"name": "name", "title": "title", "figure": "figure-4", "prompts": ("headline",)}
     rule = Criterion.model_validate({**about, "first": "FFN", "gt": 0.5})
     found = Result(rule, {seed: {"headline": {"FFN": float(one)}} for seed, one in enumerate(kept)})
-    assert found.shown == (sum(kept) >= 1 and kept.count(False) <= 1)
+    assert found.shown == (5 * sum(kept) >= 4 * len(kept))
     assert found.kept == tuple(seed for seed, one in enumerate(kept) if one)
 
 

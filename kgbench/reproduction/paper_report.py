@@ -92,8 +92,8 @@ _CLAIMS = (
 _CONTROL = (
     "What a benchmark of methods rests on: whether the pair shows the mechanism that the paper "
     "describes. Bounds are on mean hit rates under each training seed; they were set before the "
-    "pairs were built. A criterion is shown where it is kept under all seeds but one, and under "
-    "one at least."
+    "pairs were built. A criterion is shown where it is kept under four of five seeds, and of "
+    "fewer under all."
 )
 _ADDED = (
     "Claims that the paper does not make, or gives no figures of. They are no part of the "
