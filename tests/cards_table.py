@@ -28,18 +28,12 @@ PLANT_COLUMNS = ("PRE", "SFT", "plant", "decoy", "FE", "LT", "FE+LT", "(FE+LT)^C
 
 
 def pairs_table() -> str:
-    """Top-5 hit rate of every pair under each configuration, of the shipped seed and of the others
-    that its card has.
-    """
+    """Top-5 hit rate of every pair under each configuration."""
     rows = []
     for name in shipped():
         card = json.loads((zoo_folder(f"zoo:{name}") / CARD).read_text("utf-8"))
-        seeds = {
-            name: card["scores"],
-            **{f"{name}, seed {other['seed']}": other["scores"] for other in card["other_seeds"]},
-        }
-        for label, scores in seeds.items():
-            rows += [[label, prompt, *figures(scores[prompt], PAIR_COLUMNS)] for prompt in PROMPTS]
+        for prompt in PROMPTS:
+            rows.append([name, prompt, *figures(card["scores"][prompt], PAIR_COLUMNS)])
     return markdown(["pair", "prompt", *code(PAIR_COLUMNS)], rows)
 
 

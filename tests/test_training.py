@@ -16,14 +16,13 @@ from kgbench.data import load_dataset, load_prompts
 from kgbench.data.builders import ATTRIBUTES, World, people
 from kgbench.data.training_texts import training_templates
 from kgbench.engine import grafted_logits, load_pair
-from kgbench.errors import DataError, OutputError, UnknownNameError
+from kgbench.errors import OutputError, UnknownNameError
 from kgbench.models import catalog
 from kgbench.training import tiny_pairs
 from kgbench.training.builds import read_card
 from kgbench.training.hit_rates import PROMPTS, pair_hits
 from kgbench.training.recipes import Recipe, recipe, recipe_names
 from kgbench.training.tiny_pairs import (
-    add_other_seeds,
     build_recipe,
     load_tokenizer,
     save_tokenizer,
@@ -123,7 +122,6 @@ def test_the_card_is_complete(unbroken: Path, miniature: Recipe) -> None:
         "data",
         "metric",
         "scores",
-        "other_seeds",
         "seconds",
         "versions",
     ]
@@ -192,20 +190,11 @@ build_recipe(recipe, __import__("pathlib").Path(sys.argv[2]), save_every=5,
 
 
 def test_another_seed_is_another_pair(unbroken: Path, miniature: Recipe, tmp_path: Path) -> None:
-    """The seed changes the weights; a directory never mixes two builds, and a card takes up the
-    scores of its other seeds only.
-    """
-    other = build_recipe(miniature, tmp_path / "one", seed=1)
+    """The seed changes the weights; a directory never mixes two builds."""
+    build_recipe(miniature, tmp_path / "one", seed=1)
     assert _weights(tmp_path / "one") != _weights(unbroken)
     with pytest.raises(OutputError, match="seed 0"):
         build_recipe(miniature, unbroken, seed=1)
-    card = tmp_path / "card.json"
-    card.write_bytes((unbroken / "card.json").read_bytes())
-    add_other_seeds(card, [other])
-    assert [row["seed"] for row in read_card(card)["other_seeds"]] == [1]
-    assert read_card(card)["other_seeds"][0]["scores"] == read_card(other)["scores"]
-    with pytest.raises(DataError, match="other seeds"):
-        add_other_seeds(card, [card])
 
 
 def test_nothing_is_written_over(miniature: Recipe, tmp_path: Path) -> None:
@@ -332,14 +321,13 @@ def test_a_shipped_pair_is_what_its_card_says(name: str) -> None:
 
 @pytest.mark.parametrize("name", catalog.shipped())
 def test_a_shipped_pair_shows_the_two_places(name: str) -> None:
-    """With every seed, FE+LT carries at least .95 of what finetuning added, and the other tokens
+    """FE+LT carries at least .95 of what finetuning added, and the other tokens
     carry nothing.
     """
     card = read_card(ZOO / name / "card.json")
-    for scores in (card["scores"], *(row["scores"] for row in card["other_seeds"])):
-        for row in scores.values():
-            assert row["FE+LT"] - row["PRE"] >= 0.95 * (row["SFT"] - row["PRE"])
-            assert row["(FE+LT)^C"] <= row["PRE"] + 0.03
+    for row in card["scores"].values():
+        assert row["FE+LT"] - row["PRE"] >= 0.95 * (row["SFT"] - row["PRE"])
+        assert row["(FE+LT)^C"] <= row["PRE"] + 0.03
 
 
 def test_the_zoo_is_small() -> None:

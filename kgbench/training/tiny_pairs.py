@@ -38,7 +38,6 @@ from kgbench.data.builders import (
     world_texts,
 )
 from kgbench.data.training_texts import fill_all, training_templates
-from kgbench.errors import DataError
 from kgbench.models.catalog import CARD, DELTA
 from kgbench.models.checkpoints import Checkpoint
 from kgbench.models.family_map import load_family
@@ -48,7 +47,6 @@ from kgbench.training.builds import (
     Build,
     Progress,
     hash_of,
-    read_card,
     versions,
     whole_folder,
     write_card,
@@ -67,7 +65,6 @@ from kgbench.training.stages import SAVE_EVERY, Batches, StageOutcome, grouped
 __all__ = [
     "KNOWN",
     "PARTS",
-    "add_other_seeds",
     "batched",
     "build_identity",
     "build_recipe",
@@ -130,28 +127,6 @@ def build_identity(recipe: Recipe, seed: int, facts: Dataset) -> str:
             "world": {"texts": world_texts(), "datasets": datasets},
         }
     )
-
-
-def add_other_seeds(path: Path, others: Iterable[Path]) -> None:
-    """Put the scores of builds of the same pair with other seeds on its card.
-
-    Args:
-        path: The card.
-        others: Cards of the other builds, which replace those on the card.
-
-    Raises:
-        DataError: A file is no card, or a card of another pair or recipe.
-    """
-    card, rows = read_card(path), []
-    for other in map(read_card, others):
-        same = (other["recipe"], other["data"]) == (card["recipe"], card["data"])
-        if not same or other["seed"] == card["seed"]:
-            raise DataError(
-                f"{path}: expected cards of {card['name']} by the same recipe and data with "
-                f"other seeds than {card['seed']}"
-            )
-        rows.append({key: other[key] for key in ("seed", "scores", "seconds")})
-    write_card({**card, "other_seeds": sorted(rows, key=lambda row: int(row["seed"]))}, path)
 
 
 class _PairBuild:
@@ -261,7 +236,6 @@ class _PairBuild:
         return {
             "metric": "top5",
             "scores": pair_hits(pair, self.facts),
-            "other_seeds": [],
             "seconds": seconds,
             "versions": versions(),
         }
