@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
-# More test processes than this cost more memory than they save time.
-PYTEST_ARGS ?= -n auto --maxprocesses 4
+# More test processes than this cost more memory than they save time; a file's tests share what its
+# fixtures made, and so one process.
+PYTEST_ARGS ?= -n auto --maxprocesses 4 --dist loadfile
 
 .PHONY: help eval test test-page check-board screenshots lint format bench mutants board cards claims control coverage clean
 

@@ -14,6 +14,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # No donor that was trained on this machine takes part in a test.
 os.environ["KGBENCH_HOME"] = str(Path(__file__).parent / "no-such-home")
 
+import forks
 import pytest
 from hypothesis import settings
 from jaxtyping import install_import_hook
@@ -32,6 +33,16 @@ install_import_hook(
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, max_examples=1000)
 settings.load_profile("repeatable")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def localizers_of_others() -> Iterator[None]:
+    """Processes of third-party localizers are forked from one that has imported torch."""
+    from kgbench.runner import third_party
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(third_party, "subprocess", forks.module)
+        yield
 
 
 @pytest.fixture(scope="module")

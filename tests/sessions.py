@@ -6,18 +6,23 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+
+import forks
 
 HERE = Path(__file__).parent
 STRICT = "[pytest]\naddopts = --strict-markers --strict-config\nfilterwarnings = error\n"
 
 
 def session(
-    folder: Path, *arguments: str, plugins: Sequence[str] = ("kgbench.pytest_plugin",)
+    folder: Path,
+    *arguments: str,
+    plugins: Sequence[str] = ("kgbench.pytest_plugin",),
+    run: Callable[..., subprocess.CompletedProcess[str]] = forks.run,
 ) -> subprocess.CompletedProcess[str]:
     """A session of pytest in a folder, with these plug-ins, or where none is named all that are
-    installed.
+    installed; `subprocess.run` runs it in a process that has imported nothing.
     """
     ours = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
     only = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"} if plugins else {}
@@ -30,7 +35,7 @@ def session(
         "-pno:cacheprovider",
         *arguments,
     ]
-    return subprocess.run(line, capture_output=True, text=True, cwd=folder, env=environment)
+    return run(line, capture_output=True, text=True, cwd=folder, env=environment)
 
 
 SPREAD = ("kgbench.pytest_plugin", "xdist")

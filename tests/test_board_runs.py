@@ -11,6 +11,7 @@ import sys
 from itertools import groupby
 from pathlib import Path
 
+import forks
 import pytest
 from stored_runs import Call, caller
 from submissions import identity, result, write_entry
@@ -112,7 +113,7 @@ def test_killed_it_goes_on(run: Call, tmp_path: Path) -> None:
     ]
     words += ["--model", PLANT, "--device", "cpu"]
     words += ["--root", str(root), "--results", str(tmp_path / "runs")]
-    with subprocess.Popen(
+    with forks.Popen(
         [sys.executable, "-m", "kgbench", *words], stdout=subprocess.PIPE, text=True
     ) as child:
         assert child.stdout is not None

@@ -8,7 +8,6 @@ import inspect
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -16,6 +15,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import fake_runs
+import forks
 import numpy as np
 import pytest
 from claims_table import TITLES
@@ -492,7 +492,7 @@ def test_the_suite_runs_in_two_processes(tmp_path: Path) -> None:
         "--junitxml=claims.xml",
     ]
     ours = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
-    done = subprocess.run(
+    done = forks.run(
         [sys.executable, *line], capture_output=True, text=True, cwd=tmp_path, env=ours
     )
     found = outcomes(tmp_path)

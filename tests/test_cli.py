@@ -17,8 +17,8 @@ from socketserver import BaseRequestHandler, TCPServer
 
 import click
 import fake_runs
+import forks
 import pytest
-from interrupts import hears_interrupts
 
 from kgbench.cli import HOMES, command, main
 from kgbench.cli.eval import models_of
@@ -75,9 +75,9 @@ def started(*arguments: object, **options: object) -> subprocess.Popen[str]:
         "stdout": subprocess.PIPE,
         "stderr": subprocess.PIPE,
         "text": True,
-        "preexec_fn": hears_interrupts,
+        "preexec_fn": forks.hears_interrupts,
     }
-    return subprocess.Popen(line, cwd=ROOT, **piped, **options)  # type: ignore[call-overload]
+    return forks.Popen(line, cwd=ROOT, **piped, **options)  # type: ignore[call-overload]
 
 
 # --------------------------------------------------------------------------------------------- help
@@ -481,30 +481,27 @@ def _refused_without_hub(tmp_path: Path, endpoint: str) -> None:
     assert "nobody/nothing" in refused(Answer(process.returncode, out, err))
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
+def test_a_mistake_that_needs_no_model_is_told_before_torch_is_loaded() -> None:
+    """What names and files on this machine tell is refused without the seconds that torch takes to
+    load.
+    """
+    mistakes = (
         ("--localizer", "dynamic_grafts"),
         ("--suite", "hybrid"),
         ("--dtype", "flot16"),
         ("--graft", "M"),
-        ("--donor", PRE),
+        ("--donor", str(PRE)),
         ("--dataset", "tiny_movie"),
-    ],
-)
-def test_a_mistake_that_needs_no_model_is_told_before_torch_is_loaded(
-    arguments: tuple[str, ...],
-) -> None:
-    """What names and files on this machine tell is refused without the seconds that torch takes to
-    load.
-    """
-    line = ["eval", *TINY, *map(str, arguments)]
+    )
+    lines = [["eval", *TINY, *mistake] for mistake in mistakes]
     program = (
-        f"import sys; from kgbench.cli import main; status = main({line!r}); print(status, 'torch'"
-        " in sys.modules)"
+        "import sys\nfrom kgbench.cli import main\n"
+        f"for line in {lines!r}:\n    print(main(line), 'torch' in sys.modules, line[-2])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
-    assert done.stdout == "2 False\n", done.stderr
+    told = [f"2 False {option}" for option, _ in mistakes]
+    assert done.stdout.splitlines() == told, done.stderr
+    assert done.stderr.count("kgbench: error: ") == len(mistakes)
 
 
 def test_facts_that_the_donor_did_not_learn_are_told_of_first(run, tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from textwrap import dedent
 
+import forks
 import pytest
 from lm_eval.api.instance import Instance
 from sessions import counts, session, write
@@ -365,12 +365,11 @@ def test_a_child_that_is_interrupted_says_nothing(tmp_path: Path, there: str) ->
         "from kgbench.runner.third_party import method_of as m; from kgbench.runner import Spec;"
         " m(Spec(localizer='made.py:Made'))"
     )
-    heard = partial(signal.signal, signal.SIGINT, signal.default_int_handler)
-    parent = subprocess.Popen(
+    parent = forks.Popen(
         [sys.executable, "-c", code],
         cwd=tmp_path,
         stderr=subprocess.PIPE,
-        preexec_fn=heard,
+        preexec_fn=forks.hears_interrupts,
         start_new_session=True,
     )
     while not (tmp_path / "there").exists():
@@ -396,13 +395,11 @@ def test_an_interruption_ends_both_processes(tmp_path: Path, interrupted: str) -
         "from kgbench.runner.third_party import method_of as m; from kgbench.runner import Spec;"
         " m(Spec(localizer='made.py:Made'))"
     )
-    # A caller may ignore the signal, which children inherit.
-    heard = partial(signal.signal, signal.SIGINT, signal.default_int_handler)
-    parent = subprocess.Popen(
+    parent = forks.Popen(
         [sys.executable, "-c", code],
         cwd=tmp_path,
         stderr=subprocess.PIPE,
-        preexec_fn=heard,
+        preexec_fn=forks.hears_interrupts,
         start_new_session=True,
     )
     while not (tmp_path / "pid").exists():

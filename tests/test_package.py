@@ -31,16 +31,25 @@ HEAVY = (
 )
 
 
-def loaded_by(*command: str) -> set[str]:
-    """The heavy packages that a fresh interpreter has loaded after a command, run as `kgbench
-    ARGUMENT…`; none only imports kgbench.
+RUN = """
+import sys, kgbench
+for line in sys.argv[1:]:
+    if line:
+        from kgbench.cli import main
+        main(line.split())
+    print("loaded:", *sys.modules, file=sys.stderr)
+"""
+
+
+def loaded_by(*commands: str) -> list[set[str]]:
+    """The heavy packages that a fresh interpreter has loaded after each command, run one after
+    another as `kgbench ARGUMENT…`; an empty one only imports kgbench.
     """
-    call = "if sys.argv[1:]:\n    from kgbench.cli import main\n    main(sys.argv[1:])"
-    code = f"import sys, kgbench\n{call}\nprint(*sys.modules, file=sys.stderr)"
-    done = subprocess.run(
-        [sys.executable, "-c", code, *command], capture_output=True, text=True, check=True, cwd=ROOT
-    )
-    return set(HEAVY) & set(done.stderr.split())
+    line = [sys.executable, "-c", RUN, *commands]
+    done = subprocess.run(line, capture_output=True, text=True, check=True, cwd=ROOT)
+    told = [line.split() for line in done.stderr.splitlines() if line.startswith("loaded: ")]
+    assert len(told) == len(commands)
+    return [set(HEAVY) & set(names) for names in told]
 
 
 def processor_seconds(*command: str) -> float:
@@ -61,34 +70,32 @@ def processor_seconds(*command: str) -> float:
     return min(seconds)
 
 
-@pytest.mark.parametrize(
-    "command", ["", "--help", "--version", "eval --help", "zoo build --help", "completion fish"]
-)
-def test_nothing_heavy_is_loaded_by_import_and_help(command: str) -> None:
+def test_nothing_heavy_is_loaded_by_import_and_help() -> None:
     """Importing the package and asking for help load neither torch nor any other large library."""
-    assert loaded_by(*command.split()) == set()
+    commands = ["", "--help", "--version", "eval --help", "zoo build --help", "completion fish"]
+    assert loaded_by(*commands) == [set()] * len(commands)
 
 
-@pytest.mark.parametrize("kind", ["models", "datasets", "prompts"])
-def test_listing_loads_no_torch(kind: str) -> None:
+def test_listing_loads_no_torch() -> None:
     """Listing what there is, and so completing a name in the shell, loads no torch."""
-    assert not {"torch", "transformers"} & loaded_by("ls", kind)
+    for loaded in loaded_by("ls models", "ls datasets", "ls prompts"):
+        assert not {"torch", "transformers"} & loaded
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
+def test_what_reads_and_draws_results_loads_no_torch() -> None:
+    """Results can be read, checked and drawn where torch is not installed."""
+    modules = [
         *("errors", "registry", "sites", "stats", "records", "data"),
         *("report", "report.bars", "report.export", "report.site_maps", "report.run_report"),
-    ],
-)
-def test_what_reads_and_draws_results_loads_no_torch(module: str) -> None:
-    """Results can be read, checked and drawn where torch is not installed."""
-    code = f"import sys, kgbench.{module}\nprint(*sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    ]
+    code = "import sys\nfrom importlib import import_module\n" + "".join(
+        f"import_module('kgbench.{module}')\n"
+        f"print('{module}', *{{'torch', 'transformers'}} & {{*sys.modules}})\n"
+        for module in modules
     )
-    assert not {"torch", "transformers"} & set(done.stdout.split())
+    line = [sys.executable, "-c", code]
+    done = subprocess.run(line, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.split("\n") == [*modules, ""]
 
 
 def test_help_answers_within_a_third_of_a_second() -> None:

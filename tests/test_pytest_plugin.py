@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import entry_points
@@ -51,7 +52,7 @@ def test_no_cost_where_it_is_not_used(tmp_path: Path) -> None:
     folder = write(
         tmp_path, conftest=tell, test_other="def test_one(): pass\ndef test_two(): assert 0\n"
     )
-    done = session(folder)
+    done = session(folder, run=subprocess.run)
     assert counts(done) == {"failed": 1, "passed": 1} and done.returncode == 1
     assert done.stdout.splitlines()[-1] == "loaded:"
     assert "kgbench" not in done.stdout and "undecided" not in done.stdout

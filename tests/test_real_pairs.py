@@ -8,13 +8,13 @@ import itertools
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
+import forks
 import pytest
 import torch
 from real_pairs import PUBLISHED, published_config, write_pair
@@ -130,7 +130,7 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, tuple[int, 
         "HF_HOME": str(folder / "hub"),
         "KGBENCH_HOME": str(folder / "home"),
     }
-    done = subprocess.run(
+    done = forks.run(
         [sys.executable, "-c", ALL],
         input=json.dumps(asked),
         env=environment,

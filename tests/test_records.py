@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from fake_runs import RATES, identity, record, rows
+from forks import hears_interrupts
 from hypothesis import given
 from hypothesis import strategies as st
-from interrupts import hears_interrupts
 from pydantic import ValidationError
 
 from kgbench.errors import DataError, InputError, OutputError, UnknownNameError

@@ -5,11 +5,11 @@ run.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import forks
 import pytest
 
 from kgbench.models.catalog import HOME
@@ -58,7 +58,7 @@ def killed(results: Path, part: int, done: int) -> list[tuple[int, str]]:
     it is done; gives what it told.
     """
     given = [small().model_dump_json(), MODEL, FIGURE, str(results), f"{part} of 2", str(done)]
-    child = subprocess.run(
+    child = forks.run(
         [sys.executable, "-c", SCRIPT, *given], capture_output=True, text=True, check=False
     )
     assert child.returncode == -9, child.stderr

@@ -7,17 +7,16 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import forks
 import numpy as np
 import pytest
 import torch
-from interrupts import hears_interrupts
 
 from kgbench import evaluate, grafted_logits
 from kgbench.data import load_dataset
@@ -300,12 +299,12 @@ def test_a_killed_run_goes_on(
         str(tmp_path),
         how,
     ]
-    died = subprocess.run(
+    died = forks.run(
         line,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        preexec_fn=hears_interrupts,
+        preexec_fn=forks.hears_interrupts,
     )
     assert (
         died.returncode == -signal.SIGKILL if how == "kill" else "KeyboardInterrupt" in died.stderr

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import forks
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -107,7 +108,7 @@ def test_processes_share_a_store(tmp_path: Path, n: int, same: bool) -> None:
     processes: list[subprocess.Popen[str]] = []
     for number in range(n):
         own = files if same else files[number * jobs : (number + 1) * jobs]
-        processes.append(subprocess.Popen([*line, *map(str, own)], env=environment, **piped))  # type: ignore[call-overload]
+        processes.append(forks.Popen([*line, *map(str, own)], env=environment, **piped))  # type: ignore[call-overload]
     for process in processes:
         assert process.stdout is not None
         process.stdout.readline()  # all begin together
@@ -383,8 +384,8 @@ def test_eval_on_a_full_disk(tmp_path: Path) -> None:
     )
     line = [sys.executable, "-m", "kgbench", *arguments, "--output-dir", str(tmp_path)]
     full = (
-        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000)); import os;"
-        f" os.execv({line[0]!r}, {line!r})"
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000));"
+        f" from kgbench.cli import main; sys.exit(main({line[3:]!r}))"
     )
     how = {
         "env": {**os.environ, "PYTHONPATH": str(ROOT)},
@@ -392,11 +393,11 @@ def test_eval_on_a_full_disk(tmp_path: Path) -> None:
         "text": True,
         "check": False,
     }
-    ended = subprocess.run([sys.executable, "-c", full], **how)  # type: ignore[call-overload]
+    ended = forks.run([sys.executable, "-c", full], **how)  # type: ignore[call-overload]
     assert ended.returncode == 2 and ended.stdout == ""
     assert (
         ended.stderr.count("\n") == 1 and "cannot write a finished part of the run" in ended.stderr
     )
-    again = subprocess.run(line, **how)  # type: ignore[call-overload]
+    again = forks.run(line, **how)  # type: ignore[call-overload]
     assert again.returncode == 0, again.stderr
     assert json.loads(again.stdout)["rows"][0]["n"] == 20 and not (tmp_path / ".partial").exists()

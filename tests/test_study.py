@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 from functools import cache
 from itertools import combinations
 from pathlib import Path
 
+import forks
 import numpy as np
 import pytest
 import torch
@@ -489,7 +489,7 @@ def test_killed_run_ends_as_an_unbroken_one(
     design, run = micro(), micro().runs[0]
     broken = tmp_path / "broken"
     for stage in ("recipient", "sft-1"):
-        child = subprocess.run(
+        child = forks.run(
             [sys.executable, "-c", SCRIPT, stage, str(broken), str(Path(__file__).parent)],
             capture_output=True,
             text=True,

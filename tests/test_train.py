@@ -7,13 +7,13 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import forks
 import pytest
 import torch
 from filelock import FileLock
@@ -306,7 +306,7 @@ finetune(eval(sys.argv[1]), pathlib.Path(sys.argv[2]), device="cpu", save_every=
          progress=lambda done, total, what: os.kill(os.getpid(), signal.SIGKILL) if done == 10 else None)
 """
     chosen, out, whole = replace(spec, recipe=recipe), tmp_path / "donor", tmp_path / "whole"
-    killed = subprocess.run(
+    killed = forks.run(
         [sys.executable, "-c", script, repr(chosen), str(out)], check=False, capture_output=True
     )
     assert killed.returncode == -9, killed.stderr

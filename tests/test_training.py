@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+import forks
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -181,7 +181,7 @@ build_recipe(recipe, __import__("pathlib").Path(sys.argv[2]), save_every=5,
              progress=lambda done, total, what: os.kill(os.getpid(), signal.SIGKILL) if done == 8 else None)
 """
     out = tmp_path / "pair"
-    killed = subprocess.run([sys.executable, "-c", script, repr(miniature), str(out)], check=False)
+    killed = forks.run([sys.executable, "-c", script, repr(miniature), str(out)], check=False)
     assert killed.returncode == -9
     (out / ".work" / "recipient-checkpoints" / "checkpoint-7").mkdir()
     build_recipe(miniature, out)
