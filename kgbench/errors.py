@@ -68,7 +68,7 @@ class UnknownNameError(InputError):
         if most is not None and not near:
             starts = {known[: len(name)]: known for known in reversed(names)}
             near = [starts[start] for start in get_close_matches(name, starts, n=2, cutoff=0.8)]
-        guess = f" Did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
+        guess = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
         shown = names if most is None else [*near, *(n for n in names if n not in near)][:most]
         more = f" and {len(names) - len(shown):,} more" if len(shown) < len(names) else ""
         listed = f" Known: {', '.join(shown)}{more}." if names else ""

@@ -119,7 +119,7 @@ def _prompt_figures(answers: Sequence[ScoredAnswer], n_candidates: int) -> Promp
     for name, score in _SCORES.items():
         scores = {}
         for graft, some in rows.items():
-            scores[graft] = np.array([score(row) for row in some])
+            scores[graft] = np.array(list(map(score, some)))
         support = _SUPPORT.get(name) or support_of(scores.values())
         for graft, figure in means(scores, support).items():
             figures[graft][name] = figure

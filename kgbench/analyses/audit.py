@@ -265,7 +265,7 @@ def _by_wording(method: MethodScores, some: Sequence[Quantity]) -> list[Table]:
         shown = method.wordings[start : start + COLUMNS]
         rows: list[list[Cell]] = []
         for one in some:
-            estimates = [one.by_wording.get(wording) for wording in shown]
+            estimates = list(map(one.by_wording.get, shown))
             rows.append([one.label, *map(_value, estimates)])
         tables.append(Table("", ["by wording", *shown], rows, GRAFT_WIDTH))
     return tables

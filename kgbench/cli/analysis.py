@@ -53,7 +53,7 @@ def analysis_command(name: str) -> click.Command:
         _run(kind, options)
 
     runs = [] if not kind.arguments else kind.arguments.split()
-    decorators = [_run_argument(metavar) for metavar in runs]
+    decorators = list(map(_run_argument, runs))
     decorators.append(run_options(*kind.takes, **kind.changes))
     decorators.append(field_options(kind, skip=kind.takes))
     if runs and "output_dir" not in kind.takes:

@@ -262,7 +262,7 @@ def _answers(specs: Sequence[Spec], options: Options, planted: bool) -> list[dic
     if planted:
         if not quiet:
             _print_plants(list(by_localizer.values()))
-        return [_plants_json(some) for some in by_localizer.values()]
+        return list(map(_plants_json, by_localizer.values()))
     answers = []
     for some in by_localizer.values():
         answers += [run.to_json() for run in some]

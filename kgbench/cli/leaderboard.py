@@ -121,7 +121,7 @@ def pack(root: Path, as_json: bool) -> int:
 
     packs = pack_loose(root)
     if as_json:
-        echo_json({"root": str(root), "packs": [str(path) for path in packs]})
+        echo_json({"root": str(root), "packs": list(map(str, packs))})
     else:
         click.echo("\n".join(map(str, packs)) or "no entry is a folder")
     return 0
@@ -203,7 +203,7 @@ def _made(campaign: Campaign, packs: Sequence[Path], seconds: float) -> dict[str
     failed = [{"run": str(each.run), "reason": each.reason} for each in campaign.failures]
     computed = {"computed": len(campaign.finished), "seconds": seconds}
     cost = {"cost_seconds": campaign.seconds}
-    return {**computed, **cost, "packs": [str(path) for path in packs], "failed": failed}
+    return {**computed, **cost, "packs": list(map(str, packs)), "failed": failed}
 
 
 def _print_campaign(campaign: Campaign, left: Sequence[BoardRun]) -> None:

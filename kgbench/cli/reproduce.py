@@ -126,14 +126,14 @@ def _forecast(
         parts = list(forecasts(names, pairs, output_dir, device, report, known))
     total = total_needs(parts, free)
     if not options["as_json"]:
-        echo_table(["part", "time", "memory", "disk", "it takes"], [_row(part) for part in parts])
+        echo_table(["part", "time", "memory", "disk", "it takes"], list(map(_row, parts)))
         click.echo()
         for line in _total(parts, total):
             click.echo(line)
     return {
         "model": what.model,
         "figures": list(names),
-        "parts": [asdict(part) for part in parts],
+        "parts": list(map(asdict, parts)),
         **total.to_json(),
     }
 
@@ -251,7 +251,7 @@ def _report(names: Sequence[str], measured: PairRows, options: Mapping[str, Any]
         "model": measured.about.model,
         "report": str(path),
         "rows": str(rows),
-        "figures": [answer_of(figure) for figure in asked],
+        "figures": list(map(answer_of, asked)),
     }
 
 

@@ -121,17 +121,17 @@ def command(
                     for entry in entries
                     if entry.record is not None
                 ],
-                "copied": [str(place) for place in places],
+                "copied": list(map(str, places)),
                 "findings": [finding.to_json() for finding in findings],
-                "tables": [_answer(standing) for standing in shown],
+                "tables": list(map(_answer, shown)),
                 "steps": steps if places else [],
                 "contracts": {id: _contract_answer(outcome) for id, outcome in tried.items()},
             }
         )
         return 0
     if shown:
-        click.echo(f"{to_text(Report('', [_table(standing) for standing in shown]))}\n")
-    lines = [str(finding) for finding in findings]
+        click.echo(f"{to_text(Report('', list(map(_table, shown))))}\n")
+    lines = list(map(str, findings))
     for outcome in tried.values():
         line = f"contract      {outcome if isinstance(outcome, str) else outcome.about}"
         lines += [] if line in lines else [line]

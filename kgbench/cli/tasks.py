@@ -66,7 +66,7 @@ def ls(as_json: bool) -> None:
 
     entries = shipped_tasks()
     if as_json:
-        echo_json([asdict(entry) for entry in entries])
+        echo_json(list(map(asdict, entries)))
         return
     rows = [[e.name, e.dataset, e.prompt, e.form, str(e.documents)] for e in entries]
     echo_table(["task", "data set", "prompt", "form", "documents"], rows)
@@ -174,7 +174,7 @@ def _answer(validation: Validation) -> dict[str, Any]:
     tasks = []
     for task in validation.tasks:
         tasks.append({**asdict(task), "findings": _count(validation, task.name)})
-    findings = [asdict(finding) for finding in validation.findings]
+    findings = list(map(asdict, validation.findings))
     return {
         "holds": not findings,
         "tokenizers": list(validation.tokenizers),

@@ -270,7 +270,7 @@ def biographies(movies: Iterable[Mapping[str, str]]) -> list[dict[str, str]]:
 
 def both_directions(movies: Iterable[Mapping[str, str]]) -> list[dict[str, str]]:
     """Each movie, then each once more with its two actors exchanged."""
-    rows = [dict(movie) for movie in movies]
+    rows = list(map(dict, movies))
     exchanged = []
     for row in rows:
         first, second = row["first_actor"], row["second_actor"]

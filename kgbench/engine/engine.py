@@ -119,7 +119,7 @@ class Engine:
         by_prompt = list(zip(*treatments, strict=True))
         return make_plan(
             self.wiring.slots,
-            [self.pair.encoded(p) for p in prompts],
+            list(map(self.pair.encoded, prompts)),
             by_prompt,
             readouts,
             1 + len(self.pair.donors),

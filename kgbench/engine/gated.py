@@ -106,7 +106,7 @@ class Differentiable:
         return scored
 
     def _batch(self, prompts: Sequence[Prompt]) -> _Batch:
-        encoded = [self.pair.encoded(prompt) for prompt in prompts]
+        encoded = list(map(self.pair.encoded, prompts))
         width = max(len(each.ids) for each in encoded)
         rows, lasts, targets = [], [], []
         for each in encoded:

@@ -72,7 +72,7 @@ def grow(
         configurations: Number of leading rows that are read out; by default all.
     """
     trie = _Trie()
-    paths = np.array([trie.insert(row) for row in treatments.tolist()])
+    paths = np.array(list(map(trie.insert, treatments.tolist())))
     ancestors = np.eye(len(trie.nodes), dtype=bool)
     depths = np.zeros(len(trie.nodes), dtype=np.int64)
     for (parent, _), node in trie.nodes.items():

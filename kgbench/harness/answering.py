@@ -188,7 +188,7 @@ class Answering:
         self, passages: Sequence[Passage], configurations: Sequence[str], readouts: Sequence[range]
     ) -> Iterator[Mixed]:
         """Number of the readout over all passages, configuration and logits of each answer."""
-        starts = np.cumsum([0, *(len(each) for each in readouts)])
+        starts = np.cumsum([0, *map(len, readouts)])
         pieces = self._pieces(readouts, len(configurations))
         with self._reading(passages):
             planned: list[int] = []

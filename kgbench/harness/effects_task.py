@@ -27,7 +27,7 @@ __all__ = ["EffectsTask"]
 PATHS = ("FE", "LT", "FE+LT")
 """Pathways whose effects are estimated."""
 
-CONFIGURATIONS = (*BASELINES, "ALL", *PATHS, *(complement(path) for path in PATHS))
+CONFIGURATIONS = (*BASELINES, "ALL", *PATHS, *map(complement, PATHS))
 """Configurations of every document, run in one forward."""
 
 EFFECTS: Mapping[str, Callable[..., Estimate]] = {

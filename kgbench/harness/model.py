@@ -91,12 +91,12 @@ class KgbenchLM(TemplateLM):
         self, requests: list[Instance], disable_tqdm: bool = False
     ) -> list[TokenScore]:
         """Scores of continuations under the graft."""
-        passages = [self._passage(request) for request in self._checked(requests)]
+        passages = list(map(self._passage, self._checked(requests)))
         return self._graft_scores(passages, disable_tqdm)
 
     def kgbench_configurations(self, requests: list[Instance]) -> list[dict[str, TokenScore]]:
         """Scores by configuration: those requested that the method can express, in one run."""
-        passages = [self._passage(request) for request in self._checked(requests)]
+        passages = list(map(self._passage, self._checked(requests)))
         configurations: dict[str, None] = {}
         for request in requests:
             configurations.update(dict.fromkeys(request.args[2]))
@@ -307,7 +307,7 @@ class KgbenchLM(TemplateLM):
             max_seq_len=self.max_length,
             context_len=1,
         )
-        return [make_disjoint_window(window) for window in windows]
+        return list(map(make_disjoint_window, windows))
 
 
 def _refuse_stale(documents: Iterable[Mapping[str, Any]]) -> None:

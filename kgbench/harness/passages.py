@@ -245,7 +245,7 @@ class Reader:
             return_special_tokens_mask=True,
             verbose=False,
         )
-        special = [bool(flag) for flag in encoding["special_tokens_mask"]]
+        special = list(map(bool, encoding["special_tokens_mask"]))
         ids = list(encoding["input_ids"])
         if (
             ids and ids[0] == self.tokenizer.bos_token_id

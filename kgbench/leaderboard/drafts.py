@@ -177,7 +177,7 @@ def pack_loose(root: Path) -> list[Path]:
         OutputError: It cannot be written to.
     """
     loose = loose_entries(results_folder(root))
-    places = publish([read_entry(folder) for folder in loose], root)
+    places = publish(list(map(read_entry, loose)), root)
     for folder in loose:
         shutil.rmtree(folder)
     return list(dict.fromkeys(place.parent for place in places))

@@ -84,7 +84,7 @@ class Sandbox:
             DataError: It has other columns, carries more than columns, exceeds a limit, or is no
                 Parquet file.
         """
-        columns = [_columns(schema) for schema in schemas]
+        columns = list(map(_columns, schemas))
         with self._lock:
             kind, answer = self._answer(json.dumps(columns).encode() + b"\n" + content)
         if kind != _TABLE:

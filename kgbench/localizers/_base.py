@@ -158,7 +158,7 @@ def asked(
     method: InterventionLocalizer, pair: ModelPair, prompts: Sequence[Prompt]
 ) -> Sequence[Prompt]:
     """Prompts as passed to an intervention: without targets unless it needs the `answer`."""
-    return prompts if "answer" in method.needs else [pair.question(prompt) for prompt in prompts]
+    return prompts if "answer" in method.needs else list(map(pair.question, prompts))
 
 
 class ScoringLocalizer(AbstractLocalizer):

@@ -276,7 +276,7 @@ def _weight_files(directory: Path, origin: str) -> tuple[Path, ...]:
         )
     try:
         named = json.loads((directory / _INDEX).read_text("utf-8"))["weight_map"].values()
-        names = sorted({str(name) for name in named})
+        names = sorted(set(map(str, named)))
     except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise ModelError(
             f"{origin} does not load: its {_INDEX} does not read ({type(error).__name__}: {error})"

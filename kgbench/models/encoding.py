@@ -149,7 +149,7 @@ class Encoder:
             return_offsets_mapping=True,
             return_special_tokens_mask=True,
         )
-        special = [bool(s) for s in encoding["special_tokens_mask"]]
+        special = list(map(bool, encoding["special_tokens_mask"]))
         if self.chat_template:  # the template writes BOS as text, so the tokenizer does not mark it
             special[0] = encoding["input_ids"][0] == self.tokenizer.bos_token_id
         shift = len(self.before)

@@ -109,7 +109,7 @@ def other_versions(before: Provenance, version: str) -> str | None:
     differing = [(old, new) for old, new in zip(then, now, strict=True) if old != new]
     if not differing:
         return None
-    old, new = (", ".join(some) for some in zip(*differing, strict=True))
+    old, new = map(", ".join, zip(*differing, strict=True))
     return f"computed before by {old} (here: {new})"
 
 

@@ -515,7 +515,7 @@ class Record(Strict):
             "path": path,
             "seconds": self.cost.seconds,
             "plain_forward_ratio": ratio.answer() if ratio.undefined else ratio.value,
-            "rows": [_answer_row(row) for row in self.rows],
+            "rows": list(map(_answer_row, self.rows)),
             "synergy": {prompt: estimate.answer() for prompt, estimate in self.synergy.items()},
             **({"curve": curves} if curves else {}),
             **({"planted": self.planted.answer()} if self.planted is not None else {}),

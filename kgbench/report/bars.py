@@ -286,7 +286,7 @@ def number_ticks(axis: Axis) -> None:
     """Write an axis's numbers as tables do: `.25`, `−1`; call it when everything is drawn."""
     low, high = sorted(axis.get_view_interval())
     ticks = [float(tick) for tick in axis.get_majorticklocs() if low <= tick <= high]
-    axis.set_ticks(ticks, [plain_text(tick) for tick in ticks])
+    axis.set_ticks(ticks, list(map(plain_text, ticks)))
 
 
 def _role_legend(figure: Figure, rows: Sequence[Row]) -> None:

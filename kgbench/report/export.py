@@ -38,7 +38,7 @@ __all__ = [
 
 def run_names(records: Sequence[Record]) -> list[str]:
     """A name per record, with the start of the id where method and model are equal."""
-    plain = [record_name(record) for record in records]
+    plain = list(map(record_name, records))
     names = []
     for name, record in zip(plain, records, strict=True):
         names.append(f"{name} ({record.id[:8]})" if plain.count(name) > 1 else name)

@@ -100,7 +100,7 @@ def _prompt_table(rows: Sequence[Row], metrics: Sequence[str]) -> Table:
     uneven = len({(row.n, row.dropped) for row in rows if row.applicable}) > 1
     body: list[list[Cell]] = []
     for row in rows:
-        means = [row.estimate(metric) for metric in metrics]
+        means = list(map(row.estimate, metrics))
         counts = [row.n, row.dropped] if uneven else []
         body.append([row.graft, *means, row.sufficiency, necessity_cell(row), *counts])
     heads = ["graft", *metrics, "sufficiency", "necessity", *["n", "dropped"] * uneven]
@@ -343,7 +343,7 @@ def _repeat_table(found: Repeated, prompt: str) -> Table:
 
 
 def _differing_rows(found: Repeated) -> list[str]:
-    lines = [_row_text(row) for row in found.others[:LISTED]]
+    lines = list(map(_row_text, found.others[:LISTED]))
     for keys, why in (
         (found.missing, "measured now, and not in the record"),
         (found.extra, "in the record, and not measured now"),

@@ -369,7 +369,7 @@ def terminal_report(figures: Sequence[PaperFigure]) -> Report:
             broken = [head.replace(" (", "\n(").replace(", ", ",\n") for head in heads]
             parts.append(Table("", broken, rows, _NAME))
         for prompt, claims in groupby(figure.claims, key=lambda claim: claim.prompt):
-            rows = [_terminal_row(claim) for claim in claims]
+            rows = list(map(_terminal_row, claims))
             parts.append(Table(f"claims on {prompt}", CLAIM_HEADS, rows, _CLAIM))
     notes = [_LEGEND] if any(figure.claims for figure in figures) else []
     return Report("", parts, notes=notes)

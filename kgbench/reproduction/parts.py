@@ -68,7 +68,7 @@ def parts_of(
         left = [e for e in page.evaluations_of(figures) if not _is_there(e, what, known)]
         trainings = page.trainings_of(left, what.tiny)
         if what.builds and left:
-            own = any(what.is_own(name) for name in trainings)
+            own = any(map(what.is_own, trainings))
             parts.append(FigurePart("pair", what, "donor" if own else ""))
         made: set[str] = set()
         for evaluation in left:

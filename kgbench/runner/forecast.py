@@ -157,7 +157,7 @@ def free_bytes(settings: Settings, device: str) -> tuple[int, str]:
     free, wanted = free_memory(), device_map_of(settings)
     if wanted is None:
         return free[_listed(torch.device(device))], device
-    named = {_listed(each) for each in named_devices(wanted)} or set(free)
+    named = set(map(_listed, named_devices(wanted))) or set(free)
     return sum(free[name] for name in named), "all devices together"
 
 

@@ -162,7 +162,7 @@ def _tallied(job: Job, plan: Plan, cost: dict[str, float]) -> Iterator[Answers]:
 def _columns(
     measurement: Measurement, prompts: Sequence[Prompt], answers: Mixed
 ) -> dict[str, np.ndarray]:
-    encoded = [measurement.job.pair.encoded(p) for p in prompts]
+    encoded = list(map(measurement.job.pair.encoded, prompts))
     names = np.array(measurement.labels(prompts[0].name), dtype=object)
     which, labels, logits = answers[0].numpy(), answers[1].numpy(), answers[2]
     targets = np.array([e.target for e in encoded])[which]

@@ -121,7 +121,7 @@ def _on_layers(graft: Graft, layers: str | None) -> Graft:
 
 def canonical(graft: Graft) -> Graft:
     """Canonical form of a graft; groups of components and of layers are not expanded."""
-    return Graft(tuple(_term(term) for term in graft.terms))
+    return Graft(tuple(map(_term, graft.terms)))
 
 
 def _term(term: Term) -> Term:

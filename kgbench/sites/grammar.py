@@ -196,7 +196,7 @@ class _Parser:
         return self._fraction(part, start) if "/" in part else self._integers(part, start)
 
     def _integers(self, part: str, start: int) -> str:
-        ends = [int(end) for end in part.split("-")]
+        ends = list(map(int, part.split("-")))
         if ends != sorted(ends):
             self._fail(start, "a range whose first layer is not after its last")
         return "-".join(map(str, ends))

@@ -362,7 +362,7 @@ def ratio_floor(
     """
     gap = float(np.mean(denominator))
     residuals = [numerator - r * denominator for r in anchors]
-    nearest = int(np.argmin([np.count_nonzero(e) for e in residuals]))
+    nearest = int(np.argmin(list(map(np.count_nonzero, residuals))))
     if np.issubdtype(numerator.dtype, np.integer):
         ends = sorted(anchors[nearest] + end / gap for end in discordance(residuals[nearest]))
         return ends[0], ends[1]

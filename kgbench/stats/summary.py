@@ -293,7 +293,7 @@ def summary_of(run: Ran, facts: pa.Table, metric: str) -> Summary:
     """The figures of a run."""
     identity = run.identity
     budgets = budgets_in(identity.configurations)
-    expressed = all(budgets.keys().isdisjoint(own) for own in run.absent.values())
+    expressed = all(map(budgets.keys().isdisjoint, run.absent.values()))
     return summarize(
         facts,
         metric=metric,

@@ -127,7 +127,7 @@ def treatments_fit_the_prompts(trial: Trial) -> None:
     lengths = [len(trial.pair.encode(prompt)) for prompt in trial.prompts]
     for sites in (EVERYTHING, NOTHING, *_applicable(trial, made)):
         treatments = made.treat(trial.pair, trial.prompts, parse_graft(sites))
-        counts = [len(each) for each in treatments]
+        counts = list(map(len, treatments))
         expect(
             counts == lengths,
             f"treat on {sites!r} gives {counts} treatments for prompts of {lengths} tokens",

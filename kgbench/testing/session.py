@@ -114,7 +114,7 @@ class Given:
     def many(self, name: str) -> Sequence[str]:
         """The values of an option in `MANY`."""
         given = self._config.getoption(_key(name)) or self._ini(name) or ()
-        return shlex.split(given) if isinstance(given, str) else [str(value) for value in given]
+        return shlex.split(given) if isinstance(given, str) else list(map(str, given))
 
     def _ini(self, name: str) -> Any:
         """A value of the ini file; one of another type, such as a number, as it is."""

@@ -100,7 +100,7 @@ def _check_name(record: Record, name: str) -> Iterator[Finding]:
             what = "is a built-in method's" if base == owner else f"looks like the built-in {owner}"
             wrong = f"{shown(name)} {what}, and this is another"
             yield Finding("name", wrong, "a name of its own")
-    words = {_letters(word) for word in re.split(r"[^A-Za-z0-9]+", name)}
+    words = set(map(_letters, re.split(r"[^A-Za-z0-9]+", name)))
     for claim in _CLAIMS:
         if _letters(claim) in words:
             expected = "a name that says nothing of who ran it"

@@ -273,7 +273,7 @@ def check_cost(record: Record, table: pa.Table) -> Iterator[Finding]:
     for name, value, low, high in bounds:
         expected = f"{low:g} to {high:g}, for what was run"
         laws.append((f"cost.{name}", value, low <= value <= high, expected))
-    measured = {measured_on(executor) for executor in _EXECUTORS}
+    measured = set(map(measured_on, _EXECUTORS))
     whole = cost.measured_on in measured
     yield from unmet([*laws, ("cost.measured_on", cost.measured_on, whole, min(measured))])
 
@@ -408,7 +408,7 @@ def _apart(own: object, made: object, name: str, source: str) -> Iterator[Findin
 def _plain(value: Any) -> Any:
     """Models as mappings."""
     if isinstance(value, tuple):
-        return [_plain(inner) for inner in value]
+        return list(map(_plain, value))
     if isinstance(value, Mapping):
         return {key: _plain(inner) for key, inner in value.items()}
     if isinstance(value, Estimate):

@@ -312,7 +312,7 @@ def _figures(results: Findings) -> dict[str, Any]:
         "design": results.study.model_dump(mode="json"),
         "runs_in": len(results.runs),
         "runs_wanted": len(results.study.runs),
-        "runs": [_run_figures(run) for run in results.runs],
+        "runs": list(map(_run_figures, results.runs)),
         "effects": effects,
     }
 
