@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -122,6 +122,51 @@ def test_a_path_is_an_entry(built: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         )
         assert load_pair(path).name == entry.name
     assert catalog.entry("tiny-gpt2").plant is catalog.entry("tiny-gpt2").facts is None
+
+
+@pytest.fixture
+def with_replica(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A catalog with a replica besides: the folder of its card."""
+    name = "tiny-gemma.tight-seed1"
+    zoo = catalog.zoo_path("zoo:")
+    assert zoo is not None
+    (tmp_path / "zoo" / "plants").mkdir(parents=True)
+    shutil.copy(zoo.parent / "catalog.toml", tmp_path)
+    for place in (*catalog.shipped(), *(f"plants/{plant}" for plant in catalog.plants())):
+        (tmp_path / "zoo" / place).symlink_to(zoo / place)
+    replica = tmp_path / "zoo" / "plants" / name
+    replica.mkdir()
+    card = json.loads((zoo / "plants" / "tiny-gemma.tight" / "card.json").read_text("utf-8"))
+    (replica / "card.json").write_text(json.dumps({**card, "name": name, "seed": 1}))
+    monkeypatch.setattr(catalog, "files", lambda _: tmp_path)
+    caches = (catalog._plants, catalog._with_weights)
+    for cached in caches:
+        cached.cache_clear()
+    yield replica
+    for cached in caches:
+        cached.cache_clear()
+
+
+def test_a_replica_is_known_by_its_card(
+    with_replica: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its place and truth are published; a run says how its weights are made, and takes them where
+    they are.
+    """
+    name, twin = with_replica.name, catalog.entry("tiny-gemma.tight")
+    assert catalog.replicas() == (name,) and name not in catalog.pair_names()
+    published = catalog.published(name)
+    assert published is not None and (published.plant, published.facts) == (twin.plant, twin.facts)
+    assert catalog.graded_truth(name) == twin.truth
+    assert main(["eval", "--suite", "planted", "--localizer", "prior", "--model", name]) == 2
+    error = capsys.readouterr().err
+    assert "kgbench zoo build tiny-gemma --level tight --seed 1" in error and error.count("\n") == 1
+    zoo = catalog.zoo_path("zoo:plants/tiny-gemma.tight")
+    assert zoo is not None
+    shutil.copy(zoo / "delta.safetensors", with_replica)
+    assert catalog.entry(str(with_replica)).plant == twin.plant
+    catalog._with_weights.cache_clear()
+    assert name in catalog.plants() and catalog.replicas() == ()
 
 
 def test_names_of_plants() -> None:
