@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -106,7 +107,7 @@ def command(
     contracts = {id: outcome for id, outcome in tried.items() if not isinstance(outcome, str)}
     prepared = drafts(list(records.values()), contracts, **about)
     entries = checked(prepared, root)
-    findings = [finding for entry in entries for finding in entry.findings]
+    findings = list(chain.from_iterable(entry.findings for entry in entries))
     if refused := [finding for finding in findings if finding.refuses]:
         return _refuse(refused, as_json)
     shown = standings(prepared, root)

@@ -160,9 +160,11 @@ def publish(entries: Sequence[Entry], root: Path) -> list[Path]:
         method = entry.submission.name
         pack = packs.setdefault(root / RESULTS / pack_name(entry.record, method), {})
         pack[entry_name(entry.record, method)] = entry.files()
+    places = []
     for path, files in packs.items():
         add(path, files)
-    return [path / name for path, files in packs.items() for name in files]
+        places += [path / name for name in files]
+    return places
 
 
 def pack_loose(root: Path) -> list[Path]:
