@@ -320,6 +320,11 @@ def test_shares_of_seeds_are_joined(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert (report / REPORT).read_text("utf-8") == together
     assert (report / ROWS).read_bytes() == paths[2].read_bytes()
     assert f"rows     {report / ROWS}" in capsys.readouterr().out
+    assert main([*command, "--rows", first, "--rows", second]) == 0, "a second time"
+    capsys.readouterr()
+    assert main([*command, "--rows", first, "--rows", first]) == 2
+    assert "in none of these files" in capsys.readouterr().err
+    assert (report / ROWS).read_bytes() == paths[2].read_bytes(), "nothing is lost"
 
 
 def test_rows_are_small(tmp_path: Path) -> None:

@@ -213,7 +213,14 @@ def _joined_rows(options: Mapping[str, Any]) -> PairRows:
     for path in options["rows"][1:]:
         rows = joined(rows, read_measured(path))
     if len(options["rows"]) > 1:
-        write_measured(rows, _folder(rows.about.model, options) / ROWS)
+        folder = _folder(rows.about.model, options)
+        there = _rows_there(folder)
+        if there is not None and joined(rows, there).table.num_rows > rows.table.num_rows:
+            raise InputError(
+                f"{folder / ROWS} has rows that are in none of these files: add it as --rows, or "
+                "give another folder with --report"
+            )
+        write_measured(rows, folder / ROWS)
     return rows
 
 

@@ -111,11 +111,14 @@ def _pairs() -> Mapping[str, Entry]:
     return {name: Entry(name=name, **row) for name, row in rows.items()}
 
 
+def _plants_folder() -> Path:
+    return Path(str(files(__package__).joinpath("zoo", _PLANTS)))
+
+
 @cache
 def _plants() -> Mapping[str, Entry]:
-    folder = Path(str(files(__package__).joinpath("zoo", _PLANTS)))
     entries = {}
-    for card in sorted(folder.glob(f"*/{CARD}")):
+    for card in sorted(_plants_folder().glob(f"*/{CARD}")):
         name = card.parent.name
         entries[name] = _plant_entry(_plant_card(card.parent), f"zoo:{_PLANTS}/{name}")
     return entries
@@ -123,11 +126,7 @@ def _plants() -> Mapping[str, Entry]:
 
 @cache
 def _with_weights() -> frozenset[str]:
-    names = set()
-    for name, plant in _plants().items():
-        if is_delta(zoo_path(plant.donors["sft"]) or Path(name)):
-            names.add(name)
-    return frozenset(names)
+    return frozenset(name for name in _plants() if is_delta(_plants_folder() / name))
 
 
 def pair_names() -> tuple[str, ...]:
@@ -182,12 +181,11 @@ def entry(name: str) -> Entry:
     if _is_path(name):
         return _plant_entry(read_plant(Path(name).expanduser()), name)
     if name in replicas():
-        base, level = name.partition("-seed")[0].split(".")
-        seed = name.rpartition("-seed")[2]
+        card = _plant_card(_plants_folder() / name)
         raise ModelError(
             f"the weights of {name!r} are not shipped, only its card and its results: make them "
-            f"by `kgbench zoo build {base} --level {level} --seed {seed}`, then give "
-            f"--model ./{name}"
+            f"by `kgbench zoo build {card['base']} --level {card['level']} --seed {card['seed']}`, "
+            f"then give --model ./{name}"
         )
     hint = "Or give the path of a plant, or checkpoints: --recipient PATH --donor sft=PATH."
     raise UnknownNameError("model", name, known, hint)
@@ -448,7 +446,7 @@ def choose_donor(model: str, hashes: Collection[str]) -> TrainedDonor | None:
     changed; there is no guess where not exactly one such exists.
 
     Args:
-        model: A pair of the
+        model: A pair of the catalog.
         hashes: Content hashes of the data sets that would do.
 
     Raises:
