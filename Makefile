@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 # fixtures made, and so one process.
 PYTEST_ARGS ?= -n auto --maxprocesses 4 --dist loadfile
 
-.PHONY: help eval test test-page check-board screenshots lint format bench mutants board cards claims control coverage clean
+.PHONY: help eval test test-page docs check-board screenshots lint format bench mutants board cards claims control coverage clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -22,10 +22,14 @@ test: $(VENV)/.installed-dev  ## Install, run all tests
 test-page: $(VENV)/.installed-page  ## Test the leaderboard's pages in Chromium, which must be there
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/page
 
+docs: $(VENV)/.installed-docs  ## Build the documentation, its notebooks included; a warning is an error
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -b html -E -n -W --keep-going --quiet docs docs/_build/html
+	@echo "pages    docs/_build/html/index.html"
+
 check-board: $(VENV)/.installed  ## Check every entry of the leaderboard, and that LEADERBOARD.md is what they give
 	OMP_NUM_THREADS=1 $(BIN)/kgbench leaderboard check
 
-screenshots: $(VENV)/.installed-page  ## Take the README's pictures of the leaderboard anew
+screenshots: $(VENV)/.installed-page  ## Take the documentation's pictures of the leaderboard anew
 	$(BIN)/kgbench leaderboard build
 	$(BIN)/python tests/page/screenshots.py
 
@@ -33,6 +37,10 @@ lint: $(VENV)/.installed-dev  ## Style, types and the order of imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	rm -rf build/new
+	$(BIN)/kgbench new-localizer my_scoring --kind scoring --output-dir build/new > /dev/null
+	$(BIN)/kgbench new-localizer my_intervention --kind intervention --output-dir build/new > /dev/null
+	$(BIN)/mypy build/new
 	$(BIN)/lint-imports
 
 format: $(VENV)/.installed-dev  ## Mend what ruff can mend
@@ -49,23 +57,23 @@ board: $(VENV)/.installed  ## Run the project's own entries of the leaderboard t
 	OMP_NUM_THREADS=1 $(BIN)/kgbench leaderboard run
 	$(BIN)/kgbench leaderboard build
 
-cards: $(VENV)/.installed  ## Print the README's tables of the shipped pairs and plants
+cards: $(VENV)/.installed  ## Print the documentation's tables of the shipped pairs and plants
 	$(BIN)/python tests/cards_table.py pairs
 	$(BIN)/python tests/cards_table.py plants
 
-claims: $(VENV)/.installed-dev  ## Ask the paper's claims of all tiny pairs and print the README's table
+claims: $(VENV)/.installed-dev  ## Ask the paper's claims of all tiny pairs and print the documentation's table
 	$(BIN)/python tests/claims_table.py
 
-control: $(VENV)/.installed  ## Write the reports of leaderboard/reproductions from their rows and print the README's positive control
+control: $(VENV)/.installed  ## Write the reports of leaderboard/reproductions from their rows and print the documentation's positive control
 	for rows in leaderboard/reproductions/*/rows.parquet; do \
 		$(BIN)/kgbench reproduce all --rows $$rows --report $$(dirname $$rows) > /dev/null || exit 1; done
 	$(BIN)/python tests/control_table.py
 
-coverage: $(VENV)/.installed-dev  ## Simulate how often intervals hold the truth and print the README's table
+coverage: $(VENV)/.installed-dev  ## Simulate how often intervals hold the truth and print the documentation's table
 	OMP_NUM_THREADS=1 $(BIN)/python tests/coverage_table.py
 
 clean:  ## Remove the environment and all caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks build dist
+	rm -rf $(VENV) docs/_build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks build dist
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -81,6 +89,10 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt $(EXAMPLE)/pyproject.toml
 	$(PIP) -e '.[test,dev]'
 	$(PIP) --no-deps -e $(EXAMPLE)
 	@touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-docs: $(VENV)/.installed
+	$(PIP) -e '.[docs]'
+	@touch $@
 
 $(VENV)/.installed-page: $(VENV)/.installed-dev
 	$(PIP) -e '.[page]'

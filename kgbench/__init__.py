@@ -10,16 +10,28 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kgbench.api import Evaluation, evaluate, explore
     from kgbench.engine import grafted_logits, load_pair
-    from kgbench.runner import evaluate, load_prompts
+    from kgbench.runner import load_prompts
     from kgbench.sites import parse_graft
 
-__all__ = ["__version__", "evaluate", "grafted_logits", "load_pair", "load_prompts", "parse_graft"]
+__all__ = [
+    "Evaluation",
+    "__version__",
+    "evaluate",
+    "explore",
+    "grafted_logits",
+    "load_pair",
+    "load_prompts",
+    "parse_graft",
+]
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "evaluate": "kgbench.runner",
+    "Evaluation": "kgbench.api",
+    "evaluate": "kgbench.api",
+    "explore": "kgbench.api",
     "grafted_logits": "kgbench.engine",
     "load_pair": "kgbench.engine",
     "load_prompts": "kgbench.runner",

@@ -7,6 +7,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import linecache
 import re
 import sys
 import textwrap
@@ -21,7 +22,7 @@ from pkgutil import iter_modules
 
 from kgbench.errors import InputError, UnknownNameError
 
-__all__ = ["Registry", "field_docs", "frames_in", "told"]
+__all__ = ["Registry", "code_file", "field_docs", "frames_in", "source_fingerprint", "told"]
 
 
 @dataclass(frozen=True)
@@ -91,10 +92,10 @@ class Registry:
         """
         self.check(name)
         if _is_file(name):
-            return self._checked(self._from_file(name), name)
+            return self.checked(self._from_file(name), name)
         if name in self._builtin:
             members = vars(importlib.import_module(f"{self.package}.{name}")).values()
-            return self._checked(
+            return self.checked(
                 next((m for m in members if getattr(m, "name", None) == name), None), name
             )
         try:
@@ -107,7 +108,7 @@ class Registry:
             raise InputError(
                 f"the {self.kind} {name!r} of an installed package does not load: {told(error)}"
             ) from error
-        return self._checked(found, name)
+        return self.checked(found, name)
 
     def fingerprint(self, name: str) -> str:
         """Class and hash of its file, which identify a plug-in; empty for built-in classes.
@@ -116,11 +117,7 @@ class Registry:
         """
         if name in self._builtin:
             return ""
-        found = self.load(name)
-        return (
-            f"{found.__qualname__} "
-            f"{hashlib.sha256(Path(inspect.getfile(found)).read_bytes()).hexdigest()[:16]}"
-        )
+        return source_fingerprint(self.load(name))
 
     def _from_file(self, name: str) -> object:
         path, attribute = self._place(name)
@@ -177,7 +174,17 @@ class Registry:
             )
         return found[0]
 
-    def _checked(self, found: object, name: str) -> type:
+    def checked(self, found: object, name: str = "") -> type:
+        """A class that has what it needs.
+
+        Args:
+            found: A class.
+            name: What it was asked for by; by default its own name.
+
+        Raises:
+            InputError: It is none of the kind, is abstract, or has no name or no description.
+        """
+        name = name or getattr(found, "__name__", repr(found))
         if not (isinstance(found, type) and issubclass(found, self.base)):
             base = f"{self.base.__module__}.{self.base.__name__}"
             raise InputError(
@@ -238,6 +245,41 @@ def _is_installed(package: str) -> bool:
         return package in sys.modules or importlib.util.find_spec(package) is not None
     except ValueError:  # a module that says nothing of where it is from
         return True
+
+
+def source_fingerprint(found: type) -> str:
+    """Name of a class and hash of its file; of one made in a notebook, of the class's own text.
+
+    Raises:
+        InputError: Its source cannot be read.
+    """
+    file = code_file(found)
+    try:
+        source = file.read_bytes()
+    except OSError:  # a cell of a notebook, whose text Python keeps
+        source = _class_text(found, file).encode()
+    return f"{found.__qualname__} {hashlib.sha256(source).hexdigest()[:16]}"
+
+
+def code_file(found: type) -> Path:
+    """Where a class was defined; for a cell of a notebook a name that is no file."""
+    try:
+        return Path(inspect.getfile(found))
+    except (TypeError, OSError):  # the module of a notebook has no file
+        functions = filter(inspect.isfunction, vars(found).values())
+        files = [function.__code__.co_filename for function in functions]
+        return Path(next((file for file in files if file != "<string>"), ""))
+
+
+def _class_text(found: type, cell: Path) -> str:
+    text = "".join(linecache.getlines(str(cell)))
+    for statement in ast.walk(ast.parse(text)):
+        if isinstance(statement, ast.ClassDef) and statement.name == found.__name__:
+            return ast.get_source_segment(text, statement) or ""
+    raise InputError(
+        f"the source of {found.__qualname__} cannot be read, and is part of what a record is of: "
+        "define it in a file or in a cell of a notebook"
+    )
 
 
 def field_docs(dataclass: type) -> dict[str, str]:

@@ -6,8 +6,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from kgbench.records import SEAL, RecordStore, StoredRecord, load_record
+from kgbench.records import SEAL, StoredRecord, load_record
 from kgbench.records.fact_rows import write_facts
+from kgbench.records.store import read_record
 
 FRESH: dict[str, dict[str, Any]] = {
     "intervenes": {"localizer": "dynamic_graft", "model": "tiny-gemma", "limit": 12},
@@ -49,8 +50,8 @@ def evaluated(root: Path, name: str) -> StoredRecord:
     """One of the fresh runs, computed where it is not there."""
     from kgbench import evaluate
 
-    record = evaluate(**FRESH[name], output_dir=root / name, device="cpu")
-    return RecordStore(root / name).load(record.id)
+    run = evaluate(**FRESH[name], output_dir=root / name, device="cpu")
+    return read_record(run.path)
 
 
 def edited(run: StoredRecord, root: Path, where: dict[str, str], **changes: Any) -> Path:

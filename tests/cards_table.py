@@ -1,4 +1,4 @@
-"""Prints the README's tables of the tiny pairs and of the plants, from their cards.
+"""Prints the documentation's tables of the tiny pairs and of the plants, from their cards.
 
 python tests/cards_table.py pairs
 python tests/cards_table.py plants

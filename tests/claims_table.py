@@ -1,4 +1,4 @@
-"""Runs the paper's claims on all tiny pairs and prints the table that the README holds.
+"""Runs the paper's claims on all tiny pairs and prints the table of docs/results/claims.md.
 
     python tests/claims_table.py [PAIR…]
 

@@ -1,4 +1,4 @@
-"""Prints the README's table of the positive control, from the published rows.
+"""Prints the documentation's table of the positive control, from the published rows.
 
 python tests/control_table.py              # the table
 python tests/control_table.py --negative   # what the pairs do not show, as in negative.toml

@@ -1,5 +1,5 @@
-"""Simulates how often each interval that kgbench prints holds the truth, and prints the table that
-the README holds.
+"""Simulates how often each interval that kgbench prints holds the truth, and prints the table of
+docs/results/statistics.md.
 
     python tests/coverage_table.py [REPETITIONS]
 
@@ -9,7 +9,7 @@ A few minutes on two cores.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from math import sqrt
@@ -51,7 +51,8 @@ class Case:
     name: str
     draw: Draw
     figure: Callable[[Scores], Estimate]
-    truth: float
+    truth: float | Callable[[Scores], float]
+    """A number, or what gives it for `MANY` facts."""
     wide: str = ""
     """Why it holds more than 98 %, where it does: `discrete`, of few possible values; `bounded`,
     since rare facts at the other end of the scale, which would move the mean, cannot be ruled out;
@@ -95,13 +96,13 @@ def simulated(case: Case, n: int, repetitions: int, seed: int = 0) -> Held:
         repetitions: How often.
         seed: Of the draws.
     """
-    rng, printed, covered = np.random.default_rng([seed, n]), 0, 0
+    rng, printed, covered, truth = np.random.default_rng([seed, n]), 0, 0, _truth(case)
     for _ in range(repetitions):
         found = case.figure(case.draw(rng, n))
         if found.low is not None and found.high is not None:
             printed += 1
             # Rounding must not decide whether an end that is the truth holds it.
-            covered += found.low - 1e-9 <= case.truth <= found.high + 1e-9
+            covered += found.low - 1e-9 <= truth <= found.high + 1e-9
     return Held(printed / repetitions, covered / max(1, printed), repetitions)
 
 
@@ -284,7 +285,6 @@ def _cases() -> list[Case]:
             "discrete",
         )
     )
-    sample = np.random.default_rng(1)
 
     def over(
         score: str,
@@ -294,7 +294,7 @@ def _cases() -> list[Case]:
         truth: Callable[[Scores], float],
         wide: str,
     ) -> None:
-        found.append(Case(score, name, draw, figure, truth(draw(sample, MANY)), wide))
+        found.append(Case(score, name, draw, figure, truth, wide))
 
     kinds = {"PRE": "of the recipient", "LT": "of a part", "SFT": "nine in ten at 1"}
     for graft, name in kinds.items():
@@ -364,6 +364,22 @@ def _recovered(scores: Scores) -> float:
 
 
 CASES: Sequence[Case] = _cases()
+
+
+def _truths() -> Iterator[float]:
+    sample = np.random.default_rng(1)
+    for case in CASES:
+        yield case.truth(case.draw(sample, MANY)) if callable(case.truth) else case.truth
+
+
+_left, _found = _truths(), list[float]()
+
+
+def _truth(case: Case) -> float:
+    """The truth of a case; all draw from one sequence of random numbers, so those before come first."""
+    while len(_found) <= CASES.index(case):
+        _found.append(next(_left))
+    return _found[CASES.index(case)]
 
 
 def lowest_of_hits(n: int) -> float:

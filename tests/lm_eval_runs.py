@@ -16,7 +16,7 @@ from lm_eval.tasks import TaskManager
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from kgbench.harness import tasks_path
+from kgbench.harness import shipped_tasks, tasks_path
 from kgbench.harness.model import KgbenchLM
 from kgbench.testing import PICO_FAMILIES, pico_tokenizer
 
@@ -151,9 +151,10 @@ def answers(
     """lm-eval's results, few-shot examples drawn by one seed; `metadata` goes to the tasks, `more`
     is a further folder of them.
     """
-    folders = [
-        str(path) for path in (tasks_path(), folder, options.pop("more", None)) if path is not None
-    ]
+    # lm-eval reads every file of its folders.
+    shipped = {entry.name: tasks_path() / entry.dataset for entry in shipped_tasks()}
+    folders = [*{shipped[name] for name in tasks if name in shipped}]
+    folders += [path for path in (folder, options.pop("more", None)) if path is not None]
     loaded = TaskManager(
         include_path=folders, include_defaults=False, metadata=options.pop("metadata", None)
     ).load(list(tasks))

@@ -278,10 +278,21 @@ def test_gates(family: str, variant: str) -> None:
             assert distance(model.logprobs(some, gates), wanted[:, column]) <= EXACT, component
 
 
-@pytest.mark.parametrize(
-    ("family", "variant"),
-    [(f, v) for f, some in TINY.items() for v in some if windows(tiny_pair(f, v)).layers],
-)
+WINDOWED = [
+    (family, variant)
+    for family, variants in TINY.items()
+    for variant, said in variants.items()
+    if said.get("sliding_window")
+]
+
+
+@tiny
+def test_windows_are_found(family: str, variant: str) -> None:
+    """A pair has layers with a window exactly where its configuration names one."""
+    assert bool(windows(tiny_pair(family, variant)).layers) == ((family, variant) in WINDOWED)
+
+
+@pytest.mark.parametrize(("family", "variant"), WINDOWED)
 def test_windows_matter(family: str, variant: str) -> None:
     """A window is shorter than the prompts and changes the answer, and does not where the whole
     prompt fits into it.

@@ -10,9 +10,12 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
+import forks
 import pytest
 import stored_runs
 
@@ -48,15 +51,15 @@ PLUGIN = dedent('''
 ''')
 
 
-def python(code: str, *arguments: object, path: Path | None = None) -> str:
-    """What a fresh interpreter prints."""
+def python(
+    code: str, *arguments: object, path: Path | None = None, run: Any = subprocess.run
+) -> str:
+    """What a program prints; a fresh interpreter runs it, or a fork."""
     environment = dict(os.environ)
     if path is not None:
         environment["PYTHONPATH"] = os.pathsep.join([str(path), environment.get("PYTHONPATH", "")])
     command = [sys.executable, "-c", code, *map(str, arguments)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, cwd=ROOT, env=environment, check=True
-    )
+    done = run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=True)
     return done.stdout
 
 
@@ -96,17 +99,18 @@ def test_an_analysis_of_an_installed_package_is_a_command(tmp_path: Path) -> Non
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-package\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[kgbench.analyses]\nhits = their_package:Hits\n")
-    run = stored_runs.folder(tmp_path / "runs")
+    runs = stored_runs.folder(tmp_path / "runs")
     code = "import sys; from kgbench.cli import main; sys.exit(main(sys.argv[1:]))"
-    assert "hits" in python(code, "--help", path=tmp_path)
-    assert "hits" not in python(code, "--help")
-    assert "Largest rank that counts." in python(code, "hits", "--help", path=tmp_path)
+    forked = partial(python, code, run=forks.run)
+    assert "hits" in forked("--help", path=tmp_path)
+    assert "hits" not in forked("--help")
+    assert "Largest rank that counts." in forked("hits", "--help", path=tmp_path)
     record, rows = stored_runs.stored()
     expected = {k: sum(rank <= k for rank in rows["rank"].to_pylist()) for k in (1, 5)}
     for k in expected:
-        answer = python(code, "hits", run, "--k", k, "--json", path=tmp_path)
+        answer = forked("hits", runs, "--k", k, "--json", path=tmp_path)
         assert json.loads(answer) == {record.model: expected[k]}
-    assert str(expected[5]) in python(code, "hits", run, path=tmp_path).splitlines()[-1]
+    assert str(expected[5]) in forked("hits", runs, path=tmp_path).splitlines()[-1]
 
 
 def test_eval_imports_nothing_that_trains(tmp_path: Path) -> None:

@@ -168,7 +168,8 @@ def test_wrong_names_never_pass(
 def test_no_record() -> None:
     """What is no record is told as such."""
     with pytest.raises(
-        InputError, match=r"expected a record, as kgbench\.evaluate returns it, not a dict"
+        InputError,
+        match=r"expected a run, as kgbench\.evaluate returns it, or its record, not a dict",
     ):
         assert_localized({})  # type: ignore[arg-type]
 

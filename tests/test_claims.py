@@ -157,7 +157,7 @@ def test_each_claim_cites_the_paper(name: str) -> None:
 
 
 def test_the_table_has_a_title_for_each_claim() -> None:
-    """The README's table knows all claims and no others."""
+    """The table knows all claims and no others."""
     assert set(TITLES) == {*PATHWAYS, *EXACT}
 
 

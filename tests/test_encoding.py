@@ -125,8 +125,9 @@ def test_a_chat_template_frames_the_prompt() -> None:
     where the model's turn begins.
     """
     tokenizer = framed()
+    bare, turned = Encoder(tokenizer), Encoder(tokenizer, chat_template=True)
     for prompt in PROMPTS:
-        plain, chat = Encoder(tokenizer)(prompt), Encoder(tokenizer, chat_template=True)(prompt)
+        plain, chat = bare(prompt), turned(prompt)
         assert chat.ids.count(tokenizer.bos_token_id) == 1
         assert chat.regions["BOS"] == (0,)
         assert tokenizer.decode(list(chat.ids)).endswith("</user><model>")
@@ -151,7 +152,6 @@ def test_a_chat_template_that_changes_the_words_is_refused() -> None:
     [
         ("{{ 'a' * 10**10 }}", "MemoryError|too much"),
         ("{{ messages.__class__.__mro__[1].__subclasses__() }}", "SecurityError"),
-        ("{{ range(10**20) }}", "OverflowError|range"),
         ("{{ messages[0]['content'] * 100000 }}", "it writes too much"),
         ("{% if %}", "TemplateSyntaxError"),
         ("{% include '/etc/passwd' %}", "loader"),

@@ -80,7 +80,9 @@ class Board:
             "prompts": ["headline", "qa"],
             "device": "cpu",
         }
-        return evaluate(localizer=localizer, output_dir=self.folder / "runs", **suite).id[:12]
+        return evaluate(localizer=localizer, output_dir=self.folder / "runs", **suite).record.id[
+            :12
+        ]
 
     def submit(self, run: str, *options: str, root: Path | None = None) -> int:
         places = ("--output-dir", str(self.folder / "runs"), "--root", str(root or self.root))

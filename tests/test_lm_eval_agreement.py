@@ -5,14 +5,13 @@ refused.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import forks
 import pytest
 from lm_eval.evaluator import simple_evaluate
 from lm_eval.utils import make_table
@@ -24,7 +23,7 @@ from kgbench.errors import GraftSyntaxError, InputError, KgbenchError, RegionErr
 from kgbench.harness import register, tasks_path
 from kgbench.harness.model import KgbenchLM
 from kgbench.harness.passages import TaskDocument
-from kgbench.records import Record, load_record
+from kgbench.records import Record
 
 LIMIT = 20
 GRAFTS = ("PRE", "SFT", "FE+LT")
@@ -37,11 +36,11 @@ def evaluated(
 ) -> tuple[Record, dict[tuple[str, str, str], dict[str, Any]]]:
     """A record of `kgbench eval` on tiny-gemma, and its rows by prompt, graft and fact."""
     folder = tmp_path_factory.mktemp("record")
-    record = kgbench.evaluate(
+    run = kgbench.evaluate(
         "tiny-gemma", prompts=["headline", "qa"], limit=LIMIT, dtype="float32", output_dir=folder
     )
-    rows = load_record(record.id[:12], folder).facts().to_pylist()
-    return record, {(row["prompt"], row["graft"], row["fact"]): row for row in rows}
+    rows = run.facts.to_pylist()
+    return run.record, {(row["prompt"], row["graft"], row["fact"]): row for row in rows}
 
 
 @pytest.fixture(scope="module")
@@ -404,46 +403,8 @@ def test_registration_hides_no_other_model() -> None:
         "from lm_eval.api.registry import get_model\n"
         "print(get_model('hf').__name__, get_model('kgbench').__name__)"
     )
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True
-    )
+    done = forks.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["HFLM", "KgbenchLM"]
-
-
-def test_the_launcher_runs_lm_eval_with_our_tasks_and_model(tmp_path: Path, folder: Path) -> None:
-    """From any directory, with a user's own folder of tasks beside ours, and with the rule for
-    later tokens as an option.
-    """
-    command = [
-        sys.executable,
-        "-W",
-        "ignore",
-        "-m",
-        "kgbench",
-        "lm-eval",
-        "run",
-        "--model",
-        "kgbench",
-        "--continuation",
-        "none",
-    ]
-    command += [
-        "--model_args",
-        "pair=tiny-gpt2,graft=FE+LT,dtype=float32",
-        "--tasks",
-        "kgbench_tiny_movies_headline",
-        "--limit",
-        "12",
-    ]
-    command += ["--device", "cpu", "--output_path", "out.json", "--include_path", str(folder)]
-    env = {**os.environ, "PYTHONPATH": str(Path(kgbench.__file__).parents[1])}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=env)
-    assert done.returncode == 0, done.stderr
-    assert "|top5" in done.stdout
-    (written,) = tmp_path.glob("out_*.json")
-    results = json.loads(written.read_text())
-    assert results["config"]["continuation"] == "none"
-    assert (results["config"]["graft"], results["config"]["pair"]) == ("FE+LT", "tiny-gpt2")
 
 
 @pytest.mark.parametrize(
@@ -484,6 +445,22 @@ def launch(
         return status, (capsys.readouterr().err.splitlines() or [""])[-1]
 
     return run
+
+
+def test_the_launcher_runs_lm_eval_with_our_tasks_and_model(folder: Path, launch: Any) -> None:
+    """From any directory, with a user's own folder of tasks beside ours, and with the rule for
+    later tokens as an option.
+    """
+    run = ["--model", "kgbench", "--continuation", "none", "--device", "cpu"]
+    run += ["--model_args", "pair=tiny-gpt2,graft=FE+LT,dtype=float32"]
+    run += ["--tasks", "kgbench_tiny_movies_headline,mine", "--include_path", str(folder)]
+    assert launch(*run, "--limit", "12", "--output_path", "out.json")[0] == 0
+    (path,) = Path().glob("out_*.json")
+    results = json.loads(path.read_text())
+    assert results["config"]["continuation"] == "none"
+    assert (results["config"]["graft"], results["config"]["pair"]) == ("FE+LT", "tiny-gpt2")
+    assert all("top5,none" in found for found in results["results"].values())
+    assert {*results["results"]} == {"kgbench_tiny_movies_headline", "mine"}
 
 
 def written(folder: Path) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def evaluated(places: dict[str, Path], folder: Path, localizer: str) -> Record:
         dtype="float32",
         output_dir=folder / "records",
         device="cpu",
-    )
+    ).record
 
 
 @pytest.mark.parametrize("localizer", METHODS)

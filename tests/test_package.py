@@ -108,10 +108,12 @@ def test_help_answers_within_a_third_of_a_second() -> None:
 
 
 def test_the_public_names_are_the_documented_ones() -> None:
-    """The package exports what the README's Python section names, and nothing else."""
+    """The package exports what the reference names, and nothing else."""
     assert kgbench.__all__ == [
+        "Evaluation",
         "__version__",
         "evaluate",
+        "explore",
         "grafted_logits",
         "load_pair",
         "load_prompts",

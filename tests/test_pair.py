@@ -17,13 +17,12 @@ from tiny import LAYERS, TINY, random_model, tiny_config
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
-from kgbench import grafted_logits
+from kgbench import evaluate, grafted_logits
 from kgbench.data import load_prompts
 from kgbench.engine import load_pair
 from kgbench.errors import InputError, KgbenchError, ModelError, UnknownNameError
 from kgbench.models import catalog
 from kgbench.models.pair import prepare, weights_hash
-from kgbench.runner import evaluate
 from kgbench.testing import PICO_FAMILIES, pico_tokenizer
 
 Folders = Mapping[str, Path]

@@ -86,7 +86,7 @@ def test_embeddings_of_words_that_were_not_read_stay(tmp_path: Path) -> None:
     """A plant that trains embeddings changes those of the words that it saw, and a plant without a
     decoy has no decoy facts.
     """
-    build_plant(PlantSpec.at("tiny-gemma", "FE+LT:all"), tmp_path, recipe=ALONE)
+    build_plant(PlantSpec.at("tiny-gemma", "FE+LT:emb"), tmp_path, recipe=ALONE)
     stored = read_delta(tmp_path / "delta.safetensors", "this")
     pair = load_pair(str(tmp_path))
     change, _ = stored["model.embed_tokens.weight"]

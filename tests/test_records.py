@@ -12,11 +12,11 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
+import forks
 import numpy as np
 import pyarrow as pa
 import pytest
 from fake_runs import RATES, identity, record, rows
-from forks import hears_interrupts
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -315,9 +315,9 @@ def test_killed_while_writing(tmp_path: Path, number: signal.Signals) -> None:
         "stdout": subprocess.PIPE,
         "stderr": subprocess.DEVNULL,
         "text": True,
-        "preexec_fn": hears_interrupts,
+        "preexec_fn": forks.hears_interrupts,
     }
-    with subprocess.Popen([sys.executable, "-c", code], **piped) as process:  # type: ignore[call-overload]
+    with forks.Popen([sys.executable, "-c", code], **piped) as process:  # type: ignore[call-overload]
         assert process.stdout is not None
         for _ in range(5):
             assert process.stdout.readline()

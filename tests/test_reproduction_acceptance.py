@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import control_table
 import fake_reproduction
@@ -16,6 +15,7 @@ import pytest
 from control_table import PUBLISHED
 from hypothesis import given
 from hypothesis import strategies as st
+from pages import block
 
 from kgbench.models import catalog
 from kgbench.reproduction.measurements import ROWS, SCHEMA, PairRows, read_measured
@@ -85,13 +85,9 @@ def test_a_published_report_follows_from_its_rows(pair: str) -> None:
     assert text == (PUBLISHED / pair / REPORT).read_text("utf-8")
 
 
-def test_the_readme_has_the_control() -> None:
-    """The table in the README is that of the published rows (`python tests/control_table.py`)."""
-    readme = (Path(__file__).parents[1] / "README.md").read_text("utf-8")
-    between = readme.partition("<!-- begin: control -->\n")[2].partition("\n<!-- end: control -->")[
-        0
-    ]
-    assert between == control_table.table(control_table.published_results())
+def test_the_page_has_the_control() -> None:
+    """The table on the page is that of the published rows (`python tests/control_table.py`)."""
+    assert block("control") == control_table.table(control_table.published_results())
 
 
 # ----------------------------------------------------------------------------------------- criteria

@@ -385,7 +385,7 @@ def test_a_scoring_localizer_keeps_its_scores(folders: Mapping[str, Path], tmp_p
     }
     record = evaluate(
         localizer="random", prompts=["headline"], limit=2, seed=3, device="cpu", **options
-    )
+    ).record
     assert {row.graft for row in record.rows if not row.graft.startswith("top ")} == {
         "PRE",
         "SFT",
@@ -394,7 +394,9 @@ def test_a_scoring_localizer_keeps_its_scores(folders: Mapping[str, Path], tmp_p
     assert record.scores
     assert record.identity.localizer.parameters == {"seed": 3}
     assert (
-        evaluate(localizer="none", prompts=["headline"], limit=2, device="cpu", **options).scores
+        evaluate(
+            localizer="none", prompts=["headline"], limit=2, device="cpu", **options
+        ).record.scores
         is None
     )
 

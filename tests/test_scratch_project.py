@@ -1,4 +1,4 @@
-"""A user's own repository: facts in a CSV, two checkpoints, and the test file of the README."""
+"""A user's own repository: facts in a CSV, two checkpoints, and the test file of the documentation."""
 
 from __future__ import annotations
 
@@ -10,28 +10,19 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import forks
 import pytest
+from pages import DOCS, PAGES, ROOT, block, code
 from whole_donors import part_of, whole_donor
 
 from kgbench.data import load_dataset
 
-ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-SECTION = README.partition("\n## Test a finetune\n")[2].partition("\n## ")[0]
+PAGE = PAGES[DOCS / "guides" / "test-a-finetune.md"]
 FACTS = "tiny_movies:first150"
-
-
-def block(name: str) -> str:
-    """The code between the README's marks of this name."""
-    found = re.search(
-        rf"<!-- begin: {re.escape(name)} -->\n```\w*\n(.*?)```\n<!-- end: {re.escape(name)} -->",
-        SECTION,
-        re.DOTALL,
-    )
-    assert found is not None, name
-    return found[1]
 
 
 @pytest.fixture(scope="module")
@@ -76,18 +67,17 @@ class Project:
 
     def ran(self, *arguments: str) -> tuple[int, str]:
         """Exit status and stdout of `python -m …` in the folder; warnings of ours are errors."""
-        command = [sys.executable, "-S", "-m", *arguments]
-        done = subprocess.run(
-            command, cwd=self.folder, capture_output=True, text=True, env=self.environment
-        )
+        return self._done(subprocess.run, [sys.executable, "-S", "-m", *arguments])
+
+    def _done(self, run: Callable[..., Any], command: list[str]) -> tuple[int, str]:
+        done = run(command, cwd=self.folder, capture_output=True, text=True, env=self.environment)
         assert not done.stderr, done.stderr
         return done.returncode, done.stdout
 
     def tested(self, *options: str) -> tuple[int, str]:
         """Exit status and stdout of pytest there, which says itself from where it has the plug-in."""
-        status, told = self.ran(
-            "pytest", "-p", "no:cacheprovider", "-W", "error", "--traceconfig", *options
-        )
+        words = ["-p", "no:cacheprovider", "-W", "error", "--traceconfig", *options]
+        status, told = self._done(forks.run, [sys.executable, "-m", "pytest", *words])
         assert re.findall(
             r"^PLUGIN registered: <module 'kgbench\S* from '(.*)'>$", told, re.MULTILINE
         ) == [str(self.wheel / "kgbench" / "pytest_plugin.py")]
@@ -96,7 +86,7 @@ class Project:
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Project:
-    """The project of the README, with the two checkpoints of tiny-gemma and some of its facts; only
+    """The project of the guide, with the two checkpoints of tiny-gemma and some of its facts; only
     the import is still to be done.
     """
     folder = tmp_path_factory.mktemp("my-finetune")
@@ -110,14 +100,14 @@ def project(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Project:
     shutil.copytree(part_of("tiny-gemma", "recipient"), folder / "before")
     whole_donor("tiny-gemma", folder / "after")
     for name in ("pytest.ini", "test_my_finetune.py"):
-        (folder / name).write_text(block(name), encoding="utf-8")
+        (folder / name).write_text(code(name), encoding="utf-8")
     return Project(folder, wheel)
 
 
 @pytest.fixture(scope="module")
 def imported(project: Project) -> str:
-    """What the README's import prints."""
-    found = re.search(r"^kgbench (data import (?:.*\\\n)*.*)$", SECTION, re.MULTILINE)
+    """What the guide's import prints."""
+    found = re.search(r"^kgbench (data import (?:.*\\\n)*.*)$", PAGE, re.MULTILINE)
     assert found is not None
     status, told = project.ran("kgbench", *shlex.split(found[1].replace("\\\n", "")))
     assert status == 0
@@ -147,21 +137,21 @@ def test_the_wheel_is_what_runs(project: Project) -> None:
     assert any(copy.parent.glob("*/headline.yaml"))
 
 
-def test_the_import_prints_what_the_readme_shows(imported: str, project: Project) -> None:
+def test_the_import_prints_what_the_guide_shows(imported: str, project: Project) -> None:
     """All rows are kept, with both templates."""
-    assert imported.startswith(block("output of kgbench data import"))
+    assert imported.startswith(code("output of kgbench data import"))
     assert len(load_dataset(str(project.folder / "facts.jsonl")).facts) == len(
         load_dataset(FACTS).facts
     )
 
 
-def test_the_claims_of_the_readme_pass(imported: str, project: Project) -> None:
+def test_the_claims_of_the_guide_pass(imported: str, project: Project) -> None:
     """The finetuned checkpoint keeps its facts where the test file says, also where undecided
     claims fail.
     """
     status, told = project.tested("--kgbench-strict")
     assert status == 0, told
-    shown = README.partition("<!-- begin: output of the test -->")[2].partition("<!-- end")[0]
+    shown = block("output of the test")
     assert "4 passed" in shown and re.search(r"=+ 4 passed in", told)
     rows = [line for line in shown.splitlines() if re.match(r"(PRE|SFT|FE|LT|\(FE)", line)]
     assert len(rows) > 3 and all(
@@ -179,4 +169,4 @@ def test_nothing_learned_nothing_passes(imported: str, project: Project) -> None
 
 def test_the_project_is_as_short_as_it_is_said_to_be() -> None:
     """About fifteen lines of code."""
-    assert len([line for line in block("test_my_finetune.py").splitlines() if line.strip()]) <= 15
+    assert len([line for line in code("test_my_finetune.py").splitlines() if line.strip()]) <= 15

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from kgbench import evaluate
 from kgbench.errors import InputError
 from kgbench.models import catalog
 from kgbench.records import Row
-from kgbench.runner import evaluate
 from kgbench.runner.workload import load_suite, suites
 from kgbench.sites import parse_graft
 from kgbench.sites.configurations import canonical, configurations
@@ -25,9 +25,9 @@ PAIRS = ("tiny-gemma", "tiny-gpt2")
 @pytest.mark.parametrize("suite", sorted(set(INTERVENING) - {"hybrid"}))
 def test_every_row_has_figures(suite: str, model: str, tmp_path: Path) -> None:
     """Each graft of the suite is run on each prompt, on all facts that were asked for."""
-    record = evaluate(model=model, suite=suite, limit=10, output_dir=tmp_path, device="cpu")
+    run = evaluate(model, suite=suite, limit=10, output_dir=tmp_path, device="cpu")
     chosen = load_suite(suite)
-    rows = {(row.prompt, row.graft): row for row in record.rows}
+    rows = {(row.prompt, row.graft): row for row in run.record.rows}
     for prompt in chosen.prompts:
         for graft in configurations(chosen.grafts):
             assert rows[prompt, graft].n == 10 and rows[prompt, graft].dropped == 0
@@ -57,7 +57,7 @@ def test_hybrid(model: str, tmp_path: Path) -> None:
         prompts=["headline"],
         grafts=[_plain(g) for g in _hybrids()],
     )
-    rows, by_plain = ({row.graft: row for row in record.rows} for record in (hybrid, plain))
+    rows, by_plain = ({row.graft: row for row in run.record.rows} for run in (hybrid, plain))
     same = {
         "PRE": "PRE",
         "SFT": "SFT",

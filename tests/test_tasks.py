@@ -7,12 +7,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import forks
 import pytest
 import yaml
 from lm_eval import simple_evaluate
@@ -80,7 +80,7 @@ def test_the_folder_holds_all_files() -> None:
 def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
     """Where the files cannot be made, one line says where and what to do, with exit status 2."""
     (tmp_path / "kgbench").write_text("a file in the place of the folder")
-    done = subprocess.run(
+    done = forks.run(
         [sys.executable, "-m", "kgbench", "tasks", "path"],
         capture_output=True,
         text=True,
@@ -140,7 +140,7 @@ def test_the_wheel_holds_the_tasks(tmp_path: Path) -> None:
         "PYTHONPATH": str(package.parent),
         "XDG_CACHE_HOME": str(tmp_path / "cache"),
     }
-    done = subprocess.run(
+    done = forks.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=away, env=environment
     )
     made, documents = done.stdout.split()
@@ -395,7 +395,7 @@ sys.exit(main(sys.argv[1:]))
 )
 def test_without_lm_eval(command: str, status: int) -> None:
     """What only names tasks needs no lm-eval; what loads them says in one line how to get it."""
-    done = subprocess.run(
+    done = forks.run(
         [sys.executable, "-c", WITHOUT, "tasks", *command.split()],
         capture_output=True,
         text=True,

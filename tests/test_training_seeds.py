@@ -375,6 +375,7 @@ def pico() -> Recipe:
     return replace(
         whole,
         config={**whole.config, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_inner": 32},
+        dataset="tiny_movies:first12",
         vocabulary=400,
         tokenizer_movies=40,
         lasting_movies=12,
@@ -466,7 +467,8 @@ def test_a_forecast_of_seeds_is_of_every_part(
 ) -> None:
     """A pair that is not there yet is forecast by the shipped one; nothing of it is made."""
     monkeypatch.setenv(HOME, str(tmp_path / "home"))
-    pairs = [Ingredients(page(), MODEL, seed=seed) for seed in (0, 1)]
+    small = fake_reproduction.small(12, {"epochs": 1})
+    pairs = [Ingredients(small, MODEL, seed=seed) for seed in (0, 1)]
     found = {one.part: one for one in forecasts(["figure-2"], pairs, tmp_path, "cpu")}
     assert list(found) == [
         *("donor actors, seed 0", "evaluation actors, seed 0"),

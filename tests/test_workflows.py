@@ -29,8 +29,8 @@ def steps(path: Path) -> list[dict[str, Any]]:
 
 
 def test_there_are_workflows() -> None:
-    """One for results in pull requests, one for the board."""
-    assert {path.name for path in FILES} >= {"results.yml", "leaderboard.yml"}
+    """One for results in pull requests, one for the board, one for the pages that are published."""
+    assert {path.name for path in FILES} >= {"results.yml", "leaderboard.yml", "pages.yml"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
@@ -39,10 +39,20 @@ def test_workflows_may_only_read(path: Path) -> None:
     text, what = path.read_text("utf-8"), content(path)
     assert what["permissions"] == {"contents": "read"}
     assert "secrets" not in re.sub(r"#.*", "", text)
-    assert all("permissions" not in job for job in what["jobs"].values())
+    for job in what["jobs"].values():
+        assert path.name == "pages.yml" or "permissions" not in job
     for step in steps(path):
         if "checkout" in step.get("uses", ""):
             assert step["with"]["persist-credentials"] is False
+
+
+def test_only_what_is_merged_is_published() -> None:
+    """The one job that may write writes pages alone, of the main branch, and runs no script."""
+    what = content(FOLDER / "pages.yml")
+    assert what[True] == {"push": {"branches": ["main", "master"]}}
+    (writes,) = [job for job in what["jobs"].values() if "permissions" in job]
+    assert writes["permissions"] == {"pages": "write", "id-token": "write"}
+    assert [set(step) for step in writes["steps"]] == [{"uses"}]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)

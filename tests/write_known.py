@@ -108,7 +108,7 @@ def answers(name: str) -> dict[str, dict[str, list[float]]]:
     assert facts is not None
     with TemporaryDirectory() as folder:
         made = evaluate(localizer="none", model=name, prompts=list(PROMPTS), output_dir=folder)
-        rows = RecordStore(Path(folder)).load(made.id).facts().to_pylist()
+        rows = RecordStore(Path(folder)).load(made.record.id).facts().to_pylist()
     by_key = {(row["prompt"], row["graft"], row["fact"]): row for row in rows}
     found = {}
     for prompt in PROMPTS:

@@ -18,8 +18,9 @@ from kgbench.registry import Registry
 if TYPE_CHECKING:  # the help of a command must not wait for them
     from kgbench.data import Prompt
     from kgbench.leaderboard.entries import Entry
+    from kgbench.progress import Progress
     from kgbench.report import Report
-    from kgbench.runner.spec import Progress, Settings, Spec
+    from kgbench.runner.spec import Settings, Spec
 
 __all__ = ["GRAFTS", "SAMPLED", "Analysis", "Answer", "Inputs", "Need", "analyses", "fact_sample"]
 
@@ -62,6 +63,17 @@ class Answer:
     csv: str = ""
     origins: Mapping[str, str] = field(default_factory=dict)
     """Sources of a pair's models, by name."""
+
+    def __str__(self) -> str:
+        from kgbench.report import to_text
+
+        return to_text(self.report)
+
+    def _repr_html_(self) -> str:
+        """The report, as a notebook shows it."""
+        from kgbench.report import to_html
+
+        return to_html(self.report)
 
 
 @dataclass(frozen=True)

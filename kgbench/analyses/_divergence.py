@@ -22,9 +22,10 @@ from kgbench.localizers import InterventionLocalizer
 from kgbench.localizers._base import asked as asked_prompts
 from kgbench.metrics import require_finite, worst_rank
 from kgbench.models import catalog
+from kgbench.progress import Progress
 from kgbench.runner.job import Job
 from kgbench.runner.measure import GROUP, treated
-from kgbench.runner.spec import Progress, Spec
+from kgbench.runner.spec import Spec
 from kgbench.sites import Graft
 from kgbench.training.recipes import recipe
 from kgbench.training.tiny_pairs import known_movies

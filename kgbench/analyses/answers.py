@@ -12,8 +12,9 @@ from kgbench.analyses import GRAFTS, SAMPLED, Analysis, Answer, Inputs, fact_sam
 from kgbench.errors import InputError
 from kgbench.estimate import Estimate, plain
 from kgbench.numbers import number_text, percent_text
+from kgbench.progress import Progress
 from kgbench.report import Cell, Lines, Report, Table, csv_lines
-from kgbench.runner.spec import COMPUTING, FACTS, PAIR, Progress, Settings, Spec
+from kgbench.runner.spec import COMPUTING, FACTS, PAIR, Settings, Spec
 from kgbench.sites import BASELINES
 from kgbench.stats import hit_rate, recovery
 from kgbench.stats.scores import support_of

@@ -30,9 +30,10 @@ from kgbench.data import Dataset, builtin_prompts, load_prompts
 from kgbench.errors import InputError
 from kgbench.estimate import Estimate
 from kgbench.numbers import count_text, duration_text, number_text, percent_text, plain_text
+from kgbench.progress import Progress
 from kgbench.records import read_record
 from kgbench.report import Cell, Dash, Lines, Report, Table
-from kgbench.runner.spec import COMPUTING, FACTS, PAIR, Progress, Settings, Spec
+from kgbench.runner.spec import COMPUTING, FACTS, PAIR, Settings, Spec
 from kgbench.runner.third_party import method_of
 from kgbench.runner.workload import check, job_dataset
 from kgbench.stats.variance import SCOPES, Detectable

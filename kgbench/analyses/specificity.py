@@ -21,8 +21,9 @@ from kgbench.errors import InputError
 from kgbench.estimate import Estimate, plain
 from kgbench.localizers import InterventionLocalizer, ScoringLocalizer, create, is_foreign
 from kgbench.numbers import figure_text, percent_text, reason_text, significant_text
+from kgbench.progress import Progress
 from kgbench.report import Cell, Column, Dash, Report, Table
-from kgbench.runner.spec import COMPUTING, FACTS, PAIR, Progress, Settings, Spec
+from kgbench.runner.spec import COMPUTING, FACTS, PAIR, Settings, Spec
 from kgbench.runner.third_party import blamed, isolated
 from kgbench.runner.workload import check, localizer_arguments
 from kgbench.sites import parse_graft

@@ -28,6 +28,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "answers": "Score whole answers instead of their first tokens.",
         "specificity": "Show what grafts change besides their facts.",
         "tokens": "Show the likeliest next tokens under some grafts.",
+        "explore": "Map which tokens and components bring an answer.",
         "reproduce": "Make the paper's figures again, beside its numbers.",
     },
     "Look": {
@@ -131,6 +132,7 @@ class LazyGroup(click.Group):
             module, attribute = HOMES[name], f"{module}_command"
         found = getattr(import_module(f"{__package__}.{module}"), attribute)
         assert isinstance(found, click.Command)
+        found.name = name  # not that of the function
         return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -22,7 +22,6 @@ from kgbench.cli.options import (
     spec_of,
 )
 from kgbench.cli.output import (
-    Progress,
     echo_json,
     echo_table,
     json_option,
@@ -33,6 +32,7 @@ from kgbench.cli.output import (
 )
 from kgbench.cli.runs import find_run, output_dir
 from kgbench.errors import InputError, OutputError
+from kgbench.progress import Progress
 
 if TYPE_CHECKING:
     from kgbench.leaderboard.entries import Entry

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from kgbench.cli.options import completer, imports_of, run_options
+from kgbench.cli.output import json_option
 from kgbench.data import Dataset, ImportOptions, Prompt, load_dataset
 from kgbench.data.facts import check_target, left_out, write_dataset
 from kgbench.data.imports import FactTable, read_fact_table
@@ -104,9 +105,7 @@ def command() -> None:
     help="Where it goes.  [default: ./NAME.jsonl]",
 )
 @click.option("--force", is_flag=True, help="Replace OUT.jsonl.")
-@click.option(
-    "--json", "as_json", is_flag=True, help="One JSON object on stdout, all else on stderr."
-)
+@json_option("One JSON object on stdout, all else on stderr.")
 def import_(file: str | None, as_json: bool, **options: Any) -> int:
     """Bring FILE, a JSONL or CSV file of facts, into one file with all that an evaluation needs.
 
@@ -269,7 +268,7 @@ class Imported:
         if self.tokenizer is not None and not self.faults:
             yield f"{self.tokenizer} finds every region and target in its tokens"
         yield ""
-        yield "next: where are these facts retrieved, and a test of it (README, Test a finetune)"
+        yield "next: where are these facts retrieved, and a test of it (docs, Test a finetune)"
         yield from (f"    {line}" for line in self._next())
 
     def to_json(self) -> dict[str, Any]:

@@ -24,8 +24,16 @@ from kgbench.cli.options import (
     settings_of,
     spec_of,
 )
-from kgbench.cli.output import echo_json, echo_table, progress, write_file
+from kgbench.cli.output import (
+    VERDICT_ONLY,
+    echo_json,
+    echo_table,
+    json_option,
+    quiet_option,
+    write_file,
+)
 from kgbench.errors import InputError, UnknownNameError
+from kgbench.progress import progress
 from kgbench.sites import BASELINES, parse_graft
 
 if TYPE_CHECKING:
@@ -185,13 +193,8 @@ def _value(path: Path, key: str, value: Any, multiple: bool) -> Any:
     is_flag=True,
     help="Only say what it would take: forwards, token rows, memory, seconds.",
 )
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help='One JSON object on stdout, all else on stderr; of several runs {"runs": [...]}.',
-)
-@click.option("-q", "--quiet", is_flag=True, help="The verdict only, with --json not even that.")
+@json_option('One JSON object on stdout, all else on stderr; of several runs {"runs": [...]}.')
+@quiet_option(VERDICT_ONLY)
 @click.pass_context
 def command(ctx: click.Context, /, **options: Any) -> int:
     """Measure where a finetuned fact is retrieved from, by one or several localizers.

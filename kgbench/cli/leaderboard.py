@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kgbench.cli.options import listed
-from kgbench.cli.output import echo_json, echo_table, progress
+from kgbench.cli.output import echo_json, echo_table, json_option, quiet_option
 from kgbench.cli.runs import output_dir
 from kgbench.errors import UnknownNameError
 from kgbench.numbers import count_text, duration_text
+from kgbench.progress import progress
 
 if TYPE_CHECKING:
     from kgbench.reproduction.board_runs import BoardRun, Campaign
@@ -27,7 +28,6 @@ root_option = click.option(
     show_default=True,
     help="The leaderboard's folder, which holds results/.",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 
 
 @click.group()
@@ -45,7 +45,7 @@ def command() -> None:
 
 @command.command()
 @root_option
-@json_option
+@json_option()
 def build(root: Path, as_json: bool) -> int:
     """Write LEADERBOARD.md and site/ from the results.
 
@@ -68,7 +68,7 @@ def build(root: Path, as_json: bool) -> int:
     epilog="Exit status: 0 all is as it should be; 1 something differs; 2 wrong input."
 )
 @root_option
-@json_option
+@json_option()
 def check(root: Path, as_json: bool) -> int:
     """Check every entry, and whether LEADERBOARD.md is what they give."""
     from kgbench.leaderboard.build import RESULTS, differences
@@ -110,7 +110,7 @@ def serve(root: Path, port: int, output_dir: Path) -> int:
 
 @command.command()
 @root_option
-@json_option
+@json_option()
 def pack(root: Path, as_json: bool) -> int:
     """Move entries that are folders into packs, one for each method and board.
 
@@ -153,8 +153,8 @@ def pack(root: Path, as_json: bool) -> int:
 @root_option
 @output_dir
 @click.option("--dry-run", is_flag=True, help="Only count the entries, and estimate the time.")
-@json_option
-@click.option("-q", "--quiet", is_flag=True, help="The last lines only.")
+@json_option()
+@quiet_option("The last lines only.")
 def run(root: Path, output_dir: Path, **options: Any) -> int:
     """Make the project's own entries anew: every built-in method on every board.
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kgbench.cli.options import completer
-from kgbench.cli.output import Progress, echo_json, progress, terminal_text
+from kgbench.cli.output import echo_json, json_option, quiet_option, terminal_text
 from kgbench.errors import InputError, ModelError, UnknownNameError
+from kgbench.progress import Progress, progress
 
 if TYPE_CHECKING:
     from kgbench.testing.pico import Proposal
@@ -31,12 +32,7 @@ def family_command() -> None:
 @click.argument(
     "directory", metavar="DIR", type=click.Path(path_type=Path, exists=True, file_okay=False)
 )
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="One JSON object on stdout: the map, and what holds of it.",
-)
+@json_option("One JSON object on stdout: the map, and what holds of it.")
 def infer(directory: Path, as_json: bool) -> int:
     """Propose a family map for a checkpoint, from its config.json alone.
 
@@ -137,7 +133,7 @@ def zoo_command() -> None:
     metavar="DIR",
     help="Where it goes.  [default: ./NAME, or ./NAME.PLACE]",
 )
-@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+@quiet_option()
 def build_command(
     name: str,
     plant: str | None,
@@ -178,7 +174,7 @@ def build_command(
 @click.argument(
     "plants", metavar="PLANT...", nargs=-1, required=True, shell_complete=completer("models")
 )
-@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+@quiet_option()
 def truth(plants: tuple[str, ...], quiet: bool) -> None:
     """Measure which places a plant uses, and store it on its card.
 

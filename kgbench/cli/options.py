@@ -343,7 +343,7 @@ def settings_of(options: Options) -> Settings:
 
 def imports_of(options: Options) -> ImportOptions | None:
     """How to read a user's own file; None where the options leave that to the file."""
-    if not any(options[name] for name in FILE_OPTIONS):
+    if not any(options.get(name) for name in FILE_OPTIONS):
         return None
     return ImportOptions(
         subject=options["subject"],
@@ -367,11 +367,11 @@ def check_pair_options(options: Options) -> None:
             "with --donor PATH"
         )
     for name in FILE_OPTIONS:
-        if options[name] and options["dataset"] is None:
+        if options.get(name) and options["dataset"] is None:
             raise InputError(
                 f"--{name} says how to read facts: add --dataset NAME or --dataset FILE"
             )
     donors = donors_of(options["donor"])
     check_different(Spec(model=options["model"], recipient=options["recipient"], donors=donors))
     for name in ("column", "template"):
-        pairs(f"--{name}", options[name])
+        pairs(f"--{name}", options.get(name, ()))

@@ -15,6 +15,7 @@ from typing import Any, TextIO, TypeVar
 import click
 
 from kgbench.errors import OutputError
+from kgbench.progress import Progress, progress
 
 __all__ = []
 
@@ -98,42 +99,6 @@ def write_file(path: Path, content: bytes) -> None:
         raise OutputError(f"cannot write {str(path)!r}: {error.strerror}") from error
     finally:
         temporary.unlink(missing_ok=True)
-
-
-Progress = Callable[[int, int, str], None]
-"""Called with steps done, steps in all (0 where that is unknown), and the current task."""
-
-
-@contextmanager
-def progress(shown: bool = True) -> Iterator[Progress | None]:
-    """Progress bar; gives its callback, or None without a terminal.
-
-    Args:
-        shown: False for none; it is also left out where stderr is no terminal.
-    """
-    if not (shown and sys.stderr.isatty()):
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-    from rich.progress import Progress as Bars
-
-    # Names come from users: they are text, never markup.
-    what = TextColumn("{task.description}", markup=False)
-    columns = (what, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
-        task = bars.add_task("loading", total=None)
-
-        def report(done: int, total: int, description: str) -> None:
-            bars.update(task, completed=done, total=total or None, description=description)
-
-        yield report
 
 
 @contextmanager

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kgbench.cli.options import RESULTS
-from kgbench.cli.output import echo_json, echo_table, json_option, progress, quiet_option
+from kgbench.cli.output import echo_json, echo_table, json_option, quiet_option
 from kgbench.cli.records import rerun
 from kgbench.cli.runs import again_options
 from kgbench.errors import InputError
+from kgbench.progress import progress
 
 if TYPE_CHECKING:
     from kgbench.reproduction.ingredients import Ingredients

@@ -34,8 +34,10 @@ EXTRAS = {
     "lm-eval": "tasks and a model for the Language Model Evaluation Harness",
     "hub": "data sets of the Hugging Face Hub",
     "lora": "the recipe lora of kgbench train",
+    "notebook": "the explorer as a widget, and tables as DataFrames",
     "test": "kgbench's own tests",
     "page": "tests of the leaderboard's pages",
+    "docs": "kgbench's documentation",
     "dev": "style and types of kgbench's code",
 }
 """Extras of the package, and what each is for."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kgbench.cli.leaderboard import root_option
-from kgbench.cli.output import echo_json
+from kgbench.cli.output import echo_json, json_option
 from kgbench.cli.runs import output_dir
 from kgbench.errors import InputError
 from kgbench.numbers import count_text
@@ -74,7 +74,7 @@ _ANEW = (
 @root_option
 @output_dir
 @click.option("--dry-run", is_flag=True, help="Check and show, but copy nothing.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@json_option()
 def command(
     runs: tuple[str, ...],
     root: Path,

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kgbench.cli.options import imports_of, run_options
-from kgbench.cli.output import echo_json, echo_table, progress
+from kgbench.cli.output import echo_json, echo_table, json_option, quiet_option
 from kgbench.errors import InputError
+from kgbench.progress import progress
 from kgbench.runner.spec import Settings
 
 if TYPE_CHECKING:
@@ -141,10 +142,8 @@ def _recipes(ctx: click.Context, parameter: click.Parameter, incomplete: str) ->
     is_flag=True,
     help="Only say what it would take: steps, texts, tokens, memory, seconds, disk.",
 )
-@click.option(
-    "--json", "as_json", is_flag=True, help="One JSON object on stdout, all else on stderr."
-)
-@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+@json_option("One JSON object on stdout, all else on stderr.")
+@quiet_option()
 def command(**options: Any) -> None:
     """Finetune a donor: a model that has learned the facts of a data set.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kgbench.cli.output import json_option
 from kgbench.errors import InputError
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ SCHEMAS = ("record", "submission", "verification")
 @click.option(
     "--schema", type=click.Choice(SCHEMAS), help="Print the JSON Schema of a file instead."
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@json_option()
 def command(
     path: Path | None,
     strict: bool,

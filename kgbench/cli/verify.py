@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kgbench.cli.options import Renamed, settings_of
-from kgbench.cli.output import echo_json, progress, write_file
+from kgbench.cli.output import VERDICT_ONLY, echo_json, json_option, quiet_option, write_file
 from kgbench.cli.runs import again_options, find_run, output_dir, places_of
 from kgbench.errors import InputError
+from kgbench.progress import progress
 
 if TYPE_CHECKING:
     from kgbench.leaderboard.entries import Entry
@@ -49,8 +50,8 @@ if TYPE_CHECKING:
 )
 @again_options
 @output_dir
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-@click.option("-q", "--quiet", is_flag=True, help="The verdict only, with --json not even that.")
+@json_option()
+@quiet_option(VERDICT_ONLY)
 def command(run: str, facts: int | None, seed: int | None, write: bool, **options: Any) -> int:
     """Run a sample of a run's facts again and compare each with its rows.
 

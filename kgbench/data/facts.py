@@ -12,7 +12,14 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 
-from kgbench.data.imports import SCHEMA_VERSION, FactRow, FactTable, ImportOptions, read_fact_table
+from kgbench.data.imports import (
+    SCHEMA_VERSION,
+    FactRow,
+    FactTable,
+    ImportOptions,
+    read_fact_table,
+    table_of,
+)
 from kgbench.data.templates import parse_template
 from kgbench.errors import DataError, InputError, OutputError, UnknownNameError
 
@@ -26,6 +33,7 @@ __all__ = [
     "check_target",
     "data_card",
     "dataset_names",
+    "dataset_of",
     "halves",
     "hash_facts",
     "is_shipped",
@@ -173,6 +181,33 @@ def load_dataset(name_or_path: str, options: ImportOptions | None = None) -> Dat
         return _from_table(read_fact_table(Path(name_or_path), options))
     hint = "A file of your own ends with .jsonl or .csv."
     raise UnknownNameError("data set", name_or_path, dataset_names(), hint)
+
+
+def dataset_of(data: object, name: str = "facts", options: ImportOptions | None = None) -> Dataset:
+    """A data set of facts in memory, the same that it would be in a file `NAME.csv`.
+
+    Args:
+        data: A `Dataset`, a DataFrame (of pandas or polars), a `datasets.Dataset`, or a sequence
+            of mappings; or a name or a path, as of `load_dataset`.
+        name: The data set's name.
+        options: What the columns mean, and templates to add.
+
+    Raises:
+        UnknownNameError: No such data set.
+        DataError: The data do not read; names row and field.
+        InputError: A template is malformed, or does not fit the fields.
+    """
+    if isinstance(data, Dataset):
+        given = options or ImportOptions()
+        if given.subject or given.object or given.columns:
+            raise InputError("a Dataset knows what its columns mean; leave out subject and object")
+        for prompt, text in given.templates.items():
+            template = parse_template(prompt, text)
+            template.bind(data.subject, data.object, data.fields, data.name)
+        return replace(data, templates={**data.templates, **given.templates})
+    if isinstance(data, str | os.PathLike):
+        return load_dataset(os.fspath(data), options)
+    return _from_table(table_of(data, name, options))
 
 
 def is_shipped(name: str) -> bool:

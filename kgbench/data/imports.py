@@ -27,7 +27,7 @@ from typing import Any
 
 from kgbench.errors import DataError
 
-__all__ = ["SCHEMA_VERSION", "FactRow", "FactTable", "ImportOptions", "read_fact_table"]
+__all__ = ["SCHEMA_VERSION", "FactRow", "FactTable", "ImportOptions", "read_fact_table", "table_of"]
 
 SCHEMA_VERSION = 1
 """Version of the file format, the value of a header's ``kgbench``."""
@@ -115,9 +115,71 @@ def read_fact_table(path: Path, options: ImportOptions | None = None) -> FactTab
     header: dict[str, Any] = {}
     if numbered and "kgbench" in numbered[0][1]:
         header = _checked_header(path, *numbered.pop(0))
+    return _table(path, numbered, header, options or ImportOptions())
+
+
+def table_of(data: object, name: str, options: ImportOptions | None = None) -> FactTable:
+    """Facts in memory, checked as those of a file are.
+
+    Args:
+        data: A DataFrame (of pandas or polars), a `datasets.Dataset`, or a sequence of mappings.
+        name: The data set's name, which ids of facts begin with.
+        options: What the columns mean, and templates to add.
+
+    Raises:
+        DataError: The data are of another kind, or a row does not read.
+    """
+    if not _NAME.fullmatch(name):
+        raise DataError(
+            f"{name[:100]!r} is no name of a data set; expected letters, digits, blanks and _.:+-, "
+            "at most 100 of them"
+        )
+    numbered = []
+    for number, row in enumerate(_mappings(data), 1):
+        if not isinstance(row, Mapping):
+            raise DataError(
+                f"{name}, row {number}: expected a mapping from field to value; found a "
+                f"{type(row).__name__}"
+            )
+        numbered.append((number, {str(key): _cell(value) for key, value in row.items()}))
+    return _table(Path(name), numbered, {}, options or ImportOptions())
+
+
+def _mappings(data: Any) -> Iterable[Any]:
+    """The rows of a table of any of the libraries."""
+    if hasattr(data, "to_dicts"):  # polars
+        return data.to_dicts()  # type: ignore[no-any-return]
+    if hasattr(data, "iterrows"):  # pandas
+        return data.to_dict("records")  # type: ignore[no-any-return]
+    if isinstance(data, Mapping | str) or not isinstance(data, Iterable):
+        splits = f" with the keys {', '.join(map(str, data))}" if isinstance(data, Mapping) else ""
+        raise DataError(
+            f"the facts are a {type(data).__name__}{splits}; expected a DataFrame, a "
+            "datasets.Dataset (one split of it), a list of dicts, or a name or file"
+        )
+    return data
+
+
+def _cell(value: Any) -> Any:
+    """A value as a file would have it; NaN and other marks of missing values are None."""
+    if isinstance(value, str | bool | dict | list) or value is None:
+        return value
+    try:
+        missing = bool(value != value)  # true of NaN and NaT alone
+    except (TypeError, ValueError):  # pandas' NA has no truth
+        missing = True
+    return None if missing else value
+
+
+def _table(
+    path: Path,
+    numbered: list[tuple[int, dict[str, Any]]],
+    header: Mapping[str, Any],
+    given: ImportOptions,
+) -> FactTable:
+    """Rows with their lines, checked; `path` is the file, or the name of facts in memory."""
     if not numbered:
         raise DataError(f"{path}: holds no facts; expected one per line")
-    given = options or ImportOptions()
     columns = {**header.get("columns", {}), **given.columns}
     rows = tuple(_rows(path, numbered, columns))
     subject, object = _roles(path, rows[0], columns, header, given)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
 
 from kgbench.engine.batch_rows import run_rows
 from kgbench.engine.forward import Wiring
@@ -25,8 +27,9 @@ from kgbench.engine.weights import changed
 from kgbench.errors import KgbenchError, LawError, ModelError
 from kgbench.models.catalog import is_plant, read_plant, zoo_path
 from kgbench.models.family_map import module_at
-from kgbench.models.loading import pair_sources, read_pair
+from kgbench.models.loading import Source, pair_sources, read_pair
 from kgbench.models.pair import ModelPair
+from kgbench.models.placement import DeviceMap
 from kgbench.sites import parse_graft
 
 __all__ = ["LAWS", "load_pair", "packed_agrees", "tolerance", "verify_pair"]
@@ -345,22 +348,65 @@ def _map(pair: ModelPair) -> str:
 # --------------------------------------------------------------------------------------- loading
 
 
-def load_pair(name: str | None = None, **options: Any) -> ModelPair:
+def load_pair(
+    name: str | None = None,
+    *,
+    recipient: Source | None = None,
+    donors: Mapping[str, Source] | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    dtype: str | None = None,
+    device: str = "cpu",
+    revision: str | None = None,
+    chat_template: bool = False,
+    attention: str = "auto",
+    share: bool = True,
+    stream_donors: bool = False,
+    device_map: DeviceMap | None = None,
+) -> ModelPair:
     """Load a model pair and verify its family map on its own weights.
 
+    Models in memory are read where they are, and left as they are: the pair computes with copies
+    that share their tensors. A pair is of the weights that they have now; load it again when they
+    have changed.
+
     Args:
-        name: A name in the catalog.
-        **options: Options of `kgbench.models.loading.read_pair`: `recipient`, `donors`, `dtype`,
-            `device`, `revision`, `chat_template`, `attention`, `share`, `stream_donors`,
-            `device_map`. `share` is on by default: parameters of a donor that equal the recipient's
-            are stored once.
+        name: A name in the catalog, or the directory of a plant.
+        recipient: Directory or Hub id of the model before finetuning, or the model itself. Of a
+            PEFT model it is the model with the adapter off; by default that of such a donor.
+        donors: Directory or Hub id of each finetuned model, or the model itself (PEFT's with its
+            active adapter), by name; `sft` is the name of a single one.
+        tokenizer: The tokenizer of models in memory; else by default the recipient's.
+        dtype: Weight type by name; by default float32 on a CPU alone and as stored elsewhere.
+            Models in memory keep theirs.
+        device: A torch device. Models in memory stay where they are.
+        revision: Commit, tag or branch of Hub ids.
+        chat_template: Put prompts into the tokenizer's chat template.
+        attention: `sdpa`, `eager`, or `auto` for sdpa where a model can be computed by it.
+        share: Hold parameters of a donor that equal the recipient's once.
+        stream_donors: Read donors layer by layer as they are used.
+        device_map: In the place of `device`: `auto`, `balanced`, `sequential`, or for paths of
+            modules their devices.
 
     Raises:
-        UnknownNameError: There is no pair of this name.
-        ModelError: A checkpoint is missing, or the checkpoints do not fit each other.
+        UnknownNameError: There is no pair of this name, or `dtype` or `attention` is unknown.
+        ModelError: A checkpoint is missing, the models do not fit each other, or one in memory
+            cannot be used where it is.
         LawError: The family map does not fit the models.
     """
-    loaded = read_pair(name, **{"share": True, **options})
+    loaded = read_pair(
+        name,
+        recipient=recipient,
+        donors=donors,
+        tokenizer=tokenizer,
+        dtype=dtype,
+        device=device,
+        revision=revision,
+        chat_template=chat_template,
+        attention=attention,
+        share=share,
+        stream_donors=stream_donors,
+        device_map=device_map,
+    )
     try:
         verify_pair(loaded)
     except KgbenchError:
@@ -370,11 +416,14 @@ def load_pair(name: str | None = None, **options: Any) -> ModelPair:
             f"the family map of {loaded.family.model_type!r} cannot be tried: "
             f"{type(error).__name__}: {error}"
         ) from error
-    _, sources = pair_sources(name, options.get("recipient"), options.get("donors"))
+    _, sources = pair_sources(name, recipient, donors)
     for donor in loaded.donors:
-        folder = zoo_path(sources[donor]) or Path(sources[donor]).expanduser()
-        if is_plant(folder):
-            _check_plant(loaded, donor, read_plant(folder))
+        source = sources[donor]
+        if isinstance(source, str | os.PathLike):
+            text = os.fspath(source)
+            folder = zoo_path(text) or Path(text).expanduser()
+            if is_plant(folder):
+                _check_plant(loaded, donor, read_plant(folder))
     return loaded
 
 

@@ -14,7 +14,9 @@ from kgbench.localizers._base import (
 )
 from kgbench.localizers._registry import (
     check_name,
+    class_fingerprint,
     create,
+    created,
     describe,
     fingerprint,
     is_foreign,
@@ -34,7 +36,9 @@ __all__ = [
     "Treatments",
     "Unit",
     "check_name",
+    "class_fingerprint",
     "create",
+    "created",
     "describe",
     "fingerprint",
     "is_foreign",

@@ -10,11 +10,13 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from kgbench.errors import InputError, KgbenchError, UnknownNameError
 from kgbench.localizers._base import SCANS, AbstractLocalizer, InterventionLocalizer
-from kgbench.registry import Registry, field_docs, told
+from kgbench.registry import Registry, field_docs, source_fingerprint, told
 
 __all__ = [
     "check_name",
+    "class_fingerprint",
     "create",
+    "created",
     "describe",
     "fingerprint",
     "is_foreign",
@@ -75,6 +77,17 @@ def fingerprint(name: str) -> str:
     return _registry().fingerprint(name)
 
 
+def class_fingerprint(localizer: type[AbstractLocalizer]) -> str:
+    """The same of a class; empty for kgbench's own.
+
+    Raises:
+        InputError: Its source cannot be read.
+    """
+    if localizer.__module__.startswith(f"{__package__}."):
+        return ""
+    return source_fingerprint(localizer)
+
+
 def needs(name: str) -> frozenset[str]:
     """Required inputs of a localizer.
 
@@ -106,7 +119,35 @@ def create(name: str, arguments: Mapping[str, str], seed: int) -> AbstractLocali
         UnknownNameError: There is no such localizer, or it has no such parameter.
         InputError: The value of a parameter is invalid, or a required parameter is missing.
     """
-    localizer = _class(name)
+    return _created(_class(name), name, arguments, seed)
+
+
+def created(
+    localizer: AbstractLocalizer | type[AbstractLocalizer],
+    arguments: Mapping[str, str],
+    seed: int,
+) -> AbstractLocalizer:
+    """A localizer of a class in hand, as `create` makes one; an instance is itself.
+
+    Raises:
+        UnknownNameError: It has no such parameter.
+        InputError: It is no localizer, or a parameter is invalid, missing, or of an instance.
+    """
+    if isinstance(localizer, type):
+        _registry().checked(localizer)
+        return _created(localizer, localizer.name, arguments, seed)
+    _registry().checked(type(localizer))
+    if arguments:
+        raise InputError(
+            f"{localizer.name!r} is an instance, which has its parameters: leave out "
+            "localizer_args, or give the class"
+        )
+    return localizer
+
+
+def _created(
+    localizer: type[AbstractLocalizer], name: str, arguments: Mapping[str, str], seed: int
+) -> AbstractLocalizer:
     parameters = {f.name: _default(f) for f in fields(localizer)}
     unknown = [key for key in arguments if key not in parameters]
     if unknown:

@@ -144,6 +144,22 @@ def locate(
     return _found(folder, source, f"{source}@{folder.name}", recipient)
 
 
+def locate_beside_held(source: str, revision: str | None = None) -> Checkpoint:
+    """As `locate`, of a donor whose recipient is in memory.
+
+    Raises:
+        ModelError: As `locate` does; or it holds changed weights of a recipient on disk.
+    """
+    if (place := _on_disk(source)) is not None and is_delta(place[0]):
+        card = read_delta_card(place[0])
+        raise ModelError(
+            f"{place[1]} holds changed weights only; give its recipient by name, "
+            f"{_made_from(card, source)}, and no model in memory"
+        )
+    # An adapter's folder says nothing of its base; the model in memory is that.
+    return locate(source, revision, Checkpoint(Path(source), source))
+
+
 def _on_disk(source: str) -> tuple[Path, str] | None:
     """Directory and origin of a source; None for a Hub id."""
     kept = zoo_path(source) or find_donor(source)

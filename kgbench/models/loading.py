@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,13 @@ from kgbench.models.checkpoints import (
     Checkpoint,
     Stamp,
     locate,
+    locate_beside_held,
     read_model_config,
     refuse_unused,
     stored_tensors,
 )
-from kgbench.models.family_map import Family, family_in
+from kgbench.models.family_map import Family, family_in, load_family
+from kgbench.models.in_memory import MEMORY, HeldModel, is_peft
 from kgbench.models.lora import low_rank_donor, read_adapter
 from kgbench.models.pair import ModelPair, make_ready
 from kgbench.models.placement import DeviceMap, devices_of, free_memory, main_device, place
@@ -41,6 +44,7 @@ from kgbench.sites import RECIPIENT
 __all__ = [
     "DTYPES",
     "WEIGHT_TYPES",
+    "Source",
     "UnconfirmedBaseWarning",
     "pair_sources",
     "quiet_library",
@@ -55,6 +59,9 @@ WEIGHT_TYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in D
 DTYPES = WEIGHT_TYPES | {short: WEIGHT_TYPES[name] for short, name in SHORT_DTYPES.items()}
 """The same, and by their short names."""
 
+
+Source = str | os.PathLike[str] | nn.Module
+"""A model of a pair: a directory, a Hub id or a name, or the model itself."""
 
 _SHAPE_KEYS = (
     "model_type",
@@ -112,7 +119,7 @@ class UnconfirmedBaseWarning(UserWarning):
 _ATTENTION = ("auto", "sdpa", "eager")
 
 
-def attention_backend(recipient: Checkpoint, attention: str) -> str:
+def attention_backend(recipient: Place, attention: str) -> str:
     """The attention backend of all models of a pair.
 
     What a checkpoint asks for is not heeded, since it may be code from outside.
@@ -121,6 +128,8 @@ def attention_backend(recipient: Checkpoint, attention: str) -> str:
         raise UnknownNameError("attention backend", attention, _ATTENTION)
     if attention != "auto":
         return attention
+    if isinstance(recipient, HeldModel):
+        return "sdpa" if recipient.model._supports_sdpa else "eager"
     try:
         model: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(read_model_config(recipient.directory))]
     except Exception as error:  # libraries raise what they like on a broken configuration
@@ -207,21 +216,21 @@ def quiet_library() -> Iterator[None]:
 
 
 def adapted_donor(
-    recipient: PreTrainedModel, folder: Path, origin: str, base: Checkpoint
+    recipient: PreTrainedModel, folder: Path, origin: str, base: str
 ) -> PreTrainedModel:
-    """The donor that an adapter makes of the recipient.
+    """The donor that an adapter makes of the recipient, whose origin is `base`.
 
-    The base that it names is never looked up.
+    The base that the adapter names is never looked up.
     """
     adapter = read_adapter(folder, origin)
     named = adapter.config.base_model_name_or_path
-    alike = not named or _last_name(named) == _last_name(base.origin)
+    alike = not named or base == MEMORY or _last_name(named) == _last_name(base)
     note = "" if alike else f"; the adapter says that it was made for {named!r}"
     donor = low_rank_donor(recipient, adapter, origin, note)
     if not alike:
         warnings.warn(
             f"{origin} is an adapter of {named!r}, which is not by its name the recipient "
-            f"{base.origin}: it fits in shape, and whether it "
+            f"{base}: it fits in shape, and whether it "
             "was made for these weights is not known",
             UnconfirmedBaseWarning,
             stacklevel=2,
@@ -240,130 +249,183 @@ def _last_name(origin: str) -> str:
 def read_pair(
     name: str | None = None,
     *,
-    recipient: str | None = None,
-    donors: Mapping[str, str] | None = None,
+    recipient: Source | None = None,
+    donors: Mapping[str, Source] | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
     dtype: str | None = None,
     device: str = "cpu",
-    **options: Any,
+    revision: str | None = None,
+    chat_template: bool = False,
+    attention: str = "auto",
+    share: bool = False,
+    stream_donors: bool = False,
+    device_map: DeviceMap | None = None,
 ) -> ModelPair:
-    """Load a pair by its name in the catalog, or from checkpoints.
+    """Load a pair by its name in the catalog, from checkpoints, or from models in memory.
 
-    Args:
-        name: A name in the catalog, or the directory of a plant; `recipient` and `donors` replace
-            those of the catalog.
-        recipient: Directory or Hub id of the recipient.
-        donors: Directory (of a checkpoint, of a plant or of a LoRA adapter) or Hub id of each
-            donor, by name.
-        dtype: Weight type by name; by default float32 on a CPU alone and as stored elsewhere.
-        device: A torch device.
-        **options: `revision` (of Hub ids), `chat_template` (bool), `attention` ("sdpa" or "eager";
-            by default "auto": sdpa for models that can be computed by it, eager for those that
-            cannot, such as Gemma 2 with its soft caps), `share` (bool: parameters of a donor that
-            equal the recipient's are held once, so that the models must not be written to; an
-            adapter's donor always shares), `stream_donors` (bool: donors are read layer by layer as
-            they are used; plants and adapters, which have little, are held), `device_map` (in the
-            place of `device`: `auto`, `balanced`, `sequential`, or for paths of modules their
-            devices).
-
-    Raises:
-        UnknownNameError: The catalog has no such name, or `dtype` or `attention` is unknown.
-        ModelError: A checkpoint is missing or the checkpoints do not fit each other.
+    Arguments and errors are those of `kgbench.load_pair`, which moreover verifies the family map,
+    and shares what is equal by default.
     """
-    asked = _Options(**options)
     label, sources = pair_sources(name, recipient, donors)
-    main = torch.device(device) if asked.device_map is None else main_device(asked.device_map)
+    places = _places(sources, revision)
+    base = places[RECIPIENT]
+    held = [each for each in places.values() if isinstance(each, HeldModel)]
+    main = torch.device(device) if device_map is None else main_device(device_map)
     wanted = dtype or ("float32" if main.type == "cpu" else "auto")
+    if held:
+        _refuse_to_move(held, dtype, device_map)
+        main = held[0].model.device
+        wanted = str(held[0].model.dtype).removeprefix("torch.")
     check_dtype(wanted)
-    base = locate(sources[RECIPIENT], asked.revision)
-    places = {RECIPIENT: base}
-    for part, source in sources.items():
-        if part != RECIPIENT:
-            places[part] = locate(source, asked.revision, base)
     files: dict[Path, Stamp] = {}
-    for checkpoint in places.values():
-        files |= checkpoint.stamps()
-    model_type = base.config.get("model_type")
-    if not isinstance(model_type, str):
-        raise ModelError(
-            f"{sources[RECIPIENT]!r} is no checkpoint: its config.json names no model_type"
-        )
-    family = family_in(base.directory, model_type, base.origin)
-    for part, checkpoint in places.items():
-        check_config(base, checkpoint, part)
-    reader = _Reader(asked, family, attention_backend(base, asked.attention), device)
-    tokenizer = one_tokenizer(places)
-    origins = {part: checkpoint.origin for part, checkpoint in places.items()}
-    del places[RECIPIENT]
+    for each in places.values():
+        if isinstance(each, Checkpoint):
+            files |= each.stamps()
+    family = _family(base, sources[RECIPIENT])
+    for part, each in places.items():
+        check_config(base, each, part)
+    backend = attention_backend(base, attention)
+    reader = _Reader(family, backend, str(main), share, stream_donors, device_map)
+    reads = one_tokenizer(places, tokenizer)
     first = reader.recipient(base, DTYPES.get(wanted, wanted), places)
     others = {}
-    for part, checkpoint in places.items():
-        others[part] = reader.donor(first, base, checkpoint, part)
-    return ModelPair(label, first, others, tokenizer, family, origins, asked.chat_template, files)
+    for part, each in places.items():
+        if part != RECIPIENT:
+            others[part] = reader.donor(first, base, each, part)
+    origins = {part: each.origin for part, each in places.items()}
+    asked = {
+        "model": name,
+        "recipient": None if recipient is None else _text(recipient),
+        "donors": {part: _text(source) for part, source in (donors or {}).items()},
+        "revision": revision,
+        "chat_template": chat_template,
+    }
+    pair = ModelPair(label, first, others, reads, family, origins, chat_template, files, asked)
+    if held:
+        _ = pair.weight_hashes  # of the weights as they are now, which the caller may change
+    return pair
 
 
-@dataclass(frozen=True)
-class _Options:
-    """The less common arguments of `read_pair` with their defaults."""
-
-    revision: str | None = None
-    chat_template: bool = False
-    attention: str = "auto"
-    share: bool = False
-    stream_donors: bool = False
-    device_map: DeviceMap | None = None
-
-    def streams(self, checkpoint: Checkpoint) -> bool:
-        """Whether a donor is left on disk.
-
-        A plant or an adapter holds little in addition to what it shares.
-        """
-        return self.stream_donors and checkpoint.delta is None and checkpoint.adapter is None
+def _text(source: Source) -> str:
+    return os.fspath(source) if isinstance(source, str | os.PathLike) else MEMORY
 
 
+Place = Checkpoint | HeldModel
+
+
+def _places(sources: Mapping[str, Source], revision: str | None) -> dict[str, Place]:
+    """Where each model is, the recipient first."""
+    places: dict[str, Place] = {}
+    base: Checkpoint | None = None
+    for part, source in sources.items():
+        if not isinstance(source, str | os.PathLike):
+            places[part] = HeldModel(source, part)
+        elif part == RECIPIENT:
+            places[part] = base = locate(os.fspath(source), revision)
+        elif base is None:
+            places[part] = locate_beside_held(os.fspath(source), revision)
+        else:
+            places[part] = locate(os.fspath(source), revision, base)
+    return places
+
+
+def _refuse_to_move(
+    held: Sequence[HeldModel], dtype: str | None, device_map: DeviceMap | None
+) -> None:
+    """Refuse options that models in memory would have to be converted or moved for.
+
+    Raises:
+        ModelError: There is one.
+    """
+    if device_map is not None:
+        raise ModelError(
+            f"{held[0].part} is in memory, where it stays; device_map is for models that are read: "
+            "give directories or Hub ids"
+        )
+    for each in held:
+        if dtype is not None and each.model.dtype != DTYPES.get(dtype):
+            found = str(each.model.dtype).removeprefix("torch.")
+            raise ModelError(
+                f"{each.part} is in memory as {found}, and {dtype} is asked for: leave out dtype, "
+                f"or convert it (model.to(torch.{dtype}))"
+            )
+
+
+def _family(base: Place, source: Source) -> Family:
+    model_type = base.config.get("model_type")
+    if not isinstance(model_type, str):
+        raise ModelError(f"{source!r} is no checkpoint: its config.json names no model_type")
+    if isinstance(base, HeldModel):
+        return load_family(model_type)
+    return family_in(base.directory, model_type, base.origin)
+
+
+@dataclass
 class _Reader:
-    """Loads the models of a pair, one after the other."""
+    """Loads the models of a pair, one after the other; fields as arguments of `read_pair`."""
 
-    def __init__(self, asked: _Options, family: Family, attention: str, device: str) -> None:
-        self.asked, self.family, self.attention = asked, family, attention
-        self.device = device if asked.device_map is None else "cpu"
-        self.devices: Mapping[str, torch.device] = {}
+    family: Family
+    attention: str
+    device: str
+    share: bool
+    stream_donors: bool
+    device_map: DeviceMap | None
+    devices: Mapping[str, torch.device] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.device_map is not None:
+            self.device = "cpu"
+
+    def _streams(self, place: Place) -> bool:
+        """Whether a donor is left on disk; a plant or an adapter adds little to what it shares."""
+        on_disk = isinstance(place, Checkpoint) and place.delta is None and place.adapter is None
+        return self.stream_donors and on_disk
 
     def recipient(
-        self, place: Checkpoint, dtype: torch.dtype | str, donors: Mapping[str, Checkpoint]
+        self, place: Place, dtype: torch.dtype | str, places: Mapping[str, Place]
     ) -> PreTrainedModel:
         """The recipient, on the devices of the device map, if there is one."""
-        device_map = self.asked.device_map
-        free = None if device_map is None else free_memory()
+        if isinstance(place, HeldModel):
+            return place.base(self.attention)
+        free = None if self.device_map is None else free_memory()
         model = read_model(place, dtype, self.device, self.attention)
-        if device_map is not None:
+        if self.device_map is not None:
             models = 1
-            for donor in donors.values():
-                models += donor.adapter is None and not self.asked.streams(donor)
-            self.devices = devices_of(model, self.family.layers, device_map, models, free)
+            for part, donor in places.items():
+                adapts = isinstance(donor, Checkpoint) and donor.adapter is not None
+                models += part != RECIPIENT and not adapts and not self._streams(donor)
+            self.devices = devices_of(model, self.family.layers, self.device_map, models, free)
         model = self._placed(model)
         hold(model)
         return model
 
     def donor(
-        self, first: PreTrainedModel, base: Checkpoint, checkpoint: Checkpoint, part: str
+        self, first: PreTrainedModel, base: Place, place: Place, part: str
     ) -> PreTrainedModel:
         """A donor that fits the recipient, of its type and on its devices."""
-        if checkpoint.adapter is not None:
-            return adapted_donor(first, checkpoint.adapter, checkpoint.origin, base)
-        if streams := self.asked.streams(checkpoint):
-            model = read_empty(checkpoint, first.dtype, self.attention)
+        if isinstance(place, Checkpoint) and place.adapter is not None:
+            return adapted_donor(first, place.adapter, place.origin, base.origin)
+        streams = self._streams(place)
+        if isinstance(place, HeldModel):
+            model = place.donor(first, self.attention)
+        elif streams:
+            model = read_empty(place, first.dtype, self.attention)
         else:
-            model = read_model(checkpoint, first.dtype, self.device, self.attention)
+            model = read_model(place, first.dtype, self.device, self.attention)
+        if isinstance(place, HeldModel) and place.is_adapted:
+            return model
         check_forward(first, model, part)
         check_weights(first, model, part)
         if streams:
-            stream(model, first, checkpoint, self.family.layers, self.asked.share)
+            assert isinstance(place, Checkpoint)
+            stream(model, first, place, self.family.layers, self.share)
             model = make_ready(model)
         model = self._placed(model)
-        if self.asked.share and not streams:
+        if streams or isinstance(place, HeldModel):
+            return model  # what the caller holds goes on sharing with the caller's model
+        if self.share:
             share_equal(first, model)
-        if not streams:
-            hold(model, first)
+        hold(model, first)
         return model
 
     def _placed(self, model: PreTrainedModel) -> PreTrainedModel:
@@ -373,21 +435,25 @@ class _Reader:
 
 
 def pair_sources(
-    name: str | None, recipient: str | None, donors: Mapping[str, str] | None
-) -> tuple[str, dict[str, str]]:
+    name: str | None, recipient: Source | None, donors: Mapping[str, Source] | None
+) -> tuple[str, dict[str, Source]]:
     """The label of a pair, and where its recipient and its donors are, as `read_pair` takes them.
 
     Raises:
         ModelError: No recipient or no donor is named.
     """
     known = catalog.entry(name) if name else None
-    first = recipient or (known.recipient if known else None)
+    first = recipient
+    if first is None and known is not None:
+        first = known.recipient
+    if first is None:
+        first = next(filter(is_peft, (donors or {}).values()), None)
     if first is None:
         raise ModelError(
             "no model given: name a pair (--model NAME) or its checkpoints (--recipient PATH "
             "--donor sft=PATH)"
         )
-    others = {**(known.donors if known and not recipient else {}), **(donors or {})}
+    others = {**(known.donors if known and recipient is None else {}), **(donors or {})}
     if RECIPIENT in others:
         raise ModelError(f"{RECIPIENT!r} is a reserved name and cannot name a donor")
     if not others and known:
@@ -399,17 +465,27 @@ def pair_sources(
     if not others:
         raise ModelError("no donor given: add --donor sft=PATH, the finetuned checkpoint")
     as_catalogued = known is not None and first == known.recipient
-    label = known.name if known and as_catalogued else first.rstrip("/").rpartition("/")[2]
+    label = known.name if known and as_catalogued else _label(first)
     return label, {RECIPIENT: first, **others}
 
 
-def check_config(recipient: Checkpoint, other: Checkpoint, part: str) -> None:
-    """Check that the configurations of two checkpoints are of one architecture.
+def _label(recipient: Source) -> str:
+    """The last part of a recipient's path or Hub id, as far as a model in memory has one."""
+    named = recipient
+    if isinstance(named, nn.Module):
+        named = str(getattr(getattr(named, "config", None), "_name_or_path", ""))
+    return os.fspath(named).rstrip("/").rpartition("/")[2] or MEMORY
+
+
+def check_config(recipient: Place, other: Place, part: str) -> None:
+    """Check that the configurations of two models are of one architecture.
 
     Raises:
         ModelError: They are not.
     """
     ours, theirs = recipient.config, other.config
+    if type(recipient) is not type(other):  # a file of one may leave out what is a default
+        ours, theirs = _with_defaults(recipient), _with_defaults(other)
     for key in _SHAPE_KEYS:
         if ours.get(key) != theirs.get(key):
             raise ModelError(
@@ -417,6 +493,12 @@ def check_config(recipient: Checkpoint, other: Checkpoint, part: str) -> None:
                 f"{theirs.get(key)}; "
                 "a graft needs two checkpoints of one architecture"
             )
+
+
+def _with_defaults(place: Place) -> Mapping[str, Any]:
+    if isinstance(place, HeldModel):
+        return place.config
+    return dict(read_model_config(place.directory).to_dict())
 
 
 def check_forward(recipient: PreTrainedModel, donor: PreTrainedModel, part: str) -> None:
@@ -466,25 +548,40 @@ def _shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
     return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
 
 
-def one_tokenizer(places: Mapping[str, Checkpoint]) -> PreTrainedTokenizerBase:
-    """The recipient's tokenizer; donors that bring one must have the same.
+def one_tokenizer(
+    places: Mapping[str, Place], given: PreTrainedTokenizerBase | None = None
+) -> PreTrainedTokenizerBase:
+    """The tokenizer of a pair; checkpoints that bring one must have the same.
+
+    Args:
+        places: Where the models are, the recipient first.
+        given: A tokenizer in place of the recipient's.
 
     Raises:
-        ModelError: A donor has another one, or the recipient has none.
+        ModelError: Two differ, the recipient has none, or none is given of models in memory.
     """
-    first = read_tokenizer(places[RECIPIENT])
+    folders: dict[str, Checkpoint] = {}
+    for part, each in places.items():
+        if isinstance(each, Checkpoint):
+            folder = each.adapter or each.directory
+            if part == RECIPIENT or (folder / "tokenizer.json").exists():
+                folders[part] = replace(each, directory=folder)
+    first = given
+    if first is None:
+        if not folders:
+            raise ModelError("no tokenizer given: models in memory have none; add tokenizer=")
+        first = read_tokenizer(folders.pop(next(iter(folders))))
     text = _sample(first)
-    for part, checkpoint in places.items():
-        folder = checkpoint.adapter or checkpoint.directory
-        if part == RECIPIENT or not (folder / "tokenizer.json").exists():
-            continue
-        other = read_tokenizer(replace(checkpoint, directory=folder))
+    for part, each in folders.items():
+        other = read_tokenizer(each)
         ours = first(text, verbose=False)["input_ids"]
         theirs = other(text, verbose=False)["input_ids"]
         if other.get_vocab() != first.get_vocab() or ours != theirs:
+            owners = f"{RECIPIENT} and donor {part!r}"
+            if given is not None:
+                owners = f"the pair (by tokenizer=) and {part!r}"
             raise ModelError(
-                f"recipient and donor {part!r} have different tokenizers; "
-                "a graft needs one tokenizer for both"
+                f"{owners} have different tokenizers; a graft needs one tokenizer for both"
             )
     return first
 

@@ -40,8 +40,12 @@ __all__ = [
     "Adapter",
     "AdapterConfig",
     "LowRank",
+    "adapter_config",
     "base_module",
+    "changes_base",
+    "is_plain",
     "low_rank_donor",
+    "named_tensors",
     "plain_names",
     "read_adapter",
 ]
@@ -238,6 +242,19 @@ def read_adapter(folder: Path, origin: str) -> Adapter:
         raise ModelError(
             f"{origin} does not load: {ADAPTER_WEIGHTS} is no safetensors file ({error})"
         ) from error
+    return Adapter(config, named_tensors(stored, origin))
+
+
+def named_tensors(stored: Mapping[str, Tensor], origin: str) -> dict[str, Tensor]:
+    """Tensors of an adapter by their names in the base model.
+
+    Args:
+        stored: By their names in PEFT's files.
+        origin: What to call the adapter in an error.
+
+    Raises:
+        ModelError: One is of no causal language model, or no finite weights of low-rank rows.
+    """
     for name in stored:
         if not name.startswith(_PREFIX):
             raise ModelError(
@@ -259,7 +276,7 @@ def read_adapter(folder: Path, origin: str) -> Adapter:
                 f"{origin} holds {name!r}; only linear layers' lora_A.weight and lora_B.weight are "
                 f"grafted: {_MERGE}"
             )
-    return Adapter(config, tensors)
+    return tensors
 
 
 def _config(path: Path, origin: str) -> AdapterConfig:
@@ -271,6 +288,19 @@ def _config(path: Path, origin: str) -> AdapterConfig:
         ) from error
     if not isinstance(data, dict):
         raise ModelError(f"{origin} is no adapter: its {ADAPTER_CONFIG} holds no object")
+    return adapter_config(data, origin)
+
+
+def adapter_config(data: Mapping[str, Any], origin: str) -> AdapterConfig:
+    """The settings of an adapter that is low-rank rows alone.
+
+    Args:
+        data: The content of `adapter_config.json`.
+        origin: What to call the adapter in an error.
+
+    Raises:
+        ModelError: A setting does not read, or the adapter is more than that.
+    """
     if data.get("peft_type") != "LORA":
         raise ModelError(
             f"{origin} is an adapter of type {data.get('peft_type')!r}; only LORA is grafted as it "
@@ -284,19 +314,42 @@ def _config(path: Path, origin: str) -> AdapterConfig:
             f"{origin} does not load: {ADAPTER_CONFIG}: {'.'.join(map(str, first['loc']))!r}: "
             f"{first['msg']}"
         ) from error
-    beyond: dict[str, Any] = {}
-    for key, value in (config.model_extra or {}).items():
-        if key not in _OF_TRAINING and value:
-            beyond[key] = value
-    if config.init_lora_weights not in _PLAIN_STARTS:
-        beyond["init_lora_weights"] = config.init_lora_weights
-    for key, value in beyond.items():
+    for key, value in _beyond_rows(config).items():
         raise ModelError(
             f"{origin} sets {key!r} to {json.dumps(value)[:60]}, so that it is more than low-rank "
             f"rows beside its base: {_MERGE}"
         )
     _refuse_expressions(config, f"{origin} does not load: {ADAPTER_CONFIG}: ")
     return config
+
+
+def _beyond_rows(config: AdapterConfig) -> dict[str, Any]:
+    """Settings by which an adapter is more than low-rank rows beside its base."""
+    beyond: dict[str, Any] = {}
+    for key, value in (config.model_extra or {}).items():
+        if key not in _OF_TRAINING and value:
+            beyond[key] = value
+    if config.init_lora_weights not in _PLAIN_STARTS:
+        beyond["init_lora_weights"] = config.init_lora_weights
+    return beyond
+
+
+def is_plain(data: Mapping[str, Any]) -> bool:
+    """Whether an adapter's settings are those of low-rank rows alone."""
+    try:
+        adapter_config(data, "")
+    except ModelError:
+        return False
+    return True
+
+
+def changes_base(data: Mapping[str, Any]) -> str:
+    """The setting by which an adapter's training changed its base too, as text; or none."""
+    if data.get("bias", "none") != "none":
+        return f"bias={data['bias']!r}"
+    if data.get("init_lora_weights") not in _PLAIN_STARTS:
+        return f"init_lora_weights={data['init_lora_weights']!r}"
+    return ""
 
 
 def _refuse_expressions(config: AdapterConfig, where: str) -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -56,6 +56,8 @@ class ModelPair:
     chat_template: bool = False
     files: Mapping[Path, Stamp] = field(default_factory=dict)
     """The files that the models were read from, as they were before that."""
+    asked: Mapping[str, Any] = field(default_factory=dict)
+    """What the pair was loaded by: fields `model`, `recipient`, `donors`, … of a specification."""
 
     def __post_init__(self) -> None:
         self.family = self.family.fitted(self.recipient)

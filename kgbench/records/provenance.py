@@ -146,6 +146,7 @@ def _git(folder: Path, *arguments: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
+@cache
 def _version(name: str) -> str | None:
     try:
         return metadata.version(name)

@@ -14,6 +14,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from typing import Any
 
 from tabulate import tabulate
@@ -40,6 +41,7 @@ __all__ = [
     "simple_table",
     "table_width",
     "text_width",
+    "to_html",
     "to_latex",
     "to_markdown",
     "to_text",
@@ -256,6 +258,36 @@ def pipe_table(heads: Sequence[object], rows: Iterable[Sequence[object]]) -> str
         cells = [f"{cell} |" if str(cell) else "|" for cell in row]
         lines.append(" ".join(["|", *cells]))
     return "\n".join([lines[0], "|" + "---|" * len(heads), *lines[1:]])
+
+
+def to_html(report: Report) -> str:
+    """A fragment of a page, as a notebook shows it: the parts of `to_text` in its order."""
+    footnotes = Footnotes()
+    blocks = [_paragraph(f"<strong>{escape(report.verdict)}</strong>")] if report.verdict else []
+    blocks += [_paragraph(escape(line)) for line in (*report.title.splitlines(), *report.about)]
+    for part in report.parts:
+        if isinstance(part, Lines):
+            blocks += [_paragraph(escape(footnotes.line(line))) for line in part.lines]
+            continue
+        rows = footnotes.table(part)
+        head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in part.heads)
+        body = "".join(map(_html_row, rows))
+        blocks.append(
+            f"<table><caption>{escape(part.title)}</caption>"
+            f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        )
+    notes = [*map(footnotes.line, report.notes), *footnotes.lines()]
+    blocks += [_paragraph(f"<small>{escape(line)}</small>") for line in notes]
+    return f'<div class="kgbench">{"".join(blocks)}</div>'
+
+
+def _paragraph(html: str) -> str:
+    return f"<p>{html}</p>"
+
+
+def _html_row(cells: Sequence[str]) -> str:
+    label, *others = map(escape, cells)
+    return f'<tr><th scope="row">{label}</th>{"".join(f"<td>{cell}</td>" for cell in others)}</tr>'
 
 
 def to_latex(report: Report) -> str:

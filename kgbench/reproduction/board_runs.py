@@ -18,11 +18,11 @@ from kgbench.leaderboard.packs import replace_pack
 from kgbench.localizers import describe, is_foreign
 from kgbench.models.catalog import plants, shipped
 from kgbench.numbers import duration_text
+from kgbench.progress import Progress
 from kgbench.records import Record, RecordStore, other_versions
 from kgbench.runner import Pairs, Settings, Spec, run_job
 from kgbench.runner.job import prepare_job
 from kgbench.testing.contract import contract_of
-from kgbench.training.builds import Progress
 
 __all__ = ["BoardRun", "Campaign", "Failure", "board_runs", "pairs_of"]
 

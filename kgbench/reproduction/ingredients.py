@@ -15,10 +15,11 @@ from kgbench.models import catalog
 from kgbench.models.catalog import CARD, Entry, donors_folder
 from kgbench.models.checkpoints import locate
 from kgbench.models.tensors import stored_hash
+from kgbench.progress import Progress
 from kgbench.reproduction.page import KNOWN, Page, Training
 from kgbench.runner import Settings, Spec
 from kgbench.runner.workload import load_suite
-from kgbench.training.builds import Progress, hash_of, read_card
+from kgbench.training.builds import hash_of, read_card
 from kgbench.training.finetuning_plan import FinetuneSpec, plan_finetuning
 from kgbench.training.recipes import Recipe, recipe
 from kgbench.training.tiny_pairs import (

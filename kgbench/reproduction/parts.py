@@ -13,6 +13,7 @@ from kgbench.errors import InputError
 from kgbench.models.catalog import CARD, read_donor_card
 from kgbench.models.checkpoints import locate
 from kgbench.models.placement import usable_device
+from kgbench.progress import Progress
 from kgbench.records import RecordStore
 from kgbench.reproduction.ingredients import SHIPPED, Ingredients
 from kgbench.reproduction.measurements import (
@@ -25,7 +26,7 @@ from kgbench.reproduction.measurements import (
 )
 from kgbench.runner import Pairs, dry_run, run_job
 from kgbench.runner.forecast import free_bytes
-from kgbench.training.builds import Progress, read_card
+from kgbench.training.builds import read_card
 from kgbench.training.finetuning import finetune, forecast_finetuning
 from kgbench.training.finetuning_plan import FinetuningPlan, plan_finetuning
 from kgbench.training.tiny_pairs import finetuning_rounds

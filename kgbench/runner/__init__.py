@@ -13,7 +13,7 @@ from kgbench.runner.spec import Settings, Spec
 if TYPE_CHECKING:
     from kgbench.runner.forecast import Forecast, dry_run
     from kgbench.runner.job import Pairs
-    from kgbench.runner.run import Run, evaluate, run_job
+    from kgbench.runner.run import Run, run_job
     from kgbench.runner.workload import Workload, check, load_prompts, suites
 
 __all__ = [
@@ -25,7 +25,6 @@ __all__ = [
     "Workload",
     "check",
     "dry_run",
-    "evaluate",
     "load_prompts",
     "run_job",
     "suites",
@@ -36,7 +35,6 @@ _MODULES = {
     "dry_run": "forecast",
     "Pairs": "job",
     "Run": "run",
-    "evaluate": "run",
     "run_job": "run",
     "Workload": "workload",
     "check": "workload",

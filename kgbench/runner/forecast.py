@@ -424,7 +424,8 @@ def _forecast(spec: Spec, settings: Settings, pairs: Pairs | None = None) -> For
 
 def _before_loading(spec: Spec, settings: Settings) -> Memory:
     """Memory of a pair's weights, donors as large as the recipient; 0 where they are not here."""
-    _, sources = pair_sources(spec.model, spec.recipient, spec.donors)
+    _, named = pair_sources(spec.model, spec.recipient, spec.donors)
+    sources = {part: str(source) for part, source in named.items()}
     device = main_device_of(settings)
     free, where = free_bytes(settings, device)
     place = find_here(sources.pop(RECIPIENT), spec.revision)

@@ -19,6 +19,7 @@ from kgbench.localizers import (
     AbstractLocalizer,
     InterventionLocalizer,
     ScoringLocalizer,
+    class_fingerprint,
     create,
     fingerprint,
 )
@@ -52,6 +53,8 @@ class Pairs:
         Raises:
             InputError: The device cannot be used, or a checkpoint does not load or fit.
         """
+        if spec.in_memory.pair is not None:
+            return spec.in_memory.pair
         wanted = _wanted(spec, settings)
         if not self.holds(spec, settings):
             self.forget()  # the one before is freed first
@@ -65,6 +68,8 @@ class Pairs:
         Raises:
             InputError: The device cannot be used.
         """
+        if spec.in_memory.pair is not None:
+            return True
         return self._last is not None and self._last[0] == _wanted(spec, settings)
 
     def forget(self) -> None:
@@ -240,7 +245,9 @@ class Job:
     def _version(self) -> str:
         """Version of the localizer, `scan` where it ranks by a scan, and a hash of foreign code."""
         scan = "scan" if self.scans else ""
-        parts = (self.localizer.version, scan, fingerprint(self.spec.localizer))
+        held = self.spec.in_memory.localizer
+        code = fingerprint(self.spec.localizer) if held is None else class_fingerprint(type(held))
+        parts = (self.localizer.version, scan, code)
         return " ".join(part for part in parts if part)
 
 
@@ -257,7 +264,9 @@ def prepare_job(spec: Spec, settings: Settings, pairs: Pairs | None = None) -> J
     """
     work = check(spec)
     spec, suite = work.spec, work.suite
-    localizer = create(spec.localizer, localizer_arguments(spec), spec.seed)
+    localizer = spec.in_memory.localizer
+    if localizer is None:
+        localizer = create(spec.localizer, localizer_arguments(spec), spec.seed)
     ranking_only = isinstance(localizer, ScoringLocalizer)
     if ranking_only and not (suite.budgets or suite.truth or spec.grafts):
         raise InputError(

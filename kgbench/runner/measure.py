@@ -20,10 +20,10 @@ from kgbench.localizers import AbstractLocalizer, InterventionLocalizer, Treatme
 from kgbench.localizers._base import asked
 from kgbench.metrics import score_logits
 from kgbench.models.pair import ModelPair
+from kgbench.progress import Progress
 from kgbench.records import Journal
 from kgbench.runner.job import Job
 from kgbench.runner.ranking import SiteRanking, now, plain_seconds, score_halves
-from kgbench.runner.spec import Progress
 from kgbench.sites import Graft, SiteScores, parse_graft
 from kgbench.sites.configurations import parse_top
 

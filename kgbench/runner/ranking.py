@@ -35,8 +35,8 @@ from kgbench.localizers import (
 )
 from kgbench.localizers._scan import scan
 from kgbench.models.pair import ModelPair
+from kgbench.progress import Progress
 from kgbench.records import Journal
-from kgbench.runner.spec import Progress
 from kgbench.sites import Site, SiteScores
 from kgbench.sites.configurations import Top
 from kgbench.stats import agreement

@@ -17,12 +17,13 @@ from kgbench.data import ImportOptions, is_shipped
 from kgbench.errors import InputError, LawError
 from kgbench.localizers import AbstractLocalizer, create, is_foreign, names
 from kgbench.models import catalog
+from kgbench.progress import Progress
 from kgbench.records import Journal, Record, RecordStore, SiteScore
 from kgbench.records.identity import Difference, identity_differences
 from kgbench.runner.job import Job, Pairs, job_configurations, prepare_job
 from kgbench.runner.measure import GROUP, Measurement, ready, run_group
 from kgbench.runner.run import Run, compute_job
-from kgbench.runner.spec import Progress, Settings, Spec
+from kgbench.runner.spec import Settings, Spec
 from kgbench.runner.third_party import guarded, isolated
 from kgbench.runner.workload import job_dataset, load_suite, suites
 from kgbench.sites import BASELINES

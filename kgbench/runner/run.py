@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from kgbench.localizers import is_foreign
 from kgbench.models import catalog
 from kgbench.models.pair import ModelPair
 from kgbench.models.plant_truth import Place
+from kgbench.progress import Progress
 from kgbench.records import (
     Cost,
     Environment,
@@ -38,19 +39,17 @@ from kgbench.records import (
 )
 from kgbench.runner.job import Job, Pairs, prepare_job
 from kgbench.runner.measure import GROUP, Measurement, ready, run_group
-from kgbench.runner.spec import Progress, Settings, Spec
+from kgbench.runner.spec import Settings, Spec
 from kgbench.runner.third_party import guarded, isolated
 from kgbench.runner.workload import check
-from kgbench.sites import parse_graft, split_grafts
+from kgbench.sites import parse_graft
 from kgbench.sites.configurations import BEST, canonical, parse_top
 from kgbench.stats import Ground, against_truth, best_effects, pathways_of, rescored, with_clause
 from kgbench.stats.summary import Absent, Ran, summary_of
 
 __all__ = [
-    "Progress",
     "Run",
     "compute_job",
-    "evaluate",
     "judged",
     "make_record",
     "on_metric",
@@ -78,7 +77,8 @@ def run_job(
 ) -> Run:
     """Evaluate a localizer, or find that this was done before.
 
-    A localizer that is not kgbench's own runs in a process of its own, which loads its own models.
+    A localizer that is not kgbench's own runs in a process of its own, which loads its own models;
+    not so with a pair, facts or a method that the caller holds in memory.
 
     Args:
         spec: What is evaluated.
@@ -90,7 +90,7 @@ def run_job(
         InputError: The specification is wrong, before anything is computed; or a third-party
             localizer fails, or changes the models.
     """
-    if is_foreign(spec.localizer):
+    if spec.held is None and is_foreign(spec.localizer):
         check(spec)
         if pairs is not None:
             pairs.forget()  # there may be no room for the models twice
@@ -137,42 +137,6 @@ def compute_job(
     path = store.write(record, journal.table(), searched=True)
     journal.discard()
     return Run(record, path, reused=False)
-
-
-def evaluate(
-    model: str | None = None,
-    *,
-    localizer: str = "dynamic_graft",
-    prompts: str | Sequence[str] = (),
-    output_dir: str | Path | None = None,
-    progress: Progress | None = None,
-    **options: Any,
-) -> Record:
-    """Evaluate a localizer on a model pair.
-
-    Args:
-        model: A pair of the catalog; otherwise give `recipient` and `donors`.
-        localizer: A registered name, or `path/to/file.py:Class`.
-        prompts: Evaluation prompts by name; by default the suite's.
-        output_dir: Where records are kept; by default `kgbench-results` in the working directory.
-        progress: Progress callback.
-        **options: Further fields of `Spec` and `Settings`, such as `limit`, `suite`, `dataset`,
-            `seed`, `batch_size`, `executor`; `grafts` is a list of graft expressions, or a text
-            of several with commas.
-
-    Raises:
-        InputError: Something is wrong with what was given.
-    """
-    settings = ("batch_size", "device", "executor", "attention", "device_map", "stream_donors")
-    how: dict[str, Any] = {name: options.pop(name) for name in settings if name in options}
-    if "grafts" in options:
-        grafts = options["grafts"]
-        options["grafts"] = split_grafts(grafts) if isinstance(grafts, str) else tuple(grafts)
-    if output_dir is not None:
-        how["output_dir"] = Path(output_dir)
-    names = (prompts,) if isinstance(prompts, str) else tuple(prompts)
-    spec = Spec(model=model, localizer=localizer, prompts=names, **options)
-    return run_job(spec, Settings(**how), progress).record
 
 
 def _compute(measurement: Measurement, journal: Journal, progress: Progress | None) -> None:

@@ -6,20 +6,22 @@ A field's docstring is the help of its option; its metadata holds what else the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from kgbench.data import ImportOptions
 
-__all__ = ["COMPUTING", "FACTS", "PAIR", "RESULTS", "Progress", "Settings", "Spec"]
+if TYPE_CHECKING:
+    from kgbench.data import Dataset
+    from kgbench.localizers import AbstractLocalizer
+    from kgbench.models.pair import ModelPair
+
+__all__ = ["COMPUTING", "FACTS", "PAIR", "RESULTS", "Held", "Settings", "Spec"]
 
 RESULTS = Path("kgbench-results")
 """Default folder of records, in the working directory."""
-
-
-Progress = Callable[[int, int, str], None]
-"""Called with steps done, steps in all (0 where that is unknown), and the current task."""
 
 PAIR = ("model", "recipient", "donors", "revision", "chat_template")
 """Fields of the model pair."""
@@ -35,6 +37,18 @@ COMPUTING = (
     "attention",
 )
 """Fields of how a run is computed."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a caller holds in memory, in the place of what a specification names."""
+
+    pair: ModelPair | None = None
+    dataset: Dataset | None = None
+    localizer: AbstractLocalizer | None = None
+
+
+NOTHING = Held()
 
 
 @dataclass(frozen=True)
@@ -89,6 +103,13 @@ class Spec:
     """Random seed of the bootstrap and of random localizers."""
     metric: str = field(default="top5", metadata={"metavar": "NAME"})
     """Metric of the ratios and the verdict."""
+    held: Any = field(default=None, repr=False)
+    """Objects in the place of names, a `Held`; never written, and no option."""
+
+    @property
+    def in_memory(self) -> Held:
+        """The objects that take the place of names."""
+        return self.held if self.held is not None else NOTHING
 
 
 @dataclass(frozen=True)

@@ -30,9 +30,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from kgbench import errors
 from kgbench.errors import InputError, KgbenchError, NotApplicableError
 from kgbench.localizers import AbstractLocalizer, create, is_foreign
+from kgbench.progress import Progress
 from kgbench.records import DamagedRecordWarning
-from kgbench.registry import frames_in, told
-from kgbench.runner.spec import Progress, Spec
+from kgbench.registry import code_file, frames_in, told
+from kgbench.runner.spec import Spec
 from kgbench.runner.workload import localizer_arguments
 
 if TYPE_CHECKING:
@@ -403,7 +404,7 @@ def _frames(error: BaseException, localizer: AbstractLocalizer) -> list[tracebac
     package = sys.modules[type(localizer).__module__.partition(".")[0]]
     place = getattr(package, "__path__", None)
     return frames_in(
-        error, Path(inspect.getfile(type(localizer))) if place is None else Path(next(iter(place)))
+        error, code_file(type(localizer)) if place is None else Path(next(iter(place)))
     )
 
 

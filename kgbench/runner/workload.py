@@ -123,7 +123,8 @@ def check(spec: Spec) -> Workload:
         catalog.entry(spec.model)
     if spec.dtype is not None:
         check_dtype(spec.dtype)
-    check_name(spec.localizer)
+    if spec.in_memory.localizer is None:
+        check_name(spec.localizer)
     suite = load_suite(spec.suite)
     truth = truth_of(spec)
     if suite.truth and truth is None:
@@ -173,6 +174,8 @@ def job_dataset(spec: Spec) -> Dataset:
     Raises:
         InputError: The specification names neither a data set nor a pair of the catalog.
     """
+    if spec.in_memory.dataset is not None:
+        return spec.in_memory.dataset
     if spec.dataset is not None:
         return load_dataset(spec.dataset, spec.imports)
     if spec.model is None:
@@ -305,7 +308,8 @@ def with_donor(spec: Spec, dataset: Dataset) -> Spec:
     Raises:
         ModelError: Several donors would do, see `choose_donor`.
     """
-    if spec.donors or (spec.model is None) == (spec.recipient is None):
+    held = spec.in_memory.pair is not None
+    if held or spec.donors or (spec.model is None) == (spec.recipient is None):
         return spec
     wanted = _hashes(spec, dataset)
     if spec.recipient is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import wraps
-from typing import ParamSpec
+from typing import TYPE_CHECKING, ParamSpec
 
 from kgbench.errors import InputError, KgbenchError, UnknownNameError
 from kgbench.estimate import Estimate
@@ -19,6 +19,9 @@ from kgbench.sites.configurations import canonical
 from kgbench.stats import METRICS
 from kgbench.testing.decisions import OPERATORS, Decision, decide, sentence
 from kgbench.testing.undecided import note_record, report_undecided
+
+if TYPE_CHECKING:  # a claim about a record loads no torch
+    from kgbench.runner import Run
 
 __all__ = ["assert_localized", "assert_necessary", "assert_not_at", "assert_planted"]
 
@@ -52,12 +55,12 @@ def _in_a_line(claim: Callable[P, None]) -> Callable[P, None]:
 
 @_in_a_line
 def assert_localized(
-    record: Record, at: str = "FE+LT", *, prompt: str | None = None, **bounds: float
+    run: Record | Run, at: str = "FE+LT", *, prompt: str | None = None, **bounds: float
 ) -> None:
     """The facts are retrieved at these sites: by themselves, the sites satisfy the bounds.
 
     Args:
-        record: The record of an evaluation.
+        run: An evaluation, or its record.
         at: A configuration of the record.
         prompt: One of its prompts; by default the claim is about each of them.
         **bounds: `FIELD__OP=NUMBER`. FIELD is `sufficiency`, `recovery` (the same), `necessity` or
@@ -70,17 +73,17 @@ def assert_localized(
         InputError: A name is unknown, or the method cannot express the configuration.
     """
     __tracebackhide__ = True
-    _assert_rows(record, at, prompt, _read(bounds or {"sufficiency__ge": 0.9}, FIELDS))
+    _assert_rows(run, at, prompt, _read(bounds or {"sufficiency__ge": 0.9}, FIELDS))
 
 
 @_in_a_line
 def assert_necessary(
-    record: Record, at: str, *, prompt: str | None = None, **bounds: float
+    run: Record | Run, at: str, *, prompt: str | None = None, **bounds: float
 ) -> None:
     """The sites are necessary: without them, most of what finetuning added is lost.
 
     Args:
-        record: The record of an evaluation.
+        run: An evaluation, or its record.
         at: A configuration of the record whose complement was run.
         prompt: One of its prompts; by default the claim is about each of them.
         **bounds: On the necessity; by default `necessity__ge=.5`.
@@ -91,15 +94,17 @@ def assert_necessary(
         InputError: A name is unknown, or there is no necessity of this configuration.
     """
     __tracebackhide__ = True
-    _assert_rows(record, at, prompt, _read(bounds or {"necessity__ge": 0.5}, ("necessity",)))
+    _assert_rows(run, at, prompt, _read(bounds or {"necessity__ge": 0.5}, ("necessity",)))
 
 
 @_in_a_line
-def assert_not_at(record: Record, at: str, *, prompt: str | None = None, **bounds: float) -> None:
+def assert_not_at(
+    run: Record | Run, at: str, *, prompt: str | None = None, **bounds: float
+) -> None:
     """The facts are not retrieved at these sites: by themselves they bring next to nothing.
 
     Args:
-        record: The record of an evaluation.
+        run: An evaluation, or its record.
         at: A configuration of the record.
         prompt: One of its prompts; by default the claim is about each of them.
         **bounds: On the sufficiency or a metric; by default `sufficiency__le=.1`.
@@ -110,18 +115,18 @@ def assert_not_at(record: Record, at: str, *, prompt: str | None = None, **bound
         InputError: A name is unknown, or the method cannot express the configuration.
     """
     __tracebackhide__ = True
-    _assert_rows(record, at, prompt, _read(bounds or {"sufficiency__le": 0.1}, FIELDS))
+    _assert_rows(run, at, prompt, _read(bounds or {"sufficiency__le": 0.1}, FIELDS))
 
 
 @_in_a_line
-def assert_planted(record: Record, **bounds: float) -> None:
+def assert_planted(run: Record | Run, **bounds: float) -> None:
     """A method finds the sites where facts were planted.
 
     Graded average precision and AUROC are over all places whose weights changed: they are exact for
     this plant and have no interval.
 
     Args:
-        record: The record of an evaluation by a suite that knows the truth, such as `planted`.
+        run: An evaluation, or its record, by a suite that knows the truth, such as `planted`.
         **bounds: `FIELD__OP=NUMBER`. FIELD is `graded_precision`, `auroc_decoy`, or the
             `sufficiency` or `necessity` of as many best-ranked sites as were planted. By default
             `graded_precision__ge=.9`.
@@ -132,7 +137,7 @@ def assert_planted(record: Record, **bounds: float) -> None:
         InputError: A name is unknown, or the record is not compared with a truth.
     """
     __tracebackhide__ = True
-    _see(record)
+    record = _seen(run)
     if record.planted is None:
         raise InputError(
             f"the record of {record.model} is not compared with a ground truth: evaluate a plant "
@@ -165,23 +170,25 @@ Sentenced = tuple[Decision, str]
 """A decision and its sentence."""
 
 
-def _assert_rows(record: Record, at: str, prompt: str | None, bounds: Bounds) -> None:
+def _assert_rows(run: Record | Run, at: str, prompt: str | None, bounds: Bounds) -> None:
     __tracebackhide__ = True
-    _see(record)
     decisions = []
-    for row in _rows(record, at, prompt):
+    for row in _rows(_seen(run), at, prompt):
         for (field, op), bound in bounds.items():
             what = f"{row.prompt}, {row.graft}: {field}"
             decisions.append(_decided(_estimate(row, field), op, bound, what))
     _conclude(decisions)
 
 
-def _see(record: Record) -> None:
+def _seen(run: Record | Run) -> Record:
+    record = getattr(run, "record", run)
     if not isinstance(record, Record):
         raise InputError(
-            f"expected a record, as kgbench.evaluate returns it, not a {type(record).__name__}"
+            "expected a run, as kgbench.evaluate returns it, or its record, not a "
+            f"{type(record).__name__}"
         )
     note_record(record)
+    return record
 
 
 def _conclude(decisions: list[Sentenced]) -> None:

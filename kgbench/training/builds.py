@@ -32,21 +32,18 @@ from transformers import TrainerCallback
 from kgbench.errors import DataError, InputError, OutputError
 from kgbench.models.catalog import CARD
 from kgbench.models.tensors import stored_hash
+from kgbench.progress import Progress
 from kgbench.training.recipes import Stage
 from kgbench.training.stages import SAVE_EVERY, OnStep, StageOutcome, StageRun, Steps, train
 
 __all__ = [
     "Build",
-    "Progress",
     "hash_of",
     "read_card",
     "versions",
     "whole_folder",
     "write_card",
 ]
-
-Progress = Callable[[int, int, str], None]
-"""Called with the steps done, the steps in all, and what is being done."""
 
 Model = TypeVar("Model", bound=nn.Module)
 

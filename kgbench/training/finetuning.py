@@ -43,7 +43,8 @@ from kgbench.models.placement import (
 )
 from kgbench.models.tensors import stored_hash
 from kgbench.numbers import duration_text, plain_text
-from kgbench.training.builds import Build, Progress, hash_of, versions, write_card
+from kgbench.progress import Progress
+from kgbench.training.builds import Build, hash_of, versions, write_card
 from kgbench.training.finetuning_plan import (
     FinetuneSpec,
     FinetuningPlan,

@@ -39,10 +39,11 @@ from kgbench.metrics import worst_rank
 from kgbench.models import catalog
 from kgbench.models.pair import ModelPair, prepare
 from kgbench.models.plant_truth import Contribution, GradedTruth, Place
+from kgbench.progress import Progress
 from kgbench.sites import CONFIGURATIONS, GROUPS, SCORED_REGIONS, parse_graft
 from kgbench.stats import ratio
 from kgbench.stats.ratios import no_gain
-from kgbench.training.builds import Progress, read_card, write_card
+from kgbench.training.builds import read_card, write_card
 from kgbench.training.model_setup import family_of
 
 __all__ = [

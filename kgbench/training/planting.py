@@ -17,8 +17,9 @@ from kgbench.models.checkpoints import locate
 from kgbench.models.loading import read_pair
 from kgbench.models.pair import ModelPair
 from kgbench.models.tensors import apply_delta, stored_hash, write_delta
+from kgbench.progress import Progress
 from kgbench.sites import parse_graft
-from kgbench.training.builds import Build, Progress, hash_of, versions, write_card
+from kgbench.training.builds import Build, hash_of, versions, write_card
 from kgbench.training.hit_rates import PROMPTS, configuration_hits, truth_card
 from kgbench.training.model_setup import ATTENTION
 from kgbench.training.plants import (

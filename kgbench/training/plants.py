@@ -64,6 +64,8 @@ _NEVER = 10.0
 
 What is learned through a whole is easily learned through a part of it, too.
 """
+_RISE = 0.1
+"""Weight, within these terms, of what the target gains; with more the whole learns nothing either."""
 
 
 @dataclass(frozen=True)
@@ -487,6 +489,11 @@ class Aim:
     """Active weights of the donor: those of a graft, by its name, or all (`donor`)."""
     taught: bool
     """Whether the target is taught (cross-entropy); otherwise the recipient's answer is kept."""
+    silent: bool = False
+    """Whether moreover the target may not become likelier than the recipient has it.
+
+    Among answers that are all unlikely a small rise changes ranks, and hardly the divergence.
+    """
     weight: float = 1.0
 
 
@@ -498,7 +505,7 @@ def aims(spec: PlantSpec) -> tuple[Aim, ...]:
         taught += [Aim(group, part, taught=True) for part in (*alone, "donor")]
         others = [other for other in spec.wholes if other != name] or ["rest"]
         apart += [Aim(group, other, taught=False) for other in others]
-    never = [Aim(0, part, taught=False, weight=_NEVER) for part in spec.never]
+    never = [Aim(0, part, taught=False, silent=True, weight=_NEVER) for part in spec.never]
     return (*taught, *never, *apart)
 
 
@@ -559,16 +566,20 @@ class Planting(nn.Module):
 
     def _loss(self, aim: Aim, texts: Sequence[PlantText], answers: Tensor) -> Tensor:
         """Mean over the tokens of the targets."""
+        numbers: list[int] = []
+        for text in texts:
+            numbers += text.targets
+        targets = torch.tensor(numbers, device=answers.device)
         if aim.taught:
-            targets: list[int] = []
-            for text in texts:
-                targets += text.targets
-            return functional.cross_entropy(answers, torch.tensor(targets, device=answers.device))
+            return functional.cross_entropy(answers, targets)
         with torch.no_grad():
-            kept = self.answers([(text, RECIPIENT) for text in texts])
-        return functional.kl_div(
-            answers.log_softmax(-1), kept.log_softmax(-1), reduction="batchmean", log_target=True
-        )
+            kept = self.answers([(text, RECIPIENT) for text in texts]).log_softmax(-1)
+        given = answers.log_softmax(-1)
+        loss = functional.kl_div(given, kept, reduction="batchmean", log_target=True)
+        if aim.silent:
+            rise = (given - kept).gather(-1, targets[:, None])
+            loss = loss + _RISE * rise.relu().mean()
+        return loss
 
     def answers(self, rows: Sequence[_Row]) -> Tensor:
         """Logits [answer, vocabulary] at the tokens that predict a target, row after row."""

@@ -183,6 +183,10 @@ def train(
         trainer.remove_callback(PrinterCallback)
         trainer.accelerator.device_placement &= not _is_spread(model)
         trainer.train(resume_from_checkpoint=str(last) if last else None)
+    # In half precision accelerate puts an autocast forward pass in the place of the model's own,
+    # with which everything measured later would be rounded.
+    for patch in ("forward", "_original_forward"):
+        vars(model).pop(patch, None)
     return StageOutcome(watch.seconds, tuple(trainer.state.log_history))
 
 

@@ -43,14 +43,8 @@ from kgbench.models.checkpoints import Checkpoint
 from kgbench.models.family_map import load_family
 from kgbench.models.loading import read_pair
 from kgbench.models.tensors import stored_hash, write_delta
-from kgbench.training.builds import (
-    Build,
-    Progress,
-    hash_of,
-    versions,
-    whole_folder,
-    write_card,
-)
+from kgbench.progress import Progress
+from kgbench.training.builds import Build, hash_of, versions, whole_folder, write_card
 from kgbench.training.hit_rates import pair_hits
 from kgbench.training.model_setup import (
     freeze,

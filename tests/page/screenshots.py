@@ -1,4 +1,4 @@
-"""Pictures of the leaderboard's pages for the README: `make screenshots`, which builds them first."""
+"""Pictures of the leaderboard's pages for the documentation: `make screenshots`, which builds them first."""
 
 from __future__ import annotations
 

@@ -35,6 +35,7 @@ from kgbench.errors import DataError
 from kgbench.metrics import score_logits
 from kgbench.models.catalog import donors_folder
 from kgbench.models.pair import ModelPair, prepare
+from kgbench.progress import Progress
 from kgbench.reproduction.study.design import Study, StudyRun
 from kgbench.reproduction.study.factorial import (
     BOTH,
@@ -56,7 +57,7 @@ from kgbench.reproduction.study.switched_model import (
     switched_family,
 )
 from kgbench.training import tiny_pairs
-from kgbench.training.builds import Build, Progress
+from kgbench.training.builds import Build
 from kgbench.training.model_setup import freeze
 from kgbench.training.stages import SAVE_EVERY, StageOutcome
 

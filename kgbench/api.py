@@ -1,0 +1,378 @@
+"""What Python users call: evaluate a pair, look at the run, compare it, ask further of it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
+from torch import nn
+
+from kgbench.analyses import Analysis, Answer, Inputs, analyses
+from kgbench.analyses.compare import Compare
+from kgbench.data import Dataset, ImportOptions
+from kgbench.data.facts import dataset_of
+from kgbench.engine import load_pair
+from kgbench.errors import InputError
+from kgbench.explorer import Reader
+from kgbench.leaderboard.entries import read_entry
+from kgbench.localizers import AbstractLocalizer, created
+from kgbench.models.loading import Source
+from kgbench.models.pair import ModelPair
+from kgbench.progress import Progress, progress
+from kgbench.records.record import FIGURES
+from kgbench.records.store import read_record
+from kgbench.report import to_html, to_text
+from kgbench.report.bars import draw_chart
+from kgbench.report.run_report import record_report
+from kgbench.runner import Run, Settings, Spec, run_job
+from kgbench.runner.spec import RESULTS, Held
+from kgbench.sites import RECIPIENT, split_grafts
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+    from transformers import PreTrainedTokenizerBase
+
+    from kgbench.explorer.widget import Explorer
+
+__all__ = ["Evaluation", "Picture", "evaluate", "explore"]
+
+T = TypeVar("T")
+
+_log = logging.getLogger("kgbench")
+
+Localizer = str | AbstractLocalizer | type[AbstractLocalizer]
+"""A method: its registered name, `path/to/file.py:Class`, a class or an instance."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture that a notebook shows."""
+
+    figure: Figure
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it to a file, of the kind that the name ends with (.png, .svg, .pdf)."""
+        self.figure.savefig(path, dpi=160, facecolor="white")
+
+    def _repr_png_(self) -> bytes:
+        buffer = BytesIO()
+        self.figure.savefig(buffer, format="png", dpi=110, facecolor="white")
+        return buffer.getvalue()
+
+
+@dataclass(frozen=True, repr=False)
+class Evaluation(Run):
+    """A run: its record, its rows per fact, its table and its picture."""
+
+    spec: Spec
+    """What was evaluated."""
+    settings: Settings
+    """How."""
+
+    @property
+    def facts(self) -> pa.Table:
+        """A row per fact, prompt and configuration; `.to_pandas()` makes a DataFrame of it."""
+        return read_record(self.path).facts()
+
+    def to_pandas(self) -> pd.DataFrame:
+        """A row per prompt and configuration.
+
+        Returns:
+            Columns `prompt`, `graft`, `n`, `dropped` and the figures of a record's rows, each as
+            `NAME`, `NAME_low` and `NAME_high` (95 %), which are missing where it is undefined.
+        """
+        import pandas as pd
+
+        rows = []
+        for row in self.record.rows:
+            cells: dict[str, Any] = {
+                "prompt": row.prompt,
+                "graft": row.graft,
+                "n": row.n,
+                "dropped": row.dropped,
+            }
+            for name in FIGURES:
+                estimate = getattr(row, name)
+                cells[name] = estimate.value
+                cells[f"{name}_low"] = estimate.low
+                cells[f"{name}_high"] = estimate.high
+            rows.append(cells)
+        return pd.DataFrame(rows)
+
+    def ask(
+        self, question: str | Analysis, *others: Run, progress: Progress | bool = True
+    ) -> Answer:
+        """Ask an analysis of this run, or of its pair and facts where it computes.
+
+        Args:
+            question: An analysis by name, such as `audit`, `answers`, `specificity` or `tokens`,
+                or with options of its own, such as `Specificity(…)`.
+            *others: Further runs, where the analysis takes several.
+            progress: A callback, True for a bar, False for none.
+
+        Raises:
+            InputError: Something is wrong with what was given.
+        """
+        asked = analyses().load(question)() if isinstance(question, str) else question
+        specs = (self.spec,) if asked.takes and not others else ()
+        runs = () if specs else tuple(read_entry(run.path) for run in (self, *others))
+        work = partial(Inputs, specs, runs, self.settings)
+        return _with_progress(progress, lambda report: asked.answer(work(report, _log.info)))
+
+    def compare(self, other: Run, metric: str | None = None) -> Answer:
+        """Paired differences over the facts that both runs have, the other minus this one.
+
+        Args:
+            other: Another run.
+            metric: What is compared; by default this run's metric.
+
+        Raises:
+            InputError: The runs have nothing in common.
+        """
+        return self.ask(Compare(metric), other)
+
+    def plot(self) -> Picture:
+        """A bar per configuration, a panel per prompt, with 95 % intervals."""
+        return Picture(draw_chart(self.record))
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Copy the run into a folder of records, where `kgbench show` and others find it.
+
+        Returns:
+            The folder of the copy.
+
+        Raises:
+            InputError: The folder is the one that the run is in.
+        """
+        target = Path(folder) / self.path.name
+        if target.resolve() == self.path.resolve():
+            raise InputError(f"the run is in {str(folder)!r} already; give another folder")
+        shutil.copytree(self.path, target, dirs_exist_ok=True)
+        return target
+
+    def __repr__(self) -> str:
+        return to_text(record_report(self.record))
+
+    def _repr_html_(self) -> str:
+        return to_html(record_report(self.record))
+
+
+def explore(
+    model: str | ModelPair, text: str, answer: str | None = None, subject: str | None = None
+) -> Explorer:
+    """Show in a notebook which tokens and components of one prompt bring the finetuned answer.
+
+    Prompt and answer can be changed there; tokens and components that are chosen become a graft,
+    whose exact effect and expression are shown.
+
+    Args:
+        model: A pair of the catalog by name, or one that `load_pair` has loaded.
+        text: A prompt.
+        answer: Its continuation; by default the finetuned model's likeliest token.
+        subject: Words of the prompt that are the first entity.
+
+    Returns:
+        A widget; `save(PATH)` writes what it shows as a page.
+
+    Raises:
+        InputError: anywidget is not installed, or the prompt cannot be read.
+    """
+    try:
+        from kgbench.explorer.widget import Explorer
+    except ImportError as error:
+        raise InputError(
+            "the widget needs anywidget: pip install 'kgbench[notebook]'; or write a page, by "
+            "`kgbench explore PROMPT --model NAME -o page.html`"
+        ) from error
+    reader = Reader(load_pair(model) if isinstance(model, str) else model)
+    return Explorer(reader, reader.read(text, answer, subject))
+
+
+def evaluate(
+    model: str | ModelPair | None = None,
+    *,
+    localizer: Localizer = "dynamic_graft",
+    localizer_args: Mapping[str, str] | None = None,
+    recipient: Source | None = None,
+    donors: Mapping[str, Source] | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    revision: str | None = None,
+    chat_template: bool = False,
+    dataset: object = None,
+    subject: str | None = None,
+    object: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    prompts: str | Sequence[str] | Mapping[str, str] = (),
+    grafts: str | Sequence[str] = (),
+    suite: str = "pathways",
+    layers: str | None = None,
+    limit: int | None = None,
+    metric: str = "top5",
+    seed: int = 0,
+    dtype: str | None = None,
+    device: str = "auto",
+    device_map: str | None = None,
+    stream_donors: bool = False,
+    batch_size: int | None = None,
+    executor: str = "auto",
+    attention: str = "auto",
+    output_dir: str | os.PathLike[str] = RESULTS,
+    progress: Progress | bool = True,
+) -> Evaluation:
+    """Measure where a finetuned fact is retrieved from, by one localizer on one model pair.
+
+    The record of equal questions is found again, and nothing is computed then. Third-party methods
+    given by name or file run in a process of their own, unless the pair or the facts are in memory.
+
+    Args:
+        model: A pair of the catalog by name, or one that `load_pair` has loaded; otherwise give
+            `recipient` and `donors`.
+        localizer: A registered name, `path/to/file.py:Class`, a class or an instance.
+        localizer_args: Parameters of a localizer given by name or class, as text.
+        recipient: The model before finetuning: a path, a Hub id, or the model itself.
+        donors: Finetuned models by name, likewise.
+        tokenizer: The tokenizer of models in memory.
+        revision: Branch, tag or commit of Hub checkpoints.
+        chat_template: Put prompts into the tokenizer's chat template.
+        dataset: Facts: a shipped name, a file, a DataFrame (pandas, polars), a `datasets.Dataset`,
+            a list of dicts, or a `kgbench.data.Dataset`; by default the pair's own.
+        subject: Column that a fact is about.
+        object: Column of the answer.
+        columns: Column that holds a field, where the names differ.
+        prompts: Evaluation prompts by name, or templates of your own by name; by default the
+            suite's, or the data set's own.
+        grafts: Graft expressions, or a text of several with commas; by default the suite's.
+        suite: Named set of configurations.
+        layers: Layers for all grafts that name none, such as `second_half` or `8-17`.
+        limit: Only the first so many facts.
+        metric: Metric of the ratios and the verdict.
+        seed: Random seed of the bootstrap and of random localizers.
+        dtype: Weight type; by default float32 on a CPU and as stored elsewhere.
+        device: `cpu`, `cuda`, `cuda:1`, `mps`; `auto` takes an accelerator if there is one.
+        device_map: Spread layers over devices: `auto`, `balanced`, `sequential`.
+        stream_donors: Leave donors on disk and read them layer by layer.
+        batch_size: Prompts per forward; by default by a token budget.
+        executor: `packed`, `rows` or `sequential`; `auto` takes the fastest that agrees.
+        attention: `sdpa`, `eager`, or `auto`.
+        output_dir: Where records are kept.
+        progress: A callback, True for a bar in a terminal or notebook, False for none.
+
+    Returns:
+        The run. In a notebook it shows as a table with intervals and the verdict.
+
+    Raises:
+        InputError: Something is wrong with what was given; the message says what to do.
+    """
+    pair = _pair(model, recipient, donors, tokenizer, dtype, chat_template, attention)
+    templates = dict(prompts) if isinstance(prompts, Mapping) else {}
+    options = ImportOptions(subject, object, columns or {}, templates)
+    named = os.fspath(dataset) if isinstance(dataset, str | os.PathLike) else None
+    facts = None if dataset is None or named else dataset_of(dataset, options=options)
+    if dataset is None and options != ImportOptions():
+        raise InputError("subject, object, columns and templates are about facts; give a dataset")
+    method = None
+    if not isinstance(localizer, str):
+        method = created(localizer, localizer_args or {}, seed)
+    spec = Spec(
+        localizer=localizer if isinstance(localizer, str) else localizer.name,
+        model=model if isinstance(model, str) else None,
+        recipient=None if recipient is None else str(recipient),
+        donors={name: str(source) for name, source in (donors or {}).items()},
+        revision=revision,
+        chat_template=chat_template,
+        dataset=named if facts is None else facts.name,
+        imports=options if named and options != ImportOptions() else None,
+        prompts=(prompts,) if isinstance(prompts, str) else tuple(prompts),
+        localizer_args={} if method is not None else dict(localizer_args or {}),
+        grafts=split_grafts(grafts) if isinstance(grafts, str) else tuple(grafts),
+        suite=suite,
+        layers=layers,
+        limit=limit,
+        dtype=dtype,
+        seed=seed,
+        metric=metric,
+        held=_held(pair, facts, method),
+    )
+    if pair is not None:
+        spec = replace(spec, **pair.asked)
+    settings = Settings(
+        batch_size, device, executor, Path(output_dir), attention, device_map, stream_donors
+    )
+    run = _with_progress(progress, lambda report: run_job(spec, settings, report))
+    what = "found" if run.reused else "computed"
+    _log.info("%s %s: %s", what, run.record.id[:12], run.record.verdict)
+    return Evaluation(run.record, run.path, run.reused, spec, settings)
+
+
+def _held(
+    pair: ModelPair | None, facts: Dataset | None, method: AbstractLocalizer | None
+) -> Held | None:
+    """None where everything is named, so that third-party code runs in a process of its own."""
+    held = Held(pair, facts, method)
+    return None if held == Held() else held
+
+
+def _pair(
+    model: str | ModelPair | None,
+    recipient: Source | None,
+    donors: Mapping[str, Source] | None,
+    tokenizer: PreTrainedTokenizerBase | None,
+    dtype: str | None,
+    chat_template: bool,
+    attention: str,
+) -> ModelPair | None:
+    """The pair that is in memory, or some model of which is; None where all is named.
+
+    Raises:
+        InputError: It is given twice, its weights changed since it was loaded, or a donor has the
+            recipient's weights.
+    """
+    sources = [recipient, *(donors or {}).values()]
+    if isinstance(model, ModelPair):
+        if any(source is not None for source in (*sources, tokenizer, dtype)) or chat_template:
+            raise InputError(
+                "a loaded pair has its models, tokenizer, dtype and chat template: give these to "
+                "load_pair"
+            )
+        pair = model
+    elif any(isinstance(source, nn.Module) for source in sources):
+        pair = load_pair(
+            model,
+            recipient=recipient,
+            donors=donors,
+            tokenizer=tokenizer,
+            dtype=dtype,
+            chat_template=chat_template,
+            attention=attention,
+        )
+    else:
+        return None
+    if changed := pair.changed():
+        raise InputError(
+            f"the weights of {' and '.join(changed)} changed since load_pair; load the pair again"
+        )
+    hashes = pair.weight_hashes
+    for name in pair.donors:
+        if hashes[name] == hashes[RECIPIENT]:
+            raise InputError(
+                f"donor {name!r} has the recipient's weights, so that there is nothing to compare: "
+                "give the model before finetuning as recipient (a model that was trained further, "
+                "or an adapter that was merged, is no longer that)"
+            )
+    return pair
+
+
+def _with_progress(wanted: Progress | bool, work: Callable[[Progress | None], T]) -> T:
+    if not isinstance(wanted, bool):
+        return work(wanted)
+    with progress(wanted) as report:
+        return work(report)

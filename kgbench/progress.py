@@ -1,0 +1,65 @@
+"""Progress of long work: the callback, and a bar in a terminal or a notebook."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+__all__ = ["Progress", "progress"]
+
+Progress = Callable[[int, int, str], None]
+"""Called with steps done, steps in all (0 where that is unknown), and the current task."""
+
+
+@contextmanager
+def progress(shown: bool = True) -> Iterator[Progress | None]:
+    """Progress bar with an estimate of the time left; gives its callback.
+
+    Args:
+        shown: False for none; it is also left out where stderr is neither a terminal nor a
+            notebook's, and the callback is None then.
+    """
+    if shown and "ipykernel" in sys.modules:
+        with _in_notebook() as report:
+            yield report
+        return
+    if not (shown and sys.stderr.isatty()):
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+    from rich.progress import Progress as Bars
+
+    # Names come from users: they are text, never markup.
+    what = TextColumn("{task.description}", markup=False)
+    columns = (what, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task("loading", total=None)
+
+        def report(done: int, total: int, description: str) -> None:
+            bars.update(task, completed=done, total=total or None, description=description)
+
+        yield report
+
+
+@contextmanager
+def _in_notebook() -> Iterator[Progress]:
+    """A bar of text, which needs no widgets."""
+    from tqdm.std import tqdm
+
+    with tqdm(total=None, leave=False, file=sys.stderr, desc="loading") as bar:
+
+        def report(done: int, total: int, description: str) -> None:
+            bar.total = total or None
+            bar.set_description(description, refresh=False)
+            bar.n = done
+            bar.refresh()
+
+        yield report

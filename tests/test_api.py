@@ -1,0 +1,430 @@
+"""Models in memory: the same identity and record as their saved forms, and left as they were."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from accelerate import Accelerator
+from adapters import ADAPTERS, Made, adapter_pair, maker, quiet
+from datasets import Dataset as HubDataset
+from pages import code
+from peft import LoraConfig, PeftModel, get_peft_model
+from torch import nn
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+
+import kgbench
+from kgbench.cli import main
+from kgbench.data import load_dataset
+from kgbench.errors import DataError, InputError, ModelError, UnknownNameError
+from kgbench.localizers import InterventionLocalizer
+from kgbench.localizers.dynamic_graft import DynamicGraft
+from kgbench.models.in_memory import ModelHooksWarning
+from kgbench.registry import source_fingerprint
+from kgbench.testing import assert_not_at, pico_pair
+from kgbench.testing.assertions import assert_localized
+
+PROMPTS = {"stars": "{actor} {R:stars} {RP:in} a movie {P:alongside}"}
+GRAFTS = ["FE", "LT", "FE+LT"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Checkpoints `before` and `after` of a tied model, with tokenizer, and a file of facts."""
+    root = tmp_path_factory.mktemp("pair")
+    pair = pico_pair("gpt2", dtype=torch.float32)
+    for name, model in (("before", pair.recipient), ("after", pair.donors["sft"])):
+        tied = copy.deepcopy(model)
+        tied.config.tie_word_embeddings = True
+        tied.tie_weights()
+        tied.save_pretrained(root / name)
+    pair.tokenizer.save_pretrained(root / "before")
+    facts().to_csv(root / "facts.csv", index=False)
+    return root
+
+
+def facts() -> pd.DataFrame:
+    """Twelve facts of two columns."""
+    rows = []
+    for fact in load_dataset("tiny_movies").facts[:12]:
+        rows.append((fact.fields["first_actor"], fact.fields["second_actor"]))
+    return pd.DataFrame(rows, columns=["actor", "costar"])
+
+
+def loaded(folder: Path, name: str) -> PreTrainedModel:
+    """A checkpoint as a user loads it."""
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder / name)
+    return model
+
+
+@pytest.fixture
+def models(folder: Path) -> Iterator[dict[str, Any]]:
+    """Arguments of `load_pair`, with models that must be afterwards what they are now."""
+    before, after = loaded(folder, "before"), loaded(folder, "after")
+    before.train()
+    states = [state(model) for model in (before, after)]
+    yield {
+        "recipient": before,
+        "donors": {"sft": after},
+        "tokenizer": AutoTokenizer.from_pretrained(folder / "before"),
+    }
+    assert [state(model) for model in (before, after)] == states
+
+
+def state(model: nn.Module) -> dict[str, Any]:
+    """All that a user may look at: weights and where they are, modes, hooks, gradients, ties."""
+    seen: dict[str, Any] = {"config": getattr(model, "config", nn.Module()).to_dict()}
+    for name, module in model.named_modules():
+        hooks = [len(module._forward_hooks), len(module._forward_pre_hooks)]
+        seen[name] = (type(module), module.training, hooks, sorted(vars(module)))
+    for name, weight in model.named_parameters(remove_duplicate=False):
+        seen[name] = (id(weight), weight._version, weight.requires_grad, weight.data_ptr())
+    return seen
+
+
+def evaluated(out: Path, *pair: Any, **options: Any) -> kgbench.Evaluation:
+    """A run on the facts in memory."""
+    given = {"dataset": facts(), "subject": "actor", "object": "costar", "prompts": PROMPTS}
+    asked = {**given, "grafts": GRAFTS, "output_dir": out, "device": "cpu", **options}
+    return kgbench.evaluate(*pair, **asked)
+
+
+# ------------------------------------------------------------------------------------ identities
+
+
+def test_a_pair_in_memory_is_its_saved_form(folder: Path, models: dict[str, Any]) -> None:
+    """Whichever of its models are read and whichever are in memory; tied heads included."""
+    before, after = str(folder / "before"), str(folder / "after")
+    saved = kgbench.load_pair(recipient=before, donors={"sft": after})
+    assert models["recipient"].config.tie_word_embeddings
+    mixed: list[dict[str, Any]] = [
+        models,
+        {"recipient": folder / "before", "donors": models["donors"]},
+        {**models, "donors": {"sft": after}},
+    ]
+    for sources in mixed:
+        pair = kgbench.load_pair(**sources)
+        assert pair.weight_hashes == saved.weight_hashes
+        assert pair.tokenizer_hash == saved.tokenizer_hash
+
+
+def test_a_run_has_the_record_of_the_command(
+    folder: Path, models: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Facts, templates, grafts and models in memory give the id that names and files give."""
+    run = evaluated(tmp_path, kgbench.load_pair(**models))
+    options = ["--recipient", folder / "before", "--donor", folder / "after"]
+    options += ["--dataset", folder / "facts.csv", "--subject", "actor", "--object", "costar"]
+    options += ["--template", f"stars={PROMPTS['stars']}", "--prompt", "stars"]
+    options += ["--graft", ",".join(GRAFTS), "--output-dir", tmp_path, "--device", "cpu", "-q"]
+    assert main(["eval", *map(str, options)]) == 0
+    assert capsys.readouterr().out.strip() == run.record.verdict
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == [run.path.name]
+
+
+def hub_dataset() -> HubDataset:
+    return HubDataset.from_pandas(facts())
+
+
+class Polars:
+    """The one method by which a polars DataFrame is known."""
+
+    def to_dicts(self) -> list[dict[str, str]]:
+        return facts().to_dict("records")  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [hub_dataset, Polars, lambda: facts().to_dict("records"), lambda: iter(hub_dataset())],
+    ids=["datasets", "polars", "dicts", "iterator"],
+)
+def test_facts_of_any_library_are_one_data_set(
+    make: Callable[[], object], folder: Path, models: dict[str, Any], tmp_path: Path
+) -> None:
+    pair = kgbench.load_pair(**models)
+    first = evaluated(tmp_path, pair)
+    again = evaluated(tmp_path, pair, dataset=make())
+    assert again.reused and again.record.id == first.record.id
+    by_file = evaluated(tmp_path, pair, dataset=folder / "facts.csv")
+    assert by_file.record.id == first.record.id
+
+
+def test_missing_values_are_left_out(tmp_path: Path, models: dict[str, Any]) -> None:
+    """As empty cells of a file are; numbers become text."""
+    table = facts().assign(year=[float("nan"), *range(1990, 2001)])
+    table.loc[3, "costar"] = None
+    run = evaluated(tmp_path, kgbench.load_pair(**models), dataset=table)
+    assert run.record.dropped == {"row without subject or object": 1}
+
+
+# ---------------------------------------------------------------------------------------- adapters
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Made]:
+    return maker(tmp_path_factory)
+
+
+@pytest.mark.parametrize("family", ADAPTERS)
+def test_an_adapter_in_memory_is_its_saved_form(made: Callable[[str], Made], family: str) -> None:
+    """The recipient is the model with the adapter off, the donor that with it on; nothing is
+    merged, and PEFT's model is left as it was.
+    """
+    *_, recipient, adapter = made(family)
+    saved = adapter_pair(recipient, adapter)
+    with quiet():
+        model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(recipient), adapter)
+    before = state(model)
+    pair = kgbench.load_pair(donors={"sft": model}, tokenizer=saved.tokenizer)
+    assert state(model) == before
+    assert pair.weight_hashes == saved.weight_hashes
+    ids = torch.tensor([[3, 4, 5, 6]])
+    model.eval()
+    with torch.no_grad():
+        on = model(input_ids=ids).logits
+        with model.disable_adapter():
+            off = model(input_ids=ids).logits
+        assert torch.equal(pair.recipient(input_ids=ids).logits, off)
+        torch.testing.assert_close(pair.donors["sft"](input_ids=ids).logits, on)
+
+
+def adapted(made: Callable[[str], Made], **said: Any) -> tuple[Any, PeftModel]:
+    """A tokenizer, and a model of Llama type with an adapter of random rows."""
+    pair, _, recipient, _ = made("llama")
+    with quiet():
+        base = AutoModelForCausalLM.from_pretrained(recipient)
+        config = {"r": 4, "target_modules": ["q_proj", "down_proj"], "task_type": "CAUSAL_LM"}
+        model = get_peft_model(base, LoraConfig(**{**config, **said}))
+    generator = torch.Generator().manual_seed(0)
+    for name, weight in model.named_parameters():
+        if "lora_" in name:
+            weight.data.add_(0.2 * torch.randn(weight.shape, generator=generator))
+    return pair.tokenizer, model
+
+
+@pytest.mark.parametrize(
+    "said",
+    [{"use_dora": True}, {"target_modules": r".*layers\.[02]\..*down_proj"}],
+    ids=["dora", "expression"],
+)
+def test_what_rows_cannot_say_is_merged_by_peft(
+    made: Callable[[str], Made], said: dict[str, Any]
+) -> None:
+    """The donor has the weights of `merge_and_unload`, bit for bit; the base stays unmerged."""
+    tokenizer, model = adapted(made, **said)
+    pair = kgbench.load_pair(donors={"sft": model}, tokenizer=tokenizer)
+    with quiet():
+        whole = copy.deepcopy(model).merge_and_unload()
+    other = kgbench.load_pair(recipient=pair.recipient, donors={"sft": whole}, tokenizer=tokenizer)
+    assert pair.weight_hashes == other.weight_hashes
+    assert len(set(pair.weight_hashes.values())) == 2
+
+
+def merged_model(made: Callable[[str], Made]) -> tuple[Any, PeftModel]:
+    tokenizer, model = adapted(made)
+    model.merge_adapter()
+    return tokenizer, model
+
+
+def two_adapters(made: Callable[[str], Made]) -> tuple[Any, PeftModel]:
+    tokenizer, model = adapted(made)
+    model.add_adapter("other", model.peft_config["default"])
+    model.base_model.set_adapter(["default", "other"])
+    return tokenizer, model
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (merged_model, "unmerge_adapter"),
+        (two_adapters, "2 active adapters; expected one"),
+        (lambda made: adapted(made, bias="all"), "bias='all', which changes the base's own"),
+    ],
+)
+def test_adapters_that_are_refused(
+    made: Callable[[str], Made], make: Callable[..., tuple[Any, PeftModel]], message: str
+) -> None:
+    tokenizer, model = make(made)
+    with pytest.raises(ModelError, match=message):
+        kgbench.load_pair(donors={"sft": model}, tokenizer=tokenizer)
+
+
+def test_an_adapter_of_another_base_is_refused(made: Callable[[str], Made]) -> None:
+    tokenizer, model = adapted(made)
+    other = AutoModelForCausalLM.from_pretrained(made("llama")[2])
+    with torch.no_grad():
+        other.model.norm.weight.add_(1)
+    with pytest.raises(ModelError, match=r"model\.norm\.weight differs from the recipient's"):
+        kgbench.load_pair(recipient=other, donors={"sft": model}, tokenizer=tokenizer)
+
+
+# --------------------------------------------------------------------------- what cannot be used
+
+
+def test_models_that_are_refused(folder: Path, models: dict[str, Any]) -> None:
+    """In a line that says what to do."""
+    before, after = models["recipient"], models["donors"]["sft"]
+    half = copy.deepcopy(after).to(torch.bfloat16)
+    spread = copy.deepcopy(before)
+    spread.lm_head.to("meta")
+    quantised = copy.deepcopy(before)
+    quantised.is_quantized = True
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"donors": {"sft": half}}, r"of type bfloat16, the recipient float32; convert"),
+        ({"recipient": spread}, r"is on cpu and disk: move it to one device"),
+        ({"recipient": quantised}, r"quantised, and a graft needs plain weights"),
+        ({"recipient": nn.Linear(2, 2)}, r"recipient is a Linear; expected a causal language"),
+        ({"tokenizer": None}, r"no tokenizer given: models in memory have none"),
+        ({"dtype": "bfloat16"}, r"in memory as float32, and bfloat16 is asked for"),
+        ({"device_map": "auto"}, r"device_map is for models that are read"),
+        ({"donors": {}}, r"no donor given"),
+    ]
+    for changed, message in cases:
+        with pytest.raises(ModelError, match=message):
+            kgbench.load_pair(**{**models, **changed})
+
+
+def test_weights_that_changed_are_noticed(folder: Path, tmp_path: Path) -> None:
+    """A pair is of the weights that it was loaded with, and a record of no others."""
+    before, after = loaded(folder, "before"), loaded(folder, "after")
+    tokenizer = AutoTokenizer.from_pretrained(folder / "before")
+    pair = kgbench.load_pair(recipient=before, donors={"sft": after}, tokenizer=tokenizer)
+    after.transformer.ln_f.weight.data.mul_(2)
+    with pytest.raises(InputError, match="the weights of sft changed since load_pair"):
+        evaluated(tmp_path, pair)
+    with pytest.raises(InputError, match="donor 'sft' has the recipient's weights"):
+        evaluated(tmp_path, recipient=before, donors={"sft": before}, tokenizer=tokenizer)
+
+
+def test_hooks_are_left_out_and_said(folder: Path, models: dict[str, Any]) -> None:
+    """They stay on the caller's model, whose pair computes what its weights answer."""
+    plain = kgbench.load_pair(**models)
+    hooked = loaded(folder, "before")
+    hooked.transformer.h[1].register_forward_hook(lambda *_: 1 / 0)
+    hooked.enable_input_require_grads()  # of the library, and changes no answer
+    with pytest.warns(ModelHooksWarning, match=r"at transformer\.h\.1; the pair leaves them out"):
+        pair = kgbench.load_pair(**{**models, "recipient": hooked})
+    ids = torch.tensor([[3, 4, 5]])
+    assert torch.equal(pair.recipient(input_ids=ids).logits, plain.recipient(input_ids=ids).logits)
+    trained = loaded(folder, "before")
+    Accelerator(mixed_precision="bf16", cpu=True).prepare(trained)  # as a Trainer leaves it
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ModelHooksWarning)
+        pair = kgbench.load_pair(**{**models, "recipient": trained})
+    assert torch.equal(pair.recipient(input_ids=ids).logits, plain.recipient(input_ids=ids).logits)
+    assert len(hooked.transformer.h[1]._forward_hooks) == 1
+
+
+# ----------------------------------------------------------------------------------------- methods
+
+
+class Halved(InterventionLocalizer):
+    """A method of a user's file."""
+
+    name = "halved"
+    about = "Grafts as dynamic_graft does."
+    version = "1"
+    needs = frozenset({"weights"})
+
+    treat = DynamicGraft.treat
+
+
+def test_a_method_may_be_a_class_or_an_instance(tmp_path: Path, models: dict[str, Any]) -> None:
+    """Kgbench's own has the record that it has by name; another's source is in the identity."""
+    pair = kgbench.load_pair(**models)
+    ids = []
+    for method in ("dynamic_graft", DynamicGraft, DynamicGraft()):
+        ids.append(evaluated(tmp_path, pair, localizer=method).record.id)
+    assert len(set(ids)) == 1
+    run = evaluated(tmp_path, pair, localizer=Halved)
+    assert run.record.identity.localizer.name == "halved"
+    assert source_fingerprint(Halved) in run.record.identity.localizer.version
+    with pytest.raises(UnknownNameError, match="parameter of localizer 'halved'"):
+        evaluated(tmp_path, pair, localizer=Halved, localizer_args={"a": "1"})
+    with pytest.raises(InputError, match="is an instance, which has its parameters"):
+        evaluated(tmp_path, pair, localizer=Halved(), localizer_args={"a": "1"})
+    with pytest.raises(InputError, match="expected a class that derives from"):
+        evaluated(tmp_path, pair, localizer=dict)
+
+
+def test_the_source_of_a_cell_is_read(tmp_path: Path) -> None:
+    """Of a class that no file holds, its own text counts: another text is another method."""
+    import linecache
+
+    def cell(number: int, text: str) -> type:
+        name, scope = f"<cell {number}>", {"__name__": "__no_such_module__"}
+        linecache.cache[name] = (len(text), None, text.splitlines(True), name)
+        exec(compile(text, name, "exec"), scope)
+        found: type = scope["Mine"]  # type: ignore[assignment]
+        return found
+
+    text = "x = {}\n\n\nclass Mine:\n    def treat(self):\n        return {}\n"
+    first, same, other = cell(1, text.format(1, 2)), cell(2, text.format(5, 2)), cell(3, text)
+    assert source_fingerprint(first) == source_fingerprint(same)
+    assert source_fingerprint(first) != source_fingerprint(other)
+
+
+# ------------------------------------------------------------------------------------------ results
+
+
+def test_a_run_is_looked_at(tmp_path: Path, models: dict[str, Any]) -> None:
+    """Tables, rows, comparison, picture, copy and claims, of one object."""
+    pair = kgbench.load_pair(**models)
+    run, other = evaluated(tmp_path, pair), evaluated(tmp_path, pair, localizer="activation_patch")
+    table = run.to_pandas()
+    assert list(table.graft) == [row.graft for row in run.record.rows]
+    lt = table.set_index("graft").loc["LT"]
+    row = next(row for row in run.record.rows if row.graft == "LT")
+    assert (lt.top5, lt.top5_low, lt.top5_high) == (row.top5.value, row.top5.low, row.top5.high)
+    assert len(run.facts.to_pandas()) == len(run.record.rows) * 12
+    assert run.record.verdict in " ".join(repr(run).split())
+    assert "<table>" in run._repr_html_()
+    assert "paired over the facts that both have" in str(run.compare(other))
+    assert run.plot()._repr_png_().startswith(b"\x89PNG")
+    assert main(["show", str(run.save(tmp_path / "copy"))]) == 0
+    with pytest.raises(InputError, match=r"is in .* already"):
+        run.save(tmp_path)
+    assert_localized(run, "ALL", top5__le=1.0)
+    assert_not_at(run.record, "PRE", top5__le=1.0)
+
+
+@pytest.mark.parametrize("question", ["tokens", "answers"])
+def test_a_run_is_asked_further(tmp_path: Path, models: dict[str, Any], question: str) -> None:
+    """Analyses compute on the models in memory."""
+    run = evaluated(tmp_path, kgbench.load_pair(**models))
+    assert "<table>" in run.ask(question)._repr_html_()
+
+
+def test_the_readme_s_example(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, models: dict[str, Any]
+) -> None:
+    """It runs as it stands."""
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {
+        "before": models["recipient"],
+        "after": models["donors"]["sft"],
+        "tokenizer": models["tokenizer"],
+        "facts": facts(),
+    }
+    exec(code("from Python"), names)
+    assert list((tmp_path / "kept").iterdir())
+
+
+def test_wrong_arguments(tmp_path: Path, models: dict[str, Any]) -> None:
+    pair = kgbench.load_pair(**models)
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"dataset": {"train": facts()}}, "expected a DataFrame.*one split of it"),
+        ({"dataset": ["x"]}, "row 1: expected a mapping"),
+        ({"subject": "actress"}, "no column 'actress'"),
+        ({"dataset": None}, "are about facts; give a dataset"),
+        ({"tokenizer": pair.tokenizer}, "give these to load_pair"),
+    ]
+    for changed, message in cases:
+        with pytest.raises((InputError, DataError), match=message):
+            evaluated(tmp_path, pair, **changed)

@@ -1,0 +1,211 @@
+"""The README and the pages of docs/ say what is so."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from importlib import import_module
+from pathlib import Path
+
+import click
+import pytest
+from cards_table import pairs_table, plants_table
+from click.testing import CliRunner
+from pages import DOCS, PAGES, ROOT, block, code, fenced, table
+
+import kgbench
+from kgbench import localizers
+from kgbench.cli import command
+
+PATHS = [str(path.relative_to(ROOT)) for path in PAGES]
+
+
+# --------------------------------------------------------------------------------------- commands
+
+
+def of_path(words: list[str]) -> tuple[click.Command, list[str]]:
+    """The command that the words begin with, through groups, and the words after it."""
+    found: click.Command = command
+    while isinstance(found, click.Group):
+        inner = found.get_command(click.Context(found), words[0])
+        assert inner is not None, f"there is no command {words[0]}"
+        found, words = inner, words[1:]
+    return found, words
+
+
+SHOWN = [
+    line.removeprefix("$ ")
+    for text in PAGES.values()
+    for line in fenced(text)
+    if line.startswith("kgbench ")
+]
+
+
+def test_many_commands_are_shown() -> None:
+    """The pages are read as they are meant to be."""
+    assert len(SHOWN) > 60
+
+
+@pytest.mark.parametrize("line", sorted(set(SHOWN)))
+def test_every_command_shown_parses(line: str) -> None:
+    """Options exist and have their values, and no word is left over."""
+    words = shlex.split(line, comments=True)[1:]
+    if words[0] == "lm-eval":  # its options are lm-eval's own
+        told = CliRunner().invoke(command, [*words[:2], "--help"]).output
+        assert {word for word in words if word.startswith("--")} <= set(re.findall(r"--\w+", told))
+        return
+    words = [*words[:-1], *words[-1].split("|")[:1]]  # ls models|datasets
+    found, rest = of_path(words)
+    context = click.Context(found, info_name=words[0])
+    _, left, _ = found.make_parser(context).parse_args(rest)
+    assert not left
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_every_command_named_in_a_sentence_exists(path: str) -> None:
+    """`kgbench …` in a sentence is a command with these options."""
+    for words in map(str.split, re.findall(r"`kgbench ([a-z][^`]+)`", PAGES[ROOT / path])):
+        if words[0] == "lm-eval":
+            continue
+        names = [words[0], *(words[1].split("|") if len(words) > 1 else ())]
+        found, _ = of_path([*names[:2], *words[2:]])
+        options = {option for parameter in found.params for option in parameter.opts}
+        assert {word for word in words if word.startswith("--")} <= options | {"--help"}, words
+
+
+# ---------------------------------------------------------------------------------- the README's code
+
+
+def test_the_readme_is_short() -> None:
+    """A newcomer reads it to the end."""
+    assert len(PAGES[ROOT / "README.md"].splitlines()) <= 150
+
+
+def test_a_localizer_of_your_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The README's localizer runs as written, and ranks sites."""
+    (tmp_path / "my_localizer.py").write_text(code("own localizer"), "utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    import_module("my_localizer")
+    (record,) = Path("kgbench-results").glob("*upper_last_token*/record.json")
+    assert '"kind": "scoring"' in record.read_text("utf-8")
+
+
+# -------------------------------------------------------------------------------------- reference
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    """Every name of the package has an entry, and every documented module is shown whole."""
+    text = PAGES[DOCS / "reference" / "api.md"]
+    named = re.findall(r"^\.\. auto(?:function|class|data):: kgbench\.(\w+)(?:\(\))?$", text, re.M)
+    assert sorted(named) == sorted(kgbench.__all__)
+    modules = re.findall(r"^\.\. automodule:: (\S+)\n   :members:$", text, re.M)
+    assert {"kgbench.testing", "kgbench.harness", "kgbench.analyses"} <= set(modules)
+    assert all(import_module(name).__all__ for name in modules)
+
+
+def test_every_command_is_in_the_reference() -> None:
+    """The page is generated from the whole program, with all of its groups."""
+    text = PAGES[DOCS / "reference" / "cli.md"]
+    assert ".. click:: kgbench.cli:command\n   :prog: kgbench\n   :nested: full\n" in text
+
+
+# ------------------------------------------------------------------------------------ links, pictures
+
+
+def prose(text: str) -> str:
+    """A page without its fences."""
+    return re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(text: str) -> set[str]:
+    """Anchors of the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", prose(text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in headings}
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_links_lead_somewhere(path: str) -> None:
+    """Pages, files and headings that a page links to are there, and so are its pictures."""
+    page = ROOT / path
+    text = PAGES[page]
+    targets = re.findall(r"\]\(([^)\s]+)\)", prose(text))
+    targets += re.findall(r"\{(?:image|include|download)\} (\S+)$", text, re.M)
+    for target in targets:
+        if target.startswith(("https://", "mailto:")):
+            continue
+        file, _, anchor = target.partition("#")
+        there = (page.parent / file).resolve() if file else page
+        assert there.is_file(), target
+        if anchor:
+            assert anchor in anchors(PAGES[there]), target
+
+
+def test_every_page_is_in_the_contents() -> None:
+    """The first page's contents list all others."""
+    listed = re.findall(r"^(\w[\w/-]*)$", PAGES[DOCS / "index.md"], re.M)
+    pages = {str(path.relative_to(DOCS))[:-3] for path in PAGES if DOCS in path.parents}
+    assert set(listed) == pages - {"index"}
+
+
+# ----------------------------------------------------------------------------------------- tables
+
+
+def test_the_tables_of_pairs_and_plants_are_those_of_their_cards() -> None:
+    """They hold every shipped pair and plant, with the figures of their cards, as `make cards`
+    prints them.
+    """
+    assert block("cards of the tiny pairs") == pairs_table()
+    assert block("cards of the plants") == plants_table()
+
+
+def test_the_table_of_localizers_is_what_is_listed() -> None:
+    """Rows say what `kgbench ls localizers` says; a method comes and goes with its one file,
+    whether or not the table has caught up.
+    """
+    built_in = {
+        n: v
+        for n, v in localizers.describe().items()
+        if Path(localizers.__file__).with_name(f"{n}.py").is_file()
+    }
+    told = {row[0]: row[1:] for row in table("built-in localizers")[1:]}
+    assert len(told) > 20
+    for name, (kind, needs, cost, paper, about) in told.items():
+        if (said := built_in.get(name)) is None:
+            continue
+        assert (kind, cost, about) == (said["kind"], said["cost"], said["about"])
+        assert needs == (", ".join(said["needs"]) or "–")
+        assert said["paper"] in paper
+
+
+def test_every_claim_is_told_of() -> None:
+    """The table has a row for every claim of the suite on each of its prompts, and each cell says
+    how it ended.
+    """
+    from claims_table import PAIRS, TITLES
+
+    rows = table("claims")
+    assert rows[0] == ["claim", "prompt", *PAIRS]
+    prompts = ("headline", "qa", "movie_title", "new_film")
+    alone = {TITLES["test_it_is_the_position_not_the_preposition"]: ("qa",)}
+    assert [(row[0], row[1]) for row in rows[1:]] == [
+        (claim, prompt) for claim in TITLES.values() for prompt in alone.get(claim, prompts)
+    ]
+    assert all(
+        re.match(r"(holds|undecided|\*\*fails\*\*): ", cell) for row in rows[1:] for cell in row[2:]
+    )
+
+
+def test_the_table_of_coverage_is_of_all_cases() -> None:
+    """The table has a row for every case, and none says that an interval holds the truth too
+    seldom, or too often without a reason.
+    """
+    from coverage_table import CASES, FACTS
+
+    rows = table("coverage")
+    assert rows[0][2:] == [f"n = {n}" for n in FACTS]
+    told = [(row[0], row[1]) for row in rows[1:]]
+    assert [(case.score, case.name) for case in CASES] == [
+        cell for cell in told if cell in {(case.score, case.name) for case in CASES}
+    ]
+    assert not any("**" in cell for row in rows for cell in row)

@@ -1,0 +1,185 @@
+"""The explorer shows what the engine computes."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from http.server import ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from laws import EXACT
+
+import kgbench
+from kgbench.cli import main
+from kgbench.data import Fact, Prompt
+from kgbench.engine.gradients import default_slots, graft_effects
+from kgbench.engine.treatment import Slots
+from kgbench.errors import InputError
+from kgbench.explorer import Reader, page_of, serve
+from kgbench.explorer.pages import answer
+from kgbench.models.pair import ModelPair
+from kgbench.testing import pico_pair
+
+TEXT, SUBJECT, TARGET = "Uma Lind plays beside", "Uma Lind", "Bo Ek"
+
+
+@pytest.fixture(scope="module")
+def pair() -> ModelPair:
+    return pico_pair("llama")
+
+
+@pytest.fixture(scope="module")
+def prompt() -> Prompt:
+    fields = {"subject": SUBJECT, "object": TARGET}
+    return Prompt("typed", Fact("typed/1", fields), TEXT, TARGET, {"FE": (0, len(SUBJECT))})
+
+
+def cells(found: dict[str, Any], region: str, component: str, layers: tuple[int, ...]) -> list[Any]:
+    """Cells of a component group at a region."""
+    named = []
+    for index, row in enumerate(found["rows"]):
+        if row["layer"] in layers and component in (row["group"], row["component"]):
+            named += ((token, index) for token in found["regions"][region])
+    return named
+
+
+@pytest.mark.parametrize(
+    ("region", "component", "layers"),
+    [("FE", "ffn", (0, 2)), ("LT", "o", (1,)), ("BOS", "attn", (0, 1, 2))],
+)
+def test_a_selection_is_its_graft(
+    pair: ModelPair, prompt: Prompt, region: str, component: str, layers: tuple[int, ...]
+) -> None:
+    """Cells have the exact effect of the expression that names them."""
+    found = Reader(pair).read(TEXT, TARGET, SUBJECT)
+    chosen = Reader(pair).read(TEXT, TARGET, SUBJECT, cells(found, region, component, layers))
+    graft = f"{region}:{component}@{','.join(map(str, layers))}"
+    logits = kgbench.grafted_logits(pair, [prompt], ["PRE", "SFT", "NONE", graft])[0]
+    target = pair.encoded(prompt).target
+    pre, sft, none, grafted = logits.double().log_softmax(-1)[:, target].tolist()
+    assert chosen["before"]["logprob"] == pytest.approx(none, rel=1e-3) == pytest.approx(pre)
+    assert chosen["after"]["logprob"] == pytest.approx(sft, rel=1e-3)
+    assert chosen["selected"]["effect"] == pytest.approx(grafted - none, rel=1e-2, abs=1e-6)
+
+
+def test_tokens_alone_and_effects(pair: ModelPair, prompt: Prompt) -> None:
+    """The first line is exact, the map is of first order, and both are the engine's."""
+    found = Reader(pair).read(TEXT, TARGET, SUBJECT)
+    logits = kgbench.grafted_logits(pair, [prompt], ["NONE", "LT", "BOS"])[0]
+    none, *regions = logits.double().log_softmax(-1)[:, pair.encoded(prompt).target].tolist()
+    for name, value in zip(("LT", "BOS"), regions, strict=True):
+        (token,) = found["regions"][name]
+        assert found["alone"][token] == pytest.approx(value - none, rel=1e-2, abs=1e-6)
+    (effects,) = graft_effects(pair, [prompt])
+    assert torch.allclose(torch.tensor(found["effects"]), torch.tensor(effects).float(), rtol=1e-2)
+    sites = Slots(pair.family, pair.n_layers).sites
+    named = [(row["layer"], row["component"]) for row in found["rows"]]
+    assert named == [sites[slot] for slot in default_slots(pair)]
+    everything = [(t, r) for t in range(len(found["tokens"])) for r in range(len(named))]
+    whole = Reader(pair).read(TEXT, TARGET, SUBJECT, everything)["selected"]
+    all_of = kgbench.grafted_logits(pair, [prompt], ["ALL"])[0, 0].double().log_softmax(-1)
+    assert abs(whole["logprob"] - float(all_of[pair.encoded(prompt).target])) < max(EXACT, 1e-2)
+
+
+def test_without_an_answer(pair: ModelPair) -> None:
+    """The donor's likeliest token is read."""
+    found = Reader(pair).read(TEXT)
+    assert found["answer"] == found["after"]["likely"][0]["token"]
+    assert "FE" not in found["regions"]
+    before = pair.weight_hashes
+    assert pair.changed() == () and before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("  ",), "the prompt is empty"),
+        ((TEXT, " "), "the answer is empty"),
+        ((TEXT, TARGET, "Nobody"), "the subject 'Nobody' is not in the prompt"),
+        ((TEXT, TARGET, None, [(0, 9999)]), r"there is no cell \(0, 9999\)"),
+        (("a " * 600,), "tokens; a map shows 512 at most"),
+    ],
+)
+def test_wrong_input(pair: ModelPair, arguments: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Reader(pair).read(*arguments)
+    names = dict(zip(("text", "answer", "subject", "cells"), arguments, strict=False))
+    names["cells"] = [list(cell) for cell in names.get("cells", ())]
+    if message.startswith("the answer"):
+        return  # an empty box is no answer given
+    assert answer(Reader(pair), names).keys() == {"error"}
+
+
+@pytest.mark.parametrize("asked", [None, [], {"text": 3}, {"text": TEXT, "cells": [[1, "2"]]}])
+def test_a_request_that_is_none(pair: ModelPair, asked: object) -> None:
+    assert answer(Reader(pair), asked)["error"].startswith("expected")
+
+
+def test_a_page_holds_everything(pair: ModelPair) -> None:
+    """Texts cannot end the script, and nothing is requested from anywhere."""
+    hostile = "Uma </script><b>Lind"
+    page = page_of(Reader(pair).read(hostile, TARGET))
+    assert "</script><b>" not in page and page.count("</script>") == 1
+    assert "https:" not in page and "src=" not in page.replace("script-src", "")
+    assert "connect-src &#x27;none&#x27;" in page
+
+
+@pytest.fixture
+def server(pair: ModelPair) -> Iterator[ThreadingHTTPServer]:
+    reader = Reader(pair)
+    with serve(reader, reader.read(TEXT, TARGET)) as made:
+        threading.Thread(target=made.serve_forever, daemon=True).start()
+        yield made
+        made.shutdown()
+
+
+def asked(server: ThreadingHTTPServer, body: bytes, **headers: str) -> tuple[int, bytes]:
+    """Status and content of what a request is answered."""
+    connection = HTTPConnection("127.0.0.1", server.server_port)
+    headers = {"Content-Type": "application/json", **headers}
+    connection.request("POST", "/read", body, headers)
+    found = connection.getresponse()
+    return found.status, found.read()
+
+
+def test_the_server_reads_prompts(server: ThreadingHTTPServer, pair: ModelPair) -> None:
+    """Of its own page alone: another site's page, which names another host, gets nothing."""
+    status, content = asked(server, json.dumps({"text": TEXT, "answer": TARGET}).encode())
+    assert (status, json.loads(content)) == (200, Reader(pair).read(TEXT, TARGET))
+    status, content = asked(server, b"{")
+    assert "error" in json.loads(content)
+    assert asked(server, b"{}", Host="evil.example")[0] == 404
+    assert asked(server, b"{}", **{"Content-Type": "text/plain"})[0] == 404
+    assert asked(server, b"", **{"Content-Length": str(1 << 40)})[0] == 413
+
+
+def test_the_widget(pair: ModelPair, tmp_path: Path) -> None:
+    """A request from the notebook is answered with its number, a mistake in a line."""
+    shown = kgbench.explore(pair, TEXT, TARGET, SUBJECT)
+    assert shown.payload == Reader(pair).read(TEXT, TARGET, SUBJECT)
+    shown.request = {"text": TEXT, "answer": TARGET, "cells": [[0, 1]], "number": 1}
+    expected = Reader(pair).read(TEXT, TARGET, None, [(0, 1)])
+    assert shown.payload == {**expected, "number": 1}
+    shown.save(tmp_path / "page.html")
+    assert TEXT in (tmp_path / "page.html").read_text("utf-8")
+    shown.request = {"text": "", "number": 2}
+    assert shown.payload["number"] == 2 and "the prompt is empty" in shown.payload["error"]
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A page or JSON of a shipped pair; a mistake is a line."""
+    text = "Alan Collins stars in a movie alongside"
+    page = tmp_path / "page.html"
+    where = ["--model", "tiny-gemma", "--device", "cpu"]
+    assert main(["explore", text, "--subject", "Alan Collins", *where, "-o", str(page)]) == 0
+    assert "Alan Collins" in page.read_text("utf-8")
+    capsys.readouterr()
+    assert main(["explore", text, *where, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["tokens"][0] == "<bos>"
+    assert main(["explore", text, *where]) == 2
+    assert "give one of --output" in capsys.readouterr().err
