@@ -10,7 +10,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kgbench.api import Evaluation, evaluate, explore
+    from kgbench.api.evaluation import Evaluation, compare, evaluate, explore, open_run
+    from kgbench.api.reproduction import reproduce, study
+    from kgbench.api.submission import submit
+    from kgbench.api.training import plant, train
     from kgbench.engine import grafted_logits, load_pair
     from kgbench.runner import load_prompts
     from kgbench.sites import parse_graft
@@ -18,24 +21,38 @@ if TYPE_CHECKING:
 __all__ = [
     "Evaluation",
     "__version__",
+    "compare",
     "evaluate",
     "explore",
     "grafted_logits",
     "load_pair",
     "load_prompts",
+    "open_run",
     "parse_graft",
+    "plant",
+    "reproduce",
+    "study",
+    "submit",
+    "train",
 ]
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Evaluation": "kgbench.api",
-    "evaluate": "kgbench.api",
-    "explore": "kgbench.api",
+    "Evaluation": "kgbench.api.evaluation",
+    "compare": "kgbench.api.evaluation",
+    "evaluate": "kgbench.api.evaluation",
+    "explore": "kgbench.api.evaluation",
     "grafted_logits": "kgbench.engine",
     "load_pair": "kgbench.engine",
     "load_prompts": "kgbench.runner",
+    "open_run": "kgbench.api.evaluation",
     "parse_graft": "kgbench.sites",
+    "plant": "kgbench.api.training",
+    "reproduce": "kgbench.api.reproduction",
+    "study": "kgbench.api.reproduction",
+    "submit": "kgbench.api.submission",
+    "train": "kgbench.api.training",
 }
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
-__all__ = ["Progress", "progress"]
+__all__ = ["Progress", "progress", "with_progress"]
+
+T = TypeVar("T")
 
 Progress = Callable[[int, int, str], None]
 """Called with steps done, steps in all (0 where that is unknown), and the current task."""
@@ -47,6 +50,19 @@ def progress(shown: bool = True) -> Iterator[Progress | None]:
             bars.update(task, completed=done, total=total or None, description=description)
 
         yield report
+
+
+def with_progress(wanted: Progress | bool, work: Callable[[Progress | None], T]) -> T:
+    """The result of work that takes a progress callback.
+
+    Args:
+        wanted: The callback, True for a bar, False for none.
+        work: What is done.
+    """
+    if not isinstance(wanted, bool):
+        return work(wanted)
+    with progress(wanted) as report:
+        return work(report)
 
 
 @contextmanager

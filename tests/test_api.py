@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pandas as pd
 import pytest
 import torch
@@ -20,6 +22,8 @@ from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 import kgbench
+from kgbench.analyses.audit import Audit
+from kgbench.cli import command as cli
 from kgbench.cli import main
 from kgbench.data import load_dataset
 from kgbench.errors import DataError, InputError, ModelError, UnknownNameError
@@ -399,6 +403,108 @@ def test_a_run_is_asked_further(tmp_path: Path, models: dict[str, Any], question
     """Analyses compute on the models in memory."""
     run = evaluated(tmp_path, kgbench.load_pair(**models))
     assert "<table>" in run.ask(question)._repr_html_()
+
+
+def test_a_recorded_run_is_opened(tmp_path: Path, models: dict[str, Any]) -> None:
+    """By folder or by the start of its id; it shows and compares as it did when it was made."""
+    pair = kgbench.load_pair(**models)
+    run, other = evaluated(tmp_path, pair), evaluated(tmp_path, pair, localizer="activation_patch")
+    for given in (run.path, str(run.path), run.record.id[:12]):
+        opened = kgbench.open_run(given, tmp_path)
+        assert repr(opened) == repr(run)
+        assert opened.facts.equals(run.facts)
+    told = str(kgbench.compare(run.path, other.record.id[:12], output_dir=tmp_path))
+    assert told == str(run.compare(other)) == str(kgbench.open_run(run.path).compare(other.path))
+    with pytest.raises(UnknownNameError, match="0000"):
+        kgbench.open_run("0000", tmp_path)
+
+
+def test_records_are_told(tmp_path: Path, models: dict[str, Any]) -> None:
+    """Found ones too, and those that an analysis of a run makes."""
+    pair, told = kgbench.load_pair(**models), []
+    for _ in range(2):
+        run = evaluated(tmp_path, pair, on_record=told.append)
+    assert [(each.record.id, each.reused) for each in told] == [
+        (run.record.id, False),
+        (run.record.id, True),
+    ]
+    run.ask(Audit(seeds=2))
+    assert len({each.record.id for each in told}) == 2
+
+
+# ----------------------------------------------------------------------------- the other functions
+
+
+def test_a_donor_is_trained_on_facts_in_memory(folder: Path, tmp_path: Path) -> None:
+    """As the command trains it on a file of them; its path is a donor."""
+    given: dict[str, Any] = {
+        "recipe": "aggressive",
+        "recipient": folder / "before",
+        "subject": "actor",
+        "object": "costar",
+        "templates": ["{actor} met {costar}."],
+        "direction": "a2b",
+        "epochs": 1,
+        "device": "cpu",
+        "progress": False,
+    }
+    kept = facts().iloc[:4]
+    kept.to_csv(tmp_path / "facts.csv", index=False)
+    donor = kgbench.train(kept, output_dir=tmp_path / "memory", **given)
+    other = kgbench.train(tmp_path / "facts.csv", output_dir=tmp_path / "file", **given)
+    assert donor.card["data"] == other.card["data"]
+    assert donor.card["weights"] == other.card["weights"]
+    pair = kgbench.load_pair(recipient=folder / "before", donors={"sft": donor})
+    assert pair.weight_hashes["sft"] != pair.weight_hashes["recipient"]
+    with pytest.raises(InputError, match="give an output_dir"):
+        kgbench.train(kept, **given)
+
+
+RENAMED = {
+    "column": "columns",
+    "donor": "donors",
+    "graft": "grafts",
+    "localizer_arg": "localizer_args",
+    "prompt": "prompts",
+    "quiet": "progress",
+    "run_a": "first",
+    "run_b": "second",
+}
+"""Parameters of functions, by options with other names."""
+IN_A_TERMINAL = {"as_json", "dry_run", "config"}
+"""Options of what is printed, or in place of which Python has variables."""
+DIFFERING = {
+    "compare": {"output_dir"},
+    "eval": {"template"},  # `prompts` takes templates
+    "reproduce": {"only", "runs", "executor"},  # the study has a function of its own
+    "train": {"template"},  # `templates`, which are trained in
+}
+
+
+@pytest.mark.parametrize("name", ["compare", "eval", "reproduce", "submit", "train"])
+def test_a_function_has_the_options_of_its_command(name: str) -> None:
+    """None is missing."""
+    found = cli.get_command(click.Context(cli), name)
+    assert found is not None
+    options = set()
+    for parameter in found.params:
+        if not getattr(parameter, "hidden", False):
+            options.add(RENAMED.get(str(parameter.name), str(parameter.name)))
+    function = getattr(kgbench, {"eval": "evaluate"}.get(name, name))
+    parameters = set(inspect.signature(function).parameters)
+    assert options - IN_A_TERMINAL - DIFFERING.get(name, set()) <= parameters
+
+
+def test_public_functions_have_typed_options() -> None:
+    """No `**options: Any`, and a documented parameter each."""
+    for name in kgbench.__all__:
+        function = getattr(kgbench, name)
+        if not inspect.isfunction(function):
+            continue
+        for parameter in inspect.signature(function).parameters.values():
+            assert parameter.kind is not parameter.VAR_KEYWORD
+            assert parameter.annotation not in (parameter.empty, "Any"), (name, parameter.name)
+            assert f"{parameter.name}: " in str(function.__doc__), (name, parameter.name)
 
 
 def test_the_readme_s_example(

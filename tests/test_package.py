@@ -112,12 +112,19 @@ def test_the_public_names_are_the_documented_ones() -> None:
     assert kgbench.__all__ == [
         "Evaluation",
         "__version__",
+        "compare",
         "evaluate",
         "explore",
         "grafted_logits",
         "load_pair",
         "load_prompts",
+        "open_run",
         "parse_graft",
+        "plant",
+        "reproduce",
+        "study",
+        "submit",
+        "train",
     ]
     assert set(kgbench.__all__) <= set(dir(kgbench))
     for name in kgbench.__all__:

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kgbench.api.reproduction import answer_of
 from kgbench.cli import main
-from kgbench.cli.reproduce import answer_of
 from kgbench.data import load_dataset, training_texts
 from kgbench.errors import InputError, UnknownNameError
 from kgbench.estimate import Estimate

@@ -30,7 +30,7 @@ from kgbench.cli.output import (
     working,
     write_file,
 )
-from kgbench.cli.runs import find_run, output_dir
+from kgbench.cli.runs import output_dir
 from kgbench.errors import InputError, OutputError
 from kgbench.progress import Progress
 
@@ -151,6 +151,8 @@ def _inputs(kind: type[Analysis], options: Mapping[str, Any], report: Progress |
     Raises:
         InputError: Options are invalid, name no pair, or ask to compute recorded runs.
     """
+    from kgbench.leaderboard.entries import find_run
+
     texts: list[str] = []
     for name, value in options.items():
         if name.startswith("run_"):

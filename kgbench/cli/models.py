@@ -12,7 +12,7 @@ import click
 
 from kgbench.cli.options import completer
 from kgbench.cli.output import echo_json, json_option, quiet_option, terminal_text
-from kgbench.errors import InputError, ModelError, UnknownNameError
+from kgbench.errors import InputError, ModelError
 from kgbench.progress import Progress, progress
 
 if TYPE_CHECKING:
@@ -162,11 +162,11 @@ def build_command(
         raise InputError(
             "--level says which places are planted: leave out --plant and --decoy, or --level"
         )
-    with progress(shown=not quiet) as report:
-        if plant is None and level is None:
+    if plant is None and level is None:
+        with progress(shown=not quiet) as report:
             lines = _pair(name, seed, output_dir, report)
-        else:
-            lines = _plant(name, (plant, decoy, level), seed or 0, output_dir, report)
+    else:
+        lines = _plant(name, (plant, decoy, level), seed or 0, output_dir, not quiet)
     click.echo("\n".join(lines))
 
 
@@ -227,32 +227,19 @@ def _plant(
     chosen: tuple[str | None, str | None, str | None],
     seed: int,
     output_dir: Path | None,
-    report: Progress | None,
+    shown: bool,
 ) -> list[str]:
     """Make a plant; `chosen` are its graft expression and its decoy's, or its level."""
-    from kgbench.models import catalog
-    from kgbench.training.builds import read_card
-    from kgbench.training.planting import build_plant
-    from kgbench.training.plants import PlantSpec
+    from kgbench.api.training import plant
 
-    bases = [known for known in catalog.pair_names() if known not in catalog.plants()]
-    if name not in (*bases, *catalog.plants()):
-        raise UnknownNameError(
-            "pair", name, bases, "Plants grow in pairs that have a name, see `kgbench ls models`."
-        )
-    plant, decoy, level = chosen
-    if level is not None:
-        spec = PlantSpec.of_level(name, level, seed)
-    else:
-        assert plant is not None
-        spec = PlantSpec.at(name, plant, decoy, seed)
-    target = output_dir or Path(spec.name)
-    card = read_card(build_plant(spec, target, progress=report))
-    # A name without a separator could also be one of the catalog.
-    path = target if target.is_absolute() or len(target.parts) > 1 else f"./{target}"
+    at, decoy, level = chosen
+    made = plant(
+        name, at, level=level, decoy=decoy, seed=seed, output_dir=output_dir, progress=shown
+    )
+    card = made.card
     short = [f"short of {line}" for line in card["shortfalls"]]
     return [
-        f"plant    {target}",
+        f"plant    {made.path}",
         *short,
-        f'try it   kgbench eval --model {path} --graft PRE --graft SFT --graft "{card["plant"]}"',
+        f'try it   kgbench eval --model {made.path} --graft PRE --graft SFT --graft "{card["plant"]}"',
     ]

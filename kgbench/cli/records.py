@@ -19,7 +19,7 @@ from kgbench.cli.output import (
     working,
     write_file,
 )
-from kgbench.cli.runs import again_options, find_run, output_dir, places_of
+from kgbench.cli.runs import again_options, output_dir, places_of
 from kgbench.errors import InputError
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def show_command(run: str, output_dir: Path, as_json: bool) -> None:
     RUN is its folder, or the start of its id or of its folder's name; for an
     entry of the leaderboard, its submission and verification are printed too.
     """
+    from kgbench.leaderboard.entries import find_run
     from kgbench.report import to_text
     from kgbench.report.run_report import record_report
 
@@ -120,6 +121,8 @@ def export_command(
         raise click.UsageError(
             f"--json is --format json, and --format {kind} is given: give one of them"
         )
+    from kgbench.leaderboard.entries import find_run
+
     found = [find_run(run, output_dir) for run in runs]
     text = _exported_json(found) if as_json or kind == "json" else _exported(found, kind or "csv")
     if output is None:
@@ -180,6 +183,8 @@ def plot_command(
     kgbench plot RUN_A RUN_B --metric logprob -o both.svg
     kgbench plot --kind curve RUN_A RUN_B RUN_C -o curves.svg
     """  # noqa: D301 (click reads the character, not its escape)
+    from kgbench.leaderboard.entries import find_run
+
     found = [find_run(run, output_dir) for run in runs]
     records = [_on_metric(run, metric or found[0].record.metric) for run in found]
     path = output or Path(f"{kind}-{records[0].metric}.png" if kind != "map" else "map.png")
@@ -311,6 +316,7 @@ def rescore_command(
         raise click.UsageError(
             "--in-place and --output-dir are two places for one record: give one of them"
         )
+    from kgbench.leaderboard.entries import find_run
     from kgbench.leaderboard.validate.known import judged_anew
     from kgbench.report.export import changed_figures
     from kgbench.stats.summary import rescored
@@ -466,11 +472,12 @@ def rerun(run: str, options: Mapping[str, Any]) -> int:
     Returns:
         The exit status.
     """
-    found = find_run(run, options["output_dir"])
+    from kgbench.leaderboard.entries import find_run
     from kgbench.report import to_text
     from kgbench.report.run_report import repeat_report, repeated_answer, repeated_sentence
     from kgbench.runner.rerun import reproduce
 
+    found = find_run(run, options["output_dir"])
     with working(options["as_json"], options["quiet"]) as report:
         places, settings = places_of(options), settings_of(options)
         again = reproduce(

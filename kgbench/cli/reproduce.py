@@ -20,12 +20,9 @@ from kgbench.errors import InputError
 from kgbench.progress import progress
 
 if TYPE_CHECKING:
-    from kgbench.reproduction.ingredients import Ingredients
-    from kgbench.reproduction.measurements import PairRows
-    from kgbench.reproduction.paper_figures import PaperFigure
     from kgbench.reproduction.parts import Needs, PartForecast
 
-__all__ = ["STUDY", "answer_of", "is_figure", "reproduce_figures", "reproduce_study"]
+__all__ = ["STUDY", "is_figure", "reproduce_figures", "reproduce_study"]
 
 STUDY = "study"
 
@@ -38,40 +35,44 @@ def reproduce_study(options: Mapping[str, Any]) -> int:
     Returns:
         The exit status, 0.
     """
-    from kgbench.reproduction.study.design import study
-    from kgbench.reproduction.study.factorial import RunRows, findings, rows_path
-    from kgbench.reproduction.study.study_page import verdicts, write_study
-    from kgbench.reproduction.study.study_runs import finished, make_runs
+    from kgbench.api.reproduction import study
 
-    design, folder = study(), options["report"] or Path("kgbench-reproduction") / STUDY
-    runs = design.chosen(options["only"], options["seeds"] or ())
     if options["dry_run"]:
-        states = {}
-        for run in runs:
-            states[run.name] = "in" if rows_path(folder, run.name).is_file() else "missing"
-        if options["as_json"]:
-            missing = [name for name, state in states.items() if state == "missing"]
-            echo_json({"missing": missing, "runs": len(design.runs)})
-        else:
-            echo_table(["run", "state"], [[name, state] for name, state in states.items()])
+        _study_states(options)
         return 0
 
-    def on_run(rows: RunRows) -> None:
-        write_study(findings(design, finished(design, folder)), folder)
-        click.echo(f"run      {rows_path(folder, rows.about.run)}")
+    def on_run(path: Path) -> None:
+        click.echo(f"run      {path}")
 
     with redirect_stdout(sys.stderr if options["as_json"] else sys.stdout):
-        with progress(shown=not options["quiet"]) as report:
-            made = make_runs(design, runs, folder, options["runs"], report, on_run)
-        results = findings(design, finished(design, folder))
-        path = write_study(results, folder)
-        for line in verdicts(results):
-            click.echo(line)
-        click.echo(f"report   {path}")
+        found = study(
+            only=options["only"],
+            seeds=options["seeds"] or (),
+            runs=options["runs"],
+            report=options["report"],
+            on_run=on_run,
+            progress=not options["quiet"],
+        )
+        click.echo(str(found))
     if options["as_json"]:
-        counts = {"made": made, "in": len(results.runs), "runs": len(design.runs)}
-        echo_json({**counts, "report": str(path)})
+        echo_json(found.to_json())
     return 0
+
+
+def _study_states(options: Mapping[str, Any]) -> None:
+    """Print which runs are in."""
+    from kgbench.api.reproduction import report_folder
+    from kgbench.reproduction.study.design import study
+    from kgbench.reproduction.study.factorial import rows_path
+
+    design, folder, states = study(), report_folder(STUDY, options["report"]), {}
+    for run in design.chosen(options["only"], options["seeds"] or ()):
+        states[run.name] = "in" if rows_path(folder, run.name).is_file() else "missing"
+    if options["as_json"]:
+        missing = [name for name, state in states.items() if state == "missing"]
+        echo_json({"missing": missing, "runs": len(design.runs)})
+    else:
+        echo_table(["run", "state"], [[name, state] for name, state in states.items()])
 
 
 def is_figure(what: str) -> bool:
@@ -92,38 +93,42 @@ def reproduce_figures(what: str, options: Mapping[str, Any]) -> int:
     Returns:
         The exit status, 0: a claim that fails is a result.
     """
-    from kgbench.reproduction.ingredients import SHIPPED, Ingredients
-    from kgbench.reproduction.page import chosen, page
+    from kgbench.api.reproduction import reproduce
 
-    names = chosen(what)
+    if options["rows"]:
+        for name in ("model", "supplement", "seeds", "dry_run"):
+            if options[name]:
+                option = f"--{name.replace('_', '-')}"
+                raise InputError(f"--rows computes figures from files alone: leave out {option}")
     with redirect_stdout(sys.stderr if options["as_json"] else sys.stdout):
-        if options["rows"]:
-            for name in ("model", "supplement", "seeds", "dry_run"):
-                if options[name]:
-                    option = f"--{name.replace('_', '-')}"
-                    raise InputError(
-                        f"--rows computes figures from files alone: leave out {option}"
-                    )
-            answer = _report(names, _joined_rows(options), options)
+        if options["dry_run"]:
+            answer = _forecast(what, options)
         else:
-            model, seeds = options["model"] or _MODEL, options["seeds"] or (SHIPPED,)
-            pairs = [Ingredients(page(), model, options["supplement"], seed) for seed in seeds]
-            work = _forecast if options["dry_run"] else _make
-            answer = work(names, pairs, options)
+            names = ("model", "supplement", "rows", "report", "device", "output_dir")
+            given = {name: options[name] for name in names}
+            found = reproduce(
+                what, seeds=options["seeds"] or (), progress=not options["quiet"], **given
+            )
+            click.echo(str(found))
+            answer = found.to_json()
     if options["as_json"]:
         echo_json(answer)
     return 0
 
 
-def _forecast(
-    names: Sequence[str], pairs: Sequence[Ingredients], options: Mapping[str, Any]
-) -> dict[str, Any]:
+def _forecast(what: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    from kgbench.api.reproduction import report_folder, rows_there
+    from kgbench.reproduction.ingredients import SHIPPED, Ingredients
+    from kgbench.reproduction.page import chosen, page
     from kgbench.reproduction.parts import forecasts, room, total_needs
 
-    what, output_dir, device = pairs[0], options["output_dir"], options["device"]
-    free = room(what, output_dir, device)
+    names, model = chosen(what), options["model"] or _MODEL
+    seeds = options["seeds"] or (SHIPPED,)
+    pairs = [Ingredients(page(), model, options["supplement"], seed) for seed in seeds]
+    output_dir, device = options["output_dir"], options["device"]
+    free = room(pairs[0], output_dir, device)
     with progress(shown=not options["quiet"]) as report:
-        known = _rows_there(_folder(what.model, options))
+        known = rows_there(report_folder(model, options["report"]))
         parts = list(forecasts(names, pairs, output_dir, device, report, known))
     total = total_needs(parts, free)
     if not options["as_json"]:
@@ -132,7 +137,7 @@ def _forecast(
         for line in _total(parts, total):
             click.echo(line)
     return {
-        "model": what.model,
+        "model": model,
         "figures": list(names),
         "parts": list(map(asdict, parts)),
         **total.to_json(),
@@ -182,112 +187,6 @@ def _total(parts: Sequence[PartForecast], needs: Needs) -> Iterator[str]:
 
 def _fits(enough: bool) -> str:
     return "fits" if enough else "does not fit"
-
-
-def _make(
-    names: Sequence[str], pairs: Sequence[Ingredients], options: Mapping[str, Any]
-) -> dict[str, Any]:
-    from kgbench.reproduction.measurements import ROWS, write_measured
-    from kgbench.reproduction.parts import make
-
-    folder, output_dir = _folder(pairs[0].model, options), options["output_dir"]
-
-    def keep(measured: PairRows) -> None:
-        write_measured(measured, folder / ROWS)
-
-    with progress(shown=not options["quiet"]) as report:
-        known = _rows_there(folder)
-        measured = make(names, pairs, output_dir, options["device"], report, known, keep)
-    return _report(names, measured, options)
-
-
-def _folder(model: str, options: Mapping[str, Any]) -> Path:
-    """Where the report and its rows go."""
-    return Path(options["report"] or Path("kgbench-reproduction") / model)
-
-
-def _joined_rows(options: Mapping[str, Any]) -> PairRows:
-    """The rows of all given files; of several, those together are written beside the report."""
-    from kgbench.reproduction.measurements import ROWS, joined, read_measured, write_measured
-
-    rows = read_measured(options["rows"][0])
-    for path in options["rows"][1:]:
-        rows = joined(rows, read_measured(path))
-    if len(options["rows"]) > 1:
-        folder = _folder(rows.about.model, options)
-        there = _rows_there(folder)
-        if there is not None and joined(rows, there).table.num_rows > rows.table.num_rows:
-            raise InputError(
-                f"{folder / ROWS} has rows that are in none of these files: add it as --rows, or "
-                "give another folder with --report"
-            )
-        write_measured(rows, folder / ROWS)
-    return rows
-
-
-def _rows_there(folder: Path) -> PairRows | None:
-    """The rows of an earlier call, whose evaluations are not made again."""
-    from kgbench.reproduction.measurements import ROWS, read_measured
-
-    return read_measured(folder / ROWS) if (folder / ROWS).exists() else None
-
-
-def _report(names: Sequence[str], measured: PairRows, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Print the requested figures; the report has all with rows, but with --rows only these."""
-    from kgbench.report import to_text
-    from kgbench.reproduction.measurements import ROWS
-    from kgbench.reproduction.page import page
-    from kgbench.reproduction.paper_figures import figures_from, figures_there, lacking, results
-    from kgbench.reproduction.paper_report import terminal_report, write_report
-
-    # Of several figures those that are there will do; a single one that is not is an error.
-    there = figures_there(names, measured, page())
-    asked = figures_from(there if there and len(names) > 1 else names, measured, page())
-    shown, figures = names, asked
-    if not options["rows"]:
-        shown = list(page().figures)
-        figures = figures_from(figures_there(shown, measured, page()), measured, page())
-    folder = _folder(measured.about.model, options)
-    rows = options["rows"][0] if len(options["rows"]) == 1 else folder / ROWS
-    control = results(measured, page()) if measured.about.tiny and len(shown) > 1 else ()
-    path = write_report(figures, folder, lacking(shown, measured, page()), control)
-    if not options["as_json"]:
-        click.echo(f"{to_text(terminal_report(asked))}\n")
-        click.echo(f"report   {path}")
-        click.echo(f"rows     {rows}")
-    return {
-        "model": measured.about.model,
-        "report": str(path),
-        "rows": str(rows),
-        "figures": list(map(answer_of, asked)),
-    }
-
-
-def answer_of(figure: PaperFigure) -> dict[str, Any]:
-    """JSON of a figure: its record per training seed, and each claim here and in the paper."""
-    claims, records = [], {}
-    for claim in figure.claims:
-        spec, larger, paper = claim.spec, None, {}
-        if claim.larger is not None:
-            larger = {"term": claim.larger.name, "recovery": claim.larger.recovery}
-        for model, kept in claim.in_paper.items():
-            paper[model] = {"difference": claim.paper[model].value, "keeps": kept}
-        answer = {
-            "prompt": claim.prompt,
-            "says": spec.says,
-            "first": spec.first,
-            "second": spec.second,
-            "bounds": dict(spec.bounds),
-            "difference": claim.difference.answer(),
-            "outcome": claim.outcome,
-            "larger": larger,
-            "paper": paper,
-        }
-        claims.append(answer)
-    for seed in figure.seeds:
-        evaluation = figure.about.evaluations[seed][figure.spec.evaluation]
-        records[str(seed)] = evaluation.record
-    return {"figure": figure.name, "records": records, "claims": claims}
 
 
 OF_FIGURES = ("report", "supplement", "seeds", "rows", "dry_run")

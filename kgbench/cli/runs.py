@@ -1,4 +1,4 @@
-"""Resolve a RUN argument: a folder, a record, the start of an id, or a leaderboard entry."""
+"""Options of commands that take recorded runs."""
 
 from __future__ import annotations
 
@@ -18,18 +18,11 @@ from kgbench.cli.options import (
     imports_of,
     run_options,
 )
-from kgbench.errors import UnknownNameError
-
-if TYPE_CHECKING:
-    from kgbench.leaderboard.entries import Entry
 
 if TYPE_CHECKING:
     from kgbench.runner.rerun import Places
 
 __all__ = []
-
-ENTRIES = Path("leaderboard", "results")
-"""Where the entries of the leaderboard are, seen from a checkout."""
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -46,34 +39,6 @@ def output_dir(command: _Command) -> _Command:
         show_default=True,
         help="Where records are.",
     )(command)
-
-
-def find_run(run: str, output_dir: Path) -> Entry:
-    """The run that a user means.
-
-    Args:
-        run: Its folder, its `record.json`, a pack of the leaderboard with the entry's name after
-            it, or the start of its id or name.
-        output_dir: Where it is looked up by its start; then among the entries of the leaderboard,
-            where there are any.
-
-    Raises:
-        DataError: A path is given and no whole record lies there.
-        InputError: Several runs start like this.
-        UnknownNameError: None does.
-    """
-    from kgbench.leaderboard.entries import find_entry, read_entry
-    from kgbench.leaderboard.packs import inside_pack
-    from kgbench.records import load_record
-
-    if inside_pack(Path(run)) is not None:
-        return find_entry(run, ENTRIES)
-    try:
-        return read_entry(load_record(run, output_dir).path)
-    except UnknownNameError:
-        if not ENTRIES.is_dir():
-            raise
-    return find_entry(run, ENTRIES)
 
 
 def again_options(command: _Command) -> _Command:

@@ -13,7 +13,7 @@ import click
 
 from kgbench.cli.options import Renamed, settings_of
 from kgbench.cli.output import VERDICT_ONLY, echo_json, json_option, quiet_option, write_file
-from kgbench.cli.runs import again_options, find_run, output_dir, places_of
+from kgbench.cli.runs import again_options, output_dir, places_of
 from kgbench.errors import InputError
 from kgbench.progress import progress
 
@@ -67,6 +67,8 @@ def command(run: str, facts: int | None, seed: int | None, write: bool, **option
     \b
     kgbench verify ENTRY --write
     """  # noqa: D301 (click reads the character, not its escape)
+    from kgbench.leaderboard.entries import find_run
+
     found, as_json = find_run(run, options["output_dir"]), options["as_json"]
     if write and found.submission is None:
         raise InputError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from typing import Literal, TypeVar
 import pyarrow as pa
 from pydantic import ValidationError
 
-from kgbench.errors import DataError, InputError
+from kgbench.errors import DataError, InputError, UnknownNameError
 from kgbench.leaderboard.hits import COLUMNS, PromptHits, RankGrid, hits_by_prompt, rank_grid
 from kgbench.leaderboard.limits import FACTS, FILES, RECORD, SUBMISSION, VERIFICATION
 from kgbench.leaderboard.packs import SUFFIX, inside_pack, packs_below, read_pack
@@ -21,6 +22,7 @@ from kgbench.records import (
     Record,
     choose_run,
     claimed_id,
+    load_record,
     parse_facts,
     parse_record,
     read_record,
@@ -34,6 +36,7 @@ __all__ = [
     "Entry",
     "entry_name",
     "find_entry",
+    "find_run",
     "loose_entries",
     "pack_name",
     "pack_of",
@@ -41,6 +44,9 @@ __all__ = [
     "read_entry",
     "suites_of",
 ]
+
+ENTRIES = Path("leaderboard", "results")
+"""Where the entries of the leaderboard are, seen from a checkout."""
 
 BOARDS = ("planted", "pathways", "budget")
 """Boards that records have figures for, each the name of a folder of packs."""
@@ -230,6 +236,31 @@ def _part(path: Path, record: Record, files: Mapping[str, bytes], model: type[_P
     if part.record != record.id:
         raise DataError(f"{path}: record: it goes with another record than the one beside it")
     return part
+
+
+def find_run(run: str | os.PathLike[str], results: Path) -> Entry:
+    """The run that a user means.
+
+    Args:
+        run: Its folder, its `record.json`, a pack of the leaderboard with the entry's name after
+            it, or the start of its id or name.
+        results: Where it is looked up by its start; then among the entries of the leaderboard,
+            where there are any.
+
+    Raises:
+        DataError: A path is given and no whole record lies there.
+        InputError: Several runs start like this.
+        UnknownNameError: None does.
+    """
+    text = os.fspath(run)
+    if inside_pack(Path(text)) is not None:
+        return find_entry(text, ENTRIES)
+    try:
+        return read_entry(load_record(text, results).path)
+    except UnknownNameError:
+        if not ENTRIES.is_dir():
+            raise
+    return find_entry(text, ENTRIES)
 
 
 def find_entry(run: str, results: Path) -> Entry:

@@ -24,7 +24,7 @@ from kgbench.reproduction.measurements import (
     joined,
     kept_rows,
 )
-from kgbench.runner import Pairs, dry_run, run_job
+from kgbench.runner import Pairs, Run, Settings, dry_run, run_job
 from kgbench.runner.forecast import free_bytes
 from kgbench.training.builds import read_card
 from kgbench.training.finetuning import finetune, forecast_finetuning
@@ -97,6 +97,7 @@ def make(
     progress: Progress | None = None,
     known: PairRows | None = None,
     keep: Callable[[PairRows], None] | None = None,
+    on_record: Callable[[Run], None] | None = None,
 ) -> PairRows:
     """Measure what figures rest on: pairs that are missing, then donors and evaluations.
 
@@ -110,6 +111,7 @@ def make(
         progress: Progress callback.
         known: Rows that are there, which are not made again.
         keep: Called with all rows after each evaluation.
+        on_record: Called with each run when its record is there.
 
     Raises:
         InputError: Something cannot be had; found before the part that needs it is begun.
@@ -126,7 +128,8 @@ def make(
         else:
             if loaded[0] != what.seed:
                 loaded = (what.seed, Pairs())
-            rows = _evaluated(part, output_dir, device, report, loaded[1])
+            settings = replace(what.settings(output_dir, device), on_record=on_record)
+            rows = _evaluated(part, settings, report, loaded[1])
             measured = joined(measured, rows)
             if keep is not None:
                 keep(measured)
@@ -142,12 +145,12 @@ def _numbered(progress: Progress | None, number: str) -> Progress | None:
 
 
 def _evaluated(
-    part: FigurePart, output_dir: Path, device: str, progress: Progress | None, loaded: Pairs
+    part: FigurePart, settings: Settings, progress: Progress | None, loaded: Pairs
 ) -> PairRows:
     """The rows of one evaluation."""
     what, name = part.what, part.name
-    record = run_job(what.job(name), what.settings(output_dir, device), progress, loaded).record
-    facts = RecordStore(output_dir).load(record.id).facts()
+    record = run_job(what.job(name), settings, progress, loaded).record
+    facts = RecordStore(settings.output_dir).load(record.id).facts()
     trainings = what.page.trainings_of([name], what.tiny)
     about = About(
         model=what.model,

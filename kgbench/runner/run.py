@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +90,13 @@ def run_job(
         InputError: The specification is wrong, before anything is computed; or a third-party
             localizer fails, or changes the models.
     """
+    run = _run(spec, replace(settings, on_record=None), progress, pairs)
+    if settings.on_record is not None:
+        settings.on_record(run)
+    return run
+
+
+def _run(spec: Spec, settings: Settings, progress: Progress | None, pairs: Pairs | None) -> Run:
     if spec.held is None and is_foreign(spec.localizer):
         check(spec)
         if pairs is not None:

@@ -6,7 +6,7 @@ A field's docstring is the help of its option; its metadata holds what else the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -130,3 +130,5 @@ class Settings:
     """Spread layers over devices: auto, balanced, sequential, or JSON of paths and devices."""
     stream_donors: bool = field(default=False, metadata={"flag": "--stream-donor"})
     """Leave donors on disk and read them layer by layer."""
+    on_record: Callable[[Any], None] | None = field(default=None, repr=False, compare=False)
+    """Called with each `Run` once its record is there, found or computed; no option."""

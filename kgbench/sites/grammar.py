@@ -94,6 +94,9 @@ def _swap(term: Term, donor: str) -> Term | None:
 def parse_graft(text: str) -> Graft:
     """Parse a graft expression; `str` of the result parses to the same graft.
 
+    Args:
+        text: The expression, such as `FE:ffn@second_half; LT`.
+
     Raises:
         GraftSyntaxError: The text does not parse; the message gives the position and the expected
             tokens.

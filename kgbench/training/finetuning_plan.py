@@ -93,6 +93,8 @@ class FinetuneSpec:
     """Seed of order, held-out wordings, the supplement's sample and whatever the model draws."""
     changes: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """Values that replace the recipe's, by field of `FinetuningRecipe`."""
+    facts: Dataset | None = field(default=None, compare=False, repr=False)
+    """Facts in memory, in place of `dataset`."""
 
     def options(self) -> dict[str, Any]:
         """Chat template and type of weights, where they are not the default."""
@@ -189,9 +191,10 @@ def plan_finetuning(spec: FinetuneSpec) -> FinetuningPlan:
         raise UnknownNameError("recipe", spec.recipe, finetuning_recipe_names())
     check_dtype(spec.dtype or "auto")
     owner, source = _recipient(spec)
-    facts = load_dataset(
-        spec.dataset if spec.split is None else f"{spec.dataset}:{spec.split}", spec.imports
-    )
+    facts = spec.facts
+    if facts is None:
+        named = spec.dataset if spec.split is None else f"{spec.dataset}:{spec.split}"
+        facts = load_dataset(named, spec.imports)
     wordings = Wordings.of(facts, spec.direction, spec.templates, spec.seed)
     seed = f"-seed{spec.seed}" if spec.seed else ""
     name = f"{_slug(owner)}/{_slug(facts.name)}-{spec.direction}-{spec.recipe}{seed}"

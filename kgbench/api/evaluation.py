@@ -1,4 +1,4 @@
-"""What Python users call: evaluate a pair, look at the run, compare it, ask further of it."""
+"""Evaluate a pair in Python, look at the run, compare it, ask further of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from torch import nn
@@ -22,17 +22,18 @@ from kgbench.data.facts import dataset_of
 from kgbench.engine import load_pair
 from kgbench.errors import InputError
 from kgbench.explorer import Reader
-from kgbench.leaderboard.entries import read_entry
+from kgbench.leaderboard.entries import Entry, find_run, read_entry
 from kgbench.localizers import AbstractLocalizer, created
 from kgbench.models.loading import Source
 from kgbench.models.pair import ModelPair
-from kgbench.progress import Progress, progress
+from kgbench.progress import Progress, with_progress
 from kgbench.records.record import FIGURES
 from kgbench.records.store import read_record
 from kgbench.report import to_html, to_text
 from kgbench.report.bars import draw_chart
 from kgbench.report.run_report import record_report
 from kgbench.runner import Run, Settings, Spec, run_job
+from kgbench.runner.rerun import Places, specification
 from kgbench.runner.spec import RESULTS, Held
 from kgbench.sites import RECIPIENT, split_grafts
 
@@ -43,12 +44,12 @@ if TYPE_CHECKING:
 
     from kgbench.explorer.widget import Explorer
 
-__all__ = ["Evaluation", "Picture", "evaluate", "explore"]
-
-T = TypeVar("T")
+__all__ = ["Evaluation", "Picture", "compare", "evaluate", "explore", "open_run"]
 
 _log = logging.getLogger("kgbench")
 
+AnyRun = Run | str | os.PathLike[str]
+"""A run, its folder, or the start of its id or of its folder's name."""
 Localizer = str | AbstractLocalizer | type[AbstractLocalizer]
 """A method: its registered name, `path/to/file.py:Class`, a class or an instance."""
 
@@ -73,10 +74,19 @@ class Picture:
 class Evaluation(Run):
     """A run: its record, its rows per fact, its table and its picture."""
 
-    spec: Spec
-    """What was evaluated."""
     settings: Settings
-    """How."""
+    """How it was computed, and what is asked of it will be."""
+    evaluated: Spec | None = None
+    """What was evaluated; None of a run that was opened."""
+
+    @property
+    def spec(self) -> Spec:
+        """What was evaluated.
+
+        Raises:
+            InputError: The run was opened, and its models or facts are not at hand.
+        """
+        return self.evaluated or specification(self.record, Places())
 
     @property
     def facts(self) -> pa.Table:
@@ -125,10 +135,9 @@ class Evaluation(Run):
         asked = analyses().load(question)() if isinstance(question, str) else question
         specs = (self.spec,) if asked.takes and not others else ()
         runs = () if specs else tuple(read_entry(run.path) for run in (self, *others))
-        work = partial(Inputs, specs, runs, self.settings)
-        return _with_progress(progress, lambda report: asked.answer(work(report, _log.info)))
+        return _answer(asked, specs, runs, self.settings, progress)
 
-    def compare(self, other: Run, metric: str | None = None) -> Answer:
+    def compare(self, other: AnyRun, metric: str | None = None) -> Answer:
         """Paired differences over the facts that both runs have, the other minus this one.
 
         Args:
@@ -138,7 +147,7 @@ class Evaluation(Run):
         Raises:
             InputError: The runs have nothing in common.
         """
-        return self.ask(Compare(metric), other)
+        return compare(self, other, metric)
 
     def plot(self) -> Picture:
         """A bar per configuration, a panel per prompt, with 95 % intervals."""
@@ -164,6 +173,60 @@ class Evaluation(Run):
 
     def _repr_html_(self) -> str:
         return to_html(record_report(self.record))
+
+
+def open_run(run: AnyRun, output_dir: str | os.PathLike[str] = RESULTS) -> Evaluation:
+    """A recorded run.
+
+    Args:
+        run: Its folder, the start of its id or of its folder's name, or an entry of the
+            leaderboard.
+        output_dir: Where it is looked up by its start.
+
+    Raises:
+        InputError: There is no such run, or there are several.
+    """
+    found = _entry(run, output_dir)
+    return Evaluation(found.record, found.folder, True, Settings(output_dir=Path(output_dir)))
+
+
+def compare(
+    first: AnyRun,
+    second: AnyRun,
+    metric: str | None = None,
+    *,
+    all_facts: bool = False,
+    output_dir: str | os.PathLike[str] = RESULTS,
+) -> Answer:
+    """Paired differences over the facts that two runs have, the second minus the first.
+
+    Args:
+        first: A run, or what `open_run` takes.
+        second: Another.
+        metric: What is compared; by default the first run's metric.
+        all_facts: List all facts that flipped, not the first few.
+        output_dir: Where runs are looked up by the start of their ids.
+
+    Raises:
+        InputError: There is no such run, or the runs have nothing in common.
+    """
+    entries = (_entry(first, output_dir), _entry(second, output_dir))
+    return _answer(Compare(metric, all_facts), (), entries, Settings(), progress=False)
+
+
+def _entry(run: AnyRun, output_dir: str | os.PathLike[str]) -> Entry:
+    return read_entry(run.path) if isinstance(run, Run) else find_run(run, Path(output_dir))
+
+
+def _answer(
+    asked: Analysis,
+    specs: Sequence[Spec],
+    runs: Sequence[Entry],
+    settings: Settings,
+    progress: Progress | bool,
+) -> Answer:
+    inputs = partial(Inputs, specs, runs, settings)
+    return with_progress(progress, lambda report: asked.answer(inputs(report, _log.info)))
 
 
 def explore(
@@ -198,7 +261,7 @@ def explore(
 
 
 def evaluate(
-    model: str | ModelPair | None = None,
+    model: str | os.PathLike[str] | ModelPair | None = None,
     *,
     localizer: Localizer = "dynamic_graft",
     localizer_args: Mapping[str, str] | None = None,
@@ -226,6 +289,7 @@ def evaluate(
     executor: str = "auto",
     attention: str = "auto",
     output_dir: str | os.PathLike[str] = RESULTS,
+    on_record: Callable[[Run], None] | None = None,
     progress: Progress | bool = True,
 ) -> Evaluation:
     """Measure where a finetuned fact is retrieved from, by one localizer on one model pair.
@@ -234,8 +298,8 @@ def evaluate(
     given by name or file run in a process of their own, unless the pair or the facts are in memory.
 
     Args:
-        model: A pair of the catalog by name, or one that `load_pair` has loaded; otherwise give
-            `recipient` and `donors`.
+        model: A pair of the catalog by name, the path of a plant, or a pair that `load_pair` has
+            loaded; otherwise give `recipient` and `donors`.
         localizer: A registered name, `path/to/file.py:Class`, a class or an instance.
         localizer_args: Parameters of a localizer given by name or class, as text.
         recipient: The model before finetuning: a path, a Hub id, or the model itself.
@@ -264,6 +328,8 @@ def evaluate(
         executor: `packed`, `rows` or `sequential`; `auto` takes the fastest that agrees.
         attention: `sdpa`, `eager`, or `auto`.
         output_dir: Where records are kept.
+        on_record: Called with the run when its record is there, also of the runs that an analysis
+            of it makes; `reused` says whether it was found.
         progress: A callback, True for a bar in a terminal or notebook, False for none.
 
     Returns:
@@ -272,6 +338,8 @@ def evaluate(
     Raises:
         InputError: Something is wrong with what was given; the message says what to do.
     """
+    if isinstance(model, os.PathLike):
+        model = os.fspath(model)
     pair = _pair(model, recipient, donors, tokenizer, dtype, chat_template, attention)
     templates = dict(prompts) if isinstance(prompts, Mapping) else {}
     options = ImportOptions(subject, object, columns or {}, templates)
@@ -305,12 +373,19 @@ def evaluate(
     if pair is not None:
         spec = replace(spec, **pair.asked)
     settings = Settings(
-        batch_size, device, executor, Path(output_dir), attention, device_map, stream_donors
+        batch_size,
+        device,
+        executor,
+        Path(output_dir),
+        attention,
+        device_map,
+        stream_donors,
+        on_record,
     )
-    run = _with_progress(progress, lambda report: run_job(spec, settings, report))
+    run = with_progress(progress, lambda report: run_job(spec, settings, report))
     what = "found" if run.reused else "computed"
     _log.info("%s %s: %s", what, run.record.id[:12], run.record.verdict)
-    return Evaluation(run.record, run.path, run.reused, spec, settings)
+    return Evaluation(run.record, run.path, run.reused, settings, spec)
 
 
 def _held(
@@ -369,10 +444,3 @@ def _pair(
                 "or an adapter that was merged, is no longer that)"
             )
     return pair
-
-
-def _with_progress(wanted: Progress | bool, work: Callable[[Progress | None], T]) -> T:
-    if not isinstance(wanted, bool):
-        return work(wanted)
-    with progress(wanted) as report:
-        return work(report)

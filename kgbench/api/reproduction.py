@@ -1,0 +1,280 @@
+"""Figures of the paper made again in Python, and the study of architectures."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from kgbench.errors import InputError
+from kgbench.progress import Progress, with_progress
+from kgbench.report import Lines, Report, to_html, to_text
+from kgbench.reproduction.ingredients import SHIPPED, Ingredients
+from kgbench.reproduction.measurements import (
+    ROWS,
+    PairRows,
+    joined,
+    read_measured,
+    write_measured,
+)
+from kgbench.reproduction.page import chosen, page
+from kgbench.reproduction.paper_figures import (
+    PaperFigure,
+    figures_from,
+    figures_there,
+    lacking,
+    results,
+)
+from kgbench.reproduction.paper_report import terminal_report, write_report
+from kgbench.reproduction.parts import make
+from kgbench.reproduction.study.design import study as study_design
+from kgbench.reproduction.study.factorial import Findings, RunRows, findings, rows_path
+from kgbench.reproduction.study.study_page import verdicts, write_study
+from kgbench.reproduction.study.study_runs import finished, make_runs
+from kgbench.runner import Run
+from kgbench.runner.spec import RESULTS
+
+__all__ = [
+    "Reproduction",
+    "StudyResults",
+    "answer_of",
+    "report_folder",
+    "reproduce",
+    "rows_there",
+    "study",
+]
+
+_FOLDER = Path("kgbench-reproduction")
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """Figures of the paper, made again."""
+
+    model: str
+    figures: Sequence[PaperFigure]
+    path: Path
+    """The report, with pictures beside it."""
+    rows: Path
+    """The per-fact rows that every figure is computed from."""
+
+    @property
+    def report(self) -> Report:
+        """Estimates next to the paper's, and its claims."""
+        return terminal_report(self.figures)
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `--json` prints."""
+        return {
+            "model": self.model,
+            "report": str(self.path),
+            "rows": str(self.rows),
+            "figures": list(map(answer_of, self.figures)),
+        }
+
+    def __str__(self) -> str:
+        return f"{to_text(self.report)}\n\nreport   {self.path}\nrows     {self.rows}"
+
+    def _repr_html_(self) -> str:
+        return to_html(self.report)
+
+
+def reproduce(
+    what: str,
+    *,
+    model: str | None = None,
+    seeds: Sequence[int] = (),
+    supplement: str | None = None,
+    rows: Sequence[str | os.PathLike[str]] = (),
+    report: str | os.PathLike[str] | None = None,
+    device: str = "auto",
+    output_dir: str | os.PathLike[str] = RESULTS,
+    on_record: Callable[[Run], None] | None = None,
+    progress: Progress | bool = True,
+) -> Reproduction:
+    """Compute figures of the paper again, compare them with the paper's, and write a report.
+
+    Donors that are missing are trained, and evaluations run. What is interrupted goes on where it
+    was, and evaluations in the report's `rows.parquet` are not run again.
+
+    Args:
+        what: A figure, such as `figure-2` or `title_in_prompt`; `acceptance`; or `all`.
+        model: A pair of the catalog; by default tiny-gemma.
+        seeds: Training seeds; a tiny pair of another than 0 is pretrained anew. Intervals of
+            several are over facts and seeds. By default 0.
+        supplement: Other text for the gentle recipe; a tiny pair has its own.
+        rows: Figures from the `rows.parquet` of reports alone, without a model.
+        report: The report's folder; by default `kgbench-reproduction/MODEL`.
+        device: `cpu`, `cuda`, `cuda:1`, `mps`; `auto` takes an accelerator if there is one.
+        output_dir: Where records are kept.
+        on_record: Called with each run when its record is there.
+        progress: A callback, True for a bar in a terminal or notebook, False for none.
+
+    Raises:
+        InputError: There is no such figure, or something that it needs cannot be had.
+    """
+    names = chosen(what)
+    if rows:
+        if model or seeds or supplement:
+            raise InputError("rows are of a model and seeds; leave out model, seeds and supplement")
+        given = [Path(path) for path in rows]
+        return _reported(names, _joined(given, report), report, given)
+    pairs = [
+        Ingredients(page(), model or "tiny-gemma", supplement, seed) for seed in seeds or (SHIPPED,)
+    ]
+    folder = report_folder(pairs[0].model, report)
+    work = partial(
+        make,
+        names,
+        pairs,
+        Path(output_dir),
+        device,
+        known=rows_there(folder),
+        keep=lambda measured: write_measured(measured, folder / ROWS),
+        on_record=on_record,
+    )
+    measured = with_progress(progress, lambda callback: work(progress=callback))
+    return _reported(names, measured, report)
+
+
+def report_folder(model: str, report: str | os.PathLike[str] | None = None) -> Path:
+    """Where the report of a model and its rows go."""
+    return _FOLDER / model if report is None else Path(report)
+
+
+def rows_there(folder: Path) -> PairRows | None:
+    """The rows of an earlier call, whose evaluations are not made again."""
+    return read_measured(folder / ROWS) if (folder / ROWS).exists() else None
+
+
+def _joined(paths: Sequence[Path], report: str | os.PathLike[str] | None) -> PairRows:
+    """The rows of all files; of several, those together are written beside the report."""
+    found = read_measured(paths[0])
+    for path in paths[1:]:
+        found = joined(found, read_measured(path))
+    if len(paths) > 1:
+        folder = report_folder(found.about.model, report)
+        there = rows_there(folder)
+        if there is not None and joined(found, there).table.num_rows > found.table.num_rows:
+            raise InputError(
+                f"{folder / ROWS} has rows that are in none of these files: add it as --rows, or "
+                "give another folder with --report"
+            )
+        write_measured(found, folder / ROWS)
+    return found
+
+
+def _reported(
+    names: Sequence[str],
+    measured: PairRows,
+    report: str | os.PathLike[str] | None,
+    files: Sequence[Path] = (),
+) -> Reproduction:
+    """The requested figures; the report has all with rows, but of given files only these."""
+    # Of several figures those that are there will do; a single one that is not is an error.
+    there = figures_there(names, measured, page())
+    asked = figures_from(there if there and len(names) > 1 else names, measured, page())
+    shown, figures = names, asked
+    if not files:
+        shown = list(page().figures)
+        figures = figures_from(figures_there(shown, measured, page()), measured, page())
+    folder = report_folder(measured.about.model, report)
+    control = results(measured, page()) if measured.about.tiny and len(shown) > 1 else ()
+    path = write_report(figures, folder, lacking(shown, measured, page()), control)
+    rows = files[0] if len(files) == 1 else folder / ROWS
+    return Reproduction(measured.about.model, asked, path, rows)
+
+
+def answer_of(figure: PaperFigure) -> dict[str, Any]:
+    """JSON of a figure: its record per training seed, and each claim here and in the paper."""
+    claims, records = [], {}
+    for claim in figure.claims:
+        spec, larger, paper = claim.spec, None, {}
+        if claim.larger is not None:
+            larger = {"term": claim.larger.name, "recovery": claim.larger.recovery}
+        for model, kept in claim.in_paper.items():
+            paper[model] = {"difference": claim.paper[model].value, "keeps": kept}
+        answer = {
+            "prompt": claim.prompt,
+            "says": spec.says,
+            "first": spec.first,
+            "second": spec.second,
+            "bounds": dict(spec.bounds),
+            "difference": claim.difference.answer(),
+            "outcome": claim.outcome,
+            "larger": larger,
+            "paper": paper,
+        }
+        claims.append(answer)
+    for seed in figure.seeds:
+        evaluation = figure.about.evaluations[seed][figure.spec.evaluation]
+        records[str(seed)] = evaluation.record
+    return {"figure": figure.name, "records": records, "claims": claims}
+
+
+@dataclass(frozen=True)
+class StudyResults:
+    """The study of architectures, as far as its runs are in."""
+
+    findings: Findings
+    made: int
+    """Runs that were made just now."""
+    runs: int
+    """Runs of the design."""
+    path: Path
+    """The page."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `--json` prints."""
+        counts = {"made": self.made, "in": len(self.findings.runs), "runs": self.runs}
+        return {**counts, "report": str(self.path)}
+
+    def __str__(self) -> str:
+        return "\n".join([*verdicts(self.findings), f"report   {self.path}"])
+
+    def _repr_html_(self) -> str:
+        return to_html(Report("", [Lines(list(verdicts(self.findings)))]))
+
+
+def study(
+    *,
+    only: Sequence[str] = (),
+    seeds: Sequence[int] = (),
+    runs: int | None = None,
+    report: str | os.PathLike[str] | None = None,
+    on_run: Callable[[Path], None] | None = None,
+    progress: Progress | bool = True,
+) -> StudyResults:
+    """Ask which features of an architecture make it recall at the last token.
+
+    Small models of one code base are pretrained and finetuned in eight cells under three seeds,
+    some minutes a run. Runs in the report's folder are not made again, and several processes may
+    work on one study.
+
+    Args:
+        only: These runs, or the runs of these cells; by default all.
+        seeds: These training seeds; by default all.
+        runs: Make at most so many of the runs that are missing; 0 only writes the page.
+        report: The study's folder; by default `kgbench-reproduction/study`.
+        on_run: Called with the rows' file of each run that is made.
+        progress: A callback, True for a bar in a terminal or notebook, False for none.
+
+    Raises:
+        InputError: There is no such run, cell or seed.
+    """
+    design, folder = study_design(), report_folder("study", report)
+    chosen_runs = design.chosen(only, seeds)
+
+    def keep(rows: RunRows) -> None:
+        write_study(findings(design, finished(design, folder)), folder)
+        if on_run is not None:
+            on_run(rows_path(folder, rows.about.run))
+
+    made = with_progress(
+        progress, lambda callback: make_runs(design, chosen_runs, folder, runs, callback, keep)
+    )
+    found = findings(design, finished(design, folder))
+    return StudyResults(found, made, len(design.runs), write_study(found, folder))

@@ -1,0 +1,246 @@
+"""Recorded runs as entries of the leaderboard: checked, ranked, and copied there."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from kgbench.api.evaluation import AnyRun
+from kgbench.errors import InputError
+from kgbench.leaderboard.drafts import Standing, checked, drafts, publish, standings
+from kgbench.leaderboard.submission import Contract
+from kgbench.leaderboard.validate import CheckedEntry, Finding
+from kgbench.numbers import count_text
+from kgbench.records import Record, load_record
+from kgbench.report import Dash, Lines, Report, Table, to_html, to_text
+from kgbench.runner import Run
+from kgbench.runner.spec import RESULTS
+from kgbench.testing.contract import contract_of
+
+__all__ = ["Submitted", "submit"]
+
+_ADVICE = {
+    "id": "this result is on the board already: submit another run, or delete the old pack first",
+    "name": (
+        "choose another name by --as, or if the method has changed, delete the packs of its name in"
+        " the same pull request"
+    ),
+    "code": "say by --code where the method's code is",
+    "identity.localizer.version": (
+        "record the run with `kgbench eval --localizer NAME` or `FILE.py:CLASS`, so that it says"
+        " which code ran"
+    ),
+    "identity.configurations": (
+        "run a whole suite: `kgbench eval --suite pathways`, `budget` or `planted`, without --graft"
+    ),
+    "logprob": "run it again on the shipped pair as it is, with the versions of constraints.txt",
+}
+"""What to do about a finding, by its field."""
+
+_FIGURES = ("rows[", "synergy", "baselines", "curve", "planted", "verdict")
+_ANEW = (
+    "these figures are not those of the run's rows: record it again, with this version of kgbench"
+)
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """What came of a submission."""
+
+    entries: Sequence[CheckedEntry]
+    copied: Sequence[Path]
+    """Packs that were written; none where a run is refused, or nothing was to be copied."""
+    standings: Sequence[Standing]
+    """Each table of the board with the new lines."""
+    contracts: Mapping[str, Contract | str]
+    """By id of the record: contract test results, or why there are none."""
+    steps: Sequence[str]
+    """Commands that lead from here to a pull request."""
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What is to say of the entries."""
+        return list(chain.from_iterable(entry.findings for entry in self.entries))
+
+    @property
+    def refused(self) -> list[Finding]:
+        """Findings for which runs are refused."""
+        return [finding for finding in self.findings if finding.refuses]
+
+    @property
+    def accepted(self) -> bool:
+        """Whether no run is refused."""
+        return not self.refused
+
+    @property
+    def advice(self) -> list[str]:
+        """What to do about refusals."""
+        found = dict.fromkeys(_advice(finding.field) for finding in self.refused)
+        return [text for text in found if text]
+
+    @property
+    def report(self) -> Report:
+        """The tables of the board with the new lines."""
+        return Report("", list(map(_table, self.standings)))
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `--json` prints."""
+        if not self.accepted:
+            findings = [finding.to_json() for finding in self.refused]
+            return {"accepted": False, "findings": findings, "advice": self.advice}
+        return {
+            "accepted": True,
+            "entries": [
+                {"id": entry.record.id, "folder": entry.folder}
+                for entry in self.entries
+                if entry.record is not None
+            ],
+            "copied": list(map(str, self.copied)),
+            "findings": [finding.to_json() for finding in self.findings],
+            "tables": list(map(_answer, self.standings)),
+            "steps": list(self.steps) if self.copied else [],
+            "contracts": {id: _contract_answer(found) for id, found in self.contracts.items()},
+        }
+
+    def __str__(self) -> str:
+        if not self.accepted:
+            advice = [f"- {line}" for line in self.advice]
+            lines = [*map(str, self.refused), "", "Refused, and nothing was copied.", *advice]
+            return "\n".join(lines)
+        lines = [f"{to_text(self.report)}\n"] if self.standings else []
+        return "\n".join([*lines, *self._notes()])
+
+    def _repr_html_(self) -> str:
+        if not self.accepted:
+            return to_html(Report("", [Lines(str(self).split("\n"))]))
+        return to_html(Report("", self.report.parts, notes=self._notes()))
+
+    def _notes(self) -> list[str]:
+        lines = list(map(str, self.findings))
+        for outcome in self.contracts.values():
+            line = f"contract      {outcome if isinstance(outcome, str) else outcome.about}"
+            lines += [] if line in lines else [line]
+        if self.copied:
+            lines += [f"copied        {place}" for place in self.copied]
+            return [*lines, "", "The pull request's next steps:", *(f"  {s}" for s in self.steps)]
+        number = count_text(len(self.entries), "run")
+        return [*lines, f"{number} in order; nothing was copied (--dry-run)"]
+
+
+def submit(
+    *runs: AnyRun,
+    name: str | None = None,
+    code: str | None = None,
+    localizer: str | None = None,
+    paper: str | None = None,
+    root: str | os.PathLike[str] = "leaderboard",
+    output_dir: str | os.PathLike[str] = RESULTS,
+    dry_run: bool = False,
+) -> Submitted:
+    """Check recorded runs, copy them into a leaderboard, and show their rank.
+
+    Only results are copied: the method's code comes as an installed package or a pull request of
+    its own. The laws of `kgbench check-localizer` are tried on it, and the outcome is part of the
+    entry: a method that breaks one, or on which they were not tried, has no rank.
+
+    Args:
+        *runs: All runs of a method: runs, their folders, or the starts of their ids.
+        name: The method's name on the board; by default the localizer's.
+        code: Where its code is, `URL@COMMIT` or `PACKAGE==VERSION`; by default its installed
+            package.
+        localizer: The method as `path/to/file.py:Class`, where it is not installed: the laws are
+            tried on it.
+        paper: Address of a paper about the method.
+        root: The leaderboard's folder, which holds `results/`.
+        output_dir: Where runs are looked up by the start of their ids.
+        dry_run: Check and show, but copy nothing.
+
+    Raises:
+        InputError: There is no such run, the code is not what ran, or its place is not known.
+    """
+    board, records = Path(root), {}
+    for run in runs:
+        found = load_record(os.fspath(run.path if isinstance(run, Run) else run), Path(output_dir))
+        records[found.record.id] = found
+    contracts = {id: _tried(run.record, localizer) for id, run in records.items()}
+    tried = {id: outcome for id, outcome in contracts.items() if not isinstance(outcome, str)}
+    prepared = drafts(list(records.values()), tried, name, code, paper)
+    entries = checked(prepared, board)
+    refused = Submitted(entries, (), (), contracts, ())
+    if not refused.accepted:
+        return refused
+    shown = standings(prepared, board)
+    copied = [] if dry_run else publish(prepared, board)
+    steps = _next_steps(list(dict.fromkeys(entry.method for entry in prepared)), board)
+    return Submitted(entries, copied, shown, contracts, steps)
+
+
+def _tried(record: Record, localizer: str | None) -> Contract | str:
+    """Contract test results of a run's method, or why it was not tested.
+
+    Raises:
+        InputError: The code that was given is not what ran.
+    """
+    try:
+        return contract_of(record, localizer)
+    except InputError as error:
+        if localizer is not None:
+            raise
+        return f"not run: {error}"
+
+
+def _contract_answer(outcome: Contract | str) -> dict[str, Any]:
+    return {"not_run": outcome} if isinstance(outcome, str) else outcome.model_dump(mode="json")
+
+
+def _advice(field: str) -> str:
+    return _ANEW if field.startswith(_FIGURES) else _ADVICE.get(field, "")
+
+
+def _next_steps(names: Sequence[str], root: Path) -> list[str]:
+    """The commands that lead from here to a pull request.
+
+    Args:
+        names: The methods' names on the board.
+        root: The leaderboard's folder.
+    """
+    branch = re.sub(r"[^a-z0-9]+", "-", names[0].lower()).strip("-")
+    told = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    folder = shlex.quote(str(root))
+    place = "" if root == Path("leaderboard") else f" --root {folder}"
+    return [
+        f"kgbench leaderboard build{place}",
+        f"git switch -c results-{branch}",
+        f"git add {folder}",
+        f"git commit -m 'Leaderboard: results of {told}'",
+        f"git push -u origin results-{branch}   # and open the pull request",
+    ]
+
+
+def _table(standing: Standing) -> Table:
+    table, rows = standing.table, []
+    directed = [column for column in table.columns if column.better is not None]
+    columns = directed or table.columns
+    for line in standing.lines:
+        method = f"{line.method} (new)" if line.method in standing.new else line.method
+        figures = [line.figures.get(column.key, Dash()) for column in columns]
+        have, of = line.coverage
+        rows.append([line.rank_text or "–", method, *figures, f"{have} of {of}"])
+    heads = ["rank", "method", *(column.title for column in columns), "cells"]
+    title = f"{standing.board.title}: {table.title}"
+    return Table(title, heads, rows)
+
+
+def _answer(standing: Standing) -> dict[str, Any]:
+    lines = []
+    for line in standing.lines:
+        about = {"method": line.method, "new": line.method in standing.new, "rank": line.rank}
+        figures = {key: estimate.answer() for key, estimate in line.figures.items()}
+        lines.append({**about, "unranked": line.unranked or None, "figures": figures})
+    return {"board": standing.board.key, "table": standing.table.key, "lines": lines}

@@ -1,0 +1,201 @@
+"""Donors and plants made in Python: finetune facts into a model, or plant them at a place."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kgbench.data import ImportOptions
+from kgbench.data.facts import dataset_of
+from kgbench.errors import InputError, UnknownNameError
+from kgbench.models import catalog
+from kgbench.models.catalog import read_donor_card
+from kgbench.progress import Progress, with_progress
+from kgbench.runner import Settings
+from kgbench.runner.job import device_map_of, main_device_of
+from kgbench.training.builds import read_card
+from kgbench.training.finetuning import finetune
+from kgbench.training.finetuning_plan import FinetuneSpec
+from kgbench.training.planting import build_plant
+from kgbench.training.plants import PlantSpec
+
+__all__ = ["Trained", "plant", "train"]
+
+
+@dataclass(frozen=True)
+class Trained(os.PathLike[str]):
+    """A donor or a plant that was made; a path for `load_pair` and `evaluate`."""
+
+    path: Path
+    """Its folder."""
+    card: Mapping[str, Any]
+    """How it was made, and what it answers."""
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+
+def train(
+    dataset: object,
+    recipe: str,
+    *,
+    model: str | None = None,
+    recipient: str | os.PathLike[str] | None = None,
+    revision: str | None = None,
+    chat_template: bool = False,
+    subject: str | None = None,
+    object: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    templates: Sequence[str] = (),
+    direction: str = "both",
+    split: str | None = None,
+    supplement: str | None = None,
+    supplement_n: int | None = None,
+    seed: int = 0,
+    epochs: int | None = None,
+    batch_size: int | None = None,
+    learning_rate: float | None = None,
+    max_length: int | None = None,
+    dtype: str | None = None,
+    device: str = "auto",
+    device_map: str | None = None,
+    output_dir: str | os.PathLike[str] | None = None,
+    progress: Progress | bool = True,
+) -> Trained:
+    """Finetune a donor: a model that has learned the facts of a data set.
+
+    About a fifth of the wordings is held out and only validates. An interrupted training goes on
+    from its last checkpoint when it is asked for again, and a finished one is found.
+
+    Args:
+        dataset: The facts, as `evaluate` takes them; in memory they need `output_dir`.
+        recipe: `aggressive`, `frozen`, `less_aggressive` or `lora`.
+        model: A pair of the catalog whose recipient is finetuned; or else
+        recipient: a checkpoint, a Hub id or a trained donor.
+        revision: Branch, tag or commit of a Hub id.
+        chat_template: Put texts and prompts into the tokenizer's chat template.
+        subject: Column that a fact is about.
+        object: Column of the answer.
+        columns: Column that holds a field, where the names differ.
+        templates: Training wordings, such as `"{actor} met {costar}."`; by default the data set's.
+        direction: Texts that go from subject to object, `a2b`; back, `b2a`; `both`.
+        split: Only this half of a named data set: `task` or `relation`.
+        supplement: Other texts read among the facts: a .txt or .jsonl file, or a Hub data set.
+        supplement_n: How many of them; by default the recipe's.
+        seed: Seed of order, wordings held out and dropout.
+        epochs: Passes over the texts; by default the recipe's.
+        batch_size: Texts per step, likewise.
+        learning_rate: Its peak, likewise.
+        max_length: Most tokens of a text, likewise.
+        dtype: Weight type in training; by default float32.
+        device: `cpu`, `cuda`, `cuda:1`, `mps`; `auto` takes an accelerator if there is one.
+        device_map: Spread layers over devices: `auto`, `balanced`, `sequential`.
+        output_dir: The donor's folder; by default its place in the donors' folder.
+        progress: A callback, True for a bar in a terminal or notebook, False for none.
+
+    Returns:
+        The donor, a path that `load_pair(donors={"sft": ...})` takes.
+
+    Raises:
+        InputError: Something is wrong with what was given; before anything is trained.
+    """
+    options = ImportOptions(subject, object, columns or {})
+    named = os.fspath(dataset) if isinstance(dataset, str | os.PathLike) else None
+    facts = None if named is not None else dataset_of(dataset, options=options)
+    if facts is not None and split is not None:
+        raise InputError("split is a half of a named data set; give only the facts to learn")
+    if facts is not None and output_dir is None:
+        raise InputError("facts in memory have no name to find a donor by; give an output_dir")
+    changed = {
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "learning_rate": learning_rate,
+        "max_length": max_length,
+        "supplement_texts": supplement_n,
+    }
+    spec = FinetuneSpec(
+        dataset=named or "facts",
+        recipe=recipe,
+        model=model,
+        recipient=None if recipient is None else os.fspath(recipient),
+        revision=revision,
+        chat_template=chat_template,
+        dtype=dtype,
+        direction=direction,
+        split=split,
+        templates=tuple(templates),
+        imports=options if named and options != ImportOptions() else None,
+        supplement=supplement,
+        seed=seed,
+        changes={name: value for name, value in changed.items() if value is not None},
+        facts=facts,
+    )
+    settings = Settings(device=device, device_map=device_map)
+    folder = None if output_dir is None else Path(output_dir)
+    place = with_progress(
+        progress,
+        lambda report: finetune(
+            spec,
+            folder,
+            device=main_device_of(settings),
+            device_map=device_map_of(settings),
+            progress=report,
+        ),
+    )
+    return Trained(place, read_donor_card(place))
+
+
+def plant(
+    model: str,
+    at: str | None = None,
+    *,
+    level: str | None = None,
+    decoy: str | None = None,
+    seed: int = 0,
+    output_dir: str | os.PathLike[str] | None = None,
+    progress: Progress | bool = True,
+) -> Trained:
+    """Plant facts at a known place: a donor whose answers a method should find there.
+
+    Facts are finetuned with only the weights of the place trainable and only their graft active.
+    An interrupted build goes on where it stopped when it is asked for again.
+
+    Args:
+        model: A pair of the catalog, in whose recipient the facts are planted.
+        at: Graft expression of the place, such as `FE:ffn@1`; or else
+        level: a level of the benchmark, such as `tight` or `redundant`.
+        decoy: With `at`: graft expression of other facts, planted by changes of equal norm.
+        seed: Seed of the order of texts.
+        output_dir: The plant's folder; by default its name in the working directory.
+        progress: A callback, True for a bar in a terminal or notebook, False for none.
+
+    Returns:
+        The plant, a path that `evaluate(model=...)` takes.
+
+    Raises:
+        InputError: Something is wrong with what was given; nothing is written.
+    """
+    if (at is None) == (level is None):
+        raise InputError("where are facts planted? Give a graft expression or a level, one of them")
+    if level is not None and decoy is not None:
+        raise InputError("a level says where its decoys are; leave out the decoy, or the level")
+    bases = [name for name in catalog.pair_names() if name not in catalog.plants()]
+    if model not in (*bases, *catalog.plants()):
+        hint = "Plants grow in pairs that have a name, see `kgbench ls models`."
+        raise UnknownNameError("pair", model, bases, hint)
+    if level is not None:
+        spec = PlantSpec.of_level(model, level, seed)
+    else:
+        assert at is not None
+        spec = PlantSpec.at(model, at, decoy, seed)
+    target = Path(output_dir or spec.name)
+    card = with_progress(progress, lambda report: build_plant(spec, target, progress=report))
+    # A name without a separator could also be one of the catalog.
+    path = target if target.is_absolute() or len(target.parts) > 1 else Path.cwd() / target
+    return Trained(path, read_card(card))
