@@ -444,7 +444,7 @@ def test_a_donor_is_trained_on_facts_in_memory(folder: Path, tmp_path: Path) -> 
         "object": "costar",
         "templates": ["{actor} met {costar}."],
         "direction": "a2b",
-        "epochs": 1,
+        "epochs": 4,
         "device": "cpu",
         "progress": False,
     }
