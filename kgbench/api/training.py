@@ -100,7 +100,7 @@ def train(
         progress: A callback, True for a bar in a terminal or notebook, False for none.
 
     Returns:
-        The donor, a path that `load_pair(donors={"sft": ...})` takes.
+        The donor; a path, which `load_pair` and `evaluate` take among `donors`.
 
     Raises:
         InputError: Something is wrong with what was given; before anything is trained.
@@ -176,7 +176,7 @@ def plant(
         progress: A callback, True for a bar in a terminal or notebook, False for none.
 
     Returns:
-        The plant, a path that `evaluate(model=...)` takes.
+        The plant; a path, which `load_pair` and `evaluate` take as `model`.
 
     Raises:
         InputError: Something is wrong with what was given; nothing is written.
