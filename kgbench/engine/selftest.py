@@ -349,7 +349,7 @@ def _map(pair: ModelPair) -> str:
 
 
 def load_pair(
-    name: str | None = None,
+    name: str | os.PathLike[str] | None = None,
     *,
     recipient: Source | None = None,
     donors: Mapping[str, Source] | None = None,
@@ -393,6 +393,7 @@ def load_pair(
             cannot be used where it is.
         LawError: The family map does not fit the models.
     """
+    name = None if name is None else os.fspath(name)
     loaded = read_pair(
         name,
         recipient=recipient,
