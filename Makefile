@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 # fixtures made, and so one process.
 PYTEST_ARGS ?= -n auto --maxprocesses 4 --dist loadfile
 
-.PHONY: help eval test test-page docs check-board screenshots lint format bench mutants board cards claims control coverage clean
+.PHONY: help eval test test-page docs links check-board screenshots lint format bench mutants board cards claims control coverage clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -25,6 +25,9 @@ test-page: $(VENV)/.installed-page  ## Test the leaderboard's pages in Chromium,
 docs: $(VENV)/.installed-docs  ## Build the documentation, its notebooks included; a warning is an error
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -b html -E -n -W --keep-going --quiet docs docs/_build/html
 	@echo "pages    docs/_build/html/index.html"
+
+links: $(VENV)/.installed-docs  ## Ask every other site that the documentation links to; needs the network
+	$(BIN)/python -m sphinx -b linkcheck -E --quiet -D nb_execution_mode=off docs docs/_build/links
 
 check-board: $(VENV)/.installed  ## Check every entry of the leaderboard, and that LEADERBOARD.md is what they give
 	OMP_NUM_THREADS=1 $(BIN)/kgbench leaderboard check

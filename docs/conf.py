@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, MutableSequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import click
@@ -16,6 +18,7 @@ from kgbench import __version__
 from kgbench.cli import command
 
 logger = getLogger(__name__)
+sys.path.insert(0, str(Path(__file__).parent))  # for the extension that is here
 
 MODULES = (
     "kgbench",
@@ -34,6 +37,7 @@ extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx_click",
+    "notebooks",
 ]
 exclude_patterns = ["_build"]
 
@@ -59,6 +63,11 @@ nb_execution_raise_on_error = True
 nb_execution_timeout = 120
 # Progress bars and warnings of libraries.
 nb_output_stderr = "remove"
+
+# Links within the repository are checked by its tests; publishers refuse what is no browser.
+linkcheck_ignore = [r"https?://(localhost|127\.0\.0\.1)", r"https://doi\.org/"]
+linkcheck_retries = 2
+linkcheck_timeout = 30
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"

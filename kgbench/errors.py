@@ -13,8 +13,11 @@ KgbenchError
 
 from __future__ import annotations
 
+import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -29,7 +32,9 @@ __all__ = [
     "OutputError",
     "RegionError",
     "UnknownNameError",
+    "command_line",
     "first_line",
+    "python_names",
 ]
 
 
@@ -144,3 +149,60 @@ class LawError(KgbenchError):
 def first_line(error: object) -> str:
     """First line of an error's message; the name of its type where it has none."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+# ------------------------------------------------------------------ options as arguments of Python
+
+_is_command_line: ContextVar[bool] = ContextVar("is_command_line", default=False)
+_ARGUMENTS = {
+    "column": "columns",
+    "donor": "donors",
+    "graft": "grafts",
+    "localizer_arg": "localizer_args",
+    "prompt": "prompts",
+    "stream_donor": "stream_donors",
+    "template": "prompts",
+}
+"""Arguments of `kgbench.evaluate`, by option, where their names differ."""
+_OPTION = re.compile(
+    r"kgbench [a-z][^`';\n]*"  # a command stays as it is
+    r"|--(?P<option>[a-z]+(?:-[a-z]+)*)"
+    r"(?:[ =](?:(?P<key>\w+)=)?(?P<value>[A-Z]{2,}[\w.:]*|id\b|bfloat16|float32|auto\b))?"
+)
+
+
+@contextmanager
+def command_line() -> Iterator[None]:
+    """Errors name options of the command line, also where `python_names` is in force."""
+    token = _is_command_line.set(True)
+    try:
+        yield
+    finally:
+        _is_command_line.reset(token)
+
+
+@contextmanager
+def python_names() -> Iterator[None]:
+    """Errors name arguments of Python in the place of options: `subject=` for `--subject`."""
+    try:
+        yield
+    except KgbenchError as error:
+        if not _is_command_line.get():
+            error.args = (_OPTION.sub(_argument, str(error)), *error.args[1:])
+        raise
+
+
+def _argument(found: re.Match[str]) -> str:
+    if found["option"] is None:
+        return found[0]
+    name = found["option"].replace("-", "_")
+    value, key = found["value"], found["key"]
+    argument = _ARGUMENTS.get(name, name)
+    if value is None:
+        return argument
+    if value.islower():
+        value = f'"{value}"'
+    if name == "donor" or key:
+        label = key if key and key.isupper() else f'"{key or "sft"}"'
+        value = f"{{{label}: {value}}}"
+    return f"{argument}={value}"

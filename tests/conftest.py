@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,19 @@ install_import_hook(
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, max_examples=1000)
 settings.load_profile("repeatable")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests of what a system does not have are not collected there."""
+    absent = {name for name in ("linux", "posix") if not _has(name)}
+    others = [item for item in items if absent & {mark.name for mark in item.iter_markers()}]
+    if others:
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in others]
+
+
+def _has(system: str) -> bool:
+    return os.name == "posix" if system == "posix" else sys.platform == system
 
 
 def pytest_collection_finish() -> None:

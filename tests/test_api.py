@@ -26,7 +26,14 @@ from kgbench.analyses.audit import Audit
 from kgbench.cli import command as cli
 from kgbench.cli import main
 from kgbench.data import load_dataset
-from kgbench.errors import DataError, InputError, ModelError, UnknownNameError
+from kgbench.errors import (
+    DataError,
+    InputError,
+    ModelError,
+    UnknownNameError,
+    command_line,
+    python_names,
+)
 from kgbench.localizers import InterventionLocalizer
 from kgbench.localizers.dynamic_graft import DynamicGraft
 from kgbench.models.in_memory import ModelHooksWarning
@@ -534,3 +541,52 @@ def test_wrong_arguments(tmp_path: Path, models: dict[str, Any]) -> None:
     for changed, message in cases:
         with pytest.raises((InputError, DataError), match=message):
             evaluated(tmp_path, pair, **changed)
+
+
+# ------------------------------------------------------------------------------- errors in Python
+
+GIVEN = {
+    "name one by --subject COLUMN": "name one by subject=COLUMN",
+    "add --donor sft=PATH, the finetuned one": 'add donors={"sft": PATH}, the finetuned one',
+    "give --recipient PATH --donor a=PATH": 'give recipient=PATH donors={"a": PATH}',
+    "a prompt by --template NAME=TEXT": "a prompt by prompts={NAME: TEXT}",
+    "call it --column subject=id": 'call it columns={"subject": "id"}',
+    "give --localizer-arg KEY=VALUE": "give localizer_args={KEY: VALUE}",
+    "--dtype bfloat16 or --stream-donor": 'dtype="bfloat16" or stream_donors',
+    "leave --chat-template off": "leave chat_template off",
+    "run `kgbench train --model X --recipe lora` with --model X": (
+        "run `kgbench train --model X --recipe lora` with model X"
+    ),
+    "a dash -- and a-b": "a dash -- and a-b",
+}
+"""Words of an error on the command line, and the same in Python."""
+
+
+@pytest.mark.parametrize("words", GIVEN)
+def test_errors_name_arguments(words: str) -> None:
+    """Options in an error's text are arguments of `evaluate` where Python called, and stay options
+    on the command line; commands stay as they are.
+    """
+    with pytest.raises(InputError) as raised, python_names():
+        raise InputError(words)
+    assert str(raised.value) == GIVEN[words]
+    with pytest.raises(InputError) as raised, command_line(), python_names():
+        raise InputError(words)
+    assert str(raised.value) == words
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"dataset": "tiny_movies"}, r"no model given: .*recipient=PATH donors=\{\"sft\": PATH\}"),
+        ({"donors": "after"}, r"donors: expected .* by name, got 'after'; give \{'sft': 'after'\}"),
+        ({"model": "tiny-gemma", "donors": torch.nn.Linear(1, 1)}, r"got Linear; give \{'sft': "),
+        ({"model": "tiny-gemma", "prompts": "{a} is"}, r"has a name: give \{'mine': '\{a\} is'\}"),
+        ({"model": "tiny-gemma", "dataset": [{"a": "b", "c": "d"}]}, r"by subject=COLUMN"),
+    ],
+)
+def test_what_a_newcomer_gives_is_answered(options: dict[str, Any], told: str) -> None:
+    """Each is an error of one line that says what to give, in Python's words."""
+    with pytest.raises(InputError, match=told) as raised:
+        kgbench.evaluate(**options)
+    assert "\n" not in str(raised.value) and "--" not in str(raised.value)

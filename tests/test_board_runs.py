@@ -96,6 +96,7 @@ def test_no_entry_of_this_kind(run: Call, tmp_path: Path) -> None:
     assert status == 2 and "no entry is of these boards" in err
 
 
+@pytest.mark.posix
 def test_killed_it_goes_on(run: Call, tmp_path: Path) -> None:
     """What was finished before the kill is not computed again; at the end all entries are packed,
     and stay as they are.

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from importlib import import_module
+from importlib.metadata import metadata
 from pathlib import Path
 
 import click
+import nbformat
 import pytest
 from cards_table import pairs_table, plants_table
 from click.testing import CliRunner
@@ -146,6 +149,48 @@ def test_every_page_is_in_the_contents() -> None:
     listed = re.findall(r"^(\w[\w/-]*)$", PAGES[DOCS / "index.md"], re.M)
     pages = {str(path.relative_to(DOCS))[:-3] for path in PAGES if DOCS in path.parents}
     assert set(listed) == pages - {"index"}
+
+
+# -------------------------------------------------------------------------------------- notebooks
+
+TUTORIALS = sorted((DOCS / "tutorials").glob("*.md"))
+
+
+@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
+def test_every_tutorial_is_a_notebook(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is of Jupyter's format; its code is the page's after a cell that installs what the page
+    imports; it holds no output, no path of a machine and no link that leads nowhere.
+    """
+    monkeypatch.syspath_prepend(DOCS)
+    exporter = import_module("notebooks")
+    found = exporter.notebook(PAGES[page])
+    nbformat.validate(nbformat.from_dict(found))
+    install, *cells = [cell for cell in found["cells"] if cell["cell_type"] == "code"]
+    assert install["source"] == exporter.INSTALL and not any(cell["outputs"] for cell in cells)
+    extras = re.findall(r"[\w-]+", install["source"].partition("[")[2].partition("]")[0])
+    assert set(extras) <= set(metadata("kgbench").get_all("Provides-Extra"))
+    shown = [
+        line for line in fenced(PAGES[page]) if line and not line.startswith((":tags:", "jupytext"))
+    ]
+    assert [line for cell in cells for line in cell["source"].splitlines() if line] == shown
+    compile("\n".join(cell["source"] for cell in cells), page.name, "exec")
+    text = json.dumps(found)
+    assert not re.search(r"/(home|work|Users|tmp|root)/|[A-Z]:\\", text)
+    prose = [cell["source"] for cell in found["cells"] if cell["cell_type"] == "markdown"]
+    assert prose[0].startswith("# ")
+    assert not re.findall(r"\]\((?!https://)", "".join(prose))
+
+
+def test_the_page_of_a_tutorial_offers_its_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Below its title and nowhere else; other pages stay as they are."""
+    monkeypatch.syspath_prepend(DOCS)
+    exporter = import_module("notebooks")
+    page, other = ["---\nx: 1\n---\n# A\n\nB\n# C\n"], ["# A\n"]
+    exporter.offer(None, "tutorials/first", page)
+    exporter.offer(None, "guides/first", other)
+    title, offered = page[0].split('<a href="../notebooks/first.ipynb" download>')
+    assert title.startswith("---\nx: 1\n---\n# A\n") and offered.endswith("B\n# C\n")
+    assert other == ["# A\n"]
 
 
 # ----------------------------------------------------------------------------------------- tables

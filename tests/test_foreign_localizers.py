@@ -277,6 +277,7 @@ def made(folder: Path, body: str) -> str:
     return f"{folder / 'made.py'}:Made"
 
 
+@pytest.mark.posix
 @pytest.mark.parametrize("body", ENDS)
 def test_however_it_ends_is_a_line(tmp_path: Path, body: str) -> None:
     """A process that ends without a result is an error that names the localizer and how it ended,
@@ -355,6 +356,7 @@ def test_what_a_process_gives_is_what_it_computed() -> None:
     assert _parsed(format, _json(format, result=whole).encode(), "mine") == ("result", whole)
 
 
+@pytest.mark.posix
 @pytest.mark.parametrize("there", ["in a finalizer", "in its code"])
 def test_a_child_that_is_interrupted_says_nothing(tmp_path: Path, there: str) -> None:
     """Wherever the signal comes, the parent alone tells of it."""
@@ -388,6 +390,7 @@ def test_a_child_that_is_interrupted_says_nothing(tmp_path: Path, there: str) ->
     )
 
 
+@pytest.mark.linux
 @pytest.mark.parametrize("interrupted", ["parent", "both", "killed"])
 def test_an_interruption_ends_both_processes(tmp_path: Path, interrupted: str) -> None:
     """A localizer that hangs is ended with the command, whether a terminal interrupts both or the

@@ -305,8 +305,9 @@ for seed in range(10_000):
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_killed_while_writing(tmp_path: Path, number: signal.Signals) -> None:
+@pytest.mark.posix
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGINT"])
+def test_killed_while_writing(tmp_path: Path, name: str) -> None:
     """A process that is killed at any moment leaves whole records only, and whole parts of
     unfinished runs.
     """
@@ -322,7 +323,7 @@ def test_killed_while_writing(tmp_path: Path, number: signal.Signals) -> None:
         for _ in range(5):
             assert process.stdout.readline()
         time.sleep(0.013)
-        process.send_signal(number)
+        process.send_signal(signal.Signals[name])
         process.wait()
     store = RecordStore(tmp_path)
     found = list(store.scan())

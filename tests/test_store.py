@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import subprocess
 import sys
 import warnings
@@ -326,6 +325,8 @@ def test_an_edited_record(tmp_path: Path, made: Record, facts: pa.Table) -> None
 @contextmanager
 def largest_file(size: int) -> Iterator[None]:
     """No file can become larger."""
+    import resource
+
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -334,6 +335,7 @@ def largest_file(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
+@pytest.mark.posix
 def test_a_full_disk(tmp_path: Path, made: Record, facts: pa.Table) -> None:
     """What cannot be written is named with what is free; what was finished stays, and the same
     steps then go on.
@@ -367,6 +369,7 @@ def test_a_full_disk(tmp_path: Path, made: Record, facts: pa.Table) -> None:
     assert [each.record for each in store.scan()] == [made]
 
 
+@pytest.mark.posix
 def test_eval_on_a_full_disk(tmp_path: Path) -> None:
     """`kgbench eval` ends with one line and status 2, and the same command ends well once there is
     room.

@@ -480,6 +480,7 @@ make_run(micro(), micro().runs[0], Path(sys.argv[2]), progress, save_every=2)
 """
 
 
+@pytest.mark.posix
 def test_killed_run_ends_as_an_unbroken_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import unicodedata
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgbench.cli import main
-from kgbench.cli.output import terminal_text
+from kgbench.cli.output import TerminalText, terminal_text
 from kgbench.records import RecordStore
 
 
@@ -43,3 +44,17 @@ def test_no_command_prints_the_control_characters_of_a_file(
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", told.out + told.err)
     assert r"\u001b]0;owned\u0007 \u009b2J carried" in told.out and "owned" in told.err
     assert json.loads(told.out[told.out.index("\n{") :])["verdict"] == hostile
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "cp437", "utf-8"])
+def test_a_table_reaches_a_stream_of_any_encoding(encoding: str) -> None:
+    """Signs that the encoding lacks are written plainly, and all others as they are."""
+    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    TerminalText(stream).write("FE – [−1, 2] ü\n")
+    stream.flush()
+    written = stream.buffer.getvalue().decode(encoding)
+    if encoding == "utf-8":
+        assert written == "FE – [−1, 2] ü\n"
+    else:
+        umlaut = "\\xfc" if encoding == "ascii" else "ü"
+        assert written == f"FE - [-1, 2] {umlaut}\n"

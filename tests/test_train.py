@@ -295,6 +295,7 @@ def test_an_interrupted_training_goes_on(
     )
 
 
+@pytest.mark.posix
 @pytest.mark.parametrize("recipe", ["aggressive", "frozen", "lora"])
 def test_a_killed_training_goes_on(recipe: str, spec: FinetuneSpec, tmp_path: Path) -> None:
     """So does one that was killed, of all weights or of an adapter; it leaves no half of a donor."""

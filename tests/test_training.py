@@ -170,6 +170,7 @@ def test_an_interrupted_build_goes_on(
     )
 
 
+@pytest.mark.posix
 def test_a_killed_build_goes_on(unbroken: Path, miniature: Recipe, tmp_path: Path) -> None:
     """So does one that was killed, with a checkpoint that was not written to its end."""
     script = """

@@ -134,7 +134,14 @@ FOLDERS: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
-@pytest.mark.parametrize("what", FOLDERS)
+POSIX = ("a pipe", "a name that writes on the terminal")
+"""Changes that Windows cannot make."""
+
+
+@pytest.mark.parametrize(
+    "what",
+    [pytest.param(what, marks=[pytest.mark.posix][: what in POSIX]) for what in FOLDERS],
+)
 def test_folders(what: str, entry: Path) -> None:
     """Only regular files of the known names and sizes are read, each of its own."""
     change, expected = FOLDERS[what]
@@ -349,6 +356,7 @@ def test_rows_are_read_as_they_were_written(entry: Path) -> None:
     assert read((entry / FACTS).read_bytes()).equals(pq.read_table(entry / FACTS))
 
 
+@pytest.mark.linux
 def test_memory_of_the_child_is_limited(entry: Path) -> None:
     """A small file that unfolds beyond the limit is refused, and the next one is read."""
     sandbox = Sandbox(memory=60_000_000)

@@ -20,11 +20,11 @@ from kgbench.analyses.compare import Compare
 from kgbench.data import Dataset, ImportOptions
 from kgbench.data.facts import dataset_of
 from kgbench.engine import load_pair
-from kgbench.errors import InputError
+from kgbench.errors import InputError, python_names
 from kgbench.explorer import Reader
 from kgbench.leaderboard.entries import Entry, find_run, read_entry
 from kgbench.localizers import AbstractLocalizer, created
-from kgbench.models.loading import Source
+from kgbench.models.loading import Source, check_donors
 from kgbench.models.pair import ModelPair
 from kgbench.progress import Progress, with_progress
 from kgbench.records.record import FIGURES
@@ -118,6 +118,7 @@ class Evaluation(Run):
             rows.append(cells)
         return pd.DataFrame(rows)
 
+    @python_names()
     def ask(
         self, question: str | Analysis, *others: Run, progress: Progress | bool = True
     ) -> Answer:
@@ -175,6 +176,7 @@ class Evaluation(Run):
         return to_html(record_report(self.record))
 
 
+@python_names()
 def open_run(run: AnyRun, output_dir: str | os.PathLike[str] = RESULTS) -> Evaluation:
     """A recorded run.
 
@@ -190,6 +192,7 @@ def open_run(run: AnyRun, output_dir: str | os.PathLike[str] = RESULTS) -> Evalu
     return Evaluation(found.record, found.folder, True, Settings(output_dir=Path(output_dir)))
 
 
+@python_names()
 def compare(
     first: AnyRun,
     second: AnyRun,
@@ -229,6 +232,7 @@ def _answer(
     return with_progress(progress, lambda report: asked.answer(inputs(report, _log.info)))
 
 
+@python_names()
 def explore(
     model: str | ModelPair, text: str, answer: str | None = None, subject: str | None = None
 ) -> Explorer:
@@ -260,6 +264,7 @@ def explore(
     return Explorer(reader, reader.read(text, answer, subject))
 
 
+@python_names()
 def evaluate(
     model: str | os.PathLike[str] | ModelPair | None = None,
     *,
@@ -340,7 +345,9 @@ def evaluate(
     """
     if isinstance(model, os.PathLike):
         model = os.fspath(model)
+    check_donors(donors)
     pair = _pair(model, recipient, donors, tokenizer, dtype, chat_template, attention)
+    prompts = _prompts(prompts)
     templates = dict(prompts) if isinstance(prompts, Mapping) else {}
     options = ImportOptions(subject, object, columns or {}, templates)
     named = os.fspath(dataset) if isinstance(dataset, str | os.PathLike) else None
@@ -359,7 +366,7 @@ def evaluate(
         chat_template=chat_template,
         dataset=named if facts is None else facts.name,
         imports=options if named and options != ImportOptions() else None,
-        prompts=(prompts,) if isinstance(prompts, str) else tuple(prompts),
+        prompts=tuple(prompts),
         localizer_args={} if method is not None else dict(localizer_args or {}),
         grafts=split_grafts(grafts) if isinstance(grafts, str) else tuple(grafts),
         suite=suite,
@@ -386,6 +393,25 @@ def evaluate(
     what = "found" if run.reused else "computed"
     _log.info("%s %s: %s", what, run.record.id[:12], run.record.verdict)
     return Evaluation(run.record, run.path, run.reused, settings, spec)
+
+
+def _prompts(
+    given: str | Sequence[str] | Mapping[str, str] | None,
+) -> Sequence[str] | Mapping[str, str]:
+    """Names of prompts, or templates by name.
+
+    Raises:
+        InputError: A template has no name.
+    """
+    if isinstance(given, Mapping):
+        return given
+    names = (given,) if isinstance(given, str) else tuple(given or ())
+    for name in names:
+        if "{" in name:
+            raise InputError(
+                f"prompts: a template of your own has a name: give {{'mine': {name!r}}}"
+            )
+    return names
 
 
 def _held(

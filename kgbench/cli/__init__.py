@@ -15,7 +15,7 @@ import click
 from kgbench import __version__
 from kgbench.analyses import analyses
 from kgbench.cli.output import TerminalText, terminal_text
-from kgbench.errors import KgbenchError, UnknownNameError
+from kgbench.errors import KgbenchError, UnknownNameError, command_line
 
 __all__ = ["command", "main"]
 
@@ -183,7 +183,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # once, when torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
-        with warnings.catch_warnings(), redirect_stdout(cast(TextIO, TerminalText(sys.stdout))):
+        with (
+            warnings.catch_warnings(),
+            command_line(),
+            redirect_stdout(cast(TextIO, TerminalText(sys.stdout))),
+        ):
             warnings.showwarning = _warn
             status: Any = command.main(
                 args=None if arguments is None else list(arguments),

@@ -25,6 +25,10 @@ CONTROL = re.compile(
 """Control characters of terminals, characters of text direction, and lone surrogates."""
 
 
+_PLAIN = str.maketrans({"−": "-", "–": "-", "×": "x", "→": "->", "…": "...", "’": "'"})
+"""Characters of tables and sentences for streams of narrow encodings."""
+
+
 def terminal_text(text: str) -> str:
     """Text with tabs and line ends; other control characters are shown as their code."""
     return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
@@ -38,8 +42,18 @@ class TerminalText:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write text that a terminal only shows."""
-        return self._stream.write(terminal_text(text))
+        """Write text that a terminal only shows.
+
+        What the stream's encoding lacks, as those of Windows do for files, is written plainly.
+        """
+        shown = terminal_text(text)
+        encoding = getattr(self._stream, "encoding", None) or "utf-8"
+        try:
+            shown.encode(encoding)
+        except UnicodeEncodeError:
+            plain = shown.translate(_PLAIN)
+            shown = plain.encode(encoding, "backslashreplace").decode(encoding)
+        return self._stream.write(shown)
 
     def __getattr__(self, name: str) -> Any:
         """Everything else is the stream's."""

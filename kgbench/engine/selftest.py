@@ -24,7 +24,7 @@ from kgbench.engine.plan import Answers, Budget, Plan, Request
 from kgbench.engine.sequential import run_sequential
 from kgbench.engine.treatment import Slots
 from kgbench.engine.weights import changed
-from kgbench.errors import KgbenchError, LawError, ModelError
+from kgbench.errors import KgbenchError, LawError, ModelError, python_names
 from kgbench.models.catalog import is_plant, read_plant, zoo_path
 from kgbench.models.family_map import module_at
 from kgbench.models.loading import Source, pair_sources, read_pair
@@ -348,6 +348,7 @@ def _map(pair: ModelPair) -> str:
 # --------------------------------------------------------------------------------------- loading
 
 
+@python_names()
 def load_pair(
     name: str | os.PathLike[str] | None = None,
     *,

@@ -447,5 +447,5 @@ def _downloaded(source: str, revision: str | None) -> Path:
         raise ModelError(
             f"{source!r} is not in the local cache and the Hugging Face Hub cannot be reached "
             f"({first_line(error)}); "
-            "connect, or name checkpoints that are on this machine"
+            "connect, or give the directory of a checkpoint on this machine"
         ) from error

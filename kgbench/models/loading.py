@@ -46,6 +46,7 @@ __all__ = [
     "WEIGHT_TYPES",
     "Source",
     "UnconfirmedBaseWarning",
+    "check_donors",
     "pair_sources",
     "quiet_library",
     "read_empty",
@@ -442,6 +443,7 @@ def pair_sources(
     Raises:
         ModelError: No recipient or no donor is named.
     """
+    check_donors(donors)
     known = catalog.entry(name) if name else None
     first = recipient
     if first is None and known is not None:
@@ -467,6 +469,20 @@ def pair_sources(
     as_catalogued = known is not None and first == known.recipient
     label = known.name if known and as_catalogued else _label(first)
     return label, {RECIPIENT: first, **others}
+
+
+def check_donors(donors: object) -> None:
+    """Refuse donors without names, which Python users may give.
+
+    Raises:
+        ModelError: They are no mapping.
+    """
+    if donors is not None and not isinstance(donors, Mapping):
+        given = repr(donors) if isinstance(donors, str) else type(donors).__name__
+        raise ModelError(
+            f"donors: expected finetuned models by name, got {given}; give "
+            f"{{'sft': {given if isinstance(donors, str) else 'MODEL'}}}"
+        )
 
 
 def _label(recipient: Source) -> str:

@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from errno import EEXIST, ENOTEMPTY
 from hashlib import sha256
 from itertools import chain
 from pathlib import Path
@@ -226,8 +225,8 @@ class RecordStore:
                 if not target.exists():
                     os.replace(temporary, target)
                     return target
-            except OSError as error:
-                if error.errno not in (ENOTEMPTY, EEXIST):  # another run took the name in between
+            except OSError:
+                if not target.exists():  # it does where another run took the name in between
                     raise
             there = _read_or_none(target)
             if there is not None and there.record.id == record.id:
@@ -298,7 +297,8 @@ def load_record(run: str, root: str | Path) -> StoredRecord:
         return read_record(path.parent)
     if (path / RECORD).is_file():
         return read_record(path)
-    if path.is_dir() and os.sep in run.rstrip(os.sep):
+    separators = os.sep + (os.altsep or "")
+    if path.is_dir() and set(separators) & set(run.rstrip(separators)):
         raise DataError(f"{path}: not a record, for it holds no {RECORD}")
     return RecordStore(root).load(run)
 

@@ -165,7 +165,8 @@ def _model(record: Record, places: Places) -> str | None:
         given = ", ".join(f"--donor {name}=PATH" for name in record.identity.weights.donors)
         raise InputError(
             f"the pair {record.model!r} is not in the catalog: give --recipient PATH {given}, "
-            "or of a plant --model PATH"
+            "or of a plant --model PATH; models that were in memory are saved first, by "
+            "save_pretrained"
         )
     return None
 
@@ -179,7 +180,8 @@ def _with_facts(spec: Spec, record: Record, places: Places) -> Spec:
         return spec
     if not is_shipped(wanted.name):
         raise InputError(
-            f"the facts {wanted.name!r} are not shipped: give the file with --dataset FILE"
+            f"the facts {wanted.name!r} are not shipped: give the file with --dataset FILE; facts "
+            "that were in memory are written to one first, with the same columns"
         )
     return replace(spec, dataset=wanted.name)
 

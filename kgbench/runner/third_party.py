@@ -25,6 +25,7 @@ from queue import Empty, Queue
 from tempfile import TemporaryDirectory
 from typing import IO, TYPE_CHECKING, Any, NoReturn, TypeVar, get_type_hints
 
+import psutil
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from kgbench import errors
@@ -125,7 +126,7 @@ def isolated(
             return found
         except BaseException:
             if child.poll() is None:
-                child.send_signal(signal.SIGINT)
+                _interrupt_child(child)
             raise
         finally:
             _end(child)
@@ -247,6 +248,13 @@ def _how(status: int) -> str:
     return f"by signal {-status} ({signal.strsignal(-status)}{memory})"
 
 
+def _interrupt_child(child: subprocess.Popen[bytes]) -> None:
+    if os.name == "posix":
+        child.send_signal(signal.SIGINT)
+    else:  # Windows has no signal for one process
+        child.terminate()
+
+
 def _end(child: subprocess.Popen[bytes]) -> None:
     try:
         child.wait(timeout=_GRACE_S)
@@ -281,7 +289,8 @@ def _serve(call: tuple[str, str, int, bool], request: str, parent: int, localize
     status = 1
     try:
         warnings.showwarning = warn
-        _answer(call, Path(request), send)
+        with errors.command_line():  # the parent says how its errors name options
+            _answer(call, Path(request), send)
         status = 0
     except Interrupted:
         status = _INTERRUPTED
@@ -336,9 +345,18 @@ def _unraisable(found: sys.UnraisableHookArgs) -> None:
 
 def _outlive(parent: int) -> None:
     """End with the parent, however that ended."""
-    while os.getppid() == parent:
+    while _is_alive(parent):
         time.sleep(_POLL_S)
     os._exit(_INTERRUPTED)
+
+
+def _is_alive(parent: int) -> bool:
+    """Whether the parent is still there.
+
+    On Windows a virtual environment's Python starts another one, so that the parent need not be
+    what the system calls so.
+    """
+    return os.getppid() == parent if os.name == "posix" else psutil.pid_exists(parent)
 
 
 @contextmanager
