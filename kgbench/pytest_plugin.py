@@ -386,7 +386,7 @@ def _compared(
     session: Session, place: StoredRecord | None, id: str
 ) -> tuple[tuple[str, ...], bool]:
     """Lines on the comparison, and whether it fails the session."""
-    from kgbench.testing.saved_comparison import compare
+    from kgbench.testing.saved_comparison import compare_saved
 
     record = session.records[id]
     if place is None:
@@ -396,5 +396,5 @@ def _compared(
             "fixture `evaluation`, or with --kgbench-save DIR as its output_dir"
         )
         return (line,), True
-    comparison = compare(place, session.baseline, len(session.records))
+    comparison = compare_saved(place, session.baseline, len(session.records))
     return tuple(comparison.lines()), bool(comparison.moved)

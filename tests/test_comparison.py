@@ -16,7 +16,7 @@ from kgbench.errors import DataError, InputError
 from kgbench.records import RecordStore, StoredRecord
 from kgbench.records.store import read_record
 from kgbench.stats import difference
-from kgbench.testing.saved_comparison import compare, saved_records
+from kgbench.testing.saved_comparison import compare_saved, saved_records
 
 WORSE = {**fake_runs.RATES, "FE+LT": 0.6}
 
@@ -39,8 +39,8 @@ def test_comparison(tmp_path: Path) -> None:
     of facts.
     """
     old, new = saved(tmp_path / "old", "s"), saved(tmp_path / "new", "t", WORSE, n=120)
-    assert compare(saved(tmp_path / "same", "u"), saved_records(tmp_path / "old")).moved == ()
-    found = compare(new, saved_records(old.path))
+    assert compare_saved(saved(tmp_path / "same", "u"), saved_records(tmp_path / "old")).moved == ()
+    found = compare_saved(new, saved_records(old.path))
     assert found.figures == 18 and len(found.moved) == 2
     pattern = (
         r"(headline|qa), FE\+LT: top5 from \.9\d to \.60, by −\.3\d \[−\.\d\d, −\.\d\d\] over 120"
@@ -49,7 +49,7 @@ def test_comparison(tmp_path: Path) -> None:
     assert all(re.fullmatch(pattern, line) for line in found.moved)
     assert found.lines()[0] == f"compared with {old.path}: 2 of 18 figures moved"
     fewer = {graft: rate for graft, rate in fake_runs.RATES.items() if graft != "FE^C"}
-    less = compare(saved(tmp_path / "less", "v", fewer), [old])
+    less = compare_saved(saved(tmp_path / "less", "v", fewer), [old])
     assert less.left_out == (
         "not compared, for only one of the records has it: headline, FE^C; qa, FE^C",
     )
@@ -62,15 +62,15 @@ def test_comparison_never_takes_another_question(tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match=f"no saved record answers .* {other.path.name} has other prompts"
     ):
-        compare(new, saved_records(tmp_path / "old"))
+        compare_saved(new, saved_records(tmp_path / "old"))
     first, second = saved(tmp_path / "two", "a"), saved(tmp_path / "two", "b")
     with pytest.raises(InputError, match="has other facts and localizer"):
         theirs = {
             "dataset": {"name": "others", "hash": "x", "n": 3},
             "localizer": {"name": "ablation", "version": "1"},
         }
-        compare(new, [saved(tmp_path / "other", "o", **theirs)])
-    assert compare(first, [first, second]).saved == str(second.path)
+        compare_saved(new, [saved(tmp_path / "other", "o", **theirs)])
+    assert compare_saved(first, [first, second]).saved == str(second.path)
     with pytest.raises(InputError, match="no record in"):
         saved_records(tmp_path / "nowhere")
     (second.path / "facts.parquet").unlink()
@@ -98,7 +98,7 @@ def test_which_of_several_is_taken(tmp_path: Path) -> None:
         saved(tmp_path, "c", configurations=("PRE", "SFT", "FE")), "2026-03-01T00:00:00+00:00"
     )
     for records in ([early, late, other, new], [new, other, late, early]):
-        found = compare(new, records)
+        found = compare_saved(new, records)
         assert found.saved == str(late.path)
         assert found.notes == (
             (
@@ -107,7 +107,7 @@ def test_which_of_several_is_taken(tmp_path: Path) -> None:
             ),
         )
         assert found.lines()[1].strip() == found.notes[0]
-    assert compare(new, [other]).notes == ()
+    assert compare_saved(new, [other]).notes == ()
 
 
 def test_facts_that_were_added(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_facts_that_were_added(tmp_path: Path) -> None:
     """
     old = saved(tmp_path, "a", n=150)
     grown = saved(tmp_path, "b", n=160, dataset={"name": "tiny_movies", "hash": "grown", "n": 160})
-    found = compare(grown, [old])
+    found = compare_saved(grown, [old])
     assert found.notes == (
         "data set 'tiny_movies' has changed since: compared over the facts whose ids are in both",
     )
@@ -129,14 +129,14 @@ def test_few_common_facts(tmp_path: Path) -> None:
     """
     never = {**dict.fromkeys(fake_runs.RATES, 0.0), "SFT": 1.0}
     old, new = saved(tmp_path / "old", "s"), saved(tmp_path / "new", "t", never, n=9)
-    found = compare(new, [old])
+    found = compare_saved(new, [old])
     assert (found.moved, found.figures) == ((), 0)
     few = (
         "  not compared, for fewer than 10 facts are in both records: headline, 9 facts; qa, 9"
         " facts"
     )
     assert found.lines() == [f"compared with {old.path}: there is no figure to compare", few]
-    assert compare(saved(tmp_path / "twenty", "u", never, n=20), [old]).moved
+    assert compare_saved(saved(tmp_path / "twenty", "u", never, n=20), [old]).moved
 
 
 def test_undefined_differences(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_undefined_differences(tmp_path: Path) -> None:
         return StoredRecord(stored.record.model_copy(update={"metric": "prob"}), stored.path)
 
     old, new = by_prob(saved(tmp_path, "a")), by_prob(saved(tmp_path, "b"))
-    found = compare(new, [old])
+    found = compare_saved(new, [old])
     assert (found.moved, found.figures) == ((), 0)
     assert found.left_out[0].startswith(
         "not compared, for all 150 values are 0, so that nothing is known of how far others may be:"
@@ -164,9 +164,12 @@ def test_all_figures_together(tmp_path: Path) -> None:
     hits = [np.arange(150) < round(rate * 150) for rate in (0.12, 0.17)]
     alone = difference(hits[0], hits[1])
     assert alone.high is not None and alone.high < 0
-    assert compare(new, [old]).moved == ()
+    assert compare_saved(new, [old]).moved == ()
     more = saved(tmp_path, "c", {**fake_runs.RATES, "FE": 0.08})
-    assert len(compare(more, [old]).moved) == 2 and compare(more, [old], records=10**6).moved == ()
+    assert (
+        len(compare_saved(more, [old]).moved) == 2
+        and compare_saved(more, [old], records=10**6).moved == ()
+    )
 
 
 def test_a_session_that_fails_by_comparison(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from torch import nn
 
 from kgbench.errors import OutputError
 from kgbench.training.recipes import Stage
-from kgbench.training.stages import StageRun, arguments, last_complete, train
+from kgbench.training.stages import StageRun, arguments, last_complete, run_stage
 
 STEPS = 4
 
@@ -31,7 +31,7 @@ def trained(model: nn.Module, work: Path, stop: int | None = None) -> dict[str, 
             raise KeyboardInterrupt
 
     stage = Stage(learning_rate=0.01, warmup_steps=0, weight_decay=0.01, rounds=1, batch_size=2)
-    train(model, steps(), stage, StageRun(work, seed=0, save_every=1, on_step=interrupt))
+    run_stage(model, steps(), stage, StageRun(work, seed=0, save_every=1, on_step=interrupt))
     return model.state_dict()
 
 
@@ -144,7 +144,7 @@ def test_half_precision_ends_with_the_training(tmp_path: Path) -> None:
     """What is measured of a trained model is what its saved weights answer, in full precision."""
     model, ids = fresh(), steps()[0]["input_ids"]
     stage = Stage(learning_rate=0.01, warmup_steps=0, weight_decay=0.01, rounds=1, batch_size=2)
-    train(model, steps(), stage, StageRun(tmp_path, seed=0), bf16=True)
+    run_stage(model, steps(), stage, StageRun(tmp_path, seed=0), bf16=True)
     other = fresh()
     other.load_state_dict(model.state_dict())
     with torch.no_grad():

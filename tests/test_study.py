@@ -23,7 +23,7 @@ from kgbench.engine.treatment import graft_treatments, parse_configuration
 from kgbench.errors import DataError, InputError, UnknownNameError
 from kgbench.models.catalog import HOME
 from kgbench.models.pair import ModelPair, prepare
-from kgbench.reproduction.study.design import DesignCell, Shape, Study, study
+from kgbench.reproduction.study.design import DesignCell, Shape, Study, study_design
 from kgbench.reproduction.study.factorial import (
     KNOWN,
     PATHWAYS,
@@ -47,14 +47,14 @@ from kgbench.reproduction.study.study_runs import cut_reading, finished, make_ru
 from kgbench.reproduction.study.switched_model import SwitchedConfig, new_model, switched_family
 from kgbench.testing import pico_tokenizer
 
-CELLS = study().cells
+CELLS = study_design().cells
 every_cell = pytest.mark.parametrize("cell", CELLS, ids=[cell.name for cell in CELLS])
 
 
 def micro() -> Study:
     """The study with models, world and training of a few seconds; its criteria are any."""
     shape = Shape(width=16, inner={"gelu": 24, "gated": 16})
-    training = study().training
+    training = study_design().training
     stage = training.pretraining.__class__
     short = training.model_copy(
         update={
@@ -73,7 +73,7 @@ def micro() -> Study:
         "training": short,
         "shapes": {"4": shape, "8": shape},
     }
-    return study().model_copy(update=update)
+    return study_design().model_copy(update=update)
 
 
 @cache
@@ -83,7 +83,9 @@ def random_pair(cell: DesignCell) -> ModelPair:
     small = {"hidden_size": 16, "intermediate_size": 24, "max_position_embeddings": 128}
     made = []
     for seed in (0, 1):
-        config = SwitchedConfig(vocab_size=len(tokenizer), **{**study().config(cell), **small})
+        config = SwitchedConfig(
+            vocab_size=len(tokenizer), **{**study_design().config(cell), **small}
+        )
         model = new_model(config, seed).double()
         generator = torch.Generator().manual_seed(seed)
         for weight in model.parameters():
@@ -98,10 +100,10 @@ def test_half_fraction_of_resolution_four() -> None:
     and these are in pairs.
     """
     signs = np.array([cell.signs for cell in CELLS])
-    assert len({tuple(row) for row in signs}) == 8 and len(study().runs) == 24
+    assert len({tuple(row) for row in signs}) == 8 and len(study_design().runs) == 24
     assert (signs.sum(0) == 0).all() and (signs.prod(1) == 1).all()
     assert np.array_equal(signs.T @ signs, 8 * np.eye(4))
-    found = factor_contrasts([factor.name for factor in study().factors], signs)
+    found = factor_contrasts([factor.name for factor in study_design().factors], signs)
     assert [len(contrast.names) for contrast in found] == [1, 1, 1, 1, 2, 2, 2]
     columns = np.array([contrast.column(signs) for contrast in found])
     assert np.array_equal(columns @ columns.T, 8 * np.eye(7)), "the seven contrasts are orthogonal"
@@ -115,7 +117,7 @@ def test_weights_inside_layers_are_alike() -> None:
         sum(
             weight.numel()
             for weight in new_model(
-                SwitchedConfig(vocab_size=8, **study().config(cell)), 0
+                SwitchedConfig(vocab_size=8, **study_design().config(cell)), 0
             ).layers.parameters()
         )
         for cell in CELLS
@@ -310,7 +312,7 @@ def invented(run_number: int, lt: int, fe: int, design: Study | None = None) -> 
     """Rows of a run in which so many of 20 facts are answered by LT and by FE, and layer 2 alone is
     read.
     """
-    design = design or study()
+    design = design or study_design()
     run = design.runs[run_number]
     layers = int(run.cell.levels["layers"])
 
@@ -346,7 +348,7 @@ def invented(run_number: int, lt: int, fe: int, design: Study | None = None) -> 
 
 def test_figures_of_a_run() -> None:
     """Recoveries, log-odds in counts, shortfalls, and the layer whose cut costs most."""
-    run = run_figures(study(), invented(0, lt=15, fe=2))
+    run = run_figures(study_design(), invented(0, lt=15, fe=2))
     assert run.recovery("qa", "LT").value == 0.75 and run.recovery("qa", "FE").value == 0.1
     assert run.outcome("LT − FE") == pytest.approx(np.log(15.5 / 5.5) - np.log(2.5 / 18.5))
     assert run.shortfalls == ()
@@ -365,7 +367,9 @@ def test_layer_is_undefined_where_nothing_is_lost() -> None:
     ]
     import pyarrow as pa
 
-    run = run_figures(study(), RunRows(rows.about, pa.table(table, schema=rows.table.schema)))
+    run = run_figures(
+        study_design(), RunRows(rows.about, pa.table(table, schema=rows.table.schema))
+    )
     assert (
         run.read_layer.value is None
         and run.half_read.value is None
@@ -377,7 +381,7 @@ def test_page_finds_a_planted_effect(tmp_path: Path) -> None:
     """Of rows in which gated cells alone recall; the page comes from the files alone, and equal
     rows give equal bytes.
     """
-    design = study()
+    design = study_design()
     for number, run in enumerate(design.runs):
         recalls = run.cell.levels["ffn"] == "gated"
         write_rows(
@@ -440,7 +444,7 @@ def test_wrong_options_are_refused(
 
 def test_rows_of_another_design_are_refused(tmp_path: Path) -> None:
     """They are neither taken for the study's nor overwritten; nor is a file that is none."""
-    design = study()
+    design = study_design()
     other = design.model_copy(update={"known": 7})
     run = design.runs[0]
     write_rows(invented(0, 1, 1, other), rows_path(tmp_path, run.name))
@@ -453,7 +457,7 @@ def test_rows_of_another_design_are_refused(tmp_path: Path) -> None:
 
 def test_chosen_runs() -> None:
     """By run, by cell and by seed; all cells of a seed come before the next seed's."""
-    design = study()
+    design = study_design()
     assert design.chosen([]) == design.runs
     assert [run.seed for run in design.runs] == [0] * 8 + [1] * 8 + [2] * 8
     cell = design.cells[3].name

@@ -30,7 +30,7 @@ from kgbench.reproduction.paper_figures import (
 )
 from kgbench.reproduction.paper_report import terminal_report, write_report
 from kgbench.reproduction.parts import make
-from kgbench.reproduction.study.design import study as study_design
+from kgbench.reproduction.study.design import study_design
 from kgbench.reproduction.study.factorial import Findings, RunRows, findings, rows_path
 from kgbench.reproduction.study.study_page import verdicts, write_study
 from kgbench.reproduction.study.study_runs import finished, make_runs

@@ -475,12 +475,12 @@ def rerun(run: str, options: Mapping[str, Any]) -> int:
     from kgbench.leaderboard.entries import find_run
     from kgbench.report import to_text
     from kgbench.report.run_report import repeat_report, repeated_answer, repeated_sentence
-    from kgbench.runner.rerun import reproduce
+    from kgbench.runner.rerun import run_again
 
     found = find_run(run, options["output_dir"])
     with working(options["as_json"], options["quiet"]) as report:
         places, settings = places_of(options), settings_of(options)
-        again = reproduce(
+        again = run_again(
             found.record, found.facts(), places, settings, options["tolerance"], report
         )
     what = f"all {len(set(found.facts()['fact'].to_pylist()))} facts"

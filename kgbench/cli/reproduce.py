@@ -62,10 +62,10 @@ def reproduce_study(options: Mapping[str, Any]) -> int:
 def _study_states(options: Mapping[str, Any]) -> None:
     """Print which runs are in."""
     from kgbench.api.reproduction import report_folder
-    from kgbench.reproduction.study.design import study
+    from kgbench.reproduction.study.design import study_design
     from kgbench.reproduction.study.factorial import rows_path
 
-    design, folder, states = study(), report_folder(STUDY, options["report"]), {}
+    design, folder, states = study_design(), report_folder(STUDY, options["report"]), {}
     for run in design.chosen(options["only"], options["seeds"] or ()):
         states[run.name] = "in" if rows_path(folder, run.name).is_file() else "missing"
     if options["as_json"]:

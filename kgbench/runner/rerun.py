@@ -36,7 +36,7 @@ __all__ = [
     "argument_text",
     "job_of",
     "localizer_of",
-    "reproduce",
+    "run_again",
     "sample_facts",
     "specification",
     "verify",
@@ -228,7 +228,7 @@ def _hint(field: str) -> str:
     return next((hint for part, hint in HINTS.items() if field.startswith(part)), "other settings")
 
 
-def reproduce(
+def run_again(
     record: Record,
     facts: pa.Table,
     places: Places,

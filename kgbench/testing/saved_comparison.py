@@ -23,7 +23,7 @@ from kgbench.stats import LEVEL, difference
 from kgbench.stats.paired import PairedPrompt, paired_prompts
 from kgbench.testing.decisions import FEWEST
 
-__all__ = ["SavedComparison", "compare", "saved_records"]
+__all__ = ["SavedComparison", "compare_saved", "saved_records"]
 
 Array = NDArray[Any]
 
@@ -76,7 +76,9 @@ def saved_records(path: Path) -> list[StoredRecord]:
     return records
 
 
-def compare(new: StoredRecord, saved: Sequence[StoredRecord], records: int = 1) -> SavedComparison:
+def compare_saved(
+    new: StoredRecord, saved: Sequence[StoredRecord], records: int = 1
+) -> SavedComparison:
     """Compare every configuration of every prompt with the saved record of the same question.
 
     A figure has moved if its interval at 1 - .05 / m (Bonferroni over m figures) leaves out 0.

@@ -34,7 +34,7 @@ from kgbench.models.catalog import CARD
 from kgbench.models.tensors import stored_hash
 from kgbench.progress import Progress
 from kgbench.training.recipes import Stage
-from kgbench.training.stages import SAVE_EVERY, OnStep, StageOutcome, StageRun, Steps, train
+from kgbench.training.stages import SAVE_EVERY, OnStep, StageOutcome, StageRun, Steps, run_stage
 
 __all__ = [
     "Build",
@@ -251,7 +251,7 @@ class Build:
             on_step: Called after every step, before a checkpoint that is due.
             threads: As in `StageRun`.
             callbacks: As in `StageRun`.
-            **options: Further options of `kgbench.training.stages.train`.
+            **options: Further options of `kgbench.training.stages.run_stage`.
         """
         if result.exists():
             return
@@ -270,7 +270,7 @@ class Build:
         run = StageRun(work, seed, self.save_every, after, threads, callbacks)
         model = start()
         report(0)
-        store(model, train(model, batches, stage, run, **options))
+        store(model, run_stage(model, batches, stage, run, **options))
         shutil.rmtree(run.work, ignore_errors=True)
 
 

@@ -52,7 +52,7 @@ __all__ = [
     "grouped",
     "last_complete",
     "precision",
-    "train",
+    "run_stage",
 ]
 
 OnStep = Callable[[int], None]
@@ -144,7 +144,7 @@ class StageOutcome:
     """Logged rows in order; each has a `step`."""
 
 
-def train(
+def run_stage(
     model: nn.Module,
     batches: Steps,
     stage: Stage,

@@ -37,7 +37,7 @@ __all__ = [
     "Study",
     "StudyRun",
     "StudyTraining",
-    "study",
+    "study_design",
 ]
 
 
@@ -232,7 +232,7 @@ class Study(_Table):
 
 
 @cache
-def study() -> Study:
+def study_design() -> Study:
     """The design as it is shipped."""
     text = (Path(__file__).parent / "design.toml").read_text(encoding="utf-8")
     return Study.model_validate(tomllib.loads(text))
