@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from difflib import get_close_matches
@@ -167,7 +167,7 @@ _ARGUMENTS = {
 _OPTION = re.compile(
     r"kgbench [a-z][^`';\n]*"  # a command stays as it is
     r"|--(?P<option>[a-z]+(?:-[a-z]+)*)"
-    r"(?:[ =](?:(?P<key>\w+)=)?(?P<value>[A-Z]{2,}[\w.:]*|id\b|bfloat16|float32|auto\b))?"
+    r"(?:[ =](?:(?P<key>\w+)=)?(?P<value>[A-Z]{2,}[\w.:]*|id\b|bfloat16|float32|(?:auto|a2b|both)\b))?"
 )
 
 
@@ -182,22 +182,28 @@ def command_line() -> Iterator[None]:
 
 
 @contextmanager
-def python_names() -> Iterator[None]:
-    """Errors name arguments of Python in the place of options: `subject=` for `--subject`."""
+def python_names(**names: str) -> Iterator[None]:
+    """Errors name arguments of Python in the place of options: `subject=` for `--subject`.
+
+    Args:
+        **names: Arguments by option, where they are not those of `kgbench.evaluate`.
+    """
     try:
         yield
     except KgbenchError as error:
         if not _is_command_line.get():
-            error.args = (_OPTION.sub(_argument, str(error)), *error.args[1:])
+            arguments = {**_ARGUMENTS, **names}
+            text = _OPTION.sub(lambda found: _argument(found, arguments), str(error))
+            error.args = (text, *error.args[1:])
         raise
 
 
-def _argument(found: re.Match[str]) -> str:
+def _argument(found: re.Match[str], arguments: Mapping[str, str]) -> str:
     if found["option"] is None:
         return found[0]
     name = found["option"].replace("-", "_")
     value, key = found["value"], found["key"]
-    argument = _ARGUMENTS.get(name, name)
+    argument = arguments.get(name, name)
     if value is None:
         return argument
     if value.islower():

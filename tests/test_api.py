@@ -465,6 +465,10 @@ def test_a_donor_is_trained_on_facts_in_memory(folder: Path, tmp_path: Path) -> 
     assert pair.weight_hashes["sft"] != pair.weight_hashes["recipient"]
     with pytest.raises(InputError, match="give an output_dir"):
         kgbench.train(kept, **given)
+    with pytest.raises(InputError, match='train with direction="a2b"'):
+        kgbench.train(kept, output_dir=tmp_path / "other", **{**given, "direction": "both"})
+    with pytest.raises(InputError, match="give some with templates=TEXT"):
+        kgbench.train(kept, output_dir=tmp_path / "other", **{**given, "templates": ()})
 
 
 RENAMED = {

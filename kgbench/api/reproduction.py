@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from kgbench.errors import InputError
+from kgbench.errors import InputError, python_names
 from kgbench.progress import Progress, with_progress
 from kgbench.report import Lines, Report, to_html, to_text
 from kgbench.reproduction.ingredients import SHIPPED, Ingredients
@@ -82,6 +82,7 @@ class Reproduction:
         return to_html(self.report)
 
 
+@python_names()
 def reproduce(
     what: str,
     *,
@@ -239,6 +240,7 @@ class StudyResults:
         return to_html(Report("", [Lines(list(verdicts(self.findings)))]))
 
 
+@python_names()
 def study(
     *,
     only: Sequence[str] = (),

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kgbench.api.evaluation import AnyRun
-from kgbench.errors import InputError
+from kgbench.errors import InputError, python_names
 from kgbench.leaderboard.drafts import Standing, checked, drafts, publish, standings
 from kgbench.leaderboard.submission import Contract
 from kgbench.leaderboard.validate import CheckedEntry, Finding
@@ -133,6 +133,7 @@ class Submitted:
         return [*lines, f"{number} in order; nothing was copied (--dry-run)"]
 
 
+@python_names(**{"as": "name"})
 def submit(
     *runs: AnyRun,
     name: str | None = None,

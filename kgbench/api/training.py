@@ -10,7 +10,7 @@ from typing import Any
 
 from kgbench.data import ImportOptions
 from kgbench.data.facts import dataset_of
-from kgbench.errors import InputError, UnknownNameError
+from kgbench.errors import InputError, UnknownNameError, python_names
 from kgbench.models import catalog
 from kgbench.models.catalog import read_donor_card
 from kgbench.progress import Progress, with_progress
@@ -41,6 +41,7 @@ class Trained(os.PathLike[str]):
         return str(self.path)
 
 
+@python_names(template="templates")
 def train(
     dataset: object,
     recipe: str,
@@ -151,6 +152,7 @@ def train(
     return Trained(place, read_donor_card(place))
 
 
+@python_names()
 def plant(
     model: str,
     at: str | None = None,
