@@ -7,6 +7,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 # fixtures made, and so one process.
 PYTEST_ARGS ?= -n auto --maxprocesses 4 --dist loadfile
 
+PAGES := docs/_build/html/index.html
+
 .PHONY: help eval test test-page docs links check-board screenshots lint format bench mutants board cards claims control coverage clean
 
 help:  ## List the targets
@@ -19,12 +21,15 @@ eval: $(VENV)/.installed  ## Install, run the main job on tiny-gemma, print tabl
 test: $(VENV)/.installed-dev  ## Install, run all tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
 
-test-page: $(VENV)/.installed-page  ## Test the leaderboard's pages in Chromium, which must be there
+test-page: $(VENV)/.installed-page $(PAGES)  ## Test the board's and the documentation's pages and the notebook's widget in Chromium, which must be there
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/page
 
 docs: $(VENV)/.installed-docs  ## Build the documentation, its notebooks included; a warning is an error
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -b html -E -n -W --keep-going --quiet docs docs/_build/html
-	@echo "pages    docs/_build/html/index.html"
+	@echo "pages    $(PAGES)"
+
+$(PAGES): $(shell find docs kgbench -name _build -prune -o -name '*.md' -print -o -name '*.py' -print -o -path 'docs/_*' -type f -print)
+	$(MAKE) docs
 
 links: $(VENV)/.installed-docs  ## Ask every other site that the documentation links to; needs the network
 	$(BIN)/python -m sphinx -b linkcheck -E --quiet -D nb_execution_mode=off docs docs/_build/links
@@ -32,7 +37,7 @@ links: $(VENV)/.installed-docs  ## Ask every other site that the documentation l
 check-board: $(VENV)/.installed  ## Check every entry of the leaderboard, and that LEADERBOARD.md is what they give
 	OMP_NUM_THREADS=1 $(BIN)/kgbench leaderboard check
 
-screenshots: $(VENV)/.installed-page  ## Take the documentation's pictures of the leaderboard anew
+screenshots: $(VENV)/.installed-page  ## Take the documentation's pictures of the leaderboard and the explorer anew
 	$(BIN)/kgbench leaderboard build
 	$(BIN)/python tests/page/screenshots.py
 

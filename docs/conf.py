@@ -39,13 +39,15 @@ extensions = [
     "sphinx_click",
     "notebooks",
 ]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "_templates"]
 
 html_theme = "furo"
 html_title = f"kgbench {release}"
 html_show_sourcelink = False
 html_static_path = ["_static"]
 html_css_files = ["wide.css"]
+html_js_files = ["access.js"]
+templates_path = ["_templates"]
 
 highlight_language = "text"
 # Options begin with two hyphens.
@@ -63,6 +65,8 @@ nb_execution_raise_on_error = True
 nb_execution_timeout = 120
 # Progress bars and warnings of libraries.
 nb_output_stderr = "remove"
+# Bars are widgets too, and would load a script from the network.
+nb_ipywidgets_js = {}
 
 # Links within the repository are checked by its tests; these are examples of addresses.
 linkcheck_ignore = [r"https?://127\.0\.0\.1", r"https://github\.com/(me|you)/"]

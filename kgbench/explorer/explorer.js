@@ -71,7 +71,7 @@ export function show(place, data, ask) {
   for (const [name, label] of [["text", "Prompt"], ["answer", "Answer"], ["subject", "First entity"]]) {
     const box = element("input");
     box.name = name;
-    box.value = name === "answer" ? (data.asked?.answer ?? data.answer?.trim() ?? "") : (data.asked?.[name] ?? data[name] ?? "");
+    box.value = data.asked?.[name] ?? data[name] ?? "";
     if (name === "answer") box.placeholder = "the finetuned model's own";
     const wrapped = element("label", label);
     wrapped.append(box);
@@ -273,11 +273,11 @@ export function show(place, data, ask) {
     const about = "Nats that each token, and each component at each token, brings to the answer with the finetuned weights. " +
       `The first line is exact, all others are first-order estimates${ask ? ": choose one for its exact effect" : ""}.`;
     const aside = element("aside");
-    aside.setAttribute("aria-label", "selection and likely tokens");
-    aside.append(selection(), likelies);
+    aside.setAttribute("aria-label", "likely tokens");
+    aside.append(likelies);
     const both = element("div", undefined, "both");
     both.append(map(), aside);
-    output.replaceChildren(element("p", about, "about"), both);
+    output.replaceChildren(element("p", about, "about"), selection(), both);
     if (focus) [...output.querySelectorAll("[data-key]")].find((each) => each.dataset.key === focus)?.focus();
   }
 

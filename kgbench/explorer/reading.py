@@ -68,7 +68,8 @@ class Reader:
             cells: A graft: tokens with rows whose weights are the donor's.
 
         Returns:
-            A JSON object: `tokens`; `regions`, tokens by region; `answer`, the token; `before` and
+            A JSON object: `text`; `asked`, with answer and subject as they were given, empty where
+            they were not; `tokens`; `regions`, tokens by region; `answer`, the token; `before` and
             `after` with its log-probability in nats and the likeliest tokens, without any graft and
             in the donor; `alone` [token], nats that each token brings when only it has the donor's
             weights (exact); `rows`, each with layer, component and group; `effects` [row, token],
@@ -88,7 +89,8 @@ class Reader:
         if answer is None:
             encoded = replace(encoded, target=self._likeliest(prompt))
         with self.pair.read_as({prompt: encoded}):
-            return self._read(prompt, encoded, cells)
+            found = self._read(prompt, encoded, cells)
+        return {**found, "asked": {"answer": answer or "", "subject": subject or ""}}
 
     def _likeliest(self, prompt: Prompt) -> int:
         return int(self._engine.logits(self._engine.plan([prompt], ["SFT"]))[0, 0, 0].argmax())

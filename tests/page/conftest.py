@@ -6,7 +6,9 @@ import os
 import shutil
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Request, sync_playwright
@@ -25,6 +27,8 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
+
+OURS = ("file:///", "http://127.0.0.1:", "ws://127.0.0.1:", "data:")
 
 
 @pytest.fixture(scope="session")
@@ -72,12 +76,14 @@ def address(request: pytest.FixtureRequest, site: Path) -> str:
     return str(request.getfixturevalue("served"))
 
 
-@pytest.fixture
-def context(browser: Browser) -> Iterator[BrowserContext]:
+@contextmanager
+def watched(
+    browser: Browser, width: int = 1280, scheme: Literal["light", "dark"] = "light"
+) -> Iterator[BrowserContext]:
     """A new reader: nothing is remembered. Whatever the test does, no page may complain, and no
     request may leave it.
     """
-    made = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light")
+    made = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
     wrong: list[str] = []
     made.on(
         "console",
@@ -102,9 +108,25 @@ def context(browser: Browser) -> Iterator[BrowserContext]:
             wrong.append(f"{answer.status}: {answer.url}") if answer.status >= 400 else None
         ),
     )
-    yield made
-    made.close()
+    made.on(
+        "page",
+        lambda page: page.on(
+            "websocket",
+            lambda socket: None if ours(socket.url) else wrong.append(f"socket: {socket.url}"),
+        ),
+    )
+    try:
+        yield made
+    finally:
+        made.close()
     assert wrong == []
+
+
+@pytest.fixture
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    """A new reader on a desk."""
+    with watched(browser) as made:
+        yield made
 
 
 @pytest.fixture
@@ -120,7 +142,7 @@ def left_behind(request: Request) -> bool:
 
 def ours(url: str) -> bool:
     """Whether a request stays with the page's own files."""
-    return url.startswith(("file:///", "http://127.0.0.1:", "data:"))
+    return url.removeprefix("blob:").startswith(OURS)
 
 
 @pytest.fixture

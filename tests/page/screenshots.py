@@ -1,20 +1,22 @@
-"""Pictures of the leaderboard's pages for the documentation: `make screenshots`, which builds them first."""
+"""Pictures for the documentation: `make screenshots`, which builds the leaderboard's pages first."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import sys
+import tempfile
 from io import BytesIO
 from pathlib import Path
 
 from PIL import Image
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Browser, sync_playwright
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from tests.page.conftest import FLAGS  # noqa: E402
+from tests.page.lab import explorer_in, jupyterlab  # noqa: E402
 
 LIMIT = 60_000
 """Bytes of a picture."""
@@ -42,11 +44,32 @@ def main(site: Path, folder: Path) -> None:
             tab.goto(f"{site.as_uri()}/{page}")
             tab.wait_for_selector("svg[role=img]")
             tab.wait_for_timeout(300)
-            place = folder / f"leaderboard-{name}.png"
-            taken = Image.open(BytesIO(tab.screenshot())).convert("RGB")
-            taken.quantize(COLORS, dither=Image.Dither.NONE).save(place, optimize=True)
-            assert place.stat().st_size < LIMIT, f"{name} is {place.stat().st_size:,} bytes"
+            write_picture(tab.screenshot(), folder / f"leaderboard-{name}.png")
+        write_picture(notebook_picture(browser), folder / "explorer-notebook.png")
         browser.close()
+
+
+def notebook_picture(browser: Browser) -> bytes:
+    """The explorer in JupyterLab, with the exact effect of one row at the last token."""
+    with tempfile.TemporaryDirectory() as folder, jupyterlab(Path(folder)) as address:
+        tab = browser.new_page(viewport={"width": 1320, "height": 1180}, color_scheme="light")
+        widget = explorer_in(tab, address)
+        effect = widget.locator(".exact-effect")
+        widget.locator("button.token").last.click()
+        effect.wait_for()
+        whole = effect.inner_text()
+        widget.get_by_role("button", name="ffn 6", exact=True).click()
+        effect.filter(has_not_text=whole).wait_for()
+        tab.mouse.move(0, 0)
+        return tab.locator(".jp-NotebookPanel-notebook").screenshot()
+
+
+def write_picture(taken: bytes, place: Path) -> None:
+    """Write a picture with few colours."""
+    picture = Image.open(BytesIO(taken)).convert("RGB")
+    picture.quantize(COLORS, dither=Image.Dither.NONE).save(place, optimize=True)
+    size = place.stat().st_size
+    assert size < LIMIT, f"{place.name} is {size:,} bytes"
 
 
 if __name__ == "__main__":
