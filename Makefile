@@ -28,7 +28,7 @@ docs: $(VENV)/.installed-docs  ## Build the documentation, its notebooks include
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -b html -E -n -W --keep-going --quiet docs docs/_build/html
 	@echo "pages    $(PAGES)"
 
-$(PAGES): $(shell find docs kgbench -name _build -prune -o -name '*.md' -print -o -name '*.py' -print -o -path 'docs/_*' -type f -print)
+$(PAGES): CHANGELOG.md CONTRIBUTING.md leaderboard/README.md $(shell find docs kgbench -name _build -prune -o -name '*.md' -print -o -name '*.py' -print -o -path 'docs/_*' -type f -print)
 	$(MAKE) docs
 
 links: $(VENV)/.installed-docs  ## Ask every other site that the documentation links to; needs the network

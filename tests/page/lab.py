@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import nbformat
@@ -86,7 +86,8 @@ def jupyterlab(folder: Path) -> Iterator[str]:
         server.terminate()  # ends its kernels too
         _, left = psutil.wait_procs(processes, timeout=PATIENCE / 1000)
         for process in left:
-            process.kill()
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
         server.wait()
 
 
