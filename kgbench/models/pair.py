@@ -93,6 +93,14 @@ class ModelPair:
             raise UnknownNameError("donor", name, self.donors)
         return self.donors[name]
 
+    def shared_copy(self, name: str) -> PreTrainedModel:
+        """A copy of a model that shares its weights, for tools that replace a model's modules.
+
+        Raises:
+            UnknownNameError: The pair has no such model.
+        """
+        return shared_copy(self.donor(name))
+
     def encoded(self, prompt: Prompt) -> Encoded:
         """Tokens, regions and target of a prompt."""
         if prompt not in self._encoded:
