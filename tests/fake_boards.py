@@ -14,6 +14,7 @@ from kgbench.leaderboard.board_tables import Board, Column, Leaderboard, Line, T
 from kgbench.leaderboard.cells import FORWARDS
 from kgbench.leaderboard.entries import Entry
 from kgbench.leaderboard.submission import Submission, Verification
+from kgbench.leaderboard.validate.known import known
 from kgbench.records import (
     Curve,
     CurvePoint,
@@ -22,6 +23,7 @@ from kgbench.records import (
     Planted,
     Record,
     SiteScore,
+    WeightHashes,
 )
 from kgbench.records.fact_rows import write_facts
 from tests import fake_runs
@@ -85,11 +87,21 @@ def entry(
     rates = {**fake_runs.RATES, "FE+LT": rate, "(FE+LT)^C": (1 - rate) / 2}
     rows = fake_runs.rows(n=int(str(how.get("facts", 20))), rates=rates)
     what = fake_runs.identity(
-        localizer=LocalizerRef(name=method, version="1", parameters={"pair": pair, "kind": kind})
+        localizer=LocalizerRef(name=method, version="1", parameters={"pair": pair, "kind": kind}),
+        weights=_weights(pair),
     )
     extra = {"pathways": {}, "budget": _budget(rate), "planted": _planted(rate)}[kind]
     record = fake_runs.record(rows, what=what, model=pair, **extra)
     return _stored(folder, record, method, rows, how)
+
+
+def _weights(pair: str) -> WeightHashes:
+    """Those of a shipped pair, and some of any other."""
+    shipped = known().pairs.get(pair)
+    if shipped is None:
+        return WeightHashes(recipient="r" * 64, donors={"sft": "s" * 64})
+    own = {**shipped.weights["float32"]}
+    return WeightHashes(recipient=own.pop("recipient"), donors=own)
 
 
 def _stored(

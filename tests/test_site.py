@@ -33,9 +33,9 @@ from kgbench.leaderboard.board_tables import Leaderboard
 from kgbench.leaderboard.entries import Entry
 from kgbench.leaderboard.hits import DIGITS, STEPS, fact_ranks, rank_grid
 from kgbench.leaderboard.serve import site_server, write_site
-from kgbench.leaderboard.site.pages import POLICY, inline_json, render_site
+from kgbench.leaderboard.site.pages import POLICY, explorer_data, inline_json, render_site
 from kgbench.leaderboard.site.tables import Cells, map_data, method_slug, run_name
-from kgbench.leaderboard.validate.known import known
+from kgbench.leaderboard.validate.known import known, pair_of
 from kgbench.records import LocalizerRef
 from kgbench.sites.configurations import BEST, REST
 from tests import fake_boards, fake_runs
@@ -229,6 +229,31 @@ def test_a_run_says_where_it_comes_from(board: Leaderboard, site: dict[str, str]
         assert all(part in text for part in told)
         assert f"kgbench rerun {entry.folder.name}" in text
         assert len(text) < 12_000
+
+
+def test_runs_of_shipped_pairs_lead_to_a_prompt(board: Leaderboard, site: dict[str, str]) -> None:
+    """The page of a run on a shipped pair, and no other, links to what the explorer shows of one
+    prompt of this pair, which is in the page as data.
+    """
+    linked = set()
+    for entry in board.entries:
+        link = f'href="../explore/{entry.pair}.html"'
+        shipped = pair_of(entry.record) is not None
+        assert (link in site[f"runs/{run_name(entry.record)}.html"]) == shipped
+        linked |= {entry.pair} if shipped else set()
+    assert linked
+    assert {path for path in site if path.startswith("explore/")} == {
+        f"explore/{pair}.html" for pair in linked
+    }
+    other = fake_runs.record(model="tiny-gemma")
+    entry = replace(board.entries[0], record=other, packed=board.entries[0].files())
+    own = dict(render_site(fake_boards.leaderboard([entry])))
+    assert not any(path.startswith("explore/") for path in own)
+    for pair in linked:
+        text = site[f"explore/{pair}.html"]
+        held = re.search(r"<script type=application/json id=data>(.*?)</script>", text)
+        assert held is not None and json.loads(held[1]) == explorer_data()[pair]["shown"]
+        assert "kgbench explore" in text and f"--model {pair}" in text
 
 
 def test_a_method_says_what_it_is(board: Leaderboard, site: dict[str, str]) -> None:

@@ -1,5 +1,5 @@
 """Write what results are held against: `known.json`, from the loaded pairs, and the published JSON
-Schemas.
+Schemas; and what the board's pages show of one prompt of each pair, `explorer.json`.
 
 Run with `python tests/write_known.py` after a change of the zoo, the localizers, the suites, the
 records, or of the versions of transformers and tokenizers in constraints.txt, on which the hashes
@@ -22,10 +22,12 @@ from kgbench.engine.site_sets import all_sites
 from kgbench.engine.treatment import Slots
 from kgbench.engine.weights import changed
 from kgbench.errors import KgbenchError
+from kgbench.explorer import Reader
 from kgbench.leaderboard.boards.cost import SUITES
 from kgbench.leaderboard.cells import PROMPTS
 from kgbench.leaderboard.hits import TOP
 from kgbench.leaderboard.schemas import schemas
+from kgbench.leaderboard.site.tables import compact_json
 from kgbench.leaderboard.validate.known import own_facts
 from kgbench.localizers import AbstractLocalizer, InterventionLocalizer, create, describe, names
 from kgbench.localizers._base import FLOORS
@@ -42,6 +44,7 @@ from kgbench.sites.configurations import BEST, REST, budget_labels, configuratio
 PACKAGE = Path(__file__).parent.parent / "kgbench" / "leaderboard"
 KNOWN = PACKAGE / "validate" / "known.json"
 SCHEMAS = PACKAGE / "schemas"
+EXPLORER = PACKAGE / "site" / "explorer.json"
 
 REFERENCES = ("none", "all", "random", "prior", "oracle")
 
@@ -122,6 +125,22 @@ def answers(name: str) -> dict[str, dict[str, list[float]]]:
             "SFT hits": [int(row["rank"] <= TOP) for row in sft],
         }
     return found
+
+
+def explored(name: str) -> dict[str, Any]:
+    """What the explorer shows of the first headline prompt that the donor alone answers."""
+    hits = json.loads(KNOWN.read_text("utf-8"))["answers"][name]["headline"]
+    (first, *_) = (i for i, hit in enumerate(hits["SFT hits"]) if hit > hits["PRE hits"][i])
+    pair, prompt = load_pair(name), _prompts(name, "headline")[first]
+    begin, end = prompt.spans["FE"]
+    subject = prompt.text[begin:end]
+    shown = Reader(pair).read(prompt.text, prompt.target, subject)
+    return {
+        "weights": dict(pair.weight_hashes),
+        "subject": subject,
+        "answer": prompt.target,
+        "shown": shown,
+    }
 
 
 def weight_hashes(name: str, dtype: str) -> dict[str, str]:
@@ -207,7 +226,10 @@ def main() -> None:
     SCHEMAS.mkdir(exist_ok=True)
     for name, content in schemas():
         (SCHEMAS / name).write_text(content, encoding="utf-8")
-    print(f"{KNOWN} and {SCHEMAS}")
+    pairs = {name: explored(name) for name in catalog.pair_names() if catalog.entry(name).donors}
+    lines = [f"{json.dumps(name)}: {compact_json(own)}" for name, own in in_order(pairs).items()]
+    EXPLORER.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    print(f"{KNOWN}, {EXPLORER} and {SCHEMAS}")
 
 
 if __name__ == "__main__":

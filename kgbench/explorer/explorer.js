@@ -1,6 +1,6 @@
-// The explorer: one module for a page, a local server and a notebook. `show(place, data, ask)` draws
-// what was read of a prompt; `ask(request)` gives a promise of what is read of another one, and is
-// left out where nobody can answer.
+// The explorer: one module for a page, a local server, a notebook and the leaderboard.
+// `show(place, data, ask)` draws what was read of a prompt; `ask(request)` gives a promise of what is
+// read of another one, and is left out where nobody can answer. Pages take all lines but the last.
 
 const element = (name, text, ...classes) => {
   const made = document.createElement(name);
@@ -16,7 +16,7 @@ const where = (layer, name) => (layer === null ? name : `${name} ${layer}`);
 /** Colour of an effect: blue helps the answer, red works against it. */
 const shade = (value, most) => {
   const part = Math.min(1, Math.abs(value) / (most || 1));
-  return `color-mix(in srgb, var(${value < 0 ? "--against" : "--for"}) ${Math.round(85 * part)}%, transparent)`;
+  return `color-mix(in srgb, var(${value < 0 ? "--against" : "--for"}) ${Math.round(80 * part)}%, transparent)`;
 };
 
 /** Rows of the map: groups of components by layer, each with the payload's rows that are in it. */
@@ -31,7 +31,7 @@ function grouped(rows) {
 }
 
 /** Positions of a graft expression for some tokens; null where no regions name them. */
-export function positions(chosen, regions, count) {
+function positions(chosen, regions, count) {
   if (chosen.size === count) return "ALL";
   const fitting = Object.entries(regions).filter(([, tokens]) => tokens.length && tokens.every((token) => chosen.has(token)));
   const names = [], covered = new Set();
@@ -44,7 +44,7 @@ export function positions(chosen, regions, count) {
 }
 
 /** Terms of a graft expression for some rows of the payload: components at layers. */
-export function terms(chosen, rows) {
+function terms(chosen, rows) {
   if (chosen.size === rows.length) return [""];
   const byLayer = new Map();
   for (const index of [...chosen].sort((a, b) => a - b)) {
@@ -60,7 +60,7 @@ export function terms(chosen, rows) {
     layers.includes(null) ? `:${components}` : `:${components}@${layers.sort((a, b) => a - b).join(",")}`);
 }
 
-export function show(place, data, ask) {
+function show(place, data, ask) {
   place.classList.add("kgbench-explorer");
   let current = data;
   const tokens = new Set(), rows = new Set(), open = new Set();
@@ -284,13 +284,6 @@ export function show(place, data, ask) {
   place.replaceChildren(...(ask ? [form, status] : [element("p", current.text ?? "", "prompt"), status]), output);
   if (data.error) status.textContent = data.error;
   else draw();
-}
-
-/** Asks the server that the page came from. */
-async function ask(request) {
-  const found = await fetch("read", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(request) });
-  if (!found.ok) throw new Error(`the server answered ${found.status}`);
-  return found.json();
 }
 
 /** A widget of a notebook: requests and answers travel by the kernel's own channel. */

@@ -24,7 +24,13 @@ _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src {}"
 )
 
-
+_ASK = """async (request) => {
+  const headers = { "Content-Type": "application/json" };
+  const found = await fetch("read", { method: "POST", headers, body: JSON.stringify(request) });
+  if (!found.ok) throw new Error(`the server answered ${found.status}`);
+  return found.json();
+}"""
+"""Asks the server that the page came from."""
 _FRAME = (
     ":root { color-scheme: light dark; } "
     "body { background: Canvas; color: CanvasText; margin: 0 auto; max-width: 72rem; "
@@ -46,9 +52,8 @@ def page_of(payload: Mapping[str, Any], live: bool = False) -> str:
         live: Whether a server behind the page reads further prompts.
     """
     data = json.dumps(payload).replace("<", "\\u003c")
-    script = _part("explorer.js").replace("export default", "const unused =")
-    script = script.replace("export function", "function")
-    start = "ask" if live else "undefined"
+    script = _part("explorer.js").rpartition("export default")[0]
+    start = _ASK if live else "undefined"
     policy = _POLICY.format("'self'" if live else "'none'")
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'

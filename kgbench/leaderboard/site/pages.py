@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import gzip
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from hashlib import sha256
+from importlib.resources import files
 from itertools import chain
 from pathlib import Path
+from shlex import quote
 from typing import Any, get_args
 
 from jinja2 import BytecodeCache, Environment, PackageLoader, StrictUndefined
@@ -33,7 +37,8 @@ from kgbench.leaderboard.site.tables import (
     shown_table,
     table_curves,
 )
-from kgbench.leaderboard.validate.known import known
+from kgbench.leaderboard.validate.known import known, pair_of
+from kgbench.models import catalog
 from kgbench.numbers import count_text, duration_text, metric_name, number_text
 from kgbench.records import Provenance, Record, Row
 from kgbench.sites import BASELINES
@@ -51,7 +56,15 @@ POLICY = (
 _LIBRARIES = ("charts/d3.min.js.gz", "charts/plot.min.js.gz")
 """Third-party scripts as published, packed; `assets/charts.js` of the site shows them."""
 
+_EXPLORER = files("kgbench") / "explorer"
+"""The explorer's files; its modules need torch."""
+
 _CHARTS = ("charts/tables.js", "charts/pictures.js", "data.js")
+
+_SHOW = """
+const found = JSON.parse(document.getElementById("data").textContent);
+show(document.getElementById("explorer"), found);
+"""
 
 DRAWN = 40
 """Methods in the picture of the first page."""
@@ -167,7 +180,28 @@ class _Pages:
     def run(self, name: str, entry: Entry) -> bytes:
         method = "../" + self.places.method(entry.method)
         return self.render(
-            "run.html", up="../", entry=entry, name=name, method=method, page=run_page(entry)
+            "run.html",
+            up="../",
+            entry=entry,
+            name=name,
+            method=method,
+            page=run_page(entry),
+            explored=_explored(entry),
+        )
+
+    def explorer(self, pair: str) -> bytes:
+        """What the explorer shows of one prompt of a shipped pair."""
+        entry, own = catalog.published(pair), explorer_data()[pair]
+        words = {"--model": pair, "--subject": own["subject"], "--answer": own["answer"]}
+        options = " ".join(f"{name} {quote(word)}" for name, word in words.items())
+        return self.render(
+            "explore.html",
+            up="../",
+            pair=pair,
+            plant=entry and entry.plant,
+            answer=own["answer"],
+            shown=own["shown"],
+            command=f"kgbench explore {quote(own['shown']['text'])} {options} --serve",
         )
 
     def environments(self) -> bytes:
@@ -233,6 +267,8 @@ def render_site(leaderboard: Leaderboard) -> Iterator[tuple[str, bytes]]:
         yield pages.places.method(name), pages.method(name)
     for name, entry in pages.by_name.items():
         yield f"runs/{name}.html", pages.run(name, entry)
+    for pair in sorted(filter(None, {_explored(entry) for entry in pages.entries})):
+        yield f"explore/{pair}.html", pages.explorer(pair)
     yield "read.html", pages.render("read.html")
     yield "environments.html", pages.environments()
     yield from pages.comparison()
@@ -247,6 +283,25 @@ def _assets() -> Iterator[tuple[str, bytes]]:
     scripts = [gzip.decompress((here / name).read_bytes()) for name in _LIBRARIES]
     scripts += [(here / name).read_bytes() for name in _CHARTS]
     yield "assets/charts.js", b"\n".join(scripts)
+    yield "assets/explorer.css", (_EXPLORER / "explorer.css").read_bytes()
+    script = (_EXPLORER / "explorer.js").read_text("utf-8").rpartition("export default")[0]
+    yield "assets/explorer.js", f"(() => {{\n{script}{_SHOW}}})();\n".encode()
+
+
+@cache
+def explorer_data() -> Mapping[str, Any]:
+    """By shipped pair, `answer` and `subject` of a prompt, and what `Reader.read` has `shown` of it.
+
+    `tests/write_known.py` writes it from the loaded pairs, so that pages need no model.
+    """
+    data: dict[str, Any] = json.loads(Path(__file__).with_name("explorer.json").read_text("utf-8"))
+    return data
+
+
+def _explored(entry: Entry) -> str | None:
+    """The name of an entry's pair where it is a shipped one, with weights that a prompt shows."""
+    shipped = pair_of(entry.record) is not None and entry.pair in explorer_data()
+    return entry.pair if shipped else None
 
 
 def _about(entries: Sequence[Entry]) -> Mapping[str, object]:
