@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
-INSTALL = '%pip install --quiet "kgbench[notebook,lora]"'
+INSTALL = '%pip install --quiet "kgbench[notebook,lora,tools]"'
 """The first cell; on a machine that has kgbench it does nothing."""
 
 _FRONT = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)
