@@ -135,12 +135,7 @@ def explored(name: str) -> dict[str, Any]:
     begin, end = prompt.spans["FE"]
     subject = prompt.text[begin:end]
     shown = Reader(pair).read(prompt.text, prompt.target, subject)
-    return {
-        "weights": dict(pair.weight_hashes),
-        "subject": subject,
-        "answer": prompt.target,
-        "shown": shown,
-    }
+    return {"weights": dict(pair.weight_hashes), "shown": shown}
 
 
 def weight_hashes(name: str, dtype: str) -> dict[str, str]:

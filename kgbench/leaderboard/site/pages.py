@@ -191,17 +191,18 @@ class _Pages:
 
     def explorer(self, pair: str) -> bytes:
         """What the explorer shows of one prompt of a shipped pair."""
-        entry, own = catalog.published(pair), explorer_data()[pair]
-        words = {"--model": pair, "--subject": own["subject"], "--answer": own["answer"]}
+        entry, shown = catalog.published(pair), explorer_data()[pair]["shown"]
+        asked = shown["asked"]
+        words = {"--model": pair, "--subject": asked["subject"], "--answer": asked["answer"]}
         options = " ".join(f"{name} {quote(word)}" for name, word in words.items())
         return self.render(
             "explore.html",
             up="../",
             pair=pair,
             plant=entry and entry.plant,
-            answer=own["answer"],
-            shown=own["shown"],
-            command=f"kgbench explore {quote(own['shown']['text'])} {options} --serve",
+            answer=asked["answer"],
+            shown=shown,
+            command=f"kgbench explore {quote(shown['text'])} {options} --serve",
         )
 
     def environments(self) -> bytes:
@@ -290,7 +291,7 @@ def _assets() -> Iterator[tuple[str, bytes]]:
 
 @cache
 def explorer_data() -> Mapping[str, Any]:
-    """By shipped pair, `answer` and `subject` of a prompt, and what `Reader.read` has `shown` of it.
+    """By shipped pair, its `weights` and what `Reader.read` has `shown` of one prompt.
 
     `tests/write_known.py` writes it from the loaded pairs, so that pages need no model.
     """
