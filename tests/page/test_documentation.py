@@ -63,6 +63,8 @@ def test_everyone_can_read_it(phone: BrowserContext, name: str) -> None:
     for width, theme in ((PHONE, "light"), (1280, "dark")):
         page.set_viewport_size({"width": width, "height": 900})
         page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
-        found = Axe().run(page, options={"preload": False, "resultTypes": ["violations"]})
+        # The frame of a page is the explorer, which has tests of its own.
+        options = {"preload": False, "iframes": False, "resultTypes": ["violations"]}
+        found = Axe().run(page, options=options)
         assert found.violations_count == 0, found.generate_report()
     page.close()
