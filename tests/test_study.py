@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 from functools import cache
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 
+import kgbench
 from kgbench import cli
 from kgbench.data import load_prompts
 from kgbench.engine import Engine, grafted_logits
@@ -453,6 +455,15 @@ def test_rows_of_another_design_are_refused(tmp_path: Path) -> None:
     rows_path(tmp_path, run.name).write_bytes(b"none")
     with pytest.raises(DataError, match="expected the rows"):
         finished(design, tmp_path)
+
+
+def test_the_published_page_is_what_its_rows_give(tmp_path: Path) -> None:
+    """All runs of the design are in, and anyone gets the page from the ranks of single facts."""
+    published = Path(__file__).parents[1] / "leaderboard" / "reproductions" / "study"
+    shutil.copytree(published / "runs", tmp_path / "runs")
+    found = kgbench.study(runs=0, report=tmp_path, progress=False)
+    assert len(found.findings.runs) == found.runs
+    assert found.path.read_text("utf-8") == (published / REPORT).read_text("utf-8")
 
 
 def test_chosen_runs() -> None:
