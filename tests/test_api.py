@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 import pandas as pd
+import polars
 import pytest
 import torch
 from accelerate import Accelerator
@@ -143,16 +144,13 @@ def hub_dataset() -> HubDataset:
     return HubDataset.from_pandas(facts())
 
 
-class Polars:
-    """The one method by which a polars DataFrame is known."""
-
-    def to_dicts(self) -> list[dict[str, str]]:
-        return facts().to_dict("records")  # type: ignore[no-any-return]
+def polars_frame() -> polars.DataFrame:
+    return polars.DataFrame(facts().to_dict("list"))
 
 
 @pytest.mark.parametrize(
     "make",
-    [hub_dataset, Polars, lambda: facts().to_dict("records"), lambda: iter(hub_dataset())],
+    [hub_dataset, polars_frame, lambda: facts().to_dict("records"), lambda: iter(hub_dataset())],
     ids=["datasets", "polars", "dicts", "iterator"],
 )
 def test_facts_of_any_library_are_one_data_set(
