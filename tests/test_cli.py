@@ -295,7 +295,7 @@ def test_doctor_has_a_line_on_each_extra(run, monkeypatch) -> None:
     """
     assert {*EXTRAS} == {*metadata.metadata("kgbench").get_all("Provides-Extra")}
     found = metadata.version
-    alone = {"anywidget", "peft", "datasets", "lm-eval", "playwright", "pytest", "ruff"}
+    alone = {"anywidget", "peft", "datasets", "lm-eval", "nnsight", "playwright", "pytest", "ruff"}
 
     def version(name: str) -> str:
         if name in alone:

@@ -139,7 +139,7 @@ def test_names(folders: Folders) -> None:
     assert "reserved" in refusal(
         ModelError, lambda: load_pair(recipient=recipient, donors={"recipient": recipient})
     )
-    assert "--donor sft=PATH" in refusal(ModelError, lambda: load_pair(recipient=recipient))
+    assert 'donors={"sft": PATH}' in refusal(ModelError, lambda: load_pair(recipient=recipient))
     assert "no model given" in refusal(ModelError, load_pair)
     assert "no model given" in refusal(ModelError, lambda: load_pair(donors={"sft": recipient}))
 

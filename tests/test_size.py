@@ -177,7 +177,7 @@ def test_files_that_cannot_be_streamed(folders: Folders, tmp_path: Path) -> None
     for changed, message in (
         (
             {f"{name}.renamed" if key == name else key: tensor for key, tensor in weights.items()},
-            "without --stream-donor",
+            "without stream_donors",
         ),
         (
             {

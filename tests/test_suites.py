@@ -89,7 +89,7 @@ def test_a_method_that_ranks_is_refused(tmp_path: Path) -> None:
     under its name.
     """
     with pytest.raises(
-        InputError, match="'weight_delta' ranks sites instead; choose another --suite"
+        InputError, match="'weight_delta' ranks sites instead; choose another suite"
     ):
         evaluate(
             model="tiny-gpt2",

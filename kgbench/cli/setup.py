@@ -35,8 +35,9 @@ EXTRAS = {
     "hub": "data sets of the Hugging Face Hub",
     "lora": "the recipe lora of kgbench train",
     "notebook": "the explorer as a widget, and tables as DataFrames",
+    "tools": "nnsight and TransformerLens, for the models of a pair",
     "test": "kgbench's own tests",
-    "page": "tests of the leaderboard's pages",
+    "page": "tests of pages and notebooks in a browser",
     "docs": "kgbench's documentation",
     "dev": "style and types of kgbench's code",
 }
