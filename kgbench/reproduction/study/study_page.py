@@ -185,7 +185,7 @@ def _design(results: Findings) -> Iterator[str]:
     rows = []
     for letter, factor in zip(letters, study.factors, strict=True):
         rows.append([letter, factor.name, factor.levels[1], factor.levels[0], factor.title])
-    yield pipe_table(["", "factor", "+", "−", "that is"], rows)
+    yield pipe_table(["letter", "factor", "+", "−", "that is"], rows)
     yield f"\n{_LEFT_OUT}\n"
     if results.runs:
         weights = [run.rows.about.layer_weights for run in results.runs]
