@@ -119,8 +119,9 @@ def reproduce(
     """
     names = chosen(what)
     if rows:
-        if model or seeds or supplement:
-            raise InputError("rows are of a model and seeds; leave out model, seeds and supplement")
+        for option, value in (("model", model), ("supplement", supplement), ("seeds", seeds)):
+            if value:
+                raise InputError(f"--rows computes figures from files alone: leave out --{option}")
         given = [Path(path) for path in rows]
         return _reported(names, _joined(given, report), report, given)
     pairs = [

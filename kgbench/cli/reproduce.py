@@ -95,11 +95,8 @@ def reproduce_figures(what: str, options: Mapping[str, Any]) -> int:
     """
     from kgbench.api.reproduction import reproduce
 
-    if options["rows"]:
-        for name in ("model", "supplement", "seeds", "dry_run"):
-            if options[name]:
-                option = f"--{name.replace('_', '-')}"
-                raise InputError(f"--rows computes figures from files alone: leave out {option}")
+    if options["rows"] and options["dry_run"]:
+        raise InputError("--rows computes figures from files alone: leave out --dry-run")
     with redirect_stdout(sys.stderr if options["as_json"] else sys.stdout):
         if options["dry_run"]:
             answer = _forecast(what, options)
