@@ -98,6 +98,14 @@ def test_what_reads_and_draws_results_loads_no_torch() -> None:
     assert done.stdout.split("\n") == [*modules, ""]
 
 
+def test_intervals_do_without_the_distributions_of_scipy() -> None:
+    """Figures of a run load no scipy.stats, whose import takes longer than they do."""
+    code = "import sys, kgbench.stats, kgbench.leaderboard.ranks; print('scipy.stats' in sys.modules)"
+    line = [sys.executable, "-c", code]
+    done = subprocess.run(line, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout == "False\n"
+
+
 def test_help_answers_within_a_third_of_a_second() -> None:
     """Help takes less than 0.3 s more than a bare interpreter."""
     bare, helped = (

@@ -8,7 +8,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from kgbench import evaluate, grafted_logits
-from kgbench.data import load_dataset
+from kgbench.data import Prompt, load_dataset
 from kgbench.data import load_prompts as facts_in
 from kgbench.engine import load_pair
 from kgbench.errors import InputError, OutputError, RegionError, UnknownNameError
@@ -324,6 +324,27 @@ def test_a_killed_run_goes_on(
 
 
 # -------------------------------------------------------------------------------------- what is run
+
+
+def test_the_plain_forward_is_timed_on_one_of_several_groups(
+    spec: Spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Groups of a template in between take the time per prompt of the last one that was timed."""
+    from kgbench.runner import measure
+    from kgbench.runner import run as running
+
+    timed: list[tuple[str, int]] = []
+
+    def plain_seconds(engine: object, prompts: Sequence[Prompt]) -> float:
+        timed.append((prompts[0].name, len(prompts)))
+        return 3.0 * len(prompts)
+
+    monkeypatch.setattr(running, "GROUP", 1)
+    monkeypatch.setattr(running, "PLAIN_EVERY", 3)
+    monkeypatch.setattr(measure, "plain_seconds", plain_seconds)
+    cost = run_job(spec, Settings(output_dir=tmp_path, device="cpu")).record.cost
+    assert timed == [("headline", 1)] * 4 + [("qa", 1)] * 4  # two of five groups, twice each
+    assert cost.plain_forward_ratio.value == pytest.approx(cost.seconds / (3.0 * 10), rel=1e-4)
 
 
 def test_configurations_of_a_suite() -> None:

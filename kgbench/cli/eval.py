@@ -255,11 +255,14 @@ def _answers(specs: Sequence[Spec], options: Options, planted: bool) -> list[dic
     runs: list[Run] = []
     by_localizer: dict[str, list[Run]] = {}
     for spec in specs:
-        run, pictures = _run(spec, options, loaded)
+        run = _run(spec, options, loaded)
         runs.append(run)
         by_localizer.setdefault(spec.localizer, []).append(run)
         if not planted and not quiet:
-            _print(run, pictures)
+            _print(run)
+        pictures = write_pictures(run.record, run.path)  # figures are shown first
+        if not planted and not quiet:
+            click.echo(f"picture  {', '.join(map(str, pictures))}")
     if not (options["as_json"] and quiet) and (quiet or not planted):
         _print_verdicts(runs, quiet)
     if planted:
@@ -358,15 +361,14 @@ def models_of(options: Options, planted: bool = False) -> tuple[str | None, ...]
     return tuple(dict.fromkeys(models)) or (None,)
 
 
-def _run(spec: Spec, options: Options, loaded: Pairs) -> tuple[Run, list[Path]]:
+def _run(spec: Spec, options: Options, loaded: Pairs) -> Run:
     from kgbench.runner import run_job
 
     with progress(shown=not options["quiet"]) as report:
-        run = run_job(spec, settings_of(options), report, loaded)
-        return run, write_pictures(run.record, run.path)
+        return run_job(spec, settings_of(options), report, loaded)
 
 
-def _print(run: Run, pictures: Sequence[Path]) -> None:
+def _print(run: Run) -> None:
     from kgbench.numbers import duration_text
     from kgbench.report import to_text
     from kgbench.report.run_report import record_report
@@ -381,7 +383,6 @@ def _print(run: Run, pictures: Sequence[Path]) -> None:
     for line in trained_lines(run.record.notes.get("origins")):
         click.echo(line)
     click.echo(f"record   {run.path}")
-    click.echo(f"picture  {', '.join(map(str, pictures))}")
 
 
 def _print_verdicts(runs: Sequence[Run], alone: bool) -> None:

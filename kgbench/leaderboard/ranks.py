@@ -28,7 +28,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from jaxtyping import Bool, Float
 from numpy.typing import NDArray
-from scipy.stats import norm, t
+from scipy.special import ndtr, ndtri, stdtrit
 
 from kgbench.estimate import Estimate
 from kgbench.stats import LEVEL, Resampled
@@ -37,13 +37,13 @@ __all__ = ["Comparable", "better", "ranks"]
 
 _C = TypeVar("_C", bound="Comparable")
 
-_Z = float(norm.ppf((1 + LEVEL) / 2))
+_Z = float(ndtri((1 + LEVEL) / 2))
 """Standard errors from the middle of a 95 % interval to its end."""
 
 _MANY = 30
 """Of as many facts or plants a bootstrap knows the tails."""
 
-_ONE_SIDED = float(norm.ppf(LEVEL))
+_ONE_SIDED = float(ndtri(LEVEL))
 """The same of an interval with one end."""
 
 
@@ -114,7 +114,7 @@ def _significant(gaps: list[Resampled], level: float) -> Bool[np.ndarray, " pair
     while not differs.all():
         largest = float(np.quantile(drawn[~differs].max(axis=0), share, method="higher"))
         if n < _MANY:
-            largest = max(largest, float(norm.isf((1 - level) / 2 / np.count_nonzero(~differs))))
+            largest = max(largest, -float(ndtri((1 - level) / 2 / np.count_nonzero(~differs))))
         more = ~differs & (size > _with_n(largest, n))
         if not more.any():
             break
@@ -129,7 +129,7 @@ def _with_n(bound: float, n: int) -> float:
     """
     if n < 2 or not isfinite(bound):
         return inf
-    return float(t.isf(norm.sf(bound), n - 1)) * sqrt(n / (n - 1))
+    return -float(stdtrit(n - 1, ndtr(-bound))) * sqrt(n / (n - 1))
 
 
 def _standard_errors(gaps: list[Resampled], draws: NDArray[Any]) -> Float[np.ndarray, " pairs"]:

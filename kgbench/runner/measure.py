@@ -131,11 +131,17 @@ def _is_row(row: object, length: int) -> bool:
 
 
 def run_group(
-    measurement: Measurement, prompts: Sequence[Prompt]
+    measurement: Measurement, prompts: Sequence[Prompt], plain_each: float | None = None
 ) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-    """Measure prompts of one template under all configurations: per-fact rows and cost."""
+    """Measure prompts of one template under all configurations: per-fact rows and cost.
+
+    Args:
+        measurement: The job with its method.
+        prompts: Prompts of one template.
+        plain_each: Seconds of the plain forward per prompt of the template; timed where not given.
+    """
     job = measurement.job
-    before = plain_seconds(job.engine, prompts)
+    before = plain_seconds(job.engine, prompts) if plain_each is None else 0.0
     started = now(job.pair)
     chunks, cost = [], {"forwards": 0.0, "token_rows": 0.0}
     for start in range(0, len(prompts), measurement.at_once):
@@ -144,12 +150,13 @@ def run_group(
         for answers in mixed(_tallied(job, plan, cost), labels):
             chunks.append(_columns(measurement, some, answers))
     seconds = now(job.pair) - started
-    # Before and after, so that a drift of the machine cancels.
-    plain = (before + plain_seconds(job.engine, prompts)) / 2
+    if plain_each is None:
+        # Before and after, so that a drift of the machine cancels.
+        plain_each = (before + plain_seconds(job.engine, prompts)) / 2 / len(prompts)
     columns = {}
     for name in chunks[0]:
         columns[name] = np.concatenate([chunk[name] for chunk in chunks])
-    return columns, {**cost, "seconds": seconds, "plain_seconds": plain}
+    return columns, {**cost, "seconds": seconds, "plain_seconds": plain_each * len(prompts)}
 
 
 def _tallied(job: Job, plan: Plan, cost: dict[str, float]) -> Iterator[Answers]:

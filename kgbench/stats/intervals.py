@@ -36,7 +36,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import binom, norm, t
+from scipy.special import bdtr, ndtri, stdtrit  # scipy.stats takes a second to import
 
 from kgbench.estimate import Estimate
 
@@ -196,8 +196,7 @@ def median(values: Array) -> Estimate:
     """
     n, tail = len(values), (1 - LEVEL) / 2
     # Of n facts, below the median lie fewer than `below` with a probability of at most the tail.
-    below = int(binom.ppf(tail, n, 0.5)) if n else 0
-    below += int(below < n and binom.cdf(below, n, 0.5) <= tail)
+    below = int(np.count_nonzero(bdtr(np.arange(n), n, 0.5) <= tail))
     if below < 1:
         return Estimate.missing(
             f"{n} fact{'s' * (n != 1)}, too few for an interval of the median", n
@@ -439,12 +438,12 @@ def _reach(contrast: Array) -> float:
 @lru_cache(maxsize=64)
 def _imagined(level: float) -> float:
     """What each of the two imagined facts weighs."""
-    return float(norm.ppf((1 + level) / 2)) ** 2 / 4
+    return float(ndtri((1 + level) / 2)) ** 2 / 4
 
 
 @lru_cache(maxsize=8192)
 def _quantile(freedom: float, level: float) -> float:
-    return float(t.ppf((1 + level) / 2, freedom))
+    return float(stdtrit(freedom, (1 + level) / 2))
 
 
 def _student(

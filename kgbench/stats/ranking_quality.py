@@ -36,7 +36,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata, spearmanr
 
 from kgbench.estimate import Estimate
 from kgbench.records import NO_INTERVAL_OF_SITES
@@ -118,6 +117,8 @@ def auroc(scores: Array, truth: Array) -> Estimate:
     n, k = len(truth), int(np.count_nonzero(truth))
     if not 0 < k < n:
         return Estimate.missing(_one_kind(n, k), n)
+    from scipy.stats import rankdata  # takes a second to import, and few runs rank sites
+
     ranks = rankdata(scores)
     value = float((ranks[np.asarray(truth, bool)].sum() - k * (k + 1) / 2) / (k * (n - k)))
     value = min(max(value, 0.0), 1.0)
@@ -184,5 +185,7 @@ def agreement(first: Array, second: Array) -> Estimate:
             "compare",
             n,
         )
+    from scipy.stats import spearmanr  # as above
+
     value = float(np.clip(spearmanr(first, second).statistic, -1, 1))
     return Estimate.alone(value, n, NO_INTERVAL_OF_SITES)

@@ -21,7 +21,7 @@ from math import hypot, inf, sqrt
 
 import numpy as np
 from jaxtyping import Float
-from scipy.stats import t
+from scipy.special import stdtrit
 
 from kgbench.errors import DataError
 from kgbench.estimate import Estimate
@@ -55,7 +55,7 @@ def over_seeds(
         raise ValueError(f"an interval over seeds needs two of them, not {n}")
     if facts.value is None or facts.low is None or facts.high is None:
         return facts
-    margin = float(t.ppf((1 + LEVEL) / 2, n - 1) * np.std(by_seed, ddof=1)) / sqrt(n)
+    margin = float(stdtrit(n - 1, (1 + LEVEL) / 2) * np.std(by_seed, ddof=1)) / sqrt(n)
     ends = (
         facts.value - hypot(facts.value - facts.low, margin),
         facts.value + hypot(facts.high - facts.value, margin),
