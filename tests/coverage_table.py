@@ -21,7 +21,7 @@ from scipy.stats import binom
 
 from kgbench.estimate import Estimate
 from kgbench.numbers import plain_text
-from kgbench.stats import difference, hit_rate, mean
+from kgbench.stats import difference, hit_rate, mean, stratified_mean
 from kgbench.stats.intervals import median
 from kgbench.stats.ratios import recovery, synergy
 from kgbench.stats.scores import support_of
@@ -206,6 +206,30 @@ def areas(draw: Callable[[np.random.Generator, int], Array]) -> Draw:
     return lambda rng, n: {"map": draw(rng, n)}
 
 
+LEVELS = 4
+"""Levels of planted knowledge on a board, among which plants are divided."""
+
+
+def levelled(*populations: Callable[[np.random.Generator, int], Array]) -> Draw:
+    """Plants by level, each level of a population of its own."""
+
+    def draw(rng: np.random.Generator, n: int) -> Scores:
+        sizes = map(len, np.array_split(np.empty(n), LEVELS))
+        return {
+            "map": np.concatenate([own(rng, k) for own, k in zip(populations, sizes, strict=True)])
+        }
+
+    return draw
+
+
+def beta(a: float, b: float) -> Callable[[np.random.Generator, int], Array]:
+    return lambda rng, n: rng.beta(a, b, n)
+
+
+def seldom(rng: np.random.Generator, n: int) -> Array:
+    return np.where(rng.random(n) < 0.9, 0.99, 0.6)
+
+
 # Cases
 
 
@@ -231,6 +255,18 @@ def _middle(graft: str) -> Callable[[Scores], float]:
 
 def _over_plants(scores: Scores) -> Estimate:
     return mean(scores["map"], (0.0, 1.0))
+
+
+def _by_level(scores: Scores) -> list[Array]:
+    return np.array_split(scores["map"], LEVELS)
+
+
+def _over_levels(scores: Scores) -> Estimate:
+    return stratified_mean(_by_level(scores), (0.0, 1.0))
+
+
+def _levels(scores: Scores) -> float:
+    return float(np.mean([own.mean() for own in _by_level(scores)]))
 
 
 def _cases() -> list[Case]:
@@ -343,9 +379,9 @@ def _cases() -> list[Case]:
             "bounded",
         )
     for name, draw in (
-        ("Beta(8, 1)", areas(lambda rng, n: rng.beta(8, 1, n))),
-        ("Beta(2, 2)", areas(lambda rng, n: rng.beta(2, 2, n))),
-        ("nine in ten .99, one .6", areas(lambda rng, n: np.where(rng.random(n) < 0.9, 0.99, 0.6))),
+        ("Beta(8, 1)", areas(beta(8, 1))),
+        ("Beta(2, 2)", areas(beta(2, 2))),
+        ("nine in ten .99, one .6", areas(seldom)),
     ):
         over(
             "AUROC and AP, mean over n plants",
@@ -355,6 +391,16 @@ def _cases() -> list[Case]:
             _mean("map"),
             "bounded",
         )
+    for name, draw in (
+        ("Beta(8, 1)", levelled(*[beta(8, 1)] * LEVELS)),
+        ("Beta(2, 2)", levelled(*[beta(2, 2)] * LEVELS)),
+        ("U-shaped", levelled(*[beta(0.5, 0.5)] * LEVELS)),
+        ("levels apart", levelled(beta(8, 1), beta(2, 2), beta(1, 8), beta(20, 20))),
+        ("one level varies", levelled(beta(2, 2), *[beta(200, 2)] * (LEVELS - 1))),
+        ("nine in ten .99, one .6", levelled(*[seldom] * LEVELS)),
+    ):
+        score = f"AUROC and AP, mean over {LEVELS} levels, n plants"
+        over(score, name, draw, _over_levels, _levels, "bounded")
     return found
 
 

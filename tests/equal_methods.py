@@ -92,7 +92,48 @@ def over_plants(seed: int, levels: Sequence[float], plants: int) -> dict[str, Pl
     for i, level in enumerate(levels):
         latent = level + np.sqrt(0.5) * hard + np.sqrt(0.5) * rng.normal(size=plants)
         values = np.minimum(1.0, 0.75 + 0.25 * latent).clip(0)
-        found[f"m{i:02d}"] = PlantScores({str(p): float(value) for p, value in enumerate(values)})
+        scores = {(str(p), str(p)): float(value) for p, value in enumerate(values)}
+        found[f"m{i:02d}"] = PlantScores(scores)
+    return found
+
+
+def over_levels(
+    seed: int, methods: Sequence[float], seeds: Sequence[int], apart: float = 0.1
+) -> dict[str, PlantScores]:
+    """Methods of these true means over levels, each of its own strengths at some levels and
+    weaknesses at others, and of its own variance at each.
+
+    Args:
+        seed: Of the board.
+        methods: True mean of each.
+        seeds: Number of seeds of each level.
+        apart: Standard deviation of what a method is better or worse at a level.
+    """
+    rng = np.random.default_rng(seed)
+    found = {}
+    for i, mean in enumerate(methods):
+        strengths = apart * rng.normal(size=len(seeds))
+        strengths += mean - strengths.mean()
+        spread = 0.05 * np.exp(0.8 * rng.normal(size=len(seeds)))
+        scores = {}
+        for level, n in enumerate(seeds):
+            values = strengths[level] + spread[level] * rng.normal(size=n)
+            for k, value in enumerate(values):
+                scores[str(level), f"{level}-seed{k}"] = float(value)
+        found[f"m{i:02d}"] = PlantScores(scores)
+    return found
+
+
+def at_one_level(seed: int, methods: int, seeds: Sequence[int]) -> dict[str, PlantScores]:
+    """Equal methods whose scores vary at one level, and hardly at the others."""
+    rng = np.random.default_rng(seed)
+    found = {}
+    for i in range(methods):
+        scores = {}
+        for level, n in enumerate(seeds):
+            for k, value in enumerate(0.5 + (0.004 if level else 0.1) * rng.normal(size=n)):
+                scores[str(level), f"{level}-seed{k}"] = float(value)
+        found[f"m{i:02d}"] = PlantScores(scores)
     return found
 
 
@@ -102,6 +143,30 @@ def wrong_over_plants(boards: int, methods: int, plants: int, level: float = 0.0
         len(set(ranks(over_plants(seed, [level] * methods, plants)).values())) > 1
         for seed in range(boards)
     )
+
+
+def wrong_over_levels(
+    boards: int, methods: int, seeds: Sequence[int], one: bool = False, first: int = 0
+) -> int:
+    """How many boards of equal methods have more than one rank where seeds are sampled.
+
+    Args:
+        boards: How many boards.
+        methods: How many methods.
+        seeds: Number of seeds of each level.
+        one: Whether scores vary at one level alone.
+        first: Seed of the first board.
+    """
+    count = 0
+    for seed in range(first, first + boards):
+        equal = [0.5] * methods
+        made = at_one_level(seed, methods, seeds) if one else over_levels(seed, equal, seeds)
+        count += len(set(ranks(made).values())) > 1
+    return count
+
+
+SEEDS = ((5,) * 4, (5, 5, 5, 4), (5, 5, 3, 2), (3,) * 4, (2,) * 4, (5,), (5,) * 8)
+"""Numbers of seeds of each level."""
 
 
 if __name__ == "__main__":
@@ -121,3 +186,12 @@ if __name__ == "__main__":
                 f" ({found / many:.3f})",
                 flush=True,
             )
+        for seeds in SEEDS:
+            for one in (False, True):
+                found = wrong_over_levels(many, methods, seeds, one)
+                where = "one level varies" if one else "all levels vary"
+                print(
+                    f"{methods} methods, {seeds} seeds of levels, {where}: {found} of {many}"
+                    f" boards ({found / many:.3f})",
+                    flush=True,
+                )

@@ -1,19 +1,27 @@
 """Plants that were never trained: some weights of a shipped donor at a known place, for tests of
-what is made of the truth.
+what is made of the truth; and replicas of which there is no more than a card.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
+
+import pytest
 
 from kgbench.data import Dataset, load_dataset, load_prompts
 from kgbench.engine.site_sets import all_sites, graft_sites
 from kgbench.engine.treatment import Slots
 from kgbench.engine.weights import parts
 from kgbench.estimate import Estimate
+from kgbench.leaderboard import cells
+from kgbench.leaderboard.validate import known
+from kgbench.models import catalog
 from kgbench.models.catalog import CARD, DELTA, zoo_path
 from kgbench.models.loading import read_pair
 from kgbench.models.pair import ModelPair
@@ -82,3 +90,57 @@ def write_plant(
     }
     (folder / CARD).write_text(json.dumps(card))
     return folder
+
+
+def replica_card(plant: str, seed: int, donor: str | None = None) -> dict[str, object]:
+    """The card of a replica: that of the shipped plant, but for name, seed, and the hash of the donor.
+
+    Args:
+        plant: Name of the shipped plant.
+        seed: Its seed.
+        donor: Hash of the donor; by default made up.
+    """
+    folder = zoo_path(f"zoo:plants/{plant}")
+    assert folder is not None
+    card = json.loads((folder / CARD).read_text("utf-8"))
+    name = f"{plant}-seed{seed}"
+    made_up = sha256(name.encode()).hexdigest()
+    return {**card, "name": name, "seed": seed, "identity": name, "donor_hash": donor or made_up}
+
+
+@contextmanager
+def shipped_replicas(folder: Path, cards: Sequence[Mapping[str, object]]) -> Iterator[Path]:
+    """For the time of a block, a catalog with replicas besides: the folder of its plants.
+
+    Args:
+        folder: An empty one.
+        cards: Their cards.
+    """
+    zoo = catalog.zoo_path("zoo:")
+    assert zoo is not None
+    plants = folder / "zoo" / "plants"
+    plants.mkdir(parents=True)
+    shutil.copy(zoo.parent / "catalog.toml", folder)
+    for place in (*catalog.shipped(), *(f"plants/{plant}" for plant in catalog.plants())):
+        (folder / "zoo" / place).symlink_to(zoo / place)
+    for card in cards:
+        (plants / str(card["name"])).mkdir()
+        (plants / str(card["name"]) / CARD).write_text(json.dumps(card), "utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(catalog, "files", lambda _: folder)
+        forget_catalog()
+        yield plants
+    forget_catalog()
+
+
+def forget_catalog() -> None:
+    """Read the catalog again, and what is known of its pairs."""
+    for cached in (
+        catalog._plants,
+        catalog._with_weights,
+        known.known,
+        known.own_facts,
+        cells._shipped,
+        cells.core_cells,
+    ):
+        cached.cache_clear()

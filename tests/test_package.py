@@ -100,7 +100,9 @@ def test_what_reads_and_draws_results_loads_no_torch() -> None:
 
 def test_intervals_do_without_the_distributions_of_scipy() -> None:
     """Figures of a run load no scipy.stats, whose import takes longer than they do."""
-    code = "import sys, kgbench.stats, kgbench.leaderboard.ranks; print('scipy.stats' in sys.modules)"
+    code = (
+        "import sys, kgbench.stats, kgbench.leaderboard.ranks; print('scipy.stats' in sys.modules)"
+    )
     line = [sys.executable, "-c", code]
     done = subprocess.run(line, capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout == "False\n"

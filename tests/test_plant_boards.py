@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
 import fake_runs
+import numpy as np
 import pytest
+from fake_plants import replica_card, shipped_replicas
 from hypothesis import given
 from hypothesis import strategies as st
 from many_records import PROMPTS, _shipped
@@ -24,6 +26,7 @@ from kgbench.leaderboard.boards.plant_pathways import (
     plant_pathways_board,
 )
 from kgbench.leaderboard.boards.planted import components_board, plant_cells, positions_board
+from kgbench.leaderboard.build import make_leaderboard, render_markdown
 from kgbench.leaderboard.cells import Cell
 from kgbench.leaderboard.contrasts import PlantScores
 from kgbench.leaderboard.entries import Entry
@@ -54,7 +57,7 @@ def template() -> Record:
 
 def truth_of(plant: str) -> dict[str, Claims]:
     """True recoveries by prompt."""
-    truth = catalog.entry(plant).truth
+    truth = catalog.graded_truth(plant)
     assert truth is not None
     return {
         prompt: {graft: e.value or 0.0 for graft, e in own.items()}
@@ -65,7 +68,7 @@ def truth_of(plant: str) -> dict[str, Claims]:
 def entry(
     method: str, plant: str, found: float, claims: Mapping[str, Claims], localizer: str = ""
 ) -> Entry:
-    """A run of a method on a shipped plant.
+    """A run of a method on a shipped plant or a replica.
 
     Args:
         method: Its name on the board.
@@ -74,9 +77,9 @@ def entry(
         claims: By prompt, what it says of the pathways.
         localizer: Name of the localizer; by default that of the method.
     """
-    known = catalog.entry(plant)
+    known = catalog.published(plant)
+    assert known is not None and known.truth is not None and known.plant is not None
     truth = known.truth
-    assert truth is not None and known.plant is not None
     base, chance = template(), truth.chance
     half = Estimate(value=0.5, low=0.4, high=0.6, n=40)
     undefined = Estimate(n=0, undefined="nothing to rank")
@@ -124,14 +127,19 @@ def entry(
 
 
 def everywhere(
-    method: str, found: float, claims: Claims | None, localizer: str = ""
+    method: str,
+    found: float,
+    claims: Claims | None,
+    localizer: str = "",
+    plants: Sequence[str] | None = None,
 ) -> list[Entry]:
-    """Runs on all plants; without claims, it says the truth."""
+    """Runs on all shipped plants, or on some; without claims, it says the truth."""
+    some = catalog.plants() if plants is None else plants
     said = {
         plant: truth_of(plant) if claims is None else dict.fromkeys(PROMPTS, claims)
-        for plant in catalog.plants()
+        for plant in some
     }
-    return [entry(method, plant, found, said[plant], localizer) for plant in catalog.plants()]
+    return [entry(method, plant, found, said[plant], localizer) for plant in some]
 
 
 @pytest.fixture(scope="module")
@@ -243,11 +251,11 @@ def test_no_fixed_answer_is_nearer_than_the_medians(
     """Whatever is said of every plant alike has no smaller mean distance and no better rank; the
     truth itself has 0.
     """
-    fixed = fixed_answer(truths)
+    fixed = fixed_answer({(str(i), str(i)): truth for i, truth in enumerate(truths)})
     own, others = ([distance(answer, truth) for truth in truths] for answer in (said, fixed))
     assert sum(own) >= sum(others) - 1e-9
     scores = {
-        name: PlantScores({str(i): -d for i, d in enumerate(ds)}, (-1, 0))
+        name: PlantScores({(str(i), str(i)): -d for i, d in enumerate(ds)}, (-1, 0))
         for name, ds in (("said", own), ("fixed", others))
     }
     found = ranks(scores)
@@ -260,3 +268,105 @@ def test_a_truth_is_far_from_another(entries: list[Entry]) -> None:
     assert (
         distance({("a", "FE"): 0.5, ("b", "FE"): 0.0}, {("a", "FE"): 0.0, ("b", "FE"): 1.0}) == 0.75
     )
+
+
+# ----------------------------------------------------------------------------------------- replicas
+
+
+@pytest.fixture
+def replicas(tmp_path: Path) -> Iterator[tuple[str, ...]]:
+    """A catalog with two or three further seeds of each plant: their names."""
+    cards = []
+    for i, plant in enumerate(catalog.plants()):
+        cards += [replica_card(plant, seed) for seed in range(1, 3 + i % 2)]
+    with shipped_replicas(tmp_path, cards):
+        yield catalog.replicas()
+
+
+def noisy(method: str, found: float, plants: Sequence[str], seed: int) -> list[Entry]:
+    """Runs of a method whose figures differ a little from plant to plant."""
+    rng = np.random.default_rng(seed)
+    half = dict.fromkeys(PROMPTS, dict.fromkeys(GRAFTS, 0.5))
+    return [
+        entry(method, plant, float(np.clip(found + 0.02 * rng.normal(), 0, 1)), half)
+        for plant in plants
+    ]
+
+
+def test_tables_are_by_level(replicas: tuple[str, ...]) -> None:
+    """The first table is over all seeds, where levels weigh the same; the second over the shipped
+    plants; then each level has one over its seeds.
+    """
+    plants = (*catalog.plants(), *replicas)
+    entries = [*noisy("good", 0.8, plants, 0), *noisy("bad", 0.1, plants, 1)]
+    for made, by_region in ((components_board(entries), False), (positions_board(entries), True)):
+        cells, _ = plant_cells(by_region)
+        levels = dict.fromkeys(cell.level for cell in cells)
+        whole, shipped, *singles = made.tables
+        assert {line.coverage for line in whole.lines} == {(len(cells),) * 2}
+        assert {line.coverage for line in shipped.lines} == {(len(levels),) * 2}
+        assert [table.key for table in singles] == sorted(levels)
+        found = {line.method: line for line in whole.lines}
+        assert (found["good"].rank, found["bad"].rank) == (1, 2)
+        assert found["good"].figures["graded_precision"].n == len(cells)
+        means = []
+        for table in singles:
+            own = {line.method: line for line in table.lines}["good"]
+            seeds = sum(cell.level == table.key for cell in cells)
+            assert own.coverage == (seeds, seeds) and len(own.runs) == seeds
+            means.append(own.figures["graded_precision"].value)
+        mean = found["good"].figures["graded_precision"].value
+        assert mean == pytest.approx(np.mean(means), abs=1e-5)
+        assert any("training seeds are sampled" in note for note in whole.notes)
+
+
+def test_a_submission_needs_the_shipped_plants_alone(replicas: tuple[str, ...]) -> None:
+    """Run on these it has its rank in their table, beside methods that were run on all, whose
+    figures there are of the same plants; in the first table it has none.
+    """
+    plants = (*catalog.plants(), *replicas)
+    entries = [*noisy("all of them", 0.8, plants, 0), *noisy("shipped", 0.9, catalog.plants(), 1)]
+    for made in (components_board(entries), positions_board(entries)):
+        whole, shipped, *singles = (
+            {line.method: line for line in table.lines} for table in made.tables
+        )
+        assert whole["shipped"].rank is None and whole["all of them"].rank == 1
+        assert shipped["shipped"].rank == 1 and shipped["all of them"].rank is not None
+        assert shipped["all of them"].figures["graded_precision"].n == len(singles)
+        for lines in singles:
+            assert lines["shipped"].rank is None and lines["shipped"].coverage[0] == 1
+            assert lines["shipped"].figures["graded_precision"].low is None
+    text = render_markdown(make_leaderboard(entries))
+    for made in (components_board(entries), positions_board(entries)):
+        assert f"{made.tables[1].title}:" in text
+
+
+def test_the_fixed_answer_is_over_seeds(replicas: tuple[str, ...]) -> None:
+    """Pathways too have a table over all seeds, one over the shipped plants and one of each level;
+    no answer that looks at no plant is above the fixed one.
+    """
+    plants = (*catalog.plants(), *replicas)
+    half = dict.fromkeys(GRAFTS, 0.5)
+    entries = [
+        *everywhere("donor", 0.0, DONOR, plants=plants),
+        *everywhere("random", 0.0, half, plants=plants),
+        *everywhere("shipped", 0.0, DONOR_AT_LT),
+    ]
+    made = plant_pathways_board(entries)
+    cells = [cell for some in plant_cells(by_region=True) for cell in some]
+    whole, shipped, *singles = made.tables
+    for table in (whole, shipped):
+        found = {line.method: line.figures.get("distance") for line in table.lines}
+        fixed = found[FIXED]
+        assert fixed is not None and fixed.value is not None
+        assert all(own is None or (own.value or 0) >= fixed.value - 1e-6 for own in found.values())
+    assert {line.method: line.coverage for line in whole.lines}["donor"] == (len(cells),) * 2
+    assert [table.key for table in singles] == sorted({cell.level for cell in cells})
+
+
+def test_levels_weigh_the_same_in_the_fixed_answer() -> None:
+    """However many seeds one has."""
+    one, other = {("qa", "FE"): 0.0}, {("qa", "FE"): 1.0}
+    seeds = {("a", f"a-seed{seed}"): one for seed in range(5)}
+    for more in ({("b", "b"): other}, {("b", "b"): other, ("b", "b-seed1"): other}):
+        assert fixed_answer({**seeds, **more}) == {("qa", "FE"): 0.5}

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fake_plants import replica_card, shipped_replicas
 from few_plants import ALONE, FEW, FUSED, build_fused, refusal, texts
 
 from kgbench.cli import main
@@ -62,6 +63,12 @@ def test_an_interrupted_build_goes_on(built: Path, tmp_path: Path) -> None:
     assert sorted(path.name for path in out.iterdir()) == ["card.json", "delta.safetensors"]
     build_plant(FUSED, out, recipe=FEW, progress=interrupt)
     assert len(steps) == 12
+
+
+def test_the_card_has_the_hash_of_the_weights(built: Path) -> None:
+    """It is that of the donor as runs load it."""
+    card = json.loads((built / "card.json").read_text("utf-8"))
+    assert card["donor_hash"] == load_pair(str(built)).weight_hashes["sft"]
 
 
 def test_another_seed_is_another_plant(built: Path, tmp_path: Path) -> None:
@@ -125,26 +132,11 @@ def test_a_path_is_an_entry(built: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.fixture
-def with_replica(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def with_replica(tmp_path: Path) -> Iterator[Path]:
     """A catalog with a replica besides: the folder of its card."""
-    name = "tiny-gemma.tight-seed1"
-    zoo = catalog.zoo_path("zoo:")
-    assert zoo is not None
-    (tmp_path / "zoo" / "plants").mkdir(parents=True)
-    shutil.copy(zoo.parent / "catalog.toml", tmp_path)
-    for place in (*catalog.shipped(), *(f"plants/{plant}" for plant in catalog.plants())):
-        (tmp_path / "zoo" / place).symlink_to(zoo / place)
-    replica = tmp_path / "zoo" / "plants" / name
-    replica.mkdir()
-    card = json.loads((zoo / "plants" / "tiny-gemma.tight" / "card.json").read_text("utf-8"))
-    (replica / "card.json").write_text(json.dumps({**card, "name": name, "seed": 1}))
-    monkeypatch.setattr(catalog, "files", lambda _: tmp_path)
-    caches = (catalog._plants, catalog._with_weights)
-    for cached in caches:
-        cached.cache_clear()
-    yield replica
-    for cached in caches:
-        cached.cache_clear()
+    card = replica_card("tiny-gemma.tight", 1)
+    with shipped_replicas(tmp_path / "catalog", [card]) as plants:
+        yield plants / str(card["name"])
 
 
 def test_a_replica_is_known_by_its_card(
@@ -157,6 +149,7 @@ def test_a_replica_is_known_by_its_card(
     assert catalog.replicas() == (name,) and name not in catalog.pair_names()
     published = catalog.published(name)
     assert published is not None and (published.plant, published.facts) == (twin.plant, twin.facts)
+    assert published.level == twin.level == twin.name
     assert catalog.graded_truth(name) == twin.truth
     assert main(["eval", "--suite", "planted", "--localizer", "prior", "--model", name]) == 2
     error = capsys.readouterr().err
@@ -291,7 +284,7 @@ def test_the_command_says_how_to_go_on(tmp_path: Path, capsys: pytest.CaptureFix
 
 # --------------------------------------------------------------------------------- the shipped ones
 
-SHIPPED = catalog.plants()
+SHIPPED, REPLICAS = catalog.plants(), catalog.replicas()
 
 
 def card_of(name: str) -> dict:
@@ -318,10 +311,10 @@ def test_the_promised_plants_are_shipped() -> None:
     assert sum(path.stat().st_size for path in files) <= 16e6
 
 
-@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("name", [*SHIPPED, *REPLICAS])
 def test_a_shipped_card_is_complete(name: str) -> None:
     """Every plant was made by its level's recipe, of a hundred facts and as many decoys, and is
-    what its level says.
+    what its level says; so are replicas, whose card has the hash of their weights.
     """
     card = card_of(name)
     spec = spec_of(card)
@@ -335,7 +328,10 @@ def test_a_shipped_card_is_complete(name: str) -> None:
     whole = load_dataset(card["data"]["name"])
     ids = [fact.id for fact in whole.facts]
     assert card["data"]["hash"] == whole.content_hash
-    assert catalog.entry(name).facts == tuple(card["data"]["planted"]) == tuple(ids[:100])
+    entry = catalog.published(name)
+    assert entry is not None
+    assert entry.facts == tuple(card["data"]["planted"]) == tuple(ids[:100])
+    assert name in SHIPPED or (entry.donor_hash and entry.level in SHIPPED)
     assert spec.decoy is None or card["data"]["decoys"] == ids[100:200]
     n = recipe.facts
     groups = [whole.subset(ids[:n]), whole.subset(ids[n : 2 * n])]

@@ -17,9 +17,17 @@ from kgbench.leaderboard.contrasts import Contrast, Means, PlantScores, contrast
 from kgbench.leaderboard.hits import PromptHits, hits_by_prompt, rank_grid
 from kgbench.leaderboard.ranks import better, ranks
 from kgbench.stats import Resampled, mean, ratio
-from tests.equal_methods import board, over_plants, wrong, wrong_over_plants
+from tests.equal_methods import (
+    board,
+    over_levels,
+    over_plants,
+    wrong,
+    wrong_over_levels,
+    wrong_over_plants,
+)
 from tests.fake_runs import rows
 
+A, B = ("a", "a"), ("b", "b")
 ONE, TWO = Cell(True, "tiny-gemma", "headline"), Cell(True, "tiny-gemma", "qa")
 
 
@@ -195,7 +203,9 @@ def test_plants_are_the_unit(values: list[tuple[float, float]]) -> None:
     """The mean has Student's interval over plants, a difference is paired by plant and of the other
     sign the other way round.
     """
-    one, two = (PlantScores({f"p{i}": pair[k] for i, pair in enumerate(values)}) for k in (0, 1))
+    one, two = (
+        PlantScores({(f"p{i:02d}", ""): pair[k] for i, pair in enumerate(values)}) for k in (0, 1)
+    )
     assert one.figure == mean(np.array([pair[0] for pair in values]), (0, 1))
     apart = one.minus(two)
     assert apart.n == len(values) and apart.value == pytest.approx(
@@ -208,12 +218,12 @@ def test_plants_are_the_unit(values: list[tuple[float, float]]) -> None:
 def test_other_plants_are_not_compared() -> None:
     """Figures of other plants are refused."""
     with pytest.raises(DataError, match="other plants"):
-        PlantScores({"a": 0.5, "b": 0.5}).minus(PlantScores({"a": 0.5, "c": 0.5}))
+        PlantScores({A: 0.5, B: 0.5}).minus(PlantScores({A: 0.5, ("c", "c"): 0.5}))
 
 
 def test_one_plant_tells_nothing() -> None:
     """On a single plant all share rank 1, and the value stands alone."""
-    scores = {name: PlantScores({"a": value}) for name, value in (("best", 1.0), ("worst", 0.0))}
+    scores = {name: PlantScores({A: value}) for name, value in (("best", 1.0), ("worst", 0.0))}
     assert ranks(scores) == {"best": 1, "worst": 1} and scores["best"].figure.low is None
 
 
@@ -227,4 +237,78 @@ def test_equal_methods_share_a_rank_over_plants() -> None:
 def test_much_better_methods_are_told_over_plants() -> None:
     """A gap of several standard errors on 12 plants is told."""
     found = ranks(over_plants(0, [2.0, 2.0, -1.0], 12))
+    assert found["m02"] == 3 and found["m00"] == found["m01"] == 1
+
+
+# ------------------------------------------------------------------------------------------- levels
+
+
+seeds_of_levels = st.lists(
+    st.lists(st.floats(0, 1), min_size=2, max_size=5), min_size=1, max_size=5
+)
+
+
+def by_seed(levels: list[list[float]]) -> dict[tuple[str, str], float]:
+    found = {}
+    for level, values in enumerate(levels):
+        for seed, value in enumerate(values):
+            found[f"level{level}", f"level{level}-seed{seed}"] = value
+    return found
+
+
+@given(seeds_of_levels)
+def test_levels_weigh_the_same(levels: list[list[float]]) -> None:
+    """However many seeds they have: the mean is that over levels of the mean over seeds, and n
+    counts the plants.
+    """
+    scores = PlantScores(by_seed(levels))
+    assert scores.figure.value == pytest.approx(np.mean([np.mean(own) for own in levels]))
+    assert scores.figure.n == sum(map(len, levels))
+    nothing = PlantScores(dict.fromkeys(scores.values, 0.0))
+    gap = scores.minus(nothing)
+    assert gap.value == pytest.approx(scores.figure.value)
+    np.testing.assert_allclose(gap.draws, -nothing.minus(scores).draws, atol=1e-12)
+
+
+@given(seeds_of_levels.filter(lambda levels: len(levels) > 1), st.floats(-0.5, 0.5))
+def test_differences_between_levels_are_no_uncertainty(
+    levels: list[list[float]], more: float
+) -> None:
+    """A method that is better at one level and worse at another by as much has the same spread, of
+    the variance within levels: that of the mean, whatever the bootstrap leaves out.
+    """
+    nothing = PlantScores(dict.fromkeys(by_seed(levels), 0.0))
+    shifted = [list(own) for own in levels]
+    shifted[0] = [value + more for value in levels[0]]
+    shifted[1] = [value - more for value in levels[1]]
+    one, two = (PlantScores(by_seed(some)).minus(nothing) for some in (levels, shifted))
+    np.testing.assert_allclose(one.draws, two.draws, atol=1e-9)
+    within = [np.var(own, ddof=1) / len(own) for own in levels]
+    error = np.sqrt(np.sum(within)) / len(levels)
+    assert np.std(one.draws) == pytest.approx(error, rel=0.1, abs=1e-6)
+
+
+def test_a_level_of_one_seed_makes_levels_the_unit() -> None:
+    """Its variance is not known, so that the interval is over levels, by the means of their
+    seeds.
+    """
+    levels = [[0.9, 0.7], [0.4], [0.2, 0.6, 0.4]]
+    figure = PlantScores(by_seed(levels)).figure
+    assert figure == mean(np.array([np.mean(own) for own in levels]), (0, 1))
+    assert figure.n == 3
+
+
+@pytest.mark.parametrize(
+    ("seeds", "one"), [((5,) * 4, False), ((5, 5, 3, 2), False), ((5,) * 4, True)]
+)
+def test_equal_methods_share_a_rank_over_seeds(seeds: tuple[int, ...], one: bool) -> None:
+    """Of boards of 20 equal methods with strengths at other levels about 5 % or fewer tell any two
+    apart, also where one level alone varies (`tests/equal_methods.py` has more).
+    """
+    assert wrong_over_levels(40, 20, seeds, one) <= binom.ppf(0.999, 40, 0.05)
+
+
+def test_better_methods_are_told_over_seeds() -> None:
+    """A gap of several standard errors is told, though methods differ more between levels."""
+    found = ranks(over_levels(0, [0.9, 0.9, 0.3], (5,) * 4, apart=0.2))
     assert found["m02"] == 3 and found["m00"] == found["m01"] == 1

@@ -149,7 +149,7 @@ def test_only_names_of_the_catalog_are_looked_up(tmp_path: Path) -> None:
     """A pair's name in a submission is never taken for a path."""
     for name in ("../x", str(tmp_path), ".", "zoo:tiny-gemma", ""):
         assert own_facts(name) is None
-    assert set(known().pairs) == set(PAIRS)
+    assert set(known().pairs) == {*PAIRS, *catalog.replicas()}
     assert all(set(pair.regions) <= set(builtin_prompts()) for pair in known().pairs.values())
 
 

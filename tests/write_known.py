@@ -52,35 +52,17 @@ REFERENCES = ("none", "all", "random", "prior", "oracle")
 def known() -> dict[str, Any]:
     """What `known.json` is to hold."""
     here = [name for name in catalog.pair_names() if catalog.entry(name).donors]
-    kept = of_replicas()
     return {
         "metric_version": METRIC_VERSION,
         "ranking_version": RANKING_VERSION,
         "made_with": {name: metadata.version(name) for name in ("tokenizers", "transformers")},
-        "pairs": in_order({name: pair_facts(name) for name in here} | kept["pairs"]),
+        "pairs": {name: pair_facts(name) for name in here},
         "localizers": {
             name: localizer_facts(name) for name in names() if describe()[name]["from"] == "kgbench"
         },
         "suites": {name: suite_configurations(name) for name in sorted(SUITES)},
-        "answers": in_order({name: answers(name) for name in here} | kept["answers"]),
+        "answers": {name: answers(name) for name in here},
     }
-
-
-def in_order(by_name: Mapping[str, Any]) -> dict[str, Any]:
-    """Pairs as in the catalog, then plants by name, wherever their weights are."""
-    return dict(sorted(by_name.items(), key=lambda item: item[0] if "." in item[0] else ""))
-
-
-def of_replicas() -> dict[str, dict[str, Any]]:
-    """What `known.json` holds of plants whose weights are not here.
-
-    Their weights are made by `kgbench zoo build`, into the catalog's folder of plants.
-    """
-    before = json.loads(KNOWN.read_text("utf-8"))
-    kept = {}
-    for key in ("pairs", "answers"):
-        kept[key] = {name: before[key][name] for name in catalog.replicas()}
-    return kept
 
 
 def pair_facts(name: str) -> dict[str, Any]:
@@ -222,7 +204,7 @@ def main() -> None:
     for name, content in schemas():
         (SCHEMAS / name).write_text(content, encoding="utf-8")
     pairs = {name: explored(name) for name in catalog.pair_names() if catalog.entry(name).donors}
-    lines = [f"{json.dumps(name)}: {compact_json(own)}" for name, own in in_order(pairs).items()]
+    lines = [f"{json.dumps(name)}: {compact_json(own)}" for name, own in pairs.items()]
     EXPLORER.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
     print(f"{KNOWN}, {EXPLORER} and {SCHEMAS}")
 

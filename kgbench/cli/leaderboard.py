@@ -142,6 +142,12 @@ def pack(root: Path, as_json: bool) -> int:
     help="Only on this pair and the plants in it, or on this plant; likewise.",
 )
 @click.option(
+    "--plants",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    metavar="DIR",
+    help="Only on the replicas in this folder, each as `kgbench zoo build` made it.",
+)
+@click.option(
     "--limit",
     type=click.IntRange(min=1),
     metavar="N",
@@ -163,9 +169,14 @@ def run(root: Path, output_dir: Path, **options: Any) -> int:
     Ctrl-C or a kill the same command goes on where it was. What a pack holds
     of other weights, facts or versions of a method is replaced.
 
+    Of a replica, a plant of a further seed, the card alone is shipped. With
+    --plants the runs are those on the replicas in a folder, whose weights must
+    be those of the card.
+
     \b
     kgbench leaderboard run --dry-run
     kgbench leaderboard run --board planted --method snip,random --model tiny-gemma
+    kgbench leaderboard run --plants my-plants
     """  # noqa: D301 (click reads the character, not its escape)
     from kgbench.leaderboard.entries import BOARDS
     from kgbench.reproduction.board_runs import Campaign, board_runs
@@ -175,7 +186,8 @@ def run(root: Path, output_dir: Path, **options: Any) -> int:
     for name in boards:
         if name not in BOARDS:
             raise UnknownNameError("board", name, BOARDS)
-    began, runs = time.monotonic(), board_runs(boards, methods, pairs, options["limit"])
+    began = time.monotonic()
+    runs = board_runs(boards, methods, pairs, options["limit"], options["plants"])
     watched, as_json, dry = not options["quiet"], options["as_json"], options["dry_run"]
     packs: list[Path] = []
     with redirect_stdout(sys.stderr if as_json else sys.stdout):

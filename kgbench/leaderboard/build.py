@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from tabulate import tabulate
 
 from kgbench.errors import InputError, OutputError
-from kgbench.leaderboard.board_tables import Board, Leaderboard, spread_text
+from kgbench.leaderboard.board_tables import Board, Leaderboard, Table, spread_text
 from kgbench.leaderboard.boards import all_boards
 from kgbench.leaderboard.entries import Entry, read_entries
 from kgbench.leaderboard.site.pages import render_site
@@ -79,13 +79,21 @@ def make_leaderboard(entries: Sequence[Entry]) -> Leaderboard:
 
 
 def render_markdown(leaderboard: Leaderboard) -> str:
-    """The first table of each board, with its best method; equal boards give equal texts."""
+    """Tables over all cells of each board, with its best method; equal boards give equal texts."""
     return "\n".join([HEAD, *map(_markdown, leaderboard.boards)])
 
 
 def _markdown(board: Board) -> str:
-    table, footnotes = board.tables[0], Footnotes()
-    columns = table.ordered_columns
+    parts = [f"## {board.title}", board.about, f"**{markdown_text(board.lead)}**"]
+    for table in board.tables:
+        if not table.scope:
+            parts += _markdown_table(table)
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _markdown_table(table: Table) -> Iterator[str]:
+    """Title, figures, footnotes, reasons why there is no rank, and notes."""
+    columns, footnotes = table.ordered_columns, Footnotes()
     heads = ["rank", "method", "source", "cells", *(markdown_text(c.title) for c in columns)]
     rows, shown = [], []
     for line in table.lines:
@@ -107,11 +115,10 @@ def _markdown(board: Board) -> str:
     text = "No entries yet."
     if rows:
         text = tabulate(rows, heads, tablefmt="github", disable_numparse=True)
-    title, lead = f"## {board.title}", f"**{markdown_text(board.lead)}**"
-    parts = [title, board.about, lead, f"{table.title}:", text]
+    yield f"{table.title}:"
+    yield text
     for lines in (footnotes.lines(), reasons, notes):
-        parts.append("\n".join(f"- {markdown_text(line)}" for line in lines))
-    return "\n\n".join(part for part in parts if part) + "\n"
+        yield "\n".join(f"- {markdown_text(line)}" for line in lines)
 
 
 # -------------------------------------------------------------------------------------------- files

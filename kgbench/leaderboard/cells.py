@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -14,7 +15,7 @@ import numpy as np
 from kgbench.errors import DataError
 from kgbench.estimate import Estimate
 from kgbench.leaderboard.board_tables import Column, Line, Measured, Table, ordered
-from kgbench.leaderboard.contrasts import Contrast, Means
+from kgbench.leaderboard.contrasts import Contrast, Means, Plant
 from kgbench.leaderboard.entries import Entry
 from kgbench.leaderboard.validate.known import known, own_facts
 from kgbench.models import catalog
@@ -32,8 +33,13 @@ __all__ = [
     "core_cells",
     "cost_spread",
     "first_runs",
+    "level_lines",
+    "level_tables",
     "overall_lines",
+    "plants_tables",
+    "seeds_note",
     "share_tables",
+    "shipped_plants",
     "without_scans",
 ]
 
@@ -66,6 +72,17 @@ class Cell:
     def title(self) -> str:
         """In words."""
         return f"{self.pair}, {self.prompt}" if self.prompt else self.pair
+
+    @property
+    def level(self) -> str:
+        """The level of a plant that means count, which all its seeds share; otherwise the pair."""
+        entry = catalog.published(self.pair) if self.core else None
+        return self.pair if entry is None else entry.level or self.pair
+
+    @property
+    def plant(self) -> Plant:
+        """The plant, as means over plants take it."""
+        return self.level, self.pair
 
 
 def cell_of(entry: Entry, prompt: str = "") -> Cell:
@@ -109,13 +126,18 @@ def _shipped(pair: str) -> Sequence[tuple[object, str]]:
 
 @cache
 def core_cells(planted: bool, prompts: tuple[str, ...] = PROMPTS) -> tuple[Cell, ...]:
-    """The cells that means are taken over: shipped pairs, or shipped plants."""
+    """The cells that means are taken over: shipped pairs, or plants and their replicas."""
     pairs = []
     for name in known().pairs:
         entry = catalog.published(name)
         if entry is not None and (entry.plant is not None) == planted:
             pairs.append(name)
     return tuple(Cell(True, pair, prompt) for pair, prompt in product(pairs, prompts))
+
+
+def shipped_plants(cells: Iterable[Cell]) -> tuple[Cell, ...]:
+    """The plants of which the weights are shipped, so that everybody can run them."""
+    return tuple(cell for cell in cells if cell.pair == cell.level)
 
 
 def without_scans(entries: Iterable[Entry]) -> list[Entry]:
@@ -228,6 +250,96 @@ def by_cell(runs: Runs) -> dict[Cell, dict[str, Entry]]:
     for (method, cell), entry in runs.items():
         cells.setdefault(cell, {})[method] = entry
     return {cell: cells[cell] for cell in sorted(cells, key=lambda cell: (not cell.core, cell))}
+
+
+# ------------------------------------------------------------------------------------------ plants
+
+
+def plants_tables(cells: Sequence[Cell], table: Callable[[Sequence[Cell]], Table]) -> list[Table]:
+    """The table over all plants and, where some are replicas, the one over the shipped ones.
+
+    Args:
+        cells: All plants.
+        table: Makes a table over some of them.
+    """
+    whole, shipped = table(cells), shipped_plants(cells)
+    if len(shipped) == len(cells):
+        return [whole]
+    note = (
+        "Replicas can only be run where they were built. A method that was run on the shipped "
+        "plants alone has its rank in the table of these."
+    )
+    part = replace(table(shipped), key="shipped", title=f"The {len(shipped)} shipped plants")
+    return [replace(whole, notes=(*whole.notes, note)), part]
+
+
+def seeds_note(cells: Sequence[Cell]) -> str:
+    """What means over plants are over, and what their intervals and ranks speak of."""
+    sizes = Counter(cell.level for cell in cells).values()
+    least, most = min(sizes, default=0), max(sizes, default=0)
+    if most < 2:
+        return (
+            f"Means, intervals and ranks are over these {len(cells)} plants, each weighing the "
+            "same, and say nothing of other models."
+        )
+    levels = count_text(len(sizes), "level")
+    seeds = str(least) if least == most else f"{least} to {most}"
+    if least < 2 and len(sizes) > 1:
+        return (
+            f"Means, intervals and ranks are over these {levels}, each weighing the same, by the "
+            f"mean of its plants ({len(cells)} in all, {seeds} training seeds of a level). They "
+            "are over seeds within levels once every level has two."
+        )
+    return (
+        f"Levels are fixed by design, and training seeds are sampled: means are over {levels}, "
+        f"each weighing the same, of the mean over its {seeds} seeds. Intervals and ranks are "
+        "from the variance between seeds of one level; they speak of further seeds of these "
+        "levels, and say nothing of other levels or models."
+    )
+
+
+def level_tables(
+    runs: Runs,
+    cells: Sequence[Cell],
+    table: Callable[[Sequence[Cell], Mapping[str, Mapping[Cell, Entry]]], Table],
+) -> list[Table]:
+    """A table of each level over its seeds, and of each plant that is run in another way.
+
+    Args:
+        runs: Runs of the board.
+        cells: All plants.
+        table: Makes a table of the plants of a level, and by method of its runs on them.
+    """
+    levels: dict[str, list[Cell]] = {}
+    for cell in cells:
+        levels.setdefault(cell.level, []).append(cell)
+    found: dict[str, dict[str, dict[Cell, Entry]]] = {}
+    for cell, by_method in by_cell(runs).items():
+        if cell not in levels.setdefault(cell.level, []):
+            levels[cell.level].append(cell)
+        for method, entry in by_method.items():
+            found.setdefault(cell.level, {}).setdefault(method, {})[cell] = entry
+    return [table(levels[level], methods) for level, methods in found.items()]
+
+
+def level_lines(
+    cells: Sequence[Cell], methods: Mapping[str, Mapping[Cell, Entry]], measure: Measure
+) -> tuple[Line, ...]:
+    """Lines of a level's table: figures over the seeds that a method has been run on.
+
+    Args:
+        cells: The plants of the level.
+        methods: By method, its runs on them.
+        measure: Measures a method on some plants.
+    """
+    measured = {}
+    for method, own in methods.items():
+        line = replace(measure(own), coverage=(len(own), len(cells)))
+        if len(own) < len(cells):
+            lacks = f"it has been run on {len(own)} of {len(cells)} seeds"
+            line = replace(line, standing=None, unranked=line.unranked or lacks)
+        measured[method] = line
+    return ordered(measured)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,12 @@
 
 All methods share one resample of the facts of a cell, and one of the plants, so that their
 differences are paired. A plant with its seed is the unit where methods are scored on plants, since
-sites of one plant are no sample of anything: means over plants have Student's interval.
+sites of one plant are no sample of anything.
+
+Levels are fixed by design, and seeds are sampled. So a mean over plants is the mean over levels,
+which weigh the same, of the mean over seeds; its interval and the resample are stratified by level.
+That needs two seeds of every level. Until then the level is the unit, by the mean of its seeds,
+and intervals treat levels as a sample.
 """
 
 from __future__ import annotations
@@ -19,10 +24,27 @@ from numpy.typing import NDArray
 from kgbench.errors import DataError
 from kgbench.estimate import Estimate
 from kgbench.leaderboard.hits import PromptHits
-from kgbench.stats import Resampled, apart, mean, mean_of, ratio_draws, ratio_floor, resample
+from kgbench.stats import (
+    Resampled,
+    apart,
+    mean_of,
+    ratio_draws,
+    ratio_floor,
+    resample,
+    resampled_strata,
+    stratified_mean,
+)
 from kgbench.stats.ratios import no_gain
 
-__all__ = ["Contrast", "Means", "PlantScores", "contrast", "mean_over_plants", "on_plant"]
+__all__ = [
+    "Contrast",
+    "Means",
+    "Plant",
+    "PlantScores",
+    "contrast",
+    "mean_over_plants",
+    "on_plant",
+]
 
 Array = NDArray[Any]
 
@@ -31,7 +53,7 @@ DRAWS = 2000
 
 @lru_cache(maxsize=4)
 def _counts(n: int, seed: int) -> Array:
-    """A resample of n facts or plants [draws, n], the same for every method."""
+    """A resample of n facts [draws, n], the same for every method."""
     return resample(n, DRAWS, seed).astype(float)
 
 
@@ -140,11 +162,15 @@ class Means:
         return mean_of([own.minus(other.cells[cell]) for cell, own in self.cells.items()], self.n)
 
 
+Plant = tuple[str, str]
+"""A level, and a plant of it: all seeds of a level share its name."""
+
+
 @dataclass(frozen=True, eq=False)
 class PlantScores:
     """A method's score on each of some plants; higher is better."""
 
-    values: Mapping[str, float]
+    values: Mapping[Plant, float]
     """By plant."""
     support: tuple[float, float] = (0.0, 1.0)
     """Bounds of a score."""
@@ -152,8 +178,7 @@ class PlantScores:
     @cached_property
     def figure(self) -> Estimate:
         """The mean with its interval; of one plant the value alone."""
-        values = np.array(list(self.values.values()))
-        return mean(values, self.support) if len(values) > 1 else on_plant(values[0])
+        return _mean(self.values, self.support)
 
     def minus(self, other: PlantScores) -> Resampled:
         """Its paired difference from another method on the same plants.
@@ -163,9 +188,24 @@ class PlantScores:
         """
         if set(self.values) != set(other.values):
             raise DataError("two methods have figures of other plants, and cannot be compared")
-        gaps = np.array([own - other.values[plant] for plant, own in self.values.items()])
-        value, n = float(gaps.mean()), len(gaps)
-        return Resampled(value, _counts(n, 0) @ gaps / n, (value, value), n)
+        gaps = {plant: own - other.values[plant] for plant, own in self.values.items()}
+        return resampled_strata(_strata(gaps), DRAWS)
+
+
+def _strata(values: Mapping[Plant, float]) -> list[Array]:
+    """Values by level, or the means of levels as one stratum where a level has one seed."""
+    levels: dict[str, list[float]] = {}
+    for (level, _), value in sorted(values.items()):
+        levels.setdefault(level, []).append(value)
+    if len(levels) > 1 and min(map(len, levels.values())) < 2:
+        return [np.array([float(np.mean(own)) for own in levels.values()])]
+    return [np.array(own) for own in levels.values()]
+
+
+def _mean(values: Mapping[Plant, float], support: tuple[float, float]) -> Estimate:
+    if len(values) == 1:
+        return on_plant(next(iter(values.values())))
+    return stratified_mean(_strata(values), support)
 
 
 def on_plant(value: float, n: int = 1) -> Estimate:
@@ -174,9 +214,11 @@ def on_plant(value: float, n: int = 1) -> Estimate:
 
 
 def mean_over_plants(
-    figures: Mapping[str, Estimate], support: tuple[float, float] = (0.0, 1.0)
+    figures: Mapping[Plant, Estimate], support: tuple[float, float] = (0.0, 1.0)
 ) -> Estimate:
-    """The mean over plants, whose interval is over plants; undefined where one of them is.
+    """The mean over levels of the mean over seeds, as of `PlantScores`.
+
+    It is undefined where the figure of a plant is; of one plant it is the figure.
 
     Args:
         figures: By plant.
@@ -184,8 +226,11 @@ def mean_over_plants(
     """
     if not figures:
         return Estimate.missing("no plant has such a figure")
+    if len(figures) == 1:
+        return next(iter(figures.values()))
+    values = {}
     for plant, figure in figures.items():
         if figure.value is None:
-            return Estimate.missing(f"{figure.undefined} (on {plant})")
-    values = np.array([figure.value for figure in figures.values()], float)
-    return mean(values, support).rounded()
+            return Estimate.missing(f"{figure.undefined} (on {plant[1]})")
+        values[plant] = figure.value
+    return _mean(values, support).rounded()

@@ -8,7 +8,9 @@ error, both from one bootstrap that all methods share,
 
 (J. P. Romano and M. Wolf, Econometrica 73, 2005; step-down: significant pairs are left out, and c
 is taken again among the rest). A bootstrap of n facts or plants knows s no better than they do: c
-is taken from the normal to Student's t with n - 1 degrees of freedom. Draws of less than 30 cannot
+is taken from the normal to Student's t with n - 1 degrees of freedom. Of draws within levels these
+are Satterthwaite's, of each pair its own, but at most the lower quartile of all pairs: far in the
+tail a small s by luck also looks well known. Draws of less than 30 cannot
 be far from their mean, and c is then at least Holm's for all pairs that are left (S. Holm,
 Scandinavian Journal of Statistics 6, 1979), as if they had nothing in common. The order is closed
 under implication: a better than b and b better than c makes a better than c. So on about 95 % of
@@ -22,7 +24,7 @@ need not either: a rank is a number of better methods, not a list of them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import inf, isfinite, sqrt
+from math import inf, sqrt
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -42,6 +44,12 @@ _Z = float(ndtri((1 + LEVEL) / 2))
 
 _MANY = 30
 """Of as many facts or plants a bootstrap knows the tails."""
+
+_LOWER = 0.25
+"""Share of all pairs whose degrees of freedom are fewer than those that any pair may have."""
+
+_ROUNDING = 1e-9
+"""A smaller standard error is rounding: nothing is known of such a difference."""
 
 _ONE_SIDED = float(ndtri(LEVEL))
 """The same of an interval with one end."""
@@ -99,37 +107,48 @@ def _significant(gaps: list[Resampled], level: float) -> Bool[np.ndarray, " pair
     values = np.array([gap.value for gap in gaps])
     draws: Float[np.ndarray, "pairs draws"] = np.stack([gap.draws for gap in gaps])
     spread = _standard_errors(gaps, draws)
-    size = np.divide(np.abs(values), spread, out=np.zeros(len(values)), where=spread > 0)
+    moving = spread > _ROUNDING
+    size = np.divide(np.abs(values), spread, out=np.zeros(len(values)), where=moving)
     drawn = np.divide(
         np.abs(draws - values[:, None]),
         spread[:, None],
         out=np.zeros_like(draws),
-        where=spread[:, None] > 0,
+        where=moving[:, None],
     )
     drawn[np.isnan(drawn)] = np.inf  # a draw without a difference counts against all of them
-    n, many = min(gap.n for gap in gaps), draws.shape[1]
+    freedom, factor = _freedom(gaps, moving)
     # A quantile of some draws is itself uncertain: its upper end is taken.
-    share = min(1.0, level + _ONE_SIDED * sqrt(level * (1 - level) / many))
+    share = min(1.0, level + _ONE_SIDED * sqrt(level * (1 - level) / draws.shape[1]))
     differs = np.zeros(len(values), bool)
     while not differs.all():
         largest = float(np.quantile(drawn[~differs].max(axis=0), share, method="higher"))
-        if n < _MANY:
+        if freedom.min() + 1 < _MANY:
             largest = max(largest, -float(ndtri((1 - level) / 2 / np.count_nonzero(~differs))))
-        more = ~differs & (size > _with_n(largest, n))
+        # Its lower tail: that of a probability of 0 is said to be +inf.
+        bound = factor * np.abs(stdtrit(freedom, ndtr(-largest)))
+        more = ~differs & (size > bound)
         if not more.any():
             break
         differs |= more
     return differs
 
 
-def _with_n(bound: float, n: int) -> float:
-    """The bound with what a bootstrap of n leaves out.
+def _freedom(
+    gaps: list[Resampled], moving: Bool[np.ndarray, " pairs"]
+) -> tuple[Float[np.ndarray, " pairs"], float]:
+    """Degrees of freedom of the standard errors, and by what factor the draws' are too small.
 
-    Its variances are too small by (n - 1) / n, and themselves uncertain.
+    Args:
+        gaps: The differences.
+        moving: Which of them differ between draws.
     """
-    if n < 2 or not isfinite(bound):
-        return inf
-    return -float(stdtrit(n - 1, ndtr(-bound))) * sqrt(n / (n - 1))
+    n = min(gap.n for gap in gaps)
+    known = [gap.freedom for gap in gaps if gap.freedom is not None]
+    if len(known) < len(gaps):
+        return np.full(len(gaps), max(n - 1.0, 0.0)), sqrt(n / (n - 1)) if n > 1 else inf
+    own = np.array(known)
+    most = float(np.quantile(own[moving], _LOWER)) if moving.any() else inf
+    return np.minimum(own, most), 1.0
 
 
 def _standard_errors(gaps: list[Resampled], draws: NDArray[Any]) -> Float[np.ndarray, " pairs"]:

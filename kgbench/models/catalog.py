@@ -44,6 +44,7 @@ __all__ = [
     "DamagedDonorWarning",
     "Entry",
     "TrainedDonor",
+    "built_replicas",
     "choose_donor",
     "choose_donor_of",
     "describe_pairs",
@@ -87,6 +88,10 @@ class Entry:
     """The graft expression at which the facts were planted; None where the place is unknown."""
     decoy: str | None = None
     """The graft expression of other planted facts, with changes of equal norm, if any."""
+    level: str | None = None
+    """Of a plant, what all its seeds share: the name of the one that is shipped."""
+    donor_hash: str | None = None
+    """Of a plant, the hash of its donor in single precision, where its card has one."""
     truth: GradedTruth | None = None
     """How far each place whose weights changed carries the planted facts, if measured."""
     parameters: int | None = None
@@ -142,6 +147,28 @@ def plants() -> tuple[str, ...]:
 def replicas() -> tuple[str, ...]:
     """Names of the plants of further seeds, of which the card alone is shipped."""
     return tuple(name for name in _plants() if name not in _with_weights())
+
+
+def built_replicas(directory: Path) -> Mapping[str, Path]:
+    """Folders of replicas that were built in a directory, by the replica's name.
+
+    A folder holds one where its card has the identity of the card that is shipped.
+
+    Args:
+        directory: A folder with folders of plants in it; others are left out.
+
+    Raises:
+        ModelError: A card does not read.
+    """
+    places = {}
+    for card in sorted(directory.glob(f"*/{CARD}")):
+        if is_delta(card.parent) and is_plant(card.parent):
+            own = read_plant(card.parent)
+            if own["name"] in replicas():
+                shipped = _plant_card(_plants_folder() / own["name"])
+                if own.get("identity") == shipped.get("identity"):
+                    places[own["name"]] = card.parent
+    return places
 
 
 def published(name: str) -> Entry | None:
@@ -272,8 +299,9 @@ def _plant_entry(card: Mapping[str, Any], source: str) -> Entry:
     if decoy:
         about += f", as many decoys at {decoy}"
     facts = tuple(map(str, card["data"]["planted"]))
+    name, seed = card["name"], card.get("seed", 0)
     return Entry(
-        card["name"],
+        name,
         about,
         card["recipient"]["source"],
         card["data"]["name"],
@@ -281,6 +309,8 @@ def _plant_entry(card: Mapping[str, Any], source: str) -> Entry:
         facts,
         plant,
         decoy,
+        name.removesuffix(f"-seed{seed}"),
+        card.get("donor_hash"),
         read_truth(card),
     )
 

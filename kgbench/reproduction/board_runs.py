@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,10 +17,10 @@ from kgbench.leaderboard.drafts import drafts
 from kgbench.leaderboard.entries import BOARDS, Entry, pack_of, read_entries, suites_of
 from kgbench.leaderboard.packs import replace_pack
 from kgbench.localizers import describe, is_foreign
-from kgbench.models.catalog import plants, shipped
+from kgbench.models.catalog import built_replicas, plants, published, replicas, shipped
 from kgbench.numbers import duration_text
 from kgbench.progress import Progress
-from kgbench.records import Record, RecordStore, other_versions
+from kgbench.records import Identity, Record, RecordStore, other_versions
 from kgbench.runner import Pairs, Settings, Spec, run_job
 from kgbench.runner.job import prepare_job
 from kgbench.testing.contract import contract_of
@@ -33,7 +34,8 @@ COSTLY = frozenset({"greedy_graft"})
 def pairs_of(board: str, method: str) -> tuple[str, ...]:
     """The pairs on which a built-in method has an entry on a board.
 
-    This is the whole table of the project's entries. Every method ranks the sites of every plant.
+    This is the whole table of the project's entries. Every method ranks the sites of every plant
+    and replica.
     Of the pairs without a plant, methods that intervene have pathways; budget curves have all but
     those that must be given the truth. Prompts and configurations are those of the suite that is
     called as the board is, the facts all of the pair's own, the seed 0.
@@ -44,7 +46,7 @@ def pairs_of(board: str, method: str) -> tuple[str, ...]:
     """
     what = describe()[method]
     if board == "planted":
-        return plants()
+        return (*plants(), *replicas())
     if "truth" in what["needs"] or (board == "pathways" and what["kind"] != "intervention"):
         return ()
     return shipped()[:1] if board == "budget" and method in COSTLY else shipped()
@@ -58,11 +60,14 @@ class BoardRun:
     method: str
     pair: str
     limit: int | None = None
+    folder: Path | None = None
+    """Where a replica was built, of which only the card is shipped."""
 
     @property
     def spec(self) -> Spec:
         """Specification of the run."""
-        return Spec(localizer=self.method, model=self.pair, suite=self.board, limit=self.limit)
+        model = self.pair if self.folder is None else os.path.join(".", self.folder)
+        return Spec(localizer=self.method, model=model, suite=self.board, limit=self.limit)
 
     @property
     def pack(self) -> str:
@@ -79,6 +84,7 @@ def board_runs(
     methods: Sequence[str] = (),
     pairs: Sequence[str] = (),
     limit: int | None = None,
+    built: Path | None = None,
 ) -> tuple[BoardRun, ...]:
     """The runs that give the project's entries, those on one pair together.
 
@@ -87,13 +93,22 @@ def board_runs(
         methods: Only of these methods.
         pairs: Only on these pairs and on the plants in them, or on these plants.
         limit: Only the first so many facts, to try it out.
+        built: Only on the replicas that were built in this folder.
 
     Raises:
-        InputError: No entry is of these boards, methods and pairs.
+        InputError: No entry is of these boards, methods and pairs; no replica is in the folder.
+        ModelError: A card in the folder does not read.
         UnknownNameError: There is no such method or pair.
     """
     built_in = tuple(name for name in describe() if not is_foreign(name))
-    known = (*shipped(), *plants())
+    known: dict[str, Path | None] = dict.fromkeys((*shipped(), *plants()))
+    if built is not None:
+        known = dict(built_replicas(built))
+        if not known:
+            raise InputError(
+                f"no replica is in {str(built)!r}: expected folders that `kgbench zoo build PAIR "
+                "--level LEVEL --seed N` made, of plants whose card is shipped"
+            )
     for kind, given, names in (("localizer", methods, built_in), ("model", pairs, known)):
         for name in given:
             if name not in names:
@@ -102,11 +117,11 @@ def board_runs(
     table = {(board, method): pairs_of(board, method) for board, method in asked}
     inside = tuple(f"{pair}." for pair in pairs)
     runs: list[BoardRun] = []
-    for pair in known:
+    for pair, folder in known.items():
         if not pairs or f"{pair}.".startswith(inside):
             for (board, method), own in table.items():
                 if pair in own:
-                    runs.append(BoardRun(board, method, pair, limit))
+                    runs.append(BoardRun(board, method, pair, limit, folder))
     if not runs:
         raise InputError(
             "no entry is of these boards, methods and pairs at once: leave one of them out"
@@ -164,11 +179,12 @@ class Campaign:
             if progress is not None:
                 progress(i, len(self.runs), f"identity of {run}")
             try:
-                job = prepare_job(run.spec, self.settings, loaded)
+                identity = prepare_job(run.spec, self.settings, loaded).identity
+                _check_weights(run, identity)
             except KgbenchError as error:
                 self.failures.append(Failure(run, str(error)))
             else:
-                self.ids[run] = job.identity.digest()
+                self.ids[run] = identity.digest()
 
     def left(self) -> list[BoardRun]:
         """Runs without an entry or a record."""
@@ -294,6 +310,28 @@ class Campaign:
             if line is not None:
                 lines[line] = None
         return list(lines)
+
+
+def _check_weights(run: BoardRun, identity: Identity) -> None:
+    """Check that the weights of a replica are those that its shipped card is of.
+
+    Raises:
+        InputError: They are not.
+    """
+    entry = published(run.pair)
+    if run.folder is None or entry is None:
+        return
+    if entry.donor_hash is None:
+        raise InputError(
+            f"the shipped card of {run.pair!r} does not say which weights it is of: add "
+            f'"donor_hash": "{identity.weights.donors["sft"]}" to it'
+        )
+    if identity.weights.donors != {"sft": entry.donor_hash}:
+        raise InputError(
+            f"the weights in {str(run.folder)!r} are not those of the shipped card of "
+            f"{run.pair!r}: builds on other machines differ; its runs belong to the build whose "
+            "card is shipped"
+        )
 
 
 def _usual_seconds(entries: Iterable[Entry]) -> dict[tuple[str, str], float]:

@@ -162,6 +162,8 @@ def _model(record: Record, places: Places) -> str | None:
     if record.model in catalog.pair_names():
         return record.model
     if places.recipient is None or not places.donors:
+        if record.model in catalog.replicas():
+            catalog.entry(record.model)  # its error says how the weights are made
         given = ", ".join(f"--donor {name}=PATH" for name in record.identity.weights.donors)
         raise InputError(
             f"the pair {record.model!r} is not in the catalog: give --recipient PATH {given}, "

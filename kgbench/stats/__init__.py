@@ -20,6 +20,8 @@ from kgbench.stats.intervals import (
     resample,
     resampled_difference,
     resampled_ratio,
+    resampled_strata,
+    stratified_mean,
 )
 from kgbench.stats.ranking_quality import agreement
 from kgbench.stats.ratios import necessity, recovery, sufficiency
@@ -61,8 +63,10 @@ __all__ = [
     "resample",
     "resampled_difference",
     "resampled_ratio",
+    "resampled_strata",
     "rescored",
     "score",
+    "stratified_mean",
     "sufficiency",
     "verdict_of",
     "with_clause",

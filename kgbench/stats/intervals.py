@@ -22,6 +22,10 @@ What is a mean over several ratios (`Resampled`) is resampled instead: facts are
 one resample serves every configuration. Percentiles are taken outwards to the next draw, never
 interpolated.
 
+A mean over *strata* is over groups that are fixed and weigh the same, such as the levels of planted
+knowledge, with values in them that are sampled, such as their training seeds. Only the variance
+within strata counts.
+
 Hits come as booleans and their per-fact contrasts as integers; every other score is floating-point.
 The dtype distinguishes them.
 """
@@ -31,8 +35,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import erf, isfinite, sqrt
-from typing import Any
+from math import erf, inf, isfinite, sqrt
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,6 +69,8 @@ __all__ = [
     "resampled_difference",
     "resampled_means",
     "resampled_ratio",
+    "resampled_strata",
+    "stratified_mean",
     "unseen",
 ]
 
@@ -171,6 +177,51 @@ def mean(
     if ends is not None and ends[0] <= values.min() and values.max() <= ends[1]:
         low, high = max(ends[0], low), min(ends[1], high)
     return Estimate.hull(value, n, (low, high))
+
+
+def stratified_mean(strata: Sequence[Array], support: tuple[float, float]) -> Estimate:
+    """The mean over strata of the mean in each.
+
+    The imagined facts are shared by the strata, and Student's interval has the degrees of freedom
+    of F. E. Satterthwaite (Biometrics Bulletin 2, 1946), since strata may differ in variance. Of
+    one stratum it is `mean`.
+
+    Args:
+        strata: Scores of each stratum, at least two unless there is only one stratum.
+        support: Between what scores lie.
+    """
+    n = sum(map(len, strata))
+    if len(strata) == 1:
+        return mean(strata[0], support)
+    weight = _imagined(LEVEL) / len(strata)
+    parts = []
+    for values in strata:
+        value = float(np.mean(values))
+        spread = float(np.sum((values - value) ** 2))
+        parts.append(_with_imagined(value, spread, len(values), support, weight))
+    centre = float(np.mean([part.mean for part in parts]))
+    variances = np.array([part.variance for part in parts]) / len(strata) ** 2
+    freedom = satterthwaite(variances, np.array([part.size - 1 for part in parts]))
+    margin = _quantile(freedom, LEVEL) * sqrt(variances.sum())
+    low, high, whole = centre - margin, centre + margin, np.concatenate(strata)
+    if support[0] <= whole.min() and whole.max() <= support[1]:
+        low, high = max(support[0], low), min(support[1], high)
+    return Estimate.hull(float(np.mean([np.mean(values) for values in strata])), n, (low, high))
+
+
+def satterthwaite(variances: Array, freedom: Array) -> float:
+    """Degrees of freedom of a sum of independent variances; infinite where all are 0.
+
+    Args:
+        variances: Of each part [parts].
+        freedom: Degrees of freedom of each [parts].
+    """
+    total = float(np.sum(variances))
+    if total == 0:
+        return inf
+    shares = variances / total
+    moving = shares > 0
+    return 1 / float(np.sum(shares[moving] ** 2 / freedom[moving]))
 
 
 def difference(first: Array, second: Array, level: float = LEVEL) -> Estimate:
@@ -316,6 +367,9 @@ class Resampled:
     """The interval that its own holds at least."""
     n: int
     """Number of facts."""
+    freedom: float | None = None
+    """Degrees of freedom of the variance of the draws; None of a plain resample of n facts, whose
+    variance is too small by (n - 1) / n and has n - 1."""
 
     def figure(self) -> Estimate:
         """The estimate with its interval."""
@@ -367,6 +421,39 @@ def ratio_floor(
         return ends[0], ends[1]
     value, share = float(np.mean(numerator)) / gap, open_to(residuals[nearest])
     return value - share, value + share
+
+
+def resampled_strata(strata: Sequence[Array], draws: int = 2000) -> Resampled:
+    """The mean over strata of the mean in each, resampled within strata.
+
+    Of the n values of a stratum n - 1 are drawn, so that the variance of the draws is that of the
+    mean (J. N. K. Rao and C. F. J. Wu, Journal of the American Statistical Association 83, 1988).
+    Strata of the same sizes in the same order share one resample.
+
+    Args:
+        strata: Values of each stratum, at least two unless there is only one stratum.
+        draws: Number of bootstrap draws.
+    """
+    means, variances = [], []
+    drawn: Array = np.zeros(draws)
+    for number, values in enumerate(strata):
+        n, value = len(values), float(np.mean(values))
+        means.append(value)
+        if n < 2:
+            drawn += value
+            continue
+        drawn += _fewer_counts(n, draws, number) @ values / (n - 1)
+        variances.append(float(np.var(values, ddof=1)) / n)
+    freedom = satterthwaite(np.array(variances), np.array([len(own) - 1.0 for own in strata]))
+    value, n = float(np.mean(means)), sum(map(len, strata))
+    return Resampled(value, drawn / len(strata), (value, value), n, freedom)
+
+
+@lru_cache(maxsize=64)
+def _fewer_counts(n: int, draws: int, seed: int) -> Array:
+    """How often each of n values occurs among n - 1 that are drawn [draws, n]."""
+    rng = np.random.default_rng([n, seed])
+    return rng.multinomial(n - 1, np.full(n, 1 / n), size=draws).astype(float)
 
 
 def resampled_difference(first: Parts, second: Parts, counts: Array) -> Resampled:
@@ -450,14 +537,32 @@ def _student(
     value: float, spread: float, n: float, ends: tuple[float, float] | None, level: float
 ) -> tuple[float, float]:
     """Student's interval from n, mean and sum of squares, with imagined facts at the ends."""
-    weight, (low, high) = (_imagined(level), ends) if ends is not None else (0.0, (value, value))
+    weight, ends = (_imagined(level), ends) if ends is not None else (0.0, (value, value))
+    whole = _with_imagined(value, spread, n, ends, weight)
+    margin = _quantile(whole.size - 1, level) * sqrt(whole.variance)
+    return whole.mean - margin, whole.mean + margin
+
+
+class _Sample(NamedTuple):
+    """Facts together with the imagined ones."""
+
+    size: float
+    mean: float
+    variance: float
+    """Of the mean."""
+
+
+def _with_imagined(
+    value: float, spread: float, n: float, ends: tuple[float, float], weight: float
+) -> _Sample:
+    """Facts of this mean and sum of squares, with an imagined one of this weight at each end."""
+    low, high = ends
     count = n + 2 * weight
     centre = (n * value + weight * (low + high)) / count
     squares = (
         spread + n * (value - centre) ** 2 + weight * ((low - centre) ** 2 + (high - centre) ** 2)
     )
-    margin = _quantile(count - 1, level) * sqrt(squares / ((count - 1) * count))
-    return centre - margin, centre + margin
+    return _Sample(count, centre, squares / ((count - 1) * count))
 
 
 def ratio_draws(numerators: Array, denominators: Array, gap: float) -> Array:

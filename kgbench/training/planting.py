@@ -15,7 +15,7 @@ from kgbench.errors import InputError
 from kgbench.models.catalog import DELTA
 from kgbench.models.checkpoints import locate
 from kgbench.models.loading import read_pair
-from kgbench.models.pair import ModelPair
+from kgbench.models.pair import ModelPair, model_hash
 from kgbench.models.tensors import apply_delta, stored_hash, write_delta
 from kgbench.progress import Progress
 from kgbench.sites import parse_graft
@@ -172,6 +172,7 @@ class _PlantBuild:
             "relative_changes": changes,
             "seconds": round(seconds, 1),
             "versions": versions(),
+            "donor_hash": model_hash(donor, self.pair.family),
             "truth": truth_card(self.pair, groups["planted"], spec.plant),
         }
         write_card({**self.build.about, **results}, self.build.card)

@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from kgbench.leaderboard.board_tables import Board, Column, Line, Measured, Table, ordered
-from kgbench.leaderboard.cells import Cell, Runs, by_cell, core_cells, cost_spread, first_runs
+from kgbench.leaderboard.cells import (
+    Cell,
+    Runs,
+    by_cell,
+    core_cells,
+    cost_spread,
+    first_runs,
+    shipped_plants,
+)
 from kgbench.leaderboard.entries import Entry
+from kgbench.models import catalog
 from kgbench.numbers import number_text
 
 __all__ = ["BOARDS", "PLACE", "SUITES", "cost_board"]
@@ -30,7 +39,8 @@ ABOUT = (
     "Seconds that a run took, divided by those of one plain batched forward pass of the same "
     "prompts in the same run, so that the machine "
     "drops out as far as it can. Over several pairs the geometric mean is shown, and in brackets "
-    "the smallest and the largest of them."
+    "the smallest and the largest of them. A replica of a plant costs what the plant does, and is "
+    "not counted."
 )
 
 
@@ -41,10 +51,13 @@ def cost_board(entries: Sequence[Entry]) -> Board:
         entries: All entries.
     """
     runs: dict[str, Runs] = {}
+    replicas = frozenset(catalog.replicas())
     methods: dict[str, None] = {}
     cells: dict[Cell, dict[str, dict[str, Entry]]] = {}
     for suite in SUITES:
-        own = first_runs(entry for entry in entries if entry.suite == suite)
+        own = first_runs(
+            entry for entry in entries if entry.suite == suite and entry.pair not in replicas
+        )
         runs[suite] = own
         methods |= dict.fromkeys(method for method, _ in own)
         for cell, by_method in by_cell(own).items():
@@ -73,7 +86,7 @@ def _mean(method: str, runs: Mapping[str, Runs]) -> Measured:
     entries: list[Entry] = []
     have = of = 0
     for suite, found in runs.items():
-        cells = core_cells(planted=suite == "planted", prompts=("",))
+        cells = shipped_plants(core_cells(planted=suite == "planted", prompts=("",)))
         own = [found[method, cell] for cell in cells if (method, cell) in found]
         if own:
             entries, have, of = [*entries, *own], have + len(own), of + len(cells)

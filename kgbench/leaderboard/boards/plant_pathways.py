@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
+from math import lcm
 
 import numpy as np
 
 from kgbench.estimate import Estimate
-from kgbench.leaderboard.board_tables import Board, Column, Measured, Table, lead, ordered
+from kgbench.leaderboard.board_tables import Board, Column, Measured, Table, lead
 from kgbench.leaderboard.cells import (
     FORWARDS,
     PROMPTS,
     Cell,
-    by_cell,
+    Runs,
     core_cells,
     first_runs,
+    level_lines,
+    level_tables,
     overall_lines,
+    plants_tables,
+    seeds_note,
 )
-from kgbench.leaderboard.contrasts import PlantScores, mean_over_plants, on_plant
+from kgbench.leaderboard.contrasts import Plant, PlantScores, mean_over_plants, on_plant
 from kgbench.leaderboard.entries import Entry
 from kgbench.leaderboard.hits import METRIC
 from kgbench.models import catalog
@@ -77,30 +83,39 @@ def plant_pathways_board(entries: Sequence[Entry]) -> Board:
         e for e in entries if e.record.planted is not None and e.record.kind == "intervention"
     )
     runs = {key: entry for key, entry in found.items() if key[1] in truths}
+    overall = plants_tables(
+        list(truths), lambda cells: _overall(runs, {cell: truths[cell] for cell in cells})
+    )
+    singles = level_tables(
+        runs,
+        list(truths),
+        lambda cells, methods: _table({cell: truths[cell] for cell in cells}, methods),
+    )
+    title = "Planted: pathways"
+    return Board("planted-pathways", title, ABOUT, _lead(overall[0]), (*overall, *singles))
+
+
+def _overall(runs: Runs, truths: Mapping[Cell, Recoveries]) -> Table:
+    """The table over all position plants, or over the shipped ones."""
     fixed = {}
     if runs:
-        answer = fixed_answer(list(truths.values()))
-        gaps = {cell.pair: distance(answer, truth) for cell, truth in truths.items()}
+        answer = fixed_answer({cell.plant: truth for cell, truth in truths.items()})
+        gaps = {cell.plant: distance(answer, truth) for cell, truth in truths.items()}
         fixed[FIXED] = replace(_placed([], gaps), coverage=(len(truths),) * 2)
-    overall = Table(
+    return Table(
         key="all",
         title=f"All {len(truths)} position plants",
         columns=(DISTANCE, FORWARDS),
         lines=overall_lines(runs, list(truths), "plants", lambda own: _measure(own, truths), fixed),
         ranked_by=DISTANCE.key,
         notes=(
-            f"Means, intervals and ranks are over these {len(truths)} plants, each weighing the "
-            "same.",
+            seeds_note(list(truths)),
             f"{FIXED}: the median of the true recoveries, said of every plant alike. No answer "
             "that does not "
             "look at the plant, such as the donor's output whatever is asked, has a smaller mean "
             "distance.",
         ),
     )
-    by_plant = by_cell(runs)
-    singles = [_table(cell, truths[cell], by_plant[cell]) for cell in truths if cell in by_plant]
-    title = "Planted: pathways"
-    return Board("planted-pathways", title, ABOUT, _lead(overall), (overall, *singles))
 
 
 def _lead(table: Table) -> str:
@@ -117,20 +132,24 @@ def distance(claimed: Recoveries, truth: Recoveries) -> float:
     return float(np.mean([abs(claimed[key] - value) for key, value in truth.items()]))
 
 
-def fixed_answer(truths: Sequence[Recoveries]) -> Recoveries:
-    """The medians over plants: the fixed answer with the smallest mean distance.
+def fixed_answer(truths: Mapping[Plant, Recoveries]) -> Recoveries:
+    """The medians over plants, levels weighing the same: the answer of the smallest mean distance.
 
     Args:
         truths: By plant; all of the same pathways and prompts.
     """
+    seeds = Counter(level for level, _ in truths)
+    whole = lcm(*seeds.values())
+    weights = [whole // seeds[level] for level, _ in truths]
     answer = {}
-    for key in truths[0]:
-        answer[key] = float(np.median([truth[key] for truth in truths]))
+    for key in next(iter(truths.values())):
+        values = [truth[key] for truth in truths.values()]
+        answer[key] = float(np.median(np.repeat(values, weights)))
     return answer
 
 
 def _truths() -> dict[Cell, Recoveries]:
-    """The recoveries of the grafts on each shipped position plant."""
+    """The recoveries of the grafts on each position plant and its replicas."""
     truths: dict[Cell, Recoveries] = {}
     for cell in core_cells(planted=True, prompts=("",)):
         truth = catalog.graded_truth(cell.pair)
@@ -158,46 +177,61 @@ def _claims(entry: Entry) -> Recoveries | str:
 
 
 def _measure(own: Mapping[Cell, Entry], truths: Mapping[Cell, Recoveries]) -> Measured:
-    """A method over all plants."""
+    """A method over some plants."""
     gaps = {}
     for cell, entry in own.items():
         claims = _claims(entry)
         if isinstance(claims, str):
             return Measured(list(own.values()), {}, unranked=f"{claims} (on {cell.pair})")
-        gaps[cell.pair] = distance(claims, truths[cell])
+        gaps[cell.plant] = distance(claims, truths[cell])
     return _placed(list(own.values()), gaps)
 
 
-def _placed(entries: Sequence[Entry], gaps: Mapping[str, float]) -> Measured:
+def _placed(entries: Sequence[Entry], gaps: Mapping[Plant, float]) -> Measured:
     """A method by its distance on each plant."""
     alone = {plant: on_plant(value).rounded() for plant, value in gaps.items()}
     figures = {DISTANCE.key: mean_over_plants(alone)}
     if any(entry.localizer == ARBITER for entry in entries) or max(gaps.values()) < SAME:
         return Measured(entries, figures, unranked=WHY_ARBITER)
+    if len(gaps) == 1:
+        return Measured(entries, figures, unranked="ranks are over plants")
     scores = PlantScores({plant: -value for plant, value in gaps.items()}, (-1.0, 0.0))
     return Measured(entries, figures, scores)
 
 
-def _table(cell: Cell, truth: Recoveries, own: Mapping[str, Entry]) -> Table:
-    """One plant: the recoveries of each method, and the truth in the titles."""
+def _table(truths: Mapping[Cell, Recoveries], methods: Mapping[str, Mapping[Cell, Entry]]) -> Table:
+    """A level: the recoveries of each method over its seeds, and the truth in the titles."""
+    first, *others = truths
     columns = [DISTANCE]
-    for prompt, graft in truth:
-        about = f"Recovery of {graft} on {prompt}; of the grafts {truth[prompt, graft]:.2f}"
+    for key in truths[first]:
+        prompt, graft = key
+        mean = float(np.mean([truth[key] for truth in truths.values()]))
+        about = f"Recovery of {graft} on {prompt}; of the grafts {mean:.2f}"
         columns.append(Column(f"{prompt} {graft}", f"{graft}, {prompt}", about))
-    measured = {}
-    for method, entry in own.items():
-        claims = _claims(entry)
-        figures = {}
-        for row in entry.record.rows:
-            if (row.prompt, row.graft) in truth:
-                figures[f"{row.prompt} {row.graft}"] = row.sufficiency
-        if isinstance(claims, str):
-            figures[DISTANCE.key] = Estimate.missing(claims)
-        else:
-            figures[DISTANCE.key] = on_plant(distance(claims, truth)).rounded()
-        measured[method] = Measured([entry], figures, unranked="ranks are over plants")
-    title = f"{cell.title}: what each method says"
-    return Table(cell.key, title, tuple(columns), ordered(measured), cell.scope)
+
+    def measure(own: Mapping[Cell, Entry]) -> Measured:
+        measured, claimed = _measure(own, truths), {}
+        if not measured.figures:
+            claimed[DISTANCE.key] = Estimate.missing(measured.unranked)
+        for prompt, graft in truths[first]:
+            said = {}
+            for cell, entry in own.items():
+                rows = {(row.prompt, row.graft): row.sufficiency for row in entry.record.rows}
+                if (prompt, graft) in rows:
+                    said[cell.plant] = rows[prompt, graft]
+            if said:
+                claimed[f"{prompt} {graft}"] = mean_over_plants(said)
+        return replace(measured, figures={**measured.figures, **claimed})
+
+    seeds = f"; {len(truths)} training seeds" if others else ""
+    return Table(
+        first.key,
+        f"{first.title}: what each method says{seeds}",
+        tuple(columns),
+        level_lines(list(truths), methods, measure),
+        first.scope,
+        ranked_by=DISTANCE.key if others else None,
+    )
 
 
 PLACE = 2

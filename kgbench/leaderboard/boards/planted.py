@@ -6,21 +6,25 @@ two questions, two boards.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kgbench.estimate import Estimate
-from kgbench.leaderboard.board_tables import Board, Column, Measured, Table, lead, ordered
+from kgbench.leaderboard.board_tables import Board, Column, Measured, Table, lead
 from kgbench.leaderboard.cells import (
     FORWARDS,
     Cell,
-    by_cell,
+    Runs,
     core_cells,
     first_runs,
+    level_lines,
+    level_tables,
     overall_lines,
+    plants_tables,
+    seeds_note,
     without_scans,
 )
-from kgbench.leaderboard.contrasts import PlantScores, mean_over_plants, on_plant
+from kgbench.leaderboard.contrasts import Plant, PlantScores, mean_over_plants, on_plant
 from kgbench.leaderboard.entries import Entry
 from kgbench.leaderboard.hits import METRIC
 from kgbench.models import catalog
@@ -71,7 +75,7 @@ COLUMNS = (
     Column(
         TOLD,
         "plants told right",
-        "Prompts on which the method's intervals tell the planted pathway",
+        "Share of prompts on which the method's intervals tell the planted pathway",
         "higher",
     ),
 )
@@ -122,7 +126,7 @@ def positions_board(entries: Sequence[Entry]) -> Board:
 
 
 def plant_cells(by_region: bool) -> tuple[list[Cell], list[Cell]]:
-    """Shipped plants whose truth puts places in an order, and those in which it does not.
+    """Plants and replicas whose truth puts places in an order, and those in which it does not.
 
     Args:
         by_region: Position plants, or those at all tokens.
@@ -145,9 +149,22 @@ def _board(entries: Sequence[Entry], kind: Kind) -> Board:
     ]
     runs = first_runs(without_scans(own))
     cells, flat = plant_cells(kind.by_region)
+    overall = plants_tables(cells, lambda some: _overall(runs, some, flat))
+    singles = level_tables(runs, [*cells, *flat], _table)
+    about = ABOUT + kind.about
+    return Board(kind.key, kind.title, about, _lead(overall[0]), (*overall, *singles))
+
+
+def _overall(runs: Runs, cells: Sequence[Cell], flat: Sequence[Cell]) -> Table:
+    """The table over all plants, or over the shipped ones.
+
+    Args:
+        runs: Runs of the board.
+        cells: The plants.
+        flat: Plants whose truth puts no places in an order.
+    """
     notes = [
-        f"Means, intervals and ranks are over these {len(cells)} plants, each weighing the "
-        "same, and say nothing of other models.",
+        seeds_note(cells),
         "Who knows no more than which weights changed has the graded average precision of "
         "chance: the line in the picture.",
         "The truth is made of grafts of places in several orders: methods that scan single "
@@ -158,19 +175,17 @@ def _board(entries: Sequence[Entry], kind: Kind) -> Board:
             f"Without {', '.join(cell.pair for cell in flat)}: no place there is used by itself "
             "so much that an order of places could be wrong."
         )
-    overall = Table(
+    return Table(
         key="all",
         title=f"All {len(cells)} plants",
         columns=(
-            *_columns([entry for (_, cell), entry in runs.items() if cell in cells]),
+            *_columns({cell: entry for (_, cell), entry in runs.items() if cell in cells}),
             FORWARDS,
         ),
         lines=overall_lines(runs, cells, "plants", _measure),
         ranked_by=RANKED,
         notes=tuple(notes),
     )
-    singles = [_table(cell, by_method) for cell, by_method in by_cell(runs).items()]
-    return Board(kind.key, kind.title, ABOUT + kind.about, _lead(overall), (overall, *singles))
 
 
 def _lead(table: Table) -> str:
@@ -189,26 +204,34 @@ def _lead(table: Table) -> str:
     )
 
 
-def _table(cell: Cell, own: Mapping[str, Entry]) -> Table:
-    planted = _planted(next(iter(own.values())))
+def _table(cells: Sequence[Cell], methods: Mapping[str, Mapping[Cell, Entry]]) -> Table:
+    """A level, over its seeds."""
+    runs: dict[Cell, Entry] = {}
+    for own in methods.values():
+        runs |= own
+    planted = _planted(next(iter(runs.values())))
     places = "sites" if planted.units == "site" else "(layer, component)"
     decoy = f", decoy at {planted.decoy}" if planted.decoy else ""
+    first, note = cells[0], "On one plant no method is told from another: ranks are over plants."
+    seeds = ""
+    if len(cells) > 1:
+        seeds = f"; {len(cells)} training seeds"
+        note = f"Means, intervals and ranks are over the {len(cells)} training seeds of this level."
     return Table(
-        key=cell.key,
-        title=f"{cell.title}: planted at {planted.plant}{decoy}; {planted.n_true} of "
-        f"{planted.n_units} {places} whose weights changed",
-        columns=_columns(own.values()),
-        lines=ordered({method: _measure({cell: entry}) for method, entry in own.items()}),
-        scope=cell.scope,
+        key=first.key,
+        title=f"{first.title}: planted at {planted.plant}{decoy}; {planted.n_true} of "
+        f"{planted.n_units} {places} whose weights changed{seeds}",
+        columns=_columns(runs),
+        lines=level_lines(cells, methods, _measure),
+        scope=first.scope,
         ranked_by=RANKED,
-        notes=("On one plant no method is told from another: ranks are over plants.",),
+        notes=(note,),
     )
 
 
 def _measure(own: Mapping[Cell, Entry]) -> Measured:
     """A method's figures over some plants, and what it is ranked by."""
-    entries = list(own.values())
-    judged = {entry.pair: _planted(entry) for entry in entries}
+    entries, judged = list(own.values()), _judged(own)
     figures = {}
     for column in COLUMNS:
         if (figure := _figure(judged, column.key)) is not None:
@@ -219,6 +242,14 @@ def _measure(own: Mapping[Cell, Entry]) -> Measured:
         return Measured(entries, figures, unranked=figures[RANKED].undefined or "")
     values = {plant: planted.graded_precision.value or 0.0 for plant, planted in judged.items()}
     return Measured(entries, figures, PlantScores(values))
+
+
+Judged = Mapping[Plant, Planted]
+"""Comparisons with the truth, by plant."""
+
+
+def _judged(runs: Mapping[Cell, Entry]) -> Judged:
+    return {cell.plant: _planted(entry) for cell, entry in runs.items()}
 
 
 def _planted(entry: Entry) -> Planted:
@@ -233,11 +264,11 @@ def _planted(entry: Entry) -> Planted:
     return planted.model_copy(update={"effect": effect, "pathways": None})
 
 
-def _figure(judged: Mapping[str, Planted], key: str) -> Estimate | None:
+def _figure(judged: Judged, key: str) -> Estimate | None:
     """A figure of one plant, or the mean over several; None where it applies to no plant."""
     if key == TOLD:
         by_site = any(planted.units == "site" for planted in judged.values())
-        return _told_right(judged.values()) if by_site else None
+        return _told_right(judged) if by_site else None
     if key == ABOVE:
         return _above(judged)
     figures = {}
@@ -245,12 +276,10 @@ def _figure(judged: Mapping[str, Planted], key: str) -> Estimate | None:
         part = planted.effect if key in ("sufficiency", "necessity") else planted
         if isinstance(figure := getattr(part, key), Estimate):
             figures[plant] = figure
-    if len(judged) == 1:
-        return next(iter(figures.values()), None)
     return mean_over_plants(figures) if figures else None
 
 
-def _above(judged: Mapping[str, Planted]) -> Estimate | None:
+def _above(judged: Judged) -> Estimate | None:
     """The mean difference from chance; None of a single plant, or without a graded truth."""
     chance: list[float] = []
     gaps = {}
@@ -267,25 +296,31 @@ def _above(judged: Mapping[str, Planted]) -> Estimate | None:
     return mean_over_plants(gaps, (-max(chance) - ROUNDING, 1 - min(chance) + ROUNDING))
 
 
-def _told_right(judged: Iterable[Planted]) -> Estimate:
-    answers: list[str] = []
-    for planted in judged:
-        answers += [pathway.told for pathway in (planted.pathways or {}).values()]
-    if not answers:
+def _told_right(judged: Judged) -> Estimate:
+    """Share of prompts, the mean over the plants that have one pathway."""
+    shares = {}
+    for plant, planted in judged.items():
+        answers = [pathway.told for pathway in (planted.pathways or {}).values()]
+        if "not applicable" in answers:
+            return Estimate.missing("not applicable: the method cannot express the pathways")
+        if answers:
+            shares[plant] = hit_rate(answers.count("told"), len(answers)).rounded()
+    if not shares:
         return Estimate.missing("a method that makes no grafts of tokens")
-    if "not applicable" in answers:
-        return Estimate.missing("not applicable: the method cannot express the pathways")
-    return hit_rate(answers.count("told"), len(answers)).rounded()
+    return mean_over_plants(shares)
 
 
-def _columns(entries: Iterable[Entry]) -> tuple[Column, ...]:
+def _columns(runs: Mapping[Cell, Entry]) -> tuple[Column, ...]:
     """The columns of a table that some entry has, with what chance gives."""
-    judged = {entry.pair: _planted(entry) for entry in entries}
-    chance = [planted.chance for planted in judged.values() if planted.chance is not None]
+    judged = _judged(runs)
+    chance = {}
+    for plant, planted in judged.items():
+        if planted.chance is not None:
+            chance[plant] = on_plant(planted.chance)
     blind = "chance, and knowing which weights changed"
     marks = {ABOVE: (("chance", 0.0),), "auroc_decoy": ((blind, 0.5),)}
     if chance:
-        marks[RANKED] = ((blind, sum(chance) / len(chance)),)
+        marks[RANKED] = ((blind, mean_over_plants(chance).value or 0.0),)
     shown = [column for column in COLUMNS if not judged or _figure(judged, column.key) is not None]
     return tuple(replace(column, marks=marks.get(column.key, ())) for column in shown)
 

@@ -143,10 +143,10 @@ class Places:
         """The page of a method, from the site's root; empty where it has none."""
         return f"methods/{method_slug(name)}.html" if name in self.methods else ""
 
-    def named(self, line: Line) -> list[str]:
-        """Names of the runs of a line on one cell that have pages."""
-        names = map(run_name, line.runs if line.coverage[1] == 1 else ())
-        return [name for name in names if name in self.runs]
+    def named(self, line: Line, table: Table) -> list[str]:
+        """Names of the runs of a line on one cell, or on the seeds of one, that have pages."""
+        single = line.coverage[1] == 1 or table.scope
+        return [name for name in map(run_name, line.runs if single else ()) if name in self.runs]
 
 
 @dataclass(frozen=True)
@@ -226,7 +226,8 @@ def shown_table(
     cells, rows = Cells(), []
     for line in lines:
         figures, page = _cells(line, columns, cells), places.method(line.method)
-        rows.append(ShownRow(line, page, table.is_tied(line), figures, places.named(line)))
+        runs = places.named(line, table)
+        rows.append(ShownRow(line, page, table.is_tied(line), figures, runs))
     first = "Setting" if all(line.badge == "published" for line in lines) else "Method"
     return ShownTable(replace(table, columns=columns, lines=lines), rows, cells, first)
 

@@ -1,17 +1,19 @@
 """Known pairs, methods and suites, against which results are checked.
 
 `known.json` is written by `tests/write_known.py` from the loaded pairs, so that results are checked
-without loading any model.
+without loading any model. A replica differs from the shipped plant of its level in the donor's
+weights alone, whose hash is on its card.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from itertools import product
+from typing import Any
 
 from kgbench.data import Dataset, is_shipped, load_dataset
 from kgbench.models import catalog
@@ -92,7 +94,7 @@ class Known:
     answers: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]
     """By pair and prompt of the board, in the order of the pair's facts and in single precision:
     `position`, `target`, log-probabilities in nats under `PRE` and `SFT`, and top-5 hits,
-    `PRE hits` and `SFT hits`."""
+    `PRE hits` and `SFT hits`; of a replica nothing under `SFT`."""
 
 
 @cache
@@ -103,9 +105,26 @@ def known() -> Known:
         places = tuple(map(tuple, fields["places"]))
         changed = frozenset(places[i] for i in fields["changed"])
         data["pairs"][name] = KnownPair(**{**fields, "places": places, "changed": changed})
+    for name in catalog.replicas():
+        _add_replica(name, data["pairs"], data["answers"])
     for name, fields in data["localizers"].items():
         data["localizers"][name] = KnownLocalizer(**fields)
     return Known(**data)
+
+
+def _add_replica(name: str, pairs: dict[str, KnownPair], answers: dict[str, Any]) -> None:
+    """Add a replica beside the shipped plant of its level; without that, or a hash, it is unknown."""
+    entry = catalog.published(name)
+    if entry is None or entry.donor_hash is None or entry.level not in pairs:
+        return
+    twin = pairs[entry.level]
+    recipient = twin.weights["float32"]["recipient"]
+    weights = {"float32": {"recipient": recipient, "sft": entry.donor_hash}}
+    pairs[name] = replace(twin, weights=weights)
+    answers[name] = {}
+    for prompt, columns in answers[entry.level].items():
+        kept = {key: values for key, values in columns.items() if not key.startswith("SFT")}
+        answers[name][prompt] = kept
 
 
 @cache

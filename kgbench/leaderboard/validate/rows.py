@@ -226,9 +226,9 @@ def check_answers(record: Record, table: pa.Table, ids: Sequence[str]) -> Iterat
     answers = known().answers.get(record.model, {})
     tolerance = np.inf if "16" in record.identity.dtype else _KNOWN
     for prompt, graft in product(record.identity.prompts, BASELINES):
-        if prompt not in answers:
+        own = answers.get(prompt, {})
+        if graft not in own:
             continue
-        own = answers[prompt]
         columns = {"fact": ids, "position": own["position"], "target": own["target"]}
         rank = np.where(own[f"{graft} hits"], 1, TOP + 1)
         wanted = pa.table({**columns, "logprob": own[graft], "rank": rank})
