@@ -25,7 +25,7 @@ DRAWS = 2000
 
 @lru_cache(maxsize=2)
 def counts(n: int) -> Float[np.ndarray, "draws n"]:
-    return resample(n, DRAWS, 0).astype(float)
+    return resample(n, DRAWS, 0)
 
 
 @dataclass(frozen=True, eq=False)

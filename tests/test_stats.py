@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import t
 
 from kgbench.estimate import Estimate
-from kgbench.stats import difference, hit_rate, mean, ratio, resample
+from kgbench.stats import difference, hit_rate, mean, ratio, resample, resampled_ratios
 from kgbench.stats.intervals import discordance, divides, median, resampled_means, unseen
 
 hits = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=2, max_size=40)
@@ -56,6 +56,23 @@ def test_resample(n: int, draws: int, seed: int) -> None:
     counts = resample(n, draws, seed)
     assert counts.shape == (draws, n) and (counts.sum(axis=1) == n).all() and (counts >= 0).all()
     assert np.array_equal(counts, resample(n, draws, seed))
+
+
+@given(n=st.integers(1, 9), draws=st.integers(1, 900))
+def test_blocks_of_a_resample_are_the_whole(n: int, draws: int) -> None:
+    """That draws are made block by block changes none of them."""
+    whole = np.random.default_rng(3).multinomial(n, np.full(n, 1 / n), size=draws)
+    assert np.array_equal(resample(n, draws, 3), whole)
+
+
+def test_ratios_share_one_product() -> None:
+    """Each of several ratios under a resample is what it is alone."""
+    rng, counts = np.random.default_rng(1), resample(50, 300)
+    parts = [(rng.integers(-1, 2, 50), rng.integers(0, 2, 50)) for _ in range(4)]
+    for one, together in zip(parts, resampled_ratios(parts, counts), strict=True):
+        (alone,) = resampled_ratios([one], counts)
+        assert np.array_equal(alone.draws, together.draws, equal_nan=True)
+        assert (alone.value, alone.floor) == (together.value, together.floor)
 
 
 @pytest.mark.parametrize(("n", "draws"), [(0, 10), (5, 0)])

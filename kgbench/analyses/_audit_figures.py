@@ -25,11 +25,11 @@ from kgbench.stats import (
     FEW,
     Parts,
     Resampled,
+    apart,
     linearised,
     mean_of,
     resample,
-    resampled_difference,
-    resampled_ratio,
+    resampled_ratios,
 )
 from kgbench.stats.ratios import area_parts, no_gain, recovery_parts
 from kgbench.stats.scores import PromptColumns, by_prompt, check_metric
@@ -416,7 +416,7 @@ def audited(methods: Sequence[MethodScores], settings: AuditSettings | None = No
     """
     settings = settings or AuditSettings()
     metric = check_metric(settings.metric)
-    counts = resample(methods[0].n, settings.draws).astype(float)
+    counts = resample(methods[0].n, settings.draws)
     views: dict[str, _View] = {}
     quantities, differences = {}, {}
     for method in methods:
@@ -435,6 +435,8 @@ class _View:
         self.method, self.counts = method, counts
         self.scores: dict[Cell, dict[str, Array]] = {}
         self.no_gain: dict[Cell, Estimate | None] = {}
+        self.resampled: dict[tuple[str, str, str], Resampled] = {}
+        """Ratios by configuration, wording and seed, as far as `quantity` was asked for them."""
         for cell, columns in method.cells.items():
             scores = self.scores[cell] = columns.scores(metric)
             self.no_gain[cell] = no_gain(scores)
@@ -475,7 +477,9 @@ class _View:
             return Quantity(label, no, {}, {}, no, no, None, {}, left_out, why, method.drawn)
         ratios = [self.ratio(label, *cell) for cell in product(wordings, seeds)]
         # [wordings][seeds]
-        resampled = [resampled_ratio(*ratio, self.counts) for ratio in ratios]
+        resampled = resampled_ratios(ratios, self.counts)
+        for (wording, seed), value in zip(product(wordings, seeds), resampled, strict=True):
+            self.resampled[label, wording, seed] = value
         by_wording, by_seed = {}, {}
         for i, wording in enumerate(wordings):
             by_wording[wording] = mean_of(resampled[i * len(seeds) : (i + 1) * len(seeds)], n)
@@ -557,7 +561,11 @@ def _difference(
     for wording, seed, other_seed in product(wordings, *(method.seeds for method in methods)):
         one = first.ratio(label, wording, seed)
         other = second.ratio(label, wording, other_seed)
-        ratios.append(resampled_difference(one, other, first.counts))
+        here, there = (
+            first.resampled[label, wording, seed],
+            second.resampled[label, wording, other_seed],
+        )
+        ratios.append(apart((one, here), (other, there)))
         contrasts.append((other[0] - one[0], one[1]))
     value = mean_of(ratios, n).figure()
     if few := _few(contrasts, anchors=(0,)):

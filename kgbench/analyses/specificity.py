@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -135,27 +134,36 @@ class _Scores:
 
     facts: tuple[str, ...]
     values: Array
-    seed: int
 
     @classmethod
-    def of(cls, moved: Moved, values: Array, seed: int) -> _Scores:
+    def of(cls, moved: Moved, values: Array) -> _Scores:
         """Scores by fact; of facts with one prompt each as they are, so that hits stay hits."""
         names = [fact for fact, _ in moved.prompts]
         facts, places, prompts = np.unique(names, return_inverse=True, return_counts=True)
         by_fact = values[places.argsort()]
         if len(facts) < len(values):
             by_fact = np.bincount(places, values.astype(float)) / prompts
-        return cls(tuple(facts.tolist()), by_fact, seed)
-
-    @property
-    def counts(self) -> Array:
-        """A resample of the facts; the same facts and seed give the same one."""
-        return _resample(len(self.facts), self.seed)
+        return cls(tuple(facts.tolist()), by_fact)
 
 
-@lru_cache(maxsize=16)
-def _resample(n: int, seed: int) -> Array:
-    return resample(n, seed=seed)
+Draws = Mapping[str, Array]
+"""Mean KL in each draw [draws], by configuration."""
+
+
+def _draws(measured: MeasuredTexts, seed: int) -> Draws:
+    """The mean KL of every configuration under one resample per number of facts.
+
+    One product for all of them: a resample of 10,000 facts takes 160 MB.
+    """
+    by_number: dict[int, dict[str, Array]] = {}
+    for label, moved in measured.moved.items():
+        kl = _Scores.of(moved, moved.kl).values
+        by_number.setdefault(len(kl), {})[label] = kl
+    draws: dict[str, Array] = {}
+    for n, columns in by_number.items():
+        means = resampled_means(np.stack(list(columns.values()), axis=1), resample(n, seed=seed))
+        draws |= dict(zip(columns, means.T, strict=True))
+    return draws
 
 
 def rows_of(
@@ -171,22 +179,21 @@ def rows_of(
         labels: Configurations.
         seed: Seed of the resamples.
     """
-    seeds = {}
+    draws = {}
     for place, one in enumerate(measured):
         kind = one.texts.kind
-        seeds[kind] = seed if kind in ("target", "sibling") else seed + place
+        draws[kind] = _draws(one, seed if kind in ("target", "sibling") else seed + place)
     target = measured[0].moved
     rows: list[DivergenceRow] = []
     for label in labels:
-        rows += (_row(label, one, target, seeds) for one in measured)
+        rows += (_row(label, one, target, draws) for one in measured)
     return rows
 
 
 def _row(
-    label: str, measured: MeasuredTexts, target: Mapping[str, Moved], seeds: Mapping[str, int]
+    label: str, measured: MeasuredTexts, target: Mapping[str, Moved], draws: Mapping[str, Draws]
 ) -> DivergenceRow:
     kind, moved = measured.texts.kind, measured.moved.get(label)
-    seed = seeds[kind]
     lacking = sum(measured.absent.get(label, {}).values()) + sum(measured.unread.values())
     if moved is None:
         reasons = [measured.texts.about]
@@ -194,7 +201,7 @@ def _row(
             reasons = [*measured.absent.get(label, {}), *measured.unread]
         missing = Estimate.missing(f"absent: {'; '.join(reasons[:2])}")
         return DivergenceRow(label, kind, 0, lacking, None, missing, missing)
-    kl, every = _Scores.of(moved, moved.kl, seed), measured.moved.values()
+    kl, every = _Scores.of(moved, moved.kl), measured.moved.values()
     row = DivergenceRow(
         label,
         kind,
@@ -202,19 +209,20 @@ def _row(
         lacking,
         float(moved.kl.max()),
         mean(kl.values, (0.0, max(float(other.kl.mean()) for other in every))),
-        mean(_Scores.of(moved, moved.changed, seed).values, (0.0, 1.0)),
+        mean(_Scores.of(moved, moved.changed).values, (0.0, 1.0)),
     )
     if kind != "target" and label in target:
         near = target[label]
-        row = replace(row, leak=_leak(kl, _Scores.of(near, near.kl, seeds["target"])))
+        pair = draws[kind][label], draws["target"][label]
+        row = replace(row, leak=_leak(kl, _Scores.of(near, near.kl), pair))
     if label != "SFT" and "SFT" in measured.moved:
         row = replace(row, of_sft=_share(kl, moved, measured.moved["SFT"]))
     if not measured.texts.answers:
         return row
     changes = [0.0, *(float(other.logprob.mean()) for other in every)]
-    change = _Scores.of(moved, moved.logprob, seed).values
-    before = _Scores.of(moved, moved.top5_before, seed).values
-    after = _Scores.of(moved, moved.top5, seed).values
+    change = _Scores.of(moved, moved.logprob).values
+    before = _Scores.of(moved, moved.top5_before).values
+    after = _Scores.of(moved, moved.top5).values
     return replace(
         row,
         logprob_change=mean(change, (min(changes), max(changes))),
@@ -228,7 +236,7 @@ def _share(kl: _Scores, moved: Moved, whole: Moved) -> Estimate:
     """The ratio of two mean divergences over the prompts that both were read on."""
     places = {prompt: place for place, prompt in enumerate(whole.prompts)}
     same = whole.kl[[places[prompt] for prompt in moved.prompts]]
-    donor, n = _Scores.of(moved, same, kl.seed), len(kl.facts)
+    donor, n = _Scores.of(moved, same), len(kl.facts)
     if not donor.values.any():
         return Estimate.missing("the whole donor moves none of these texts", n)
     if n < 2:
@@ -236,8 +244,14 @@ def _share(kl: _Scores, moved: Moved, whole: Moved) -> Estimate:
     return ratio(kl.values, donor.values)
 
 
-def _leak(near: _Scores, target: _Scores) -> Estimate:
-    """The ratio of two means, of the same facts or of facts that are resampled apart."""
+def _leak(near: _Scores, target: _Scores, draws: tuple[Array, Array]) -> Estimate:
+    """The ratio of two means, of the same facts or of facts that are resampled apart.
+
+    Args:
+        near: KL of texts that the graft is not meant for.
+        target: KL of those that it is meant for.
+        draws: The means of both in each draw.
+    """
     n = min(len(near.facts), len(target.facts))
     if not target.values.any():
         return Estimate.missing("the graft moves no target fact", n)
@@ -247,11 +261,10 @@ def _leak(near: _Scores, target: _Scores) -> Estimate:
     if near.facts == target.facts:
         return ratio(near.values, target.values)
     above, below = float(near.values.mean()), float(target.values.mean())
-    numerators = resampled_means(near.values, near.counts)
-    draws = ratio_draws(numerators, resampled_means(target.values, target.counts), below)
     # As in `stats.ratio_floor`: facts without an exception leave a share of exceptions open.
     share, rest = above / below, open_to(near.values)
-    return Resampled(share, draws, (share - rest, share + rest), n).figure()
+    ratios = ratio_draws(*draws, below)
+    return Resampled(share, ratios, (share - rest, share + rest), n).figure()
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ DRAWS = 2000
 @lru_cache(maxsize=4)
 def _counts(n: int, seed: int) -> Array:
     """A resample of n facts [draws, n], the same for every method."""
-    return resample(n, DRAWS, seed).astype(float)
+    return resample(n, DRAWS, seed)
 
 
 @lru_cache(maxsize=32)

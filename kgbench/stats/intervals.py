@@ -66,9 +66,8 @@ __all__ = [
     "ratio_draws",
     "ratio_floor",
     "resample",
-    "resampled_difference",
     "resampled_means",
-    "resampled_ratio",
+    "resampled_ratios",
     "resampled_strata",
     "stratified_mean",
     "unseen",
@@ -91,7 +90,11 @@ Parts = tuple[Array, Array]
 """Numerator and denominator of a ratio of means, of each fact."""
 
 
-def resample(n: int, draws: int = 2000, seed: int = 0) -> NDArray[np.int64]:
+BLOCK = 200
+"""Draws at a time, where all at once would take several times their memory."""
+
+
+def resample(n: int, draws: int = 2000, seed: int = 0) -> NDArray[np.float64]:
     """How often each of n facts occurs in each of the draws.
 
     Args:
@@ -100,7 +103,8 @@ def resample(n: int, draws: int = 2000, seed: int = 0) -> NDArray[np.int64]:
         seed: Seed of the generator; the same three arguments give the same counts.
 
     Returns:
-        Counts [draws, n]; each row sums to n.
+        Counts [draws, n]; each row sums to n. They are whole numbers as floats, so that products
+        with them are exact for hits and need no conversion of the whole.
 
     Raises:
         ValueError: If n or draws is below 1.
@@ -109,18 +113,20 @@ def resample(n: int, draws: int = 2000, seed: int = 0) -> NDArray[np.int64]:
         raise ValueError(
             f"a resample needs at least one fact and one draw, not n={n}, draws={draws}"
         )
-    return (
-        np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=draws).astype(np.int64)
-    )
+    random, shares = np.random.default_rng(seed), np.full(n, 1 / n)
+    counts = np.empty((draws, n))
+    for start in range(0, draws, BLOCK):
+        counts[start : start + BLOCK] = random.multinomial(n, shares, min(BLOCK, draws - start))
+    return counts
 
 
 def resampled_means(values: Array, counts: Array) -> NDArray[np.float64]:
-    """The mean of values [n] in each draw: [draws]."""
+    """The mean in each draw, of values [n] or of several columns [n, columns]: [draws, …]."""
     if counts.shape[1] != len(values):
         raise ValueError(
             f"the resample is of {counts.shape[1]} facts, the values are of {len(values)}"
         )
-    means: NDArray[np.float64] = np.asarray(counts, float) @ np.asarray(values, float) / len(values)
+    means: NDArray[np.float64] = counts @ np.asarray(values, float) / len(values)
     return means
 
 
@@ -383,21 +389,26 @@ class Resampled:
         return Estimate.hull(self.value, self.n, bootstrap, self.floor)
 
 
-def resampled_ratio(numerator: Array, denominator: Array, counts: Array) -> Resampled:
-    """The ratio of two means under a resample of the facts.
+def resampled_ratios(parts: Sequence[Parts], counts: Array) -> list[Resampled]:
+    """Ratios of two means under one resample of the facts, by one product for all of them.
 
     A draw whose denominator has lost its sign counts against both ends.
 
     Args:
-        numerator: Contrasts [n]; integers where the scores are hits.
-        denominator: Contrasts [n], with a mean that differs from 0.
+        parts: Contrasts [n] of each numerator, integers where the scores are hits, and of its
+            denominator, with a mean that differs from 0.
         counts: Resample [draws, n].
     """
-    gap = float(np.mean(denominator))
-    above, below = resampled_means(numerator, counts), resampled_means(denominator, counts)
-    floor = ratio_floor(numerator, denominator)
-    value = float(np.mean(numerator)) / gap
-    return Resampled(value, ratio_draws(above, below, gap), floor, len(numerator))
+    columns = [column for ratio in parts for column in ratio]
+    means = resampled_means(np.stack(columns, axis=1, dtype=float), counts)
+    ratios = []
+    for i, (numerator, denominator) in enumerate(parts):
+        gap = float(np.mean(denominator))
+        draws = ratio_draws(means[:, 2 * i], means[:, 2 * i + 1], gap)
+        floor = ratio_floor(numerator, denominator)
+        value = float(np.mean(numerator)) / gap
+        ratios.append(Resampled(value, draws, floor, len(numerator)))
+    return ratios
 
 
 def ratio_floor(
@@ -454,12 +465,6 @@ def _fewer_counts(n: int, draws: int, seed: int) -> Array:
     """How often each of n values occurs among n - 1 that are drawn [draws, n]."""
     rng = np.random.default_rng([n, seed])
     return rng.multinomial(n - 1, np.full(n, 1 / n), size=draws).astype(float)
-
-
-def resampled_difference(first: Parts, second: Parts, counts: Array) -> Resampled:
-    """The paired difference of two recoveries, second - first, under a resample of the facts."""
-    one, other = resampled_ratio(*first, counts), resampled_ratio(*second, counts)
-    return apart((first, one), (second, other))
 
 
 def apart(

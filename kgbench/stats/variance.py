@@ -67,7 +67,7 @@ from scipy.stats import chi2, norm, t
 
 from kgbench.estimate import Estimate
 from kgbench.numbers import number_text
-from kgbench.stats.intervals import LEVEL, outwards
+from kgbench.stats.intervals import BLOCK, LEVEL, outwards
 
 __all__ = [
     "ONE_SEED",
@@ -160,13 +160,7 @@ def components(scores: Cube, counts: Array) -> Components:
     n, wordings, seeds = scores.shape
     if n < 2:
         raise ValueError(f"variance between facts needs two of them, not {n}")
-    weights = np.vstack([np.ones(n), np.asarray(counts, float)])
-    zero = np.zeros(len(weights))
-    v, b = {}, {}
-    for name, (part, freedom) in _centred(scores).items():
-        v[name], b[name] = (
-            _moments(part.reshape(n, -1), freedom, weights) if freedom else (zero, zero)
-        )
+    v, b = _moments(_centred(scores), counts)
     found = {"facts": (v["mean"] - v["wordings"] - v["seeds"] + v["both"]) / (wordings * seeds)}
     if wordings > 1:
         found["wordings"] = (b["wordings"] - b["both"]) / seeds
@@ -220,15 +214,42 @@ def _centred(scores: Cube) -> dict[str, tuple[Array, int]]:
 
 
 def _moments(
-    part: Float[np.ndarray, "facts cells"], freedom: int, weights: Float[np.ndarray, "draws facts"]
-) -> tuple[Array, Array]:
-    """V and B under each draw [draws]; NaN for a draw of one fact alone."""
-    lengths, total, squares = (part**2).sum(1), weights.sum(1), weights**2
-    pairs = total**2 - squares.sum(1)
-    between = ((weights @ part) ** 2).sum(1) - squares @ lengths
-    own = total * (weights @ lengths) - squares @ lengths
-    divisor = np.where(pairs > 0, pairs, np.nan) * freedom
-    return (own - between) / divisor, between / divisor
+    parts: Mapping[str, tuple[Array, int]], counts: Float[np.ndarray, "draws facts"]
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """V and B by term, of all facts once and of each draw [1 + draws]; NaN for a draw of one fact.
+
+    Args:
+        parts: By term, as of `_centred`; a term without freedom has 0.
+        counts: Resample of the facts.
+    """
+    n, zero = counts.shape[1], np.zeros(1 + len(counts))
+    cells = {name: part.reshape(n, -1) for name, (part, freedom) in parts.items() if freedom}
+    lengths = np.stack([(part**2).sum(1) for part in cells.values()] + [np.ones(n)], axis=1)
+    sums = _sums(np.hstack([lengths, *cells.values()]), counts, 1)
+    squares = _sums(lengths, counts, 2)
+    total = sums[:, len(cells)]
+    pairs = total**2 - squares[:, -1]
+    within, between, start = dict.fromkeys(parts, zero), dict.fromkeys(parts, zero), len(cells) + 1
+    for i, (name, part) in enumerate(cells.items()):
+        end = start + part.shape[1]
+        apart = (sums[:, start:end] ** 2).sum(1) - squares[:, i]
+        own = total * sums[:, i] - squares[:, i]
+        divisor = np.where(pairs > 0, pairs, np.nan) * parts[name][1]
+        within[name], between[name] = (own - apart) / divisor, apart / divisor
+        start = end
+    return within, between
+
+
+def _sums(
+    values: Float[np.ndarray, "facts columns"],
+    counts: Float[np.ndarray, "draws facts"],
+    power: int,
+) -> Float[np.ndarray, "draws_and_one columns"]:
+    """Sums over all facts once, then over each draw, weighted by a power of the counts."""
+    sums = [np.ones((1, len(values))) @ values]
+    for start in range(0, len(counts), BLOCK):
+        sums.append(counts[start : start + BLOCK] ** power @ values)
+    return np.concatenate(sums)
 
 
 POWER = 0.8
