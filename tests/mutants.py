@@ -130,14 +130,14 @@ MUTANTS = (
     ),
     mutant(
         "ancestor mask shifted by one",
-        ("engine/tree.py", "|= ancestors[parent]", "|= ancestors[max(parent - 1, 0)]"),
+        ("engine/tree.py", "accumulate(firsts[:0:-1])", "accumulate(firsts[:0:-1] + 1)"),
     ),
     mutant(
         "branches share nodes of other branches",
         (
             "engine/tree.py",
-            "at = self.nodes.setdefault((at, treatment)",
-            "at = self.nodes.setdefault((len(path), treatment)",
+            "np.concatenate([[0], shared])",
+            "np.concatenate([[0], shared + 1])",
         ),
         only=_ORACLE,
     ),
@@ -164,17 +164,21 @@ MUTANTS = (
     mutant(
         "padding seen by the tokens",
         (
-            "engine/packed.py",
-            "numbers[row, n:] =",
-            "ancestors[row, :, n:] = True\n        numbers[row, n:] =",
+            "engine/masks.py",
+            "(tokens[:, None] >= tokens) & (tokens[:, None] < ends[:, None, :])",
+            "tokens[:, None] < ends[:, None, :]",
         ),
+    ),
+    mutant(
+        "prompts given the tree of another layout",
+        ("engine/packed.py", "(layout, number))", "(0, number))"),
     ),
     mutant(
         "answers of a chunk in another order",
         (
             "engine/packed.py",
-            "sorted(trees, key=lambda t: len(t.tree))",
-            "sorted(trees, key=lambda t: -t.prompt)",
+            "sorted(groups, key=lambda g: g.nodes)",
+            "sorted(groups, key=lambda g: -g.prompt)",
         ),
         ("engine/packed.py", "prompts.append(torch.full", "prompts.insert(0, torch.full"),
     ),
@@ -378,7 +382,7 @@ MUTANTS = (
     ),
     mutant(
         "runs left out of divided trees",
-        ("engine/tree.py", "if beside and configuration in beside", "if False"),
+        ("engine/plan.py", "run for run in self.needs.get(configuration, ())", "run for run in ()"),
         test="test_edits.py",
     ),
     mutant(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from kgbench.engine.tree import grow, split
+from kgbench.engine.tree import Tree, grow, split
 
 treatments = st.tuples(st.integers(1, 8), st.integers(1, 7)).flatmap(
     lambda shape: hnp.arrays(np.int64, shape, elements=st.integers(0, 2))
@@ -21,12 +21,13 @@ def test_a_node_is_a_distinct_prefix(some: np.ndarray) -> None:
     """
     tree = grow(some, range(some.shape[1]))
     prefixes = {tuple(row[: k + 1]) for row in some.tolist() for k in range(len(row))}
-    spelled = [tuple(tree.treatments[tree.ancestors[node]].tolist()) for node in range(len(tree))]
+    seen = ancestors(tree)
+    spelled = [tuple(tree.treatments[seen[node]].tolist()) for node in range(len(tree))]
     assert len(tree) == len(prefixes)
     assert set(spelled) == prefixes
     assert tree.depths.tolist() == [len(s) - 1 for s in spelled]
-    assert tree.ancestors.diagonal().all()
-    assert not np.triu(tree.ancestors, 1).any(), "no node sees one that comes later"
+    assert seen.diagonal().all()
+    assert not np.triu(seen, 1).any(), "no node sees one that comes later"
 
 
 @given(treatments, st.data())
@@ -39,25 +40,66 @@ def test_leaves_spell_their_configuration(some: np.ndarray, data: st.DataObject)
     assert tree.leaves.shape == (len(some), len(readouts))
     for row, leaves in zip(some.tolist(), tree.leaves.tolist(), strict=True):
         for readout, leaf in zip(readouts, leaves, strict=True):
-            path = np.flatnonzero(tree.ancestors[leaf])
+            path = np.flatnonzero(ancestors(tree)[leaf])
             assert tree.treatments[path].tolist() == row[: readout + 1]
             assert tree.depths[path].tolist() == list(range(readout + 1))
 
 
 @given(treatments, st.integers(1, 60))
 def test_split_keeps_every_configuration_within_the_limit(some: np.ndarray, limit: int) -> None:
-    """Groups hold each configuration once, and their trees at most `limit` nodes unless one
-    configuration alone has more.
+    """Groups hold each configuration once, and their trees at most `limit` nodes, or twice a row's,
+    unless one configuration alone has more.
     """
     groups = list(split(some, limit))
-    assert sorted(row for group in groups for row in group.tolist()) == list(range(len(some)))
-    for group in groups:
-        assert len(grow(some[group], [0])) <= max(limit, some.shape[1])
-        assert len(group) == 1 or len(grow(some[group], [0])) <= limit
+    assert sorted(row for group, _ in groups for row in group.tolist()) == list(range(len(some)))
+    for group, nodes in groups:
+        assert len(grow(some[group], [0])) == nodes
+        assert nodes <= max(limit, 2 * some.shape[1])
+
+
+@given(treatments, st.data())
+def test_split_counts_what_configurations_need(some: np.ndarray, data: st.DataObject) -> None:
+    """A tree holds the rows that its configurations need, each once, and has at most `limit` nodes,
+    or twice those of its first configuration.
+    """
+    row = st.integers(0, len(some) - 1)
+    needs = [[own, *data.draw(st.lists(row, max_size=2))] for own in range(len(some))]
+    limit = data.draw(st.integers(1, 30))
+    for group, nodes in split(some, limit, needs):
+        assert nodes <= max(limit, 2 * len(grow(some[needs[group[0]]], [0])))
+        held = sorted({row for configuration in group for row in needs[configuration]})
+        assert len(grow(some[held], [0])) == nodes
 
 
 @given(treatments)
 def test_split_divides_only_where_it_must(some: np.ndarray) -> None:
     """A limit that the whole tree meets divides nothing."""
-    (group,) = split(some, len(grow(some, [0])))
+    ((group, _),) = split(some, len(grow(some, [0])))
     assert len(group) == len(some)
+
+
+@given(treatments, st.integers(0, 40))
+def test_beyond_the_limit_sharing_saves_computation(some: np.ndarray, keys: int) -> None:
+    """Trees that exceed the limit cost at most what their configurations cost apart."""
+    for group, nodes in split(some, 0, keys=keys):
+        apart = len(group) * some.shape[1] * (keys + some.shape[1])
+        assert nodes * (keys + nodes) <= apart
+
+
+@given(st.integers(1, 300), st.integers(1, 60))
+def test_the_limit_follows_the_length(tokens: int, n: int) -> None:
+    """Configurations that differ in the last token only share trees of twice the prompt's tokens,
+    so that each computes two tokens at most, and the prompt is computed once per tree.
+    """
+    rows = np.zeros((n, tokens), dtype=np.int64)
+    rows[:, -1] = np.arange(n)
+    trees = [nodes for _, nodes in split(rows, 1, keys=tokens)]
+    assert len(trees) <= n / max(tokens, 1) + 1
+    assert sum(trees) == n + len(trees) * (tokens - 1)
+
+
+def ancestors(tree: Tree) -> np.ndarray:
+    """[i, j]: node j is i or an ancestor of i."""
+    nodes = np.arange(len(tree))
+    seen: np.ndarray = (nodes[:, None] >= nodes) & (nodes[:, None] < tree.ends)
+    return seen

@@ -148,10 +148,8 @@ def _activity(wiring: Wiring, plan: Plan, chunk: list[Row], width: int) -> Activ
     edits = whole.edits(wiring.pair.device)
     if not any(whole.cuts.values()):
         return Activity(edits)
-    earlier, depths = np.tri(width, dtype=bool), np.arange(width)
-    masks = make_masks(
-        wiring.pair, np.tile(earlier, (len(chunk), 1, 1)), np.tile(depths, (len(chunk), 1))
-    )
+    shape = len(chunk), width
+    masks = make_masks(wiring.pair, np.full(shape, width), np.broadcast_to(np.arange(width), shape))
     return Activity(edits, whole.masks(masks))
 
 

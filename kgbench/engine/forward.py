@@ -86,8 +86,9 @@ class Activity:
 
     edits: Mapping[Hook, Callable[[Tensor], Tensor]] = field(default_factory=dict)
     """Function of the activations [..., width] at each edited hook."""
-    masks: Mapping[int, Tensor] = field(default_factory=dict)
-    """Attention masks of layers that do not use the mask of the model call."""
+    masks: Mapping[int, Callable[[], Tensor]] = field(default_factory=dict)
+    """Attention masks of layers that do not use the mask of the model call. They are made when the
+    layer is computed, so that only one is in memory."""
 
 
 class Blend(nn.Module):
@@ -461,9 +462,8 @@ def _plans(
         at = {}
         for point in POINTS:
             at[point] = _at_home(activity.edits.get(Hook(layer, point)), device, home)
-        mask = activity.masks.get(layer)
         edit(path, before=at["resid_pre"], after=at["resid_post"])
-        edit(f"{path}.{family.attending}", mask=None if mask is None else mask.to(device))
+        edit(f"{path}.{family.attending}", mask=_mask_on(device, activity.masks.get(layer)))
         edit(f"{path}.{family.attention}", after=at["attn_out"])
         edit(f"{path}.{family.mlp}", after=at["mlp_out"])
     return plans
@@ -476,11 +476,17 @@ def _at_home(
     return edit if edit is None or device == home else lambda x: edit(x.to(home)).to(device)
 
 
+def _mask_on(
+    device: torch.device, mask: Callable[[], Tensor] | None
+) -> Callable[[], Tensor] | None:
+    return mask if mask is None else lambda: mask().to(device)
+
+
 def _edited(
     forward: Callable[..., Any],
     before: Callable[[Tensor], Tensor] | None = None,
     after: Callable[[Tensor], Tensor] | None = None,
-    mask: Tensor | None = None,
+    mask: Callable[[], Tensor] | None = None,
 ) -> Callable[..., Any]:
     """A module's forward with its input, its (first) output and its attention mask replaced."""
 
@@ -490,7 +496,7 @@ def _edited(
         elif before is not None:
             options["hidden_states"] = before(options["hidden_states"])
         if mask is not None:
-            options["attention_mask"] = mask
+            options["attention_mask"] = mask()
         output = forward(*inputs, **options)
         if after is None:
             return output

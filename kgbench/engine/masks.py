@@ -119,14 +119,14 @@ class Masks:
 
 def make_masks(
     pair: ModelPair,
-    earlier: Bool[np.ndarray, "row token token"],
+    ends: Int[np.ndarray, "row token"],
     depths: Int[np.ndarray, "row token"],
 ) -> Masks:
     """Masks of a batch.
 
     Args:
         pair: The models.
-        earlier: [i, j]: token j is token i or precedes it in its prompt.
+        ends: Tokens i to ends[i] - 1 of a row, i and its descendants in a token tree, attend to i.
         depths: Position of each token in its prompt, which windows count by; in a token tree it
             differs from the position in the row.
 
@@ -134,6 +134,8 @@ def make_masks(
         NotApplicableError: The models limit attention in a way that is unknown here.
     """
     known = known_windows(pair)
+    tokens = np.arange(ends.shape[1])
+    earlier = (tokens[:, None] >= tokens) & (tokens[:, None] < ends[:, None, :])
     whole = _additive(earlier, pair)
     if not known.layers or depths.max(initial=0) < known.size:
         return Masks(whole, None, known)

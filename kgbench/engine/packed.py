@@ -5,6 +5,7 @@ Invariants:
 - A node of a tree is one token under one history of treatments. Its attention mask holds its
   ancestors and itself, and its position id is its depth, so that it computes exactly what its token
   computes in a row of its own. Nodes of different branches never attend to each other.
+- Trees are grown when their chunk is computed; until then only their numbers of nodes are known.
 - Nodes of row r of a batch of trees padded to `width` have indices r * width + node in the
   flattened batch; leaves, edits and cuts are shifted by r * width.
 - No node has padding among its ancestors, so the content of padding has no effect.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -29,76 +31,95 @@ from kgbench.engine.tree import Tree, grow, split
 __all__ = ["run_packed"]
 
 
+KEYS = 2
+"""Keys, per unit of a model's width, to which attention costs as much as all else of a node. By
+their numbers of operations these are about 6; trees larger than a CPU's caches cost more."""
+
+
 @dataclass(frozen=True)
-class Rooted:
-    """The token tree of some configurations of one prompt."""
+class Group:
+    """Configurations of one prompt that share a token tree."""
 
     prompt: int
     configurations: Int[np.ndarray, " configuration"]
+    nodes: int
+    answers: int
+    """Number of answers of the tree: configurations × readouts."""
+    key: tuple[int, int]
+    """Equal for groups of equal trees."""
+
+
+@dataclass(frozen=True)
+class Rooted:
+    """A group with its token tree."""
+
+    group: Group
     ids: Int[np.ndarray, " token"]
     tree: Tree
     schedule: Schedule | None
     """Edits and cuts; None if the plan has none."""
 
-    @property
-    def answers(self) -> int:
-        """Number of answers of the tree: configurations × readouts."""
-        return self.tree.leaves.size
-
 
 def run_packed(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[Answers]:
     """Answer a plan chunk by chunk; the models must pass the self-test of this executor."""
     wiring = wiring.scaled(plan.scaled)
-    vocabulary = wiring.model.config.vocab_size
-    for chunk in _chunks(_trees(plan, budget, vocabulary), budget, vocabulary):
-        yield _answer(wiring, plan, chunk)
+    config = wiring.model.config
+    groups = _groups(plan, budget, config.vocab_size, KEYS * config.hidden_size)
+    grown: dict[tuple[int, int], tuple[Tree, Schedule | None]] = {}
+    for chunk in _chunks(groups, budget, config.vocab_size):
+        # Trees are kept from one chunk to the next only, so that a plan's number of prompts does
+        # not matter for memory.
+        before, grown = grown, {}
+        rooted = []
+        for group in chunk:
+            request = plan.requests[group.prompt]
+            if group.key not in grown:
+                grown[group.key] = before.get(group.key) or _grow(plan, request, group)
+            rooted.append(Rooted(group, np.array(request.ids), *grown[group.key]))
+        yield _answer(wiring, plan, rooted)
 
 
-def _trees(plan: Plan, budget: Budget, vocabulary: int) -> list[Rooted]:
-    """One tree per prompt, or several where one would exceed the budget.
+def _groups(plan: Plan, budget: Budget, vocabulary: int, keys: int) -> Iterator[Group]:
+    """One group per prompt, or several where a tree would exceed the budget.
 
     Prompts with the same treatments and readouts differ in their token ids only and share a tree.
     """
-    grown: dict[
-        tuple[object, ...], list[tuple[Int[np.ndarray, " configuration"], Tree, Schedule | None]]
-    ] = {}
-    rooted = []
+    limit = min(budget.tree, budget.tokens)
+    layouts: dict[tuple[object, ...], int] = {}
+    divided: list[list[tuple[Int[np.ndarray, " configuration"], int]]] = []
     for i, request in enumerate(plan.requests):
+        read = len(request.readouts)
         key = (request.treatments.shape, request.treatments.tobytes(), request.readouts)
-        if key not in grown:
-            most = max(1, budget.logits // (len(request.readouts) * vocabulary))
-            groups = split(
-                request.treatments, min(budget.tree, budget.tokens), request.beside(), most
-            )
-            grown[key] = [(group, *_grow(plan, request, group)) for group in groups]
-        for group, tree, schedule in grown[key]:
-            rooted.append(Rooted(i, group, np.array(request.ids), tree, schedule))
-    return rooted
+        layout = layouts.setdefault(key, len(layouts))
+        if layout == len(divided):
+            needs = list(map(request.rows_of, range(len(request.treatments))))
+            most = max(1, budget.logits // (read * vocabulary))
+            divided.append(list(split(request.rows, limit, needs, most, keys)))
+        for number, (group, nodes) in enumerate(divided[layout]):
+            yield Group(i, group, nodes, len(group) * read, (layout, number))
 
 
-def _grow(
-    plan: Plan, request: Request, group: Int[np.ndarray, " configuration"]
-) -> tuple[Tree, Schedule | None]:
-    rows, runs = request.with_runs(group)
-    tree = grow(rows, request.readouts, len(group))
+def _grow(plan: Plan, request: Request, group: Group) -> tuple[Tree, Schedule | None]:
+    rows, runs = request.with_runs(group.configurations)
+    tree = grow(rows, request.readouts, len(group.configurations))
     return tree, make_schedule(plan.treatments, rows, tree.paths, runs) if plan.treatments else None
 
 
-def _chunks(trees: Iterable[Rooted], budget: Budget, vocabulary: int) -> Iterator[list[Rooted]]:
-    """Group trees by size into chunks within the budget; a chunk has at least one tree."""
-    chunk: list[Rooted] = []
+def _chunks(groups: Iterable[Group], budget: Budget, vocabulary: int) -> Iterator[list[Group]]:
+    """Collect groups by size into chunks within the budget; a chunk has at least one group."""
+    chunk: list[Group] = []
     answers = 0
-    for tree in sorted(trees, key=lambda t: len(t.tree)):
+    for group in sorted(groups, key=lambda g: g.nodes):
         full = (
-            (len(chunk) + 1) * len(tree.tree) > budget.tokens
-            or (answers + tree.answers) * vocabulary > budget.logits
+            (len(chunk) + 1) * group.nodes > budget.tokens
+            or (answers + group.answers) * vocabulary > budget.logits
             or len(chunk) == budget.prompts
         )
         if chunk and full:
             yield chunk
             chunk, answers = [], 0
-        chunk.append(tree)
-        answers += tree.answers
+        chunk.append(group)
+        answers += group.answers
     if chunk:
         yield chunk
 
@@ -106,19 +127,18 @@ def _chunks(trees: Iterable[Rooted], budget: Budget, vocabulary: int) -> Iterato
 def _answer(wiring: Wiring, plan: Plan, chunk: list[Rooted]) -> Answers:
     device, width = wiring.pair.device, max(len(t.tree) for t in chunk)
     ids, depths, numbers = (np.zeros((len(chunk), width), dtype=np.int64) for _ in range(3))
-    ancestors = np.zeros((len(chunk), width, width), dtype=bool)
     # Padding attends to itself: a fully masked row would make the softmax NaN.
-    ancestors[:, np.arange(width), np.arange(width)] = True
+    ends = np.tile(np.arange(1, width + 1), (len(chunk), 1))
     for row, rooted in enumerate(chunk):
         n = len(rooted.tree)
         ids[row, :n], depths[row, :n] = rooted.ids[rooted.tree.depths], rooted.tree.depths
-        numbers[row, :n], ancestors[row, :n, :n] = rooted.tree.treatments, rooted.tree.ancestors
+        numbers[row, :n], ends[row, :n] = rooted.tree.treatments, rooted.tree.ends
         # Padding takes the last node's treatment, so that it adds no weight set to any module.
         numbers[row, n:] = numbers[row, n - 1]
     leaves = np.concatenate(
         [row * width + t.tree.leaves.reshape(-1) for row, t in enumerate(chunk)]
     )
-    masks = make_masks(wiring.pair, ancestors, depths)
+    masks = make_masks(wiring.pair, ends, depths)
     with treated(wiring, plan.table, numbers.reshape(-1), leaves, _activity(chunk, masks)) as model:
         logits = model(
             input_ids=torch.from_numpy(ids).to(device),
@@ -134,15 +154,16 @@ def _activity(chunk: list[Rooted], masks: Masks) -> Activity:
     for row, rooted in enumerate(chunk):
         if rooted.schedule is not None:
             whole.extend(rooted.schedule, row * width)
-    return Activity(whole.edits(masks.whole.device), {**masks.own(), **whole.masks(masks)})
+    own = {layer: partial(masks.of, layer) for layer in masks.own()}
+    return Activity(whole.edits(masks.whole.device), {**own, **whole.masks(masks)})
 
 
 def _labels(chunk: list[Rooted]) -> tuple[Tensor, Tensor, Tensor]:
     """Prompt, configuration and readout of each leaf, in the order of the leaves."""
     prompts, configurations, readouts = [], [], []
     for rooted in chunk:
-        n = rooted.tree.leaves.shape[1]
-        prompts.append(torch.full((rooted.answers,), rooted.prompt))
-        configurations.append(torch.from_numpy(rooted.configurations).repeat_interleave(n))
-        readouts.append(torch.arange(n).repeat(len(rooted.configurations)))
+        group, n = rooted.group, rooted.tree.leaves.shape[1]
+        prompts.append(torch.full((group.answers,), group.prompt))
+        configurations.append(torch.from_numpy(group.configurations).repeat_interleave(n))
+        readouts.append(torch.arange(n).repeat(len(group.configurations)))
     return torch.cat(prompts), torch.cat(configurations), torch.cat(readouts)

@@ -33,15 +33,17 @@ class Request:
     needs: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     """Indices of the runs that a configuration copies from, directly or through other runs."""
 
-    def beside(self) -> Mapping[int, Int[np.ndarray, "_run token"]]:
-        """Treatments [run, token] of the runs of each configuration that copies from runs."""
+    @property
+    def rows(self) -> Int[np.ndarray, "row token"]:
+        """Treatments of all configurations, followed by those of all runs."""
         if self.run_treatments is None:
-            return {}
-        rows = {}
-        for configuration, runs in self.needs.items():
-            if runs:
-                rows[configuration] = self.run_treatments[list(runs)]
-        return rows
+            return self.treatments
+        return np.concatenate([self.treatments, self.run_treatments])
+
+    def rows_of(self, configuration: int) -> tuple[int, ...]:
+        """The rows of a configuration and of the runs it needs."""
+        n = len(self.treatments)
+        return (configuration, *(n + run for run in self.needs.get(configuration, ())))
 
     def with_runs(
         self, configurations: Int[np.ndarray, " configuration"]
@@ -80,12 +82,13 @@ class Budget:
     """Limits of one forward."""
 
     tokens: int = 512
-    """Maximum token rows in one forward, padding included. Larger batches exceed a CPU's caches and
-    take longer per row."""
+    """Maximum token rows in one forward, padding included, unless one tree has more. Larger batches
+    exceed a CPU's caches and take longer per row."""
     prompts: int | None = None
     """Maximum prompts in one forward."""
     tree: int = 512
-    """Maximum nodes of a token tree; larger ones are split."""
+    """Maximum nodes of a token tree; larger ones are split. Where it saves computation, a tree may
+    have up to twice the nodes of one configuration, however long the prompt."""
     logits: int = 1 << 26
     """Maximum logits in memory: answers × vocabulary."""
 

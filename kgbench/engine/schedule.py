@@ -69,18 +69,24 @@ class Schedule:
             by_hook[hook].append(_edit(kind, basis, step, device))
         return {hook: partial(_all, done) for hook, done in by_hook.items()}
 
-    def masks(self, masks: Masks) -> Mapping[int, Float[Tensor, "row 1 token token"]]:
-        """Mask of each layer with cuts, derived from the masks without them."""
+    def masks(self, masks: Masks) -> Mapping[int, Callable[[], Tensor]]:
+        """Function that makes the mask of each layer with cuts, given the masks without them."""
         by_layer = {}
         for layer, pairs in self.cuts.items():
             if pairs:
-                mask = masks.of(layer).clone()
-                nodes, keys = torch.tensor(pairs, device=mask.device).unbind(1)
-                # Flattened row i is position i % width of batch row i // width.
-                width = mask.shape[-1]
-                mask[nodes // width, 0, nodes % width, keys % width] = torch.finfo(mask.dtype).min
-                by_layer[layer] = mask
+                by_layer[layer] = partial(_cut, masks, layer, pairs)
         return by_layer
+
+
+def _cut(
+    masks: Masks, layer: int, pairs: Sequence[tuple[int, int]]
+) -> Float[Tensor, "row 1 token token"]:
+    mask = masks.of(layer).clone()
+    nodes, keys = torch.tensor(pairs, device=mask.device).unbind(1)
+    # Flattened row i is position i % width of batch row i // width.
+    width = mask.shape[-1]
+    mask[nodes // width, 0, nodes % width, keys % width] = torch.finfo(mask.dtype).min
+    return mask
 
 
 def _all(done: Sequence[Callable[[Tensor], Tensor]], activations: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ runs come first, and their activations at every hook are stored for copies.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 import numpy as np
@@ -105,7 +105,7 @@ class _Pass:
         rows = edit.basis.tensor.to(x)
         return x + (source - x) @ rows.T @ rows
 
-    def _masks(self, treatment: Treatment, token: int) -> Mapping[int, Tensor]:
+    def _masks(self, treatment: Treatment, token: int) -> Mapping[int, Callable[[], Tensor]]:
         """Masks [1, 1, 1, key] of the layers in which this token's attention is cut."""
         if not treatment.cuts:
             return {}
@@ -120,4 +120,4 @@ class _Pass:
             mask[..., [key - first for key in sorted(cut.keys) if first <= key < token]] = (
                 torch.finfo(mask.dtype).min
             )
-        return masks
+        return {layer: partial(masks.__getitem__, layer) for layer in masks}

@@ -11,7 +11,7 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 from scipy.stats import binom
 
-__all__ = ["Ratio", "group", "in_turns"]
+__all__ = ["Ratio", "group", "in_turns", "measure"]
 
 Work = Callable[[], object]
 
@@ -65,17 +65,17 @@ def in_turns(
 
     def references_first() -> None:
         for name, reference in references.items():
-            seconds[name].append(_measure(reference))
+            seconds[name].append(measure(reference))
 
     benchmark.pedantic(
-        lambda: own.append(_measure(work)), setup=references_first, rounds=rounds, warmup_rounds=1
+        lambda: own.append(measure(work)), setup=references_first, rounds=rounds, warmup_rounds=1
     )
     return {
         name: Ratio.of(np.array(own[1:]) / np.array(values[1:])) for name, values in seconds.items()
     }
 
 
-def _measure(work: Work) -> float:
+def measure(work: Work) -> float:
     """Processor seconds of some work on this process's one thread: what else the machine does in
     the meantime does not count.
     """
