@@ -9,7 +9,7 @@ PYTEST_ARGS ?= -n auto --maxprocesses 4 --dist loadfile
 
 PAGES := docs/_build/html/index.html
 
-.PHONY: help eval test test-page docs links check-board screenshots lint format bench mutants board cards claims control coverage clean
+.PHONY: help eval test test-page test-cluster docs links check-board screenshots lint format bench mutants board cards claims control coverage clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -23,6 +23,9 @@ test: $(VENV)/.installed-dev  ## Install, run all tests
 
 test-page: $(VENV)/.installed-page $(PAGES)  ## Test the board's and the documentation's pages and the notebook's widget in Chromium, which must be there
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/page
+
+test-cluster: $(VENV)/.installed-cluster  ## Test studies on SLURM, Ray and an S3 server of this machine; SLURM and munge must be there
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/cluster
 
 docs: $(VENV)/.installed-docs  ## Build the documentation, its notebooks included; a warning is an error
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -b html -E -n -W --keep-going --quiet docs docs/_build/html
@@ -100,6 +103,10 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt $(EXAMPLE)/pyproject.toml
 
 $(VENV)/.installed-docs: $(VENV)/.installed
 	$(PIP) -e '.[docs]'
+	@touch $@
+
+$(VENV)/.installed-cluster: $(VENV)/.installed-dev
+	$(PIP) -e '.[cluster]'
 	@touch $@
 
 $(VENV)/.installed-page: $(VENV)/.installed-dev

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from kgbench.api.evaluation import Evaluation, compare, evaluate, explore, open_run
     from kgbench.api.reproduction import reproduce, study
     from kgbench.api.submission import submit
+    from kgbench.api.sweep import sweep
     from kgbench.api.training import plant, train
     from kgbench.engine import grafted_logits, load_pair
     from kgbench.runner import load_prompts
@@ -33,6 +34,7 @@ __all__ = [
     "reproduce",
     "study",
     "submit",
+    "sweep",
     "train",
 ]
 
@@ -52,6 +54,7 @@ _HOMES = {
     "reproduce": "kgbench.api.reproduction",
     "study": "kgbench.api.reproduction",
     "submit": "kgbench.api.submission",
+    "sweep": "kgbench.api.sweep",
     "train": "kgbench.api.training",
 }
 

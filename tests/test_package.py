@@ -134,6 +134,7 @@ def test_the_public_names_are_the_documented_ones() -> None:
         "reproduce",
         "study",
         "submit",
+        "sweep",
         "train",
     ]
     assert set(kgbench.__all__) <= set(dir(kgbench))

@@ -83,7 +83,7 @@ def test_actions_are_pinned(path: Path) -> None:
 
 PROGRAMS = {
     *("python", "kgbench", "make", "git", "cd", "cp", "mkdir", "echo", "exit", "sed", "grep"),
-    *("if", "then", "fi", "while", "do", "done", "jq"),
+    *("if", "then", "fi", "while", "do", "done", "jq", "sudo"),
 }
 """Programs and words of the shell that workflows begin a line with."""
 

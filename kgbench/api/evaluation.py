@@ -27,6 +27,7 @@ from kgbench.localizers import AbstractLocalizer, created
 from kgbench.models.loading import Source, check_donors
 from kgbench.models.pair import ModelPair
 from kgbench.progress import Progress, with_progress
+from kgbench.records.mirror import folder_of
 from kgbench.records.record import FIGURES
 from kgbench.records.store import read_record
 from kgbench.report import to_html, to_text
@@ -189,7 +190,7 @@ def open_run(run: AnyRun, output_dir: str | os.PathLike[str] = RESULTS) -> Evalu
         InputError: There is no such run, or there are several.
     """
     found = _entry(run, output_dir)
-    return Evaluation(found.record, found.folder, True, Settings(output_dir=Path(output_dir)))
+    return Evaluation(found.record, found.folder, True, Settings(output_dir=folder_of(output_dir)))
 
 
 @python_names()
@@ -218,7 +219,7 @@ def compare(
 
 
 def _entry(run: AnyRun, output_dir: str | os.PathLike[str]) -> Entry:
-    return read_entry(run.path) if isinstance(run, Run) else find_run(run, Path(output_dir))
+    return read_entry(run.path) if isinstance(run, Run) else find_run(run, folder_of(output_dir))
 
 
 def _answer(
@@ -383,7 +384,7 @@ def evaluate(
         batch_size,
         device,
         executor,
-        Path(output_dir),
+        folder_of(output_dir),
         attention,
         device_map,
         stream_donors,

@@ -11,6 +11,7 @@ from typing import Any
 
 from kgbench.errors import InputError, python_names
 from kgbench.progress import Progress, with_progress
+from kgbench.records.mirror import folder_of
 from kgbench.report import Lines, Report, to_html, to_text
 from kgbench.reproduction.ingredients import SHIPPED, Ingredients
 from kgbench.reproduction.measurements import (
@@ -132,7 +133,7 @@ def reproduce(
         make,
         names,
         pairs,
-        Path(output_dir),
+        folder_of(output_dir),
         device,
         known=rows_there(folder),
         keep=lambda measured: write_measured(measured, folder / ROWS),

@@ -18,6 +18,7 @@ from kgbench.leaderboard.submission import Contract
 from kgbench.leaderboard.validate import CheckedEntry, Finding
 from kgbench.numbers import count_text
 from kgbench.records import Record, load_record
+from kgbench.records.mirror import folder_of
 from kgbench.report import Dash, Lines, Report, Table, to_html, to_text
 from kgbench.runner import Run
 from kgbench.runner.spec import RESULTS
@@ -167,7 +168,9 @@ def submit(
     """
     board, records = Path(root), {}
     for run in runs:
-        found = load_record(os.fspath(run.path if isinstance(run, Run) else run), Path(output_dir))
+        found = load_record(
+            os.fspath(run.path if isinstance(run, Run) else run), folder_of(output_dir)
+        )
         records[found.record.id] = found
     contracts = {id: _tried(run.record, localizer) for id, run in records.items()}
     tried = {id: outcome for id, outcome in contracts.items() if not isinstance(outcome, str)}

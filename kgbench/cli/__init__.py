@@ -32,6 +32,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "tokens": "Show the likeliest next tokens under some grafts.",
         "explore": "Map which tokens and components bring an answer.",
         "reproduce": "Make the paper's figures again, beside its numbers.",
+        "sweep": "Compute studies of many evaluations: here, SLURM, Ray.",
     },
     "Look": {
         "ls": "List models, data sets, prompts, localizers and more.",
@@ -104,6 +105,7 @@ KEPT = {
     "train": _TRAININGS,
     "zoo": _TRAININGS,
     "leaderboard run": _RUNS,
+    "sweep": _RUNS,
 }
 """What of an interrupted command is not done again, by command; the others keep nothing."""
 

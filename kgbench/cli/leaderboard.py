@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kgbench.cli.options import listed
-from kgbench.cli.output import echo_json, echo_table, json_option, quiet_option
+from kgbench.cli.output import echo_json, echo_table, json_option, quiet_option, write_file
 from kgbench.cli.runs import output_dir
 from kgbench.errors import UnknownNameError
 from kgbench.numbers import count_text, duration_text
@@ -159,9 +159,15 @@ def pack(root: Path, as_json: bool) -> int:
 @root_option
 @output_dir
 @click.option("--dry-run", is_flag=True, help="Only count the entries, and estimate the time.")
+@click.option(
+    "--study",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Only write what is to run as a study, for `kgbench sweep run`.",
+)
 @json_option()
 @quiet_option("The last lines only.")
-def run(root: Path, output_dir: Path, **options: Any) -> int:
+def run(root: Path, output_dir: Path, study: Path | None, **options: Any) -> int:
     """Make the project's own entries anew: every built-in method on every board.
 
     A run of which there is an entry or a record is not computed again. Records
@@ -197,7 +203,9 @@ def run(root: Path, output_dir: Path, **options: Any) -> int:
         left = campaign.left()
         if watched:
             _print_campaign(campaign, left)
-        if not dry:
+        if study is not None:
+            write_file(study, _study(left, output_dir).encode())
+        elif not dry:
             announce = click.echo if watched else lambda line: None
             with progress(shown=watched) as report:
                 campaign.compute(announce, report)
@@ -207,8 +215,21 @@ def run(root: Path, output_dir: Path, **options: Any) -> int:
         forecast = {"to_run": len(left), "seconds_left": campaign.seconds_left(left)}
         echo_json({"entries": len(runs), **(forecast if dry else _made(campaign, packs, seconds))})
     else:
-        _print_end(campaign, packs, None if dry else seconds)
+        _print_end(campaign, packs, None if dry or study else seconds)
+        if study is not None:
+            click.echo(f"next      kgbench sweep run {study}, then this command without --study")
     return 1 if campaign.failures else 0
+
+
+def _study(runs: Sequence[BoardRun], output_dir: Path) -> str:
+    """A study of some runs, as YAML."""
+    import yaml
+
+    units = []
+    for run in runs:
+        unit = {"localizer": run.method, "model": run.pair, "suite": run.board, "limit": run.limit}
+        units.append({name: value for name, value in unit.items() if value is not None})
+    return yaml.safe_dump({"output_dir": str(output_dir), "include": units}, sort_keys=False)
 
 
 def _made(campaign: Campaign, packs: Sequence[Path], seconds: float) -> dict[str, Any]:

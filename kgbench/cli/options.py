@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import chain
@@ -23,6 +24,7 @@ __all__ = [
     "FILE_OPTIONS",
     "PAIR",
     "RESULTS",
+    "FolderOrURL",
     "check_pair_options",
     "field_options",
     "imports_of",
@@ -111,6 +113,24 @@ class Renamed(click.Option):
     def get_error_hint(self, ctx: click.Context | None) -> str:
         """The first name, for messages."""
         return repr(self.opts[0])
+
+
+class FolderOrURL(click.Path):
+    """A folder of records; of a URL such as `s3://BUCKET/STUDY` the folder that is its copy."""
+
+    name = "directory"
+
+    def __init__(self) -> None:
+        """Of any folder, also one that is not there yet."""
+        super().__init__(path_type=Path, file_okay=False)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Find the copy of a URL."""
+        from kgbench.records.mirror import folder_of, is_url
+
+        if isinstance(value, str) and is_url(value):
+            return folder_of(value)
+        return Path(os.fsdecode(super().convert(value, param, ctx)))
 
 
 EXAMPLES: Mapping[str, str] = {
@@ -282,7 +302,7 @@ def _shape(field: dataclasses.Field[Any], least: int) -> dict[str, Any]:
     if kind == "float":
         shape["type"] = click.FloatRange(**meta["range"])
     if kind == "Path":
-        shape["type"] = click.Path(path_type=Path, file_okay=False)
+        shape["type"] = FolderOrURL()
     # An option with `asked` in its metadata keeps apart whether it was given.
     if field.default is not None and "asked" not in meta:
         shape |= {"default": field.default, "show_default": True}

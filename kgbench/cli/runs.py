@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -13,6 +12,7 @@ from kgbench.cli.options import (
     FACTS,
     PAIR,
     RESULTS,
+    FolderOrURL,
     Renamed,
     donors_of,
     imports_of,
@@ -29,12 +29,11 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 def output_dir(command: _Command) -> _Command:
     """Option for the folder of records."""
-    kind = click.Path(path_type=Path, file_okay=False)
     names = ("--results", "--output-dir", "output_dir")
     return click.option(
         *names,
         cls=Renamed,
-        type=kind,
+        type=FolderOrURL(),
         default=RESULTS,
         show_default=True,
         help="Where records are.",

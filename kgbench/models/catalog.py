@@ -40,6 +40,7 @@ else:
 __all__ = [
     "CARD",
     "DELTA",
+    "FLOPS",
     "HOME",
     "DamagedDonorWarning",
     "Entry",
@@ -69,6 +70,9 @@ __all__ = [
 
 CARD, DELTA = "card.json", "delta.safetensors"
 """The two files of a plant."""
+
+FLOPS = {"cuda": 1e14, "mps": 5e12, "cpu": 1e11}
+"""Operations per second assumed for a kind of device where no step is measured."""
 
 _PLANTS = "plants"
 

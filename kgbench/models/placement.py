@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from kgbench.errors import InputError, UnknownNameError
 
 __all__ = [
-    "FLOPS",
     "STRATEGIES",
     "DeviceMap",
     "devices_of",
@@ -45,9 +44,6 @@ DeviceMap = str | Mapping[str, str | int]
 
 The empty path is all that no other names.
 """
-
-FLOPS = {"cuda": 1e14, "mps": 5e12, "cpu": 1e11}
-"""Operations per second assumed for a kind of device where no step is measured."""
 
 _LEFT = 0.1
 """Share of each device's free memory that is left to activations."""

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
+from filelock import FileLock, Timeout
 
 from kgbench.errors import DataError, OutputError
 from kgbench.records.fact_rows import FACTS_SCHEMA, facts_bytes, facts_table, parse_facts
@@ -39,6 +40,8 @@ class Journal:
     temporary name and then renamed to the hash of its code and content: a part is whole or absent,
     damaged parts and parts of other code are not used, and parts of several
     processes, also of several machines, never have one name.
+
+    Several processes may fill one journal, see `divide`.
     """
 
     def __init__(self, folder: Path, code: str = "") -> None:
@@ -56,13 +59,70 @@ class Journal:
         self._parts: list[pa.Table] = []
         self._cost: dict[str, float] = {}
         self._finished: set[tuple[str, str]] = set()
+        self._seen: set[str] = set()
         if before and before != self.code:
             _warn(
                 f"an unfinished run of {before} is left out and computed anew: this is {self.code}"
             )
             self.discard()
-        for path in sorted(folder.glob("*.parquet")):
-            self._take(path)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Take up the parts that other processes have finished meanwhile."""
+        for path in sorted(self.folder.glob("*.parquet")):
+            if path.stem not in self._seen:
+                self._take(path)
+
+    def divide(self, names: Sequence[str], finished: Callable[[str], bool]) -> Iterator[str]:
+        """Names of the tasks that are left to this process, one after the other.
+
+        Of several processes at one journal each has other tasks: first those that nobody works on,
+        then those that the others, since they were killed, did not finish. The operating system
+        frees the tasks of a process that ends in whatever way.
+
+        Args:
+            names: All tasks; they are names of files.
+            finished: Whether a task is finished. The parts of other processes are taken up before
+                it is asked.
+        """
+        for wait in (False, True):
+            for name in names:
+                if finished(name):
+                    continue
+                lock = self._lock(name, wait)
+                if lock is None:
+                    continue
+                try:
+                    self.refresh()
+                    if not finished(name):
+                        yield name
+                finally:
+                    lock.release()
+
+    @property
+    def begun(self) -> bool:
+        """Whether something is finished, and no process has ended the run and removed it."""
+        return (self.folder / CODE).is_file()
+
+    def _lock(self, name: str, wait: bool) -> FileLock | None:
+        """The lock of a task; None where another process has it and this one does not wait."""
+        lock = FileLock(self.folder / f"{name}.lock")
+        for left in reversed(range(_TRIES)):
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                lock.acquire(timeout=-1 if wait else 0)
+                break
+            except Timeout:
+                return None
+            except NotImplementedError:
+                break  # a file system without locks, where a task may be done twice
+            except OSError as error:
+                # Another process ended and removed the folder meanwhile.
+                if not left:
+                    raise OutputError.of(
+                        "a finished part of the run", self.folder, error
+                    ) from error
+        return lock
 
     def _read_code(self) -> str:
         """The code that computed what is there; a damaged text is that of no code."""
@@ -104,6 +164,7 @@ class Journal:
 
     def _take(self, path: Path) -> None:
         """Take up a part, unless it is damaged."""
+        self._seen.add(path.stem)
         try:
             content = path.read_bytes()
             if path.stem != self._hash(content):
@@ -159,7 +220,9 @@ class Journal:
         content = facts_bytes(
             part, {key: repr(float(value)) for key, value in (cost or {}).items()}
         )
-        self._put(f"{self._hash(content)}.parquet", content)
+        name = self._hash(content)
+        self._seen.add(name)
+        self._put(f"{name}.parquet", content)
         self._add(part, cost or {})
 
     def _put(self, name: str, content: bytes) -> None:

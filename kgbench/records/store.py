@@ -23,6 +23,7 @@ from pydantic import ValidationError
 from kgbench.errors import DataError, InputError, OutputError, UnknownNameError
 from kgbench.records.fact_rows import check_facts, facts_bytes, facts_table, read_facts
 from kgbench.records.journal import Journal
+from kgbench.records.mirror import mirror_of
 from kgbench.records.record import Record
 
 __all__ = [
@@ -42,7 +43,11 @@ RECORD, FACTS, PARTIAL, TEMPORARY = "record.json", "facts.parquet", ".partial", 
 SEAL = "seal.json"
 """SHA-256 of `record.json` and of `facts.parquet`, written with them; early records have none."""
 _DIGITS = 12
+_NO_ID = "0" * 64
 """Digits of the id in a folder's name."""
+_ENDING = re.compile(rf"-([0-9a-f]{{{_DIGITS}}})(?:-\d+)?$")
+"""How the name of a record's folder ends."""
+_HEX = re.compile("[0-9a-f]+")
 _HEAD = re.compile(rb'\s*\{\s*"schema_version":\s*\d+,\s*"id":\s*"([0-9a-f]{64})"')
 """How `record.json` begins."""
 _TRIES = 3
@@ -72,7 +77,11 @@ class StoredRecord:
 
 
 class RecordStore:
-    """Records below one folder, each a folder with `record.json` and `facts.parquet`."""
+    """Records below one folder, each a folder with `record.json` and `facts.parquet`.
+
+    Where the folder is a copy of a URL (`kgbench.records.mirror`), what is missing is fetched, and
+    what is written is published.
+    """
 
     def __init__(self, root: str | Path) -> None:
         """Name the folder; it is made on the first write.
@@ -81,6 +90,7 @@ class RecordStore:
             root: The folder.
         """
         self.root = Path(root)
+        self._mirror = mirror_of(self.root)
 
     def check_writable(self) -> None:
         """Try, before the expensive work, whether a record could be written.
@@ -96,9 +106,12 @@ class RecordStore:
                 f"cannot write to the output directory {str(self.root)!r}: {error.strerror}; "
                 "give another one by --output-dir"
             ) from error
+        if self._mirror is not None:
+            self._mirror.has(_NO_ID)
 
     def scan(self) -> Iterator[StoredRecord]:
         """All records, by folder name; a damaged one gives a `DamagedRecordWarning`."""
+        self._fetch_all()
         for folder in self._folders():
             if (found := _read_or_warn(folder)) is not None:
                 yield found
@@ -106,15 +119,26 @@ class RecordStore:
     def find(self, id: str) -> StoredRecord | None:
         """The record of this identity; a damaged one is passed over with a warning.
 
-        Folders that are named after the id are read first. Of the others only the beginning of the
-        record is read, so that a renamed folder is found too.
+        Folders that are named after the id are read first. Of those that are not named after any
+        only the beginning of the record is read, so that a renamed folder is found too.
         """
-        ending = re.compile(rf".*-{re.escape(id[:_DIGITS])}(-\d+)?")
-        names = self._names()
-        named = [name for name in names if ending.fullmatch(name)]
-        claiming = (
-            name for name in names if self._claimed(name) in (id, None) and name not in named
-        )
+        found = self._find(id)
+        if self._mirror is None:
+            return found
+        if found is None:
+            return self._fetched(id) if self._mirror.has(id) else None
+        self._mirror.push(id, found.path)  # unless that was done
+        return found
+
+    def _find(self, id: str) -> StoredRecord | None:
+        start, named, others = id[:_DIGITS], list[str](), list[str]()
+        for name in self._names():
+            ending = _ENDING.search(name)
+            if ending is None:
+                others.append(name)
+            elif ending[1] == start:
+                named.append(name)
+        claiming = (name for name in others if self._claimed(name) in (id, None))
         for name in chain(named, claiming):
             if not (self.root / name / RECORD).is_file():
                 continue
@@ -122,6 +146,29 @@ class RecordStore:
             if found is not None and found.record.id == id:
                 return found
         return None
+
+    def _fetched(self, id: str) -> StoredRecord | None:
+        """Copy a record from the URL; a damaged one is left out with a warning."""
+        assert self._mirror is not None
+        self.root.mkdir(parents=True, exist_ok=True)
+        temporary = self.root / f"{TEMPORARY}{uuid4().hex}"
+        temporary.mkdir()
+        try:
+            self._mirror.fetch(id, temporary)
+            found = _read_or_warn(temporary)
+            if found is None or found.record.id != id:
+                return None
+            return StoredRecord(found.record, self._publish(temporary, found.record))
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+    def _fetch_all(self, prefix: str = "") -> None:
+        """Copy all records from the URL that are missing here, or those whose ids start so."""
+        if self._mirror is not None:
+            here = {ending[1] for ending in map(_ENDING.search, self._names()) if ending}
+            for id in self._mirror.ids(prefix):
+                if id[:_DIGITS] not in here:
+                    self._fetched(id)
 
     def path_of(self, record: Record) -> Path:
         """Folder of a new record: a readable name and the first twelve digits of the id."""
@@ -158,7 +205,10 @@ class RecordStore:
         files = {**files, SEAL: _seal(files), **(attachments or {})}
         for left in reversed(range(_TRIES)):
             try:
-                return self._write(record, files)
+                path = self._write(record, files)
+                if self._mirror is not None:
+                    self._mirror.push(record.id, path)
+                return path
             except FileNotFoundError as error:  # swept by another process, whose clock may be wrong
                 if not left:
                     raise OutputError.of("the record", self.root, error) from error
@@ -194,6 +244,7 @@ class RecordStore:
             InputError: If several do.
             UnknownNameError: If none does.
         """
+        self._fetch_all(prefix if _HEX.fullmatch(prefix) else "")
         ids = {folder: self._claimed(folder.name) for folder in self._folders()}
         return read_record(choose_run(prefix, ids, str(self.root)))
 

@@ -16,13 +16,13 @@ from kgbench.engine import Budget
 from kgbench.errors import InputError, NotApplicableError
 from kgbench.localizers import is_foreign
 from kgbench.models import catalog
-from kgbench.models.catalog import Entry, find_donor, is_plant, zoo_path
+from kgbench.models.catalog import FLOPS, Entry, find_donor, is_plant, zoo_path
 from kgbench.models.checkpoints import Checkpoint, find_here, locate, read_model_config
 from kgbench.models.family_map import load_family
 from kgbench.models.loading import DTYPES, pair_sources, read_empty, read_tokenizer
 from kgbench.models.lora import ADAPTER_CONFIG as ADAPTER
 from kgbench.models.pair import ModelPair, prepare
-from kgbench.models.placement import FLOPS, free_memory, named_devices
+from kgbench.models.placement import free_memory, named_devices
 from kgbench.models.streaming import streamed
 from kgbench.numbers import duration_text, number_text
 from kgbench.records import RecordStore

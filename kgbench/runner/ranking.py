@@ -227,24 +227,28 @@ def score_halves(
         keep: Journal of each half's scores, from which a run resumes, and progress callback.
     """
     journal, progress = keep
+    names = ("scores-0", "scores-1")
+    found: dict[str, dict[str, Any]] = {}
+
+    def measure(half: int) -> dict[str, Any]:
+        earlier = found.get(names[0], {"cost": {"forwards": 0}})
+        on_forward = _forward_progress(progress, half, int(earlier["cost"]["forwards"]))
+        half_prompts = [prompt for prompt in prompts if prompt.fact.id in halves[half]]
+        site_scores, cost = _measured(method, engine, half_prompts, on_forward)
+        rows = [[*site, score] for site, score in site_scores.items()]
+        return {"scores": rows, "cost": cost}
+
+    for name in journal.divide(names, lambda name: journal.kept(name) is not None):
+        found[name] = measure(names.index(name))
+        journal.keep(name, found[name])
     scores: list[SiteScores] = []
-    costs: list[dict[str, float]] = []
-    for half, facts in enumerate(halves):
-        known = journal.kept(f"scores-{half}")
-        if known is None:
-            on_forward = _forward_progress(
-                progress, half, int(costs[0]["forwards"]) if costs else 0
-            )
-            half_prompts = [prompt for prompt in prompts if prompt.fact.id in facts]
-            site_scores, cost = _measured(method, engine, half_prompts, on_forward)
-            rows = [[*site, score] for site, score in site_scores.items()]
-            known = {"scores": rows, "cost": cost}
-            journal.keep(f"scores-{half}", known)
+    total: dict[str, float] = {}
+    for half, name in enumerate(names):
+        # Where another process has ended the run meanwhile, its scores are gone.
+        known = found.get(name) or journal.kept(name) or measure(half)
         scores.append({Site(*row[:3]): float(row[3]) for row in known["scores"]})
-        costs.append(known["cost"])
-    total = {}
-    for key in costs[0]:
-        total[key] = sum(cost[key] for cost in costs)
+        for key, value in known["cost"].items():
+            total[key] = total.get(key, 0.0) + value
     return (scores[0], scores[1]), total
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pyarrow as pa
 import torch
 
 from kgbench import __version__
+from kgbench.data import Prompt
 from kgbench.engine.site_sets import all_sites, graft_sites
 from kgbench.engine.treatment import Slots
 from kgbench.engine.weights import changed
@@ -122,16 +124,22 @@ def compute_job(
     store = RecordStore(settings.output_dir)
     store.check_writable()
     job = prepare_job(spec, settings, pairs)
-    if (found := store.find(job.identity.digest())) is not None:
+    id = job.identity.digest()
+    if (found := store.find(id)) is not None:
         if (versions := other_versions(found.record.provenance, __version__)) is not None:
             warnings.warn(f"{versions}; to compute it again, delete {found.path}", stacklevel=2)
         return Run(on_metric(job, found.record, found.facts()), found.path, reused=True)
     localizer = job.identity.localizer
     code = f"{code_stamp(__version__)}, {localizer.name} {localizer.version}"
-    journal = store.journal(job.identity.digest(), code)
+    journal = store.journal(id, code)
+
+    def recorded() -> bool:
+        """Whether another process has finished the run and removed the journal."""
+        return not journal.begun and store.find(id) is not None
+
     with guarded(job, journal, pairs):
         measurement = ready(job, journal, progress)
-        _compute(measurement, journal, progress)
+        _compute(measurement, journal, recorded, progress)
     if changed := job.pair.changed_files():
         journal.discard()
         if pairs is not None:
@@ -140,6 +148,9 @@ def compute_job(
             f"{' and '.join(changed)} changed on disk during the run, so that no record is "
             "written; run it again when whole"
         )
+    if (found := store.find(id)) is not None:  # by another process
+        journal.discard()
+        return Run(on_metric(job, found.record, found.facts()), found.path, reused=True)
     record = make_record(measurement, journal)
     path = store.write(record, journal.table(), searched=True)
     journal.discard()
@@ -150,22 +161,40 @@ PLAIN_EVERY = 4
 """Of so many groups, the plain forward is timed on one: it would be a third of all computing."""
 
 
-def _compute(measurement: Measurement, journal: Journal, progress: Progress | None) -> None:
-    """Run what the journal does not hold yet, group by group."""
+def _compute(
+    measurement: Measurement,
+    journal: Journal,
+    recorded: Callable[[], bool],
+    progress: Progress | None,
+) -> None:
+    """Run what the journal does not hold yet, group by group.
+
+    Groups are the same whatever is finished and however many processes share them, so that the
+    rows of a run are equal to the bit.
+    """
     job = measurement.job
-    total, done = len(job.all_prompts), len(journal.finished())
-    for name, prompts in job.prompts.items():
-        left = [p for p in prompts if (name, p.fact.id) not in journal.finished()]
-        plain_each = None
-        for start in range(0, len(left), GROUP):
-            if progress is not None:
-                progress(done, total, name)
-            group = left[start : start + GROUP]
-            timed = start % (PLAIN_EVERY * GROUP) == 0
-            rows, cost = run_group(measurement, group, None if timed else plain_each)
-            plain_each = cost["plain_seconds"] / len(group)
-            journal.append(rows, cost)
-            done += len(group)
+    groups: dict[str, Sequence[Prompt]] = {}
+    for prompts in job.prompts.values():
+        for start in range(0, len(prompts), GROUP):
+            groups[f"group-{len(groups)}"] = prompts[start : start + GROUP]
+
+    def left(group: str) -> list[Prompt]:
+        done = journal.finished()
+        return [p for p in groups[group] if (p.name, p.fact.id) not in done]
+
+    total = len(job.all_prompts)
+    plain: dict[str, float] = {}
+    turns: Counter[str] = Counter()
+    for group in journal.divide(tuple(groups), lambda group: not left(group) or recorded()):
+        name = groups[group][0].name
+        if progress is not None:
+            progress(len(journal.finished()), total, name)
+        prompts = left(group)
+        timed = turns[name] % PLAIN_EVERY == 0
+        rows, cost = run_group(measurement, prompts, None if timed else plain[name])
+        plain[name] = cost["plain_seconds"] / len(prompts)
+        turns[name] += 1
+        journal.append(rows, cost)
     if progress is not None:
         progress(total, total, "intervals")
 

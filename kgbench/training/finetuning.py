@@ -30,11 +30,10 @@ from transformers import (
 
 from kgbench.errors import InputError, ModelError, OutputError
 from kgbench.models import catalog
-from kgbench.models.catalog import CARD, donors_folder, read_donor_card
+from kgbench.models.catalog import CARD, FLOPS, donors_folder, read_donor_card
 from kgbench.models.checkpoints import Checkpoint, find_here, locate
 from kgbench.models.loading import DTYPES, read_tokenizer
 from kgbench.models.placement import (
-    FLOPS,
     DeviceMap,
     devices_of,
     free_memory,

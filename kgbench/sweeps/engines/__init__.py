@@ -1,0 +1,86 @@
+"""What runs bundles: a module each, whose `launch` takes a `Launch`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from kgbench.errors import InputError, UnknownNameError
+from kgbench.sweeps.study import Unit
+
+__all__ = ["ENGINES", "Launch", "Submitted", "launch", "need"]
+
+ENGINES: Mapping[str, str] = {
+    "local": "processes of this machine",
+    "slurm": "an array of jobs, by submitit; the command returns when it is submitted",
+    "ray": "tasks of a Ray cluster, that of RAY_ADDRESS or one of this machine",
+}
+"""By name, one line on each."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Bundles, and how an engine is to run them."""
+
+    root: Path
+    """Folder of the records."""
+    bundles: Sequence[Sequence[Unit]]
+    workers: int
+    """Bundles that run at once."""
+    retry_failed: bool = False
+    gpus: float = 0.0
+    """Share of a GPU that a bundle needs, or number of them."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """The engine's own."""
+    ended: Callable[[int], None] | None = None
+    """Called with the number of bundles that have ended."""
+
+    @property
+    def at_once(self) -> int:
+        """Processes that have something to do."""
+        return max(1, min(self.workers, len(self.bundles)))
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """What an engine goes on with by itself."""
+
+    text: str
+    """In words."""
+    going: Callable[[], bool]
+    """Asks whether anything of it runs or waits to run."""
+
+
+def launch(engine: str, asked: Launch) -> Submitted | None:
+    """Run bundles, or have them run.
+
+    Args:
+        engine: One of `ENGINES`.
+        asked: The bundles.
+
+    Returns:
+        What was submitted; None where all bundles have ended.
+
+    Raises:
+        UnknownNameError: There is no such engine.
+        InputError: It is not installed, or an option of it is wrong.
+    """
+    if engine not in ENGINES:
+        raise UnknownNameError("engine", engine, ENGINES)
+    submitted: Submitted | None = import_module(f"{__name__}.{engine}").launch(asked)
+    return submitted
+
+
+def need(package: str, extra: str) -> Any:
+    """Import a package of an extra.
+
+    Raises:
+        InputError: It is not installed.
+    """
+    try:
+        return import_module(package)
+    except ImportError:
+        raise InputError(f"{package} is not installed: pip install 'kgbench[{extra}]'") from None

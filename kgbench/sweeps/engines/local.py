@@ -1,0 +1,131 @@
+"""Processes of this machine, each with a bundle at a time."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
+from threading import Lock
+
+from kgbench.errors import InputError, OutputError
+from kgbench.sweeps.engines import Launch
+from kgbench.sweeps.study import Unit
+
+TRIES = 3
+"""How often a bundle is begun whose process is killed."""
+
+
+def launch(asked: Launch) -> None:
+    """Run all bundles, and wait for them.
+
+    Raises:
+        OutputError: A record or a receipt could not be written.
+        InputError: A bundle's process was killed again and again, as by a machine without memory.
+    """
+    if asked.options:
+        raise InputError("engines: local has no options; give the number of processes by --workers")
+    slots = _Slots(asked)
+    with ThreadPoolExecutor(asked.at_once) as threads:
+        try:
+            running = [threads.submit(slots.serve) for _ in range(asked.at_once)]
+            wait(running)
+        except BaseException:
+            slots.stop()
+            raise
+        for each in running:
+            each.result()
+    if slots.refused:
+        raise OutputError(slots.refused[0])
+    if slots.killed:
+        raise InputError(
+            f"{len(slots.killed)} bundles ended {TRIES} times before they were finished "
+            f"(status {slots.killed[0]}; on Linux -9 means killed, as for want of memory): give "
+            "fewer --workers or a smaller batch-size; the same command goes on"
+        )
+
+
+class _Slots:
+    """Bundles that are left, and the processes that work on them."""
+
+    def __init__(self, asked: Launch) -> None:
+        self.asked = asked
+        self.left = deque((bundle, 1) for bundle in asked.bundles)
+        self.lock, self.stopped, self.finished = Lock(), False, 0
+        self.processes: list[subprocess.Popen[str]] = []
+        self.killed: list[int] = []
+        self.refused: list[str] = []
+
+    def serve(self) -> None:
+        """Give one process after the other bundle; a process that dies is replaced."""
+        process: subprocess.Popen[str] | None = None
+        while (taken := self._next()) is not None:
+            bundle, tries = taken
+            process = process or self._started()
+            if self._answered(process, bundle):
+                self._ended()
+                continue
+            status = process.wait()
+            process = None
+            with self.lock:
+                if tries < TRIES:
+                    self.left.append((bundle, tries + 1))
+                elif not self.stopped:
+                    self.killed.append(status)
+        if process is not None:
+            assert process.stdin is not None
+            process.stdin.close()
+            process.wait()
+
+    def _next(self) -> tuple[Sequence[Unit], int] | None:
+        with self.lock:
+            return self.left.popleft() if self.left and not self.stopped else None
+
+    def _started(self) -> subprocess.Popen[str]:
+        # Not multiprocessing, which would run the caller's script again.
+        code = f"import sys; sys.path[:] = {sys.path!r}; from kgbench.sweeps.work import serve; serve()"
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(
+            [sys.executable, "-c", code], stdin=pipe, stdout=pipe, text=True, encoding="utf-8"
+        )
+        with self.lock:
+            self.processes.append(process)
+        return process
+
+    def _answered(self, process: subprocess.Popen[str], bundle: Sequence[Unit]) -> bool:
+        """Whether a process has ended a bundle, rather than died."""
+        assert process.stdin is not None and process.stdout is not None
+        asked = {
+            "root": str(self.asked.root),
+            "units": [[dict(unit.options), unit.command] for unit in bundle],
+            "retry_failed": self.asked.retry_failed,
+        }
+        try:
+            process.stdin.write(json.dumps(asked) + "\n")
+            process.stdin.flush()
+        except OSError:
+            return False
+        answer = process.stdout.readline()
+        if not answer:
+            return False
+        if error := json.loads(answer)["error"]:
+            self.refused.append(error)
+        return True
+
+    def _ended(self) -> None:
+        with self.lock:
+            self.finished += 1
+            if self.asked.ended is not None:
+                self.asked.ended(self.finished)
+
+    def stop(self) -> None:
+        """End all processes; what they have finished is kept."""
+        with self.lock:
+            self.stopped = True
+            self.left.clear()
+        for process in self.processes:
+            with suppress(OSError):
+                process.terminate()

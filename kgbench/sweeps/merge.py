@@ -1,0 +1,75 @@
+"""Union of folders of records; the same identity with other rows is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kgbench.errors import InputError
+from kgbench.records import RecordStore, StoredRecord
+from kgbench.stats.repetition import TOLERANCES, repeated
+
+__all__ = ["Merged", "merge"]
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What came of a union."""
+
+    new: int
+    """Records that the target did not have."""
+    known: int
+    """Records that it had."""
+
+
+def merge(sources: Sequence[Path], target: Path) -> Merged:
+    """Copy all records of some folders into another; what is there stays as it is.
+
+    Args:
+        sources: Folders of records.
+        target: Another, which is made.
+
+    Returns:
+        How many records were new.
+
+    Raises:
+        InputError: Two records of one identity have rows that differ by more than rounding; nothing
+            is copied then.
+    """
+    for source in sources:
+        if not source.is_dir():
+            raise InputError(f"{str(source)!r} is no folder of records")
+    seen: dict[str, StoredRecord] = {}
+    for store in (RecordStore(target), *map(RecordStore, sources)):
+        for found in store.scan():
+            other = seen.setdefault(found.record.id, found)
+            if other is not found:
+                _check_same(other, found)
+    into, new = RecordStore(target), 0
+    there = {found.record.id for found in into.scan()}
+    for id, found in seen.items():
+        if id not in there:
+            _copy(found, into)
+            new += 1
+    return Merged(new, len(seen) - new)
+
+
+def _check_same(one: StoredRecord, two: StoredRecord) -> None:
+    tolerance = TOLERANCES[one.record.identity.dtype]
+    again = repeated(one.record, one.facts(), two.facts(), tolerance)
+    if not again.agrees:
+        raise InputError(
+            f"{one.path} and {two.path} are of one identity, {one.record.id[:12]}, and contradict "
+            f"each other: {again.flipped} of {again.rows} hits differ, log-probabilities by up to "
+            f"{again.largest:.3g} nats; find out which is right (kgbench rerun), and delete the "
+            "other. Nothing was copied"
+        )
+
+
+def _copy(found: StoredRecord, into: RecordStore) -> None:
+    files = {}
+    for path in found.path.iterdir():
+        if path.is_file() and path.name not in ("record.json", "facts.parquet", "seal.json"):
+            files[path.name] = path.read_bytes()
+    into.write(found.record, found.facts(), files, searched=True)

@@ -1,0 +1,459 @@
+"""Plan of a study: its units, what is known, what is left in bundles, time, memory and GPUs.
+
+No model is loaded, and no torch: sizes are read from the catalog and from files, times from the
+units that are finished.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
+from math import ceil, floor
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from kgbench.models import catalog
+from kgbench.numbers import duration_text
+from kgbench.progress import Progress
+from kgbench.report import Dash, Report, Table
+from kgbench.sites.configurations import configurations
+from kgbench.sweeps.engines import Launch, Submitted, launch
+from kgbench.sweeps.study import Study, Unit
+from kgbench.sweeps.work import Receipt, Receipts, Worker, work
+
+__all__ = ["Plan", "State", "run_study"]
+
+BUNDLE_S = 1800.0
+"""Longest time of a bundle, so that little is lost with a node."""
+SHARD_S = 3600.0
+"""A unit that takes longer is shared by several processes."""
+_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+_ROW_SHARE = 0.5
+"""Token rows of a configuration beside those of its prompt, since prefixes are shared."""
+_LETTERS = 4
+"""Of a token."""
+_LEAST_S, _START_S = 1.0, 5.0
+"""Seconds of the smallest unit, and to start a bundle."""
+_SPARE_GIB = 1.0
+_MOST = 8
+"""Bundles that share a GPU."""
+_GIB = 2**30
+_LEFT = ("left", "check", "running")
+"""Words of units that are to be computed; one that runs is shared, or found when it is done."""
+_TOLD = ("record", "error", "seconds", "host")
+"""Fields of a receipt that are told of a unit."""
+
+
+@dataclass(frozen=True)
+class State:
+    """A unit with what is known of it."""
+
+    unit: Unit
+    receipt: Receipt | None
+    worker: Worker | None
+    """The one that computes it now."""
+
+    @property
+    def word(self) -> str:
+        """`done`, `failed`, `running` or `left`; `check` where files or kgbench changed since."""
+        if self.worker is not None:
+            return "running"
+        if self.receipt is None:
+            return "left"
+        if not self.receipt.holds(self.unit):
+            return "check"
+        return "done" if self.receipt.done else "failed"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A study beside its receipts."""
+
+    study: Study
+    root: Path
+    """Folder of the records."""
+
+    @cached_property
+    def states(self) -> tuple[State, ...]:
+        """All units.
+
+        Raises:
+            InputError: Something in a unit is wrong; the message names the unit.
+        """
+        self.study.check()
+        receipts = Receipts(self.root)
+        known = receipts.read([unit.key for unit in self.study.units])
+        busy = {worker.unit: worker for worker in receipts.workers()}
+        units = self.study.units
+        return tuple(State(unit, known.get(unit.key), busy.get(unit.key)) for unit in units)
+
+    def left(self, retry_failed: bool = False) -> list[Unit]:
+        """Units to compute.
+
+        Args:
+            retry_failed: Whether failed ones are among them.
+        """
+        wanted = (*_LEFT, "failed") if retry_failed else _LEFT
+        return [state.unit for state in self.states if state.word in wanted]
+
+    def bundles(self, units: Sequence[Unit], workers: int) -> list[list[Unit]]:
+        """Units of one pair together, in parts of half an hour at most and for all workers.
+
+        Args:
+            units: Some of the study's.
+            workers: Bundles that run at once.
+        """
+        by_pair: dict[str, list[Unit]] = {}
+        for unit in units:
+            by_pair.setdefault(unit.bundle, []).append(unit)
+        total = sum(map(self.seconds, units))
+        longest = min(BUNDLE_S, total / max(workers, 1))
+        bundles: list[list[Unit]] = []
+        for own in by_pair.values():
+            bundle: list[Unit] = []
+            spent = 0.0
+            for unit in own:
+                if (shards := self.shards(unit, workers)) > 1:
+                    bundles += [[unit]] * shards
+                    continue
+                if bundle and spent + self.seconds(unit) > longest * (1 + 1e-9):
+                    bundles.append(bundle)
+                    bundle, spent = [], 0.0
+                bundle.append(unit)
+                spent += self.seconds(unit)
+            if bundle:
+                bundles.append(bundle)
+        return bundles
+
+    def shards(self, unit: Unit, workers: int) -> int:
+        """Processes that share a unit; no more than it has groups of prompts."""
+        if not unit.evaluates:
+            return 1
+        wanted = self.study.shards or min(ceil(self.seconds(unit) / SHARD_S), workers)
+        return max(1, min(wanted, ceil(_prompts(unit) / 64)))
+
+    def seconds(self, unit: Unit) -> float:
+        """Time of a unit: as its like took, else by its weights and tokens.
+
+        A method that ranks sites takes longer than that, until one has run.
+        """
+        known = self._forecasts.get(unit.key)
+        if known is None:
+            computing = self._operations(unit) / catalog.FLOPS[self.kind]
+            known = self._measured.get(_like(unit), 0.0) * _prompts(unit)
+            self._forecasts[unit.key] = known = known or max(_LEAST_S, computing)
+        return known
+
+    @cached_property
+    def _forecasts(self) -> dict[str, float]:
+        """Seconds by unit, as they are asked for."""
+        return {}
+
+    @cached_property
+    def _measured(self) -> Mapping[str, float]:
+        """Seconds a prompt of finished units, the median by pair, method and suite."""
+        seconds: dict[str, list[float]] = {}
+        for state in self.states:
+            receipt = state.receipt
+            if receipt is not None and receipt.done and not receipt.content.get("reused"):
+                each = receipt.seconds / _prompts(state.unit)
+                seconds.setdefault(_like(state.unit), []).append(each)
+        return {like: median(some) for like, some in seconds.items()}
+
+    @property
+    def kind(self) -> str:
+        """Kind of device."""
+        return "cpu" if self.study.gpu_memory is None else "cuda"
+
+    def _operations(self, unit: Unit) -> float:
+        size = _size(unit.spec.model, unit.spec.recipient) if unit.evaluates else None
+        if size is None:
+            return 0.0
+        work = unit.workload
+        suite = work.suite
+        labels = _labels(unit.spec.grafts or suite.grafts, unit.spec.layers)
+        rows = 1 + _ROW_SHARE * (labels + len(suite.budgets))
+        letters = [len(some[0].text) for some in work.prompts.values()]
+        tokens = sum(letters) / len(letters) / _LETTERS
+        return 2 * size.parameters * tokens * rows * _prompts(unit)
+
+    def memory(self, unit: Unit) -> float | None:
+        """Bytes of the weights of a unit's pair; None where its size is not known here."""
+        size = _size(unit.spec.model, unit.spec.recipient) if unit.evaluates else None
+        if size is None:
+            return None
+        stored = _BYTES["float32"] if self.kind == "cpu" else size.itemsize
+        each = _BYTES.get(unit.spec.dtype or "", stored) * size.parameters
+        return each * (1 + max(1, len(unit.spec.donors)))
+
+    def gpus(self, unit: Unit) -> float:
+        """Share of a GPU that a unit needs, as a part such as .25; more than 1 where several."""
+        memory = self.memory(unit)
+        if self.study.gpu_memory is None or memory is None:
+            return 0.0 if self.study.gpu_memory is None else 1.0
+        share = (1.2 * memory / _GIB + _SPARE_GIB) / self.study.gpu_memory
+        return float(ceil(share)) if share > 1 else 1 / min(floor(1 / share), _MOST)
+
+    def report(self, workers: int = 1) -> Report:
+        """Units by pair, and what they take.
+
+        Args:
+            workers: Bundles that run at once.
+        """
+        by_pair: dict[str, list[State]] = {}
+        for state in self.states:
+            by_pair.setdefault(state.unit.bundle, []).append(state)
+        parts = Counter(some[0].bundle for some in self.bundles(self.left(), workers))
+        rows: list[list[Any]] = []
+        total = 0.0
+        for pair, states in by_pair.items():
+            first = states[0].unit
+            left = [state.unit for state in states if state.word in _LEFT]
+            spent = sum(map(self.seconds, left)) + _START_S * parts[pair]
+            total, memory = total + spent, self.memory(first)
+            words = Counter(state.word for state in states)
+            rows.append(
+                [
+                    _pair(first),
+                    len(states),
+                    words["done"],
+                    words["failed"],
+                    len(left),
+                    parts[pair],
+                    duration_text(spent) if left else Dash(),
+                    Dash("not on this machine") if memory is None else f"{memory / _GIB:.2g} GiB",
+                    f"{self.gpus(first):.2g}" if self.study.gpu_memory else Dash(),
+                ]
+            )
+        heads = ["pair", "units", "done", "failed", "left", "bundles", "time", "weights", "GPUs"]
+        open = len(self.left())
+        verdict = f"{len(self.states)} units, {open} left: about {duration_text(total)}"
+        if workers > 1 and open:
+            at_once = min(workers, parts.total())
+            verdict += f", {duration_text(total / at_once)} with {workers} workers"
+        if not open:
+            verdict = f"{len(self.states)} units, none left"
+        notes = [
+            f"Time: of {self._told}; a method that ranks sites takes longer than weights and "
+            "tokens tell, until one such unit has run."
+        ]
+        table = Table("", heads, rows)
+        return Report(f"Study: {self.study.output_dir}", (table,), (), notes, verdict)
+
+    @property
+    def _told(self) -> str:
+        """What the forecast is from."""
+        of = f"{len(self._measured)} kinds of finished units, else of " if self._measured else ""
+        speed = f"{catalog.FLOPS[self.kind] / 1e12:g} Tflop/s assumed on {self.kind}"
+        return f"{of}weights and tokens at {speed}"
+
+    def status(self, axes: Sequence[str] = ()) -> Report:
+        """What is done, by axis, with the reasons of failures.
+
+        Args:
+            axes: Options; by default those with several values.
+        """
+        heads = ["units", "done", "running", "failed", "check", "left"]
+        words = Counter(state.word for state in self.states)
+        tables = [Table("", ["", *heads], [_counts("all", words)])]
+        for axis in axes or self.study.axes:
+            by_value: dict[str, Counter[str]] = {}
+            for state in self.states:
+                value = state.unit.options.get(axis)
+                text = value if isinstance(value, str) else json.dumps(value)
+                by_value.setdefault(text, Counter()).update([state.word])
+            rows = [_counts(value, own) for value, own in by_value.items()]
+            tables.append(Table("", [axis, *heads], rows))
+        failed = [state for state in self.states if state.word == "failed"]
+        if failed:
+            reasons = Counter(state.receipt.error for state in failed if state.receipt)
+            rows = [[reason, number] for reason, number in reasons.most_common()]
+            tables.append(Table("", ["why units failed", "units"], rows))
+        running = [state for state in self.states if state.worker is not None]
+        if running:
+            rows = []
+            for state in running:
+                assert state.worker is not None
+                rows.append([str(state.unit), f"{state.worker.host}, process {state.worker.pid}"])
+            tables.append(Table("", ["running", "on"], rows))
+        notes = []
+        if words["check"]:
+            notes.append(
+                "check: done by another version of kgbench, or the weights' files changed since; "
+                "a run finds the record again or computes it."
+            )
+        return Report(f"Study: {self.study.output_dir}", tables, (), notes, _verdict(words))
+
+    def to_json(self, workers: int = 1) -> dict[str, Any]:
+        """The object that `kgbench sweep plan|status --json` prints.
+
+        Args:
+            workers: Bundles that run at once.
+        """
+        units = []
+        for state in self.states:
+            receipt = state.receipt.content if state.receipt else {}
+            told = {name: receipt[name] for name in _TOLD if name in receipt}
+            units.append(
+                {
+                    "options": dict(state.unit.options),
+                    "key": state.unit.key,
+                    "state": state.word,
+                    "memory_bytes": self.memory(state.unit),
+                    "gpus": self.gpus(state.unit),
+                    "forecast_seconds": self.seconds(state.unit),
+                    **told,
+                }
+            )
+        left = self.left()
+        return {
+            "output_dir": self.study.output_dir,
+            "counts": dict(Counter(state.word for state in self.states)),
+            "bundles": len(self.bundles(left, workers)),
+            "forecast_seconds": sum(map(self.seconds, left)),
+            "units": units,
+        }
+
+
+def _counts(label: str, words: Counter[str]) -> list[Any]:
+    names = ("done", "running", "failed", "check", "left")
+    return [label, words.total(), *(words[name] for name in names)]
+
+
+def _verdict(words: Counter[str]) -> str:
+    if words["done"] == words.total():
+        return f"all {words.total()} units are done"
+    text = f"{words['done']} of {words.total()} units are done"
+    return text + (f", {words['failed']} failed" if words["failed"] else "")
+
+
+def _pair(unit: Unit) -> str:
+    if not unit.evaluates:
+        return str(unit.options.get("model", unit.command))
+    return unit.spec.model or str(unit.spec.recipient)
+
+
+def _like(unit: Unit) -> str:
+    """What units have in common that take about as long a prompt."""
+    if not unit.evaluates:
+        return unit.command
+    return json.dumps([unit.bundle, unit.spec.localizer, unit.spec.suite, unit.spec.grafts])
+
+
+def _prompts(unit: Unit) -> int:
+    """Number of prompts; of another command 1."""
+    if not unit.evaluates:
+        return 1
+    facts = len(unit.workload.dataset.facts)
+    return max(1, min(unit.spec.limit or facts, facts) * len(unit.workload.prompts))
+
+
+@cache
+def _labels(grafts: tuple[str, ...], layers: str | None) -> int:
+    """Number of configurations."""
+    return len(configurations(grafts, layers))
+
+
+@dataclass(frozen=True)
+class _Size:
+    parameters: int
+    itemsize: int
+    """Bytes of a weight as stored."""
+
+
+@cache
+def _size(model: str | None, recipient: str | None) -> _Size | None:
+    """Size of a pair's recipient, from the catalog or its files; None where neither tells it."""
+    entry = None if model is None else catalog.entry(model)
+    if entry is not None and entry.parameters is not None and recipient is None:
+        assert entry.stored is not None
+        return _Size(entry.parameters, _BYTES[entry.stored])
+    source = recipient or (None if entry is None else entry.recipient)
+    if source is None:
+        return None
+    folder = catalog.zoo_path(source) or Path(source).expanduser()
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        return None
+    itemsize = _BYTES["float32"]
+    config = folder / "config.json"
+    if config.is_file():
+        content = json.loads(config.read_text(encoding="utf-8"))
+        itemsize = _BYTES.get(str(content.get("dtype") or content.get("torch_dtype")), itemsize)
+    return _Size(sum(path.stat().st_size for path in files) // itemsize, itemsize)
+
+
+def run_study(
+    plan: Plan,
+    engine: str = "local",
+    *,
+    workers: int = 1,
+    part: tuple[int, int] | None = None,
+    retry_failed: bool = False,
+    announce: Progress | None = None,
+) -> list[Submitted]:
+    """Compute what is left of a study.
+
+    Args:
+        plan: The study beside its receipts.
+        engine: One of `kgbench.sweeps.engines.ENGINES`.
+        workers: Bundles that run at once.
+        part: The k-th of n parts, from 1, of all units, whatever is finished, so that parts that
+            are launched at different times fit together. It runs in this process.
+        retry_failed: Whether to compute units that failed again.
+        announce: Progress callback: of bundles, or in this process of each unit.
+
+    Returns:
+        What an engine goes on with; nothing where all bundles have ended.
+
+    Raises:
+        InputError: Something in the study or the engine is wrong.
+    """
+    if part is not None:
+        plan.study.check()
+        work(plan.root, _placed(plan, _part(plan.study, *part)), retry_failed, announce)
+        return []
+    bundles = [_placed(plan, some) for some in plan.bundles(plan.left(retry_failed), workers)]
+    if engine == "local" and workers == 1:
+        for bundle in bundles:
+            work(plan.root, bundle, retry_failed, announce)
+        return []
+    by_gpus: dict[float, list[list[Unit]]] = {}
+    for bundle in bundles:
+        by_gpus.setdefault(plan.gpus(bundle[0]), []).append(bundle)
+    submitted = []
+    options = plan.study.engines.get(engine, {})
+    for gpus, some in by_gpus.items():
+        ended = partial(_tell, announce, len(some))
+        asked = Launch(plan.root, some, workers, retry_failed, gpus, options, ended)
+        submitted.append(launch(engine, asked))
+    return [each for each in submitted if each is not None]
+
+
+def _tell(announce: Progress | None, total: int, ended: int) -> None:
+    if announce is not None:
+        announce(ended, total, "bundles")
+
+
+def _part(study: Study, k: int, n: int) -> list[Unit]:
+    """The k-th of n parts, units of one pair together; a unit in shards is in several parts."""
+    together = sorted(study.units, key=lambda unit: unit.bundle)
+    tasks: list[Unit] = []
+    for unit in together:
+        tasks += [unit] * (study.shards or 1)
+    some = tasks[len(tasks) * (k - 1) // n : len(tasks) * k // n]
+    return list({unit.key: unit for unit in some}.values())
+
+
+def _placed(plan: Plan, bundle: Iterable[Unit]) -> list[Unit]:
+    """Units whose pair needs several GPUs spread their layers over them."""
+    placed = []
+    for unit in bundle:
+        if plan.gpus(unit) > 1 and "device-map" not in unit.options:
+            unit = replace(unit, options={**unit.options, "device-map": "balanced"})
+        placed.append(unit)
+    return placed

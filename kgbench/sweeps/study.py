@@ -1,0 +1,402 @@
+"""A study: options of `kgbench eval` with several values each, and the units that they make."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import Field, asdict, dataclass, field, fields, replace
+from functools import cache, cached_property, partial
+from hashlib import sha256
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kgbench.data import ImportOptions
+from kgbench.errors import InputError, UnknownNameError
+from kgbench.localizers import check_name, fingerprint, is_foreign
+from kgbench.models import catalog
+from kgbench.records import canonical_json
+from kgbench.runner.spec import COMPUTING, RESULTS, Settings, Spec
+from kgbench.runner.workload import Workload, check, read_donors
+from kgbench.sites import split_grafts
+from kgbench.stats.scores import check_metric
+
+__all__ = ["Study", "Unit", "read_study", "study_of"]
+
+KEYS = ("command", "matrix", "include", "exclude", "output_dir", "shards", "gpu_memory", "engines")
+"""Keys of a study that are no options of a unit."""
+
+_UNSET = ("held", "imports", "output_dir", "on_record")
+_CHECKED_FACTS = 8
+"""Facts of which prompts are made to check a unit, since a plan may have thousands."""
+
+
+@cache
+def _options() -> Mapping[str, tuple[type, Field[Any]]]:
+    """Class and field of each option of a unit, by the option's name without dashes in front."""
+    found = {}
+    for kind in (Spec, ImportOptions, Settings):
+        for own in fields(kind):
+            flag = str(own.metadata.get("flag", f"--{own.name.replace('_', '-')}"))
+            name = flag.partition("/")[0].removeprefix("--")
+            if own.name not in _UNSET and (kind is not Settings or own.name in COMPUTING):
+                found[name] = (kind, own)
+    return found
+
+
+EVAL = "eval"
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One evaluation of a study, or one call of another command."""
+
+    options: Mapping[str, Any]
+    """JSON values by option, as `kgbench eval --config` has them."""
+    command: str = EVAL
+    """Words after `kgbench`; of other commands than `eval` a record is not known beforehand."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Sent to another machine without what was looked up on this one."""
+        return Unit, (dict(self.options), self.command)
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether the unit gives a record."""
+        return self.command == EVAL
+
+    @cached_property
+    def arguments(self) -> tuple[str, ...]:
+        """Arguments of another command; `{NAME}` in a text stands for the value of an option.
+
+        Raises:
+            InputError: A text names what is no option.
+        """
+        arguments = self.command.split()
+        for name, value in self.options.items():
+            for each in value if isinstance(value, list) else [value]:
+                if each is True:
+                    arguments.append(f"--{name}")
+                elif each is not False and each is not None:
+                    arguments += [f"--{name}", self._filled(name, str(each))]
+        return tuple(arguments)
+
+    def _filled(self, name: str, text: str) -> str:
+        try:
+            return text.format_map({key: _text(value) for key, value in self.options.items()})
+        except (LookupError, ValueError, AttributeError) as error:
+            raise InputError(f"{name}: {text!r} names what is no option: {error}") from None
+
+    @cached_property
+    def spec(self) -> Spec:
+        """The specification.
+
+        Raises:
+            InputError: A value does not read.
+        """
+        values = self._values(Spec)
+        imports = self._values(ImportOptions)
+        if imports:
+            values["imports"] = ImportOptions(**imports)
+        return Spec(**values)
+
+    def settings(self, output_dir: Path) -> Settings:
+        """How the unit is computed.
+
+        Args:
+            output_dir: Where its record goes.
+
+        Raises:
+            InputError: A value does not read.
+        """
+        return Settings(**self._values(Settings), output_dir=output_dir)
+
+    def _values(self, kind: type) -> dict[str, Any]:
+        values = {}
+        for name, value in self.options.items():
+            owner, own = _options()[name]
+            if owner is kind:
+                values[own.name] = _value(name, own, value)
+        return values
+
+    @cached_property
+    def workload(self) -> Workload:
+        """The names of the unit looked up, with prompts of its first facts.
+
+        Raises:
+            InputError: Something in the unit is wrong.
+        """
+        spec = self.spec
+        check_metric(spec.metric)
+        check_name(spec.localizer)
+        first = min(spec.limit or _CHECKED_FACTS, _CHECKED_FACTS)
+        shared = replace(spec, localizer="none", localizer_args={}, metric=Spec.metric, seed=0)
+        return _checked(replace(shared, limit=first))
+
+    @cached_property
+    def key(self) -> str:
+        """SHA-256, in hexadecimal, of what is evaluated, as far as names and files tell it."""
+        if not self.evaluates:
+            return sha256(canonical_json(self.arguments).encode()).hexdigest()
+        spec = asdict(self.spec)
+        del spec["held"]
+        facts = self.workload.dataset.content_hash
+        code = fingerprint(self.spec.localizer) if is_foreign(self.spec.localizer) else ""
+        shipped = _shipped_hash(self.spec.model)
+        return sha256(canonical_json([spec, facts, code, shipped]).encode()).hexdigest()
+
+    @cached_property
+    def bundle(self) -> str:
+        """What units have in common that can be computed with one loaded pair."""
+        loaded = ("model", "recipient", "donor", "revision", "chat-template", *_computing())
+        return canonical_json({name: self.options.get(name) for name in loaded})
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Weights of the unit in folders of this machine; those of the Hub have their commit."""
+        found: list[Path] = []
+        if not self.evaluates:
+            return ()
+        for source in (self.spec.recipient, *self.spec.donors.values(), self.spec.model):
+            folder = None if source is None else catalog.find_donor(source) or Path(source)
+            if folder is not None and folder.is_dir():
+                found += sorted(folder.glob("*.safetensors"))
+        return tuple(found)
+
+    def __str__(self) -> str:
+        """In words."""
+        values = ", ".join(f"{name} {_text(value)}" for name, value in self.options.items())
+        return (values or "the defaults") if self.evaluates else " ".join(self.arguments)
+
+
+@cache
+def _computing() -> tuple[str, ...]:
+    return tuple(name for name, (_, own) in _options().items() if own.name in COMPUTING)
+
+
+_WORKLOADS: dict[str, Workload] = {}
+"""By specification, as units that differ in seed or method alone have the same."""
+
+
+def _checked(spec: Spec) -> Workload:
+    named = canonical_json(asdict(spec))
+    if named not in _WORKLOADS:
+        _WORKLOADS[named] = check(spec)
+    return _WORKLOADS[named]
+
+
+@cache
+def _shipped_hash(model: str | None) -> str:
+    """SHA-256, in hexadecimal, of the files of a shipped pair; empty for another."""
+    found = None if model is None else catalog.published(model)
+    if found is None:
+        return ""
+    digest = sha256()
+    for source in (found.recipient, *found.donors.values()):
+        folder = catalog.zoo_path(source)
+        files = [] if folder is None else sorted(folder.glob("*.safetensors"))
+        for file in files:
+            digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def _value(name: str, own: Field[Any], value: Any) -> Any:
+    """A value of the study as the field has it.
+
+    Raises:
+        InputError: It is of another type.
+    """
+    kind = str(own.type)
+    if name == "donor":
+        texts = [f"{key}={place}" for key, place in value.items()] if _is_map(value) else value
+        return read_donors("donor", [texts] if isinstance(texts, str) else list(texts))
+    if kind.startswith("Mapping"):
+        if not _is_map(value):
+            raise InputError(f"{name}: expected a mapping such as {{draws: 16}}, not {value!r}")
+        return {str(key): str(inner) for key, inner in value.items()}
+    if kind.startswith("tuple"):
+        return _several(name, value)
+    if kind.startswith("bool") and isinstance(value, bool):
+        return value
+    least = int(own.metadata.get("least", 1))
+    if kind.startswith("int") and type(value) is int and value >= least:
+        return value
+    if kind.startswith("str") and type(value) in (str, int, float):
+        return str(value)
+    wanted = {"b": "true or false", "i": f"a whole number from {least}"}.get(kind[0], "a text")
+    raise InputError(f"{name}: expected {wanted}, not {value!r}")
+
+
+def _is_map(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _several(name: str, value: Any) -> tuple[str, ...]:
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
+        raise InputError(f"{name}: expected a text or a list of texts, not {value!r}")
+    found: list[str] = []
+    for text in texts:
+        parts = split_grafts(text) if name == "graft" else text.split(",")
+        found += (part.strip() for part in parts)
+    return tuple(dict.fromkeys(filter(None, found)))
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+@dataclass(frozen=True)
+class Study:
+    """Units, where their records go, and how they are computed."""
+
+    units: tuple[Unit, ...]
+    output_dir: str = str(RESULTS)
+    """A folder, or a URL as of fsspec."""
+    shards: int | None = None
+    """Processes that share a unit; by default as many as take an hour each."""
+    gpu_memory: float | None = None
+    """Of one GPU, in GiB; None where units are computed on processors."""
+    engines: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Options of each engine."""
+    axes: tuple[str, ...] = ()
+    """Options with several values."""
+
+    def check(self) -> None:
+        """Check every unit.
+
+        Raises:
+            InputError: Something in a unit is wrong; the message names the unit.
+        """
+        for unit in self.units:
+            try:
+                unit.key  # noqa: B018 (looks all names up)
+            except InputError as error:
+                raise InputError(f"unit ({unit}): {error}") from error
+
+
+def read_study(path: Path) -> Study:
+    """Read a study from YAML.
+
+    Raises:
+        InputError: The file does not read, or is no study.
+    """
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: is not YAML: {' '.join(str(error).split())}") from None
+    try:
+        return study_of(content)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def study_of(content: Any) -> Study:
+    """A study of what its file holds.
+
+    Args:
+        content: `command`, by default `eval`; `matrix`, lists of values by option, of which all
+            combinations are units;
+            `exclude`, mappings, and units that have all values of one are left out; `include`,
+            mappings, each a further unit; `output_dir`; `shards`, processes that share a unit;
+            `gpu_memory`, GiB of one GPU; and `engines`, options by engine. Further keys are options of all units.
+
+    Raises:
+        UnknownNameError: A key is neither an option nor one of these.
+        InputError: A part is of another shape, or there are no units.
+    """
+    if not _is_map(content):
+        raise InputError("expected a mapping with 'matrix', such as {matrix: {seed: [0, 1]}}")
+    content = {str(key).replace("_", "-"): value for key, value in content.items()}
+    parts = {key: content.pop(key.replace("_", "-"), None) for key in KEYS}
+    command = parts["command"] or EVAL
+    if not isinstance(command, str) or command.split()[:1] == ["sweep"]:
+        raise InputError(f"command: expected a command such as 'reproduce all', not {command!r}")
+    named = partial(_named, known=_options() if command == EVAL else None)
+    shared = named(content, "")
+    matrix = named(parts["matrix"] or {}, "matrix")
+    for name, values in matrix.items():
+        if not isinstance(values, list) or not values:
+            raise InputError(f"matrix: {name}: expected a list of values, such as [0, 1]")
+    excluded = [named(row, "exclude") for row in _rows(parts["exclude"], "exclude")]
+    included = [named(row, "include") for row in _rows(parts["include"], "include")]
+    rows = list(_combined(matrix, excluded)) if matrix or not included else []
+    units: dict[str, Unit] = {}
+    for row in (*rows, *included):
+        options = dict(sorted({**shared, **row}.items()))
+        units.setdefault(canonical_json(options), Unit(options, command))
+    if not units:
+        raise InputError("there are no units: 'exclude' leaves out all of the matrix")
+    for unit in units.values():
+        try:
+            if unit.evaluates:
+                unit.spec, unit.settings(RESULTS)
+            else:
+                unit.arguments  # noqa: B018 (fills its texts)
+        except InputError as error:
+            raise InputError(f"unit ({unit}): {error}") from error
+    output_dir, shards = parts["output_dir"], parts["shards"]
+    engines = parts["engines"] or {}
+    if output_dir is not None and not isinstance(output_dir, str):
+        raise InputError(f"output_dir: expected a folder or a URL, not {output_dir!r}")
+    if shards is not None and (type(shards) is not int or shards < 1):
+        raise InputError(f"shards: expected a whole number from 1, not {shards!r}")
+    memory = parts["gpu_memory"]
+    if memory is not None and (not isinstance(memory, int | float) or not memory > 0):
+        raise InputError(f"gpu_memory: expected the GiB of one GPU, such as 80, not {memory!r}")
+    if not _is_map(engines) or not all(map(_is_map, engines.values())):
+        raise InputError("engines: expected options by engine, such as {slurm: {partition: gpu}}")
+    axes = [name for name, values in matrix.items() if len(values) > 1]
+    for row in included:
+        axes += (name for name in row if name not in axes)
+    place = output_dir or str(RESULTS)
+    return Study(tuple(units.values()), place, shards, memory, engines, tuple(axes))
+
+
+def _rows(given: Any, key: str) -> list[Any]:
+    if given is None:
+        return []
+    if not isinstance(given, list):
+        raise InputError(f"{key}: expected a list of mappings of options")
+    return given
+
+
+def _named(given: Any, key: str, known: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Options by name, the names as on the command line.
+
+    Args:
+        given: The options.
+        key: The part of the study that they are of; empty for those of all units.
+        known: Names that there are; None where that is the command's to say.
+
+    Raises:
+        UnknownNameError: A name is no option.
+        InputError: It is no mapping.
+    """
+    where = f"{key}: " if key else ""
+    if not _is_map(given):
+        raise InputError(f"{where}expected a mapping of options, not {given!r}")
+    found = {}
+    for name, value in given.items():
+        option = str(name).replace("_", "-")
+        if known is not None and option not in known:
+            names = tuple(known) if key else (*known, *KEYS)
+            raise UnknownNameError(f"{where}option", str(name), names)
+        found[option] = value
+    return found
+
+
+def _combined(
+    matrix: Mapping[str, list[Any]], excluded: Sequence[Mapping[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    def matches(row: Mapping[str, Any], some: Mapping[str, Any]) -> bool:
+        return all(row.get(name) == value for name, value in some.items())
+
+    for values in product(*matrix.values()):
+        row = dict(zip(matrix, values, strict=True))
+        if not any(matches(row, some) for some in excluded):
+            yield row

@@ -1,0 +1,314 @@
+"""What an engine runs: the units of a bundle, one after the other, with a receipt each.
+
+A receipt ties a unit to its record, so that a study is planned, told and taken up again without a
+model. It is written after the record, and a lost one costs the identity of a run, never a figure.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from kgbench import __version__
+from kgbench.errors import InputError, KgbenchError, OutputError, first_line
+from kgbench.progress import Progress
+from kgbench.records.mirror import Mirror, mirror_of
+from kgbench.sweeps.study import Unit
+
+__all__ = ["Receipt", "Receipts", "Worker", "serve", "work"]
+
+UNITS = "units"
+"""Folder of the receipts, in that of the records."""
+BEAT_S = 20.0
+"""How often a worker says that it is alive."""
+SILENT_S = 120.0
+"""A worker that has said nothing for so long is taken for dead."""
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What came of a unit."""
+
+    content: Mapping[str, Any]
+
+    @property
+    def record(self) -> str | None:
+        """Id of the record."""
+        return self.content.get("record")
+
+    @property
+    def done(self) -> bool:
+        """Whether the unit is finished."""
+        return "error" not in self.content
+
+    @property
+    def error(self) -> str:
+        """Why it failed; empty where it did not."""
+        return str(self.content.get("error", ""))
+
+    @property
+    def seconds(self) -> float:
+        """Time that it took."""
+        return float(self.content.get("seconds", 0.0))
+
+    def holds(self, unit: Unit) -> bool:
+        """Whether it still speaks of the unit: the same version of kgbench, the same files."""
+        same = self.content.get("kgbench") == __version__
+        return same and self.content.get("files") == _stamps(unit)
+
+    def ends(self, unit: Unit, retry_failed: bool) -> bool:
+        """Whether nothing is left to do of the unit.
+
+        Args:
+            unit: The unit.
+            retry_failed: Whether a failed one is to be computed again.
+        """
+        return self.holds(unit) and (self.done or not retry_failed)
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A process that says it is alive."""
+
+    host: str
+    pid: int
+    unit: str
+    """Key of what it computes."""
+    since: float
+    """Seconds since the epoch at which the unit began."""
+
+
+class Receipts:
+    """The receipts of a folder of records, or of the URL that it is a copy of."""
+
+    def __init__(self, root: Path) -> None:
+        """Name the folder; it is made on the first write.
+
+        Args:
+            root: The folder of records.
+        """
+        self.folder = root / UNITS
+        self.mirror: Mirror | None = mirror_of(root)
+
+    def read(self, keys: Sequence[str]) -> dict[str, Receipt]:
+        """Those of some units that there are; one that does not read counts as none."""
+        names = [f"{key}.json" for key in keys]
+        if self.mirror is not None:
+            contents = self.mirror.read(f"{UNITS}/{name}" for name in names)
+        else:
+            contents = {}
+            for name in set(names) & set(_listed(self.folder)):
+                with suppress(OSError):
+                    contents[f"{UNITS}/{name}"] = (self.folder / name).read_bytes()
+        found = {}
+        for path, content in contents.items():
+            with suppress(ValueError):
+                read = json.loads(content)
+                if isinstance(read, dict):
+                    found[Path(path).stem] = Receipt(read)
+        return found
+
+    def write(self, unit: Unit, content: Mapping[str, Any]) -> None:
+        """Write the receipt of a unit, whole or not at all.
+
+        Raises:
+            OutputError: It cannot be written.
+        """
+        whole = {
+            "unit": dict(unit.options),
+            **({} if unit.evaluates else {"command": unit.command}),
+            **content,
+            "host": socket.gethostname(),
+            "kgbench": __version__,
+            "files": _stamps(unit),
+        }
+        text = json.dumps(whole, indent=1).encode()
+        if self.mirror is not None:
+            self.mirror.write(f"{UNITS}/{unit.key}.json", text)
+            return
+        try:
+            _replace(self.folder / f"{unit.key}.json", text)
+        except OSError as error:
+            raise OutputError.of("the receipt of a unit", self.folder, error) from error
+
+    def workers(self) -> list[Worker]:
+        """Workers that were alive two minutes ago; of a URL those of this machine."""
+        found = []
+        for path in sorted(self.folder.glob("*.worker")):
+            with suppress(OSError, ValueError, KeyError, TypeError):
+                content = json.loads(path.read_bytes())
+                if time.time() - path.stat().st_mtime < SILENT_S:
+                    found.append(Worker(**content))
+        return found
+
+    @contextmanager
+    def alive(self, child: bool) -> Iterator[dict[str, Any]]:
+        """Say that this process is alive, and what it computes, until the block ends.
+
+        Gives what is said, to be changed: `unit` and `since`.
+
+        Args:
+            child: Whether the process ends with the one that started it.
+        """
+        told = {"host": socket.gethostname(), "pid": os.getpid(), "unit": "", "since": time.time()}
+        path, ended, parent = self.folder / f"{uuid4().hex}.worker", threading.Event(), os.getppid()
+
+        def beat() -> None:
+            while not ended.wait(BEAT_S):
+                if child and os.getppid() != parent:
+                    os._exit(1)  # nobody waits for it any more; what is finished is kept
+                with suppress(OSError):
+                    _replace(path, json.dumps(told).encode())
+
+        with suppress(OSError):
+            _replace(path, json.dumps(told).encode())
+        thread = threading.Thread(target=beat, daemon=True)
+        thread.start()
+        try:
+            yield told
+        finally:
+            ended.set()
+            thread.join()
+            path.unlink(missing_ok=True)
+
+
+def _listed(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _replace(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}-{uuid4().hex[:8]}")
+    try:
+        temporary.write_bytes(content)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _stamps(unit: Unit) -> dict[str, list[int]]:
+    """Size and time of each file of weights that is in a folder, so that a change is seen."""
+    return {path.name: [path.stat().st_size, path.stat().st_mtime_ns] for path in unit.files}
+
+
+def work(
+    root: Path,
+    units: Sequence[Unit],
+    retry_failed: bool = False,
+    progress: Progress | None = None,
+    child: bool = False,
+) -> None:
+    """Compute the units that are left, and write a receipt of each; none of them stops the others.
+
+    Args:
+        root: Folder of the records.
+        units: Of one pair, where that is possible.
+        retry_failed: Whether to compute units that failed again.
+        progress: Progress callback.
+        child: Whether the process ends with the one that started it.
+
+    Raises:
+        OutputError: A record or a receipt cannot be written; the units that are left stay so.
+    """
+    from kgbench.runner import Pairs
+
+    receipts, loaded = Receipts(root), Pairs()
+    known = receipts.read([unit.key for unit in units])
+    with receipts.alive(child) as told:
+        for unit in units:
+            receipt = known.get(unit.key)
+            if receipt is not None and receipt.ends(unit, retry_failed):
+                continue
+            told |= {"unit": unit.key, "since": time.time()}
+            began = time.monotonic()
+            content = _computed(root, unit, loaded, progress)
+            receipts.write(unit, {**content, "seconds": round(time.monotonic() - began, 3)})
+
+
+def _computed(
+    root: Path, unit: Unit, loaded: Any, progress: Progress | None
+) -> dict[str, str | bool]:
+    """What the receipt of a unit says of its outcome."""
+    try:
+        return _called(unit) if not unit.evaluates else _evaluated(root, unit, loaded, progress)
+    except OutputError:  # of the place, not of the unit
+        raise
+    except KgbenchError as error:
+        return {"error": str(error), "kind": type(error).__name__}
+    except Exception as error:
+        return {
+            "error": f"{type(error).__name__}: {first_line(error)}",
+            "kind": type(error).__name__,
+            "traceback": traceback.format_exc(),
+        }
+
+
+def _evaluated(
+    root: Path, unit: Unit, loaded: Any, progress: Progress | None
+) -> dict[str, str | bool]:
+    import torch
+
+    from kgbench.runner import run_job
+
+    settings = unit.settings(root)
+    try:
+        run = run_job(unit.spec, settings, progress, loaded)
+    except torch.OutOfMemoryError:
+        loaded.forget()
+        half = replace(settings, batch_size=max(1, (settings.batch_size or _PROMPTS) // 2))
+        run = run_job(unit.spec, half, progress, loaded)
+    return {"record": run.record.id, "reused": run.reused}
+
+
+_PROMPTS = 16
+"""Prompts per forward, of which half are tried after a device ran out of memory."""
+
+
+def _called(unit: Unit) -> dict[str, str | bool]:
+    """Run a unit of another command in a process of its own.
+
+    Raises:
+        InputError: It ends with another status than 0.
+    """
+    call = [sys.executable, "-m", "kgbench", *unit.arguments]
+    ended = subprocess.run(call, capture_output=True, text=True)
+    if ended.returncode != 0:
+        said = ended.stderr.strip().splitlines() or [f"it ended with status {ended.returncode}"]
+        raise InputError(said[-1].removeprefix("kgbench: error: "))
+    return {"said": ended.stdout[-2000:]}
+
+
+def serve() -> None:
+    """Work on the bundles that come on standard input, a JSON object a line, and answer each.
+
+    Standard output holds the answers alone; whatever else is printed goes to standard error.
+    """
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        units = [Unit(options, command) for options, command in asked["units"]]
+        answer = {"error": ""}
+        try:
+            work(Path(asked["root"]), units, asked["retry_failed"], child=True)
+        except KeyboardInterrupt:
+            return  # the parent tells it
+        except OutputError as error:
+            answer = {"error": str(error)}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()

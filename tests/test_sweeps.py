@@ -1,0 +1,283 @@
+"""Studies: their grammar, their plan, what is done again and what is not, and unions of records."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kgbench
+from kgbench.cli import main
+from kgbench.errors import InputError, UnknownNameError
+from kgbench.records import Journal, RecordStore
+from kgbench.sweeps.merge import merge
+from kgbench.sweeps.plan import Plan
+from kgbench.sweeps.study import Study, study_of
+from kgbench.sweeps.work import Receipts
+
+ROOT = Path(__file__).parent.parent
+TINY = {"model": "tiny-gemma", "prompt": "headline", "limit": 2, "graft": "LT"}
+
+
+def units(content: dict[str, Any]) -> list[dict[str, Any]]:
+    """Options of the units of a study."""
+    return [dict(unit.options) for unit in study_of(content).units]
+
+
+axes = st.dictionaries(
+    st.sampled_from(["seed", "limit", "batch-size"]),
+    st.lists(st.integers(1, 4), min_size=1, max_size=4, unique=True),
+    min_size=1,
+)
+
+
+@given(axes)
+def test_a_matrix_is_all_combinations_once(matrix: dict[str, list[int]]) -> None:
+    """Excluding a value leaves what a matrix without it gives; including a unit twice changes
+    nothing.
+    """
+    found = units({"matrix": matrix, "model": "tiny-gemma"})
+    number = 1
+    for values in matrix.values():
+        number *= len(values)
+    assert len(found) == number == len({json.dumps(unit) for unit in found})
+    first = next(iter(matrix))
+    if len(matrix[first]) > 1:
+        without = {**matrix, first: matrix[first][1:]}
+        excluded = [{first: matrix[first][0]}]
+        assert units({"matrix": matrix, "exclude": excluded}) == units({"matrix": without})
+    again = {"matrix": matrix, "model": "tiny-gemma", "include": found}
+    assert units(again) == found
+
+
+def test_options_read_as_on_the_command_line() -> None:
+    """Lists, commas and mappings give the specification that `kgbench eval` has."""
+    content = {
+        "matrix": {"graft": ["FE,LT", ["FE", "FE+LT"]]},
+        "recipient": "before",
+        "donor": "after",
+        "localizer_arg": {"draws": 16},
+        "prompt": ["headline", "qa"],
+        "chat-template": True,
+        "layers": 3,
+        "stream-donor": True,
+    }
+    one, two = (unit.spec for unit in study_of(content).units)
+    assert one.grafts == ("FE", "LT") and two.grafts == ("FE", "FE+LT")
+    assert one.donors == {"sft": "after"} and one.prompts == ("headline", "qa")
+    assert one.localizer_args == {"draws": "16"} and one.chat_template and one.layers == "3"
+    (unit, _) = study_of(content).units
+    assert unit.settings(Path("x")).stream_donors and unit.settings(Path("x")).batch_size is None
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ([], "expected a mapping with 'matrix'"),
+        ({"matrix": {"sed": [0]}}, "matrix: option 'sed'. Did you mean 'seed'"),
+        ({"matrx": {}}, "Did you mean 'matrix'"),
+        ({"matrix": {"seed": 0}}, "matrix: seed: expected a list of values"),
+        ({"matrix": {"seed": ["a"]}}, "seed: expected a whole number from 0, not 'a'"),
+        ({"seed": True}, "seed: expected a whole number"),
+        ({"chat-template": 1}, "chat-template: expected true or false, not 1"),
+        ({"localizer_arg": "draws=2"}, "expected a mapping such as"),
+        ({"matrix": {"seed": [0]}, "exclude": [{"seed": 0}]}, "there are no units"),
+        ({"exclude": {"seed": 0}}, "exclude: expected a list"),
+        ({"shards": 0}, "shards: expected a whole number from 1"),
+        ({"gpu_memory": "80"}, "gpu_memory: expected the GiB"),
+        ({"engines": {"slurm": 1}}, "engines: expected options by engine"),
+        ({"command": "sweep run"}, "command: expected a command"),
+        ({"command": "zoo build", "output-dir": 3}, "output_dir: expected a folder"),
+        ({"command": "zoo build", "name": "{level}"}, "names what is no option"),
+    ],
+)
+def test_mistakes_in_a_study(content: Any, told: str) -> None:
+    """What was wrong is named, and the nearest name."""
+    with pytest.raises(InputError) as error:
+        study_of(content)
+    assert told in str(error.value)
+
+
+def test_mistakes_in_a_unit(tmp_path: Path) -> None:
+    """They are told before anything is computed."""
+    for wrong in ({"model": "tiny-gema"}, {"localizer": "dynamic_graf"}, {"prompt": "headlin"}):
+        content = {**TINY, **wrong, "output_dir": str(tmp_path / "records")}
+        with pytest.raises(InputError, match=r"unit \(.*Did you mean"):
+            kgbench.sweep(content, progress=False)
+    assert not (tmp_path / "records").exists()
+    with pytest.raises(UnknownNameError, match=r"engine 'slrm'\. Did you mean 'slurm'"):
+        kgbench.sweep({**TINY, "output_dir": str(tmp_path)}, "slrm", workers=2, progress=False)
+
+
+def test_a_failed_unit_stops_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its reason is told; it is computed again on demand alone."""
+    study = tmp_path / "study.yaml"
+    rows = [{"localizer": "causal_trace", "localizer-arg": {"noise": "loud"}}, {"seed": 1}]
+    content = {**TINY, "include": rows, "output_dir": str(tmp_path / "records")}
+    study.write_text(yaml.safe_dump(content))
+    assert main(["sweep", "run", str(study), "-q"]) == 1
+    assert "1 of 2 units are done, 1 failed" in capsys.readouterr().out
+    receipts = tmp_path / "records" / "units"
+    (failed,) = (path for path in receipts.glob("*.json") if "error" in path.read_text())
+    before = failed.stat().st_mtime_ns
+    assert main(["sweep", "run", str(study), "-q"]) == 1
+    assert failed.stat().st_mtime_ns == before
+    assert main(["sweep", "run", str(study), "--retry-failed", "--json"]) == 1
+    assert failed.stat().st_mtime_ns > before
+    out = capsys.readouterr().out
+    told = json.loads(out[out.index("{") :])
+    assert told["counts"] == {"failed": 1, "done": 1}
+    assert main(["sweep", "status", str(study), "--by", "localizer"]) == 0
+    assert "loud" in capsys.readouterr().out
+
+
+@pytest.fixture
+def swept(tmp_path: Path) -> tuple[dict[str, Any], Study]:
+    """A study of one unit on checkpoints in folders, computed."""
+    zoo = ROOT / "kgbench" / "models" / "zoo" / "tiny-gemma"
+    for name in ("recipient", "sft"):
+        shutil.copytree(zoo / name, tmp_path / name)
+    content = {**TINY, "output_dir": str(tmp_path / "records")}
+    content |= {"model": "tiny-gemma", "recipient": str(tmp_path / "recipient")}
+    content["donor"] = str(tmp_path / "sft")
+    kgbench.sweep(content, progress=False)
+    return content, study_of(content)
+
+
+def test_receipts_tell_a_change(swept: tuple[dict[str, Any], Study]) -> None:
+    """A receipt speaks of the files that were there, and a lost one costs nothing but a look."""
+    content, study = swept
+    root = Path(study.output_dir)
+    (state,) = Plan(study, root).states
+    assert state.word == "done"
+    weights = next((root.parent / "sft").glob("*.safetensors"))
+    weights.touch()
+    (state,) = Plan(study, root).states
+    assert state.word == "check"
+    record = next(root.glob("*/record.json"))
+    before = record.stat().st_mtime_ns
+    found = kgbench.sweep(content, progress=False)
+    assert found.done and found.units[0]["record"] == next(found.runs()).record.id
+    shutil.rmtree(root / "units")
+    assert kgbench.sweep(content, progress=False).done
+    assert record.stat().st_mtime_ns == before
+    receipt = next((root / "units").glob("*.json"))
+    receipt.write_text(receipt.read_text()[:20])
+    (state,) = Plan(study, root).states
+    assert state.word == "left"
+
+
+def test_merge_is_a_union(swept: tuple[dict[str, Any], Study], tmp_path: Path) -> None:
+    """Equal records are one; a record that contradicts another is refused and named."""
+    root = Path(swept[1].output_dir)
+    copy, target = tmp_path / "copy", tmp_path / "target"
+    shutil.copytree(root, copy)
+    assert merge([root, copy], target).new == 1
+    assert merge([copy], target).known == 1
+    (found,) = RecordStore(copy).scan()
+    facts = found.facts()
+    i = facts.schema.get_field_index("logprob")
+    lower = pc.subtract(facts["logprob"], 1.0)
+    shutil.rmtree(copy)
+    RecordStore(copy).write(found.record, facts.set_column(i, "logprob", lower))
+    with pytest.raises(InputError, match=r"contradict each other.*Nothing was copied"):
+        merge([root, copy], tmp_path / "another")
+    assert not (tmp_path / "another").exists()
+    with pytest.raises(InputError, match="is no folder of records"):
+        merge([tmp_path / "nothing"], target)
+
+
+def test_another_command(tmp_path: Path) -> None:
+    """Its units are calls of the command, each of which is made until it succeeds."""
+    content = {
+        "command": "ls models",
+        "matrix": {"json": [True, False]},
+        "output_dir": str(tmp_path),
+    }
+    found = kgbench.sweep(content, progress=False)
+    assert [unit["state"] for unit in found.units] == ["done", "done"]
+    wrong = kgbench.sweep({"command": "ls modls", "output_dir": str(tmp_path)}, progress=False)
+    assert [unit["state"] for unit in wrong.units] == ["failed"]
+    assert "Did you mean" in wrong.units[0]["error"]
+    matrix = {"output-dir": ["a-{seed}"], "seed": [2]}
+    shown = study_of({"command": "zoo build", "matrix": matrix, "quiet": True})
+    assert shown.units[0].arguments == (
+        *("zoo", "build", "--output-dir", "a-2"),
+        *("--quiet", "--seed", "2"),
+    )
+
+
+def test_a_plan_needs_no_torch(tmp_path: Path) -> None:
+    """The paper's models, of which none is here: sizes from the catalog, GPUs from memory."""
+    study = tmp_path / "study.yaml"
+    content = {
+        "matrix": {
+            "model": ["gemma-2b", "llama-3.2-1b", "gpt2-xl", "pythia-2.8b"],
+            "seed": [0, 1],
+        },
+        "output_dir": str(tmp_path / "records"),
+        "gpu_memory": 8,
+        "engines": {"slurm": {"partition": "gpu"}},
+    }
+    study.write_text(yaml.safe_dump(content))
+    program = (
+        "import sys; from kgbench.cli import main; "
+        f"status = main(['sweep', 'plan', {str(study)!r}, '--json']); "
+        "sys.exit(status or int('torch' in sys.modules))"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, check=True, cwd=ROOT
+    )
+    units = json.loads(told.stdout)["units"]
+    gpus = {unit["options"]["model"]: unit["gpus"] for unit in units}
+    assert gpus == {"gemma-2b": 2, "llama-3.2-1b": 1, "gpt2-xl": 2, "pythia-2.8b": 2}
+    memory = {unit["options"]["model"]: unit["memory_bytes"] for unit in units}
+    assert memory["gemma-2b"] == 2 * 2 * 2_506_172_416
+
+
+def test_bundles_hold_each_unit_once() -> None:
+    """Units of one pair are together; a shared unit is in as many bundles as it has shards."""
+    matrix = {"model": ["tiny-gemma", "tiny-llama"], "seed": list(range(6))}
+    plan = Plan(study_of({"matrix": matrix}), Path("no-such-folder"))
+    for workers in (1, 2, 5):
+        bundles = plan.bundles(plan.left(), workers)
+        assert sorted(unit.key for some in bundles for unit in some) == sorted(
+            unit.key for unit in plan.study.units
+        )
+        assert all(len({unit.bundle for unit in some}) == 1 for some in bundles)
+        assert len(bundles) >= workers
+    shared = Plan(study_of({"matrix": matrix, "shards": 3}), Path("no-such-folder"))
+    assert len(shared.bundles(shared.left(), 2)) == 3 * 12
+
+
+def test_processes_divide_the_tasks_of_a_journal(tmp_path: Path) -> None:
+    """Nobody has what another is at; what one leaves unfinished the next one gets."""
+    names = ("a", "b", "c")
+    finished: set[str] = set()
+    one, two = (Journal(tmp_path / "journal", "code") for _ in range(2))
+    first, second = (each.divide(names, finished.__contains__) for each in (one, two))
+    assert (next(first), next(second)) == ("a", "b")
+    finished.add("b")
+    assert next(second) == "c"
+    finished.add("c")
+    first.close()  # killed
+    assert next(second) == "a"
+    finished.add("a")
+    assert list(second) == []
+
+
+def test_workers_say_that_they_live(tmp_path: Path) -> None:
+    """A worker that ends is forgotten."""
+    receipts = Receipts(tmp_path)
+    with receipts.alive(child=False) as told:
+        assert told["unit"] == "" and len(receipts.workers()) == 1
+    assert receipts.workers() == []
