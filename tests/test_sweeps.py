@@ -14,6 +14,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from pages import DOCS, PAGES
 
 import kgbench
 from kgbench.cli import main
@@ -242,6 +243,16 @@ def test_a_plan_needs_no_torch(tmp_path: Path) -> None:
     assert gpus == {"gemma-2b": 2, "llama-3.2-1b": 1, "gpt2-xl": 2, "pythia-2.8b": 2}
     memory = {unit["options"]["model"]: unit["memory_bytes"] for unit in units}
     assert memory["gemma-2b"] == 2 * 2 * 2_506_172_416
+
+
+def test_the_guide_s_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The guide shows what its study gives."""
+    text = PAGES[DOCS / "guides" / "sweeps.md"]
+    study = tmp_path / "study.yaml"
+    study.write_text(text.split("```yaml\n")[1].split("```")[0])
+    assert main(["sweep", "plan", str(study), "--workers", "8"]) == 0
+    shown = text.split("<!-- begin: plan -->\n```\n")[1].split("```")[0]
+    assert capsys.readouterr().out == shown
 
 
 def test_bundles_hold_each_unit_once() -> None:

@@ -35,6 +35,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from math import erf, inf, isfinite, sqrt
 from typing import Any, NamedTuple
 
@@ -399,7 +400,7 @@ def resampled_ratios(parts: Sequence[Parts], counts: Array) -> list[Resampled]:
             denominator, with a mean that differs from 0.
         counts: Resample [draws, n].
     """
-    columns = [column for ratio in parts for column in ratio]
+    columns = list(chain.from_iterable(parts))
     means = resampled_means(np.stack(columns, axis=1, dtype=float), counts)
     ratios = []
     for i, (numerator, denominator) in enumerate(parts):
