@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -249,9 +250,14 @@ def _dry(specs: Sequence[Spec], options: Options) -> list[dict[str, Any]]:
 
 def _answers(specs: Sequence[Spec], options: Options, planted: bool) -> list[dict[str, Any]]:
     """Run all jobs and print them; answers are sorted by localizer."""
-    from kgbench.runner import Pairs
 
-    loaded, quiet = Pairs(), options["quiet"]
+    @cache
+    def loaded() -> Pairs:
+        from kgbench.runner import Pairs  # loads torch, which runs that are known do without
+
+        return Pairs()
+
+    quiet = options["quiet"]
     runs: list[Run] = []
     by_localizer: dict[str, list[Run]] = {}
     for spec in specs:
@@ -361,11 +367,16 @@ def models_of(options: Options, planted: bool = False) -> tuple[str | None, ...]
     return tuple(dict.fromkeys(models)) or (None,)
 
 
-def _run(spec: Spec, options: Options, loaded: Pairs) -> Run:
+def _run(spec: Spec, options: Options, loaded: Callable[[], Pairs]) -> Run:
+    from kgbench.runner import known_run
+
+    settings = settings_of(options)
+    if (known := known_run(spec, settings)) is not None:
+        return known
     from kgbench.runner import run_job
 
     with progress(shown=not options["quiet"]) as report:
-        return run_job(spec, settings_of(options), report, loaded)
+        return run_job(spec, settings, report, loaded())
 
 
 def _print(run: Run) -> None:

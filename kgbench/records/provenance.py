@@ -12,7 +12,14 @@ from pathlib import Path
 
 from kgbench.records.identity import Strict
 
-__all__ = ["Commit", "Provenance", "code_stamp", "collect_provenance", "other_versions"]
+__all__ = [
+    "Commit",
+    "Provenance",
+    "code_stamp",
+    "collect_provenance",
+    "other_versions",
+    "package_versions",
+]
 
 PACKAGES = (
     "torch",
@@ -66,12 +73,17 @@ def collect_provenance(version: str, device: str) -> Provenance:
     return Provenance(
         kgbench=version,
         commit=package_commit(Path(__file__).resolve().parents[1]),
-        packages={name: found for name in PACKAGES if (found := _version(name))},
+        packages=package_versions(),
         python=platform.python_version(),
         platform=platform.platform(terse=True) + " " + platform.machine(),
         device=device,
         time=datetime.now(timezone.utc).isoformat(timespec="seconds"),
     )
+
+
+def package_versions() -> dict[str, str]:
+    """Versions of the packages that results depend on, as far as they are installed."""
+    return {name: found for name in PACKAGES if (found := _version(name))}
 
 
 def code_stamp(version: str) -> str:

@@ -13,7 +13,8 @@ from kgbench.runner.spec import Settings, Spec
 if TYPE_CHECKING:
     from kgbench.runner.forecast import Forecast, dry_run
     from kgbench.runner.job import Pairs
-    from kgbench.runner.run import Run, run_job
+    from kgbench.runner.known import Run, known_run
+    from kgbench.runner.run import run_job
     from kgbench.runner.workload import Workload, check, load_prompts, suites
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Workload",
     "check",
     "dry_run",
+    "known_run",
     "load_prompts",
     "run_job",
     "suites",
@@ -34,7 +36,8 @@ _MODULES = {
     "Forecast": "forecast",
     "dry_run": "forecast",
     "Pairs": "job",
-    "Run": "run",
+    "Run": "known",
+    "known_run": "known",
     "run_job": "run",
     "Workload": "workload",
     "check": "workload",

@@ -33,6 +33,7 @@ from kgbench.models.placement import (
     usable_device,
 )
 from kgbench.records import DatasetRef, Identity, LocalizerRef, Truth, WeightHashes, canonical_json
+from kgbench.runner.known import files_state
 from kgbench.runner.ranking import RANKING_VERSION, Halves, split_facts
 from kgbench.runner.spec import Settings, Spec
 from kgbench.runner.workload import Suite, Workload, check, localizer_arguments
@@ -46,6 +47,8 @@ class Pairs:
 
     def __init__(self) -> None:
         self._last: tuple[dict[str, Any], ModelPair] | None = None
+        self.state: str | None = None
+        """State of the files of the last pair before they were read, see `files_state`."""
 
     def load(self, spec: Spec, settings: Settings) -> ModelPair:
         """The pair that a specification names, loaded and checked.
@@ -58,6 +61,7 @@ class Pairs:
         wanted = _wanted(spec, settings)
         if not self.holds(spec, settings):
             self.forget()  # the one before is freed first
+            self.state = files_state(spec)
             self._last = (wanted, load_pair(**wanted))
         assert self._last is not None
         return self._last[1]

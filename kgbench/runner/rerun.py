@@ -21,8 +21,9 @@ from kgbench.progress import Progress
 from kgbench.records import Journal, Record, RecordStore, SiteScore
 from kgbench.records.identity import Difference, identity_differences
 from kgbench.runner.job import Job, Pairs, job_configurations, prepare_job
+from kgbench.runner.known import Run
 from kgbench.runner.measure import GROUP, Measurement, ready, run_group
-from kgbench.runner.run import Run, compute_job
+from kgbench.runner.run import compute_job
 from kgbench.runner.spec import Settings, Spec
 from kgbench.runner.third_party import guarded, isolated
 from kgbench.runner.workload import job_dataset, load_suite, suites

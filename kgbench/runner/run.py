@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
 
 import pyarrow as pa
 import torch
@@ -37,41 +34,24 @@ from kgbench.records import (
     code_stamp,
     collect_provenance,
     measured_on,
-    other_versions,
 )
 from kgbench.runner.job import Job, Pairs, prepare_job
+from kgbench.runner.known import Run, note_identity, reused
 from kgbench.runner.measure import GROUP, Measurement, ready, run_group
 from kgbench.runner.spec import Settings, Spec
 from kgbench.runner.third_party import guarded, isolated
 from kgbench.runner.workload import check
 from kgbench.sites import parse_graft
 from kgbench.sites.configurations import BEST, canonical, parse_top
-from kgbench.stats import Ground, against_truth, best_effects, pathways_of, rescored, with_clause
+from kgbench.stats import Ground, against_truth, best_effects, pathways_of, with_clause
 from kgbench.stats.summary import Absent, Ran, summary_of
 
 __all__ = [
-    "Run",
     "compute_job",
     "judged",
     "make_record",
-    "on_metric",
     "run_job",
 ]
-
-
-@dataclass(frozen=True)
-class Run:
-    """A record, where it is stored, and whether it was computed."""
-
-    record: Record
-    path: Path
-    """Its folder."""
-    reused: bool
-    """Whether it was there already, so that nothing was computed."""
-
-    def to_json(self) -> dict[str, Any]:
-        """The object that `kgbench eval --json` prints."""
-        return self.record.answer(str(self.path))
 
 
 def run_job(
@@ -123,12 +103,12 @@ def compute_job(
     """
     store = RecordStore(settings.output_dir)
     store.check_writable()
+    pairs = pairs or Pairs()
     job = prepare_job(spec, settings, pairs)
     id = job.identity.digest()
+    note_identity(job.workload, settings, pairs.state, id)
     if (found := store.find(id)) is not None:
-        if (versions := other_versions(found.record.provenance, __version__)) is not None:
-            warnings.warn(f"{versions}; to compute it again, delete {found.path}", stacklevel=2)
-        return Run(on_metric(job, found.record, found.facts()), found.path, reused=True)
+        return reused(job.workload, found)
     localizer = job.identity.localizer
     code = f"{code_stamp(__version__)}, {localizer.name} {localizer.version}"
     journal = store.journal(id, code)
@@ -142,15 +122,14 @@ def compute_job(
         _compute(measurement, journal, recorded, progress)
     if changed := job.pair.changed_files():
         journal.discard()
-        if pairs is not None:
-            pairs.forget()
+        pairs.forget()
         raise InputError(
             f"{' and '.join(changed)} changed on disk during the run, so that no record is "
             "written; run it again when whole"
         )
     if (found := store.find(id)) is not None:  # by another process
         journal.discard()
-        return Run(on_metric(job, found.record, found.facts()), found.path, reused=True)
+        return reused(job.workload, found)
     record = make_record(measurement, journal)
     path = store.write(record, journal.table(), searched=True)
     journal.discard()
@@ -280,15 +259,6 @@ def make_record(measurement: Measurement, journal: Journal) -> Record:
         notes={"origins": dict(job.pair.origins), "executor_reason": job.engine.reason},
     )
     return judged(record, measurement, facts)
-
-
-def on_metric(job: Job, record: Record, facts: pa.Table) -> Record:
-    """Recompute a record's ratios on the job's metric from stored rows; update dropped facts."""
-    if record.metric == job.spec.metric and record.dropped == dict(job.dataset.dropped):
-        return record
-    return rescored(
-        record.model_copy(update={"dropped": dict(job.dataset.dropped)}), facts, job.spec.metric
-    )
 
 
 def _reasons(absent: Absent) -> dict[str, str]:

@@ -1,0 +1,183 @@
+"""Records of earlier runs, found again without loading a model.
+
+The identity of a record holds hashes of weights, which only models that are loaded have. So a run
+notes which identity it had, in the output folder, under all that the identity follows from: what
+was asked, the code, the machine, and the state of every file of the pair. A note counts only as
+long as all of that is the same. No note is made of models in memory or of the Hub, of adapters, of
+third-party localizers, and of files that were written just before.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
+from pathlib import Path, PurePath
+from typing import Any
+from uuid import uuid4
+
+from kgbench import __version__
+from kgbench.data import prompt_hash
+from kgbench.errors import KgbenchError
+from kgbench.localizers import is_foreign
+from kgbench.models import catalog
+from kgbench.models.catalog import find_donor, is_delta, read_delta_card, zoo_path
+from kgbench.records import Record, RecordStore, StoredRecord, code_stamp, other_versions
+from kgbench.records.provenance import package_versions
+from kgbench.runner.spec import Settings, Spec
+from kgbench.runner.workload import Workload, check
+from kgbench.stats import rescored
+
+__all__ = ["Run", "files_state", "known_run", "note_identity", "reused"]
+
+FRESH_NS = 2_000_000_000
+"""A file that changed so shortly before may change again within one step of its clock.
+
+The coarsest file systems count in two seconds.
+"""
+
+_FOLDER = ".known"
+_ADAPTER = "adapter_config.json"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A record, where it is stored, and whether it was computed."""
+
+    record: Record
+    path: Path
+    """Its folder."""
+    reused: bool
+    """Whether it was there already, so that nothing was computed."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `kgbench eval --json` prints."""
+        return self.record.answer(str(self.path))
+
+
+def known_run(spec: Spec, settings: Settings) -> Run | None:
+    """The run of a specification that was made before, where that is known without its models.
+
+    Raises:
+        InputError: The specification is wrong.
+    """
+    work = check(spec)
+    try:
+        state, identity = _note(work, settings).read_text("utf-8").split()
+    except (OSError, ValueError):
+        return None
+    if state != files_state(work.spec):
+        return None
+    found = RecordStore(settings.output_dir).find(identity)
+    return None if found is None else reused(work, found)
+
+
+def note_identity(work: Workload, settings: Settings, state: str | None, identity: str) -> None:
+    """Note the identity of a run; nothing depends on it, and a full disk is no error.
+
+    Args:
+        work: What was asked.
+        settings: How.
+        state: Of the pair's files before they were read, see `files_state`; None for no note.
+        identity: Digest of the identity.
+    """
+    if state is None or work.spec.held is not None or is_foreign(work.spec.localizer):
+        return
+    path = _note(work, settings)
+    partial = path.with_name(f"{path.name}.{uuid4().hex}")
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(f"{state} {identity}\n", encoding="utf-8")
+        os.replace(partial, path)
+
+
+def reused(work: Workload, found: StoredRecord) -> Run:
+    """A record that was computed before, on the metric that is asked for now.
+
+    Warns where other versions computed it.
+    """
+    if (versions := other_versions(found.record.provenance, __version__)) is not None:
+        warnings.warn(f"{versions}; to compute it again, delete {found.path}", stacklevel=2)
+    record, dropped = found.record, dict(work.dataset.dropped)
+    if record.metric != work.spec.metric or record.dropped != dropped:
+        with_dropped = record.model_copy(update={"dropped": dropped})
+        record = rescored(with_dropped, found.facts(), work.spec.metric)
+    return Run(record, found.path, reused=True)
+
+
+def _note(work: Workload, settings: Settings) -> Path:
+    """The file of a note, named by what an identity follows from besides the pair's files.
+
+    The metric of the ratios is no part of it.
+    """
+    asked = {
+        "spec": asdict(replace(work.spec, metric="", held=None)),
+        "settings": asdict(replace(settings, output_dir=Path(), on_record=None)),
+        "suite": asdict(work.suite),
+        "dataset": [work.dataset.name, work.dataset.content_hash, len(work.dataset.facts)],
+        "prompts": {name: prompt_hash(name, work.dataset) for name in work.prompts},
+        "truth": None if work.truth is None else work.truth.model_dump(),
+        "code": [code_stamp(__version__), package_versions()],
+        "machine": _machine(),
+    }
+    text = json.dumps(asked, sort_keys=True, default=str)
+    return settings.output_dir / _FOLDER / sha256(text.encode()).hexdigest()
+
+
+def _machine() -> list[str]:
+    """What decides which device is taken by default, as far as that shows without torch."""
+    visible = [f"{k}={v}" for k, v in sorted(os.environ.items()) if k.endswith("VISIBLE_DEVICES")]
+    return [platform.node(), *visible, *map(str, sorted(Path("/dev").glob("nvidia*")))]
+
+
+def files_state(spec: Spec, now_ns: int | None = None) -> str | None:
+    """SHA-256 over name, inode, size and times of all files of a pair's checkpoints.
+
+    It is another one whenever a file was written, replaced, removed or added. None where the pair
+    is not in folders of this machine alone, and where a file has just changed.
+
+    Args:
+        spec: Names the pair.
+        now_ns: The time, in nanoseconds since 1970; by default now.
+    """
+    now = time.time_ns() if now_ns is None else now_ns
+    files: list[list[object]] = []
+    try:
+        for source in _sources(spec):
+            folder = zoo_path(source) or find_donor(source) or Path(source).expanduser()
+            if not folder.is_dir() or (folder / _ADAPTER).exists():
+                return None
+            for path in _files(folder):
+                at = path.stat()
+                if max(at.st_mtime_ns, at.st_ctime_ns) > now - FRESH_NS:
+                    return None
+                times = [at.st_mtime_ns, at.st_ctime_ns]
+                files.append([source, path.name, at.st_dev, at.st_ino, at.st_size, *times])
+    except (OSError, KgbenchError):  # what is wrong with a checkpoint is said where it is loaded
+        return None
+    return sha256(json.dumps(files).encode()).hexdigest() if files else None
+
+
+def _sources(spec: Spec) -> list[str]:
+    """All checkpoints that a specification and the catalog's entry of its pair name."""
+    named = [spec.recipient, *spec.donors.values()]
+    if spec.model is not None:
+        entry = catalog.entry(spec.model)
+        named += [entry.recipient, *entry.donors.values()]
+    return sorted({source for source in named if source is not None})
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Files of a checkpoint's folder and, of changed weights, those of their base."""
+    yield from sorted(folder.iterdir())
+    yield from sorted(folder.glob("additional_chat_templates/*"))
+    if is_delta(folder):
+        base = str(read_delta_card(folder)["recipient"]["source"])
+        beside = folder.parent / PurePath(base).name
+        yield from sorted((zoo_path(base) or beside).iterdir())
