@@ -6,7 +6,7 @@ It is the same in statistics, in records and in what is printed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
@@ -172,7 +172,7 @@ def _read(data: Any, fields: Callable[[Any], Mapping[str, Any]]) -> Estimate:
 
 
 def _write(estimate: Estimate, info: SerializationInfo) -> Any:
-    return estimate.stored() if info.mode == "json" else asdict(estimate)
+    return estimate.stored() if info.mode == "json" else dict(vars(estimate))
 
 
 def plain(value: Any, counted: bool = False) -> Any:

@@ -21,9 +21,11 @@ LATER_NS = 10_000_000_000
 
 
 @pytest.fixture(autouse=True)
-def settled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files of tests are new; here they count as settled."""
+def settled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Files of tests are new; here they count as settled. Notes have a folder of their own."""
     monkeypatch.setattr("kgbench.runner.known.FRESH_NS", -LATER_NS)
+    cache = tmp_path / "cache"
+    monkeypatch.setattr("platformdirs.user_cache_path", lambda *of, **options: cache)
 
 
 @pytest.fixture
@@ -126,16 +128,18 @@ def test_changed_weights_are_computed_anew(run: Run, spec: Spec, settings: Setti
     assert known is not None and known.record.id == second.record.id
 
 
-def test_a_damaged_note_is_none(run: Run, spec: Spec, settings: Settings) -> None:
+def test_a_damaged_note_is_none(run: Run, spec: Spec, settings: Settings, tmp_path: Path) -> None:
     """What cannot be read is computed, or found by loading the models."""
-    (note,) = (settings.output_dir / ".known").iterdir()
+    (note,) = (tmp_path / "cache" / "known").iterdir()
     for text in ("", "one two three", note.read_text().replace(" ", "0 ")):
         note.write_text(text)
         assert known_run(spec, settings) is None
     assert run_job(spec, settings).reused and known_run(spec, settings) is not None
 
 
-def test_a_known_run_loads_no_torch(run: Run, spec: Spec, settings: Settings) -> None:
+def test_a_known_run_loads_no_torch(
+    run: Run, spec: Spec, settings: Settings, tmp_path: Path
+) -> None:
     """`kgbench eval` of a known run shows its table without the libraries that compute."""
     line = [
         *("eval", "--recipient", str(spec.recipient), "--donor", f"sft={spec.donors['sft']}"),
@@ -143,8 +147,10 @@ def test_a_known_run_loads_no_torch(run: Run, spec: Spec, settings: Settings) ->
         *("--device", "cpu", "--output-dir", str(settings.output_dir)),
     ]
     code = (
-        "import sys\nfrom kgbench.cli import main\nfrom kgbench.runner import known\n"
-        f"known.FRESH_NS = {-LATER_NS}\nmain(sys.argv[1:])\n"
+        "import sys, pathlib, platformdirs\nfrom kgbench.cli import main\n"
+        "from kgbench.runner import known\n"
+        f"known.FRESH_NS = {-LATER_NS}\ncache = pathlib.Path({str(tmp_path / 'cache')!r})\n"
+        "platformdirs.user_cache_path = lambda *of, **options: cache\nmain(sys.argv[1:])\n"
         "print('loaded:', *{'torch', 'transformers', 'scipy.stats'} & {*sys.modules})"
     )
     done = subprocess.run(

@@ -313,6 +313,8 @@ def scaled(counted: Forecast, entry: Entry, spec: Spec, settings: Settings) -> F
     )
 
 
+TIMED = 16
+"""Prompts of each template that are timed: they fill about two forwards."""
 SAMPLE = 4
 """Facts whose prompts a scoring is timed on."""
 _RECORD, _ROW = 100_000, 50
@@ -509,7 +511,10 @@ def _measured(spec: Spec, settings: Settings, pairs: Pairs | None) -> Forecast:
 
 def _ready(job: Job) -> tuple[Measurement, dict[str, float]]:
     """The job ranked on a few facts, and the cost of ranking on all."""
-    measurement, nothing = expressed(job), {"forwards": 0.0, "token_rows": 0.0, "seconds": 0.0}
+    measurement, nothing = (
+        expressed(job, GROUP),
+        {"forwards": 0.0, "token_rows": 0.0, "seconds": 0.0},
+    )
     warm_up(job)
     if not job.ranks:
         return measurement, nothing
@@ -533,7 +538,7 @@ def _ready(job: Job) -> tuple[Measurement, dict[str, float]]:
 
 
 def _part(measurement: Measurement, prompts: Sequence[Prompt]) -> dict[str, float]:
-    """Cost of all prompts of a template, extrapolated from its first group."""
-    first = prompts[:GROUP]
+    """Cost of all prompts of a template, extrapolated from the first ones."""
+    first = prompts[:TIMED]
     _, cost = run_group(measurement, first)
     return {what: value * len(prompts) / len(first) for what, value in cost.items()}

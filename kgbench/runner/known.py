@@ -1,7 +1,7 @@
 """Records of earlier runs, found again without loading a model.
 
 The identity of a record holds hashes of weights, which only models that are loaded have. So a run
-notes which identity it had, in the output folder, under all that the identity follows from: what
+notes which identity it had, in the user's cache, under all that the identity follows from: what
 was asked, the code, the machine, and the state of every file of the pair. A note counts only as
 long as all of that is the same. No note is made of models in memory or of the Hub, of adapters, of
 third-party localizers, and of files that were written just before.
@@ -21,6 +21,8 @@ from hashlib import sha256
 from pathlib import Path, PurePath
 from typing import Any
 from uuid import uuid4
+
+import platformdirs
 
 from kgbench import __version__
 from kgbench.data import prompt_hash
@@ -42,7 +44,6 @@ FRESH_NS = 2_000_000_000
 The coarsest file systems count in two seconds.
 """
 
-_FOLDER = ".known"
 _ADAPTER = "adapter_config.json"
 
 
@@ -127,7 +128,8 @@ def _note(work: Workload, settings: Settings) -> Path:
         "machine": _machine(),
     }
     text = json.dumps(asked, sort_keys=True, default=str)
-    return settings.output_dir / _FOLDER / sha256(text.encode()).hexdigest()
+    cache = platformdirs.user_cache_path("kgbench", appauthor=False)
+    return cache / "known" / sha256(text.encode()).hexdigest()
 
 
 def _machine() -> list[str]:

@@ -247,8 +247,13 @@ def ready(job: Job, journal: Journal, progress: Progress | None) -> Measurement:
     return replace(ranked(measurement, scores), scoring=cost)
 
 
-def expressed(job: Job) -> Measurement:
-    """Fit a job's localizer, and find the configurations that it cannot express."""
+def expressed(job: Job, most: int | None = None) -> Measurement:
+    """Fit a job's localizer, and find the configurations that it cannot express.
+
+    Args:
+        job: The job.
+        most: Try only so many prompts of each template; by default all.
+    """
     method: AbstractLocalizer = job.localizer
     if not isinstance(method, InterventionLocalizer):
         return Measurement(job, method)
@@ -269,7 +274,7 @@ def expressed(job: Job) -> Measurement:
         for name, prompts in job.prompts.items():
             if (
                 isinstance(graft, Graft)
-                and (reason := _reason(method, job, prompts, graft)) is not None
+                and (reason := _reason(method, job, prompts[:most], graft)) is not None
             ):
                 absent[name][label] = reason
     return Measurement(job, method, absent)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict
 from datetime import datetime, timedelta, timezone
 from itertools import chain, islice
 from math import isclose
@@ -401,6 +400,8 @@ def check_planted(record: Record, pair: KnownPair, sites: Collection[Site]) -> I
 
 def _apart(own: object, made: object, name: str, source: str) -> Iterator[Finding]:
     """Findings on a field that differs from what its source gives."""
+    if own == made:  # as nearly always, and far quicker to see
+        return
     for field, stated, expected in _differences(_plain(own), _plain(made), name):
         yield Finding(field, f"it is {shown(stated)}", f"{shown(expected)}, as the {source} give")
 
@@ -412,7 +413,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _plain(inner) for key, inner in value.items()}
     if isinstance(value, Estimate):
-        return asdict(value)
+        return dict(vars(value))
     return value.model_dump() if hasattr(value, "model_dump") else value
 
 
