@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from kgbench.estimate import Estimate
 from kgbench.leaderboard.board_tables import Board, Column, Line, Measured, Table, ordered
 from kgbench.leaderboard.cells import (
     Cell,
@@ -71,7 +72,7 @@ def cost_board(entries: Sequence[Entry]) -> Board:
         measured = {}
         asked: set[str] = set()
         for name, by_suite in cells[cell].items():
-            figures = {suite: cost_spread([entry]) for suite, entry in by_suite.items()}
+            figures = {suite: _spread(suite, [entry]) for suite, entry in by_suite.items()}
             measured[name] = Measured(list(by_suite.values()), figures, unranked=UNRANKED)
             asked |= by_suite.keys()
         columns = tuple(column for column in COLUMNS if column.key in asked)
@@ -91,8 +92,16 @@ def _mean(method: str, runs: Mapping[str, Runs]) -> Measured:
         if own:
             entries, have, of = [*entries, *own], have + len(own), of + len(cells)
         if len(own) == len(cells):
-            figures[suite] = cost_spread(own)
+            figures[suite] = _spread(suite, own)
     return Measured(entries, figures, unranked=UNRANKED, coverage=(have, of))
+
+
+def _spread(suite: str, entries: Sequence[Entry]) -> Estimate:
+    """Cost of some runs; undefined where a method makes only some of the pathways."""
+    for entry in entries if suite == "pathways" else ():
+        for configuration, reason in entry.record.not_applicable.items():
+            return Estimate.missing(f"without {configuration}, which is not applicable: {reason}")
+    return cost_spread(entries)
 
 
 def _lead(table: Table) -> str:
