@@ -47,6 +47,8 @@ _NO_ID = "0" * 64
 """Digits of the id in a folder's name."""
 _ENDING = re.compile(rf"-([0-9a-f]{{{_DIGITS}}})(?:-\d+)?$")
 """How the name of a record's folder ends."""
+_LONGEST = 20
+"""Letters at the end of such a name that decide."""
 _HEX = re.compile("[0-9a-f]+")
 _HEAD = re.compile(rb'\s*\{\s*"schema_version":\s*\d+,\s*"id":\s*"([0-9a-f]{64})"')
 """How `record.json` begins."""
@@ -133,11 +135,10 @@ class RecordStore:
     def _find(self, id: str) -> StoredRecord | None:
         start, named, others = id[:_DIGITS], list[str](), list[str]()
         for name in self._names():
-            ending = _ENDING.search(name)
-            if ending is None:
-                others.append(name)
-            elif ending[1] == start:
+            if start in name:
                 named.append(name)
+            elif not _ENDING.search(name[-_LONGEST:]):
+                others.append(name)
         claiming = (name for name in others if self._claimed(name) in (id, None))
         for name in chain(named, claiming):
             if not (self.root / name / RECORD).is_file():
