@@ -21,8 +21,8 @@ from kgbench.cli import main
 from kgbench.errors import InputError, UnknownNameError
 from kgbench.records import Journal, RecordStore
 from kgbench.sweeps.merge import merge
-from kgbench.sweeps.plan import Plan
-from kgbench.sweeps.study import Study, study_of
+from kgbench.sweeps.plan import StudyPlan
+from kgbench.sweeps.study import StudyFile, study_of
 from kgbench.sweeps.work import Receipts
 
 ROOT = Path(__file__).parent.parent
@@ -142,7 +142,7 @@ def test_a_failed_unit_stops_nothing(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 @pytest.fixture
-def swept(tmp_path: Path) -> tuple[dict[str, Any], Study]:
+def swept(tmp_path: Path) -> tuple[dict[str, Any], StudyFile]:
     """A study of one unit on checkpoints in folders, computed."""
     zoo = ROOT / "kgbench" / "models" / "zoo" / "tiny-gemma"
     for name in ("recipient", "sft"):
@@ -154,15 +154,15 @@ def swept(tmp_path: Path) -> tuple[dict[str, Any], Study]:
     return content, study_of(content)
 
 
-def test_receipts_tell_a_change(swept: tuple[dict[str, Any], Study]) -> None:
+def test_receipts_tell_a_change(swept: tuple[dict[str, Any], StudyFile]) -> None:
     """A receipt speaks of the files that were there, and a lost one costs nothing but a look."""
     content, study = swept
     root = Path(study.output_dir)
-    (state,) = Plan(study, root).states
+    (state,) = StudyPlan(study, root).states
     assert state.word == "done"
     weights = next((root.parent / "sft").glob("*.safetensors"))
     weights.touch()
-    (state,) = Plan(study, root).states
+    (state,) = StudyPlan(study, root).states
     assert state.word == "check"
     record = next(root.glob("*/record.json"))
     before = record.stat().st_mtime_ns
@@ -173,11 +173,11 @@ def test_receipts_tell_a_change(swept: tuple[dict[str, Any], Study]) -> None:
     assert record.stat().st_mtime_ns == before
     receipt = next((root / "units").glob("*.json"))
     receipt.write_text(receipt.read_text()[:20])
-    (state,) = Plan(study, root).states
+    (state,) = StudyPlan(study, root).states
     assert state.word == "left"
 
 
-def test_merge_is_a_union(swept: tuple[dict[str, Any], Study], tmp_path: Path) -> None:
+def test_merge_is_a_union(swept: tuple[dict[str, Any], StudyFile], tmp_path: Path) -> None:
     """Equal records are one; a record that contradicts another is refused and named."""
     root = Path(swept[1].output_dir)
     copy, target = tmp_path / "copy", tmp_path / "target"
@@ -258,7 +258,7 @@ def test_the_guide_s_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_bundles_hold_each_unit_once() -> None:
     """Units of one pair are together; a shared unit is in as many bundles as it has shards."""
     matrix = {"model": ["tiny-gemma", "tiny-llama"], "seed": list(range(6))}
-    plan = Plan(study_of({"matrix": matrix}), Path("no-such-folder"))
+    plan = StudyPlan(study_of({"matrix": matrix}), Path("no-such-folder"))
     for workers in (1, 2, 5):
         bundles = plan.bundles(plan.left(), workers)
         assert sorted(unit.key for some in bundles for unit in some) == sorted(
@@ -266,7 +266,7 @@ def test_bundles_hold_each_unit_once() -> None:
         )
         assert all(len({unit.bundle for unit in some}) == 1 for some in bundles)
         assert len(bundles) >= workers
-    shared = Plan(study_of({"matrix": matrix, "shards": 3}), Path("no-such-folder"))
+    shared = StudyPlan(study_of({"matrix": matrix, "shards": 3}), Path("no-such-folder"))
     assert len(shared.bundles(shared.left(), 2)) == 3 * 12
 
 

@@ -12,17 +12,17 @@ from kgbench.errors import python_names
 from kgbench.progress import Progress, with_progress
 from kgbench.records.mirror import folder_of
 from kgbench.report import to_html, to_text
-from kgbench.sweeps.engines import Submitted
-from kgbench.sweeps.plan import Plan, run_study
+from kgbench.sweeps.engines import Pending
+from kgbench.sweeps.plan import StudyPlan, run_study
 from kgbench.sweeps.study import read_study, study_of
 
 __all__ = ["Sweep", "sweep"]
 
 
 class Sweep:
-    """A study beside what is done of it. In a notebook it shows as a table."""
+    """A study and what is done of it. In a notebook it shows as a table."""
 
-    def __init__(self, plan: Plan, submitted: Sequence[Submitted] = ()) -> None:
+    def __init__(self, plan: StudyPlan, submitted: Sequence[Pending] = ()) -> None:
         """Take up what is done.
 
         Args:
@@ -32,8 +32,8 @@ class Sweep:
         self.plan, self.submitted = plan, submitted
 
     def status(self) -> Sweep:
-        """The same study beside what is done by now."""
-        return Sweep(Plan(self.plan.study, self.plan.root), self.submitted)
+        """The same study and what is done by now."""
+        return Sweep(StudyPlan(self.plan.study, self.plan.root), self.submitted)
 
     @property
     def units(self) -> list[dict[str, Any]]:
@@ -90,13 +90,13 @@ def sweep(
         progress: A callback, True for a bar, False for none.
 
     Returns:
-        The study beside what is done of it; a unit that failed stops no other, and has its reason.
+        The study and what is done of it; a unit that failed stops no other, and has its reason.
 
     Raises:
         InputError: The study or the engine is wrong.
     """
     read = study_of(study) if isinstance(study, Mapping) else read_study(Path(study))
-    plan = Plan(read, folder_of(read.output_dir))
+    plan = StudyPlan(read, folder_of(read.output_dir))
     if dry_run:
         return Sweep(plan)
     submitted = with_progress(
@@ -105,4 +105,4 @@ def sweep(
             plan, on, workers=workers, part=part, retry_failed=retry_failed, announce=report
         ),
     )
-    return Sweep(Plan(read, plan.root), submitted)
+    return Sweep(StudyPlan(read, plan.root), submitted)

@@ -14,15 +14,15 @@ from kgbench.cli.output import VERDICT_ONLY, echo_json, json_option, quiet_optio
 from kgbench.errors import InputError
 
 if TYPE_CHECKING:
-    from kgbench.sweeps.plan import Plan
+    from kgbench.sweeps.plan import StudyPlan
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 WATCH_S = 5.0
-"""How often a status is told again."""
+"""How often a status is shown again."""
 
 
-class Part(click.ParamType[tuple[int, int]]):
+class _Part(click.ParamType[tuple[int, int]]):
     """`K/N`, the k-th of n parts, from 1."""
 
     name = "part"
@@ -50,13 +50,13 @@ _workers = click.option(
 )
 
 
-def _plan(study: Path) -> Plan:
+def _plan(study: Path) -> StudyPlan:
     from kgbench.records.mirror import folder_of
-    from kgbench.sweeps.plan import Plan
+    from kgbench.sweeps.plan import StudyPlan
     from kgbench.sweeps.study import read_study
 
     read = read_study(study)
-    return Plan(read, folder_of(read.output_dir))
+    return StudyPlan(read, folder_of(read.output_dir))
 
 
 @click.group(
@@ -76,7 +76,7 @@ def command() -> None:
 @_workers
 @json_option()
 def plan_command(study: Path, workers: int, as_json: bool) -> None:
-    """Say what a study would take; no model is loaded.
+    """Show what a study would take; no model is loaded.
 
     \b
     kgbench sweep plan study.yaml --workers 8
@@ -102,7 +102,7 @@ def plan_command(study: Path, workers: int, as_json: bool) -> None:
 )
 @_workers
 @click.option(
-    "--part", type=Part(), metavar="K/N", help="Only the K-th of N parts, in this process."
+    "--part", type=_Part(), metavar="K/N", help="Only the K-th of N parts, in this process."
 )
 @click.option("--retry-failed", is_flag=True, help="Compute units that failed again.")
 @click.option("--watch", is_flag=True, help="On SLURM: wait until all units have ended.")
@@ -127,7 +127,7 @@ def run_command(
     kgbench sweep run study.yaml --on slurm --workers 16 --watch
     kgbench sweep run study.yaml --part 3/16       # in an array task of any scheduler
     """  # noqa: D301 (click reads the character, not its escape)
-    from kgbench.sweeps.plan import Plan, run_study
+    from kgbench.sweeps.plan import StudyPlan, run_study
 
     if part is not None and (engine != "local" or workers > 1):
         raise InputError("--part runs in this process: leave out --on and --workers")
@@ -142,7 +142,7 @@ def run_command(
         return 0
     if submitted:
         _wait(plan, None if quiet else 1, lambda: any(each.going() for each in submitted))
-    now = Plan(plan.study, plan.root)
+    now = StudyPlan(plan.study, plan.root)
     if quiet and not as_json:
         click.echo(now.status().verdict)
     else:
@@ -156,7 +156,7 @@ def run_command(
 @click.option("--watch", is_flag=True, help="Again and again, until no unit is left.")
 @json_option()
 def status_command(study: Path, by: Sequence[str], watch: bool, as_json: bool) -> None:
-    """Say what of a study is done, runs, or failed and why.
+    """Show what of a study is done, runs, or failed and why.
 
     \b
     kgbench sweep status study.yaml --watch
@@ -167,7 +167,7 @@ def status_command(study: Path, by: Sequence[str], watch: bool, as_json: bool) -
     _show(plan if not watch else _plan(study), as_json, listed(by))
 
 
-def _show(plan: Plan, as_json: bool, axes: Sequence[str]) -> None:
+def _show(plan: StudyPlan, as_json: bool, axes: Sequence[str]) -> None:
     from kgbench.report import to_text
 
     if as_json:
@@ -176,7 +176,7 @@ def _show(plan: Plan, as_json: bool, axes: Sequence[str]) -> None:
         click.echo(to_text(plan.status(axes)))
 
 
-def _wait(plan: Plan, shown: int | None, going: Callable[[], bool] = lambda: True) -> None:
+def _wait(plan: StudyPlan, shown: int | None, going: Callable[[], bool] = lambda: True) -> None:
     """Wait until every unit is done or has failed, or nothing goes on any more.
 
     Args:
@@ -188,12 +188,12 @@ def _wait(plan: Plan, shown: int | None, going: Callable[[], bool] = lambda: Tru
     from rich.live import Live
 
     from kgbench.report import to_text
-    from kgbench.sweeps.plan import Plan
+    from kgbench.sweeps.plan import StudyPlan
 
     console = Console(stderr=True, quiet=shown is None)
     with Live(console=console, transient=True, auto_refresh=False) as live:
         while True:
-            now = Plan(plan.study, plan.root)
+            now = StudyPlan(plan.study, plan.root)
             ended = [state for state in now.states if state.word in ("done", "failed")]
             if len(ended) == len(now.states) or not going():
                 return

@@ -76,7 +76,7 @@ class Journal:
     def divide(self, names: Sequence[str], finished: Callable[[str], bool]) -> Iterator[str]:
         """Names of the tasks that are left to this process, one after the other.
 
-        Of several processes at one journal each has other tasks: first those that nobody works on,
+        Of several processes at one journal each has other tasks: first those that no process works on,
         then those that the others, since they were killed, did not finish. The operating system
         frees the tasks of a process that ends in whatever way.
 

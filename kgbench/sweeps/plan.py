@@ -21,11 +21,11 @@ from kgbench.numbers import duration_text
 from kgbench.progress import Progress
 from kgbench.report import Dash, Report, Table
 from kgbench.sites.configurations import configurations
-from kgbench.sweeps.engines import Launch, Submitted, launch
-from kgbench.sweeps.study import Study, Unit
+from kgbench.sweeps.engines import Launch, Pending, run_bundles
+from kgbench.sweeps.study import StudyFile, StudyUnit
 from kgbench.sweeps.work import Receipt, Receipts, Worker, work
 
-__all__ = ["Plan", "State", "run_study"]
+__all__ = ["State", "StudyPlan", "run_study"]
 
 BUNDLE_S = 1800.0
 """Longest time of a bundle, so that little is lost with a node."""
@@ -33,7 +33,7 @@ SHARD_S = 3600.0
 """A unit that takes longer is shared by several processes."""
 _BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 _ROW_SHARE = 0.5
-"""Token rows of a configuration beside those of its prompt, since prefixes are shared."""
+"""Token rows of a configuration, in those of its prompt, since prefixes are shared."""
 _LETTERS = 4
 """Of a token."""
 _LEAST_S, _START_S = 1.0, 5.0
@@ -45,14 +45,14 @@ _GIB = 2**30
 _LEFT = ("left", "check", "running")
 """Words of units that are to be computed; one that runs is shared, or found when it is done."""
 _TOLD = ("record", "error", "seconds", "host")
-"""Fields of a receipt that are told of a unit."""
+"""Fields of a receipt that JSON has of a unit."""
 
 
 @dataclass(frozen=True)
 class State:
     """A unit with what is known of it."""
 
-    unit: Unit
+    unit: StudyUnit
     receipt: Receipt | None
     worker: Worker | None
     """The one that computes it now."""
@@ -70,10 +70,10 @@ class State:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """A study beside its receipts."""
+class StudyPlan:
+    """A study with its receipts."""
 
-    study: Study
+    study: StudyFile
     root: Path
     """Folder of the records."""
 
@@ -91,7 +91,7 @@ class Plan:
         units = self.study.units
         return tuple(State(unit, known.get(unit.key), busy.get(unit.key)) for unit in units)
 
-    def left(self, retry_failed: bool = False) -> list[Unit]:
+    def left(self, retry_failed: bool = False) -> list[StudyUnit]:
         """Units to compute.
 
         Args:
@@ -100,21 +100,21 @@ class Plan:
         wanted = (*_LEFT, "failed") if retry_failed else _LEFT
         return [state.unit for state in self.states if state.word in wanted]
 
-    def bundles(self, units: Sequence[Unit], workers: int) -> list[list[Unit]]:
+    def bundles(self, units: Sequence[StudyUnit], workers: int) -> list[list[StudyUnit]]:
         """Units of one pair together, in parts of half an hour at most and for all workers.
 
         Args:
             units: Some of the study's.
             workers: Bundles that run at once.
         """
-        by_pair: dict[str, list[Unit]] = {}
+        by_pair: dict[str, list[StudyUnit]] = {}
         for unit in units:
             by_pair.setdefault(unit.bundle, []).append(unit)
         total = sum(map(self.seconds, units))
         longest = min(BUNDLE_S, total / max(workers, 1))
-        bundles: list[list[Unit]] = []
+        bundles: list[list[StudyUnit]] = []
         for own in by_pair.values():
-            bundle: list[Unit] = []
+            bundle: list[StudyUnit] = []
             spent = 0.0
             for unit in own:
                 if (shards := self.shards(unit, workers)) > 1:
@@ -129,14 +129,14 @@ class Plan:
                 bundles.append(bundle)
         return bundles
 
-    def shards(self, unit: Unit, workers: int) -> int:
+    def shards(self, unit: StudyUnit, workers: int) -> int:
         """Processes that share a unit; no more than it has groups of prompts."""
         if not unit.evaluates:
             return 1
         wanted = self.study.shards or min(ceil(self.seconds(unit) / SHARD_S), workers)
         return max(1, min(wanted, ceil(_prompts(unit) / 64)))
 
-    def seconds(self, unit: Unit) -> float:
+    def seconds(self, unit: StudyUnit) -> float:
         """Time of a unit: as its like took, else by its weights and tokens.
 
         A method that ranks sites takes longer than that, until one has run.
@@ -169,7 +169,7 @@ class Plan:
         """Kind of device."""
         return "cpu" if self.study.gpu_memory is None else "cuda"
 
-    def _operations(self, unit: Unit) -> float:
+    def _operations(self, unit: StudyUnit) -> float:
         size = _size(unit.spec.model, unit.spec.recipient) if unit.evaluates else None
         if size is None:
             return 0.0
@@ -181,7 +181,7 @@ class Plan:
         tokens = sum(letters) / len(letters) / _LETTERS
         return 2 * size.parameters * tokens * rows * _prompts(unit)
 
-    def memory(self, unit: Unit) -> float | None:
+    def memory(self, unit: StudyUnit) -> float | None:
         """Bytes of the weights of a unit's pair; None where its size is not known here."""
         size = _size(unit.spec.model, unit.spec.recipient) if unit.evaluates else None
         if size is None:
@@ -190,7 +190,7 @@ class Plan:
         each = _BYTES.get(unit.spec.dtype or "", stored) * size.parameters
         return each * (1 + max(1, len(unit.spec.donors)))
 
-    def gpus(self, unit: Unit) -> float:
+    def gpus(self, unit: StudyUnit) -> float:
         """Share of a GPU that a unit needs, as a part such as .25; more than 1 where several."""
         memory = self.memory(unit)
         if self.study.gpu_memory is None or memory is None:
@@ -331,20 +331,20 @@ def _verdict(words: Counter[str]) -> str:
     return text + (f", {words['failed']} failed" if words["failed"] else "")
 
 
-def _pair(unit: Unit) -> str:
+def _pair(unit: StudyUnit) -> str:
     if not unit.evaluates:
         return str(unit.options.get("model", unit.command))
     return unit.spec.model or str(unit.spec.recipient)
 
 
-def _like(unit: Unit) -> str:
+def _like(unit: StudyUnit) -> str:
     """What units have in common that take about as long a prompt."""
     if not unit.evaluates:
         return unit.command
     return json.dumps([unit.bundle, unit.spec.localizer, unit.spec.suite, unit.spec.grafts])
 
 
-def _prompts(unit: Unit) -> int:
+def _prompts(unit: StudyUnit) -> int:
     """Number of prompts; of another command 1."""
     if not unit.evaluates:
         return 1
@@ -367,7 +367,7 @@ class _Size:
 
 @cache
 def _size(model: str | None, recipient: str | None) -> _Size | None:
-    """Size of a pair's recipient, from the catalog or its files; None where neither tells it."""
+    """Size of a pair's recipient, from the catalog or its files; None where neither has it."""
     entry = None if model is None else catalog.entry(model)
     if entry is not None and entry.parameters is not None and recipient is None:
         assert entry.stored is not None
@@ -388,14 +388,14 @@ def _size(model: str | None, recipient: str | None) -> _Size | None:
 
 
 def run_study(
-    plan: Plan,
+    plan: StudyPlan,
     engine: str = "local",
     *,
     workers: int = 1,
     part: tuple[int, int] | None = None,
     retry_failed: bool = False,
     announce: Progress | None = None,
-) -> list[Submitted]:
+) -> list[Pending]:
     """Compute what is left of a study.
 
     Args:
@@ -422,7 +422,7 @@ def run_study(
         for bundle in bundles:
             work(plan.root, bundle, retry_failed, announce)
         return []
-    by_gpus: dict[float, list[list[Unit]]] = {}
+    by_gpus: dict[float, list[list[StudyUnit]]] = {}
     for bundle in bundles:
         by_gpus.setdefault(plan.gpus(bundle[0]), []).append(bundle)
     submitted = []
@@ -430,7 +430,7 @@ def run_study(
     for gpus, some in by_gpus.items():
         ended = partial(_tell, announce, len(some))
         asked = Launch(plan.root, some, workers, retry_failed, gpus, options, ended)
-        submitted.append(launch(engine, asked))
+        submitted.append(run_bundles(engine, asked))
     return [each for each in submitted if each is not None]
 
 
@@ -439,17 +439,17 @@ def _tell(announce: Progress | None, total: int, ended: int) -> None:
         announce(ended, total, "bundles")
 
 
-def _part(study: Study, k: int, n: int) -> list[Unit]:
+def _part(study: StudyFile, k: int, n: int) -> list[StudyUnit]:
     """The k-th of n parts, units of one pair together; a unit in shards is in several parts."""
     together = sorted(study.units, key=lambda unit: unit.bundle)
-    tasks: list[Unit] = []
+    tasks: list[StudyUnit] = []
     for unit in together:
         tasks += [unit] * (study.shards or 1)
     some = tasks[len(tasks) * (k - 1) // n : len(tasks) * k // n]
     return list({unit.key: unit for unit in some}.values())
 
 
-def _placed(plan: Plan, bundle: Iterable[Unit]) -> list[Unit]:
+def _placed(plan: StudyPlan, bundle: Iterable[StudyUnit]) -> list[StudyUnit]:
     """Units whose pair needs several GPUs spread their layers over them."""
     placed = []
     for unit in bundle:

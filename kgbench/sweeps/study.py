@@ -23,7 +23,7 @@ from kgbench.runner.workload import Workload, check, read_donors
 from kgbench.sites import split_grafts
 from kgbench.stats.scores import check_metric
 
-__all__ = ["Study", "Unit", "read_study", "study_of"]
+__all__ = ["StudyFile", "StudyUnit", "read_study", "study_of"]
 
 KEYS = ("command", "matrix", "include", "exclude", "output_dir", "shards", "gpu_memory", "engines")
 """Keys of a study that are no options of a unit."""
@@ -50,7 +50,7 @@ EVAL = "eval"
 
 
 @dataclass(frozen=True)
-class Unit:
+class StudyUnit:
     """One evaluation of a study, or one call of another command."""
 
     options: Mapping[str, Any]
@@ -60,7 +60,7 @@ class Unit:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Sent to another machine without what was looked up on this one."""
-        return Unit, (dict(self.options), self.command)
+        return StudyUnit, (dict(self.options), self.command)
 
     @property
     def evaluates(self) -> bool:
@@ -69,7 +69,7 @@ class Unit:
 
     @cached_property
     def arguments(self) -> tuple[str, ...]:
-        """Arguments of another command; `{NAME}` in a text stands for the value of an option.
+        """Arguments of another command; `{NAME}` in a text is replaced by the value of an option.
 
         Raises:
             InputError: A text names what is no option.
@@ -137,7 +137,7 @@ class Unit:
 
     @cached_property
     def key(self) -> str:
-        """SHA-256, in hexadecimal, of what is evaluated, as far as names and files tell it."""
+        """SHA-256, in hexadecimal, of what is evaluated, as far as names and files show it."""
         if not self.evaluates:
             return sha256(canonical_json(self.arguments).encode()).hexdigest()
         spec = asdict(self.spec)
@@ -249,10 +249,10 @@ def _text(value: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Study:
+class StudyFile:
     """Units, where their records go, and how they are computed."""
 
-    units: tuple[Unit, ...]
+    units: tuple[StudyUnit, ...]
     output_dir: str = str(RESULTS)
     """A folder, or a URL as of fsspec."""
     shards: int | None = None
@@ -277,7 +277,7 @@ class Study:
                 raise InputError(f"unit ({unit}): {error}") from error
 
 
-def read_study(path: Path) -> Study:
+def read_study(path: Path) -> StudyFile:
     """Read a study from YAML.
 
     Raises:
@@ -295,7 +295,7 @@ def read_study(path: Path) -> Study:
         raise InputError(f"{path}: {error}") from error
 
 
-def study_of(content: Any) -> Study:
+def study_of(content: Any) -> StudyFile:
     """A study of what its file holds.
 
     Args:
@@ -325,10 +325,10 @@ def study_of(content: Any) -> Study:
     excluded = [named(row, "exclude") for row in _rows(parts["exclude"], "exclude")]
     included = [named(row, "include") for row in _rows(parts["include"], "include")]
     rows = list(_combined(matrix, excluded)) if matrix or not included else []
-    units: dict[str, Unit] = {}
+    units: dict[str, StudyUnit] = {}
     for row in (*rows, *included):
         options = dict(sorted({**shared, **row}.items()))
-        units.setdefault(canonical_json(options), Unit(options, command))
+        units.setdefault(canonical_json(options), StudyUnit(options, command))
     if not units:
         raise InputError("there are no units: 'exclude' leaves out all of the matrix")
     for unit in units.values():
@@ -354,7 +354,7 @@ def study_of(content: Any) -> Study:
     for row in included:
         axes += (name for name in row if name not in axes)
     place = output_dir or str(RESULTS)
-    return Study(tuple(units.values()), place, shards, memory, engines, tuple(axes))
+    return StudyFile(tuple(units.values()), place, shards, memory, engines, tuple(axes))
 
 
 def _rows(given: Any, key: str) -> list[Any]:

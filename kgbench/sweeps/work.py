@@ -25,16 +25,16 @@ from kgbench import __version__
 from kgbench.errors import InputError, KgbenchError, OutputError, first_line
 from kgbench.progress import Progress
 from kgbench.records.mirror import Mirror, mirror_of
-from kgbench.sweeps.study import Unit
+from kgbench.sweeps.study import StudyUnit
 
-__all__ = ["Receipt", "Receipts", "Worker", "serve", "work"]
+__all__ = ["Receipt", "Receipts", "Worker", "serve_bundles", "work"]
 
 UNITS = "units"
 """Folder of the receipts, in that of the records."""
 BEAT_S = 20.0
-"""How often a worker says that it is alive."""
+"""How often a worker shows that it is alive."""
 SILENT_S = 120.0
-"""A worker that has said nothing for so long is taken for dead."""
+"""A worker that has shown no sign of life for so long is taken for dead."""
 
 
 @dataclass(frozen=True)
@@ -63,12 +63,12 @@ class Receipt:
         """Time that it took."""
         return float(self.content.get("seconds", 0.0))
 
-    def holds(self, unit: Unit) -> bool:
+    def holds(self, unit: StudyUnit) -> bool:
         """Whether it still speaks of the unit: the same version of kgbench, the same files."""
         same = self.content.get("kgbench") == __version__
         return same and self.content.get("files") == _stamps(unit)
 
-    def ends(self, unit: Unit, retry_failed: bool) -> bool:
+    def ends(self, unit: StudyUnit, retry_failed: bool) -> bool:
         """Whether nothing is left to do of the unit.
 
         Args:
@@ -80,7 +80,7 @@ class Receipt:
 
 @dataclass(frozen=True)
 class Worker:
-    """A process that says it is alive."""
+    """A process that shows that it is alive."""
 
     host: str
     pid: int
@@ -120,7 +120,7 @@ class Receipts:
                     found[Path(path).stem] = Receipt(read)
         return found
 
-    def write(self, unit: Unit, content: Mapping[str, Any]) -> None:
+    def write(self, unit: StudyUnit, content: Mapping[str, Any]) -> None:
         """Write the receipt of a unit, whole or not at all.
 
         Raises:
@@ -155,9 +155,9 @@ class Receipts:
 
     @contextmanager
     def alive(self, child: bool) -> Iterator[dict[str, Any]]:
-        """Say that this process is alive, and what it computes, until the block ends.
+        """Show that this process is alive, and what it computes, until the block ends.
 
-        Gives what is said, to be changed: `unit` and `since`.
+        Gives what it shows, to be changed: `unit` and `since`.
 
         Args:
             child: Whether the process ends with the one that started it.
@@ -201,14 +201,14 @@ def _replace(path: Path, content: bytes) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def _stamps(unit: Unit) -> dict[str, list[int]]:
+def _stamps(unit: StudyUnit) -> dict[str, list[int]]:
     """Size and time of each file of weights that is in a folder, so that a change is seen."""
     return {path.name: [path.stat().st_size, path.stat().st_mtime_ns] for path in unit.files}
 
 
 def work(
     root: Path,
-    units: Sequence[Unit],
+    units: Sequence[StudyUnit],
     retry_failed: bool = False,
     progress: Progress | None = None,
     child: bool = False,
@@ -241,9 +241,9 @@ def work(
 
 
 def _computed(
-    root: Path, unit: Unit, loaded: Any, progress: Progress | None
+    root: Path, unit: StudyUnit, loaded: Any, progress: Progress | None
 ) -> dict[str, str | bool]:
-    """What the receipt of a unit says of its outcome."""
+    """The outcome of a unit, for its receipt."""
     try:
         return _called(unit) if not unit.evaluates else _evaluated(root, unit, loaded, progress)
     except OutputError:  # of the place, not of the unit
@@ -259,7 +259,7 @@ def _computed(
 
 
 def _evaluated(
-    root: Path, unit: Unit, loaded: Any, progress: Progress | None
+    root: Path, unit: StudyUnit, loaded: Any, progress: Progress | None
 ) -> dict[str, str | bool]:
     import torch
 
@@ -279,7 +279,7 @@ _PROMPTS = 16
 """Prompts per forward, of which half are tried after a device ran out of memory."""
 
 
-def _called(unit: Unit) -> dict[str, str | bool]:
+def _called(unit: StudyUnit) -> dict[str, str | bool]:
     """Run a unit of another command in a process of its own.
 
     Raises:
@@ -293,7 +293,7 @@ def _called(unit: Unit) -> dict[str, str | bool]:
     return {"said": ended.stdout[-2000:]}
 
 
-def serve() -> None:
+def serve_bundles() -> None:
     """Work on the bundles that come on standard input, a JSON object a line, and answer each.
 
     Standard output holds the answers alone; whatever else is printed goes to standard error.
@@ -302,7 +302,7 @@ def serve() -> None:
     os.dup2(2, 1)
     for line in sys.stdin:
         asked = json.loads(line)
-        units = [Unit(options, command) for options, command in asked["units"]]
+        units = [StudyUnit(options, command) for options, command in asked["units"]]
         answer = {"error": ""}
         try:
             work(Path(asked["root"]), units, asked["retry_failed"], child=True)

@@ -1,4 +1,4 @@
-"""What runs bundles: a module each, whose `launch` takes a `Launch`."""
+"""What runs bundles: a module each, whose function `run_on_NAME` takes a `Launch`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from kgbench.errors import InputError, UnknownNameError
-from kgbench.sweeps.study import Unit
+from kgbench.sweeps.study import StudyUnit
 
-__all__ = ["ENGINES", "Launch", "Submitted", "launch", "need"]
+__all__ = ["ENGINES", "Launch", "Pending", "need", "run_bundles"]
 
 ENGINES: Mapping[str, str] = {
     "local": "processes of this machine",
@@ -27,7 +27,7 @@ class Launch:
 
     root: Path
     """Folder of the records."""
-    bundles: Sequence[Sequence[Unit]]
+    bundles: Sequence[Sequence[StudyUnit]]
     workers: int
     """Bundles that run at once."""
     retry_failed: bool = False
@@ -45,7 +45,7 @@ class Launch:
 
 
 @dataclass(frozen=True)
-class Submitted:
+class Pending:
     """What an engine goes on with by itself."""
 
     text: str
@@ -54,7 +54,7 @@ class Submitted:
     """Asks whether anything of it runs or waits to run."""
 
 
-def launch(engine: str, asked: Launch) -> Submitted | None:
+def run_bundles(engine: str, asked: Launch) -> Pending | None:
     """Run bundles, or have them run.
 
     Args:
@@ -70,8 +70,9 @@ def launch(engine: str, asked: Launch) -> Submitted | None:
     """
     if engine not in ENGINES:
         raise UnknownNameError("engine", engine, ENGINES)
-    submitted: Submitted | None = import_module(f"{__name__}.{engine}").launch(asked)
-    return submitted
+    module = import_module(f"{__name__}.{engine}")
+    pending: Pending | None = getattr(module, f"run_on_{engine}")(asked)
+    return pending
 
 
 def need(package: str, extra: str) -> Any:

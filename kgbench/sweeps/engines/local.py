@@ -13,13 +13,13 @@ from threading import Lock
 
 from kgbench.errors import InputError, OutputError
 from kgbench.sweeps.engines import Launch
-from kgbench.sweeps.study import Unit
+from kgbench.sweeps.study import StudyUnit
 
 TRIES = 3
 """How often a bundle is begun whose process is killed."""
 
 
-def launch(asked: Launch) -> None:
+def run_on_local(asked: Launch) -> None:
     """Run all bundles, and wait for them.
 
     Raises:
@@ -80,13 +80,16 @@ class _Slots:
             process.stdin.close()
             process.wait()
 
-    def _next(self) -> tuple[Sequence[Unit], int] | None:
+    def _next(self) -> tuple[Sequence[StudyUnit], int] | None:
         with self.lock:
             return self.left.popleft() if self.left and not self.stopped else None
 
     def _started(self) -> subprocess.Popen[str]:
         # Not multiprocessing, which would run the caller's script again.
-        code = f"import sys; sys.path[:] = {sys.path!r}; from kgbench.sweeps.work import serve; serve()"
+        code = (
+            f"import sys; sys.path[:] = {sys.path!r}; "
+            "from kgbench.sweeps.work import serve_bundles; serve_bundles()"
+        )
         pipe = subprocess.PIPE
         process = subprocess.Popen(
             [sys.executable, "-c", code], stdin=pipe, stdout=pipe, text=True, encoding="utf-8"
@@ -95,7 +98,7 @@ class _Slots:
             self.processes.append(process)
         return process
 
-    def _answered(self, process: subprocess.Popen[str], bundle: Sequence[Unit]) -> bool:
+    def _answered(self, process: subprocess.Popen[str], bundle: Sequence[StudyUnit]) -> bool:
         """Whether a process has ended a bundle, rather than died."""
         assert process.stdin is not None and process.stdout is not None
         asked = {

@@ -9,14 +9,14 @@ from typing import Any
 
 from kgbench.errors import InputError, first_line
 from kgbench.sweeps.engines import Launch, need
-from kgbench.sweeps.study import Unit
+from kgbench.sweeps.study import StudyUnit
 from kgbench.sweeps.work import work
 
 TRIES = 3
 """How often a task is begun again whose worker or node dies."""
 
 
-def launch(asked: Launch) -> None:
+def run_on_ray(asked: Launch) -> None:
     """Run all bundles on a cluster, and wait for them.
 
     Raises:
@@ -59,7 +59,7 @@ def _wait(ray: Any, task: Any, asked: Launch) -> None:
             asked.ended(ended)
 
 
-def _work(root: Path, units: Sequence[Unit], retry_failed: bool, where: str) -> None:
+def _work(root: Path, units: Sequence[StudyUnit], retry_failed: bool, where: str) -> None:
     # Paths in the study are seen from the folder in which it was launched.
     if os.path.isdir(where):
         os.chdir(where)

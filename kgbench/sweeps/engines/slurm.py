@@ -14,8 +14,8 @@ from math import ceil
 from typing import Any
 
 from kgbench.errors import InputError, first_line
-from kgbench.sweeps.engines import Launch, Submitted, local, need
-from kgbench.sweeps.study import Unit
+from kgbench.sweeps.engines import Launch, Pending, local, need
+from kgbench.sweeps.study import StudyUnit
 
 LOGS = "units/slurm"
 """What jobs print, in the folder of records."""
@@ -26,7 +26,7 @@ MINUTES = 240
 class Bundle:
     """What a job runs."""
 
-    def __init__(self, asked: Launch, units: Sequence[Unit]) -> None:
+    def __init__(self, asked: Launch, units: Sequence[StudyUnit]) -> None:
         """Name the bundle.
 
         Args:
@@ -42,7 +42,9 @@ class Bundle:
         A process that is killed, as for want of memory, is begun again.
         """
         parts = [self.units[start :: self.processes] for start in range(self.processes)]
-        local.launch(Launch(self.root, list(filter(None, parts)), len(parts), self.retry_failed))
+        local.run_on_local(
+            Launch(self.root, list(filter(None, parts)), len(parts), self.retry_failed)
+        )
 
     def checkpoint(self) -> Any:
         """The same bundle, for submitit to queue it again."""
@@ -51,7 +53,7 @@ class Bundle:
         return DelayedSubmission(self)
 
 
-def launch(asked: Launch) -> Submitted:
+def run_on_slurm(asked: Launch) -> Pending:
     """Submit all bundles as one array, and return.
 
     Raises:
@@ -79,7 +81,7 @@ def launch(asked: Launch) -> Submitted:
     except (RuntimeError, ValueError, NameError, submitit.core.utils.FailedJobError) as error:
         raise InputError(f"SLURM: {first_line(error)}") from error
     what = f"{len(jobs)} jobs of SLURM, {array}, which write to {asked.root / LOGS}"
-    return Submitted(what, partial(_queued, array))
+    return Pending(what, partial(_queued, array))
 
 
 def _queued(array: str) -> bool:
