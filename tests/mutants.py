@@ -220,8 +220,8 @@ MUTANTS = (
         "final norm and head divided as all tokens are",
         (
             "engine/forward.py",
-            "bytes([len(socket.slots), socket.is_head, order is not None])",
-            "bytes([len(socket.slots), order is not None])",
+            "bytes([len(socket.slots), socket.is_head])",
+            "bytes([len(socket.slots)])",
         ),
     ),
     mutant(
@@ -239,22 +239,6 @@ MUTANTS = (
             "for part in parts if part[0] != most)",
             "for part in parts if part[0] == -1)",
         ),
-    ),
-    mutant(
-        "rows leave an MLP in the order of their weight sets",
-        (
-            "engine/forward.py",
-            "        return in_order(order.back, output)",
-            "        return output",
-        ),
-    ),
-    mutant(
-        "modules of an MLP take rows in the order of the batch",
-        ("engine/forward.py", "tokens if order is None else tokens[order.rows]", "tokens"),
-    ),
-    mutant(
-        "an MLP divided as other modules are",
-        ("engine/forward.py", "socket.is_head, order is not None])", "socket.is_head, False])"),
     ),
     mutant(
         "the rows of a plain module in another order",

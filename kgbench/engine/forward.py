@@ -13,9 +13,6 @@ Invariants:
 - Weight-bearing modules treat rows independently, so that any subset of rows can be computed alone.
   Attention itself always runs in the recipient on all rows together.
 - The head is computed at readout rows only: it sees `readout` rows, every other module sees all.
-- An MLP treats rows independently too. Where rows take different weight sets in all of it, they
-  enter it in the order of their weight sets, so that its modules compute slices of them, and leave
-  it as they came. Edits of its output see rows in the order of the batch.
 """
 
 from __future__ import annotations
@@ -24,7 +21,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -82,16 +78,6 @@ class Socket:
         return y.reshape(x.shape[0], x.shape[self.place.tokens], *y.shape[1:]).movedim(
             1, self.place.tokens
         )
-
-
-@dataclass(frozen=True)
-class Block:
-    """The MLP of a layer, with two or more sockets in it."""
-
-    module: nn.Module
-    slots: tuple[int, ...]
-    """Slots of its sockets."""
-    device: torch.device
 
 
 @dataclass(frozen=True)
@@ -164,19 +150,6 @@ class Wiring:
                 by_path.setdefault(path, []).append(slot)
         return tuple(self._socket(path, slots) for path, slots in by_path.items())
 
-    @cached_property
-    def blocks(self) -> Mapping[str, Block]:
-        """The MLP of each socket that is in one, by the socket's path."""
-        blocks = {}
-        for layer in range(self.pair.n_layers):
-            path = f"{self.pair.family.layers}.{layer}.{self.pair.family.mlp}"
-            inside = [s for s in self.sockets if s.path.startswith(f"{path}.")]
-            if len(inside) > 1 and all(s.place.tokens == 1 for s in inside):
-                slots = tuple(chain.from_iterable(s.slots for s in inside))
-                block = Block(module_at(self.model, path), slots, inside[0].device)
-                blocks.update(dict.fromkeys((s.path for s in inside), block))
-        return blocks
-
     def _socket(self, path: str, slots: Sequence[int]) -> Socket:
         modules = (module_at(self.model, path), *(donor(path) for donor in self.donors))
         places = [self.pair.family.place(self.slots.sites[slot][1]) for slot in slots]
@@ -216,15 +189,16 @@ def _width(module: nn.Module) -> int:
 class Split:
     """Assignment of rows to weight sets for a module of one slot.
 
-    Either `everywhere` is set, and the parts overwrite their rows, or the parts partition the rows.
+    Either `everywhere` is set, and the parts overwrite their rows, or `order` is set, and the parts
+    partition the rows.
     """
 
     everywhere: int | None
     """The weight set that computes all rows first, if one does."""
-    parts: tuple[tuple[int, Int[Tensor, " _rows"] | slice], ...]
-    """Weight sets and the rows they compute; slices where all parts are."""
+    parts: tuple[tuple[int, Int[Tensor, " _rows"]], ...]
+    """Weight sets and the rows they compute."""
     order: Int[Tensor, " row"] | None = None
-    """Index of each row in the concatenation of the parts; None if they are in order."""
+    """Index of each row in the concatenation of the parts."""
 
 
 def _split(sets: UInt8[np.ndarray, " row"], device: torch.device) -> Split:
@@ -233,12 +207,8 @@ def _split(sets: UInt8[np.ndarray, " row"], device: torch.device) -> Split:
     if len(present) == 1:
         return Split(most, ())
     rows = {int(s): np.flatnonzero(sets == s) for s in present}
-    sparse = len(sets) - counts.max() <= SPARSE * len(sets)
-    if not sparse and np.count_nonzero(np.diff(sets)) == len(present) - 1:
-        starts = sorted((int(r[0]), s) for s, r in rows.items())
-        return Split(None, tuple((s, slice(i, i + len(rows[s]))) for i, s in starts))
     parts = tuple((s, torch.from_numpy(r).to(device)) for s, r in rows.items())
-    if sparse:
+    if len(sets) - counts.max() <= SPARSE * len(sets):
         return Split(most, tuple(part for part in parts if part[0] != most))
     order = np.argsort(np.concatenate(list(rows.values())))
     return Split(None, parts, torch.from_numpy(order).to(device))
@@ -246,19 +216,15 @@ def _split(sets: UInt8[np.ndarray, " row"], device: torch.device) -> Split:
 
 def _divided(forwards: Sequence[Forward], split: Split, x: Tensor) -> Tensor:
     """Send each row of `x` [row, ...] through the forward of its weight set."""
-    computed = []
-    for weight_set, rows in split.parts:
-        part = x[rows] if isinstance(rows, slice) else x.index_select(0, rows)
-        computed.append(forwards[weight_set](part))
-    if split.everywhere is None:
-        y = torch.cat(computed)
+    computed = [forwards[weight_set](x.index_select(0, rows)) for weight_set, rows in split.parts]
+    if split.order is not None:
         # Gathering from the parts takes half the time of scattering them.
-        return y if split.order is None else y.index_select(0, split.order)
+        return torch.cat(computed).index_select(0, split.order)
+    assert split.everywhere is not None
     y = forwards[split.everywhere](x)
     if computed and y.data_ptr() == x.data_ptr():
         y = y.clone()  # an identity module returns its input, which must not be overwritten
     for (_, rows), part in zip(split.parts, computed, strict=True):
-        assert isinstance(rows, Tensor)
         y.index_copy_(0, rows, part)
     return y
 
@@ -328,16 +294,12 @@ def treated(
     # once per distinct one. The head is apart, since it counts readout rows.
     splits: dict[tuple[bytes, torch.device], Split | Fusion] = {}
     n, read = len(tokens), readout.cpu().numpy() if isinstance(readout, Tensor) else readout
-    orders = _orders(wiring, table, tokens)
 
     def override(socket: Socket, forwards: Sequence[Forward]) -> Forward | None:
-        block = wiring.blocks.get(socket.path)
-        order = None if block is None else orders[block]
-        rows = tokens[read] if socket.is_head else tokens if order is None else tokens[order.rows]
+        rows = tokens[read] if socket.is_head else tokens
         sets = table[:, socket.slots]
         uniform = bool((sets == sets[:, :1]).all())
-        flags = bytes([len(socket.slots), socket.is_head, order is not None])
-        key = sets.tobytes() + flags, socket.device
+        key = sets.tobytes() + bytes([len(socket.slots), socket.is_head]), socket.device
         if key not in splits:
             # A fused module whose slices agree in every treatment is split like a plain one.
             splits[key] = (
@@ -347,75 +309,8 @@ def treated(
             )
         return _override(socket, forwards, splits[key], readout, n)
 
-    blocks = {}
-    for block, order in orders.items():
-        if order is not None:
-            blocks[block.module] = _ordered(block.module.forward, order)
-    with installed(_plans(wiring, override, activity or Activity(), blocks).items()):
+    with installed(_plans(wiring, override, activity or Activity()).items()):
         yield wiring.model
-
-
-@dataclass(frozen=True)
-class Order:
-    """Rows of a batch in the order of their weight sets."""
-
-    rows: Int[np.ndarray, " row"]
-    there: Int[Tensor, " row"]
-    """`rows`, on the device."""
-    back: Int[Tensor, " row"]
-    """Place of each row of the batch in the order."""
-
-
-def _orders(
-    wiring: Wiring, table: UInt8[np.ndarray, "treatment slot"], tokens: Int[np.ndarray, " row"]
-) -> Mapping[Block, Order | None]:
-    """Order of the rows in each MLP; most MLPs share one."""
-    orders: dict[Block, Order | None] = {}
-    known: dict[tuple[bytes, torch.device], Order | None] = {}
-    for block in wiring.blocks.values():
-        sets = table[:, block.slots]
-        key = sets.tobytes(), block.device
-        if key not in known:
-            known[key] = _order(sets, tokens, block.device)
-        orders[block] = known[key]
-    return orders
-
-
-def _order(
-    sets: UInt8[np.ndarray, "treatment slot"],
-    tokens: Int[np.ndarray, " row"],
-    device: torch.device,
-) -> Order | None:
-    """Rows in the order of their weight sets.
-
-    None if slots differ in their weight sets, or if few rows are not of the most frequent one.
-    """
-    if (sets != sets[:, :1]).any():
-        return None
-    by_row = sets[tokens, 0]
-    if len(by_row) - np.bincount(by_row).max() <= SPARSE * len(by_row):
-        return None
-    rows = np.argsort(by_row, kind="stable")
-    there, back = (torch.from_numpy(order).to(device) for order in (rows, np.argsort(rows)))
-    return Order(rows, there, back)
-
-
-def _ordered(forward: Callable[..., object], order: Order) -> Callable[..., object]:
-    """A module's forward on rows in another order; its output has them in the order of the batch."""
-
-    def in_order(rows: Tensor, value: object) -> object:
-        if not isinstance(value, Tensor) or value.shape[:-1].numel() != len(order.rows):
-            return value
-        return value.flatten(0, -2).index_select(0, rows).reshape(value.shape)
-
-    def ordered(*inputs: object, **options: object) -> object:
-        moved = {name: in_order(order.there, value) for name, value in options.items()}
-        output = forward(*(in_order(order.there, value) for value in inputs), **moved)
-        if isinstance(output, tuple):
-            return tuple(in_order(order.back, value) for value in output)
-        return in_order(order.back, output)
-
-    return ordered
 
 
 def _override(
@@ -546,7 +441,6 @@ def _plans(
     wiring: Wiring,
     override: Callable[[Socket, Sequence[Forward]], Forward | None],
     activity: Activity,
-    blocks: Mapping[nn.Module, Callable[..., object]] | None = None,
 ) -> dict[nn.Module, Callable[..., object] | None]:
     """Replacements for the sockets' modules and for edited layers, their attention and MLP.
 
@@ -555,7 +449,6 @@ def _plans(
     plans: dict[nn.Module, Callable[..., object] | None] = dict(
         _by_socket(wiring.sockets, override)
     )
-    plans.update(blocks or {})
 
     def edit(path: str, **changes: Any) -> None:
         if any(change is not None for change in changes.values()):
