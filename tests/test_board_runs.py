@@ -100,6 +100,18 @@ def test_no_entry_of_this_kind(run: Call, tmp_path: Path) -> None:
     assert status == 2 and "no entry is of these boards" in err
 
 
+def test_a_campaign_as_a_study(run: Call, tmp_path: Path) -> None:
+    """What is to run is written as a study, whose records the campaign finds and packs."""
+    study, root, results = (tmp_path / name for name in ("study.yaml", "board", "records"))
+    asked = ["leaderboard", "run", "--board", "planted", "--method", "none", "--model", PLANT]
+    asked += ["--limit", "2", "--root", root, "--results", results]
+    assert run(*asked, "--study", study)[0] == 0
+    assert not results.exists() and not root.exists()
+    assert run("sweep", "run", study, "-q")[1] == "all 1 units are done\n"
+    answer = json.loads(run(*asked, "--json")[1])
+    assert answer["computed"] == 0 and len(answer["packs"]) == 1
+
+
 @pytest.mark.posix
 def test_killed_it_goes_on(run: Call, tmp_path: Path) -> None:
     """What was finished before the kill is not computed again; at the end all entries are packed,

@@ -48,9 +48,7 @@ class Bundle:
 
     def checkpoint(self) -> Any:
         """The same bundle, for submitit to queue it again."""
-        from submitit.helpers import DelayedSubmission
-
-        return DelayedSubmission(self)
+        return need("submitit.helpers", "slurm").DelayedSubmission(self)
 
 
 def run_on_slurm(asked: Launch) -> Pending:
