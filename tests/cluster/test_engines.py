@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 
 import psutil
@@ -111,6 +112,21 @@ def test_killed_nodes_on_slurm(site: Site, serial: Site, slurm: Slurm, point: st
     same(site, serial, faults=1)
     slurm.start(node)
     wait_for(slurm.idle, "two idle nodes")
+
+
+def test_preempted_jobs_on_slurm(site: Site, serial: Site, slurm: Slurm) -> None:
+    """A job that is told to leave is queued again and goes on where it was."""
+    site.environment = slurm.environment
+    (site.faults / "mid").touch()
+    run = site.start("run", "--on", "slurm", "--workers", "2", "--watch", "-q")
+    pid = site.stopped("mid")
+    job = psutil.Process(pid).environ()["SLURM_JOB_ID"]
+    subprocess.run(["scancel", "--signal", "USR2", job], check=True, env=site.variables)
+    kill(pid)
+    ended(run)
+    same(site, serial, faults=1)
+    logs = (site.folder / "records" / "units" / "slurm").rglob("*.out")
+    assert any("Requeued job" in path.read_text(encoding="utf-8") for path in logs)
 
 
 @pytest.fixture
