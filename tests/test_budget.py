@@ -296,7 +296,7 @@ def test_scores_are_kept(
         patch.setattr(running, "run_group", killed)
         with pytest.raises(KeyboardInterrupt):
             running.compute_job(job, here)
-    kept = sorted(p.name for p in tmp_path.glob(".partial/*/scores-*"))
+    kept = sorted(p.name for p in tmp_path.glob(".partial/*/scores-*.json"))
     assert kept == ["scores-0.json", "scores-1.json"]
     with monkeypatch.context() as patch:
         patch.setattr(running, "__version__", "0.0.0")
