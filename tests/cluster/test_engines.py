@@ -77,7 +77,7 @@ def test_a_killed_command_goes_on(site: Site, serial: Site) -> None:
         (site.faults / point).touch()
         run = site.start("run", "-q")
         kill(site.stopped(point))
-        assert run.wait() == -9
+        ended(run, status=-9)
     site.run("run", "-q")
     same(site, serial, faults=len(POINTS))
 
