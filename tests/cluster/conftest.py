@@ -36,6 +36,13 @@ STUDY: dict[str, Any] = {
 """Five units of two groups of prompts each; one ranks sites."""
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Ray and moto leave sockets and threads to the garbage collector."""
+    for name in ("PytestUnraisableExceptionWarning", "PytestUnhandledThreadExceptionWarning"):
+        for item in items:
+            item.add_marker(pytest.mark.filterwarnings(f"default::pytest.{name}"))
+
+
 @dataclass
 class Site:
     """A folder with a study, and what its processes see."""
