@@ -20,12 +20,14 @@ import kgbench
 from kgbench.cli import main
 from kgbench.errors import InputError, UnknownNameError
 from kgbench.records import Journal, RecordStore
+from kgbench.runner.measure import GROUP
 from kgbench.sweeps.merge import merge
 from kgbench.sweeps.plan import StudyPlan
 from kgbench.sweeps.study import StudyFile, study_of
 from kgbench.sweeps.work import Receipts
 
 ROOT = Path(__file__).parent.parent
+SHORT = {"model": "tiny-gemma", "prompt": "headline"}
 TINY = {"model": "tiny-gemma", "prompt": "headline", "limit": 2, "graft": "LT"}
 
 
@@ -147,6 +149,7 @@ def swept(tmp_path: Path) -> tuple[dict[str, Any], StudyFile]:
     zoo = ROOT / "kgbench" / "models" / "zoo" / "tiny-gemma"
     for name in ("recipient", "sft"):
         shutil.copytree(zoo / name, tmp_path / name)
+        (tmp_path / name / "README.md").write_text("the same name in both folders")
     content = {**TINY, "output_dir": str(tmp_path / "records")}
     content |= {"model": "tiny-gemma", "recipient": str(tmp_path / "recipient")}
     content["donor"] = str(tmp_path / "sft")
@@ -160,13 +163,15 @@ def test_receipts_tell_a_change(swept: tuple[dict[str, Any], StudyFile]) -> None
     root = Path(study.output_dir)
     (state,) = StudyPlan(study, root).states
     assert state.word == "done"
-    weights = next((root.parent / "sft").glob("*.safetensors"))
-    weights.touch()
-    (state,) = StudyPlan(study, root).states
-    assert state.word == "check"
     record = next(root.glob("*/record.json"))
     before = record.stat().st_mtime_ns
-    found = kgbench.sweep(content, progress=False)
+    parts = ("recipient/model.safetensors", "recipient/README.md", "sft/delta.safetensors")
+    for changed in (*parts, "sft/README.md"):
+        (root.parent / changed).touch()
+        (state,) = StudyPlan(study, root).states
+        assert state.word == "check", changed
+        found = kgbench.sweep(content, progress=False)
+        assert found.done
     assert found.done and found.units[0]["record"] == next(found.runs()).record.id
     shutil.rmtree(root / "units")
     assert kgbench.sweep(content, progress=False).done
@@ -268,6 +273,9 @@ def test_bundles_hold_each_unit_once() -> None:
         assert len(bundles) >= workers
     shared = StudyPlan(study_of({"matrix": matrix, "shards": 3}), Path("no-such-folder"))
     assert len(shared.bundles(shared.left(), 2)) == 3 * 12
+    few = StudyPlan(study_of({"limit": GROUP, "shards": 3, **SHORT}), Path("no-such-folder"))
+    more = StudyPlan(study_of({"limit": GROUP + 1, "shards": 3, **SHORT}), Path("no-such-folder"))
+    assert [len(plan.bundles(plan.left(), 2)) for plan in (few, more)] == [1, 2]
 
 
 def test_processes_divide_the_tasks_of_a_journal(tmp_path: Path) -> None:

@@ -31,6 +31,8 @@ BUNDLE_S = 1800.0
 """Longest time of a bundle, so that little is lost with a node."""
 SHARD_S = 3600.0
 """A unit that takes longer is shared by several processes."""
+_GROUP = 64
+"""`kgbench.runner.measure.GROUP`, whose module loads torch."""
 _BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 _ROW_SHARE = 0.5
 """Token rows of a configuration, in those of its prompt, since prefixes are shared."""
@@ -134,7 +136,7 @@ class StudyPlan:
         if not unit.evaluates:
             return 1
         wanted = self.study.shards or min(ceil(self.seconds(unit) / SHARD_S), workers)
-        return max(1, min(wanted, ceil(_prompts(unit) / 64)))
+        return max(1, min(wanted, ceil(_prompts(unit) / _GROUP)))
 
     def seconds(self, unit: StudyUnit) -> float:
         """Time of a unit: as its like took, else by its weights and tokens.
@@ -399,7 +401,7 @@ def run_study(
     """Compute what is left of a study.
 
     Args:
-        plan: The study beside its receipts.
+        plan: The study with its receipts.
         engine: One of `kgbench.sweeps.engines.ENGINES`.
         workers: Bundles that run at once.
         part: The k-th of n parts, from 1, of all units, whatever is finished, so that parts that

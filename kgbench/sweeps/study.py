@@ -155,14 +155,14 @@ class StudyUnit:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Weights of the unit in folders of this machine; those of the Hub have their commit."""
+        """Files of the unit's checkpoints in folders; those of the Hub have their commit."""
         found: list[Path] = []
         if not self.evaluates:
             return ()
         for source in (self.spec.recipient, *self.spec.donors.values(), self.spec.model):
             folder = None if source is None else catalog.find_donor(source) or Path(source)
             if folder is not None and folder.is_dir():
-                found += sorted(folder.glob("*.safetensors"))
+                found += sorted(path for path in folder.iterdir() if path.is_file())
         return tuple(found)
 
     def __str__(self) -> str:

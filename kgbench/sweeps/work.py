@@ -201,9 +201,16 @@ def _replace(path: Path, content: bytes) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def _stamps(unit: StudyUnit) -> dict[str, list[int]]:
-    """Size and time of each file of weights that is in a folder, so that a change is seen."""
-    return {path.name: [path.stat().st_size, path.stat().st_mtime_ns] for path in unit.files}
+def _stamps(unit: StudyUnit) -> list[list[str | int]]:
+    """Name, size and time of each file of the checkpoints, so that a change is seen.
+
+    A list, since files of recipient and donor have the same names.
+    """
+    stamps: list[list[str | int]] = []
+    for path in unit.files:
+        found = path.stat()
+        stamps.append([path.name, found.st_size, found.st_mtime_ns])
+    return stamps
 
 
 def work(
