@@ -70,8 +70,9 @@ class Engine:
         executor = executor or _CHOSEN.get()[0]
         if executor not in (*EXECUTORS, "auto"):
             raise UnknownNameError("executor", executor, (*EXECUTORS, "auto"))
-        self.pair, self.wiring, self.budget = pair, Wiring(pair), budget or chosen_budget(pair)
+        self.pair, self.budget = pair, budget or chosen_budget(pair)
         self.executor, self.reason = self._choose(executor)
+        self.wiring = Wiring(pair, staged=self._staged())
 
     def _choose(self, executor: str) -> tuple[str, str]:
         """The executor, and for `auto` the reason if it is not packed."""
@@ -88,6 +89,12 @@ class Engine:
                 f"executor 'packed' cannot run {self.pair.name}: {reason}; take 'auto' or 'rows'"
             )
         return "rows", f"packed: {reason}"
+
+    def _staged(self) -> bool:
+        """Whether layers may compute other rows than others do."""
+        from kgbench.engine.selftest import stages_agree
+
+        return self.executor == "packed" and stages_agree(self.pair)
 
     def plan(
         self,

@@ -13,6 +13,9 @@ Invariants:
 - Weight-bearing modules treat rows independently, so that any subset of rows can be computed alone.
   Attention itself always runs in the recipient on all rows together.
 - The head is computed at readout rows only: it sees `readout` rows, every other module sees all.
+- Rows that compute the same in the first layers are computed once there: a stage is a run of layers
+  with rows of its own, each of which stands for one or several rows of the batch. Between stages
+  activations are gathered; embeddings, final norm and head see the whole batch.
 """
 
 from __future__ import annotations
@@ -34,7 +37,16 @@ from kgbench.errors import ModelError
 from kgbench.models.family_map import Place, module_at
 from kgbench.models.pair import ModelPair
 
-__all__ = ["Activity", "Forward", "Wiring", "installed", "one_treatment", "reading", "treated"]
+__all__ = [
+    "Activity",
+    "Forward",
+    "Stage",
+    "Wiring",
+    "installed",
+    "one_treatment",
+    "reading",
+    "treated",
+]
 
 Forward = Callable[..., Tensor]
 Readout = Int[Tensor, " answer"] | Int[np.ndarray, " answer"]
@@ -91,6 +103,17 @@ class Activity:
     layer is computed, so that only one is in memory."""
 
 
+@dataclass(frozen=True)
+class Stage:
+    """Consecutive layers that compute the same rows."""
+
+    layers: range
+    rows: Int[np.ndarray, "row token"]
+    """Row of the flattened batch for which each row stands; of several, any."""
+    entering: Int[np.ndarray, "row token"]
+    """Flattened row of the stage before that each row continues; of the batch in the first one."""
+
+
 class Blend(nn.Module):
     """A module with weights W + scale (W' - W), computed as y + scale (y' - y).
 
@@ -116,12 +139,16 @@ class Wiring:
         pair: The models; the recipient is weight set 0.
         donors: For each further weight set, a map from module paths to modules; by default those of
             the pair's donors.
+        staged: Whether the models' layers take other rows than their embeddings do.
     """
 
     def __init__(
-        self, pair: ModelPair, donors: Sequence[Callable[[str], nn.Module]] | None = None
+        self,
+        pair: ModelPair,
+        donors: Sequence[Callable[[str], nn.Module]] | None = None,
+        staged: bool = False,
     ) -> None:
-        self.pair = pair
+        self.pair, self.staged = pair, staged
         self.model = pair.recipient
         self.donors = (
             donors
@@ -139,7 +166,8 @@ class Wiring:
         def blend(donor: int, scale: float) -> Callable[[str], nn.Module]:
             return lambda path: Blend(models[0](path), models[donor](path), scale)
 
-        return Wiring(self.pair, [*self.donors, *(blend(donor, scale) for donor, scale in sets)])
+        blends = [blend(donor, scale) for donor, scale in sets]
+        return Wiring(self.pair, [*self.donors, *blends], self.staged)
 
     @cached_property
     def sockets(self) -> tuple[Socket, ...]:
@@ -276,6 +304,7 @@ def treated(
     tokens: Int[np.ndarray, " row"],
     readout: Readout,
     activity: Activity | None = None,
+    stages: Sequence[Stage] = (),
 ) -> Iterator[nn.Module]:
     """The recipient with the treatments of a batch in force.
 
@@ -285,21 +314,31 @@ def treated(
         tokens: Treatment of each token of the batch, flattened over rows and positions.
         readout: Rows of the flattened batch at which the head is computed; the model's logits are
             [answer, vocabulary].
-        activity: Interventions on activations and attention.
+        activity: Interventions on activations and attention; edits and masks of the layers of a
+            stage are of its rows.
+        stages: Rows of each layer, where they are not those of the batch: of all layers in order,
+            the last stage with all rows of the batch.
 
     Yields:
         The recipient; it takes a batch of exactly `len(tokens)` tokens.
     """
     # Most modules have the same column of the table, and so the same split: index tensors are built
-    # once per distinct one. The head is apart, since it counts readout rows.
-    splits: dict[tuple[bytes, torch.device], Split | Fusion] = {}
-    n, read = len(tokens), readout.cpu().numpy() if isinstance(readout, Tensor) else readout
+    # once per distinct one and stage. The head is apart, since it counts readout rows.
+    splits: dict[tuple[bytes, int | None, torch.device], Split | Fusion] = {}
+    read = readout.cpu().numpy() if isinstance(readout, Tensor) else readout
+    tokens_of: dict[int | None, np.ndarray] = {None: tokens}
+    stage_of: dict[int | None, int] = {}
+    for number, stage in enumerate(stages):
+        tokens_of[number] = tokens[stage.rows.reshape(-1)]
+        stage_of |= dict.fromkeys(stage.layers, number)
 
     def override(socket: Socket, forwards: Sequence[Forward]) -> Forward | None:
-        rows = tokens[read] if socket.is_head else tokens
+        number = stage_of.get(wiring.slots.sites[socket.slots[0]][0])
+        n = len(tokens_of[number])
+        rows = tokens[read] if socket.is_head else tokens_of[number]
         sets = table[:, socket.slots]
         uniform = bool((sets == sets[:, :1]).all())
-        key = sets.tobytes() + bytes([len(socket.slots), socket.is_head]), socket.device
+        key = sets.tobytes() + bytes([len(socket.slots), socket.is_head]), number, socket.device
         if key not in splits:
             # A fused module whose slices agree in every treatment is split like a plain one.
             splits[key] = (
@@ -309,8 +348,46 @@ def treated(
             )
         return _override(socket, forwards, splits[key], readout, n)
 
-    with installed(_plans(wiring, override, activity or Activity()).items()):
+    plans = _plans(wiring, override, activity or Activity())
+    for stage in stages:
+        for layer in stage.layers:
+            module = module_at(wiring.model, f"{wiring.pair.family.layers}.{layer}")
+            plans[module] = _staged(plans.get(module) or module.forward, stage, layer, stages[-1])
+    with installed(plans.items()):
         yield wiring.model
+
+
+def _staged(
+    forward: Callable[..., Any], stage: Stage, layer: int, last: Stage
+) -> Callable[..., Any]:
+    """A layer's forward on the rows of its stage.
+
+    Whatever else the model gives to its layers by token, such as rotary embeddings, is of the whole
+    batch in every layer.
+    """
+    whole = last.rows.shape
+
+    def of_stage(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(of_stage, value))
+        by_token = isinstance(value, Tensor) and value.shape[:2] == whole
+        return _gathered(value, stage.rows) if by_token else value
+
+    def entered(x: Tensor) -> Tensor:
+        return _gathered(x, stage.entering) if layer == stage.layers[0] else x
+
+    def staged(*inputs: Any, **options: Any) -> Any:
+        hidden = options.pop("hidden_states") if not inputs else inputs[0]
+        others = {name: of_stage(value) for name, value in options.items()}
+        return forward(entered(hidden), *map(of_stage, inputs[1:]), **others)
+
+    return staged
+
+
+def _gathered(x: Tensor, rows: Int[np.ndarray, "row token"]) -> Tensor:
+    """The rows of `x` [row, token, ...], by their numbers in the flattened batch."""
+    flat = torch.from_numpy(rows.reshape(-1)).to(x.device)
+    return x.flatten(0, 1).index_select(0, flat).reshape(*rows.shape, *x.shape[2:])
 
 
 def _override(

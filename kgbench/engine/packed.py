@@ -5,6 +5,9 @@ Invariants:
 - A node of a tree is one token under one history of treatments. Its attention mask holds its
   ancestors and itself, and its position id is its depth, so that it computes exactly what its token
   computes in a row of its own. Nodes of different branches never attend to each other.
+- Up to some layer, configurations share more than their common prefix: also tokens whose treatments
+  differ in later layers only. So layers may have trees of their own, each over the treatments cut
+  off after its last layer; the last one is the tree of all layers, whose leaves are read out.
 - Trees are grown when their chunk is computed; until then only their numbers of nodes are known.
 - Nodes of row r of a batch of trees padded to `width` have indices r * width + node in the
   flattened batch; leaves, edits and cuts are shifted by r * width.
@@ -13,20 +16,22 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from kgbench.engine.forward import Activity, Wiring, treated
+from kgbench.engine.forward import Activity, Stage, Wiring, treated
 from kgbench.engine.masks import Masks, make_masks
 from kgbench.engine.plan import Answers, Budget, Plan, Request
 from kgbench.engine.schedule import Schedule, make_schedule
-from kgbench.engine.tree import Tree, grow, split
+from kgbench.engine.treatment import Slots, Treatment
+from kgbench.engine.tree import Tree, grow, size, split
 
 __all__ = ["run_packed"]
 
@@ -34,6 +39,12 @@ __all__ = ["run_packed"]
 KEYS = 2
 """Keys, per unit of a model's width, to which attention costs as much as all else of a node. By
 their numbers of operations these are about 6; trees larger than a CPU's caches cost more."""
+
+
+WASTE = 0.1
+"""Rows that a layer may compute in vain, rather than have a tree of its own."""
+SAVED = 0.15
+"""Rows that trees of their own must save, over all layers, to be worth their gathering."""
 
 
 @dataclass(frozen=True)
@@ -50,14 +61,34 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Rooted:
-    """A group with its token tree."""
+class Trunk:
+    """The tree of some layers of a group, and its relation to the whole tree."""
 
-    group: Group
-    ids: Int[np.ndarray, " token"]
+    layers: range
     tree: Tree
+    nodes: Int[np.ndarray, " node"]
+    """For each node, a node of the whole tree for which it stands."""
+    at: Int[np.ndarray, " whole"]
+    """For each node of the whole tree, the node that stands for it."""
+
+
+@dataclass(frozen=True)
+class Rooted:
+    """A group with its token trees."""
+
+    trunks: tuple[Trunk, ...]
+    """In order, of all layers; the last one has the whole tree."""
     schedule: Schedule | None
-    """Edits and cuts; None if the plan has none."""
+    """Edits and cuts, of the whole tree; None if the plan has none."""
+
+    @property
+    def tree(self) -> Tree:
+        """The whole tree, whose leaves are read out."""
+        return self.trunks[-1].tree
+
+    def trunk(self, layer: int) -> Trunk:
+        """The trunk of a layer."""
+        return next(trunk for trunk in self.trunks if layer in trunk.layers)
 
 
 def run_packed(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[Answers]:
@@ -65,18 +96,16 @@ def run_packed(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[Answers]:
     wiring = wiring.scaled(plan.scaled)
     config = wiring.model.config
     groups = _groups(plan, budget, config.vocab_size, KEYS * config.hidden_size)
-    grown: dict[tuple[int, int], tuple[Tree, Schedule | None]] = {}
+    forks = _Forks(plan, wiring)
+    grown: dict[tuple[int, int], Rooted] = {}
     for chunk in _chunks(groups, budget, config.vocab_size):
         # Trees are kept from one chunk to the next only, so that a plan's number of prompts does
         # not matter for memory.
         before, grown = grown, {}
-        rooted = []
         for group in chunk:
-            request = plan.requests[group.prompt]
             if group.key not in grown:
-                grown[group.key] = before.get(group.key) or _grow(plan, request, group)
-            rooted.append(Rooted(group, np.array(request.ids), *grown[group.key]))
-        yield _answer(wiring, plan, rooted)
+                grown[group.key] = before.get(group.key) or _grow(plan, group, forks)
+        yield _answer(wiring, plan, chunk, [grown[group.key] for group in chunk])
 
 
 def _groups(plan: Plan, budget: Budget, vocabulary: int, keys: int) -> Iterator[Group]:
@@ -99,10 +128,69 @@ def _groups(plan: Plan, budget: Budget, vocabulary: int, keys: int) -> Iterator[
             yield Group(i, group, nodes, len(group) * read, (layout, number))
 
 
-def _grow(plan: Plan, request: Request, group: Group) -> tuple[Tree, Schedule | None]:
+def _grow(plan: Plan, group: Group, forks: _Forks) -> Rooted:
+    request = plan.requests[group.prompt]
     rows, runs = request.with_runs(group.configurations)
     tree = grow(rows, request.readouts, len(group.configurations))
-    return tree, make_schedule(plan.treatments, rows, tree.paths, runs) if plan.treatments else None
+    schedule = None
+    if plan.treatments:
+        schedule = make_schedule(plan.treatments, rows, tree.paths, runs)
+    return Rooted(forks.trunks(rows, tree), schedule)
+
+
+class _Forks:
+    """The layers from which on treatments of a plan differ."""
+
+    def __init__(self, plan: Plan, wiring: Wiring) -> None:
+        self.n_layers = wiring.slots.n_layers
+        self._cut_off: list[Int[np.ndarray, " treatment"]] = []
+        """After each layer but the last, numbers of the treatments, equal if all that they do up to
+        there is equal; empty where layers have no trees of their own."""
+        if wiring.staged:
+            for layer in range(self.n_layers - 1):
+                self._cut_off.append(_cut_off(plan, wiring.slots, layer))
+
+    def trunks(self, rows: Int[np.ndarray, "row token"], whole: Tree) -> tuple[Trunk, ...]:
+        """Trunks of a group, whose rows have these treatments and this tree.
+
+        Only as many as save rows: layers whose own tree is hardly smaller compute the next one's.
+        """
+        everything = np.arange(len(whole))
+        last = Trunk(range(self.n_layers), whole, everything, everything)
+        sizes = [size(numbers[rows]) for numbers in self._cut_off]
+        starts, nodes, saved = [self.n_layers], len(whole), 0
+        for layer in reversed(range(len(sizes))):
+            if sizes[layer] <= (1 - WASTE) * nodes:
+                starts.append(layer + 1)
+                nodes = sizes[layer]
+            saved += len(whole) - nodes
+        if saved < SAVED * self.n_layers * len(whole):
+            return (last,)
+        trunks = []
+        for start, stop in pairwise([0, *reversed(starts[1:])]):
+            tree = grow(self._cut_off[stop - 1][rows], ())
+            at, stands = np.empty(len(whole), dtype=np.int64), np.empty(len(tree), dtype=np.int64)
+            at[whole.paths], stands[tree.paths] = tree.paths, whole.paths
+            trunks.append(Trunk(range(start, stop), tree, stands, at))
+        return (*trunks, replace(last, layers=range(trunks[-1].layers.stop, self.n_layers)))
+
+
+def _cut_off(plan: Plan, slots: Slots, layer: int) -> Int[np.ndarray, " treatment"]:
+    """Number of each treatment among those that differ up to a layer."""
+    # Slots are in the order of computation, but for final norm and head, which are last.
+    stop = 1 + max(slot for slot, site in enumerate(slots.sites) if site[0] == layer)
+    numbers: dict[object, int] = {}
+    cut_off = []
+    for treatment, weights in enumerate(plan.table[:, :stop]):
+        done = _until(plan.treatments[treatment], layer) if plan.treatments else ()
+        cut_off.append(numbers.setdefault((weights.tobytes(), done), len(numbers)))
+    return np.array(cut_off)
+
+
+def _until(treatment: Treatment, layer: int) -> tuple[object, ...]:
+    """Edits and cuts of a treatment up to a layer."""
+    edits = tuple(edit for edit in treatment.edits if edit.hook.layer <= layer)
+    return edits, tuple(cut for cut in treatment.cuts if cut.layer <= layer)
 
 
 def _chunks(groups: Iterable[Group], budget: Budget, vocabulary: int) -> Iterator[list[Group]]:
@@ -124,45 +212,113 @@ def _chunks(groups: Iterable[Group], budget: Budget, vocabulary: int) -> Iterato
         yield chunk
 
 
-def _answer(wiring: Wiring, plan: Plan, chunk: list[Rooted]) -> Answers:
-    device, width = wiring.pair.device, max(len(t.tree) for t in chunk)
-    ids, depths, numbers = (np.zeros((len(chunk), width), dtype=np.int64) for _ in range(3))
-    # Padding attends to itself: a fully masked row would make the softmax NaN.
-    ends = np.tile(np.arange(1, width + 1), (len(chunk), 1))
-    for row, rooted in enumerate(chunk):
-        n = len(rooted.tree)
-        ids[row, :n], depths[row, :n] = rooted.ids[rooted.tree.depths], rooted.tree.depths
-        numbers[row, :n], ends[row, :n] = rooted.tree.treatments, rooted.tree.ends
+def _answer(
+    wiring: Wiring, plan: Plan, chunk: Sequence[Group], rooted: Sequence[Rooted]
+) -> Answers:
+    device, trees = wiring.pair.device, [each.tree for each in rooted]
+    width = max(map(len, trees))
+    ids, numbers = (np.zeros((len(chunk), width), dtype=np.int64) for _ in range(2))
+    for row, (group, tree) in enumerate(zip(chunk, trees, strict=True)):
+        n = len(tree)
+        ids[row, :n] = np.array(plan.requests[group.prompt].ids)[tree.depths]
         # Padding takes the last node's treatment, so that it adds no weight set to any module.
-        numbers[row, n:] = numbers[row, n - 1]
-    leaves = np.concatenate(
-        [row * width + t.tree.leaves.reshape(-1) for row, t in enumerate(chunk)]
-    )
-    masks = make_masks(wiring.pair, ends, depths)
-    with treated(wiring, plan.table, numbers.reshape(-1), leaves, _activity(chunk, masks)) as model:
+        numbers[row, :n], numbers[row, n:] = tree.treatments, tree.treatments[n - 1]
+    leaves = np.concatenate([row * width + t.leaves.reshape(-1) for row, t in enumerate(trees)])
+    depths, masks = _masks(wiring, trees)
+    stages, activity = _stages(wiring, rooted, masks)
+    tokens = numbers.reshape(-1)
+    with treated(wiring, plan.table, tokens, leaves, activity, stages) as model:
         logits = model(
             input_ids=torch.from_numpy(ids).to(device),
             attention_mask=masks.whole,
             position_ids=torch.from_numpy(depths).to(device),
             use_cache=False,
         ).logits
-    return Answers(*_labels(chunk), logits, sum(len(t.tree) for t in chunk))
+    return Answers(*_labels(chunk, trees), logits, sum(map(len, trees)))
 
 
-def _activity(chunk: list[Rooted], masks: Masks) -> Activity:
-    whole, width = Schedule(), masks.whole.shape[-1]
-    for row, rooted in enumerate(chunk):
-        if rooted.schedule is not None:
-            whole.extend(rooted.schedule, row * width)
-    own = {layer: partial(masks.of, layer) for layer in masks.own()}
-    return Activity(whole.edits(masks.whole.device), {**own, **whole.masks(masks)})
+def _masks(wiring: Wiring, trees: Sequence[Tree]) -> tuple[Int[np.ndarray, "row node"], Masks]:
+    """Depth of each node of a padded batch of trees, and masks."""
+    shape = len(trees), max(map(len, trees))
+    depths = np.zeros(shape, dtype=np.int64)
+    # Padding attends to itself: a fully masked row would make the softmax NaN.
+    ends = np.tile(np.arange(1, shape[1] + 1), (shape[0], 1))
+    for row, tree in enumerate(trees):
+        depths[row, : len(tree)], ends[row, : len(tree)] = tree.depths, tree.ends
+    return depths, make_masks(wiring.pair, ends, depths)
 
 
-def _labels(chunk: list[Rooted]) -> tuple[Tensor, Tensor, Tensor]:
+def _stages(
+    wiring: Wiring, rooted: Sequence[Rooted], masks: Masks
+) -> tuple[list[Stage], Activity]:
+    """Rows of the layers, where they are not those of the batch; edits, and masks of layers.
+
+    Args:
+        wiring: The pair's sockets.
+        rooted: Trees of the batch.
+        masks: Masks of the whole trees.
+    """
+    starts: set[int] = set()
+    for each in rooted:
+        starts.update(trunk.layers.start for trunk in each.trunks)
+    if len(starts) == 1:
+        by_layer = {layer: partial(masks.of, layer) for layer in masks.own()}
+        schedule = _schedule(rooted, masks.whole.shape[-1])
+        return [], Activity(
+            schedule.edits(masks.whole.device), {**by_layer, **schedule.masks(masks)}
+        )
+    stages: list[Stage] = []
+    activity = Activity({}, {})
+    for start, stop in pairwise([*sorted(starts), wiring.slots.n_layers]):
+        layers, trunks = range(start, stop), [each.trunk(start) for each in rooted]
+        own = _masks(wiring, [trunk.tree for trunk in trunks])[1]
+        before = [each.trunk(start - 1) for each in rooted] if stages else None
+        stages.append(_stage(layers, trunks, before))
+        schedule = _schedule(rooted, own.whole.shape[-1], layers)
+        activity = Activity(
+            {**activity.edits, **schedule.edits(own.whole.device)},
+            {
+                **activity.masks,
+                **{layer: partial(own.of, layer) for layer in layers},
+                **schedule.masks(own),
+            },
+        )
+    return stages, activity
+
+
+def _stage(layers: range, trunks: Sequence[Trunk], before: Sequence[Trunk] | None) -> Stage:
+    """The stage of some layers, after one with the trunks `before`, if there is one."""
+    shape = len(trunks), max(len(trunk.tree) for trunk in trunks)
+    whole = max(len(trunk.at) for trunk in trunks)
+    earlier = whole if before is None else max(len(trunk.tree) for trunk in before)
+    rows, entering = (np.zeros(shape, dtype=np.int64) for _ in range(2))
+    for row, trunk in enumerate(trunks):
+        n = len(trunk.tree)
+        continued = trunk.nodes if before is None else before[row].at[trunk.nodes]
+        rows[row, :n], rows[row, n:] = row * whole + trunk.nodes, row * whole + trunk.nodes[-1]
+        entering[row, :n], entering[row, n:] = row * earlier + continued, row * earlier
+    return Stage(layers, rows, entering)
+
+
+def _schedule(rooted: Sequence[Rooted], width: int, layers: range | None = None) -> Schedule:
+    """Edits and cuts of a batch; of some layers, in their rows."""
+    schedule = Schedule()
+    for row, each in enumerate(rooted):
+        if each.schedule is not None:
+            part = each.schedule
+            if layers is not None:
+                part = part.within(layers, each.trunk(layers.start).at)
+            schedule.extend(part, row * width)
+    return schedule
+
+
+def _labels(
+    chunk: Sequence[Group], trees: Sequence[Tree]
+) -> tuple[Tensor, Tensor, Tensor]:
     """Prompt, configuration and readout of each leaf, in the order of the leaves."""
     prompts, configurations, readouts = [], [], []
-    for rooted in chunk:
-        group, n = rooted.group, rooted.tree.leaves.shape[1]
+    for group, tree in zip(chunk, trees, strict=True):
+        n = tree.leaves.shape[1]
         prompts.append(torch.full((group.answers,), group.prompt))
         configurations.append(torch.from_numpy(group.configurations).repeat_interleave(n))
         readouts.append(torch.arange(n).repeat(len(group.configurations)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -150,6 +150,8 @@ class _Table:
     def __init__(self, slots: Slots) -> None:
         self.slots = slots
         self.numbers: dict[Treatment, int] = {}
+        self.idle: dict[Treatment, Treatment] = {}
+        """Treatments at tokens that are not read out, see `_without_readout`."""
         self.known: dict[
             tuple[int, tuple[int, ...]],
             tuple[Sequence[Treatment], list[int], tuple[SourceRun, ...]],
@@ -180,7 +182,11 @@ class _Table:
         if key not in self.known:
             # The value holds the row itself, so that its id is not reused.
             numbers = []
-            for treatment in _without_idle(self.slots, row, read):
+            for token, treatment in enumerate(row):
+                if token not in read:
+                    if treatment not in self.idle:
+                        self.idle[treatment] = _without_readout(self.slots, treatment)
+                    treatment = self.idle[treatment]
                 numbers.append(self.numbers.setdefault(treatment, len(self.numbers)))
             self.known[key] = row, numbers, tuple(sources(row))
         return self.known[key][1:]
@@ -215,18 +221,13 @@ def _check_readouts(prompts: Sequence[Encoded], readouts: Sequence[Sequence[int]
             )
 
 
-def _without_idle(
-    slots: Slots, row: Sequence[Treatment], readouts: Sequence[int]
-) -> Iterator[Treatment]:
-    """Treatments with the recipient's final norm and head at tokens that are not read out.
+def _without_readout(slots: Slots, treatment: Treatment) -> Treatment:
+    """A treatment with the recipient's final norm and head.
 
-    They have no effect there, so that tokens that differ in them only share their computation.
+    They have no effect at tokens that are not read out, so that tokens that differ in them only
+    share their computation.
     """
-    for token, treatment in enumerate(row):
-        if token in readouts:
-            yield treatment
-            continue
-        weights = bytearray(treatment.weights)
-        for slot in slots.readout:
-            weights[slot] = 0
-        yield replace(treatment, weights=bytes(weights))
+    weights = bytearray(treatment.weights)
+    for slot in slots.readout:
+        weights[slot] = 0
+    return replace(treatment, weights=bytes(weights))

@@ -62,6 +62,31 @@ class Schedule:
         for layer, pairs in other.cuts.items():
             self.cuts[layer] += [(node + offset, key + offset) for node, key in pairs]
 
+    def within(self, layers: range, nodes: Int[np.ndarray, " node"]) -> Schedule:
+        """The edits and cuts of some layers, in which several rows are one.
+
+        Rows that are one up to a layer have equal edits there, with equal rounds and sources.
+
+        Args:
+            layers: The layers.
+            nodes: Row of the layers in which each row is computed.
+        """
+        part = Schedule()
+        for key, step in self.steps.items():
+            if key[0].layer in layers:
+                moved = nodes[step.nodes]
+                _, kept = np.unique(moved, return_index=True)
+                sources = nodes[step.sources] if step.sources else moved
+                part.steps[key] = Step(
+                    moved[kept].tolist(),
+                    sources[kept].tolist() if step.sources else [],
+                    [step.values[i] for i in kept] if step.values else [],
+                )
+        for layer, pairs in self.cuts.items():
+            if pairs and layer in layers:
+                part.cuts[layer] = list(dict.fromkeys(map(tuple, nodes[np.array(pairs)].tolist())))
+        return part
+
     def edits(self, device: torch.device) -> Mapping[Hook, Callable[[Tensor], Tensor]]:
         """Function of the whole batch's activations [..., width] at each hook."""
         by_hook: dict[Hook, list[Callable[[Tensor], Tensor]]] = defaultdict(list)

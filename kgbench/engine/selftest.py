@@ -32,7 +32,7 @@ from kgbench.models.pair import ModelPair
 from kgbench.models.placement import DeviceMap
 from kgbench.sites import parse_graft
 
-__all__ = ["LAWS", "load_pair", "packed_agrees", "tolerance", "verify_pair"]
+__all__ = ["LAWS", "load_pair", "packed_agrees", "stages_agree", "tolerance", "verify_pair"]
 
 _TOLERANCES = {torch.float64: 1e-4, torch.float32: 1e-3}
 _ROUNDINGS = 2
@@ -43,6 +43,7 @@ _NEXT_TO_NOTHING = 0.05
 """A derivative counts as zero below this share of the reference; nonzero ones have its size."""
 
 _verdicts: WeakKeyDictionary[ModelPair, str | None] = WeakKeyDictionary()
+_staged: WeakKeyDictionary[ModelPair, bool] = WeakKeyDictionary()
 
 
 def tolerance(pair: ModelPair, logits: Tensor) -> float:
@@ -105,6 +106,36 @@ def packed_agrees(pair: ModelPair) -> str | None:
     if pair not in _verdicts:
         _verdicts[pair] = _compare(pair)
     return _verdicts[pair]
+
+
+def stages_agree(pair: ModelPair) -> bool:
+    """Whether the packed executor may compute other rows in other layers of a pair's models."""
+    if pair not in _staged:
+        _staged[pair] = _compare_stages(pair)
+    return _staged[pair]
+
+
+@torch.inference_mode()
+def _compare_stages(pair: ModelPair) -> bool:
+    slots, ids, layers = Slots(pair.family, pair.n_layers), _ids(pair), pair.n_layers
+    # The recipient, the donor in the upper half, and the donor in the last layer.
+    table = np.zeros((3, len(slots)), dtype=np.uint8)
+    for slot, (layer, _) in enumerate(slots.sites):
+        for treatment, first in ((1, layers // 2), (2, layers - 1)):
+            within = layer is not None and layer >= first
+            table[treatment, slot] = within and min(1, len(pair.donors))
+    n = len(ids)
+    treatments = np.array([[0] * n, [1] * n, [2] * n, np.arange(n) % 3])
+    requests = []
+    for length in (n, n - 2):
+        requests.append(Request(tuple(ids[:length]), treatments[:, :length], (length - 1,)))
+    plan = Plan(table, tuple(requests))
+    try:
+        got = _logits(run_packed(Wiring(pair, staged=True), plan, Budget()))
+    except (RuntimeError, ValueError, TypeError, IndexError):
+        return False
+    reference = _logits(run_packed(Wiring(pair), plan, Budget()))
+    return float((got - reference).abs().max()) <= tolerance(pair, reference)
 
 
 @torch.inference_mode()

@@ -23,10 +23,10 @@ from kgbench.sites import (
 __all__ = ["all_sites", "graft_sites", "site_costs", "site_graft", "site_treatments", "token_cells"]
 
 
-def token_cells(pair: ModelPair, prompt: Prompt) -> list[str]:
+def token_cells(pair: ModelPair, prompt: Prompt) -> tuple[str, ...]:
     """Scored region of each token of a prompt."""
     encoded = pair.encoded(prompt)
-    return partition(encoded.regions, len(encoded.ids))
+    return tuple(partition(encoded.regions, len(encoded.ids)))
 
 
 def _places(pair: ModelPair) -> list[tuple[int | None, str]]:
@@ -84,9 +84,14 @@ def site_treatments(
     for site in sites:
         by_cell[site.region][slots.index[site.layer, site.component]] = inside
     by_region = {region: Treatment(weights.tobytes()) for region, weights in by_cell.items()}
+    # Prompts whose regions lie alike share one tuple, by which `make_plan` recognises them.
+    known: dict[tuple[str, ...], tuple[Treatment, ...]] = {}
     treatments = []
     for prompt in prompts:
-        treatments.append(tuple(by_region[cell] for cell in token_cells(pair, prompt)))
+        cells = token_cells(pair, prompt)
+        if cells not in known:
+            known[cells] = tuple(by_region[cell] for cell in cells)
+        treatments.append(known[cells])
     return treatments
 
 

@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 from jaxtyping import Int
 
-__all__ = ["Tree", "grow", "split"]
+__all__ = ["Tree", "grow", "size", "split"]
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,11 @@ def grow(
     depths = np.broadcast_to(tokens, new.shape)[new]
     leaves = paths[:configurations, list(readouts)]
     return Tree(depths, treatments[rows.order][new], ends[new], paths, leaves)
+
+
+def size(treatments: Int[np.ndarray, "row token"]) -> int:
+    """Number of nodes of the tree of some rows."""
+    return int(treatments.size - _Rows.of(treatments).shared.sum())
 
 
 def split(
@@ -132,7 +137,9 @@ class _Rows:
 
     @classmethod
     def of(cls, treatments: Int[np.ndarray, "row token"]) -> _Rows:
-        order, width = np.lexsort(treatments.T[::-1]), treatments.shape[1]
+        width = treatments.shape[1]
+        columns = treatments[:, (treatments != treatments[:1]).any(axis=0)]
+        order = np.lexsort(columns.T[::-1]) if columns.size else np.arange(len(treatments))
         differ = np.diff(treatments[order], axis=0) != 0
         shared = np.where(differ.any(axis=1), differ.argmax(axis=1), width)
         return cls(order, np.concatenate([[0], shared]), width)

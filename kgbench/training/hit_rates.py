@@ -334,7 +334,7 @@ class _Treatments:
     def of(self, prompts: Sequence[Prompt]) -> list[list[tuple[Treatment, ...]]]:
         """Treatments [configuration][prompt][token]."""
         base = [graft_treatments(self.pair, prompts, parse_configuration(label)) for label in _BASE]
-        by_prompt = [self._of_places(tuple(token_cells(self.pair, prompt))) for prompt in prompts]
+        by_prompt = [self._of_places(token_cells(self.pair, prompt)) for prompt in prompts]
         return [*base, *map(list, zip(*by_prompt, strict=True))]
 
     def _of_places(self, cells: tuple[str, ...]) -> list[tuple[Treatment, ...]]:
