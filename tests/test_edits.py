@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
+from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -295,6 +297,47 @@ def test_a_sweep_shares_what_comes_before() -> None:
     engine = Engine(pair, "packed", Budget(tokens=4096, tree=4096))
     plan: Plan = engine.plan_treatments([prompt], sweep)
     assert sum(chunk.token_rows for chunk in engine.run(plan)) == 2 * len(plain) - 1 + LAYERS
+
+
+@families
+@pytest.mark.usefixtures("exact")
+def test_a_layer_computes_the_rows_that_differ_up_to_there(family: str) -> None:
+    """In a sweep over layers, a configuration has a row of its own from its layer on; before that,
+    one row does for all that are to differ later.
+    """
+    pair, prompt = pair_of(family), pool()[0]
+    (plain,), (donor,) = (graft_treatments(pair, [prompt], c) for c in ("PRE", "SFT"))
+    written = [
+        [
+            (
+                *plain[:-1],
+                replace(plain[-1], edits=(Write(Hook(layer, "mlp_out"), values(0, WIDTH)),)),
+            )
+        ]
+        for layer in range(LAYERS)
+    ]
+    copied = [
+        [(*plain[:-1], replace(plain[-1], edits=(Copy(Hook(layer, "mlp_out"), SourceRun(donor)),)))]
+        for layer in range(LAYERS)
+    ]
+    rows: dict[int, int] = {}
+
+    def count(layer: int, module: torch.nn.Module, inputs: object, output: torch.Tensor) -> None:
+        rows[layer] = output.shape[:-1].numel()
+
+    for sweep, source in ((written, 0), (copied, len(plain))):
+        handles = []
+        for layer in range(LAYERS):
+            mlp = module_at(pair.recipient, f"{pair.family.layers}.{layer}.{pair.family.mlp}")
+            handles.append(mlp.register_forward_hook(partial(count, layer)))
+        got = answers(pair, "packed", [prompt], sweep)
+        for handle in handles:
+            handle.remove()
+        shared = source + len(plain) - 1
+        for layer in range(LAYERS):
+            later = layer < LAYERS - 1
+            assert rows[layer] == shared + (layer + 1) + later
+        assert distance(got, answers(pair, "sequential", [prompt], sweep)) < EXACT
 
 
 @pytest.mark.parametrize("executor", ["packed", "rows"])

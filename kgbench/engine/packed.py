@@ -28,7 +28,7 @@ from torch import Tensor
 
 from kgbench.engine.forward import Activity, Stage, Wiring, treated
 from kgbench.engine.masks import Masks, make_masks
-from kgbench.engine.plan import Answers, Budget, Plan, Request
+from kgbench.engine.plan import Answers, Budget, Plan
 from kgbench.engine.schedule import Schedule, make_schedule
 from kgbench.engine.treatment import Slots, Treatment
 from kgbench.engine.tree import Tree, grow, size, split
@@ -164,7 +164,7 @@ class _Forks:
                 starts.append(layer + 1)
                 nodes = sizes[layer]
             saved += len(whole) - nodes
-        if saved < SAVED * self.n_layers * len(whole):
+        if len(starts) == 1 or saved < SAVED * self.n_layers * len(whole):
             return (last,)
         trunks = []
         for start, stop in pairwise([0, *reversed(starts[1:])]):
@@ -248,9 +248,7 @@ def _masks(wiring: Wiring, trees: Sequence[Tree]) -> tuple[Int[np.ndarray, "row 
     return depths, make_masks(wiring.pair, ends, depths)
 
 
-def _stages(
-    wiring: Wiring, rooted: Sequence[Rooted], masks: Masks
-) -> tuple[list[Stage], Activity]:
+def _stages(wiring: Wiring, rooted: Sequence[Rooted], masks: Masks) -> tuple[list[Stage], Activity]:
     """Rows of the layers, where they are not those of the batch; edits, and masks of layers.
 
     Args:
@@ -312,9 +310,7 @@ def _schedule(rooted: Sequence[Rooted], width: int, layers: range | None = None)
     return schedule
 
 
-def _labels(
-    chunk: Sequence[Group], trees: Sequence[Tree]
-) -> tuple[Tensor, Tensor, Tensor]:
+def _labels(chunk: Sequence[Group], trees: Sequence[Tree]) -> tuple[Tensor, Tensor, Tensor]:
     """Prompt, configuration and readout of each leaf, in the order of the leaves."""
     prompts, configurations, readouts = [], [], []
     for group, tree in zip(chunk, trees, strict=True):
