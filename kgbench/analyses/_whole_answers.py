@@ -306,7 +306,7 @@ def _plan(engine: Engine, asked: Sequence[Asked], configurations: Sequence[str])
         [passage.encoded for passage in passages],
         treated,
         readouts,
-        1 + len(pair.donors),
+        engine.equal_slots(),
     )
 
 

@@ -17,6 +17,7 @@ from kgbench.engine.packed import run_packed
 from kgbench.engine.plan import Answers, Budget, Plan, make_plan
 from kgbench.engine.sequential import run_sequential
 from kgbench.engine.treatment import Configuration, Treatment, graft_treatments, parse_configuration
+from kgbench.engine.weights import equal_slots
 from kgbench.errors import ModelError, UnknownNameError
 from kgbench.models.pair import ModelPair
 
@@ -129,8 +130,12 @@ class Engine:
             list(map(self.pair.encoded, prompts)),
             by_prompt,
             readouts,
-            1 + len(self.pair.donors),
+            self.equal_slots(),
         )
+
+    def equal_slots(self) -> list[frozenset[int]]:
+        """For each donor, slots that compute the same as the recipient's, as weights are now."""
+        return [equal_slots(self.pair, name) for name in self.pair.donors]
 
     def run(self, plan: Plan) -> Iterator[Answers]:
         """Answer a plan chunk by chunk; only one chunk's logits are in memory."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -118,7 +118,7 @@ def make_plan(
     prompts: Sequence[Encoded],
     treatments: Sequence[Sequence[Sequence[Treatment]]],
     readouts: Sequence[Sequence[int]] | None = None,
-    n_sets: int = 2,
+    equal: Sequence[Collection[int]] = ((),),
 ) -> Plan:
     """Number the distinct treatments of all prompts.
 
@@ -127,7 +127,8 @@ def make_plan(
         prompts: Encoded prompts.
         treatments: Treatments, indexed by prompt, configuration and token.
         readouts: Tokens to read out, per prompt; by default the last one.
-        n_sets: Number of the pair's weight sets, including the recipient's.
+        equal: For each donor, slots that compute the same as the recipient's: they take the
+            recipient's weights, so that tokens that differ in them only share their computation.
 
     Raises:
         InputError: There is nothing to plan, or a readout is not a token of its prompt.
@@ -136,22 +137,27 @@ def make_plan(
         raise InputError("nothing to run: give at least one prompt and one configuration")
     if readouts is not None:
         _check_readouts(prompts, readouts)
-    table = _Table(slots)
+    table = _Table(slots, equal)
     requests = []
     for i, prompt in enumerate(prompts):
         read = (len(prompt.ids) - 1,) if readouts is None else tuple(readouts[i])
         requests.append(table.request(prompt, treatments[i], read))
-    return table.plan(requests, n_sets)
+    return table.plan(requests)
 
 
 class _Table:
     """The distinct treatments of all prompts, numbered in order of first occurrence."""
 
-    def __init__(self, slots: Slots) -> None:
+    def __init__(self, slots: Slots, equal: Sequence[Collection[int]]) -> None:
         self.slots = slots
+        self.sets = np.zeros((1 + len(equal), len(slots)), dtype=np.uint8)
+        """Weight set that stands for a weight set in a slot."""
+        for donor, same in enumerate(equal, 1):
+            self.sets[donor] = donor
+            self.sets[donor, list(same)] = 0
         self.numbers: dict[Treatment, int] = {}
-        self.idle: dict[Treatment, Treatment] = {}
-        """Treatments at tokens that are not read out, see `_without_readout`."""
+        self.effective: dict[tuple[Treatment, bool], Treatment] = {}
+        """Treatments by what they do at a token, and whether it is read out."""
         self.known: dict[
             tuple[int, tuple[int, ...]],
             tuple[Sequence[Treatment], list[int], tuple[SourceRun, ...]],
@@ -178,29 +184,39 @@ class _Table:
     def _row(
         self, row: Sequence[Treatment], read: tuple[int, ...]
     ) -> tuple[list[int], tuple[SourceRun, ...]]:
-        key = id(row), read
-        if key not in self.known:
+        known = id(row), read
+        if known not in self.known:
             # The value holds the row itself, so that its id is not reused.
             numbers = []
             for token, treatment in enumerate(row):
-                if token not in read:
-                    if treatment not in self.idle:
-                        self.idle[treatment] = _without_readout(self.slots, treatment)
-                    treatment = self.idle[treatment]
-                numbers.append(self.numbers.setdefault(treatment, len(self.numbers)))
-            self.known[key] = row, numbers, tuple(sources(row))
-        return self.known[key][1:]
+                key = treatment, token in read
+                if key not in self.effective:
+                    self.effective[key] = self._effective(*key)
+                effective = self.effective[key]
+                numbers.append(self.numbers.setdefault(effective, len(self.numbers)))
+            self.known[known] = row, numbers, tuple(sources(row))
+        return self.known[known][1:]
 
-    def plan(self, requests: Sequence[Request], n_sets: int) -> Plan:
+    def _effective(self, treatment: Treatment, read: bool) -> Treatment:
+        """A treatment without weights that make no difference.
+
+        Final norm and head have no effect at tokens that are not read out.
+        """
+        weights = self.sets[np.frombuffer(treatment.weights, np.uint8), np.arange(len(self.slots))]
+        if not read:
+            weights[list(self.slots.readout)] = 0
+        return replace(treatment, weights=weights.tobytes())
+
+    def plan(self, requests: Sequence[Request]) -> Plan:
         edited = any(t.edits or t.cuts for t in self.numbers)
-        # Weight sets n_sets, n_sets + 1, ... are the scaled ones, in order of first occurrence.
+        # Weight sets beyond the pair's are the scaled ones, in order of first occurrence.
         scaled: dict[tuple[int, float], int] = {}
         rows: list[bytes] = []
         for treatment in self.numbers:
             weights = treatment.weights
             if treatment.scale != 1.0:
                 for donor in sorted(set(weights) - {0}):
-                    scaled.setdefault((donor, treatment.scale), n_sets + len(scaled))
+                    scaled.setdefault((donor, treatment.scale), len(self.sets) + len(scaled))
                 weights = bytes(scaled.get((w, treatment.scale), w) for w in weights)
             rows.append(weights)
         table = np.frombuffer(b"".join(rows), dtype=np.uint8).reshape(len(rows), len(self.slots))
@@ -219,15 +235,3 @@ def _check_readouts(prompts: Sequence[Encoded], readouts: Sequence[Sequence[int]
                 f"readouts {list(read)} of prompt {i} are not among its tokens: "
                 f"expected some of 0 to {len(prompt.ids) - 1}"
             )
-
-
-def _without_readout(slots: Slots, treatment: Treatment) -> Treatment:
-    """A treatment with the recipient's final norm and head.
-
-    They have no effect at tokens that are not read out, so that tokens that differ in them only
-    share their computation.
-    """
-    weights = bytearray(treatment.weights)
-    for slot in slots.readout:
-        weights[slot] = 0
-    return replace(treatment, weights=bytes(weights))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
@@ -15,7 +16,7 @@ from kgbench.models.family_map import module_at
 from kgbench.models.lora import base_module, plain_names
 from kgbench.models.pair import ModelPair
 
-__all__ = ["Part", "changed", "numel", "parts", "tensors"]
+__all__ = ["Part", "changed", "equal_slots", "numel", "parts", "tensors"]
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,18 @@ class Part:
         return tensor.index_select(self.dim, self.columns.to(tensor.device))
 
 
+_parts: WeakKeyDictionary[ModelPair, dict[int, tuple[Part, ...]]] = WeakKeyDictionary()
+
+
 def parts(pair: ModelPair, slot: int) -> tuple[Part, ...]:
     """The tensors of a slot; parts of different slots do not overlap."""
+    known = _parts.setdefault(pair, {})
+    if slot not in known:
+        known[slot] = _parts_of(pair, slot)
+    return known[slot]
+
+
+def _parts_of(pair: ModelPair, slot: int) -> tuple[Part, ...]:
     layer, component = Slots(pair.family, pair.n_layers).sites[slot]
     paths, place = pair.family.paths(layer, component), pair.family.place(component)
     if not place.fused:
@@ -74,6 +85,48 @@ def changed(pair: ModelPair, name: str | None = None) -> frozenset[int]:
         return frozenset(
             slot for slot in range(len(Slots(pair.family, pair.n_layers))) if not alike(slot)
         )
+
+
+def equal_slots(pair: ModelPair, name: str) -> frozenset[int]:
+    """Slots that compute the same in recipient and donor, without reading weights from disk.
+
+    They have equal weights, and modules of one class and equal attributes.
+    """
+    donor, equal = pair.donor(name), set()
+    with torch.no_grad():
+        for slot, site in enumerate(Slots(pair.family, pair.n_layers).sites):
+            if _alike(pair, donor, pair.family.paths(*site)) and _equal(pair, donor, slot):
+                equal.add(slot)
+    return frozenset(equal)
+
+
+def _alike(pair: ModelPair, donor: PreTrainedModel, paths: Sequence[str]) -> bool:
+    """Whether modules are of one class and have equal numbers, such as a norm's epsilon."""
+    for path in paths:
+        one, other = module_at(pair.recipient, path), module_at(donor, path)
+        if type(one) is not type(other) or _plain_attributes(one) != _plain_attributes(other):
+            return False
+    return True
+
+
+def _equal(pair: ModelPair, donor: PreTrainedModel, slot: int) -> bool:
+    for part in parts(pair, slot):
+        ours, theirs = (m.get_parameter(part.name) for m in (pair.recipient, donor))
+        if ours is theirs:
+            continue
+        if ours.is_meta or theirs.is_meta or ours.shape != theirs.shape:
+            return False
+        # Most slots of a finetuned model differ in their first row.
+        if not torch.equal(part.of(ours)[:1], part.of(theirs)[:1]):
+            return False
+        if not torch.equal(part.of(ours), part.of(theirs)):
+            return False
+    return True
+
+
+def _plain_attributes(module: nn.Module) -> dict[str, object]:
+    plain = (bool, int, float, str)
+    return {name: value for name, value in vars(module).items() if isinstance(value, plain)}
 
 
 def numel(pair: ModelPair) -> Mapping[tuple[int | None, str], int]:

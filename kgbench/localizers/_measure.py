@@ -11,8 +11,6 @@ from jaxtyping import Float
 from kgbench.data import Prompt
 from kgbench.engine import Engine
 from kgbench.engine.site_sets import site_treatments
-from kgbench.engine.treatment import Slots
-from kgbench.engine.weights import changed
 from kgbench.localizers._base import Treatments
 from kgbench.metrics import score_logits
 from kgbench.models.pair import ModelPair
@@ -58,23 +56,17 @@ def site_logprobs(
     """Log-probability (nats) of each prompt's target under the graft of each set of sites.
 
     Args:
-        pair: The models. Sites with equal weights in donor and recipient are dropped, so that they
-            have no effect, not even by rounding.
+        pair: The models.
         prompts: Prompts of any lengths; treated in chunks, so that memory does not grow with their
             number.
         sets: Sets of sites.
         left_out: Graft the complement of each set among the sites of the default components.
     """
-    places = Slots(pair.family, pair.n_layers).sites
-    moved = {places[slot] for slot in changed(pair)}
-    effective: list[list[Site]] = []
-    for sites in sets:
-        effective.append([site for site in sites if (site.layer, site.component) in moved])
     longest = max(len(pair.encoded(prompt).ids) for prompt in prompts)
     step = max(1, DESCRIBED // (len(sets) * longest))
     parts = []
     for start in range(0, len(prompts), step):
         chunk = prompts[start : start + step]
-        grafts = [site_treatments(pair, chunk, sites, left_out) for sites in effective]
+        grafts = [site_treatments(pair, chunk, sites, left_out) for sites in sets]
         parts.append(logprobs(pair, chunk, grafts))
     return np.concatenate(parts, axis=1)
