@@ -5,6 +5,7 @@ Invariants:
 - A node of a tree is one token under one history of treatments. Its attention mask holds its
   ancestors and itself, and its position id is its depth, so that it computes exactly what its token
   computes in a row of its own. Nodes of different branches never attend to each other.
+- Prompts that go on from one text share trees, whose nodes differ in tokens too.
 - Trees are grown when their chunk is computed; until then only their numbers of nodes are known.
 - Nodes of row r of a batch of trees padded to `width` have indices r * width + node in the
   flattened batch; leaves, edits and cuts are shifted by r * width.
@@ -24,9 +25,10 @@ from torch import Tensor
 
 from kgbench.engine.forward import Activity, Wiring, treated
 from kgbench.engine.masks import Masks, make_masks
-from kgbench.engine.plan import Answers, Budget, Plan, Request
+from kgbench.engine.plan import Answers, Budget, Plan
 from kgbench.engine.schedule import Schedule, make_schedule
-from kgbench.engine.tree import Tree, grow, split
+from kgbench.engine.siblings import Siblings, siblings
+from kgbench.engine.tree import Tree, split
 
 __all__ = ["run_packed"]
 
@@ -38,13 +40,14 @@ their numbers of operations these are about 6; trees larger than a CPU's caches 
 
 @dataclass(frozen=True)
 class Group:
-    """Configurations of one prompt that share a token tree."""
+    """Configurations that share a token tree."""
 
-    prompt: int
-    configurations: Int[np.ndarray, " configuration"]
+    kin: Siblings
+    rows: Int[np.ndarray, " configuration"]
+    """Numbers of the configurations among those of all these prompts."""
     nodes: int
     answers: int
-    """Number of answers of the tree: configurations × readouts."""
+    """Number of answers of the tree."""
     key: tuple[int, int]
     """Equal for groups of equal trees."""
 
@@ -54,7 +57,6 @@ class Rooted:
     """A group with its token tree."""
 
     group: Group
-    ids: Int[np.ndarray, " token"]
     tree: Tree
     schedule: Schedule | None
     """Edits and cuts; None if the plan has none."""
@@ -72,36 +74,34 @@ def run_packed(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[Answers]:
         before, grown = grown, {}
         rooted = []
         for group in chunk:
-            request = plan.requests[group.prompt]
             if group.key not in grown:
-                grown[group.key] = before.get(group.key) or _grow(plan, request, group)
-            rooted.append(Rooted(group, np.array(request.ids), *grown[group.key]))
+                grown[group.key] = before.get(group.key) or _grow(plan, group)
+            rooted.append(Rooted(group, *grown[group.key]))
         yield _answer(wiring, plan, rooted)
 
 
 def _groups(plan: Plan, budget: Budget, vocabulary: int, keys: int) -> Iterator[Group]:
-    """One group per prompt, or several where a tree would exceed the budget.
+    """One group per prompt or siblings, or several where a tree would exceed the budget.
 
     Prompts with the same treatments and readouts differ in their token ids only and share a tree.
     """
     limit = min(budget.tree, budget.tokens)
-    layouts: dict[tuple[object, ...], int] = {}
+    layouts: dict[object, int] = {}
     divided: list[list[tuple[Int[np.ndarray, " configuration"], int]]] = []
-    for i, request in enumerate(plan.requests):
-        read = len(request.readouts)
-        key = (request.treatments.shape, request.treatments.tobytes(), request.readouts)
-        layout = layouts.setdefault(key, len(layouts))
+    for kin in siblings(plan):
+        request, read = kin.joint, kin.n_readouts
+        layout = layouts.setdefault(kin.layout, len(layouts))
         if layout == len(divided):
             needs = list(map(request.rows_of, range(len(request.treatments))))
-            most = max(1, budget.logits // (read * vocabulary))
+            most = max(1, budget.logits // (int(read.max()) * vocabulary))
             divided.append(list(split(request.rows, limit, needs, most, keys)))
-        for number, (group, nodes) in enumerate(divided[layout]):
-            yield Group(i, group, nodes, len(group) * read, (layout, number))
+        for number, (rows, nodes) in enumerate(divided[layout]):
+            yield Group(kin, rows, nodes, int(read[rows].sum()), (layout, number))
 
 
-def _grow(plan: Plan, request: Request, group: Group) -> tuple[Tree, Schedule | None]:
-    rows, runs = request.with_runs(group.configurations)
-    tree = grow(rows, request.readouts, len(group.configurations))
+def _grow(plan: Plan, group: Group) -> tuple[Tree, Schedule | None]:
+    rows, runs = group.kin.joint.with_runs(group.rows)
+    tree = group.kin.grow(rows, group.rows)
     return tree, make_schedule(plan.treatments, rows, tree.paths, runs) if plan.treatments else None
 
 
@@ -131,8 +131,8 @@ def _answer(wiring: Wiring, plan: Plan, chunk: list[Rooted]) -> Answers:
     ends = np.tile(np.arange(1, width + 1), (len(chunk), 1))
     for row, rooted in enumerate(chunk):
         n = len(rooted.tree)
-        ids[row, :n], depths[row, :n] = rooted.ids[rooted.tree.depths], rooted.tree.depths
-        numbers[row, :n], ends[row, :n] = rooted.tree.treatments, rooted.tree.ends
+        numbers[row, :n], ids[row, :n] = rooted.group.kin.read(rooted.tree)
+        depths[row, :n], ends[row, :n] = rooted.tree.depths, rooted.tree.ends
         # Padding takes the last node's treatment, so that it adds no weight set to any module.
         numbers[row, n:] = numbers[row, n - 1]
     leaves = np.concatenate(
@@ -160,10 +160,6 @@ def _activity(chunk: list[Rooted], masks: Masks) -> Activity:
 
 def _labels(chunk: list[Rooted]) -> tuple[Tensor, Tensor, Tensor]:
     """Prompt, configuration and readout of each leaf, in the order of the leaves."""
-    prompts, configurations, readouts = [], [], []
-    for rooted in chunk:
-        group, n = rooted.group, rooted.tree.leaves.shape[1]
-        prompts.append(torch.full((group.answers,), group.prompt))
-        configurations.append(torch.from_numpy(group.configurations).repeat_interleave(n))
-        readouts.append(torch.arange(n).repeat(len(group.configurations)))
-    return torch.cat(prompts), torch.cat(configurations), torch.cat(readouts)
+    labels = [rooted.group.kin.labels(rooted.group.rows) for rooted in chunk]
+    prompts, configurations, readouts = torch.from_numpy(np.concatenate(labels, axis=1))
+    return prompts, configurations, readouts
