@@ -143,7 +143,7 @@ MUTANTS = (
     ),
     mutant(
         "position ids shifted by one",
-        ("engine/packed.py", ", rooted.tree.depths\n", ", rooted.tree.depths + 1\n"),
+        ("engine/packed.py", "rooted.tree.depths, ", "rooted.tree.depths + 1, "),
     ),
     mutant(
         "position ids by row instead of depth",
@@ -174,13 +174,23 @@ MUTANTS = (
         ("engine/packed.py", "(layout, number))", "(0, number))"),
     ),
     mutant(
+        "prompts of one text read each other's tokens",
+        ("engine/siblings.py", "_base + request.ids", "_base + self.requests[0].ids[0]"),
+        test="test_siblings.py",
+    ),
+    mutant(
+        "shorter prompts of one text do not end the nodes of longer ones",
+        ("engine/tree.py", "np.where(apart, ", "np.where(new, "),
+        test="test_tree.py",
+    ),
+    mutant(
         "answers of a chunk in another order",
         (
             "engine/packed.py",
             "sorted(groups, key=lambda g: g.nodes)",
-            "sorted(groups, key=lambda g: -g.prompt)",
+            "sorted(groups, key=lambda g: -g.kin.first)",
         ),
-        ("engine/packed.py", "prompts.append(torch.full", "prompts.insert(0, torch.full"),
+        ("engine/packed.py", "np.concatenate(labels, ", "np.concatenate(labels[::-1], "),
     ),
     mutant(
         "earlier terms win",

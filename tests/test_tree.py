@@ -7,20 +7,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from kgbench.engine.tree import Tree, grow, split
+from kgbench.engine.tree import END, Tree, grow, split
 
 treatments = st.tuples(st.integers(1, 8), st.integers(1, 7)).flatmap(
     lambda shape: hnp.arrays(np.int64, shape, elements=st.integers(0, 2))
 )
 
 
-@given(treatments)
+@st.composite
+def uneven(draw: st.DrawFn) -> np.ndarray:
+    """Rows of several lengths."""
+    some = draw(treatments).copy()
+    for row in some:
+        row[draw(st.integers(1, len(row))) :] = END
+    return some
+
+
+@given(treatments | uneven())
 def test_a_node_is_a_distinct_prefix(some: np.ndarray) -> None:
     """There are as many nodes as distinct prefixes of rows; a node's path spells its prefix, in
     order, ending in itself.
     """
     tree = grow(some, range(some.shape[1]))
-    prefixes = {tuple(row[: k + 1]) for row in some.tolist() for k in range(len(row))}
+    rows = [tuple(row[row != END].tolist()) for row in some]
+    prefixes = {row[: k + 1] for row in rows for k in range(len(row))}
     seen = ancestors(tree)
     spelled = [tuple(tree.treatments[seen[node]].tolist()) for node in range(len(tree))]
     assert len(tree) == len(prefixes)
@@ -28,6 +38,10 @@ def test_a_node_is_a_distinct_prefix(some: np.ndarray) -> None:
     assert tree.depths.tolist() == [len(s) - 1 for s in spelled]
     assert seen.diagonal().all()
     assert not np.triu(seen, 1).any(), "no node sees one that comes later"
+    for row, path in zip(rows, tree.paths.tolist(), strict=True):
+        assert [spelled[node] for node in path[: len(row)]] == [
+            row[: k + 1] for k in range(len(row))
+        ]
 
 
 @given(treatments, st.data())
@@ -45,7 +59,7 @@ def test_leaves_spell_their_configuration(some: np.ndarray, data: st.DataObject)
             assert tree.depths[path].tolist() == list(range(readout + 1))
 
 
-@given(treatments, st.integers(1, 60))
+@given(treatments | uneven(), st.integers(1, 60))
 def test_split_keeps_every_configuration_within_the_limit(some: np.ndarray, limit: int) -> None:
     """Groups hold each configuration once, and their trees at most `limit` nodes, or twice a row's,
     unless one configuration alone has more.
@@ -57,7 +71,7 @@ def test_split_keeps_every_configuration_within_the_limit(some: np.ndarray, limi
         assert nodes <= max(limit, 2 * some.shape[1])
 
 
-@given(treatments, st.data())
+@given(treatments | uneven(), st.data())
 def test_split_counts_what_configurations_need(some: np.ndarray, data: st.DataObject) -> None:
     """A tree holds the rows that its configurations need, each once, and has at most `limit` nodes,
     or twice those of its first configuration.
@@ -71,7 +85,7 @@ def test_split_counts_what_configurations_need(some: np.ndarray, data: st.DataOb
         assert len(grow(some[held], [0])) == nodes
 
 
-@given(treatments)
+@given(treatments | uneven())
 def test_split_divides_only_where_it_must(some: np.ndarray) -> None:
     """A limit that the whole tree meets divides nothing."""
     ((group, _),) = split(some, len(grow(some, [0])))

@@ -23,9 +23,8 @@ from kgbench.engine import Engine
 from kgbench.engine.plan import Plan, make_plan
 from kgbench.engine.treatment import Treatment, graft_treatments, parse_configuration
 from kgbench.errors import InputError, RegionError
-from kgbench.harness.passages import Passage, TaskDocument
 from kgbench.metrics import require_finite, score_logits, worst_rank
-from kgbench.models.encoding import Encoded, Encoder
+from kgbench.models.encoding import Encoder
 from kgbench.models.pair import ModelPair
 
 Tokens = tuple[int, ...]
@@ -235,17 +234,6 @@ class Asked:
     configurations: tuple[int, ...]
     """Numbers of those that it is read under."""
 
-    def passage(self, pair: ModelPair) -> Passage:
-        """As the harness reads a context and its continuation, under a prompt of its own."""
-        bare = pair.encoded(self.prompt)
-        own = replace(
-            self.prompt, target=f"{self.prompt.target}\n{' '.join(map(str, self.tokens))}"
-        )
-        encoded = Encoded((*bare.ids, *self.tokens), bare.regions, bare.target)
-        return Passage(
-            TaskDocument(own.name, {}), own, encoded, len(bare.ids) - 1, self.tokens
-        ).lead_everywhere()
-
 
 @dataclass(frozen=True)
 class Chunk:
@@ -286,28 +274,42 @@ def read_chunks(
 def _plan(engine: Engine, asked: Sequence[Asked], configurations: Sequence[str]) -> Plan:
     """A plan in which every passage has but the configurations that are asked of it."""
     pair = engine.pair
-    passages = [one.passage(pair) for one in asked]
-    rows: list[dict[int, Sequence[Treatment]]] = [{} for _ in asked]
-    with pair.read_as({passage.prompt: passage.encoded for passage in passages}):
-        for number, label in enumerate(configurations):
-            wanted = [i for i, one in enumerate(asked) if number in one.configurations]
-            treatments = graft_treatments(
-                pair, [passages[i].prompt for i in wanted], parse_configuration(label)
-            )
-            for i, row in zip(wanted, treatments, strict=True):
-                rows[i][number] = row
-    treated, readouts = [], []
-    for passage, one, by_number in zip(passages, asked, rows, strict=True):
-        treated.append([by_number[number] for number in one.configurations])
-        lead = passage.lead
-        readouts.append(range(lead + one.start, lead + len(one.tokens) + 1))
-    return make_plan(
-        engine.wiring.slots,
-        [passage.encoded for passage in passages],
-        treated,
-        readouts,
-        engine.equal_slots(),
-    )
+    longest: dict[Prompt, int] = {}
+    for one in asked:
+        longest[one.prompt] = max(len(one.tokens), longest.get(one.prompt, 0))
+    treatments = _treatments(pair, longest, configurations)
+    # Passages of one length share rows, by which the plan recognises them.
+    rows: dict[tuple[int, int], Sequence[Treatment]] = {}
+    number_of = {prompt: number for number, prompt in enumerate(longest)}
+    encoded, treated, readouts, stems = [], [], [], []
+    for one in asked:
+        bare = pair.encoded(one.prompt)
+        ids = (*bare.ids, *one.tokens)
+        encoded.append(replace(bare, ids=ids))
+        whole = [treatments[number][one.prompt] for number in one.configurations]
+        treated.append([rows.setdefault((id(row), len(ids)), row[: len(ids)]) for row in whole])
+        readouts.append(range(len(bare.ids) - 1 + one.start, len(ids)))
+        stems.append(number_of[one.prompt])
+    equal = engine.equal_slots()
+    return make_plan(engine.wiring.slots, encoded, treated, readouts, equal, stems)
+
+
+def _treatments(
+    pair: ModelPair, longest: Mapping[Prompt, int], configurations: Sequence[str]
+) -> list[Mapping[Prompt, Sequence[Treatment]]]:
+    """By configuration, treatments of prompts and of so many tokens after them, which are LT."""
+    read = {}
+    for prompt, n in longest.items():
+        bare = pair.encoded(prompt)
+        ids = (*bare.ids, *(0,) * n)
+        last = tuple(range(len(bare.ids) - 1, len(ids)))
+        read[prompt] = replace(bare, ids=ids, regions={**bare.regions, "LT": last})
+    treatments = list[Mapping[Prompt, Sequence[Treatment]]]()
+    with pair.read_as(read):
+        for label in configurations:
+            rows = graft_treatments(pair, list(read), parse_configuration(label))
+            treatments.append(dict(zip(read, rows, strict=True)))
+    return treatments
 
 
 @dataclass

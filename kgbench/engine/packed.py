@@ -5,6 +5,7 @@ Invariants:
 - A node of a tree is one token under one history of treatments. Its attention mask holds its
   ancestors and itself, and its position id is its depth, so that it computes exactly what its token
   computes in a row of its own. Nodes of different branches never attend to each other.
+- Prompts that go on from one text share trees, whose nodes differ in tokens too.
 - Up to some layer, configurations share more than their common prefix: also tokens whose treatments
   differ in later layers only. So layers may have trees of their own, each over the treatments cut
   off after its last layer; the last one is the tree of all layers, whose leaves are read out.
@@ -30,8 +31,9 @@ from kgbench.engine.forward import Activity, Stage, Wiring, treated
 from kgbench.engine.masks import Masks, make_masks
 from kgbench.engine.plan import Answers, Budget, Plan
 from kgbench.engine.schedule import Schedule, make_schedule
+from kgbench.engine.siblings import Siblings, siblings
 from kgbench.engine.treatment import Slots, Treatment
-from kgbench.engine.tree import Tree, grow, size, split
+from kgbench.engine.tree import END, Tree, grow, size, split
 
 __all__ = ["run_packed"]
 
@@ -49,13 +51,14 @@ SAVED = 0.15
 
 @dataclass(frozen=True)
 class Group:
-    """Configurations of one prompt that share a token tree."""
+    """Configurations that share a token tree."""
 
-    prompt: int
-    configurations: Int[np.ndarray, " configuration"]
+    kin: Siblings
+    rows: Int[np.ndarray, " configuration"]
+    """Numbers of the configurations among those of all these prompts."""
     nodes: int
     answers: int
-    """Number of answers of the tree: configurations × readouts."""
+    """Number of answers of the tree."""
     key: tuple[int, int]
     """Equal for groups of equal trees."""
 
@@ -109,33 +112,31 @@ def run_packed(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[Answers]:
 
 
 def _groups(plan: Plan, budget: Budget, vocabulary: int, keys: int) -> Iterator[Group]:
-    """One group per prompt, or several where a tree would exceed the budget.
+    """One group per prompt or siblings, or several where a tree would exceed the budget.
 
     Prompts with the same treatments and readouts differ in their token ids only and share a tree.
     """
     limit = min(budget.tree, budget.tokens)
-    layouts: dict[tuple[object, ...], int] = {}
+    layouts: dict[object, int] = {}
     divided: list[list[tuple[Int[np.ndarray, " configuration"], int]]] = []
-    for i, request in enumerate(plan.requests):
-        read = len(request.readouts)
-        key = (request.treatments.shape, request.treatments.tobytes(), request.readouts)
-        layout = layouts.setdefault(key, len(layouts))
+    for kin in siblings(plan):
+        request, read = kin.joint, kin.n_readouts
+        layout = layouts.setdefault(kin.layout, len(layouts))
         if layout == len(divided):
             needs = list(map(request.rows_of, range(len(request.treatments))))
-            most = max(1, budget.logits // (read * vocabulary))
+            most = max(1, budget.logits // (int(read.max()) * vocabulary))
             divided.append(list(split(request.rows, limit, needs, most, keys)))
-        for number, (group, nodes) in enumerate(divided[layout]):
-            yield Group(i, group, nodes, len(group) * read, (layout, number))
+        for number, (rows, nodes) in enumerate(divided[layout]):
+            yield Group(kin, rows, nodes, int(read[rows].sum()), (layout, number))
 
 
 def _grow(plan: Plan, group: Group, forks: _Forks) -> Rooted:
-    request = plan.requests[group.prompt]
-    rows, runs = request.with_runs(group.configurations)
-    tree = grow(rows, request.readouts, len(group.configurations))
+    rows, runs = group.kin.joint.with_runs(group.rows)
+    tree = group.kin.grow(rows, group.rows)
     schedule = None
     if plan.treatments:
         schedule = make_schedule(plan.treatments, rows, tree.paths, runs)
-    return Rooted(forks.trunks(rows, tree), schedule)
+    return Rooted(forks.trunks(group.kin, rows, tree), schedule)
 
 
 class _Forks:
@@ -150,14 +151,22 @@ class _Forks:
             for layer in range(self.n_layers - 1):
                 self._cut_off.append(_cut_off(plan, wiring.slots, layer))
 
-    def trunks(self, rows: Int[np.ndarray, "row token"], whole: Tree) -> tuple[Trunk, ...]:
-        """Trunks of a group, whose rows have these treatments and this tree.
+    def trunks(
+        self, kin: Siblings, rows: Int[np.ndarray, "row token"], whole: Tree
+    ) -> tuple[Trunk, ...]:
+        """Trunks of a group.
 
         Only as many as save rows: layers whose own tree is hardly smaller compute the next one's.
+
+        Args:
+            kin: The prompts.
+            rows: Numbers of the treatments of the group's rows.
+            whole: Their tree.
         """
         everything = np.arange(len(whole))
         last = Trunk(range(self.n_layers), whole, everything, everything)
-        sizes = [size(numbers[rows]) for numbers in self._cut_off]
+        until = [kin.replaced(rows, numbers) for numbers in self._cut_off]
+        sizes = list(map(size, until))
         starts, nodes, saved = [self.n_layers], len(whole), 0
         for layer in reversed(range(len(sizes))):
             if sizes[layer] <= (1 - WASTE) * nodes:
@@ -168,9 +177,10 @@ class _Forks:
             return (last,)
         trunks = []
         for start, stop in pairwise([0, *reversed(starts[1:])]):
-            tree = grow(self._cut_off[stop - 1][rows], ())
+            tree = grow(until[stop - 1], ())
             at, stands = np.empty(len(whole), dtype=np.int64), np.empty(len(tree), dtype=np.int64)
-            at[whole.paths], stands[tree.paths] = tree.paths, whole.paths
+            ours, theirs = tree.paths[rows != END], whole.paths[rows != END]
+            at[theirs], stands[ours] = ours, theirs
             trunks.append(Trunk(range(start, stop), tree, stands, at))
         return (*trunks, replace(last, layers=range(trunks[-1].layers.stop, self.n_layers)))
 
@@ -220,9 +230,9 @@ def _answer(
     ids, numbers = (np.zeros((len(chunk), width), dtype=np.int64) for _ in range(2))
     for row, (group, tree) in enumerate(zip(chunk, trees, strict=True)):
         n = len(tree)
-        ids[row, :n] = np.array(plan.requests[group.prompt].ids)[tree.depths]
+        numbers[row, :n], ids[row, :n] = group.kin.read(tree)
         # Padding takes the last node's treatment, so that it adds no weight set to any module.
-        numbers[row, :n], numbers[row, n:] = tree.treatments, tree.treatments[n - 1]
+        numbers[row, n:] = numbers[row, n - 1]
     leaves = np.concatenate([row * width + t.leaves.reshape(-1) for row, t in enumerate(trees)])
     depths, masks = _masks(wiring, trees)
     stages, activity = _stages(wiring, rooted, masks)
@@ -234,7 +244,7 @@ def _answer(
             position_ids=torch.from_numpy(depths).to(device),
             use_cache=False,
         ).logits
-    return Answers(*_labels(chunk, trees), logits, sum(map(len, trees)))
+    return Answers(*_labels(chunk), logits, sum(map(len, trees)))
 
 
 def _masks(wiring: Wiring, trees: Sequence[Tree]) -> tuple[Int[np.ndarray, "row node"], Masks]:
@@ -310,12 +320,8 @@ def _schedule(rooted: Sequence[Rooted], width: int, layers: range | None = None)
     return schedule
 
 
-def _labels(chunk: Sequence[Group], trees: Sequence[Tree]) -> tuple[Tensor, Tensor, Tensor]:
+def _labels(chunk: Sequence[Group]) -> tuple[Tensor, Tensor, Tensor]:
     """Prompt, configuration and readout of each leaf, in the order of the leaves."""
-    prompts, configurations, readouts = [], [], []
-    for group, tree in zip(chunk, trees, strict=True):
-        n = tree.leaves.shape[1]
-        prompts.append(torch.full((group.answers,), group.prompt))
-        configurations.append(torch.from_numpy(group.configurations).repeat_interleave(n))
-        readouts.append(torch.arange(n).repeat(len(group.configurations)))
-    return torch.cat(prompts), torch.cat(configurations), torch.cat(readouts)
+    labels = [group.kin.labels(group.rows) for group in chunk]
+    prompts, configurations, readouts = torch.from_numpy(np.concatenate(labels, axis=1))
+    return prompts, configurations, readouts

@@ -32,6 +32,8 @@ class Request:
     """Rows of the plan's table, one per token of each run; None without runs."""
     needs: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     """Indices of the runs that a configuration copies from, directly or through other runs."""
+    stem: int | None = None
+    """Number of the text that the prompt goes on from; neighbours with the same one share trees."""
 
     @property
     def rows(self) -> Int[np.ndarray, "row token"]:
@@ -119,6 +121,7 @@ def make_plan(
     treatments: Sequence[Sequence[Sequence[Treatment]]],
     readouts: Sequence[Sequence[int]] | None = None,
     equal: Sequence[Collection[int]] = ((),),
+    stems: Sequence[int] | None = None,
 ) -> Plan:
     """Number the distinct treatments of all prompts.
 
@@ -129,6 +132,8 @@ def make_plan(
         readouts: Tokens to read out, per prompt; by default the last one.
         equal: For each donor, slots that compute the same as the recipient's: they take the
             recipient's weights, so that tokens that differ in them only share their computation.
+        stems: Number of the text that each prompt goes on from, by which neighbours share their
+            computation; by default prompts share none.
 
     Raises:
         InputError: There is nothing to plan, or a readout is not a token of its prompt.
@@ -141,7 +146,8 @@ def make_plan(
     requests = []
     for i, prompt in enumerate(prompts):
         read = (len(prompt.ids) - 1,) if readouts is None else tuple(readouts[i])
-        requests.append(table.request(prompt, treatments[i], read))
+        request = table.request(prompt, treatments[i], read)
+        requests.append(request if stems is None else replace(request, stem=stems[i]))
     return table.plan(requests)
 
 

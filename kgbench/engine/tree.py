@@ -15,7 +15,10 @@ from itertools import pairwise
 import numpy as np
 from jaxtyping import Int
 
-__all__ = ["Tree", "grow", "size", "split"]
+__all__ = ["END", "Tree", "grow", "size", "split"]
+
+END = -1
+"""In place of a treatment, after the last token of a row that is shorter than others."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class Tree:
     ends: Int[np.ndarray, " node"]
     """Nodes i to ends[i] - 1 are i and its descendants, which attend to i."""
     paths: Int[np.ndarray, "row token"]
-    """Node of each token of each row."""
+    """Node of each token of each row; of no meaning after its last one."""
     leaves: Int[np.ndarray, "configuration readout"]
     """Readout nodes of each configuration."""
 
@@ -49,19 +52,20 @@ def grow(
     """The tree of a prompt.
 
     Args:
-        treatments: Index of the treatment of each token in each row.
+        treatments: Index of the treatment of each token in each row; `END` after its last token.
         readouts: Tokens that are read out.
         configurations: Number of leading rows that are read out; by default all.
     """
     rows, tokens = _Rows.of(treatments), np.arange(treatments.shape[1])
-    new = tokens >= rows.shared[:, None]
+    apart = tokens >= rows.shared[:, None]
+    new = apart & (treatments[rows.order] != END)
     numbers = np.cumsum(new).reshape(new.shape) - 1
     # A token of a shared prefix has the node of the row before: the last new one of its column.
     paths = np.empty_like(numbers)
     paths[rows.order] = np.maximum.accumulate(np.where(new, numbers, -1))
-    # The descendants of a node end at the first later row with another node in its column.
+    # The descendants of a node end at the first later row that has parted before or in its column.
     n_new = new.sum(axis=1)
-    firsts = np.where(new, (np.cumsum(n_new) - n_new)[:, None], new.sum())
+    firsts = np.where(apart, (np.cumsum(n_new) - n_new)[:, None], new.sum())
     ends = np.full_like(numbers, new.sum())
     ends[:-1] = np.minimum.accumulate(firsts[:0:-1])[::-1]
     depths = np.broadcast_to(tokens, new.shape)[new]
@@ -71,7 +75,8 @@ def grow(
 
 def size(treatments: Int[np.ndarray, "row token"]) -> int:
     """Number of nodes of the tree of some rows."""
-    return int(treatments.size - _Rows.of(treatments).shared.sum())
+    rows = _Rows.of(treatments)
+    return int((rows.lengths - np.minimum(rows.shared, rows.lengths)).sum())
 
 
 def split(
@@ -133,7 +138,8 @@ class _Rows:
     order: Int[np.ndarray, " row"]
     shared: Int[np.ndarray, " row"]
     """[i]: length of the prefix that the rows at places i - 1 and i of the order share."""
-    width: int
+    lengths: Int[np.ndarray, " row"]
+    """Number of tokens, in this order."""
 
     @classmethod
     def of(cls, treatments: Int[np.ndarray, "row token"]) -> _Rows:
@@ -142,7 +148,8 @@ class _Rows:
         order = np.lexsort(columns.T[::-1]) if columns.size else np.arange(len(treatments))
         differ = np.diff(treatments[order], axis=0) != 0
         shared = np.where(differ.any(axis=1), differ.argmax(axis=1), width)
-        return cls(order, np.concatenate([[0], shared]), width)
+        lengths = (treatments[order] != END).sum(axis=1)
+        return cls(order, np.concatenate([[0], shared]), lengths)
 
     def insert(self, row: int, tree: list[int]) -> int:
         """Insert a row into those of a tree, as places in the order; number of nodes it adds."""
@@ -153,5 +160,5 @@ class _Rows:
         for first, last in pairwise(neighbours):
             # Rows further apart share what all neighbours between them share.
             between = self.shared[first + 1 : last + 1]
-            shared = max(shared, int(between.min(initial=self.width)))
-        return self.width - shared
+            shared = max(shared, int(between.min(initial=self.lengths[row])))
+        return int(self.lengths[row]) - shared

@@ -1,0 +1,114 @@
+"""Requests whose prompts go on from one text, and therefore share token trees.
+
+Invariant: configurations, also of different requests, share a node where both their tokens and
+their treatments agree up to there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import groupby
+
+import numpy as np
+from jaxtyping import Int
+
+from kgbench.engine.plan import Plan, Request
+from kgbench.engine.tree import END, Tree, grow
+
+__all__ = ["Siblings", "siblings"]
+
+Rows = Int[np.ndarray, " configuration"]
+"""Numbers of some configurations, counted over all requests."""
+
+
+@dataclass(frozen=True)
+class Siblings:
+    """Neighbouring requests of a plan: one, or several without runs."""
+
+    first: int
+    """Number of the first one in the plan."""
+    requests: tuple[Request, ...]
+
+    @cached_property
+    def joint(self) -> Request:
+        """All as one; of several, a treatment's number then stands for a token id as well."""
+        if len(self.requests) == 1:
+            return self.requests[0]
+        width = max(len(request.ids) for request in self.requests)
+        numbers, row = np.full((len(self._owners), width), END), 0
+        for request in self.requests:
+            n, length = request.treatments.shape
+            numbers[row : row + n, :length] = request.treatments * self._base + request.ids
+            row += n
+        return Request((), numbers, ())
+
+    @cached_property
+    def _base(self) -> int:
+        return 1 + max(max(request.ids) for request in self.requests)
+
+    @cached_property
+    def _owners(self) -> Int[np.ndarray, "configuration 2"]:
+        """Request of each configuration, counted from the first, and its number there."""
+        owners = []
+        for number, request in enumerate(self.requests):
+            owners += [(number, configuration) for configuration in range(len(request.treatments))]
+        return np.array(owners)
+
+    @cached_property
+    def n_readouts(self) -> Int[np.ndarray, " configuration"]:
+        """Number of readouts of each configuration."""
+        read = np.array([len(request.readouts) for request in self.requests])
+        return np.repeat(read, [len(request.treatments) for request in self.requests])
+
+    @property
+    def layout(self) -> object:
+        """Equal only where trees are equal; those of several requests hold token ids."""
+        if len(self.requests) > 1:
+            return self.first
+        return self.joint.treatments.shape, self.joint.treatments.tobytes(), self.joint.readouts
+
+    def grow(self, numbers: Int[np.ndarray, "row token"], rows: Rows) -> Tree:
+        """The tree of some configurations, given the numbers of treatments that it is over."""
+        if len(self.requests) == 1:
+            return grow(numbers, self.joint.readouts, len(rows))
+        tree = grow(numbers, ())
+        tokens = np.concatenate([self.requests[i].readouts for i in self._owners[rows, 0]])
+        leaves = tree.paths[np.repeat(np.arange(len(rows)), self.n_readouts[rows]), tokens]
+        return replace(tree, leaves=leaves[None])
+
+    def replaced(
+        self, numbers: Int[np.ndarray, "row token"], by: Int[np.ndarray, " treatment"]
+    ) -> Int[np.ndarray, "row token"]:
+        """Numbers of treatments that stand for others, next to the same token ids."""
+        if len(self.requests) == 1:
+            return by[numbers]
+        treatments, ids = np.divmod(numbers, self._base)
+        replaced: np.ndarray = np.where(numbers == END, END, by[treatments] * self._base + ids)
+        return replaced
+
+    def read(self, tree: Tree) -> tuple[Int[np.ndarray, " node"], Int[np.ndarray, " node"]]:
+        """Treatment and token id of each node."""
+        if len(self.requests) == 1:
+            return tree.treatments, np.array(self.joint.ids)[tree.depths]
+        return np.divmod(tree.treatments, self._base)
+
+    def labels(self, rows: Rows) -> Int[np.ndarray, "3 answer"]:
+        """Prompt, configuration and readout of each leaf."""
+        n = self.n_readouts[rows]
+        prompts, configurations = np.repeat(self._owners[rows] + (self.first, 0), n, axis=0).T
+        return np.stack([prompts, configurations, np.concatenate(list(map(np.arange, n)))])
+
+
+def siblings(plan: Plan) -> Iterator[Siblings]:
+    """Divide the requests of a plan; in one with edits or cuts, each is alone."""
+
+    def stem(numbered: tuple[int, Request]) -> object:
+        number, request = numbered
+        alone = request.stem is None or plan.treatments
+        return (number,) if alone else request.stem
+
+    for _, neighbours in groupby(enumerate(plan.requests), stem):
+        numbers, requests = zip(*neighbours, strict=True)
+        yield Siblings(numbers[0], requests)
