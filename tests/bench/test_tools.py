@@ -18,16 +18,17 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from ratios import group, in_turns
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, GPT2Config
+from works import scanned
 
 from kgbench.data import Prompt, load_prompts
 from kgbench.engine import Engine, Plan, load_pair
 from kgbench.engine.edits import Copy, Hook, SourceRun
 from kgbench.engine.gradients import patch_effects
 from kgbench.engine.treatment import Treatment, graft_treatments
-from kgbench.localizers import InterventionLocalizer, create
-from kgbench.localizers._base import Unit, asked
+from kgbench.localizers import create
+from kgbench.localizers._base import Unit
 from kgbench.models.pair import ModelPair, prepare
-from kgbench.sites import RECIPIENT, complement_graft
+from kgbench.sites import RECIPIENT
 
 # Other libraries warn of much.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -292,18 +293,9 @@ def test_attribution_patching(
     against_lens("attribution patching", 1.3, work, lens, benchmark, claim)
 
 
-def scanned(method: InterventionLocalizer, case: Case) -> tuple[list[Unit], list[Any]]:
-    """Units of a method's scan, and the treatments of each."""
-    prompts = asked(method, case.pair, case.prompts)
-    units, treatments = list(method.units(case.pair, prompts)), []
-    for unit in units:
-        graft = complement_graft(unit.graft) if method.scanned == "left_out" else unit.graft
-        treatments.append(method.treat(case.pair, prompts, graft))
-    return units, treatments
-
-
-def scan(method: InterventionLocalizer, case: Case) -> Plan:
-    return Engine(case.pair, "packed").plan_treatments(case.prompts, scanned(method, case)[1])
+def scan(method: Any, case: Case) -> Plan:
+    _, treatments = scanned(method, case.pair, case.prompts)
+    return Engine(case.pair, "packed").plan_treatments(case.prompts, treatments)
 
 
 @torch.no_grad()
@@ -337,8 +329,7 @@ def test_attention_knockout(
 ) -> None:
     """A scan of attention knockout, edges to each region in each layer."""
     case, method = cases["124 M"], create("attention_knockout", {}, 0)
-    assert isinstance(method, InterventionLocalizer)
-    _, treatments = scanned(method, case)
+    _, treatments = scanned(method, case.pair, case.prompts)
     sample = few(treatments)
     work = ours(case, partial(scan, method))
     lens = partial(lens_knockout, case, [treatments[i] for i in sample])
@@ -383,8 +374,7 @@ def test_path_patching(
     for all.
     """
     case, method = cases["124 M"], create("path_patch", {}, 0)
-    assert isinstance(method, InterventionLocalizer)
-    units, _ = scanned(method, case)
+    units, _ = scanned(method, case.pair, case.prompts)
     work, lens = ours(case, partial(scan, method)), partial(lens_paths, case, units)
     same(work(), lens())
     against_lens("path patching to the logits", 1, work, lens, benchmark, claim)

@@ -5,6 +5,7 @@ compared with.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -12,10 +13,12 @@ from kgbench.data import Prompt
 from kgbench.engine import Engine, Treatment
 from kgbench.engine.batch_rows import plain
 from kgbench.engine.site_sets import all_sites, site_treatments
+from kgbench.localizers import InterventionLocalizer
+from kgbench.localizers._base import Unit, asked
 from kgbench.models.pair import ModelPair
-from kgbench.sites import CONFIGURATIONS
+from kgbench.sites import CONFIGURATIONS, complement_graft
 
-__all__ = ["PATHWAYS", "forward", "packed", "scan_of_last_token", "treated"]
+__all__ = ["PATHWAYS", "Rows", "forward", "packed", "scan", "scan_of_last_token", "scanned"]
 
 PATHWAYS = tuple(c for c in CONFIGURATIONS if c != "ALL")
 
@@ -51,6 +54,25 @@ def scan_of_last_token(pair: ModelPair, prompts: Sequence[Prompt]) -> tuple[int,
         pair, prompts, lambda: [site_treatments(pair, prompts, [site]) for site in sites]
     )
     return len(sites), work
+
+
+def scanned(
+    method: Any, pair: ModelPair, prompts: Sequence[Prompt]
+) -> tuple[list[Unit], Treatments]:
+    """Units of an intervention's scan, and the treatments of each."""
+    assert isinstance(method, InterventionLocalizer)
+    questions = asked(method, pair, prompts)
+    units, treatments = list(method.units(pair, questions)), []
+    for unit in units:
+        graft = complement_graft(unit.graft) if method.scanned == "left_out" else unit.graft
+        treatments.append(method.treat(pair, questions, graft))
+    return units, treatments
+
+
+def scan(method: Any, pair: ModelPair, prompts: Sequence[Prompt]) -> tuple[int, Rows]:
+    """The scan of an intervention; the number of its units."""
+    n_units = len(scanned(method, pair, prompts)[0])
+    return n_units, treated(pair, prompts, lambda: scanned(method, pair, prompts)[1])
 
 
 def forward(pair: ModelPair, prompts: Sequence[Prompt]) -> Rows:
