@@ -36,7 +36,7 @@ def pytest_terminal_summary(
 ) -> None:
     rows = [
         ("claim", "measured", "rows", "bound", ""),
-        *((*c[:4], "holds" if c[4] else "DOES NOT HOLD") for c in config.stash[_claims]),
+        *((*c[:4], _verdict(*c[3:])) for c in config.stash[_claims]),
     ]
     widths = [max(len(row[i]) for row in rows) for i in range(5)]
     terminalreporter.section(
@@ -46,6 +46,10 @@ def pytest_terminal_summary(
         terminalreporter.write_line(
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         )
+
+
+def _verdict(bound: str, holds: bool) -> str:
+    return ("holds" if holds else "DOES NOT HOLD") if bound else ""
 
 
 @pytest.fixture
