@@ -9,7 +9,7 @@ PYTEST_ARGS ?= -n auto --maxprocesses 4 --dist loadfile
 
 PAGES := docs/_build/html/index.html
 
-.PHONY: help eval test test-page test-cluster docs links check-board screenshots lint format bench mutants board cards claims control coverage clean
+.PHONY: help eval test test-page test-cluster docs links check-board screenshots lint format bench bench-gpu mutants board cards claims control coverage clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -60,6 +60,9 @@ format: $(VENV)/.installed-dev  ## Mend what ruff can mend
 
 bench: $(VENV)/.installed-dev  ## Run the benchmarks and print their ratios
 	$(BIN)/python -m pytest tests/bench -s
+
+bench-gpu: $(VENV)/.installed  ## Try the engine's laws and measure its costs at the paper's sizes; needs a GPU with CUDA
+	$(BIN)/python tests/bench/gpu.py
 
 mutants: $(VENV)/.installed-dev  ## Break the engine on purpose; every break must turn a law red
 	$(BIN)/python tests/mutants.py

@@ -5,11 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pytest
-from pytest_benchmark.fixture import BenchmarkFixture
 from scipy.stats import binom
+
+if TYPE_CHECKING:  # the benchmark of a GPU runs without pytest
+    import pytest
+    from pytest_benchmark.fixture import BenchmarkFixture
 
 __all__ = ["Ratio", "group", "in_turns", "measure"]
 
@@ -51,6 +54,8 @@ class Ratio:
 
 def group(name: str) -> pytest.MarkDecorator:
     """Mark a benchmark as one of a group, timed like the ratios."""
+    import pytest
+
     return pytest.mark.benchmark(group=name, timer=time.process_time)
 
 
