@@ -119,5 +119,6 @@ def cases(
         st.lists(st.sampled_from(pool()), min_size=1, max_size=prompts, unique_by=lambda p: p.text)
     )
     shared = sorted(set.intersection(*({*pair.regions(p)} for p in some)))
-    graft = grafts(shared, pair.family.components, ("sft", "task", "recipient"), pair.n_layers)
+    names = (*pair.family.components, "q.h1", "k.h0", "v.h0", "o.h2")
+    graft = grafts(shared, names, ("sft", "task", "recipient"), pair.n_layers)
     return some, draw(st.lists(graft, min_size=1, max_size=configurations))

@@ -75,8 +75,9 @@ def hybrid(
 ) -> nn.Module:
     """A deep copy of the recipient, overwritten in weight space by what the donors are to give."""
     model = copy.deepcopy(recipient)
-    for place, donor in assignment:
-        for ours, theirs in zip(weights(model, place), weights(donors[donor], place), strict=True):
+    for place, donor in sorted(assignment, key=lambda given: ".h" in given[0]):  # heads at last
+        source = recipient if donor == "recipient" else donors[donor]
+        for ours, theirs in zip(weights(model, place), weights(source, place), strict=True):
             ours.copy_(theirs)
     return model
 
@@ -88,11 +89,35 @@ def weights(model: nn.Module, place: str) -> list[torch.Tensor]:
     """Views of the weights at a place; writing to them writes to the model. Nothing where the
     family has no such component.
     """
+    place, _, head = place.partition(".h")
     layer, _, component = place.rpartition(".")
     of = {"gpt2": _gpt2, "gpt_neox": _neox, "llama": _llama, "gemma": _llama}[
         model.config.model_type
     ]
-    return of(model, int(layer) if layer else None, component)
+    whole = of(model, int(layer) if layer else None, component)
+    return _head(model, component, int(head), whole) if head else whole
+
+
+def _head(
+    model: nn.Module, component: str, head: int, whole: list[torch.Tensor]
+) -> list[torch.Tensor]:
+    """Views of one attention head's share: outputs of q, k and v, inputs of o, whose bias is no
+    head's.
+    """
+    config = model.config
+    count = config.num_attention_heads
+    if component in ("k", "v"):
+        count = getattr(config, "num_key_value_heads", count)
+    transposed = config.model_type == "gpt2"  # its weights are [in, out]
+    shares = []
+    for weight in whole[:1] if component == "o" else whole:
+        if component != "o" and config.model_type == "gpt_neox":
+            shares.append(weight[head])  # [head, width, ...] already
+            continue
+        outputs = -1 if transposed else 0
+        dim = outputs if component != "o" else -1 - outputs
+        shares.append(weight.unflatten(dim, (count, -1)).select(dim - (dim < 0), head))
+    return shares
 
 
 def _own(module: nn.Module) -> list[torch.Tensor]:
@@ -201,11 +226,20 @@ def assignments(
         positions, _, components = rest.partition(":")
         places = list(_places(components, layers, n_layers))
         for token in token_set(positions, regions, n_tokens):
+            for place in places:  # a whole component overrules what was said of its heads
+                for head in [known for known in chosen[token] if known.startswith(f"{place}.h")]:
+                    del chosen[token][head]
             chosen[token].update(dict.fromkeys(places, donor or "sft"))
-    return [
-        frozenset((place, donor) for place, donor in token.items() if donor != "recipient")
-        for token in chosen
-    ]
+    return [_assigned(token) for token in chosen]
+
+
+def _assigned(places: Mapping[str, str]) -> Assignment:
+    """What of a token is a donor's; a head may be the recipient's in a donor's component."""
+    return frozenset(
+        (place, donor)
+        for place, donor in places.items()
+        if donor != "recipient" or place.partition(".h")[0] in places.keys() - {place}
+    )
 
 
 def token_set(
@@ -221,7 +255,7 @@ def token_set(
 def _places(components: str, layers: str, n_layers: int) -> Iterator[str]:
     for name in (components or "all").split("+"):
         for component in GROUPS.get(name, (name,)):
-            if component in PER_LAYER:
+            if component.partition(".h")[0] in PER_LAYER:
                 yield from (
                     f"{layer}.{component}" for layer in sorted(layer_set(layers or "all", n_layers))
                 )

@@ -20,8 +20,16 @@ from kgbench.engine import Budget, Engine
 from kgbench.engine.edits import POINTS, Add, Copy, Cut, Edit, Hook, SourceRun, Values, Write
 from kgbench.engine.forward import module_at
 from kgbench.engine.plan import Plan
-from kgbench.engine.treatment import Treatment, graft_treatments, parse_configuration
+from kgbench.engine.treatment import (
+    Treatment,
+    graft_treatments,
+    n_heads,
+    parse_configuration,
+)
+from kgbench.errors import NotApplicableError
+from kgbench.localizers.activation_patch import ActivationPatch
 from kgbench.models.pair import ModelPair
+from kgbench.sites import parse_graft
 
 WIDTH, LAYERS = 32, 3
 Treated = Sequence[Sequence[Treatment]]
@@ -398,3 +406,44 @@ def test_copies_of_copies(family: str, executor: str) -> None:
     )[0]
     assert distance(logits[0], logits[3]) > 1e-3
     assert max(distance(logits[0], logits[1]), distance(logits[0], logits[2])) < EXACT
+
+
+@families
+@pytest.mark.usefixtures("exact")
+def test_a_patched_head_is_what_a_hook_patches(family: str) -> None:
+    """What heads hand to `o` at some tokens is the donor's, all else the recipient's; a patch of
+    all heads is one of their outputs side by side.
+    """
+    pair, prompt = pair_of(family), pool()[1]
+    ids, layer = torch.tensor([pair.encode(prompt)]), 1
+    patch = ActivationPatch(point="heads")
+    paths = {model: pair.family.path(layer, "o") for model in ("recipient", "sft")}
+    handed: list[torch.Tensor] = []
+    donor = module_at(pair.donors["sft"], paths["sft"])
+    handle = donor.register_forward_pre_hook(lambda _, inputs: handed.append(inputs[0]))
+    with torch.no_grad():
+        pair.donors["sft"](input_ids=ids, use_cache=False)
+    handle.remove()
+    count, tokens = n_heads(pair, "o"), list(pair.regions(prompt)["FE"])
+    width = handed[0].shape[-1] // count
+    for text, heads in (("FE:o.h1@1", [1]), ("FE:o.h0+o.h2@1", [0, 2]), ("FE:o@1", range(count))):
+
+        def replaced(_: object, inputs: tuple[torch.Tensor], heads=heads) -> tuple[torch.Tensor]:
+            x = inputs[0].clone()
+            for head in heads:
+                inside = slice(head * width, (head + 1) * width)
+                x[:, tokens, inside] = handed[0][:, tokens, inside]
+            return (x,)
+
+        own = module_at(pair.recipient, paths["recipient"])
+        handle = own.register_forward_pre_hook(replaced)
+        with torch.no_grad():
+            expected = pair.recipient(input_ids=ids, use_cache=False).logits[:, -1]
+        handle.remove()
+        treated = [patch.treat(pair, [prompt], parse_graft(text))]
+        for executor in EXECUTORS:
+            assert distance(answers(pair, executor, [prompt], treated)[0], expected) < EXACT
+    with pytest.raises(NotApplicableError, match="LT:q@1' names other components"):
+        patch.treat(pair, [prompt], parse_graft("LT:q@1"))
+    with pytest.raises(NotApplicableError, match=r"cannot tell the heads in 'LT:o\.h1@1' apart"):
+        ActivationPatch().treat(pair, [prompt], parse_graft("LT:o.h1@1"))

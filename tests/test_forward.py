@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 from torch import nn
 
 from kgbench.engine import forward
-from kgbench.engine.forward import Wiring, one_treatment, reading, treated
+from kgbench.engine.forward import Weights, Wiring, one_treatment, reading, treated
 from kgbench.testing import PICO_FAMILIES, pico_pair
 
 sets_of = st.integers(1, 60).flatmap(
@@ -84,7 +84,7 @@ def test_only_what_is_read_reaches_the_head(family: str) -> None:
         with reading(wiring, read) as model:
             assert torch.allclose(model(input_ids=ids).logits, plain[read], atol=1e-12)
         table = np.zeros((1, len(wiring.slots)), dtype=np.uint8)
-        with treated(wiring, table, np.zeros(16, dtype=np.int64), read) as model:
+        with treated(wiring, Weights(table), np.zeros(16, dtype=np.int64), read) as model:
             assert torch.allclose(model(input_ids=ids).logits, plain[read], atol=1e-12)
 
 
@@ -101,9 +101,11 @@ def test_a_batch_of_one_treatment(family: str) -> None:
     @given(hnp.arrays(np.uint8, len(wiring.slots), elements=st.integers(0, 2)))
     def law(weights: np.ndarray) -> None:
         with torch.no_grad():
-            with one_treatment(wiring, weights) as model:
+            with one_treatment(wiring, Weights(weights[None])) as model:
                 wanted = model(input_ids=ids).logits[:, -1]
-            with treated(wiring, weights[None], np.zeros(16, dtype=np.int64), last) as model:
+            with treated(
+                wiring, Weights(weights[None]), np.zeros(16, dtype=np.int64), last
+            ) as model:
                 assert torch.allclose(model(input_ids=ids).logits, wanted, atol=1e-12)
 
     law()
@@ -116,9 +118,9 @@ def test_blocks_nest() -> None:
     pair = pico_pair("llama")
     wiring, ids = Wiring(pair), torch.tensor([[3, 4, 5]])
     ones, zeros = (np.full(len(wiring.slots), s, dtype=np.uint8) for s in (1, 0))
-    with torch.no_grad(), one_treatment(wiring, ones) as model:
+    with torch.no_grad(), one_treatment(wiring, Weights(ones[None])) as model:
         outer = model(input_ids=ids).logits
-        with one_treatment(Wiring(pair), zeros) as inner:
+        with one_treatment(Wiring(pair), Weights(zeros[None])) as inner:
             assert torch.equal(inner(input_ids=ids).logits, outer), (
                 "weight set 0 is what stands there"
             )

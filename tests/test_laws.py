@@ -31,6 +31,7 @@ from laws import (
 
 from kgbench.data import Prompt
 from kgbench.engine import Budget, Engine, grafted_logits
+from kgbench.engine.treatment import n_heads
 from kgbench.errors import InputError
 from kgbench.models.pair import ModelPair
 from kgbench.sites import CONFIGURATIONS
@@ -167,6 +168,38 @@ def test_every_component_alone_gives_what_the_paper_s_algorithm_gives(
         )
     pre = audited(pair, prompt, "PRE")
     assert all(distance(one, pre[0]) > 1e-6 for one in truth), "each moves the logits"
+
+
+@pytest.mark.parametrize(
+    ("family", "attention"), [(f, a) for f in FAMILIES for a in ("sdpa", "eager")]
+)
+def test_every_head_gives_what_the_paper_s_algorithm_gives(family: str, attention: str) -> None:
+    """A head of `q`, `k` and `v` is a slice of their outputs, one of `o` of its inputs; all heads
+    of `q` are `q`, and what a later term says of the whole holds for its heads.
+    """
+    pair, prompt = pair_of(family, attention), pool()[1]
+    heads = [f"{name}.h{n}" for name in ("q", "k", "v", "o") for n in range(n_heads(pair, name))]
+    grafts = [f"FE+LT:{head}@1" for head in heads]
+    grafts += ["FE:attn@0-1; FE+LT:q.h0+o.h1@1=task", "FE; FE+LT:v.h0+o.h0=recipient"]
+    grafts += ["LT:o.h1@1; LT:o@1=task", "LT:q@1", f"LT:{'+'.join(heads[: n_heads(pair, 'q')])}@1"]
+    truth = torch.cat(
+        [audited(pair, prompt, g, make=copies(family, attention, True)) for g in grafts]
+    )
+    for executor in EXECUTORS:
+        got = grafted_logits(pair, [prompt], grafts, executor)[0]
+        assert distance(got, truth) <= EXACT, executor
+    assert distance(truth[-1], truth[-2]) <= EXACT
+    pre = audited(pair, prompt, "PRE")
+    assert all(distance(one, pre[0]) > 1e-7 for one in truth), "each moves the logits"
+
+
+@families
+def test_a_head_that_is_not_there(family: str) -> None:
+    """The message names the heads that there are."""
+    pair = pair_of(family)
+    count = n_heads(pair, "k")
+    with pytest.raises(InputError, match=rf"head {count} of k .* the model has {count}, 0-"):
+        grafted_logits(pair, pool()[:1], [f"LT:k.h{count}@1"])
 
 
 @families

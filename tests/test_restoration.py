@@ -22,7 +22,7 @@ from laws import (
 from torch import nn
 
 from kgbench.engine import Budget, Engine, grafted_logits
-from kgbench.engine.forward import Wiring, one_treatment, reading, treated
+from kgbench.engine.forward import Weights, Wiring, one_treatment, reading, treated
 from kgbench.models.pair import weights_hash
 
 pytestmark = pytest.mark.usefixtures("exact")
@@ -121,8 +121,8 @@ def test_blocks_restore_when_their_body_raises() -> None:
     before = state(pair.recipient)
     table = np.array([[0] * len(wiring.slots), [1] * len(wiring.slots)], dtype=np.uint8)
     blocks = (
-        lambda: treated(wiring, table, np.array([0, 1, 1]), torch.tensor([2])),
-        lambda: one_treatment(wiring, table[1]),
+        lambda: treated(wiring, Weights(table), np.array([0, 1, 1]), torch.tensor([2])),
+        lambda: one_treatment(wiring, Weights(table[1:2])),
         lambda: reading(wiring, torch.tensor([2])),
     )
     for block in blocks:

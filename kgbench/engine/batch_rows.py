@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kgbench.engine.edits import Hook
-from kgbench.engine.forward import Activity, Wiring, reading, treated
+from kgbench.engine.forward import Activity, Weights, Wiring, reading, treated
 from kgbench.engine.masks import make_masks
 from kgbench.engine.plan import Answers, Budget, Plan
 from kgbench.engine.schedule import Schedule, make_schedule
@@ -99,9 +99,8 @@ def _forward(
     if seen is not None:
         for hook in hooks:
             edits[hook] = partial(_seen, seen, len(chunk), hook, edits.get(hook))
-    with treated(
-        wiring, plan.table, numbers.reshape(-1), leaves, Activity(edits, activity.masks)
-    ) as model:
+    weights, activity = Weights(plan.table, plan.heads), Activity(edits, activity.masks)
+    with treated(wiring, weights, numbers.reshape(-1), leaves, activity) as model:
         batch = {
             "input_ids": torch.from_numpy(ids).to(device),
             "position_ids": torch.from_numpy(positions).to(device),

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from kgbench.engine.treatment import Treatment
 
 __all__ = [
+    "HEADS",
     "POINTS",
     "Add",
     "Copy",
@@ -34,12 +35,16 @@ added to the residual stream.
 """
 
 
+HEADS = "heads"
+"""A further hook point: the outputs of a layer's attention heads side by side, the input of `o`."""
+
+
 class Hook(NamedTuple):
     """One point of one layer."""
 
     layer: int
     point: str
-    """One of `POINTS`."""
+    """One of `POINTS`, or `HEADS`."""
 
 
 class Values:

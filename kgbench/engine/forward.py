@@ -13,6 +13,8 @@ Invariants:
 - Weight-bearing modules treat rows independently, so that any subset of rows can be computed alone.
   Attention itself always runs in the recipient on all rows together.
 - The head is computed at readout rows only: it sees `readout` rows, every other module sees all.
+- An attention head is a slice of the outputs of `q`, `k` and `v`, and of the inputs of `o`, whose
+  bias belongs to no head.
 - Rows that compute the same in the first layers are computed once there: a stage is a run of layers
   with rows of its own, each of which stands for one or several rows of the batch. Between stages
   activations are gathered; embeddings, final norm and head see the whole batch.
@@ -22,8 +24,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -31,8 +34,8 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 
-from kgbench.engine.edits import POINTS, Hook
-from kgbench.engine.treatment import Slots
+from kgbench.engine.edits import HEADS, POINTS, Hook
+from kgbench.engine.treatment import Slots, n_heads
 from kgbench.errors import ModelError
 from kgbench.models.family_map import Place, module_at
 from kgbench.models.pair import ModelPair
@@ -41,6 +44,7 @@ __all__ = [
     "Activity",
     "Forward",
     "Stage",
+    "Weights",
     "Wiring",
     "installed",
     "one_treatment",
@@ -101,6 +105,25 @@ class Activity:
     masks: Mapping[int, Callable[[], Tensor]] = field(default_factory=dict)
     """Attention masks of layers that do not use the mask of the model call. They are made when the
     layer is computed, so that only one is in memory."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Weight sets under each treatment."""
+
+    table: UInt8[np.ndarray, "treatment slot"]
+    heads: Mapping[int, UInt8[np.ndarray, "treatment head"]] = field(default_factory=dict)
+    """Those of single attention heads by slot, as in `Plan.heads`."""
+
+    def of(self, treatment: int) -> Weights:
+        """Those of one treatment."""
+        one = slice(treatment, treatment + 1)
+        return Weights(self.table[one], {slot: sets[one] for slot, sets in self.heads.items()})
+
+    def by_head(self, slot: int, count: int) -> UInt8[np.ndarray, "treatment head"]:
+        """Weight set of each of the heads of a slot."""
+        known = self.heads[slot]
+        return np.concatenate([known, self.table[:, [slot] * (count - known.shape[1])]], axis=1)
 
 
 @dataclass(frozen=True)
@@ -297,10 +320,46 @@ def _fused(
     return y
 
 
+@dataclass(frozen=True)
+class Mixture:
+    """Assignment of rows to weight sets for a module whose input is one of attention heads."""
+
+    whole: Split
+    """Of rows whose heads have one weight set."""
+    rows: Int[Tensor, " _rows"]
+    """The others."""
+    own: UInt8[np.ndarray, " _rows"]
+    """Weight set of the module in each of them, which gives the bias."""
+    heads: UInt8[np.ndarray, "_rows head"]
+
+
+def _mix(
+    own: UInt8[np.ndarray, " row"], heads: UInt8[np.ndarray, "row head"], device: torch.device
+) -> Mixture:
+    mixed = np.flatnonzero((heads != heads[:, :1]).any(axis=1) | (heads[:, 0] != own))
+    whole = _split(own, device)
+    return Mixture(whole, torch.from_numpy(mixed).to(device), own[mixed], heads[mixed])
+
+
+def _mixed(forwards: Sequence[Forward], mixture: Mixture, x: Tensor) -> Tensor:
+    """A module of attention heads' outputs: the sum of what each head's weight set makes of it."""
+    y = _divided(forwards, mixture.whole, x)
+    inputs, count = x.index_select(0, mixture.rows), mixture.heads.shape[1]
+    total, nothing = torch.zeros_like(y[: len(inputs)]), torch.zeros_like(x[:1])
+    for weight_set in np.unique(mixture.heads).tolist():
+        inside = torch.from_numpy(mixture.heads == weight_set).to(x)
+        part = inputs.reshape(len(inputs), count, -1) * inside[:, :, None]
+        total += forwards[weight_set](part.flatten(1)) - forwards[weight_set](nothing)
+    for weight_set in np.unique(mixture.own).tolist():
+        rows = torch.from_numpy(np.flatnonzero(mixture.own == weight_set)).to(x.device)
+        total[rows] += forwards[weight_set](nothing)
+    return y.index_copy(0, mixture.rows, total)
+
+
 @contextmanager
 def treated(
     wiring: Wiring,
-    table: UInt8[np.ndarray, "treatment slot"],
+    weights: Weights,
     tokens: Int[np.ndarray, " row"],
     readout: Readout,
     activity: Activity | None = None,
@@ -310,7 +369,7 @@ def treated(
 
     Args:
         wiring: The pair's sockets.
-        table: Weight set of each slot under each treatment.
+        weights: Weight sets under each treatment.
         tokens: Treatment of each token of the batch, flattened over rows and positions.
         readout: Rows of the flattened batch at which the head is computed; the model's logits are
             [answer, vocabulary].
@@ -336,7 +395,9 @@ def treated(
         number = stage_of.get(wiring.slots.sites[socket.slots[0]][0])
         n = len(tokens_of[number])
         rows = tokens[read] if socket.is_head else tokens_of[number]
-        sets = table[:, socket.slots]
+        if not weights.heads.keys().isdisjoint(socket.slots):
+            return _headed(wiring, socket, forwards, weights, rows)
+        sets = weights.table[:, socket.slots]
         uniform = bool((sets == sets[:, :1]).all())
         key = sets.tobytes() + bytes([len(socket.slots), socket.is_head]), number, socket.device
         if key not in splits:
@@ -390,10 +451,45 @@ def _gathered(x: Tensor, rows: Int[np.ndarray, "row token"]) -> Tensor:
     return x.flatten(0, 1).index_select(0, flat).reshape(*rows.shape, *x.shape[2:])
 
 
+def _headed(
+    wiring: Wiring,
+    socket: Socket,
+    forwards: Sequence[Forward],
+    weights: Weights,
+    rows: Int[np.ndarray, " row"],
+) -> Forward | None:
+    """Replacement of the forward of a module of attention heads."""
+    parts: list[tuple[UInt8[np.ndarray, "treatment slice"], Sequence[Tensor]]] = []
+    for slot, columns in zip(socket.slots, _columns(socket, weights), strict=True):
+        component = wiring.slots.sites[slot][1]
+        if slot not in weights.heads:
+            parts.append((weights.table[:, [slot]], [columns]))
+            continue
+        count = n_heads(wiring.pair, component)
+        heads = weights.by_head(slot, count)
+        if component == "o":
+            mixture = _mix(weights.table[rows, slot], heads[rows], socket.device)
+            return _override(socket, forwards, mixture, np.array([]), len(rows))
+        parts.append((heads, columns.reshape(count, -1).unbind()))
+    sets = np.concatenate([part[0] for part in parts], axis=1)
+    slices = tuple(chain.from_iterable(part[1] for part in parts))
+    fusion = _fuse(sets[rows], socket.device)
+    return _override(replace(socket, columns=slices), forwards, fusion, np.array([]), len(rows))
+
+
+def _columns(socket: Socket, weights: Weights) -> Sequence[Tensor]:
+    """Output columns of each slot of a module; of one without heads, all for its first slot."""
+    if socket.columns:
+        return socket.columns
+    headed = socket.slots[0] in weights.heads
+    width = _width(socket.modules[0]) if headed else 0
+    return (torch.arange(width, device=socket.device),) * len(socket.slots)
+
+
 def _override(
     socket: Socket,
     forwards: Sequence[Forward],
-    split: Split | Fusion,
+    split: Split | Fusion | Mixture,
     readout: Readout,
     n: int | None = None,
 ) -> Forward | None:
@@ -421,11 +517,12 @@ def _override(
                 f"does not count tokens in dimension {socket.place.tokens}"
             )
         flat = flat if read is None else flat.index_select(0, read)
-        y = (
-            _divided(by_rows, split, flat)
-            if isinstance(split, Split)
-            else _fused(by_rows, split, socket.columns, flat)
-        )
+        if isinstance(split, Split):
+            y = _divided(by_rows, split, flat)
+        elif isinstance(split, Fusion):
+            y = _fused(by_rows, split, socket.columns, flat)
+        else:
+            y = _mixed(by_rows, split, flat)
         # Logits stay flat, [answer, vocabulary].
         return y if socket.is_head else socket.whole(y, x)
 
@@ -445,21 +542,40 @@ def _called(
 
 @contextmanager
 def one_treatment(
-    wiring: Wiring, weights: UInt8[np.ndarray, " slot"], activity: Activity | None = None
+    wiring: Wiring, weights: Weights, activity: Activity | None = None
 ) -> Iterator[nn.Module]:
     """The recipient with one treatment for all tokens, for the sequential executor.
 
-    Deliberately naive: each slice of a fused projection comes from a full output of its weight set.
+    Deliberately naive: each slice of a fused projection, and each head of any, comes from a full
+    output of its weight set.
     """
 
     def override(socket: Socket, forwards: Sequence[Forward]) -> Forward:
+        own = [forwards[int(weights.table[0, slot])] for slot in socket.slots]
+        slices = list(zip(socket.columns, own, strict=False))  # without columns, of one slot
+        heads: list[tuple[int, int, Forward]] = []
+        for slot, columns in zip(socket.slots, _columns(socket, weights), strict=True):
+            component = wiring.slots.sites[slot][1]
+            if slot in weights.heads:
+                count = n_heads(wiring.pair, component)
+                sets = weights.by_head(slot, count)[0].tolist()
+                if component == "o":
+                    heads = [(head, count, forwards[one]) for head, one in enumerate(sets)]
+                else:
+                    parts = columns.reshape(count, -1)
+                    slices += zip(parts, (forwards[one] for one in sets), strict=True)
+
         def forward(*inputs: Any, **options: Any) -> Tensor:
-            first = forwards[int(weights[socket.slots[0]])](*inputs, **options)
-            if not socket.columns:
-                return first
-            whole = first.clone()
-            for slot, columns in zip(socket.slots, socket.columns, strict=True):
-                whole[..., columns] = forwards[int(weights[slot])](*inputs, **options)[..., columns]
+            whole = own[0](*inputs, **options).clone()
+            for columns, each in slices:
+                whole[..., columns] = each(*inputs, **options)[..., columns]
+            for head, count, each in heads:
+                width = inputs[0].shape[-1] // count
+                inside = slice(head * width, (head + 1) * width)
+                alone, nothing = torch.zeros_like(inputs[0]), torch.zeros_like(inputs[0])
+                alone[..., inside] = inputs[0][..., inside]
+                for sign, model in ((1, each), (-1, own[0])):
+                    whole += sign * (model(alone) - model(nothing))
             return whole
 
         return forward
@@ -537,11 +653,13 @@ def _plans(
         path = f"{family.layers}.{layer}"
         device = _device(module_at(wiring.model, path), home)
         at = {}
-        for point in POINTS:
+        for point in (*POINTS, HEADS):
             at[point] = _at_home(activity.edits.get(Hook(layer, point)), device, home)
         edit(path, before=at["resid_pre"], after=at["resid_post"])
         edit(f"{path}.{family.attending}", mask=_mask_on(device, activity.masks.get(layer)))
         edit(f"{path}.{family.attention}", after=at["attn_out"])
+        if at[HEADS] is not None:
+            edit(family.path(layer, "o"), before=at[HEADS])
         edit(f"{path}.{family.mlp}", after=at["mlp_out"])
     return plans
 

@@ -27,7 +27,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from kgbench.engine.forward import Activity, Stage, Wiring, treated
+from kgbench.engine.forward import Activity, Stage, Weights, Wiring, treated
 from kgbench.engine.masks import Masks, make_masks
 from kgbench.engine.plan import Answers, Budget, Plan
 from kgbench.engine.schedule import Schedule, make_schedule
@@ -193,7 +193,9 @@ def _cut_off(plan: Plan, slots: Slots, layer: int) -> Int[np.ndarray, " treatmen
     cut_off = []
     for treatment, weights in enumerate(plan.table[:, :stop]):
         done = _until(plan.treatments[treatment], layer) if plan.treatments else ()
-        cut_off.append(numbers.setdefault((weights.tobytes(), done), len(numbers)))
+        heads = [sets[treatment].tobytes() for slot, sets in plan.heads.items() if slot < stop]
+        key = weights.tobytes(), done, tuple(heads)
+        cut_off.append(numbers.setdefault(key, len(numbers)))
     return np.array(cut_off)
 
 
@@ -236,8 +238,8 @@ def _answer(
     leaves = np.concatenate([row * width + t.leaves.reshape(-1) for row, t in enumerate(trees)])
     depths, masks = _masks(wiring, trees)
     stages, activity = _stages(wiring, rooted, masks)
-    tokens = numbers.reshape(-1)
-    with treated(wiring, plan.table, tokens, leaves, activity, stages) as model:
+    weights = Weights(plan.table, plan.heads)
+    with treated(wiring, weights, numbers.reshape(-1), leaves, activity, stages) as model:
         logits = model(
             input_ids=torch.from_numpy(ids).to(device),
             attention_mask=masks.whole,

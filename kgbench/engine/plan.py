@@ -77,6 +77,9 @@ class Plan:
     """All distinct treatments, in the order of the table; empty if none has edits or cuts."""
     scaled: tuple[tuple[int, float], ...] = ()
     """Weight sets beyond the pair's: (donor, scale) of W + scale (W' - W)."""
+    heads: Mapping[int, UInt8[np.ndarray, "treatment head"]] = field(default_factory=dict)
+    """Weight sets of single attention heads by slot, where they are not all the slot's; the heads
+    after the last of them take the slot's."""
 
 
 @dataclass(frozen=True)
@@ -211,22 +214,38 @@ class _Table:
         weights = self.sets[np.frombuffer(treatment.weights, np.uint8), np.arange(len(self.slots))]
         if not read:
             weights[list(self.slots.readout)] = 0
-        return replace(treatment, weights=weights.tobytes())
+        heads = []
+        for slot, head, weight_set in treatment.heads:
+            if self.sets[weight_set, slot] != weights[slot]:
+                heads.append((slot, head, int(self.sets[weight_set, slot])))
+        return replace(treatment, weights=weights.tobytes(), heads=tuple(heads))
 
     def plan(self, requests: Sequence[Request]) -> Plan:
         edited = any(t.edits or t.cuts for t in self.numbers)
         # Weight sets beyond the pair's are the scaled ones, in order of first occurrence.
         scaled: dict[tuple[int, float], int] = {}
+
+        def numbered(weight_set: int, scale: float) -> int:
+            if scale == 1.0 or weight_set == 0:
+                return weight_set
+            return scaled.setdefault((weight_set, scale), len(self.sets) + len(scaled))
+
         rows: list[bytes] = []
         for treatment in self.numbers:
-            weights = treatment.weights
-            if treatment.scale != 1.0:
-                for donor in sorted(set(weights) - {0}):
-                    scaled.setdefault((donor, treatment.scale), len(self.sets) + len(scaled))
-                weights = bytes(scaled.get((w, treatment.scale), w) for w in weights)
-            rows.append(weights)
+            for donor in sorted(set(treatment.weights)):
+                numbered(donor, treatment.scale)
+            rows.append(bytes(numbered(w, treatment.scale) for w in treatment.weights))
         table = np.frombuffer(b"".join(rows), dtype=np.uint8).reshape(len(rows), len(self.slots))
-        return Plan(table, tuple(requests), tuple(self.numbers) if edited else (), tuple(scaled))
+        widths: dict[int, int] = {}
+        for treatment in self.numbers:
+            for slot, head, _ in treatment.heads:
+                widths[slot] = max(head + 1, widths.get(slot, 0))
+        heads = {slot: table[:, [slot] * width] for slot, width in widths.items()}
+        for number, treatment in enumerate(self.numbers):
+            for slot, head, weight_set in treatment.heads:
+                heads[slot][number, head] = numbered(weight_set, treatment.scale)
+        treatments = tuple(self.numbers) if edited else ()
+        return Plan(table, tuple(requests), treatments, tuple(scaled), heads)
 
 
 def _check_readouts(prompts: Sequence[Encoded], readouts: Sequence[Sequence[int]]) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from kgbench.engine.edits import Add, Copy, Edit, Hook, SourceRun
-from kgbench.engine.forward import Activity, Wiring, one_treatment
+from kgbench.engine.forward import Activity, Weights, Wiring, one_treatment
 from kgbench.engine.masks import known_windows
 from kgbench.engine.plan import Answers, Budget, Plan, Request
 from kgbench.engine.treatment import Treatment
@@ -71,9 +71,8 @@ class _Pass:
         cache = DynamicCache(config=self.wiring.model.config)
         read: dict[int, Tensor] = {}
         for token, number in enumerate(row.tolist()):
-            with one_treatment(
-                self.wiring, self.plan.table[number], self._activity(number, token, keep)
-            ) as model:
+            weights = Weights(self.plan.table, self.plan.heads).of(number)
+            with one_treatment(self.wiring, weights, self._activity(number, token, keep)) as model:
                 ids = torch.tensor([[self.request.ids[token]]], device=self.wiring.pair.device)
                 logits = model(input_ids=ids, past_key_values=cache, use_cache=True).logits
             read[token] = logits[0, -1]

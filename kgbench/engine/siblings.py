@@ -83,9 +83,10 @@ class Siblings:
     ) -> Int[np.ndarray, "row token"]:
         """Numbers of treatments that stand for others, next to the same token ids."""
         if len(self.requests) == 1:
-            return by[numbers]
-        treatments, ids = np.divmod(numbers, self._base)
-        replaced: np.ndarray = np.where(numbers == END, END, by[treatments] * self._base + ids)
+            replaced: np.ndarray = by[numbers]
+        else:
+            treatments, ids = np.divmod(numbers, self._base)
+            replaced = np.where(numbers == END, END, by[treatments] * self._base + ids)
         return replaced
 
     def read(self, tree: Tree) -> tuple[Int[np.ndarray, " node"], Int[np.ndarray, " node"]]:

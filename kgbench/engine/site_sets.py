@@ -48,13 +48,16 @@ def all_sites(pair: ModelPair, prompts: Sequence[Prompt]) -> tuple[Site, ...]:
 def graft_sites(pair: ModelPair, prompts: Sequence[Prompt], graft: Graft) -> frozenset[Site]:
     """Sites with a donor's weights at all of their tokens in every prompt that has them."""
     slots = Slots(pair.family, pair.n_layers)
-    inside: dict[Site, bool] = dict.fromkeys(all_sites(pair, prompts), True)
+    seen: set[tuple[str, Treatment]] = set()
     for prompt, treatments in zip(prompts, graft_treatments(pair, prompts, graft), strict=True):
-        for cell, treatment in zip(token_cells(pair, prompt), treatments, strict=True):
-            for layer, component in _places(pair):
-                inside[Site(layer, component, cell)] &= (
-                    treatment.weights[slots.index[layer, component]] != 0
-                )
+        seen.update(zip(token_cells(pair, prompt), treatments, strict=True))
+    inside: dict[Site, bool] = dict.fromkeys(all_sites(pair, prompts), True)
+    for cell, treatment in seen:
+        headed = {slot for slot, _, _ in treatment.heads}
+        for layer, component in _places(pair):
+            slot = slots.index[layer, component]
+            whole = treatment.weights[slot] != 0 and slot not in headed
+            inside[Site(layer, component, cell)] &= whole
     return frozenset(site for site, whole in inside.items() if whole)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -15,7 +15,16 @@ from kgbench.errors import InputError, RegionError, UnknownNameError
 from kgbench.models.encoding import Encoded
 from kgbench.models.family_map import Family
 from kgbench.models.pair import ModelPair
-from kgbench.sites import BASELINES, OUTSIDE, RECIPIENT, Graft, Positions, parse_graft
+from kgbench.sites import (
+    BASELINES,
+    OUTSIDE,
+    RECIPIENT,
+    Graft,
+    Positions,
+    Term,
+    head_of,
+    parse_graft,
+)
 
 __all__ = [
     "Configuration",
@@ -24,6 +33,7 @@ __all__ = [
     "baseline_donor",
     "donor_index",
     "graft_treatments",
+    "n_heads",
     "parse_configuration",
 ]
 
@@ -43,6 +53,8 @@ class Treatment:
     """Attention edges of the token that are cut."""
     scale: float = 1.0
     """A donor's weights W' are replaced by W + scale (W' - W), W the recipient's."""
+    heads: tuple[tuple[int, int, int], ...] = ()
+    """(slot, head, weight set) of attention heads whose weight set is not their slot's, in order."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +90,13 @@ class Slots:
 
     def __len__(self) -> int:
         return len(self.sites)
+
+
+def n_heads(pair: ModelPair, component: str) -> int:
+    """Number of attention heads of `q`, `k`, `v` or `o`; keys and values may have fewer."""
+    config = pair.recipient.config
+    grouped = getattr(config, "num_key_value_heads", None) if component in ("k", "v") else None
+    return int(grouped or config.num_attention_heads)
 
 
 def donor_index(pair: ModelPair, name: str) -> int:
@@ -143,8 +162,19 @@ class _WeightSets:
 
     everywhere: np.ndarray
     """Weight set [slot] where no term applies."""
-    terms: tuple[tuple[Positions, tuple[int, ...], int], ...]
-    """Positions, slots and weight set of each term."""
+    terms: tuple[_Sets, ...]
+    """In order; later ones win."""
+
+
+@dataclass(frozen=True)
+class _Sets:
+    """A term resolved to the slots of a model."""
+
+    positions: Positions
+    slots: tuple[int, ...]
+    heads: tuple[tuple[int, int], ...]
+    """(slot, head) of single heads."""
+    weight_set: int
 
 
 def _weight_sets(pair: ModelPair, configuration: Configuration) -> _WeightSets:
@@ -156,23 +186,59 @@ def _weight_sets(pair: ModelPair, configuration: Configuration) -> _WeightSets:
     pair.family.check(configuration)
     terms = []
     for term in configuration.terms:
-        columns = tuple(
-            slots.index[site] for site in term.sites(slots.n_layers) if site in slots.index
-        )
-        if not columns:
+        whole, heads = [], []
+        for layer, name in term.sites(slots.n_layers):
+            component, head = head_of(name)
+            slot = slots.index.get((layer, component))
+            if slot is not None and head is None:
+                whole.append(slot)
+            elif slot is not None and head is not None:
+                _check_head(pair, term, component, head)
+                heads.append((slot, head))
+        if not whole and not heads:
             raise InputError(
                 f"the term '{term}' names nothing in a model of {slots.n_layers} layers"
             )
-        terms.append((term.positions, columns, donor_index(pair, term.donor)))
+        donor = donor_index(pair, term.donor)
+        terms.append(_Sets(term.positions, tuple(whole), tuple(heads), donor))
     return _WeightSets(everywhere, tuple(terms))
+
+
+def _check_head(pair: ModelPair, term: Term, component: str, head: int) -> None:
+    count = n_heads(pair, component)
+    if head >= count:
+        raise InputError(
+            f"head {head} of {component} in the term '{term}' does not exist: "
+            f"the model has {count}, 0-{count - 1}"
+        )
 
 
 def _by_token(sets: _WeightSets, encoded: Encoded) -> tuple[Treatment, ...]:
     n = len(encoded.ids)
     table = np.tile(sets.everywhere, (n, 1))
-    for positions, columns, weight_set in sets.terms:
-        table[np.ix_(sorted(positions.tokens(encoded.regions, n)), columns)] = weight_set
-    return tuple(Treatment(row.tobytes()) for row in table)
+    heads: list[dict[tuple[int, int], int]] = [{} for _ in range(n)]
+    for term in sets.terms:
+        tokens = sorted(term.positions.tokens(encoded.regions, n))
+        table[np.ix_(tokens, term.slots)] = term.weight_set
+        for token in tokens:
+            for key in [key for key in heads[token] if key[0] in term.slots]:
+                del heads[token][key]
+            heads[token] |= dict.fromkeys(term.heads, term.weight_set)
+    return tuple(
+        Treatment(row.tobytes(), heads=_apart(row, of_token))
+        for row, of_token in zip(table, heads, strict=True)
+    )
+
+
+def _apart(
+    row: np.ndarray, heads: Mapping[tuple[int, int], int]
+) -> tuple[tuple[int, int, int], ...]:
+    """Heads whose weight set is not that of their slot."""
+    return tuple(
+        (slot, head, weight_set)
+        for (slot, head), weight_set in sorted(heads.items())
+        if weight_set != row[slot]
+    )
 
 
 def baseline_donor(pair: ModelPair) -> str:

@@ -141,6 +141,10 @@ def read_sites(
         NotApplicableError: The components of a term are not those of some of the points.
     """
     grafted = graft_treatments(pair, prompts, sites)  # raises for expressions that do not fit
+    if sites.has_heads:
+        raise NotApplicableError(
+            f"{method.name} treats whole activations, so it cannot tell the heads in '{sites}' apart"
+        )
     terms = [
         (term, _hooks(method, pair, term, points), donor_index(pair, term.donor))
         for term in sites.terms

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from transformers.pytorch_utils import Conv1D
 
 from kgbench.data import Prompt
-from kgbench.engine.edits import POINTS, Copy, Edit
-from kgbench.engine.treatment import Treatment
+from kgbench.engine.edits import HEADS, POINTS, Copy, Edit, Hook, Values
+from kgbench.engine.treatment import Treatment, donor_index, graft_treatments, n_heads
+from kgbench.errors import NotApplicableError
 from kgbench.localizers._base import InterventionLocalizer, Treatments, Unit
 from kgbench.localizers._hooks import (
     Reading,
     check_choice,
     donor_runs,
     hook_units,
+    own_run,
     read_sites,
     treat_each,
 )
+from kgbench.models.encoding import Encoded
+from kgbench.models.family_map import module_at
+from kgbench.models.lora import base_module
 from kgbench.models.pair import ModelPair
-from kgbench.sites import Graft
+from kgbench.sites import Graft, head_of
 
 __all__ = ["ActivationPatch"]
 
@@ -35,6 +43,9 @@ class ActivationPatch(InterventionLocalizer):
     `ALL:all+ln_f+head` the donor. Patching across models on one prompt is CMAP (arXiv 2402.14811);
     for best practice see arXiv 2309.16042.
 
+    At the point `heads` the outputs of attention heads are patched: `LT:o.h3@5` is what head 3 of
+    layer 5 hands to `o`, and `LT:o@5` that of all heads. Such a patch ranks no sites.
+
     A scan needs the point `resid_post`: no hook at `resid_pre` represents the last layer, and
     `attn_out` and `mlp_out` each miss the other's components.
     """
@@ -45,7 +56,7 @@ class ActivationPatch(InterventionLocalizer):
     paper = "arXiv 2402.14811"
 
     point: str = "resid_post"
-    """Where activations are copied: `resid_pre`, `attn_out`, `mlp_out` or `resid_post`."""
+    """Where activations are copied: `resid_pre`, `attn_out`, `mlp_out`, `resid_post` or `heads`."""
 
     def __post_init__(self) -> None:
         """Check the parameters.
@@ -53,7 +64,7 @@ class ActivationPatch(InterventionLocalizer):
         Raises:
             UnknownNameError: There is no such hook point.
         """
-        check_choice(f"hook point of {self.name}", self.point, POINTS)
+        check_choice(f"hook point of {self.name}", self.point, (*POINTS, HEADS))
 
     @property
     def reaches_donor(self) -> bool:
@@ -62,6 +73,8 @@ class ActivationPatch(InterventionLocalizer):
 
     def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
         """Copy activations from the run of each term's donor."""
+        if self.point == HEADS:
+            return _patched_heads(pair, prompts, sites)
 
         def patch(prompt: Prompt, reading: Reading) -> tuple[Treatment, ...]:
             runs = donor_runs(pair, reading)
@@ -76,4 +89,71 @@ class ActivationPatch(InterventionLocalizer):
 
     def units(self, pair: ModelPair, prompts: Sequence[Prompt]) -> Sequence[Unit]:
         """One measurement per hook and region."""
+        if self.point == HEADS:
+            raise NotApplicableError(f"{self.name} of single heads ranks no sites")
         return hook_units(pair, prompts, (self.point,))
+
+
+def _patched_heads(pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
+    """Copy outputs of attention heads from the run of each term's donor."""
+    graft_treatments(pair, prompts, sites)  # raises for expressions that do not fit
+    for term in sites.terms:
+        if {head_of(name)[0] for name in term.component_names()} != {"o"}:
+            raise NotApplicableError(
+                f"a patch of heads is of what they hand to o, and the term '{term}' names other "
+                "components: expected such as LT:o.h3@5 or LT:o@5"
+            )
+    known: dict[tuple[object, ...], tuple[Treatment, ...]] = {}
+    treatments = []
+    for prompt in prompts:
+        encoded = pair.encoded(prompt)
+        layout = (len(encoded.ids), *encoded.regions.items())
+        if layout not in known:
+            donors = _donors_of_heads(pair, encoded, sites)
+            base = own_run(pair, len(encoded.ids), 0).treatments
+            known[layout] = tuple(
+                replace(plain, edits=tuple(_head_copies(pair, by_head, len(base))))
+                for plain, by_head in zip(base, donors, strict=True)
+            )
+        treatments.append(known[layout])
+    return treatments
+
+
+def _donors_of_heads(
+    pair: ModelPair, encoded: Encoded, sites: Graft
+) -> list[dict[tuple[int, int], int]]:
+    """For each token, the weight set of each patched (layer, head)."""
+    n, count = len(encoded.ids), n_heads(pair, "o")
+    donors: list[dict[tuple[int, int], int]] = [{} for _ in range(n)]
+    for term in sites.terms:
+        named: list[tuple[int, int]] = []
+        for layer, name in term.sites(pair.n_layers):
+            assert layer is not None
+            head = head_of(name)[1]
+            named += [(layer, h) for h in (range(count) if head is None else (head,))]
+        for token in term.positions.tokens(encoded.regions, n):
+            donors[token] |= dict.fromkeys(named, donor_index(pair, term.donor))
+    return donors
+
+
+def _head_copies(
+    pair: ModelPair, by_head: Mapping[tuple[int, int], int], n_tokens: int
+) -> Iterator[Edit]:
+    groups: dict[tuple[int, int], list[int]] = {}
+    for (layer, head), donor in sorted(by_head.items()):
+        if donor:
+            groups.setdefault((layer, donor), []).append(head)
+    for (layer, donor), heads in groups.items():
+        run, basis = own_run(pair, n_tokens, donor), _basis(pair, tuple(heads))
+        yield Copy(Hook(layer, HEADS), run, basis)
+
+
+def _basis(pair: ModelPair, heads: tuple[int, ...]) -> Values | None:
+    """Unit vectors of the columns of some heads; None for all of them."""
+    count = n_heads(pair, "o")
+    if len(heads) == count:
+        return None
+    module = base_module(module_at(pair.recipient, pair.family.path(0, "o")))
+    width = int(module.nx if isinstance(module, Conv1D) else module.in_features)  # type: ignore[arg-type]  # int in both
+    unit = torch.eye(width).reshape(count, -1, width)
+    return Values(unit[list(heads)].flatten(0, 1))

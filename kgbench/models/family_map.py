@@ -27,7 +27,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from kgbench.errors import ModelError, UnknownNameError
-from kgbench.sites import COMPONENTS, GROUPS, OUTSIDE, PER_LAYER, Graft
+from kgbench.sites import COMPONENTS, GROUPS, OUTSIDE, PER_LAYER, Graft, head_of
 
 __all__ = [
     "FAMILY_FILE",
@@ -289,7 +289,7 @@ class Family:
             UnknownNameError: The family has no such component.
         """
         for term in graft.terms:
-            for name in term.components or ():
+            for name, _ in map(head_of, term.components or ()):
                 if not set(GROUPS.get(name, (name,))) & set(self.components):
                     raise UnknownNameError(
                         f"component of model type {self.model_type!r} in the graft '{graft}':",

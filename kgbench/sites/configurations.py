@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from kgbench.errors import InputError
 from kgbench.sites.graft import Atom, Graft, Layers, Positions, Term
 from kgbench.sites.grammar import complement_graft, parse_graft
-from kgbench.sites.vocabulary import BASELINES, COMPONENTS, GROUPS, REGIONS
+from kgbench.sites.vocabulary import BASELINES, COMPONENTS, GROUPS, REGIONS, head_of
 
 __all__ = [
     "BEST",
@@ -149,8 +149,10 @@ def _components(term: Term, layers: Layers | None) -> tuple[str, ...] | None:
     if term.components is None or term.component_names() == everything.component_names():
         return None
 
-    def order(name: str) -> int:
-        return COMPONENTS.index(GROUPS.get(name, (name,))[0])
+    def order(name: str) -> tuple[int, int]:
+        component, head = head_of(name)
+        whole = -1 if head is None else head
+        return COMPONENTS.index(GROUPS.get(component, (component,))[0]), whole
 
     return tuple(sorted(dict.fromkeys(term.components), key=order))
 

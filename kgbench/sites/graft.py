@@ -12,9 +12,9 @@ from kgbench.sites.vocabulary import (
     GROUPS,
     LAYER_GROUPS,
     OUTSIDE,
-    PER_LAYER,
     RECIPIENT,
     REGIONS,
+    head_of,
 )
 
 __all__ = ["Atom", "Graft", "Layers", "Positions", "Term"]
@@ -125,31 +125,34 @@ class Term:
 
     positions: Positions
     components: tuple[str, ...] | None = None
-    """Names as written (components or groups); None is the default, `all`."""
+    """Names as written (components, heads or groups); None is the default, `all`."""
     layers: Layers | None = None
     donor: str = "sft"
 
     def sites(self, n_layers: int) -> Iterator[tuple[int | None, str]]:
         """Every (layer, component) of the term in a model of `n_layers` layers.
 
-        The layer is None for components outside the layers.
+        The layer is None for components outside the layers; a head, as (layer, `o.h3`), is a part
+        of its component.
         """
         layers = sorted(self.layers.resolve(n_layers)) if self.layers else range(n_layers)
         for component in self.component_names():
-            if component in PER_LAYER:
+            if component not in OUTSIDE:
                 for layer in layers:
                     yield layer, component
             else:
                 yield None, component
 
     def component_names(self) -> tuple[str, ...]:
-        """Components with groups expanded, in the order of computation."""
+        """Components with groups expanded, in the order of computation, and heads after these."""
         members: set[str] = set()
         for name in self.components or ("all",):
             members.update(GROUPS.get(name, (name,)))
         if self.layers is not None:
             members -= set(OUTSIDE)
-        return tuple(c for c in COMPONENTS if c in members)
+        whole = [c for c in COMPONENTS if c in members]
+        heads = [name for name in members if head_of(name)[1] is not None]
+        return (*whole, *sorted(heads, key=head_of))
 
     def __str__(self) -> str:
         components = f":{'+'.join(self.components)}" if self.components else ""
@@ -176,8 +179,16 @@ class Graft:
         """Components that the expression names individually, not as members of a group."""
         names: set[str] = set()
         for term in self.terms:
-            names.update(term.components or ())
+            names.update(head_of(name)[0] for name in term.components or ())
         return frozenset(names - GROUPS.keys())
+
+    @property
+    def has_heads(self) -> bool:
+        """Whether the expression names single attention heads."""
+        names: list[str] = []
+        for term in self.terms:
+            names += term.components or ()
+        return any(head_of(name)[1] is not None for name in names)
 
     def __str__(self) -> str:
         return "; ".join(map(str, self.terms))

@@ -6,7 +6,7 @@
     term       := positions [":" components] ["@" layers] ["=" donor]
     positions  := atom ("+" atom)*
     atom       := ("ALL" | "NONE" | REGION | "(" positions ")") ["^C"]
-    components := name ("+" name)*
+    components := name ("+" name)*                 of q, k, v and o also a head, such as o.h3
     layers     := part ("," part)*
     part       := "all" | 7 | 8-17 | p/q-r/s | first_half ... fourth_quarter
     donor      := name
@@ -32,6 +32,7 @@ from kgbench.sites.vocabulary import (
     RECIPIENT,
     REGIONS,
     SYNONYMS,
+    head_of,
 )
 
 __all__ = ["complement", "complement_graft", "parse_graft", "split_grafts"]
@@ -185,6 +186,11 @@ class _Parser:
         return Atom(of, self._take("^C"))
 
     def _component(self) -> str:
+        self._blank()
+        name = self._NAME.match(self.text, self.at)
+        if name is not None and head_of(name.group())[1] is not None:
+            self.at = name.end()
+            return name.group()
         return self._choice((*GROUPS, *COMPONENTS), "a component", SYNONYMS)
 
     def _layer(self) -> str:

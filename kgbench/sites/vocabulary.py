@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import NamedTuple
@@ -11,6 +12,7 @@ __all__ = [
     "COMPONENTS",
     "CONFIGURATIONS",
     "GROUPS",
+    "HEADED",
     "LAYER_GROUPS",
     "OUTSIDE",
     "PATHWAYS",
@@ -21,6 +23,7 @@ __all__ = [
     "SYNONYMS",
     "Site",
     "SiteScores",
+    "head_of",
     "partition",
     "scored_positions",
 ]
@@ -47,6 +50,9 @@ PER_LAYER = (
     "ln_2_post",
 )
 """Weight-bearing components of a layer, in the order of computation."""
+
+HEADED = ("q", "k", "v", "o")
+"""Components of which single attention heads can be named, such as `o.h3`."""
 
 OUTSIDE = ("emb", "pos", "ln_f", "head")
 """Weight-bearing components outside the layers: embeddings, final norm and head."""
@@ -93,6 +99,15 @@ CONFIGURATIONS = (*BASELINES, "ALL", *PATHWAYS)
 
 RECIPIENT = "recipient"
 """Reserved donor name: the recipient's own weights."""
+
+
+_HEAD = re.compile(rf"({'|'.join(HEADED)})\.h(0|[1-9][0-9]*)")
+
+
+def head_of(name: str) -> tuple[str, int | None]:
+    """Component and head of a name: `o.h3` is head 3 of `o`; of other names the head is None."""
+    match = _HEAD.fullmatch(name)
+    return (name, None) if match is None else (match[1], int(match[2]))
 
 
 class Site(NamedTuple):

@@ -33,7 +33,7 @@ from torch.nn import functional
 from kgbench.data import Dataset, Prompt
 from kgbench.data.templates import Template, parse_template
 from kgbench.data.training_texts import training_templates
-from kgbench.engine.forward import Wiring, treated
+from kgbench.engine.forward import Weights, Wiring, treated
 from kgbench.engine.treatment import Slots
 from kgbench.engine.weights import Part, parts
 from kgbench.errors import InputError
@@ -247,6 +247,8 @@ def _plantable(part: str, text: str) -> Graft:
             f"the {part} '{graft}' names {', '.join(sorted(donors - {'sft'}))}; "
             "it is where the donor 'sft' is trained, so name no other"
         )
+    if graft.has_heads:
+        raise InputError(f"the {part} '{graft}' names single heads; plant in whole components")
     for component in _UNPLANTABLE:
         if any(component in term.component_names() for term in graft.terms):
             raise InputError(
@@ -594,7 +596,8 @@ class Planting(nn.Module):
         device = self.donor.device
         positions = torch.arange(width, device=device).expand(len(rows), -1)
         where = torch.tensor(readout, device=device)
-        with treated(self._wiring, self._activity.table, treatments.reshape(-1), where) as model:
+        weights = Weights(self._activity.table)
+        with treated(self._wiring, weights, treatments.reshape(-1), where) as model:
             logits: Tensor = model(
                 input_ids=torch.from_numpy(ids).to(device), position_ids=positions, use_cache=False
             ).logits
