@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from kgbench.errors import DataError, UnknownNameError
 from kgbench.estimate import Estimate
+from kgbench.records.fact_rows import spans
 from kgbench.stats.intervals import hit_rate
 
 __all__ = [
@@ -161,11 +161,12 @@ def by_prompt(facts: pa.Table, order: Sequence[str]) -> list[PromptColumns]:
             same facts.
     """
     found = []
-    for name in dict.fromkeys(facts["prompt"].to_pylist()):
-        part = _select(facts, "prompt", name)
+    places = spans(facts)
+    for name in dict.fromkeys(prompt for prompt, _ in places):
+        grafts = [graft for prompt, graft in places if prompt == name]
         columns = {}
-        for graft in _ordered(part["graft"].to_pylist(), order):
-            columns[graft] = _last_positions(_select(part, "graft", graft))
+        for graft in _ordered(grafts, order):
+            columns[graft] = _last_positions(facts.slice(*places[name, graft]))
         for graft in ("PRE", "SFT"):
             if graft not in columns:
                 raise DataError(
@@ -181,10 +182,6 @@ def by_prompt(facts: pa.Table, order: Sequence[str]) -> list[PromptColumns]:
                 )
         found.append(PromptColumns(name, columns))
     return found
-
-
-def _select(table: pa.Table, column: str, value: str) -> pa.Table:
-    return table.filter(pc.equal(table[column], value))
 
 
 def _last_positions(table: pa.Table) -> Columns:

@@ -246,7 +246,8 @@ def check_cost(record: Record, table: pa.Table) -> Iterator[Finding]:
         table: Its per-fact rows.
     """
     cost, scoring = record.cost, record.cost.scoring
-    rows = table.filter(pc.equal(table["graft"], "PRE")).group_by(["prompt", "fact"])
+    rows = table.filter(pc.equal(table["graft"], "PRE"))
+    rows = rows.group_by(["prompt", "fact"], use_threads=False)
     last = rows.aggregate([("position", "max")])["position_max"]
     least = 2 * int(pc.sum(pc.add(pc.cast(last, pa.int64()), 1)).as_py() or 0)
     most = least * len(record.identity.configurations) * _ROWS
