@@ -234,8 +234,7 @@ def _of_both(record: Record, table: pa.Table, folder: EntryFiles, sound: bool) -
         return findings
     pair = pair_of(record)
     if pair is not None and dataset is not None and dataset is own_facts(record.model):
-        ids = [fact.id for fact in dataset.facts]
-        findings += in_file(rows_at, check_answers(record, table, ids))
+        findings += in_file(rows_at, check_answers(record, table))
     findings += in_file(at, check_figures(record, table))
     if pair is None or dataset is None:
         return findings

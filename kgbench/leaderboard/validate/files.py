@@ -21,7 +21,7 @@ from kgbench.leaderboard.entries import BOARDS
 from kgbench.leaderboard.limits import FILES, RECORD
 from kgbench.leaderboard.packs import NAME, SUFFIX, inside_pack, read_pack, read_regular
 from kgbench.records import SEAL, Strict
-from kgbench.records.identity import private_text
+from kgbench.records.identity import perhaps_private, private_text
 
 __all__ = [
     "EntryFiles",
@@ -391,9 +391,8 @@ def bad_text(text: str) -> str | None:
     return "what a browser could take for markup" if _MARKUP.search(text) else None
 
 
-def _all_plain(value: Any) -> bool:
-    """Whether no text of a JSON value is a bad one, as its JSON tells at once; False if unsure."""
-    whole = json.dumps(value, ensure_ascii=False)
+def _all_plain(whole: str) -> bool:
+    """Whether no text of a value is a bad one, as its JSON tells at once; False if unsure."""
     if "\\" in whole or not whole.isprintable():  # without escapes, texts are as between quotes
         return False
     return max(map(len, whole.split('"'))) <= limits.TEXT and not _MARKUP.search(whole)
@@ -412,8 +411,9 @@ def read_part(data: bytes, model: type[_M]) -> tuple[_M | None, list[Finding]]:
         expected = "strict JSON: UTF-8, each key once, finite numbers"
         return None, [Finding("JSON", str(error), expected)]
     findings = []
-    has_bad, has_private = not _all_plain(raw), private_text(raw) is not None
-    for where, text in _texts(raw) if has_bad or has_private else ():
+    whole = json.dumps(raw, ensure_ascii=False)  # searched at once, for nearly all files are fine
+    has_private = perhaps_private(whole)
+    for where, text in () if _all_plain(whole) and not has_private else _texts(raw):
         if (reason := bad_text(text)) is not None:
             findings.append(Finding(where, f"it holds {reason}", "plain text"))
         elif has_private and (reason := private_text(text)) is not None:

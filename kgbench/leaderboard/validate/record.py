@@ -23,7 +23,7 @@ from kgbench.leaderboard.validate.files import Finding, Law, shown, unmet
 from kgbench.leaderboard.validate.known import KnownPair, dataset_of, judged, known
 from kgbench.models import catalog
 from kgbench.numbers import same_sentence
-from kgbench.records import Record, Truth, facts_table, measured_on
+from kgbench.records import Record, Truth, measured_on
 from kgbench.sites import Site
 from kgbench.sites.configurations import BEST, parse_top
 from kgbench.stats import rescored
@@ -359,7 +359,7 @@ def check_figures(record: Record, table: pa.Table) -> Iterator[Finding]:
     if "prob" not in table.column_names:  # files need not hold it
         table = table.append_column("prob", pa.array(np.exp(table["logprob"].to_numpy())))
     try:
-        anew = rescored(record, facts_table(table))
+        anew = rescored(record, table)
     except Exception as error:  # untrusted rows can raise any error
         reason = f"{type(error).__name__}: {shown(str(error))}"
         yield Finding("rows", f"no figures can be made of its per-fact rows ({reason})")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from itertools import product
 from typing import Any
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from kgbench.errors import KgbenchError
 from kgbench.leaderboard.hits import TOP
 from kgbench.leaderboard.validate.files import Finding, Law, shown, unmet
-from kgbench.leaderboard.validate.known import known
+from kgbench.leaderboard.validate.known import known_answers
 from kgbench.records import Record
 from kgbench.records.fact_rows import KEYS, is_ordered, spans
 from kgbench.sites import BASELINES, parse_graft
@@ -204,24 +204,19 @@ def _check_prompt(
 # ----------------------------------------------------------------------------------------- answers
 
 
-def check_answers(record: Record, table: pa.Table, ids: Sequence[str]) -> Iterator[Finding]:
+def check_answers(record: Record, table: pa.Table) -> Iterator[Finding]:
     """Positions, targets and the answers of PRE and SFT, as they are known of a shipped pair.
 
     Args:
         record: A record of a shipped pair on its own facts.
         table: Its per-fact rows, of those facts alone, sorted.
-        ids: The pair's facts in their order.
     """
-    answers = known().answers.get(record.model, {})
     tolerance = np.inf if "16" in record.identity.dtype else _KNOWN
     places = spans(table)
     for prompt, graft in product(record.identity.prompts, BASELINES):
-        own = answers.get(prompt, {})
-        if graft not in own:
+        wanted = known_answers(record.model, prompt, graft)
+        if wanted is None:
             continue
-        columns = {"fact": ids, "position": own["position"], "target": own["target"]}
-        rank = np.where(own[f"{graft} hits"], 1, TOP + 1)
-        wanted = pa.table({**columns, "logprob": own[graft], "rank": rank})
         rows = table.slice(*places.get((prompt, graft), (0, 0)))
         if (difference := unlike(rows, wanted, tolerance, hits=True)) is not None:
             column, wrong = difference
