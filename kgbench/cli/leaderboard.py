@@ -71,21 +71,21 @@ def build(root: Path, as_json: bool) -> int:
 @json_option()
 def check(root: Path, as_json: bool) -> int:
     """Check every entry, and whether LEADERBOARD.md is what they give."""
-    from kgbench.leaderboard.build import RESULTS, differences
+    from kgbench.leaderboard.build import RESULTS, differences, uncollected
     from kgbench.leaderboard.validate import validate
 
     wrong: list[str] = []
-    entries = 0
-    if (root / RESULTS).is_dir():
-        for entry in validate(root / RESULTS, strict=True):
-            entries += 1
-            wrong += [str(finding) for finding in entry.findings if finding.refuses]
-    if not wrong:  # a damaged entry gives no board to compare with
-        wrong = differences(root)
+    entries = []
+    with uncollected():
+        for checked in validate(root / RESULTS, True) if (root / RESULTS).is_dir() else ():
+            entries.append(checked.entry)
+            wrong += [str(finding) for finding in checked.findings if finding.refuses]
+        if not wrong:  # a damaged entry gives no board to compare with
+            wrong = differences(root, [entry for entry in entries if entry is not None])
     if as_json:
-        echo_json({"root": str(root), "entries": entries, "wrong": wrong})
+        echo_json({"root": str(root), "entries": len(entries), "wrong": wrong})
     else:
-        fine = f"{entries} entries are in order, and LEADERBOARD.md is what they give"
+        fine = f"{len(entries)} entries are in order, and LEADERBOARD.md is what they give"
         click.echo("\n".join(wrong or [fine]))
     return 1 if wrong else 0
 

@@ -10,6 +10,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path
 
 from kgbench.data.imports import (
@@ -17,7 +18,9 @@ from kgbench.data.imports import (
     FactRow,
     FactTable,
     ImportOptions,
+    parse_fact_table,
     read_fact_table,
+    read_text,
     table_of,
 )
 from kgbench.data.templates import parse_template
@@ -174,13 +177,22 @@ def load_dataset(name_or_path: str, options: ImportOptions | None = None) -> Dat
     if whole and (_names_part(name) or whole in dataset_names()):
         return _part(load_dataset(whole, options), name)
     if name_or_path in dataset_names():
-        return _from_table(read_fact_table(_FILES / f"{name_or_path}.jsonl", options))
+        path = _FILES / f"{name_or_path}.jsonl"
+        if options is None or options == ImportOptions():
+            return _shipped(path, read_text(path))
+        return _from_table(read_fact_table(path, options))
     separated = any(separator in name_or_path for separator in (os.sep, os.altsep) if separator)
     is_file = name_or_path.lower().endswith((".jsonl", ".csv")) or os.path.exists(name_or_path)
     if separated or is_file:
         return _from_table(read_fact_table(Path(name_or_path), options))
     hint = "A file of your own ends with .jsonl or .csv."
     raise UnknownNameError("data set", name_or_path, dataset_names(), hint)
+
+
+@lru_cache(maxsize=8)
+def _shipped(path: Path, text: str) -> Dataset:
+    """The data set of a shipped file, of whose text it is made once in a process."""
+    return _from_table(parse_fact_table(path, text))
 
 
 def dataset_of(data: object, name: str = "facts", options: ImportOptions | None = None) -> Dataset:

@@ -27,7 +27,16 @@ from typing import Any
 
 from kgbench.errors import DataError
 
-__all__ = ["SCHEMA_VERSION", "FactRow", "FactTable", "ImportOptions", "read_fact_table", "table_of"]
+__all__ = [
+    "SCHEMA_VERSION",
+    "FactRow",
+    "FactTable",
+    "ImportOptions",
+    "parse_fact_table",
+    "read_fact_table",
+    "read_text",
+    "table_of",
+]
 
 SCHEMA_VERSION = 1
 """Version of the file format, the value of a header's ``kgbench``."""
@@ -108,10 +117,15 @@ def read_fact_table(path: Path, options: ImportOptions | None = None) -> FactTab
     Raises:
         DataError: The file or a row of it does not read; names line and field.
     """
-    readers = {".jsonl": _read_jsonl, ".csv": _read_csv}
-    if path.suffix.lower() not in readers:
+    if path.suffix.lower() not in (".jsonl", ".csv"):
         raise DataError(f"{path}: expected a file that ends with .jsonl or .csv")
-    numbered = list(readers[path.suffix.lower()](path, _read_text(path)))
+    return parse_fact_table(path, read_text(path), options)
+
+
+def parse_fact_table(path: Path, text: str, options: ImportOptions | None = None) -> FactTable:
+    """The table of a file whose text was read already; otherwise as `read_fact_table`."""
+    read = _read_csv if path.suffix.lower() == ".csv" else _read_jsonl
+    numbered = list(read(path, text))
     header: dict[str, Any] = {}
     if numbered and "kgbench" in numbered[0][1]:
         header = _checked_header(path, *numbered.pop(0))
@@ -225,7 +239,12 @@ def _fail(path: Path, line: int, message: str) -> DataError:
 # ------------------------------------------------------------------------------------------ files
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """The text of a file of facts.
+
+    Raises:
+        DataError: It cannot be read, is too large or empty, or is not UTF-8.
+    """
     try:
         if (size := path.stat().st_size) > LARGEST:
             raise DataError(

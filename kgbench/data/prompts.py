@@ -432,6 +432,8 @@ def _kind(template: Template, prompt: Prompt) -> str | None:
 
 def _spans(text: str, words: str) -> list[tuple[int, int]]:
     """Occurrences of whole words, as [start, end) characters."""
+    if words not in text:
+        return []
     # A boundary only where the target ends with such a letter: "C++" and 東京 have none.
     before = rf"(?<!{_JOINED})" if re.match(_JOINED, words[0]) else ""
     after = rf"(?!{_JOINED})" if re.match(_JOINED, words[-1]) else ""

@@ -29,6 +29,7 @@ __all__ = [
     "outputs",
     "render_markdown",
     "results_folder",
+    "uncollected",
 ]
 
 RESULTS, MARKDOWN, SITE = "results", "LEADERBOARD.md", "site"
@@ -138,14 +139,19 @@ def results_folder(root: Path) -> Path:
     return root / RESULTS
 
 
-def outputs(root: Path) -> Iterator[tuple[str, bytes]]:
+def outputs(root: Path, entries: Sequence[Entry] | None = None) -> Iterator[tuple[str, bytes]]:
     """Every file of the board by its path; the same entries give the same bytes.
+
+    Args:
+        root: The leaderboard's folder.
+        entries: Its entries, where they were read already.
 
     Raises:
         DataError: If an entry does not read.
         InputError: If the folder holds no results.
     """
-    leaderboard = make_leaderboard(list(read_entries(results_folder(root))))
+    results = results_folder(root)
+    leaderboard = make_leaderboard(list(read_entries(results)) if entries is None else entries)
     yield MARKDOWN, render_markdown(leaderboard).encode()
     for path, content in render_site(leaderboard):
         yield f"{SITE}/{path}", content
@@ -168,7 +174,7 @@ def build(root: Path) -> tuple[int, int]:
             f"{links[0]} is a link, and the board is written to plain folders only; delete it"
         )
     try:
-        with _uncollected(), TemporaryDirectory(prefix=".build-", dir=root) as stage:
+        with uncollected(), TemporaryDirectory(prefix=".build-", dir=root) as stage:
             return _build(root, Path(stage))
     except OSError as error:
         raise OutputError(
@@ -208,7 +214,7 @@ def _links(root: Path) -> list[Path]:
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
+def uncollected() -> Iterator[None]:
     """Pause garbage collection, which is slow over the million objects of a thousand records."""
     gc.disable()
     try:
@@ -217,15 +223,19 @@ def _uncollected() -> Iterator[None]:
         gc.enable()
 
 
-def differences(root: Path) -> list[str]:
+def differences(root: Path, entries: Sequence[Entry] | None = None) -> list[str]:
     """Differences of the Markdown from the entries; pages are rendered, too, but not compared.
+
+    Args:
+        root: The leaderboard's folder.
+        entries: As of `outputs`.
 
     Raises:
         DataError: If an entry does not read, or gives no page.
         InputError: If the folder holds no results.
     """
     path, expected = root / MARKDOWN, b""
-    for name, content in outputs(root):
+    for name, content in outputs(root, entries):
         expected = content if name == MARKDOWN else expected
     if path.is_symlink():
         return [f"{path}: it is a link"]

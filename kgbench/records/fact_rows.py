@@ -18,8 +18,11 @@ __all__ = [
     "check_facts",
     "facts_bytes",
     "facts_table",
+    "in_order",
+    "is_ordered",
     "parse_facts",
     "read_facts",
+    "spans",
     "write_facts",
 ]
 
@@ -62,19 +65,45 @@ def facts_table(columns: Mapping[str, Sequence[Any] | np.ndarray[Any, Any]] | pa
             prompt, fact, graft and position.
     """
     data = {field.name: columns[field.name] for field in FACTS_SCHEMA}
-    table = (
-        pa.table(data, schema=FACTS_SCHEMA)
-        .sort_by([(key, "ascending") for key in KEYS])
-        .combine_chunks()
-    )
+    table = pa.table(data, schema=FACTS_SCHEMA).combine_chunks()
     if missing := [name for name in table.column_names if table[name].null_count]:
         raise DataError(f"per-fact rows: values are missing in {', '.join(missing)}")
+    table = in_order(table)
     for name in ("prob", "logprob", "logit_diff"):
         _refuse(table, pc.invert(pc.is_finite(table[name])), f"the {name} is not a finite number")
     _refuse(table, pc.less(table["rank"], 1), "the rank is below 1")
-    if table.group_by(list(KEYS)).aggregate([]).num_rows != table.num_rows:
+    if not is_ordered(table):
         raise DataError("per-fact rows: two rows are of the same prompt, fact, graft and position")
     return table
+
+
+def is_ordered(table: pa.Table) -> bool:
+    """Whether rows without nulls ascend by `KEYS`, so that none stands twice."""
+    ascends = np.zeros(max(0, table.num_rows - 1), bool)
+    for name in reversed(KEYS):
+        before, after = table[name].slice(0, len(ascends)), table[name].slice(1)
+        same, less = (np.asarray(test(before, after)) for test in (pc.equal, pc.less))
+        ascends = less | (same & ascends)
+    return bool(ascends.all())
+
+
+def in_order(table: pa.Table) -> pa.Table:
+    """Rows without nulls, sorted by `KEYS`."""
+    if is_ordered(table):
+        return table
+    return table.sort_by([(key, "ascending") for key in KEYS]).combine_chunks()
+
+
+def spans(table: pa.Table) -> dict[tuple[str, str], tuple[int, int]]:
+    """First row and number of rows of each prompt and configuration in a sorted table."""
+    runs = [pc.run_end_encode(table[name].combine_chunks()) for name in ("prompt", "graft")]
+    ends = np.union1d(*(run.run_ends.to_numpy() for run in runs))
+    names = zip(
+        *(table[name].take(ends - 1).to_pylist() for name in ("prompt", "graft")), strict=True
+    )
+    sizes = np.diff(ends, prepend=0)
+    places = zip((ends - sizes).tolist(), sizes.tolist(), strict=True)
+    return dict(zip(names, places, strict=True))
 
 
 def _refuse(table: pa.Table, wrong: Any, what: str) -> None:
@@ -170,7 +199,7 @@ def parse_facts(content: bytes, path: Path, columns: Sequence[str] | None = None
 
 def _table(source: Any, path: Path, columns: Sequence[str] | None) -> pa.Table:
     try:
-        table = pq.read_table(source, columns=None if columns is None else list(columns))
+        table = pq.ParquetFile(source).read(None if columns is None else list(columns))
     except (OSError, pa.ArrowException) as error:
         raise _unreadable(path, error) from error
     if columns is not None or DERIVED in table.column_names:

@@ -21,6 +21,7 @@ __all__ = [
     "WeightHashes",
     "canonical_json",
     "identity_differences",
+    "perhaps_private",
     "private_text",
 ]
 
@@ -131,9 +132,14 @@ def canonical_json(value: Any) -> str:
     )
 
 
+def perhaps_private(text: str) -> bool:
+    """Whether `private_text` may find something in the value of this JSON, escaped by `json`."""
+    return _PERHAPS.search(text) is not None
+
+
 def private_text(value: Any) -> str | None:
     """Where a JSON value holds an absolute path or a likely credential, without the text."""
-    if not _PERHAPS.search(json.dumps(value, ensure_ascii=False)):
+    if not perhaps_private(json.dumps(value, ensure_ascii=False)):
         return None
     for where, text in _texts(value, ""):
         if _ABSOLUTE.match(text):

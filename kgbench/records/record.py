@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from math import inf
+from operator import itemgetter
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -193,6 +194,10 @@ class SiteScore(Strict):
 NestedScores = dict[str, dict[str, dict[str, float]]]
 """Stored scores by region, component and layer; outside the layers the layer is empty."""
 
+_NESTED = TypeAdapter(NestedScores)
+_COMPONENTS = {name: place for place, name in enumerate(COMPONENTS)}
+_REGIONS = {name: place for place, name in enumerate(SCORED_REGIONS)}
+
 
 def _nested(scores: Sequence[SiteScore]) -> NestedScores:
     found: NestedScores = {}
@@ -207,15 +212,15 @@ def _flat(scores: Any) -> Any:
     """Sites one by one, in the order of computation, from stored scores; else the value itself."""
     if not isinstance(scores, dict):
         return scores
-    nested = TypeAdapter(NestedScores).validate_python(scores)
     sites = []
-    for region, components in nested.items():
+    for region, components in _NESTED.validate_python(scores).items():
         for component, layers in components.items():
-            for layer, score in layers.items():
-                number = _layer(layer)
-                site = SiteScore(layer=number, component=component, region=region, score=score)
-                sites.append(site)
-    return tuple(sorted(sites, key=_computed))
+            for text, score in layers.items():
+                layer = _layer(text)
+                key = _computed(layer, component, region)
+                site = {"layer": layer, "component": component, "region": region, "score": score}
+                sites.append((key, site))
+    return tuple(site for _, site in sorted(sites, key=itemgetter(0)))
 
 
 def _layer(text: str) -> int | None:
@@ -224,27 +229,22 @@ def _layer(text: str) -> int | None:
     return int(text) if text else None
 
 
-def _computed(site: SiteScore) -> tuple[float, int, int]:
+def _computed(layer: int | None, component: str, region: str) -> tuple[float, int, int]:
     """Sort key of the order of computation: embeddings, the layers, final norm and head."""
-    place = COMPONENTS.index(site.component) if site.component in COMPONENTS else len(COMPONENTS)
-    layer = (
-        float(site.layer)
-        if site.layer is not None
-        else -1.0
-        if site.component in ("emb", "pos")
-        else inf
+    outside = -1.0 if component in ("emb", "pos") else inf
+    place = _COMPONENTS.get(component, len(COMPONENTS))
+    return (
+        outside if layer is None else float(layer),
+        place,
+        _REGIONS.get(region, len(SCORED_REGIONS)),
     )
-    region = (
-        SCORED_REGIONS.index(site.region) if site.region in SCORED_REGIONS else len(SCORED_REGIONS)
-    )
-    return layer, place, region
 
 
 SiteMap = Annotated[
     tuple[SiteScore, ...],
     BeforeValidator(_flat),
     PlainSerializer(_nested, when_used="json"),
-    WithJsonSchema(TypeAdapter(NestedScores).json_schema()),
+    WithJsonSchema(_NESTED.json_schema()),
 ]
 """Scores of sites: a tuple in Python, nested in JSON."""
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from statistics import median
+from typing import TYPE_CHECKING
 
 from kgbench import __version__
 from kgbench.errors import InputError, KgbenchError, UnknownNameError
@@ -16,14 +17,16 @@ from kgbench.leaderboard.build import RESULTS
 from kgbench.leaderboard.drafts import drafts
 from kgbench.leaderboard.entries import BOARDS, Entry, pack_of, read_entries, suites_of
 from kgbench.leaderboard.packs import replace_pack
-from kgbench.localizers import describe, is_foreign
+from kgbench.leaderboard.validate.known import known
 from kgbench.models.catalog import built_replicas, plants, published, replicas, shipped
 from kgbench.numbers import duration_text
 from kgbench.progress import Progress
 from kgbench.records import Identity, Record, RecordStore, other_versions
-from kgbench.runner import Pairs, Settings, Spec, run_job
-from kgbench.runner.job import prepare_job
-from kgbench.testing.contract import contract_of
+from kgbench.runner import Settings, Spec, check
+from kgbench.runner.known import known_identity, note_identity
+
+if TYPE_CHECKING:
+    from kgbench.runner.job import Pairs
 
 __all__ = ["BoardRun", "Campaign", "Failure", "board_runs", "pairs_of"]
 
@@ -44,10 +47,10 @@ def pairs_of(board: str, method: str) -> tuple[str, ...]:
         board: One of `BOARDS`.
         method: Name of a built-in localizer.
     """
-    what = describe()[method]
+    what = known().localizers[method]
     if board == "planted":
         return (*plants(), *replicas())
-    if "truth" in what["needs"] or (board == "pathways" and what["kind"] != "intervention"):
+    if "truth" in what.needs or (board == "pathways" and what.kind != "intervention"):
         return ()
     return shipped()[:1] if board == "budget" and method in COSTLY else shipped()
 
@@ -100,16 +103,16 @@ def board_runs(
         ModelError: A card in the folder does not read.
         UnknownNameError: There is no such method or pair.
     """
-    built_in = tuple(name for name in describe() if not is_foreign(name))
-    known: dict[str, Path | None] = dict.fromkeys((*shipped(), *plants()))
+    built_in = tuple(known().localizers)
+    folders: dict[str, Path | None] = dict.fromkeys((*shipped(), *plants()))
     if built is not None:
-        known = dict(built_replicas(built))
-        if not known:
+        folders = dict(built_replicas(built))
+        if not folders:
             raise InputError(
                 f"no replica is in {str(built)!r}: expected folders that `kgbench zoo build PAIR "
                 "--level LEVEL --seed N` made, of plants whose card is shipped"
             )
-    for kind, given, names in (("localizer", methods, built_in), ("model", pairs, known)):
+    for kind, given, names in (("localizer", methods, built_in), ("model", pairs, folders)):
         for name in given:
             if name not in names:
                 raise UnknownNameError(kind, name, names)
@@ -117,7 +120,7 @@ def board_runs(
     table = {(board, method): pairs_of(board, method) for board, method in asked}
     inside = tuple(f"{pair}." for pair in pairs)
     runs: list[BoardRun] = []
-    for pair, folder in known.items():
+    for pair, folder in folders.items():
         if not pairs or f"{pair}.".startswith(inside):
             for (board, method), own in table.items():
                 if pair in own:
@@ -169,22 +172,38 @@ class Campaign:
         self._usual = _usual_seconds(self.entries.values())
 
     def identify(self, progress: Progress | None = None) -> None:
-        """Find the identity of each run, for which each pair is loaded once.
+        """Find the identity of each run; a pair of which it is not known is loaded once.
 
         Args:
             progress: Progress callback.
         """
-        loaded = Pairs()
+        loaded = None
         for i, run in enumerate(self.runs):
             if progress is not None:
                 progress(i, len(self.runs), f"identity of {run}")
             try:
-                identity = prepare_job(run.spec, self.settings, loaded).identity
-                _check_weights(run, identity)
+                identity = known_identity(check(run.spec), self.settings)
+                if (
+                    identity is None or run.folder is not None
+                ):  # a replica is compared with its card
+                    from kgbench.runner.job import Pairs  # takes seconds to import
+
+                    loaded = loaded or Pairs()
+                    identity = self._identity(run, loaded)
             except KgbenchError as error:
                 self.failures.append(Failure(run, str(error)))
             else:
-                self.ids[run] = identity.digest()
+                self.ids[run] = identity
+
+    def _identity(self, run: BoardRun, loaded: Pairs) -> str:
+        """Digest of a run's identity, of its models, which is noted."""
+        from kgbench.runner.job import prepare_job
+
+        job = prepare_job(run.spec, self.settings, loaded)
+        _check_weights(run, job.identity)
+        identity = job.identity.digest()
+        note_identity(job.workload, self.settings, loaded.state, identity)
+        return identity
 
     def left(self) -> list[BoardRun]:
         """Runs without an entry or a record."""
@@ -224,6 +243,9 @@ class Campaign:
             announce: Callback for a line on each run.
             progress: Progress callback, within a run.
         """
+        from kgbench.runner.job import Pairs
+        from kgbench.runner.run import run_job
+
         runs, loaded = self.left(), Pairs()
         for i, run in enumerate(runs):
             name, began = f"[{i + 1}/{len(runs)}] {run}", time.monotonic()
@@ -284,6 +306,8 @@ class Campaign:
 
     def _new(self, runs: Sequence[BoardRun]) -> Mapping[str, Mapping[str, bytes]]:
         """The entries of runs that are recorded and not on the board yet."""
+        from kgbench.testing.contract import contract_of
+
         records, contracts = [], {}
         for run in runs:
             id = self.ids.get(run)

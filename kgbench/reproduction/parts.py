@@ -27,7 +27,7 @@ from kgbench.reproduction.measurements import (
 from kgbench.runner import Pairs, Run, Settings, dry_run, run_job
 from kgbench.runner.forecast import free_bytes
 from kgbench.training.builds import read_card
-from kgbench.training.finetuning import finetune, forecast_finetuning
+from kgbench.training.finetuning import Step, finetune, forecast_finetuning
 from kgbench.training.finetuning_plan import FinetuningPlan, plan_finetuning
 from kgbench.training.tiny_pairs import finetuning_rounds
 
@@ -291,6 +291,7 @@ def forecasts(
         InputError: Something is wrong that can be found beforehand.
     """
     parts, pairs = parts_of(figures, seeds, known), Pairs()
+    steps: dict[Step, float] = {}
     for done, part in enumerate(parts):
         of = f", seed {part.what.seed}" if len(seeds) > 1 else ""
         title = f"pair{of}" if part.kind == "pair" else f"{part.kind} {part.name}{of}"
@@ -299,7 +300,7 @@ def forecasts(
         if part.kind == "pair":
             yield _pair_forecast(part, title)
         elif part.kind == "donor":
-            yield _donor_forecast(part, title, device)
+            yield _donor_forecast(part, title, device, steps)
         else:
             yield _evaluation_forecast(part, title, output_dir, device, pairs)
 
@@ -327,7 +328,9 @@ def _pair_forecast(part: FigurePart, title: str) -> PartForecast:
     )
 
 
-def _donor_forecast(part: FigurePart, title: str, device: str) -> PartForecast:
+def _donor_forecast(
+    part: FigurePart, title: str, device: str, steps: dict[Step, float]
+) -> PartForecast:
     what, name = part.what, part.name
     try:
         if (what.place(name) / CARD).is_file():
@@ -335,7 +338,7 @@ def _donor_forecast(part: FigurePart, title: str, device: str) -> PartForecast:
             return _stored_donor(title, card, plan_finetuning(what.training(name)))
         # A recipient that is not there yet is as large as the shipped one.
         spec = what.training(name) if what.ready else replace(what, seed=SHIPPED).training(name)
-        cost = forecast_finetuning(spec, what.place(name), device=device)
+        cost = forecast_finetuning(spec, what.place(name), device=device, steps=steps)
     except InputError as error:
         return PartForecast(title, f"cannot be made: {error}", None, None, 0)
     return PartForecast(

@@ -399,8 +399,8 @@ def dry_run(spec: Spec, settings: Settings, pairs: Pairs | None = None) -> Forec
     Raises:
         InputError: Something in the specification is wrong.
     """
-    check(spec)
     if is_foreign(spec.localizer):
+        check(spec)
         if pairs is not None:
             pairs.forget()  # there may be no room for the models twice
         return isolated(spec.localizer, _forecast, spec, settings)

@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from hashlib import sha256
 from pathlib import Path, PurePath
 from typing import Any
@@ -36,7 +37,7 @@ from kgbench.runner.spec import Settings, Spec
 from kgbench.runner.workload import Workload, check
 from kgbench.stats import rescored
 
-__all__ = ["Run", "files_state", "known_run", "note_identity", "reused"]
+__all__ = ["Run", "files_state", "known_identity", "known_run", "note_identity", "reused"]
 
 FRESH_NS = 2_000_000_000
 """A file that changed so shortly before may change again within one step of its clock.
@@ -69,14 +70,18 @@ def known_run(spec: Spec, settings: Settings) -> Run | None:
         InputError: The specification is wrong.
     """
     work = check(spec)
+    identity = known_identity(work, settings)
+    found = None if identity is None else RecordStore(settings.output_dir).find(identity)
+    return None if found is None else reused(work, found)
+
+
+def known_identity(work: Workload, settings: Settings) -> str | None:
+    """Digest of the identity of a run, where it is known without loading its models."""
     try:
         state, identity = _note(work, settings).read_text("utf-8").split()
     except (OSError, ValueError):
         return None
-    if state != files_state(work.spec):
-        return None
-    found = RecordStore(settings.output_dir).find(identity)
-    return None if found is None else reused(work, found)
+    return identity if state == files_state(work.spec) else None
 
 
 def note_identity(work: Workload, settings: Settings, state: str | None, identity: str) -> None:
@@ -124,12 +129,18 @@ def _note(work: Workload, settings: Settings) -> Path:
         "dataset": [work.dataset.name, work.dataset.content_hash, len(work.dataset.facts)],
         "prompts": {name: prompt_hash(name, work.dataset) for name in work.prompts},
         "truth": None if work.truth is None else work.truth.model_dump(),
-        "code": [code_stamp(__version__), package_versions()],
+        "code": _code(),
         "machine": _machine(),
     }
     text = json.dumps(asked, sort_keys=True, default=str)
     cache = platformdirs.user_cache_path("kgbench", appauthor=False)
     return cache / "known" / sha256(text.encode()).hexdigest()
+
+
+@cache
+def _code() -> tuple[str, dict[str, str]]:
+    """The code that computes, as it was at the first call."""
+    return code_stamp(__version__), package_versions()
 
 
 def _machine() -> list[str]:

@@ -252,9 +252,8 @@ def median(values: Array) -> Estimate:
     Args:
         values: Per-fact scores [n].
     """
-    n, tail = len(values), (1 - LEVEL) / 2
-    # Of n facts, below the median lie fewer than `below` with a probability of at most the tail.
-    below = int(np.count_nonzero(bdtr(np.arange(n), n, 0.5) <= tail))
+    n = len(values)
+    below = _below_median(n)
     if below < 1:
         return Estimate.missing(
             f"{n} fact{'s' * (n != 1)}, too few for an interval of the median", n
@@ -263,6 +262,12 @@ def median(values: Array) -> Estimate:
     return Estimate.hull(
         float(np.median(values)), n, (float(ordered[below - 1]), float(ordered[n - below]))
     )
+
+
+@lru_cache(maxsize=8192)
+def _below_median(n: int) -> int:
+    """Of n facts, below the median lie fewer than this with a probability of at most the tail."""
+    return int(np.count_nonzero(bdtr(np.arange(n), n, 0.5) <= (1 - LEVEL) / 2))
 
 
 def ratio(numerator: Array, denominator: Array) -> Estimate:

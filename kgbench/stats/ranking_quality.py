@@ -117,9 +117,8 @@ def auroc(scores: Array, truth: Array) -> Estimate:
     n, k = len(truth), int(np.count_nonzero(truth))
     if not 0 < k < n:
         return Estimate.missing(_one_kind(n, k), n)
-    from scipy.stats import rankdata  # takes a second to import, and few runs rank sites
-
-    ranks = rankdata(scores)
+    _, group, sizes = np.unique(np.asarray(scores, float), return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(sizes) - (sizes - 1) / 2)[group]  # from the lowest, ties share their mean
     value = float((ranks[np.asarray(truth, bool)].sum() - k * (k + 1) / 2) / (k * (n - k)))
     value = min(max(value, 0.0), 1.0)
     return Estimate.alone(value, n, NO_INTERVAL_OF_SITES)
@@ -142,9 +141,10 @@ def _precision(scores: Array, truth: Array) -> float:
     """The expectation of the average precision over the orders that the scores leave open."""
     found, before, hits = 0.0, 0, 0
     for size, relevant in _ties(scores, truth):
-        within = np.arange(size)
-        expected = hits + 1 + within * ((relevant - 1) / (size - 1) if size > 1 else 0.0)
-        found += relevant / size * float(np.sum(expected / (before + within + 1)))
+        if relevant:
+            within = np.arange(size)
+            expected = hits + 1 + within * ((relevant - 1) / (size - 1) if size > 1 else 0.0)
+            found += relevant / size * float(np.sum(expected / (before + within + 1)))
         before, hits = before + size, hits + relevant
     return min(found / hits, 1.0)
 
@@ -185,7 +185,7 @@ def agreement(first: Array, second: Array) -> Estimate:
             "compare",
             n,
         )
-    from scipy.stats import spearmanr  # as above
+    from scipy.stats import spearmanr  # takes a second to import, and few runs rank sites
 
     value = float(np.clip(spearmanr(first, second).statistic, -1, 1))
     return Estimate.alone(value, n, NO_INTERVAL_OF_SITES)

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from kgbench.errors import DataError, UnknownNameError
 from kgbench.estimate import Estimate
+from kgbench.records.fact_rows import spans
 from kgbench.stats.intervals import hit_rate
 
 __all__ = [
@@ -51,7 +51,9 @@ LOG_RANK = "log_rank"
 
 DEFAULT_METRIC = "top5"
 
-SUPPORT = {"mrr": (0.0, 1.0), "prob": (0.0, 1.0)}
+HITS = tuple(name for name in METRICS if name.startswith("top"))
+
+SUPPORT = dict.fromkeys((*HITS, "mrr", "prob"), (0.0, 1.0))
 """Bounds of each metric; means of others are bounded by those of the prompt's configurations."""
 
 Array = NDArray[Any]
@@ -161,11 +163,15 @@ def by_prompt(facts: pa.Table, order: Sequence[str]) -> list[PromptColumns]:
             same facts.
     """
     found = []
-    for name in dict.fromkeys(facts["prompt"].to_pylist()):
-        part = _select(facts, "prompt", name)
+    places, kept = spans(facts), facts.drop_columns(["prompt", "graft"])
+    whole = {name: kept[name].to_numpy() for name in kept.column_names}
+    for name in dict.fromkeys(prompt for prompt, _ in places):
+        grafts = [graft for prompt, graft in places if prompt == name]
         columns = {}
-        for graft in _ordered(part["graft"].to_pylist(), order):
-            columns[graft] = _last_positions(_select(part, "graft", graft))
+        for graft in _ordered(grafts, order):
+            start, n = places[name, graft]
+            rows = {key: values[start : start + n] for key, values in whole.items()}
+            columns[graft] = _last_positions(rows)
         for graft in ("PRE", "SFT"):
             if graft not in columns:
                 raise DataError(
@@ -183,14 +189,8 @@ def by_prompt(facts: pa.Table, order: Sequence[str]) -> list[PromptColumns]:
     return found
 
 
-def _select(table: pa.Table, column: str, value: str) -> pa.Table:
-    return table.filter(pc.equal(table[column], value))
-
-
-def _last_positions(table: pa.Table) -> Columns:
-    """Columns in the order of the facts; the table is sorted by fact and position."""
-    kept = table.drop_columns(["prompt", "graft"])
-    columns = {name: kept[name].to_numpy() for name in kept.column_names}
+def _last_positions(columns: Columns) -> Columns:
+    """Columns in the order of the facts, sorted by fact and position."""
     ids = columns["fact"]
     last = np.append(ids[1:] != ids[:-1], True)
     return {name: column[last] for name, column in columns.items()}

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from kgbench.estimate import Estimate, rounded
@@ -476,7 +477,8 @@ def effects_of(
         complement: The configuration of all other sites.
         metric: The metric of the ratios.
     """
-    prompts = by_prompt(facts_table(facts), ())
+    wanted = pc.is_in(facts["graft"], pa.array([*BASELINES, graft, complement]))
+    prompts = by_prompt(facts_table(facts.filter(wanted)), ())
     single = {p.name: _effect(p.scores(metric), graft, complement) for p in prompts}
     return _effect(_summed(prompts, metric), graft, complement), single
 

@@ -77,6 +77,7 @@ __all__ = [
     "Finetuning",
     "FinetuningForecast",
     "HeldOutLoss",
+    "Step",
     "donor_place",
     "finetune",
     "forecast_finetuning",
@@ -542,12 +543,17 @@ class FinetuningForecast:
         return content
 
 
+Step = tuple[object, ...]
+"""What the time of a step depends on: the recipient, its type, and parts of the recipe."""
+
+
 def forecast_finetuning(
     spec: FinetuneSpec,
     out: Path | None = None,
     *,
     device: str = "auto",
     device_map: DeviceMap | None = None,
+    steps: dict[Step, float] | None = None,
 ) -> FinetuningForecast:
     """Forecast a finetuning; nothing is downloaded or written.
 
@@ -556,6 +562,7 @@ def forecast_finetuning(
         out: Its folder.
         device: As for `finetune`.
         device_map: As for `finetune`.
+        steps: Seconds per token of steps that were measured already, to which this one is added.
 
     Raises:
         InputError: The input cannot be used.
@@ -567,10 +574,11 @@ def forecast_finetuning(
         donor_place(plan, out)
         return _from_catalog(plan, where)
     plan = keyed_plan(plan, recipient)
-    return _from_checkpoint(Finetuning(plan, recipient, donor_place(plan, out), where, device_map))
+    finetuning = Finetuning(plan, recipient, donor_place(plan, out), where, device_map)
+    return _from_checkpoint(finetuning, {} if steps is None else steps)
 
 
-def _from_checkpoint(finetuning: Finetuning) -> FinetuningForecast:
+def _from_checkpoint(finetuning: Finetuning, steps: dict[Step, float]) -> FinetuningForecast:
     plan, device = finetuning.plan, finetuning.device
     recipe, on_hub = finetuning.recipe, _is_on_hub(plan)
     if on_hub:
@@ -581,7 +589,11 @@ def _from_checkpoint(finetuning: Finetuning) -> FinetuningForecast:
     if on_hub:
         tokens += recipe.supplement_texts * min(_CUT, finetuning.max_length)
     if finetuning.parameters <= _MEASURED or torch.device(device).type == "cuda":
-        seconds, basis = _step_seconds(finetuning), "a step measured here"
+        parts = (recipe.tiny, recipe.batch_size, recipe.rank, recipe.frozen)
+        step = (finetuning.recipient.directory, finetuning.dtype, *parts)
+        if step not in steps:
+            steps[step] = _step_seconds(finetuning)
+        seconds, basis = steps[step], "a step measured here"
     else:
         seconds, basis = _assumed_seconds(finetuning.parameters, device)
     return _forecast(

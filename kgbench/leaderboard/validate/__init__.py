@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from kgbench.errors import DataError, InputError
+from kgbench.leaderboard.entries import Entry
 from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION, VERIFICATION
 from kgbench.leaderboard.packs import inside_pack
 from kgbench.leaderboard.sandbox import SANDBOX
@@ -45,7 +46,7 @@ from kgbench.leaderboard.validate.rows import (
     check_scores,
 )
 from kgbench.records import FACTS_SCHEMA, Record
-from kgbench.records.fact_rows import STORED
+from kgbench.records.fact_rows import STORED, in_order
 
 __all__ = ["CheckedEntry", "Finding", "check_folder", "validate", "validate_folders"]
 
@@ -59,6 +60,8 @@ class CheckedEntry:
     record: Record | None = None
     table: pa.Table | None = None
     submission: Submission | None = None
+    entry: Entry | None = None
+    """What a board shows of it."""
 
     @property
     def accepted(self) -> bool:
@@ -181,7 +184,7 @@ def check_folder(folder: EntryFiles, others: Others, strict: bool) -> CheckedEnt
 
 def _check_files(folder: EntryFiles, strict: bool) -> CheckedEntry:
     """Read the files of an entry, each checked by itself, and those that go with the record."""
-    record = table = submission = None
+    record = table = submission = verification = entry = None
     files = folder.files
     if RECORD in files:
         record, findings = read_part(files[RECORD], Record)
@@ -190,6 +193,7 @@ def _check_files(folder: EntryFiles, strict: bool) -> CheckedEntry:
         try:
             table = SANDBOX.read(files[FACTS], (STORED, FACTS_SCHEMA))
             folder.add(check_scores(table), FACTS)
+            table = in_order(table)
         except DataError as error:
             expected = "a facts.parquet as kgbench eval writes it"
             folder.add([Finding("Parquet", str(error), expected)], FACTS)
@@ -211,7 +215,11 @@ def _check_files(folder: EntryFiles, strict: bool) -> CheckedEntry:
         if record and verification:
             findings += check_verification(record, verification, files)
         folder.add(findings, VERIFICATION)
-    return CheckedEntry(folder.name, tuple(folder.findings), record, table, submission)
+    if record is not None:
+        place = folder.path or (folder.pack or Path()) / folder.name
+        packed = files if folder.path is None else None
+        entry = Entry(place, record, submission, verification, packed)
+    return CheckedEntry(folder.name, tuple(folder.findings), record, table, submission, entry)
 
 
 def _of_both(record: Record, table: pa.Table, folder: EntryFiles, sound: bool) -> list[Finding]:
@@ -226,8 +234,7 @@ def _of_both(record: Record, table: pa.Table, folder: EntryFiles, sound: bool) -
         return findings
     pair = pair_of(record)
     if pair is not None and dataset is not None and dataset is own_facts(record.model):
-        ids = [fact.id for fact in dataset.facts]
-        findings += in_file(rows_at, check_answers(record, table, ids))
+        findings += in_file(rows_at, check_answers(record, table))
     findings += in_file(at, check_figures(record, table))
     if pair is None or dataset is None:
         return findings

@@ -23,8 +23,9 @@ from kgbench.leaderboard.limits import FACTS, FILES, RECORD, SUBMISSION, VERIFIC
 from kgbench.leaderboard.submission import SAMPLE, Submission, Verification
 from kgbench.leaderboard.validate.files import EntryFiles, Finding, in_file, shown, unmet
 from kgbench.leaderboard.validate.known import known
-from kgbench.leaderboard.validate.rows import rows_of, unlike
+from kgbench.leaderboard.validate.rows import unlike
 from kgbench.records import Record, canonical_json
+from kgbench.records.fact_rows import spans
 from kgbench.sites import BASELINES
 from kgbench.stats.repetition import TIES, TOLERANCES
 
@@ -363,14 +364,17 @@ class Others:
         if record.planted is not None and record.scores is None:
             return []
         digest = sha256(record.identity.weights.model_dump_json().encode())
-        scores = sorted(record.scores or (), key=lambda score: (-score.score, str(score)))
-        for score in scores if record.planted is not None else ():
-            digest.update(f"{score.layer} {score.component} {score.region}\n".encode())
-        columns = ["prompt", "graft", "fact", "rank"]
+        if record.planted is not None:
+            ranked = [
+                (-site.score, f"{site.layer} {site.component} {site.region}\n")
+                for site in record.scores or ()
+            ]
+            digest.update("".join(name for _, name in sorted(ranked)).encode())
         rows = table.filter(pc.invert(pc.is_in(table["graft"], pa.array(BASELINES))))
-        rows = rows.select(columns).sort_by([(name, "ascending") for name in columns])
-        for name in columns:
-            digest.update("\n".join(map(str, rows[name].to_pylist())).encode())
+        for place, (first, n) in spans(rows).items():
+            digest.update(repr((place, n)).encode())
+            digest.update(rows["rank"].slice(first, n).to_numpy().tobytes())
+        digest.update("\n".join(rows["fact"].to_pylist()).encode())
         own = (submission.name, record.identity.localizer.name, folder)
         name, localizer, where = self.made.setdefault(digest.hexdigest(), own)
         if name == submission.name or {own[1], localizer} <= set(known().localizers):
@@ -384,8 +388,9 @@ class Others:
         donors = sorted(what.weights.donors.items())
         weights = (what.weights.recipient, *donors, what.tokenizer, what.dtype)
         tolerance = _COARSE if "16" in what.dtype else _TOLERANCE
+        places = spans(table)
         for (prompt, hash), graft in product(what.prompts.items(), BASELINES):
-            own = rows_of(table, prompt, graft)
+            own = table.slice(*places.get((prompt, graft), (0, 0)))
             key = (weights, hash, graft, what.dataset.name)
             first, where = self.answers.setdefault(key, (own, folder))
             if (difference := unlike(own, first, tolerance)) is not None:

@@ -21,7 +21,7 @@ from kgbench.leaderboard.entries import BOARDS
 from kgbench.leaderboard.limits import FILES, RECORD
 from kgbench.leaderboard.packs import NAME, SUFFIX, inside_pack, read_pack, read_regular
 from kgbench.records import SEAL, Strict
-from kgbench.records.identity import private_text
+from kgbench.records.identity import perhaps_private, private_text
 
 __all__ = [
     "EntryFiles",
@@ -125,6 +125,8 @@ class EntryFiles:
     findings: list[Finding] = field(default_factory=list)
     pack: Path | None = None
     """The pack that it is in."""
+    path: Path | None = None
+    """The folder that it is, where it is one."""
 
     def at(self, file: str) -> str:
         """Name of one of its files in findings."""
@@ -261,7 +263,7 @@ def _named(pack: Path, name: str) -> list[EntryFiles]:
 
 
 def _folder(path: Path, name: str, strict: bool) -> EntryFiles:
-    folder = EntryFiles(folder_name(name))
+    folder = EntryFiles(folder_name(name), path=path)
     for item in _items(path):
         if item.name in FILES:
             try:
@@ -358,8 +360,10 @@ def _number(text: str) -> float:
 
 
 def _depth(value: Any) -> int:
+    if not isinstance(value, dict | list):
+        return 0
     inner = value.values() if isinstance(value, dict) else value
-    return 1 + max(map(_depth, inner), default=0) if isinstance(value, dict | list) else 0
+    return 1 + max((_depth(each) for each in inner if isinstance(each, dict | list)), default=0)
 
 
 def _texts(value: Any, where: str = "") -> Iterator[tuple[str, str]]:
@@ -387,6 +391,13 @@ def bad_text(text: str) -> str | None:
     return "what a browser could take for markup" if _MARKUP.search(text) else None
 
 
+def _all_plain(whole: str) -> bool:
+    """Whether no text of a value is a bad one, as its JSON tells at once; False if unsure."""
+    if "\\" in whole or not whole.isprintable():  # without escapes, texts are as between quotes
+        return False
+    return max(map(len, whole.split('"'))) <= limits.TEXT and not _MARKUP.search(whole)
+
+
 def read_part(data: bytes, model: type[_M]) -> tuple[_M | None, list[Finding]]:
     """The content of a JSON file, None where it is refused, and the findings on it.
 
@@ -400,8 +411,9 @@ def read_part(data: bytes, model: type[_M]) -> tuple[_M | None, list[Finding]]:
         expected = "strict JSON: UTF-8, each key once, finite numbers"
         return None, [Finding("JSON", str(error), expected)]
     findings = []
-    has_private = private_text(raw) is not None  # one search of the whole for nearly all files
-    for where, text in _texts(raw):
+    whole = json.dumps(raw, ensure_ascii=False)  # searched at once, for nearly all files are fine
+    has_private = perhaps_private(whole)
+    for where, text in () if _all_plain(whole) and not has_private else _texts(raw):
         if (reason := bad_text(text)) is not None:
             findings.append(Finding(where, f"it holds {reason}", "plain text"))
         elif has_private and (reason := private_text(text)) is not None:
@@ -421,10 +433,12 @@ def _coerced(raw: Any, made: Any, where: str) -> Iterator[Finding]:
     """Values of another JSON type than their field, which the model read all the same."""
     if isinstance(raw, dict) and isinstance(made, dict):
         for key in raw.keys() & made.keys():
-            yield from _coerced(raw[key], made[key], f"{where}.{key}".lstrip("."))
+            if type(raw[key]) is not type(made[key]) or isinstance(raw[key], dict | list):
+                yield from _coerced(raw[key], made[key], f"{where}.{key}".lstrip("."))
     elif isinstance(raw, list) and isinstance(made, list):
         for index, (own, other) in enumerate(zip(raw, made, strict=False)):
-            yield from _coerced(own, other, f"{where}[{index}]")
+            if type(own) is not type(other) or isinstance(own, dict | list):
+                yield from _coerced(own, other, f"{where}[{index}]")
     elif (kind := _kind(raw)) != (expected := _kind(made)) and "object" not in (kind, expected):
         yield Finding(where, f"{shown(raw)} is a {kind}", f"a {expected}")
 

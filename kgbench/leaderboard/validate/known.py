@@ -15,7 +15,11 @@ from importlib.resources import files
 from itertools import product
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
 from kgbench.data import Dataset, is_shipped, load_dataset
+from kgbench.leaderboard.hits import TOP
 from kgbench.models import catalog
 from kgbench.records import Record
 from kgbench.sites import RECIPIENT, SCORED_REGIONS, Graft, Site, parse_graft
@@ -30,6 +34,7 @@ __all__ = [
     "judged",
     "judged_anew",
     "known",
+    "known_answers",
     "own_facts",
     "pair_of",
     "planted_sites",
@@ -135,6 +140,18 @@ def own_facts(model: str) -> Dataset | None:
         return None
     dataset = load_dataset(entry.dataset)
     return dataset if entry.facts is None else dataset.subset(entry.facts)
+
+
+@cache
+def known_answers(model: str, prompt: str, graft: str) -> pa.Table | None:
+    """Rows of a shipped pair's own facts under PRE or SFT; a hit has rank 1, others none of a hit."""
+    answers, dataset = known().answers.get(model, {}).get(prompt, {}), own_facts(model)
+    if graft not in answers or dataset is None:
+        return None
+    columns = {name: answers[name] for name in ("position", "target")}
+    rank = np.where(answers[f"{graft} hits"], 1, TOP + 1)
+    ids = [fact.id for fact in dataset.facts]
+    return pa.table({"fact": ids, **columns, "logprob": answers[graft], "rank": rank})
 
 
 def dataset_of(record: Record) -> Dataset | None:

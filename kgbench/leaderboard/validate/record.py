@@ -23,7 +23,7 @@ from kgbench.leaderboard.validate.files import Finding, Law, shown, unmet
 from kgbench.leaderboard.validate.known import KnownPair, dataset_of, judged, known
 from kgbench.models import catalog
 from kgbench.numbers import same_sentence
-from kgbench.records import Record, Truth, facts_table, measured_on
+from kgbench.records import Record, Truth, measured_on
 from kgbench.sites import Site
 from kgbench.sites.configurations import BEST, parse_top
 from kgbench.stats import rescored
@@ -246,7 +246,8 @@ def check_cost(record: Record, table: pa.Table) -> Iterator[Finding]:
         table: Its per-fact rows.
     """
     cost, scoring = record.cost, record.cost.scoring
-    rows = table.filter(pc.equal(table["graft"], "PRE")).group_by(["prompt", "fact"])
+    rows = table.filter(pc.equal(table["graft"], "PRE"))
+    rows = rows.group_by(["prompt", "fact"], use_threads=False)
     last = rows.aggregate([("position", "max")])["position_max"]
     least = 2 * int(pc.sum(pc.add(pc.cast(last, pa.int64()), 1)).as_py() or 0)
     most = least * len(record.identity.configurations) * _ROWS
@@ -358,7 +359,7 @@ def check_figures(record: Record, table: pa.Table) -> Iterator[Finding]:
     if "prob" not in table.column_names:  # files need not hold it
         table = table.append_column("prob", pa.array(np.exp(table["logprob"].to_numpy())))
     try:
-        anew = rescored(record, facts_table(table))
+        anew = rescored(record, table)
     except Exception as error:  # untrusted rows can raise any error
         reason = f"{type(error).__name__}: {shown(str(error))}"
         yield Finding("rows", f"no figures can be made of its per-fact rows ({reason})")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from itertools import product
 from typing import Any
 
@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from kgbench.errors import KgbenchError
 from kgbench.leaderboard.hits import TOP
 from kgbench.leaderboard.validate.files import Finding, Law, shown, unmet
-from kgbench.leaderboard.validate.known import known
+from kgbench.leaderboard.validate.known import known_answers
 from kgbench.records import Record
+from kgbench.records.fact_rows import KEYS, is_ordered, spans
 from kgbench.sites import BASELINES, parse_graft
 from kgbench.sites.configurations import budget_labels, parse_top
 
@@ -24,7 +25,6 @@ __all__ = [
     "check_configurations",
     "check_rows",
     "check_scores",
-    "rows_of",
     "unlike",
 ]
 
@@ -70,8 +70,7 @@ def check_scores(table: pa.Table) -> list[Finding]:
             where += f"configuration {shown(row['graft'])}"
             count = f"in {int((~holds).sum())} of {table.num_rows} rows"
             findings.append(Finding(name, f"{wrong} {count}, {where}", expected))
-    keys = ["prompt", "graft", "fact", "position"]
-    if table.group_by(keys).aggregate([]).num_rows != table.num_rows:
+    if not is_ordered(table) and table.group_by(KEYS).aggregate([]).num_rows != table.num_rows:
         expected = "one row per prompt, configuration, fact and position"
         findings.append(Finding("rows", "rows stand twice", expected))
     return findings
@@ -163,25 +162,25 @@ def check_rows(record: Record, table: pa.Table, facts: tuple[str, ...] | None) -
 
     Args:
         record: The record.
-        table: Its per-fact rows.
+        table: Its per-fact rows, sorted.
         facts: Ids of all facts that are to be there; None where the data set is not known.
     """
     applicable = {(row.prompt, row.graft) for row in record.rows if row.applicable}
-    groups = table.group_by(["prompt", "graft"]).aggregate([]).to_pylist()
-    have = {(row["prompt"], row["graft"]) for row in groups}
-    yield from _exchanged("graft", have, applicable)
+    places = spans(table)
+    yield from _exchanged("graft", places, applicable)
     limit, size = record.identity.limit, record.identity.dataset.n
     n = size if limit is None else min(limit, size)
-    for prompt in sorted({prompt for prompt, _ in have & applicable}):
-        rows = table.filter(pc.equal(table["prompt"], prompt))
-        yield from _check_prompt(rows, prompt, n, facts)
+    for name in sorted({prompt for prompt, _ in places.keys() & applicable}):
+        parts = {
+            graft: table.slice(*at) for (prompt, graft), at in places.items() if prompt == name
+        }
+        yield from _check_prompt(parts, name, n, facts)
 
 
 def _check_prompt(
-    table: pa.Table, prompt: str, n: int, facts: tuple[str, ...] | None
+    parts: Mapping[str, pa.Table], prompt: str, n: int, facts: tuple[str, ...] | None
 ) -> Iterator[Finding]:
-    """One prompt's rows: every configuration has the facts, positions and targets that PRE has."""
-    parts = {graft: _keys(table, graft) for graft in table["graft"].unique().to_pylist()}
+    """Every configuration of a prompt has the facts, positions and targets that PRE has."""
     if "PRE" not in parts:
         return
     first, on = parts["PRE"], f"on prompt {shown(prompt)}"
@@ -202,37 +201,23 @@ def _check_prompt(
         yield Finding("fact", wrong, "ids of its first facts")
 
 
-def _keys(table: pa.Table, graft: str) -> pa.Table:
-    rows = table.filter(pc.equal(table["graft"], graft)).select(["fact", "position", "target"])
-    return rows.sort_by([("fact", "ascending"), ("position", "ascending")]).combine_chunks()
-
-
 # ----------------------------------------------------------------------------------------- answers
 
 
-def rows_of(table: pa.Table, prompt: str, graft: str) -> pa.Table:
-    """The rows of a configuration on a prompt."""
-    return table.filter(pc.and_(pc.equal(table["prompt"], prompt), pc.equal(table["graft"], graft)))
-
-
-def check_answers(record: Record, table: pa.Table, ids: Sequence[str]) -> Iterator[Finding]:
+def check_answers(record: Record, table: pa.Table) -> Iterator[Finding]:
     """Positions, targets and the answers of PRE and SFT, as they are known of a shipped pair.
 
     Args:
         record: A record of a shipped pair on its own facts.
-        table: Its per-fact rows, of those facts alone.
-        ids: The pair's facts in their order.
+        table: Its per-fact rows, of those facts alone, sorted.
     """
-    answers = known().answers.get(record.model, {})
     tolerance = np.inf if "16" in record.identity.dtype else _KNOWN
+    places = spans(table)
     for prompt, graft in product(record.identity.prompts, BASELINES):
-        own = answers.get(prompt, {})
-        if graft not in own:
+        wanted = known_answers(record.model, prompt, graft)
+        if wanted is None:
             continue
-        columns = {"fact": ids, "position": own["position"], "target": own["target"]}
-        rank = np.where(own[f"{graft} hits"], 1, TOP + 1)
-        wanted = pa.table({**columns, "logprob": own[graft], "rank": rank})
-        rows = rows_of(table, prompt, graft)
+        rows = table.slice(*places.get((prompt, graft), (0, 0)))
         if (difference := unlike(rows, wanted, tolerance, hits=True)) is not None:
             column, wrong = difference
             expected = f"what is known of {record.model}"
@@ -251,28 +236,26 @@ def unlike(
         tolerance: Nats by which log-probabilities may differ.
         hits: Whether to compare hits too, where there is a tolerance.
     """
-    columns = ["fact", "position", "target", "logprob", "rank"]
-    both = own.select(columns).join(
-        other.select(columns), "fact", right_suffix="_other", join_type="inner", use_threads=False
-    )
+    places = pc.index_in(own["fact"], other["fact"].combine_chunks())  # each fact stands once
+    own, other = own.filter(pc.is_valid(places)), other.take(places.drop_null())
     for name, words in (
         ("position", "is read at another position"),
         ("target", "has another target"),
     ):
-        moved = both.filter(pc.not_equal(both[name], both[f"{name}_other"]))
+        moved = own.filter(pc.not_equal(own[name], other[name]))
         if moved.num_rows:
             return name, f"fact {shown(moved['fact'][0].as_py())} {words}"
-    if not both.num_rows or tolerance == np.inf:
+    if not own.num_rows or tolerance == np.inf:
         return None
-    off = np.abs(both["logprob"].to_numpy() - both["logprob_other"].to_numpy())
+    off = np.abs(own["logprob"].to_numpy() - other["logprob"].to_numpy())
     worst = int(off.argmax())
     if off[worst] > tolerance:
         return (
             "logprob",
-            f"fact {shown(both['fact'][worst].as_py())} is off by {off[worst]:.3g} nats",
+            f"fact {shown(own['fact'][worst].as_py())} is off by {off[worst]:.3g} nats",
         )
-    ranks = (both["rank"].to_numpy(), both["rank_other"].to_numpy())
+    ranks = (own["rank"].to_numpy(), other["rank"].to_numpy())
     flips = int(((ranks[0] <= TOP) != (ranks[1] <= TOP)).sum())
-    if hits and flips > 1 + _FLIPS * both.num_rows:
-        return "rank", f"{flips} of {both.num_rows} hits are others"
+    if hits and flips > 1 + _FLIPS * own.num_rows:
+        return "rank", f"{flips} of {own.num_rows} hits are others"
     return None
