@@ -180,6 +180,19 @@ def test_batches_and_company_do_not_matter(
     assert alone.logprob == pytest.approx(together.logprob, abs=1e-6)
 
 
+@pytest.mark.parametrize("executor", ["rows", "sequential"])
+def test_executors_agree(
+    pair: ModelPair, prompts: list[Prompt], scored: list[ScoredAnswer], executor: str
+) -> None:
+    """Candidates read by themselves are scored as in the trees that they share."""
+    some = ("PRE", "FE+LT", "ALL; ALL:ln_f+head")
+    packed = [row for row in scored if row.graft in some]
+    alone = score_prompts(Engine(pair, executor), prompts[2:4], NAMES, some)
+    for own, shared in zip(alone, packed[2 * len(some) :], strict=False):
+        for name, value in vars(own).items():
+            assert value == pytest.approx(getattr(shared, name), abs=1e-6)
+
+
 def test_first_tokens_of_a_name(
     pair: ModelPair, prompts: list[Prompt], scored: list[ScoredAnswer]
 ) -> None:
