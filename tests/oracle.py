@@ -234,12 +234,13 @@ def assignments(
 
 
 def _assigned(places: Mapping[str, str]) -> Assignment:
-    """What of a token is a donor's; a head may be the recipient's in a donor's component."""
-    return frozenset(
-        (place, donor)
-        for place, donor in places.items()
-        if donor != "recipient" or place.partition(".h")[0] in places.keys() - {place}
-    )
+    """What of a token is a donor's; of heads, those that are not their component's donor's."""
+    assigned = set()
+    for place, donor in places.items():
+        component, _, head = place.partition(".h")
+        if donor != (places.get(component, "recipient") if head else "recipient"):
+            assigned.add((place, donor))
+    return frozenset(assigned)
 
 
 def token_set(

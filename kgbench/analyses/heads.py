@@ -1,0 +1,116 @@
+"""Effects of single attention heads, grafted one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from kgbench.analyses import Analysis, Answer, Inputs
+from kgbench.errors import InputError
+from kgbench.estimate import Estimate
+from kgbench.records import Record
+from kgbench.report import Cell, Report, Table, csv_lines
+from kgbench.runner.spec import COMPUTING, FACTS, PAIR
+from kgbench.sites import HEADED
+
+__all__ = ["Heads"]
+
+FIGURES = {"sufficiency": "alone", "necessity": "lost without"}
+"""Figures of a head, and what their tables are called."""
+
+
+@dataclass(frozen=True)
+class Heads(Analysis):
+    """Graft attention heads one at a time.
+
+    For each layer and head, the share of what finetuning added that the donor's
+    weights bring in this head alone, and the share that is lost where everything
+    but this head is grafted. Of q, k and v a head is a slice of the outputs, of o
+    of the inputs. Intervals are over facts.
+
+    \b
+    kgbench heads --model tiny-gemma --prompt headline
+    kgbench heads --model tiny-gemma --component v --positions FE --limit 50
+    """  # noqa: D301 (click reads the character, not its escape)
+
+    name = "heads"
+    about = "Graft attention heads one at a time."
+    takes = (*PAIR, *FACTS, "layers", "limit", "seed", "metric", "output_dir", *COMPUTING)
+    writes_csv = True
+
+    component: str = field(default="o", metadata={"metavar": "NAME"})
+    """Component of the heads: q, k, v or o."""
+    positions: str = field(default="LT", metadata={"metavar": "POSITIONS"})
+    """Tokens at which they are grafted, such as LT or FE+LT."""
+
+    def answer(self, inputs: Inputs) -> Answer:
+        """Run the grafts as one evaluation, and arrange its figures by layer and head."""
+        from kgbench.engine.treatment import n_heads
+        from kgbench.runner import Pairs, run_job
+        from kgbench.runner.job import prepare_job
+        from kgbench.sites.graft import Layers
+
+        if self.component not in HEADED:
+            raise InputError(
+                f"component {self.component!r} has no heads: expected {', '.join(HEADED)}"
+            )
+        (spec,) = inputs.specs
+        pairs, layers = Pairs(), spec.layers
+        whole = replace(spec, grafts=(f"{self.positions}:{self.component}",), layers=None)
+        pair = prepare_job(whole, inputs.settings, pairs).pair
+        named = Layers(tuple(layers.split(","))) if layers else None
+        chosen = sorted(named.resolve(pair.n_layers)) if named else range(pair.n_layers)
+        grafts: dict[tuple[int, int], str] = {}
+        for layer in chosen:
+            for head in range(n_heads(pair, self.component)):
+                grafts[layer, head] = f"{self.positions}:{self.component}.h{head}@{layer}"
+        run = run_job(
+            replace(whole, grafts=tuple(grafts.values())), inputs.settings, inputs.progress, pairs
+        )
+        report = Report("", _tables(run.record, self.component, grafts))
+        rows = _rows(run.record, grafts)
+        return Answer(report, {"id": run.record.id, "rows": rows}, _csv(rows))
+
+
+def _tables(record: Record, component: str, grafts: dict[tuple[int, int], str]) -> Sequence[Table]:
+    """For each prompt and figure, a row per layer and a column per head."""
+    heads = sorted({head for _, head in grafts})
+    tables = []
+    for prompt in dict.fromkeys(row.prompt for row in record.rows):
+        found = {row.graft: row for row in record.rows if row.prompt == prompt}
+        for figure, title in FIGURES.items():
+            rows: list[list[Cell]] = []
+            for layer in sorted({layer for layer, _ in grafts}):
+                estimates = [getattr(found[grafts[layer, head]], figure) for head in heads]
+                rows.append([f"layer {layer}", *estimates])
+            columns = ["", *(f"{component}.h{head}" for head in heads)]
+            tables.append(Table(f"{prompt}: {title}", columns, rows))
+    return tables
+
+
+def _rows(record: Record, grafts: dict[tuple[int, int], str]) -> list[dict[str, Any]]:
+    rows = []
+    places = {graft: place for place, graft in grafts.items()}
+    for row in record.rows:
+        if row.graft in places:
+            layer, head = places[row.graft]
+            figures = {name: _answer(getattr(row, name)) for name in FIGURES}
+            rows.append({"prompt": row.prompt, "layer": layer, "head": head, **figures})
+    return rows
+
+
+def _answer(estimate: Estimate) -> Any:
+    return estimate.answer()
+
+
+def _csv(rows: Sequence[dict[str, Any]]) -> str:
+    """A line per prompt and head, with value, low and high end of each figure."""
+    lines = []
+    for row in rows:
+        line = {name: row[name] for name in ("prompt", "layer", "head")}
+        for name in FIGURES:
+            for end in ("value", "low", "high"):
+                line[f"{name}_{end}"] = row[name].get(end)
+        lines.append(line)
+    return csv_lines(lines, list(lines[0]))
