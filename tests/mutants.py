@@ -143,7 +143,7 @@ MUTANTS = (
     ),
     mutant(
         "position ids shifted by one",
-        ("engine/packed.py", "rooted.tree.depths, ", "rooted.tree.depths + 1, "),
+        ("engine/packed.py", "= tree.depths, tree.ends", "= tree.depths + 1, tree.ends"),
     ),
     mutant(
         "position ids by row instead of depth",
@@ -155,7 +155,7 @@ MUTANTS = (
     ),
     mutant(
         "readout one token early, packed",
-        ("engine/packed.py", "t.tree.leaves.reshape(-1) for", "t.tree.leaves.reshape(-1) - 1 for"),
+        ("engine/packed.py", "t.leaves.reshape(-1) for", "t.leaves.reshape(-1) - 1 for"),
     ),
     mutant(
         "readout in the padding, rows",
@@ -194,15 +194,15 @@ MUTANTS = (
     ),
     mutant(
         "earlier terms win",
-        ("engine/treatment.py", "weight_set in sets.terms:", "weight_set in reversed(sets.terms):"),
+        ("engine/treatment.py", "for term in sets.terms:", "for term in reversed(sets.terms):"),
         only="later",
     ),
     mutant(
         "`recipient` does not put back",
         (
             "engine/treatment.py",
-            "        terms.append((term",
-            "        if term.donor != RECIPIENT:\n            terms.append((term",
+            "        terms.append(_Sets(",
+            "        if term.donor != RECIPIENT:\n            terms.append(_Sets(",
         ),
         only="later",
     ),
@@ -214,17 +214,17 @@ MUTANTS = (
         "the donor's head used though not named",
         (
             "engine/forward.py",
-            "sets = table[:, socket.slots]",
+            "sets = weights.table[:, socket.slots]",
             (
-                "sets = table[:, socket.slots]\n        sets = table[:, :1] if socket.is_head else"
-                " sets"
+                "sets = weights.table[:, socket.slots]\n"
+                "        sets = weights.table[:, :1] if socket.is_head else sets"
             ),
         ),
         only=_ORACLE,
     ),
     mutant(
         "the recipient's head used though the donor's is named",
-        ("engine/plan.py", "if token in readouts:", "if token in ():"),
+        ("engine/plan.py", "        if not read:\n", "        if True:\n"),
     ),
     mutant(
         "final norm and head divided as all tokens are",
@@ -262,10 +262,68 @@ MUTANTS = (
         "slices of the sequential executor left out",
         (
             "engine/sequential.py",
-            "self.plan.table[number],",
-            "self.plan.table[number][:1].repeat(len(self.wiring.slots)),",
+            "Weights(self.plan.table, ",
+            "Weights(self.plan.table[:, :1].repeat(len(self.wiring.slots), axis=1), ",
         ),
         only=_ORACLE,
+    ),
+    mutant(
+        "treatments taken for one a layer too long",
+        ("engine/packed.py", "if site[0] == layer)", "if site[0] == max(layer - 1, 0))"),
+        only=_ORACLE,
+    ),
+    mutant(
+        "a stage that goes on from the wrong rows",
+        ("engine/packed.py", "before[row].at[trunk.nodes]", "trunk.nodes % len(before[row].tree)"),
+        only=_ORACLE,
+    ),
+    mutant(
+        "rotary embeddings of other rows than the stage's",
+        (
+            "engine/forward.py",
+            "_gathered(value, stage.rows) if by_token",
+            "value[:, : stage.rows.shape[1]] if by_token",
+        ),
+        only=_ORACLE,
+    ),
+    mutant(
+        "edits of a layer forgotten where its rows are divided",
+        ("engine/packed.py", "edit.hook.layer <= layer", "edit.hook.layer < layer"),
+        test="test_edits.py",
+    ),
+    mutant(
+        "copies within a stage from the rows of the batch",
+        ("engine/schedule.py", "nodes[step.sources] if", "np.array(step.sources) if"),
+        test="test_edits.py",
+    ),
+    mutant(
+        "the bias of `o` counted once a head",
+        (
+            "engine/forward.py",
+            "forwards[weight_set](part.flatten(1)) - forwards[weight_set](nothing)",
+            "forwards[weight_set](part.flatten(1))",
+        ),
+        only="every_head",
+    ),
+    mutant(
+        "heads of keys counted like those of queries",
+        ("engine/treatment.py", "int(grouped or config.num", "int(config.num"),
+        only="every_head or not_there",
+    ),
+    mutant(
+        "heads kept where a later term names their component",
+        ("engine/treatment.py", "in [key for key in heads[token] if", "in [key for key in () if"),
+        only="every_head",
+    ),
+    mutant(
+        "weights with an equal first row taken for equal",
+        ("engine/weights.py", "if not torch.equal(part.of(ours), part.of(theirs)):", "if False:"),
+        only="one_weight",
+    ),
+    mutant(
+        "norms of another epsilon taken for equal",
+        ("engine/weights.py", " or _plain_attributes(one) != _plain_attributes(other)", ""),
+        only="one_weight",
     ),
     mutant(
         "a forward left on its module",
@@ -518,7 +576,7 @@ MUTANTS = (
     ),
     families(
         "edits put in the place of a module's weights",
-        ("engine/forward.py", "plans.get(module) or module", "module"),
+        ("engine/forward.py", "_edited(plans.get(module) or module", "_edited(module"),
         only="edits",
     ),
     families(

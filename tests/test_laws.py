@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from typing import Any
 
 import oracle
@@ -33,6 +34,7 @@ from kgbench.data import Prompt
 from kgbench.engine import Budget, Engine, grafted_logits
 from kgbench.engine.treatment import n_heads
 from kgbench.errors import InputError
+from kgbench.models.family_map import module_at
 from kgbench.models.pair import ModelPair
 from kgbench.sites import CONFIGURATIONS
 
@@ -101,6 +103,29 @@ def test_a_donor_that_is_the_recipient_changes_nothing(family: str) -> None:
             same, pool()[:3], ["FE", "LT:q+down@1", "(FE+LT)^C", EVERYTHING], executor
         )
         assert distance(got, alone(pair.recipient, pair, pool()[:3])[:, None]) <= EXACT
+
+
+@families
+def test_one_weight_and_one_epsilon_are_told_apart(family: str) -> None:
+    """Where donor and recipient differ in the last weight of a component alone, or in the epsilon
+    of a norm, its graft is the donor.
+    """
+    pair = pair_of(family)
+    for component in ("ln_1", "q", "o", "down"):
+        donor = deepcopy(pair.recipient)
+        module = module_at(donor, pair.family.path(1, component))
+        if component == "ln_1":
+            for name, value in list(vars(module).items()):
+                if isinstance(value, float):
+                    setattr(module, name, 10 * value + 1)
+        else:
+            with torch.no_grad():
+                weight = oracle.weights(donor, f"1.{component}")[0]
+                weight[(-1,) * weight.ndim] += 3
+        changed = ModelPair("one", pair.recipient, {"sft": donor}, pair.tokenizer, pair.family)
+        got = grafted_logits(changed, pool()[:2], [f"ALL:{component}@1", "PRE"])
+        assert distance(got[:, 0], alone(donor, pair, pool()[:2])) <= EXACT
+        assert distance(got[:, 0], got[:, 1]) > 1e-6
 
 
 # ------------------------------------------------------------------------- executors and the oracle
