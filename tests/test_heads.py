@@ -1,0 +1,52 @@
+"""Effects of attention heads, grafted one at a time."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kgbench import evaluate
+from kgbench.cli import main
+
+ASKED = ["heads", "--model", "tiny-llama", "--prompt", "headline", "--limit", "12", "-q"]
+
+
+def test_a_head_has_the_figures_of_its_graft(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each cell is what an evaluation of that graft gives, and heads are as many as there are."""
+    asked = [*ASKED, "--output-dir", str(tmp_path), "--layers", "5-6", "--component", "v"]
+    assert main([*asked, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    pair = {(row["layer"], row["head"]) for row in rows}
+    graft = "LT:v.h1@6"
+    run = evaluate(
+        model="tiny-llama", prompts=["headline"], limit=12, grafts=[graft], output_dir=tmp_path
+    )
+    (wanted,) = (row for row in run.record.rows if row.graft == graft)
+    (found,) = (row for row in rows if (row["layer"], row["head"]) == (6, 1))
+    assert found["sufficiency"] == wanted.sufficiency.answer()
+    assert found["necessity"] == wanted.necessity.answer()
+    assert pair == {(layer, head) for layer in (5, 6) for head in range(len(pair) // 2)}
+    assert main(asked) == 0
+    table = capsys.readouterr().out
+    assert "headline: alone" in table
+    assert "headline: lost without" in table
+    assert "v.h1" in table
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--component", "up"), "component 'up' has no heads: expected q, k, v, o"),
+        (("--layers", "9"), "layer 9 in '@9' does not exist"),
+    ],
+)
+def test_what_has_no_heads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: tuple[str, ...], said: str
+) -> None:
+    """Status 2, and one line that says what can be asked for."""
+    assert main([*ASKED, "--output-dir", str(tmp_path), *more]) == 2
+    assert said in capsys.readouterr().err
