@@ -11,7 +11,7 @@ from torch import nn
 
 from kgbench.data import load_prompts
 from kgbench.engine import Engine, grafted_logits
-from kgbench.engine.selftest import packed_agrees, tolerance, verify_pair
+from kgbench.engine.selftest import packed_agrees, stages_agree, tolerance, verify_pair
 from kgbench.errors import LawError, ModelError
 from kgbench.models.family_map import Family, Place
 from kgbench.models.pair import ModelPair, weights_hash
@@ -43,7 +43,34 @@ def test_true_maps_pass(family: str, attention: str, dtype: torch.dtype) -> None
     before = [weights_hash(m) for m in (pair.recipient, *pair.donors.values())]
     verify_pair(pair)
     assert packed_agrees(pair) is None
+    assert stages_agree(pair)
     assert [weights_hash(m) for m in (pair.recipient, *pair.donors.values())] == before
+
+
+@pytest.mark.parametrize("shift", [False, True])
+def test_layers_that_remember_the_rows_of_the_batch(shift: bool) -> None:
+    """A model whose layers use something of the whole batch by token gets no rows by layer, whether
+    it fails on other rows or takes the wrong ones; its answers are right.
+    """
+    pair = pico_pair("llama")
+    seen: list[torch.Tensor] = []
+
+    def remember(module: nn.Module, inputs: object, output: torch.Tensor) -> None:
+        seen[:] = [output]
+
+    def add(module: nn.Module, inputs: object, output: torch.Tensor) -> torch.Tensor:
+        kept = seen[0][:, : output.shape[1]] if shift else seen[0]
+        return output + kept
+
+    for model in (pair.recipient, *pair.donors.values()):
+        model.get_input_embeddings().register_forward_hook(remember)
+        model.model.layers[1].register_forward_hook(add)
+    assert packed_agrees(pair) is None
+    assert not stages_agree(pair)
+    prompts = load_prompts("tiny_movies", ["headline"], limit=2)
+    grafts = ["PRE", "LT:down@1", "LT:down@2", "LT:up@2", "LT:o@2"]
+    got = [grafted_logits(pair, prompts, grafts, executor) for executor in ("packed", "rows")]
+    assert float((got[0] - got[1]).abs().max()) < 1e-5
 
 
 @pytest.mark.parametrize("component", ["ln_1", "o", "ln_2", "up", "down"])

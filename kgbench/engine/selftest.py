@@ -118,10 +118,11 @@ def stages_agree(pair: ModelPair) -> bool:
 @torch.inference_mode()
 def _compare_stages(pair: ModelPair) -> bool:
     slots, ids, layers = Slots(pair.family, pair.n_layers), _ids(pair), pair.n_layers
-    # The recipient, the donor in the upper half, and the donor in the last layer.
+    # The recipient, the donor in the last layer, and the donor in the upper half: in this order
+    # other tokens are at the same place in the trees of different layers.
     table = np.zeros((3, len(slots)), dtype=np.uint8)
     for slot, (layer, _) in enumerate(slots.sites):
-        for treatment, first in ((1, layers // 2), (2, layers - 1)):
+        for treatment, first in ((1, layers - 1), (2, layers // 2)):
             within = layer is not None and layer >= first
             table[treatment, slot] = within and min(1, len(pair.donors))
     n = len(ids)
@@ -132,7 +133,7 @@ def _compare_stages(pair: ModelPair) -> bool:
     plan = Plan(table, tuple(requests))
     try:
         got = _logits(run_packed(Wiring(pair, staged=True), plan, Budget()))
-    except (RuntimeError, ValueError, TypeError, IndexError):
+    except (RuntimeError, ValueError, TypeError, IndexError, KeyError):
         return False
     reference = _logits(run_packed(Wiring(pair), plan, Budget()))
     return float((got - reference).abs().max()) <= tolerance(pair, reference)
