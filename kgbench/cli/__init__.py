@@ -30,6 +30,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "answers": "Score whole answers instead of their first tokens.",
         "specificity": "Show what grafts change besides their facts.",
         "tokens": "Show the likeliest next tokens under some grafts.",
+        "heads": "Graft attention heads one at a time.",
         "explore": "Map which tokens and components bring an answer.",
         "reproduce": "Make the paper's figures again, beside its numbers.",
         "sweep": "Compute studies of many evaluations: here, SLURM, Ray.",
@@ -100,6 +101,7 @@ _TRAININGS = "the same command goes on from the last checkpoint"
 KEPT = {
     "eval": _RUNS,
     "audit": _RUNS,
+    "heads": _RUNS,
     "reproduce": _RUNS,
     "rerun": _RUNS,
     "train": _TRAININGS,
