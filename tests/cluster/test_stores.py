@@ -88,8 +88,11 @@ def test_a_store_that_refuses(remote: Site, serial: Site, bucket: Bucket) -> Non
     assert remote.groups() == serial.groups()
 
 
-def test_a_store_that_is_silent(bucket: Bucket, tmp_path: Path) -> None:
+def test_a_store_that_is_silent(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A server that accepts and never answers is given up."""
+    monkeypatch.setenv("KGBENCH_HOME", str(tmp_path / "home"))
     bucket.stop()
     with socket.socket() as silent:
         silent.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
