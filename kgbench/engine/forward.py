@@ -16,7 +16,7 @@ Invariants:
 - An attention head is a slice of the outputs of `q`, `k` and `v`, and of the inputs of `o`, whose
   bias belongs to no head.
 - Rows that compute the same in the first layers are computed once there: a stage is a run of layers
-  with rows of its own, each of which stands for one or several rows of the batch. Between stages
+  with rows of its own, each of which represents one or several rows of the batch. Between stages
   activations are gathered; embeddings, final norm and head see the whole batch.
 """
 
@@ -132,7 +132,7 @@ class Stage:
 
     layers: range
     rows: Int[np.ndarray, "row token"]
-    """Row of the flattened batch for which each row stands; of several, any."""
+    """Row of the flattened batch that each row represents; of several, any."""
     entering: Int[np.ndarray, "row token"]
     """Flattened row of the stage before that each row continues; of the batch in the first one."""
 

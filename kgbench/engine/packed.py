@@ -70,9 +70,9 @@ class Trunk:
     layers: range
     tree: Tree
     nodes: Int[np.ndarray, " node"]
-    """For each node, a node of the whole tree for which it stands."""
+    """For each node, a node of the whole tree that it represents."""
     at: Int[np.ndarray, " whole"]
-    """For each node of the whole tree, the node that stands for it."""
+    """For each node of the whole tree, the node that represents it."""
 
 
 @dataclass(frozen=True)
@@ -178,10 +178,10 @@ class _Forks:
         trunks = []
         for start, stop in pairwise([0, *reversed(starts[1:])]):
             tree = grow(until[stop - 1], ())
-            at, stands = np.empty(len(whole), dtype=np.int64), np.empty(len(tree), dtype=np.int64)
+            at, nodes_of = np.empty(len(whole), dtype=np.int64), np.empty(len(tree), dtype=np.int64)
             ours, theirs = tree.paths[rows != END], whole.paths[rows != END]
-            at[theirs], stands[ours] = ours, theirs
-            trunks.append(Trunk(range(start, stop), tree, stands, at))
+            at[theirs], nodes_of[ours] = ours, theirs
+            trunks.append(Trunk(range(start, stop), tree, nodes_of, at))
         return (*trunks, replace(last, layers=range(trunks[-1].layers.stop, self.n_layers)))
 
 

@@ -160,7 +160,7 @@ class _Table:
     def __init__(self, slots: Slots, equal: Sequence[Collection[int]]) -> None:
         self.slots = slots
         self.sets = np.zeros((1 + len(equal), len(slots)), dtype=np.uint8)
-        """Weight set that stands for a weight set in a slot."""
+        """Effective weight set of each weight set in each slot."""
         for donor, same in enumerate(equal, 1):
             self.sets[donor] = donor
             self.sets[donor, list(same)] = 0

@@ -33,7 +33,7 @@ class Siblings:
 
     @cached_property
     def joint(self) -> Request:
-        """All as one; of several, a treatment's number then stands for a token id as well."""
+        """All as one; of several, a treatment's number then encodes a token id as well."""
         if len(self.requests) == 1:
             return self.requests[0]
         width = max(len(request.ids) for request in self.requests)
@@ -81,7 +81,7 @@ class Siblings:
     def replaced(
         self, numbers: Int[np.ndarray, "row token"], by: Int[np.ndarray, " treatment"]
     ) -> Int[np.ndarray, "row token"]:
-        """Numbers of treatments that stand for others, next to the same token ids."""
+        """The numbers with other treatments, and the same token ids."""
         if len(self.requests) == 1:
             replaced: np.ndarray = by[numbers]
         else:

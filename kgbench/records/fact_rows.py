@@ -78,7 +78,7 @@ def facts_table(columns: Mapping[str, Sequence[Any] | np.ndarray[Any, Any]] | pa
 
 
 def is_ordered(table: pa.Table) -> bool:
-    """Whether rows without nulls ascend by `KEYS`, so that none stands twice."""
+    """Whether rows without nulls ascend by `KEYS`, so that none is there twice."""
     ascends = np.zeros(max(0, table.num_rows - 1), bool)
     for name in reversed(KEYS):
         before, after = table[name].slice(0, len(ascends)), table[name].slice(1)

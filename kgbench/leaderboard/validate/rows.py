@@ -236,7 +236,7 @@ def unlike(
         tolerance: Nats by which log-probabilities may differ.
         hits: Whether to compare hits too, where there is a tolerance.
     """
-    places = pc.index_in(own["fact"], other["fact"].combine_chunks())  # each fact stands once
+    places = pc.index_in(own["fact"], other["fact"].combine_chunks())  # each fact is there once
     own, other = own.filter(pc.is_valid(places)), other.take(places.drop_null())
     for name, words in (
         ("position", "is read at another position"),
