@@ -25,7 +25,7 @@ from kgbench.leaderboard.entries import Entry, read_entries
 from kgbench.leaderboard.packs import read_pack
 from kgbench.leaderboard.validate.known import known
 from kgbench.localizers import describe
-from kgbench.models.catalog import CARD, DELTA, plants, shipped, zoo_path
+from kgbench.models.catalog import CARD, DELTA, plants, replicas, shipped, zoo_path
 from kgbench.records import LocalizerRef
 from kgbench.reproduction.board_runs import Campaign, board_runs, pairs_of
 from kgbench.runner import Settings
@@ -282,4 +282,4 @@ def test_the_estimate_follows_the_entries_and_the_runs(tmp_path: Path) -> None:
 def test_the_costliest_budget_is_on_one_pair() -> None:
     """A ranking by hundreds of evaluations in turn would take as long as all others together."""
     assert pairs_of("budget", "greedy_graft") == shipped()[:1]
-    assert pairs_of("planted", "greedy_graft") == plants()
+    assert pairs_of("planted", "greedy_graft") == (*plants(), *replicas())

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fake_plants import shipped_replicas
 
 from kgbench.errors import DataError, OutputError
 from kgbench.estimate import Estimate
@@ -413,5 +414,6 @@ def test_no_link_is_followed(tmp_path: Path, name: str) -> None:
 def test_an_empty_board(tmp_path: Path) -> None:
     """Without entries there are the published figures, and the rest says that there are none."""
     (tmp_path / "results").mkdir()
-    text = dict(outputs(tmp_path))["LEADERBOARD.md"].decode()
+    with shipped_replicas(tmp_path / "catalog", []):
+        text = dict(outputs(tmp_path))["LEADERBOARD.md"].decode()
     assert text.count("No entries yet.") == 6 and "Nothing here was reproduced" in text

@@ -142,6 +142,13 @@ def everywhere(
     return [entry(method, plant, found, said[plant], localizer) for plant in some]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def shipped_alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A catalog without replicas."""
+    with shipped_replicas(tmp_path_factory.mktemp("catalog"), []):
+        yield
+
+
 @pytest.fixture(scope="module")
 def entries() -> list[Entry]:
     half = dict.fromkeys(GRAFTS, 0.5)

@@ -39,6 +39,7 @@ EXTRAS = {
     "slurm": "studies on SLURM",
     "ray": "studies on Ray",
     "s3": "records in an object store",
+    "bench": "kgbench's benchmarks, and the tools they are compared with",
     "test": "kgbench's own tests",
     "cluster": "tests of studies on clusters of one machine",
     "page": "tests of pages and notebooks in a browser",

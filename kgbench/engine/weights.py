@@ -15,6 +15,7 @@ from kgbench.engine.treatment import Slots, baseline_donor
 from kgbench.models.family_map import module_at
 from kgbench.models.lora import base_module, plain_names
 from kgbench.models.pair import ModelPair
+from kgbench.sites import RECIPIENT
 
 __all__ = ["Part", "changed", "equal_slots", "numel", "parts", "tensors"]
 
@@ -90,9 +91,12 @@ def changed(pair: ModelPair, name: str | None = None) -> frozenset[int]:
 def equal_slots(pair: ModelPair, name: str) -> frozenset[int]:
     """Slots that compute the same in recipient and donor, without reading weights from disk.
 
-    They have equal weights, and modules of one class and equal attributes.
+    They have equal weights, and modules of one class and equal attributes. None are of a donor that
+    is named like the recipient: forecasts take it for one that is not trained yet.
     """
-    donor, equal = pair.donor(name), set()
+    donor, equal = pair.donor(name), set[int]()
+    if pair.origins.get(name, "") == pair.origins.get(RECIPIENT):
+        return frozenset()
     with torch.no_grad():
         for slot, site in enumerate(Slots(pair.family, pair.n_layers).sites):
             if _alike(pair, donor, pair.family.paths(*site)) and _equal(pair, donor, slot):

@@ -249,14 +249,15 @@ class StandIns(Pairs):
         names = tuple(spec.donors)
         if self._made is None or tuple(self._made.donors) != names:
             family = load_family(str(self._like.config["model_type"]))
-            donors = {name: self._model() for name in names}
+            donors = {name: self._model(1 + number) for number, name in enumerate(names)}
             origins = {"recipient": self._entry.recipient, **spec.donors}
             self._made = ModelPair(
                 self._entry.name, self._model(), donors, read_tokenizer(self._like), family, origins
             )
         return self._made
 
-    def _model(self) -> PreTrainedModel:
+    def _model(self, number: int = 0) -> PreTrainedModel:
+        """A small model, each weight of which differs from that of other numbers."""
         said = self._like.config
         small = {key: size for key, size in {**_SIZES, **_READS}.items() if key in said}
         depth: dict[str, Any] = {
@@ -264,7 +265,10 @@ class StandIns(Pairs):
         }
         made: dict[str, Any] = {**said, **small, **depth, "dtype": "float32"}
         with torch.random.fork_rng(devices=[]):
-            return prepare(AutoModelForCausalLM.from_config(AutoConfig.for_model(**made)))
+            model = prepare(AutoModelForCausalLM.from_config(AutoConfig.for_model(**made)))
+        for weight in model.parameters():
+            weight.data += 0.01 * number
+        return model
 
 
 def itemsize(entry: Entry, spec: Spec, settings: Settings) -> int:
