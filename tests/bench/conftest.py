@@ -101,6 +101,8 @@ def large(tiny: ModelPair) -> ModelPair:
         vocab_size=4096,
     )
     recipient, donor = (prepare(AutoModelForCausalLM.from_config(config)) for _ in range(2))
+    for weight in donor.parameters():
+        weight.data += 0.01  # norms begin equal, and equal weights share their rows
     return ModelPair("large", recipient, {"sft": donor}, tiny.tokenizer, tiny.family)
 
 
