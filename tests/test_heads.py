@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kgbench import evaluate
+from kgbench import evaluate, load_pair
 from kgbench.cli import main
 
 ASKED = ["heads", "--model", "tiny-llama", "--prompt", "headline", "--limit", "12", "-q"]
@@ -20,7 +20,7 @@ def test_a_head_has_the_figures_of_its_graft(
     asked = [*ASKED, "--output-dir", str(tmp_path), "--layers", "5-6", "--component", "v"]
     assert main([*asked, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
-    pair = {(row["layer"], row["head"]) for row in rows}
+    places = {(row["layer"], row["head"]) for row in rows}
     graft = "LT:v.h1@6"
     run = evaluate(
         model="tiny-llama", prompts=["headline"], limit=12, grafts=[graft], output_dir=tmp_path
@@ -29,7 +29,8 @@ def test_a_head_has_the_figures_of_its_graft(
     (found,) = (row for row in rows if (row["layer"], row["head"]) == (6, 1))
     assert found["sufficiency"] == wanted.sufficiency.answer()
     assert found["necessity"] == wanted.necessity.answer()
-    assert pair == {(layer, head) for layer in (5, 6) for head in range(len(pair) // 2)}
+    count = load_pair("tiny-llama").recipient.config.num_key_value_heads
+    assert places == {(layer, head) for layer in (5, 6) for head in range(count)}
     assert main(asked) == 0
     table = capsys.readouterr().out
     assert "headline: alone" in table
@@ -37,11 +38,20 @@ def test_a_head_has_the_figures_of_its_graft(
     assert "v.h1" in table
 
 
+def test_positions_in_any_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Positions may be written in another order than a record has them."""
+    asked = [*ASKED, "--output-dir", str(tmp_path), "--layers", "7", "--positions", "LT+FE"]
+    assert main([*asked, "--csv", str(tmp_path / "heads.csv")]) == 0
+    assert "o.h0" in capsys.readouterr().out
+    assert len((tmp_path / "heads.csv").read_text().splitlines()) > 1
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [
         (("--component", "up"), "component 'up' has no heads: expected q, k, v, o"),
         (("--layers", "9"), "layer 9 in '@9' does not exist"),
+        (("--layers", "upper"), "cannot read the graft 'LT:o@upper'"),
     ],
 )
 def test_what_has_no_heads(

@@ -8,11 +8,11 @@ from typing import Any
 
 from kgbench.analyses import Analysis, Answer, Inputs
 from kgbench.errors import InputError
-from kgbench.estimate import Estimate
 from kgbench.records import Record
 from kgbench.report import Cell, Report, Table, csv_lines
 from kgbench.runner.spec import COMPUTING, FACTS, PAIR
-from kgbench.sites import HEADED
+from kgbench.sites import HEADED, parse_graft
+from kgbench.sites.configurations import canonical
 
 __all__ = ["Heads"]
 
@@ -49,22 +49,23 @@ class Heads(Analysis):
         from kgbench.engine.treatment import n_heads
         from kgbench.runner import Pairs, run_job
         from kgbench.runner.job import prepare_job
-        from kgbench.sites.graft import Layers
 
         if self.component not in HEADED:
             raise InputError(
                 f"component {self.component!r} has no heads: expected {', '.join(HEADED)}"
             )
         (spec,) = inputs.specs
-        pairs, layers = Pairs(), spec.layers
-        whole = replace(spec, grafts=(f"{self.positions}:{self.component}",), layers=None)
+        pairs = Pairs()
+        all_heads = f"{self.positions}:{self.component}@{spec.layers or 'all'}"
+        whole = replace(spec, grafts=(all_heads,), layers=None)
         pair = prepare_job(whole, inputs.settings, pairs).pair
-        named = Layers(tuple(layers.split(","))) if layers else None
-        chosen = sorted(named.resolve(pair.n_layers)) if named else range(pair.n_layers)
+        (term,) = parse_graft(all_heads).terms
         grafts: dict[tuple[int, int], str] = {}
-        for layer in chosen:
-            for head in range(n_heads(pair, self.component)):
-                grafts[layer, head] = f"{self.positions}:{self.component}.h{head}@{layer}"
+        for layer, component in term.sites(pair.n_layers):
+            assert layer is not None
+            for head in range(n_heads(pair, component)):
+                graft = parse_graft(f"{self.positions}:{component}.h{head}@{layer}")
+                grafts[layer, head] = str(canonical(graft))  # as the record names it
         run = run_job(
             replace(whole, grafts=tuple(grafts.values())), inputs.settings, inputs.progress, pairs
         )
@@ -95,13 +96,9 @@ def _rows(record: Record, grafts: dict[tuple[int, int], str]) -> list[dict[str, 
     for row in record.rows:
         if row.graft in places:
             layer, head = places[row.graft]
-            figures = {name: _answer(getattr(row, name)) for name in FIGURES}
+            figures = {name: getattr(row, name).answer() for name in FIGURES}
             rows.append({"prompt": row.prompt, "layer": layer, "head": head, **figures})
     return rows
-
-
-def _answer(estimate: Estimate) -> Any:
-    return estimate.answer()
 
 
 def _csv(rows: Sequence[dict[str, Any]]) -> str:
