@@ -13,6 +13,7 @@ Invariants:
 - Weight-bearing modules treat rows independently, so that any subset of rows can be computed alone.
   Attention itself always runs in the recipient on all rows together.
 - The head is computed at readout rows only: it sees `readout` rows, every other module sees all.
+  So does the MLP of the last layer, where nothing else reads its output (`MLP_SAVED`).
 - An attention head is a slice of the outputs of `q`, `k` and `v`, and of the inputs of `o`, whose
   bias belongs to no head.
 - Rows that compute the same in the first layers are computed once there: a stage is a run of layers
@@ -59,6 +60,10 @@ Readout = Int[Tensor, " answer"] | Int[np.ndarray, " answer"]
 SPARSE = 0.15
 """Share of minority rows up to which one weight set computes all rows and the minority is
 recomputed; above it, rows are partitioned. Measured on a CPU."""
+
+
+MLP_SAVED = 0.5
+"""Share of rows that the last MLP must be spared to be worth gathering the others."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +167,8 @@ class Wiring:
         pair: The models; the recipient is weight set 0.
         donors: For each further weight set, a map from module paths to modules; by default those of
             the pair's donors.
-        staged: Whether the models' layers take other rows than their embeddings do.
+        staged: Whether the models' layers, and the last MLP, take other rows than their embeddings
+            do.
     """
 
     def __init__(
@@ -370,7 +376,7 @@ def treated(
     Args:
         wiring: The pair's sockets.
         weights: Weight sets under each treatment.
-        tokens: Treatment of each token of the batch, flattened over rows and positions.
+        tokens: Treatment of each token of the batch.
         readout: Rows of the flattened batch at which the head is computed; the model's logits are
             [answer, vocabulary].
         activity: Interventions on activations and attention; edits and masks of the layers of a
@@ -385,14 +391,21 @@ def treated(
     # once per distinct one and stage. The head is apart, since it counts readout rows.
     splits: dict[tuple[bytes, int | None, torch.device], Split | Fusion] = {}
     read = readout.cpu().numpy() if isinstance(readout, Tensor) else readout
+    activity = activity or Activity()
     tokens_of: dict[int | None, np.ndarray] = {None: tokens}
     stage_of: dict[int | None, int] = {}
     for number, stage in enumerate(stages):
         tokens_of[number] = tokens[stage.rows.reshape(-1)]
         stage_of |= dict.fromkeys(stage.layers, number)
+    last_mlp = f"{wiring.pair.family.layers}.{wiring.slots.n_layers - 1}.{wiring.pair.family.mlp}"
+    needed = _needed(wiring, last_mlp, read, len(tokens), activity)
+    if needed is not None:
+        tokens_of[len(stages)] = tokens[needed]
 
     def override(socket: Socket, forwards: Sequence[Forward]) -> Forward | None:
         number = stage_of.get(wiring.slots.sites[socket.slots[0]][0])
+        if needed is not None and socket.path.startswith(f"{last_mlp}."):
+            number = len(stages)
         n = len(tokens_of[number])
         rows = tokens[read] if socket.is_head else tokens_of[number]
         if not weights.heads.keys().isdisjoint(socket.slots):
@@ -409,13 +422,58 @@ def treated(
             )
         return _override(socket, forwards, splits[key], readout, n)
 
-    plans = _plans(wiring, override, activity or Activity())
+    plans = _plans(wiring, override, activity)
+    if needed is not None:
+        module = module_at(wiring.model, last_mlp)
+        plans[module] = _at_rows(module.forward, needed, len(tokens))
     for stage in stages:
         for layer in stage.layers:
             module = module_at(wiring.model, f"{wiring.pair.family.layers}.{layer}")
             plans[module] = _staged(plans.get(module) or module.forward, stage, layer, stages[-1])
     with installed(plans.items()):
         yield wiring.model
+
+
+def _needed(
+    wiring: Wiring, mlp: str, read: Int[np.ndarray, " answer"], n: int, activity: Activity
+) -> Int[np.ndarray, " row"] | None:
+    """Rows of `n` at which the output of the last MLP is read; None if it is computed at all."""
+    last = wiring.slots.n_layers - 1
+    edited = {Hook(last, "mlp_out"), Hook(last, "resid_post")} & activity.edits.keys()
+    within = any(socket.path.startswith(f"{mlp}.") for socket in wiring.sockets)
+    rows = np.unique(read)
+    if not (wiring.staged and within) or edited or len(rows) > (1 - MLP_SAVED) * n:
+        return None
+    return rows
+
+
+def _at_rows(
+    forward: Callable[..., Any], rows: Int[np.ndarray, " row"], n: int
+) -> Callable[..., Any]:
+    """A module's forward at some of `n` rows, and zeros elsewhere.
+
+    Its inputs and its (first) output are of shape [row, token, width] or flat.
+    """
+
+    def some(value: Any) -> Any:
+        if not isinstance(value, Tensor) or value.shape[:-1].numel() != n:
+            return value
+        at = torch.from_numpy(rows).to(value.device)
+        part = value.reshape(n, -1).index_select(0, at)
+        return part if value.ndim == 2 else part[None]
+
+    def at_rows(*inputs: Any, **options: Any) -> Any:
+        x = inputs[0]
+        others = {name: some(value) for name, value in options.items()}
+        output = forward(*map(some, inputs), **others)
+        first = output[0] if isinstance(output, tuple) else output
+        at = torch.from_numpy(rows).to(first.device)
+        whole = first.new_zeros(n, first.shape[-1])
+        whole.index_copy_(0, at, first.reshape(len(rows), -1))
+        whole = whole.reshape(*x.shape[:-1], -1)
+        return (whole, *output[1:]) if isinstance(output, tuple) else whole
+
+    return at_rows
 
 
 def _staged(
