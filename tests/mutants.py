@@ -227,6 +227,24 @@ MUTANTS = (
         ("engine/plan.py", "        if not read:\n", "        if True:\n"),
     ),
     mutant(
+        "the last MLP left out at rows that a copy reads",
+        (
+            "engine/forward.py",
+            "(wiring.staged and within) or edited or",
+            "(wiring.staged and within) or",
+        ),
+        only="all_copied",
+        test="test_edits.py",
+    ),
+    mutant(
+        "the last MLP treated as at other rows",
+        (
+            "engine/forward.py",
+            "tokens_of[len(stages)] = tokens[needed]",
+            "tokens_of[len(stages)] = tokens[: len(needed)]",
+        ),
+    ),
+    mutant(
         "final norm and head divided as all tokens are",
         (
             "engine/forward.py",
