@@ -9,21 +9,15 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
 from kgbench.data.imports import SCHEMA_VERSION
 from kgbench.errors import InputError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from kgbench.resources import read_toml
 
 if TYPE_CHECKING:
     from faker import Faker
@@ -330,10 +324,9 @@ def data_file(name: str, rows: Iterable[Mapping[str, object]], texts: Sequence[s
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in (header, *rows))
 
 
-@cache
 def world_texts() -> Mapping[str, Mapping[str, Sequence[str]]]:
     """Sentence frames of articles and wordings of biographies, from articles.toml."""
-    return tomllib.loads((Path(__file__).parent / "articles.toml").read_text(encoding="utf-8"))
+    return read_toml(__package__, "articles")
 
 
 def frames() -> Mapping[str, Sequence[str]]:

@@ -12,23 +12,18 @@ from __future__ import annotations
 import csv
 import json
 import re
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from functools import cache
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from kgbench.data.imports import SCHEMA_VERSION, ImportOptions
 from kgbench.data.templates import parse_template
 from kgbench.errors import DataError, InputError, UnknownNameError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from kgbench.resources import read_toml
 
 __all__ = [
     "NO_PROMPT",
@@ -141,9 +136,7 @@ class Relation:
         return "".join(json.dumps(row) + "\n" for row in (header, *rows))
 
 
-@cache
-def _sources() -> Mapping[str, Any]:
-    return tomllib.loads((Path(__file__).parent / "sources.toml").read_text(encoding="utf-8"))
+_sources = partial(read_toml, __package__, "sources")
 
 
 def source_names() -> tuple[str, ...]:

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from string import Formatter
 
 from kgbench.data.facts import Dataset
 from kgbench.errors import InputError, UnknownNameError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from kgbench.resources import read_toml
 
 __all__ = [
     "DIRECTIONS",
@@ -55,8 +49,7 @@ class TrainingTemplates:
 @cache
 def training_templates() -> TrainingTemplates:
     """The templates of training_templates.toml."""
-    text = (Path(__file__).parent / "training_templates.toml").read_text(encoding="utf-8")
-    tables = tomllib.loads(text)
+    tables = read_toml(__package__, "training_templates")
     lists = {**tables["finetuning"], **tables["pretraining"]}
     return TrainingTemplates(**{name: tuple(rows) for name, rows in lists.items()})
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,11 +30,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 from kgbench.errors import ModelError, UnknownNameError
 from kgbench.models.plant_truth import GradedTruth, read_truth
 from kgbench.numbers import number_text
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from kgbench.resources import read_toml
 
 __all__ = [
     "CARD",
@@ -116,7 +111,7 @@ class Entry:
 
 @cache
 def _pairs() -> Mapping[str, Entry]:
-    rows = tomllib.loads(files(__package__).joinpath("catalog.toml").read_text("utf-8"))
+    rows = read_toml(__package__, "catalog")
     return {name: Entry(name=name, **row) for name, row in rows.items()}
 
 
