@@ -28,7 +28,7 @@ from kgbench.models.lora import (
     named_tensors,
 )
 from kgbench.models.pair import make_ready
-from kgbench.models.tensors import refuse_non_finite, same_bits, shared_copy
+from kgbench.models.tensors import put_weight, refuse_non_finite, same_bits, shared_copy
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -202,9 +202,8 @@ def _without_adapters(model: PreTrainedModel, part: str) -> PreTrainedModel:
                 f"{part} has its adapter merged into the base at {path}: take it out first "
                 "(model.unmerge_adapter())"
             )
-        inner = layer.original_module if hasattr(layer, "original_module") else None
-        owner, _, name = path.rpartition(".")
-        setattr(copy.get_submodule(owner), name, inner or layer.get_base_layer())
+        replaced = hasattr(layer, "original_module")
+        copy.set_submodule(path, layer.original_module if replaced else layer.get_base_layer())
     return copy
 
 
@@ -258,9 +257,7 @@ def _merged_donor(recipient: PreTrainedModel, model: PeftModel, name: str) -> Pr
     donor = shared_copy(recipient)
     with torch.no_grad():
         for path, weight in _merged_weights(model.get_base_model(), name):
-            owner, _, leaf = path.rpartition(".")
-            parameter = nn.Parameter(weight.detach().clone(), requires_grad=False)
-            setattr(donor.get_submodule(owner), leaf, parameter)
+            put_weight(donor, path, weight.detach().clone())
     donor.eval()
     return donor
 

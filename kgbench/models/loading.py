@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import init_empty_weights
 from torch import nn
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
@@ -37,7 +38,7 @@ from kgbench.models.in_memory import MEMORY, HeldModel, is_peft
 from kgbench.models.lora import low_rank_donor, read_adapter
 from kgbench.models.pair import ModelPair, make_ready
 from kgbench.models.placement import DeviceMap, devices_of, free_memory, main_device, place
-from kgbench.models.streaming import empty_model, stream
+from kgbench.models.streaming import stream
 from kgbench.models.tensors import apply_delta, hold, refuse_non_finite, share_equal
 from kgbench.sites import RECIPIENT
 
@@ -182,11 +183,20 @@ def read_model(
 def read_empty(place: Checkpoint, dtype: torch.dtype, attention: str) -> PreTrainedModel:
     """A checkpoint's model without its weights; not ready for a pair before it has them.
 
+    Embeddings and head are still tied where they are.
+
     Raises:
         ModelError: The library makes no model of its configuration.
     """
-    with _quietly(place):
-        return empty_model(place, dtype, attention)
+    with _quietly(place), init_empty_weights(include_buffers=False):
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(
+            read_model_config(place.directory),
+            dtype=dtype,
+            attn_implementation=attention,
+            trust_remote_code=False,
+        )
+    model.tie_weights()
+    return model
 
 
 @contextmanager

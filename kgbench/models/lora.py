@@ -32,7 +32,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from kgbench.errors import ModelError
-from kgbench.models.tensors import refuse_non_finite, shared_copy
+from kgbench.models.tensors import put_weight, refuse_non_finite, shared_copy
 
 __all__ = [
     "ADAPTER_CONFIG",
@@ -464,11 +464,9 @@ def low_rank_donor(
     try:
         with torch.no_grad():
             for path, module in _low_rank(donor, adapter):
-                owner, _, name = path.rpartition(".")
-                setattr(donor.get_submodule(owner), name, module)
+                donor.set_submodule(path, module)
             for name, tensor in _replaced(recipient, adapter):
-                owner, _, leaf = name.rpartition(".")
-                setattr(donor.get_submodule(owner), leaf, nn.Parameter(tensor, requires_grad=False))
+                put_weight(donor, name, tensor)
     except ModelError as error:
         raise ModelError(f"{origin} does not fit the recipient: {error}{note}") from None
     donor.eval()

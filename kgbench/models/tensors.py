@@ -29,6 +29,7 @@ __all__ = [
     "apply_delta",
     "hash_tensors",
     "hold",
+    "put_weight",
     "read_delta",
     "refuse_non_finite",
     "same_bits",
@@ -184,6 +185,12 @@ def shared_copy(model: PreTrainedModel) -> PreTrainedModel:
     for buffer in model.buffers():
         kept[id(buffer)] = buffer
     return deepcopy(model, kept)
+
+
+def put_weight(model: nn.Module, name: str, weight: Tensor) -> None:
+    """Put a weight, without a gradient, in the place of a model's own."""
+    owner, _, leaf = name.rpartition(".")
+    setattr(model.get_submodule(owner), leaf, nn.Parameter(weight, requires_grad=False))
 
 
 def share_equal(recipient: nn.Module, donor: nn.Module) -> None:
