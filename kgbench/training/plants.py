@@ -34,7 +34,7 @@ from kgbench.data import Dataset, Prompt
 from kgbench.data.templates import Template, parse_template
 from kgbench.data.training_texts import training_templates
 from kgbench.engine.forward import Weights, Wiring, treated
-from kgbench.engine.treatment import Slots
+from kgbench.engine.treatment import Configuration, Slots, token_treatments
 from kgbench.engine.weights import Part, parts
 from kgbench.errors import InputError
 from kgbench.models import catalog
@@ -535,7 +535,7 @@ class Planting(nn.Module):
         grafts = spec.grafts()
         self.donor = pair.donor("sft")
         self._wiring = Wiring(pair)
-        self._activity = _Activity(Slots(pair.family, pair.n_layers), grafts)
+        self._activity = _Activity(pair, grafts)
         self._groups = groups
         self._aims = aims(spec)
         for part, graft in grafts.items():
@@ -607,10 +607,11 @@ class Planting(nn.Module):
 class _Activity:
     """Treatments of the tokens of texts, as rows of `table` [treatment, slot]; row 0 is PRE."""
 
-    def __init__(self, slots: Slots, grafts: Mapping[str, Graft]) -> None:
-        self._slots, self._grafts = slots, grafts
-        self._rows = {bytes(len(slots)): 0}
-        self._known: dict[tuple[PlantText, str], np.ndarray] = {}
+    def __init__(self, pair: ModelPair, grafts: Mapping[str, Graft]) -> None:
+        self._pair = pair
+        self._active: Mapping[str, Configuration] = {RECIPIENT: "PRE", "donor": "SFT", **grafts}
+        self._rows = {bytes(len(Slots(pair.family, pair.n_layers))): 0}
+        self._known: dict[_Row, np.ndarray] = {}
 
     @property
     def table(self) -> np.ndarray:
@@ -620,22 +621,9 @@ class _Activity:
         key = (text, active)
         if key not in self._known:
             numbers = []
-            for row in self._sets(text, active):
-                numbers.append(self._rows.setdefault(row.tobytes(), len(self._rows)))
+            for treatment in token_treatments(
+                self._pair, text.regions, len(text.ids), self._active[active]
+            ):
+                numbers.append(self._rows.setdefault(treatment.weights, len(self._rows)))
             self._known[key] = np.array(numbers)
         return self._known[key]
-
-    def _sets(self, text: PlantText, active: str) -> np.ndarray:
-        """Weight sets [token, slot]: 0 for the recipient's, 1 for the donor's."""
-        n = len(text.ids)
-        sets = np.full((n, len(self._slots)), active == "donor", dtype=np.uint8)
-        for term in self._grafts[active].terms if active in self._grafts else ():
-            columns = [
-                self._slots.index[site]
-                for site in term.sites(self._slots.n_layers)
-                if site in self._slots.index
-            ]
-            sets[np.ix_(sorted(term.positions.tokens(text.regions, n)), columns)] = (
-                term.donor != RECIPIENT
-            )
-        return sets
