@@ -13,7 +13,7 @@ import shutil
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -129,22 +129,25 @@ def finetune(
         OutputError: The folder holds something else, or cannot be written.
     """
     plan, where = plan_finetuning(spec), usable_device(device)
-    recipient = locate(plan.source, spec.revision)
-    plan = keyed_plan(plan, recipient)
-    finetuning = Finetuning(plan, recipient, donor_place(plan, out), where, device_map)
+    finetuning = Finetuning(plan, locate(plan.source, spec.revision), out, where, device_map)
     build = finetuning.build(progress, save_every)
     build.run(lambda: finetuning.train(build))
     return finetuning.out
 
 
 def keyed_plan(plan: FinetuningPlan, recipient: Checkpoint) -> FinetuningPlan:
-    """The plan under the name of its donor; a donor of an earlier version keeps its name."""
+    """The plan with the recipient's weights in its name, unless the recipient is a pair's.
+
+    The name of a folder does not identify a recipient. A donor of an earlier version keeps its
+    name.
+    """
     if plan.spec.model is not None:
         return plan
     earlier, weights = donors_folder() / plan.name, stored_hash(recipient.directory)
     if (earlier / CARD).is_file() and read_donor_card(earlier)["recipient"]["weights"] == weights:
         return plan
-    return plan.keyed(weights)
+    owner, _, donor = plan.name.partition("/")
+    return replace(plan, name=f"{owner}-{weights[:8]}/{donor}")
 
 
 def donor_place(plan: FinetuningPlan, out: Path | None) -> Path:
@@ -170,16 +173,17 @@ class Finetuning:
         self,
         plan: FinetuningPlan,
         recipient: Checkpoint,
-        out: Path,
+        out: Path | None,
         device: str,
         device_map: DeviceMap | None = None,
     ) -> None:
-        self.plan, self.recipient, self.out = plan, recipient, out
+        self.plan, self.recipient = keyed_plan(plan, recipient), recipient
+        self.out = donor_place(self.plan, out)
         self.device, self.device_map = device, device_map
         self.dtype = training_type(recipient, plan.spec.dtype)
         # Products of float32 weights alone are computed in half precision.
         self.precision = precision(device) if self.dtype == torch.float32 else {}
-        self.work = out.with_name(f".{out.name}.work")
+        self.work = self.out.with_name(f".{self.out.name}.work")
         empty = meta_model(recipient)
         self.parameters = trained_parameters(empty)
         self.recipe = plan.recipe(self.parameters, str(recipient.config.get("model_type")))
@@ -573,8 +577,7 @@ def forecast_finetuning(
     if recipient is None:
         donor_place(plan, out)
         return _from_catalog(plan, where)
-    plan = keyed_plan(plan, recipient)
-    finetuning = Finetuning(plan, recipient, donor_place(plan, out), where, device_map)
+    finetuning = Finetuning(plan, recipient, out, where, device_map)
     return _from_checkpoint(finetuning, {} if steps is None else steps)
 
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -116,24 +117,11 @@ class FinetuningPlan:
 
     spec: FinetuneSpec
     name: str
-    """`<model>/<data set, direction, recipe and seed>`, see `keyed`."""
+    """`<model>/<data set, direction, recipe and seed>`."""
     source: str
     """The recipient's checkpoint."""
     facts: Dataset
     wordings: Wordings
-
-    def keyed(self, weights: str) -> FinetuningPlan:
-        """The plan with the recipient's weights in its name, unless the recipient is a pair's.
-
-        The name of a folder does not identify a recipient.
-
-        Args:
-            weights: Hash of the weights.
-        """
-        if self.spec.model is not None:
-            return self
-        owner, _, donor = self.name.partition("/")
-        return replace(self, name=f"{owner}-{weights[:8]}/{donor}")
 
     def recipe(self, parameters: int, model_type: str = "") -> FinetuningRecipe:
         """The recipe for a recipient of this size and type.
@@ -316,17 +304,14 @@ def read_supplement(source: str, n: int, seed: int) -> Supplement:
         InputError: There are fewer texts, or the Hub does not give the data set.
     """
     if not is_file(source):
-        revision = _hub_revision(source)
-        sample = _enough(source, _hub_texts(source, revision, n, seed), n)
-        return Supplement(source, sample, revision)
+        revision, sample = _hub_texts(source, n, seed)
+        return Supplement(source, _enough(source, sample, n), revision)
     path = Path(source).expanduser()
-    texts = list(dict.fromkeys(_file_texts(path)))
-    _enough(source, texts, n)
+    texts = _enough(source, list(dict.fromkeys(_file_texts(path))), n)
     return Supplement(path.name, tuple(Random(f"supplement {seed}").sample(texts, n)))
 
 
-def _enough(source: str, texts: Iterable[str], n: int) -> tuple[str, ...]:
-    sample = tuple(texts)
+def _enough(source: str, sample: Sequence[str], n: int) -> tuple[str, ...]:
     if not sample:
         raise InputError(
             f"no text in the supplement {source!r}: expected one text per line, "
@@ -337,7 +322,7 @@ def _enough(source: str, texts: Iterable[str], n: int) -> tuple[str, ...]:
             f"the supplement {source!r} holds {len(sample)} texts, and {n} were asked for: "
             f"give --supplement-n {len(sample)}"
         )
-    return sample
+    return tuple(sample)
 
 
 def _file_texts(path: Path) -> Iterator[str]:
@@ -364,40 +349,30 @@ def _field(path: Path, number: int, line: str) -> str:
     return text.strip()
 
 
-def _hub_revision(source: str) -> str:
-    """The commit that a sample is drawn from, for the card.
-
-    One quick question, before the client retries without end.
-    """
+def _hub_texts(source: str, n: int, seed: int) -> tuple[str, tuple[str, ...]]:
+    """A sample of texts of a data set on the Hub, and the commit that it is drawn from."""
     try:
-        return str(HfApi().dataset_info(source, timeout=_ANSWER_WITHIN).sha)
-    except Exception as error:  # also errors of its HTTP client
-        raise _not_given(source, error) from error
-
-
-def _hub_texts(source: str, revision: str, n: int, seed: int) -> Iterator[str]:
-    try:
+        # One quick question, before the client retries without end.
+        revision = str(HfApi().dataset_info(source, timeout=_ANSWER_WITHIN).sha)
+        if find_spec("datasets") is None:
+            raise InputError(
+                f"the supplement {source!r} is no file here, "
+                "and to load it from the Hub takes: pip install datasets"
+            )
         from datasets import load_dataset as load_hub_dataset
-    except ImportError:
-        raise InputError(
-            f"the supplement {source!r} is no file here, "
-            "and to load it from the Hub takes: pip install datasets"
-        ) from None
-    try:
+
         stream = load_hub_dataset(source, revision=revision, split="train", streaming=True)
         stream = stream.shuffle(seed=seed, buffer_size=_BUFFER)
         texts = (str(row.get("text") or "").strip() for row in islice(stream, _PATIENCE * n))
-        yield from islice(filter(None, texts), n)
+        return revision, tuple(islice(filter(None, texts), n))
+    except InputError:
+        raise
     except Exception as error:  # also errors of its HTTP client
-        raise _not_given(source, error) from error
-
-
-def _not_given(source: str, error: Exception) -> InputError:
-    return InputError(
-        f"the supplement {source!r} is no file here, "
-        f"and the Hub did not give it ({first_line(error)}); "
-        "give a .txt file with one text per line, or a .jsonl file with a field 'text'"
-    )
+        raise InputError(
+            f"the supplement {source!r} is no file here, "
+            f"and the Hub did not give it ({first_line(error)}); "
+            "give a .txt file with one text per line, or a .jsonl file with a field 'text'"
+        ) from error
 
 
 @dataclass(frozen=True)
