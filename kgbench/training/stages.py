@@ -421,19 +421,19 @@ def _from_hex(text: str) -> Tensor:
 
 
 def _trained(model: nn.Module) -> dict[str, Tensor]:
-    """Trained weights and all buffers by name, each tensor once.
+    """Trained weights and all stored buffers by name, each tensor once.
 
     A head that is tied to the embeddings is listed as the embeddings.
     """
-    frozen = set()
-    for name, weight in model.named_parameters(remove_duplicate=False):
-        if not weight.requires_grad:
-            frozen.add(name)
-    by_storage: dict[int, tuple[str, Tensor]] = {}
-    for name, tensor in reversed(model.state_dict().items()):
-        if name not in frozen:
-            by_storage[tensor.data_ptr()] = (name, tensor)  # of tied tensors the first name stays
-    return dict(reversed(by_storage.values()))
+    trained: dict[str, Tensor] = {}
+    for name, weight in model.named_parameters():
+        if weight.requires_grad:
+            trained[name] = weight
+    stored = model.state_dict().keys()
+    for name, buffer in model.named_buffers():
+        if name in stored:
+            trained[name] = buffer
+    return trained
 
 
 class _Watch(TrainerCallback):
