@@ -16,7 +16,7 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
@@ -27,14 +27,21 @@ import torch
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from torch import nn
-from transformers import TrainerCallback
 
 from kgbench.errors import DataError, InputError, OutputError
 from kgbench.models.catalog import CARD
 from kgbench.models.tensors import stored_hash
 from kgbench.progress import Progress
 from kgbench.training.recipes import Stage
-from kgbench.training.stages import SAVE_EVERY, OnStep, StageOutcome, StageRun, Steps, run_stage
+from kgbench.training.stages import (
+    SAVE_EVERY,
+    Batches,
+    OnStep,
+    StageOutcome,
+    StageRun,
+    Steps,
+    run_stage,
+)
 
 __all__ = [
     "Build",
@@ -232,7 +239,7 @@ class Build:
         before: int = 0,
         on_step: OnStep | None = None,
         threads: int | None = 1,
-        callbacks: Sequence[TrainerCallback] = (),
+        held_out: tuple[Batches, int] | None = None,
         **options: Any,
     ) -> None:
         """Run one stage, unless its result exists.
@@ -250,7 +257,7 @@ class Build:
             before: Steps of earlier stages.
             on_step: Called after every step, before a checkpoint that is due.
             threads: As in `StageRun`.
-            callbacks: As in `StageRun`.
+            held_out: As in `StageRun`.
             **options: Further options of `kgbench.training.stages.run_stage`.
         """
         if result.exists():
@@ -267,7 +274,7 @@ class Build:
             report(step)
 
         work = self.work / checkpoints
-        run = StageRun(work, seed, self.save_every, after, threads, callbacks)
+        run = StageRun(work, seed, self.save_every, after, threads, held_out)
         model = start()
         report(0)
         store(model, run_stage(model, batches, stage, run, **options))

@@ -20,15 +20,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import (
-    PreTrainedModel,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-)
+from transformers import PreTrainedModel
 
-from kgbench.errors import InputError, ModelError, OutputError
+from kgbench.errors import ModelError, OutputError
 from kgbench.models import catalog
 from kgbench.models.catalog import CARD, FLOPS, donors_folder, read_donor_card
 from kgbench.models.checkpoints import Checkpoint, find_here, locate
@@ -65,25 +59,18 @@ from kgbench.training.model_setup import (
     training_type,
 )
 from kgbench.training.recipes import FinetuningRecipe
-from kgbench.training.stages import (
-    IGNORED,
-    Batches,
-    StageOutcome,
-    precision,
-)
+from kgbench.training.stages import HELD_OUT_LOSS, StageOutcome, precision
 
 __all__ = [
     "LOG",
     "Finetuning",
     "FinetuningForecast",
-    "HeldOutLoss",
     "Step",
     "donor_place",
     "finetune",
     "forecast_finetuning",
     "keyed_plan",
     "losses_by_epoch",
-    "mean_loss",
 ]
 
 LOG = "log.jsonl"
@@ -91,7 +78,6 @@ LOG = "log.jsonl"
 LOGGED = ("step", "loss", "learning_rate", "held_out_loss")
 """Possible fields of its rows."""
 
-_HELD_OUT_LOSS = "held_out_loss"
 _SAVES, _CLOSEST, _FARTHEST = 20, 50, 1000
 """Checkpoints in a training, and the fewest and most steps between two of them."""
 _COPIES = 4
@@ -294,12 +280,9 @@ class Finetuning:
             seed=seed,
             what=what,
             threads=1 if recipe.tiny else None,
-            callbacks=(HeldOutLoss(held_out, per_epoch),),
+            held_out=(held_out, per_epoch),
             device=self.device,
             adam_beta2=recipe.adam_beta2,
-            logging_strategy="steps",
-            logging_steps=1,
-            logging_nan_inf_filter=False,
             bf16=self.precision.get("bf16", False),
             fp16=self.precision.get("fp16", False),
         )
@@ -324,7 +307,7 @@ class Finetuning:
             scores[prompt] = {"PRE": rate, "SFT": after[prompt], "n": n}
         lines = []
         for row in outcome.log:
-            if "loss" in row or _HELD_OUT_LOSS in row:
+            if "loss" in row or HELD_OUT_LOSS in row:
                 logged = {key: row[key] for key in LOGGED if key in row}
                 lines.append(json.dumps(logged) + "\n")
         (whole / LOG).write_text("".join(lines), encoding="utf-8")
@@ -388,60 +371,6 @@ def _guarded_scores(path: Path) -> dict[str, float] | None:
 # ------------------------------------------------------------------------------------------ losses
 
 
-class HeldOutLoss(TrainerCallback):
-    """Logs the loss on held-out wordings, before the first step and after every epoch.
-
-    Ends a training that diverges.
-    """
-
-    def __init__(self, batches: Batches, steps_per_epoch: int) -> None:
-        self._batches, self._every = batches, steps_per_epoch
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Before the first step, but not where a training is resumed."""
-        if state.global_step == 0:
-            self._log(state, kwargs["model"])
-
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """After an epoch, and before a checkpoint that is due, which so holds the loss."""
-        if state.global_step % self._every == 0:
-            self._log(state, kwargs["model"])
-
-    def on_log(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Raises InputError where the loss is not finite."""
-        if not math.isfinite(state.log_history[-1].get("loss", 0.0)):
-            raise InputError(
-                f"the loss is no number after step {state.global_step}: "
-                "give a smaller --learning-rate, and another --output-dir"
-            )
-
-    def _log(self, state: TrainerState, model: nn.Module) -> None:
-        if len(self._batches):
-            loss = mean_loss(model, self._batches)
-            state.log_history.append({"step": state.global_step, _HELD_OUT_LOSS: loss})
-
-
-def mean_loss(model: Any, batches: Batches) -> float:
-    """Mean loss per token, in nats; does not change the model's mode or random states."""
-    device, training = next(model.parameters()).device, model.training
-    model.eval()
-    total, tokens = 0.0, 0
-    with torch.no_grad():
-        for step in range(len(batches)):
-            batch = {name: tensor.to(device) for name, tensor in batches[step].items()}
-            n = int((batch["labels"][:, 1:] != IGNORED).sum())
-            total += float(model(**batch).loss) * n
-            tokens += n
-    model.train(training)
-    return total / tokens
-
-
 def losses_by_epoch(
     log: Sequence[Mapping[str, Any]], steps_per_epoch: int
 ) -> list[dict[str, float]]:
@@ -452,8 +381,8 @@ def losses_by_epoch(
     steps: dict[int, list[float]] = {}
     held_out: dict[int, float] = {}
     for row in log:
-        if _HELD_OUT_LOSS in row:
-            held_out[row["step"] // steps_per_epoch] = row[_HELD_OUT_LOSS]
+        if HELD_OUT_LOSS in row:
+            held_out[row["step"] // steps_per_epoch] = row[HELD_OUT_LOSS]
         if "loss" in row:
             steps.setdefault((row["step"] - 1) // steps_per_epoch + 1, []).append(row["loss"])
     epochs = []

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import random
 import shutil
@@ -36,11 +37,12 @@ from transformers import (
     TrainingArguments,
 )
 
-from kgbench.errors import OutputError
+from kgbench.errors import InputError, OutputError
 from kgbench.models.loading import quiet_library
 from kgbench.training.recipes import Stage
 
 __all__ = [
+    "HELD_OUT_LOSS",
     "IGNORED",
     "SAVE_EVERY",
     "Batches",
@@ -79,6 +81,8 @@ _RANDOM = "random.json"
 
 IGNORED = -100
 """Label of a token that the loss ignores."""
+HELD_OUT_LOSS = "held_out_loss"
+"""Field of a logged row."""
 
 
 @dataclass(frozen=True)
@@ -130,8 +134,11 @@ class StageRun:
 
     With one thread, sums do not depend on the number of cores.
     """
-    callbacks: Sequence[TrainerCallback] = ()
-    """Further callbacks, after `on_step`; what they log is kept with the checkpoints."""
+    held_out: tuple[Batches, int] | None = None
+    """Texts to validate on before the first step, and whenever so many steps are taken.
+
+    Where they are given, losses are logged, and a training that diverges ends.
+    """
 
 
 @dataclass(frozen=True)
@@ -178,7 +185,7 @@ def run_stage(
             how,
             data_collator=itemgetter(0),  # an item is a step
             train_dataset=batches,
-            callbacks=[watch, *run.callbacks],
+            callbacks=[watch],
         )
         trainer.remove_callback(PrinterCallback)
         trainer.accelerator.device_placement &= not _is_spread(model)
@@ -216,7 +223,9 @@ def arguments(stage: Stage, run: StageRun, device: str = "cpu", **more: Any) -> 
         save_strategy="steps",
         save_steps=run.save_every,
         save_total_limit=2,
-        logging_strategy="no",
+        logging_strategy="no" if run.held_out is None else "steps",
+        logging_steps=1,
+        logging_nan_inf_filter=False,
         disable_tqdm=True,
         report_to="none",
         remove_unused_columns=False,
@@ -437,7 +446,7 @@ def _trained(model: nn.Module) -> dict[str, Tensor]:
 
 
 class _Watch(TrainerCallback):
-    """Counts steps and seconds, and marks checkpoints as complete."""
+    """Counts steps and seconds, validates, and marks checkpoints as complete."""
 
     def __init__(self, run: StageRun, before: float) -> None:
         self._run = run
@@ -452,6 +461,28 @@ class _Watch(TrainerCallback):
     ) -> None:
         if self._run.on_step:
             self._run.on_step(state.global_step)
+        if self._run.held_out and state.global_step % self._run.held_out[1] == 0:
+            self._validate(state, kwargs["model"])
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if state.global_step == 0:  # not where a training is resumed
+            self._validate(state, kwargs["model"])
+
+    def _validate(self, state: TrainerState, model: nn.Module) -> None:
+        if self._run.held_out and len(self._run.held_out[0]):
+            loss = _mean_loss(model, self._run.held_out[0])
+            state.log_history.append({"step": state.global_step, HELD_OUT_LOSS: loss})
+
+    def on_log(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if not math.isfinite(state.log_history[-1].get("loss", 0.0)):
+            raise InputError(
+                f"the loss is no number after step {state.global_step}: "
+                "give a smaller --learning-rate, and another --output-dir"
+            )
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -464,3 +495,18 @@ class _Watch(TrainerCallback):
                 files[path.name] = _file_hash(path)
         partial.write_text(json.dumps(_mark(round(self.seconds, 1), files)), encoding="utf-8")
         os.replace(partial, mark)
+
+
+def _mean_loss(model: Any, batches: Batches) -> float:
+    """Mean loss per token, in nats; does not change the model's mode or random states."""
+    device, training = next(model.parameters()).device, model.training
+    model.eval()
+    total, tokens = 0.0, 0
+    with torch.no_grad():
+        for step in range(len(batches)):
+            batch = {name: tensor.to(device) for name, tensor in batches[step].items()}
+            n = int((batch["labels"][:, 1:] != IGNORED).sum())
+            total += float(model(**batch).loss) * n
+            tokens += n
+    model.train(training)
+    return total / tokens
