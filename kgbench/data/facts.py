@@ -39,6 +39,7 @@ __all__ = [
     "dataset_of",
     "halves",
     "hash_facts",
+    "hash_of",
     "is_shipped",
     "left_out",
     "load_dataset",
@@ -144,12 +145,16 @@ def data_card(name: str) -> str:
     return (_FILES / f"{name}.md").read_text(encoding="utf-8")
 
 
+def hash_of(content: object) -> str:
+    """SHA-256, in hexadecimal, of canonical JSON."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def hash_facts(facts: Iterable[Fact], subject: str, object: str) -> str:
     """SHA-256, in hexadecimal, of canonical JSON of ids, fields, subject and object."""
     rows = [[fact.id, dict(fact.fields)] for fact in facts]
-    content = {"facts": rows, "subject": subject, "object": object}
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hash_of({"facts": rows, "subject": subject, "object": object})
 
 
 # ------------------------------------------------------------------------------------------- load
@@ -195,13 +200,12 @@ def _shipped(path: Path, text: str) -> Dataset:
     return _from_table(parse_fact_table(path, text))
 
 
-def dataset_of(data: object, name: str = "facts", options: ImportOptions | None = None) -> Dataset:
-    """A data set of facts in memory, the same that it would be in a file `NAME.csv`.
+def dataset_of(data: object, options: ImportOptions | None = None) -> Dataset:
+    """A data set of facts in memory, the same that it would be in a file `facts.csv`.
 
     Args:
         data: A `Dataset`, a DataFrame (of pandas or polars), a `datasets.Dataset`, or a sequence
             of mappings; or a name or a path, as of `load_dataset`.
-        name: The data set's name.
         options: What the columns mean, and templates to add.
 
     Raises:
@@ -219,7 +223,7 @@ def dataset_of(data: object, name: str = "facts", options: ImportOptions | None 
         return replace(data, templates={**data.templates, **given.templates})
     if isinstance(data, str | os.PathLike):
         return load_dataset(os.fspath(data), options)
-    return _from_table(table_of(data, name, options))
+    return _from_table(table_of(data, options))
 
 
 def is_shipped(name: str) -> bool:

@@ -132,31 +132,25 @@ def parse_fact_table(path: Path, text: str, options: ImportOptions | None = None
     return _table(path, numbered, header, options or ImportOptions())
 
 
-def table_of(data: object, name: str, options: ImportOptions | None = None) -> FactTable:
-    """Facts in memory, checked as those of a file are.
+def table_of(data: object, options: ImportOptions | None = None) -> FactTable:
+    """Facts in memory, checked as those of a file `facts.csv` are.
 
     Args:
         data: A DataFrame (of pandas or polars), a `datasets.Dataset`, or a sequence of mappings.
-        name: The data set's name, which ids of facts begin with.
         options: What the columns mean, and templates to add.
 
     Raises:
         DataError: The data are of another kind, or a row does not read.
     """
-    if not _NAME.fullmatch(name):
-        raise DataError(
-            f"{name[:100]!r} is no name of a data set; expected letters, digits, blanks and _.:+-, "
-            "at most 100 of them"
-        )
     numbered = []
     for number, row in enumerate(_mappings(data), 1):
         if not isinstance(row, Mapping):
             raise DataError(
-                f"{name}, row {number}: expected a mapping from field to value; found a "
+                f"facts, row {number}: expected a mapping from field to value; found a "
                 f"{type(row).__name__}"
             )
         numbered.append((number, {str(key): _cell(value) for key, value in row.items()}))
-    return _table(Path(name), numbered, {}, options or ImportOptions())
+    return _table(Path("facts"), numbered, {}, options or ImportOptions())
 
 
 def _mappings(data: Any) -> Iterable[Any]:

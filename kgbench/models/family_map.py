@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from importlib.resources import files
@@ -379,47 +379,40 @@ def read_family(text: str, source: str) -> Family:
         ) from error
     except (ValueError, RecursionError) as error:
         raise ModelError(f"the family map {source} does not read: {error}") from error
-    _check_map(family, source)
+    for fault in _faults(family):
+        raise ModelError(f"the family map {source} {fault}")
     return family
 
 
-def _check_map(family: Family, source: str) -> None:
-    """Refuse a map that fits no model."""
+def _faults(family: Family) -> Iterator[str]:
+    """What is wrong with a map that fits no model."""
     for part, places, known in (
         ("outside", family.outside, OUTSIDE),
         ("inside", family.inside, PER_LAYER),
     ):
         for component in places:
             if component not in known:
-                raise ModelError(
-                    f"the family map {source} has {component!r} {part} the layers; components "
-                    f"there are {', '.join(known)}"
+                yield (
+                    f"has {component!r} {part} the layers; components there are {', '.join(known)}"
                 )
     for name in ("layers", "attention", "mlp"):
         if not getattr(family, name):
-            raise ModelError(f"the family map {source} does not read: {name}: the path is empty")
+            yield f"does not read: {name}: the path is empty"
     for number, cases in family.numbers.items():
         if [*cases][-1:] != [_OTHERWISE]:
-            raise ModelError(
-                f"the family map {source} does not read: numbers.{number}: expected {_OTHERWISE!r} "
-                "as the last case"
-            )
+            yield f"does not read: numbers.{number}: expected {_OTHERWISE!r} as the last case"
     for component, place in {**family.outside, **family.inside}.items():
         if place.fault:
-            raise ModelError(f"the family map {source} does not read: {component}: {place.fault}")
+            yield f"does not read: {component}: {place.fault}"
     for places in (family.outside, family.inside):
         named = {place.module for place in places.values()}
         for place in places.values():
             for path in place.also:
                 if path in named:
-                    raise ModelError(
-                        f"the family map {source} does not read: also: {path!r} is named twice"
-                    )
+                    yield f"does not read: also: {path!r} is named twice"
                 named.add(path)
     if "o" not in family.inside:
-        raise ModelError(
-            f"the family map {source} lacks the component 'o', attention's output projection"
-        )
+        yield "lacks the component 'o', attention's output projection"
 
 
 def written(family: Family) -> dict[str, Any]:

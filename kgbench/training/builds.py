@@ -11,7 +11,6 @@ Pairs, plants, donors and the runs of the study are built by the same rules:
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import platform
@@ -45,7 +44,6 @@ from kgbench.training.stages import (
 
 __all__ = [
     "Build",
-    "hash_of",
     "read_card",
     "versions",
     "whole_folder",
@@ -100,12 +98,6 @@ def versions() -> dict[str, str]:
     """Versions of Python and of the packages that determine the outcome of a training."""
     packages = {name: metadata.version(name) for name in _PACKAGES}
     return {"python": platform.python_version(), **packages}
-
-
-def hash_of(content: object) -> str:
-    """SHA-256, in hexadecimal, of canonical JSON."""
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @contextmanager

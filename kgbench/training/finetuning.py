@@ -22,6 +22,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from kgbench.data.facts import hash_of
 from kgbench.errors import ModelError, OutputError
 from kgbench.models import catalog
 from kgbench.models.catalog import CARD, FLOPS, donors_folder, read_donor_card
@@ -37,7 +38,7 @@ from kgbench.models.placement import (
 from kgbench.models.tensors import stored_hash
 from kgbench.numbers import duration_text, plain_text
 from kgbench.progress import Progress
-from kgbench.training.builds import Build, hash_of, versions, write_card
+from kgbench.training.builds import Build, versions, write_card
 from kgbench.training.finetuning_plan import (
     FinetuneSpec,
     FinetuningPlan,

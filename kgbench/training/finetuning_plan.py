@@ -24,11 +24,11 @@ from huggingface_hub import HfApi
 from transformers import PreTrainedTokenizerBase
 
 from kgbench.data import Dataset, ImportOptions, load_dataset, training_texts
+from kgbench.data.facts import hash_of
 from kgbench.data.training_texts import training_wordings
 from kgbench.errors import DataError, InputError, ModelError, UnknownNameError, first_line
 from kgbench.models import SHORT_DTYPES, catalog, check_dtype
 from kgbench.models.encoding import Encoder
-from kgbench.training.builds import hash_of
 from kgbench.training.model_setup import check_peft
 from kgbench.training.recipes import FinetuningRecipe, finetuning_recipe, finetuning_recipe_names
 from kgbench.training.stages import Batches, grouped

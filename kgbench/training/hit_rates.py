@@ -85,11 +85,9 @@ def configuration_hits(
     return rates
 
 
-def pair_hits(
-    pair: ModelPair, dataset: Dataset, prompts: Sequence[str] = PROMPTS
-) -> dict[str, dict[str, float]]:
+def pair_hits(pair: ModelPair, dataset: Dataset) -> dict[str, dict[str, float]]:
     """Hit rates of a pair by prompt and configuration."""
-    return {name: configuration_hits(pair, dataset, name) for name in prompts}
+    return {name: configuration_hits(pair, dataset, name) for name in PROMPTS}
 
 
 def scored_prompts(dataset: Dataset) -> tuple[str, ...]:

@@ -488,11 +488,8 @@ class _Watch(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         mark = self._run.work / f"checkpoint-{state.global_step}" / _COMPLETE
+        files = {path.name: _file_hash(path) for path in sorted(mark.parent.iterdir())}
         partial = mark.with_suffix(".partial")
-        files = {}
-        for path in sorted(mark.parent.iterdir()):
-            if path != partial:
-                files[path.name] = _file_hash(path)
         partial.write_text(json.dumps(_mark(round(self.seconds, 1), files)), encoding="utf-8")
         os.replace(partial, mark)
 

@@ -37,6 +37,7 @@ from kgbench.data.builders import (
     people,
     world_texts,
 )
+from kgbench.data.facts import hash_of
 from kgbench.data.training_texts import fill_all, training_templates
 from kgbench.models.catalog import CARD, DELTA
 from kgbench.models.checkpoints import Checkpoint
@@ -44,7 +45,7 @@ from kgbench.models.family_map import load_family
 from kgbench.models.loading import read_pair
 from kgbench.models.tensors import stored_hash, write_delta
 from kgbench.progress import Progress
-from kgbench.training.builds import Build, hash_of, versions, whole_folder, write_card
+from kgbench.training.builds import Build, versions, whole_folder, write_card
 from kgbench.training.hit_rates import pair_hits
 from kgbench.training.model_setup import (
     freeze,
@@ -74,7 +75,7 @@ __all__ = [
 ]
 
 PARTS = {"recipient": "pretraining", "sft": "finetuning"}
-"""Folders of a pair, and the stage that each results from."""
+"""Folders of a pair, and the stage of the recipe that each results from."""
 
 
 def build_recipe(
@@ -130,10 +131,8 @@ class _PairBuild:
         self, chosen: Recipe, seed: int, out: Path, progress: Progress | None, save_every: int
     ) -> None:
         self.recipe, self.seed, self.out = chosen, seed, out
-        dataset = load_dataset(chosen.dataset)
-        self.facts = dataset
+        self.facts = dataset = load_dataset(chosen.dataset)
         self.movies: list[Mapping[str, str]] = [fact.fields for fact in dataset.facts]
-        self.stages = {"recipient": chosen.pretraining, "sft": chosen.finetuning}
         about = {
             "name": chosen.name,
             "licence": "MIT",
@@ -153,22 +152,19 @@ class _PairBuild:
 
     def make(self, donor: bool) -> None:
         """Run the stages that are left; with the donor, write the card."""
-        self._train(tuple(PARTS) if donor else ("recipient",))
+        parts = tuple(PARTS) if donor else ("recipient",)
+        missing = [part for part in parts if not (self.out / part).exists()]
+        if missing:
+            tokenizer = self._tokenizer()
+            batches = {part: self._batches(part, tokenizer) for part in parts}
+            total, before = sum(map(len, batches.values())), 0
+            for part in parts:
+                self._stage(part, batches[part], tokenizer, before, total)
+                before += len(batches[part])
+        for part in missing:
+            os.replace(self.build.work / part, self.out / part)
         if donor:
             write_card({**self.build.about, **self._results()}, self.build.card)
-
-    def _train(self, parts: Sequence[str]) -> None:
-        if all((self.out / part).exists() for part in parts):
-            return
-        tokenizer = self._tokenizer()
-        batches = {part: self._batches(part, tokenizer) for part in parts}
-        total, before = sum(map(len, batches.values())), 0
-        for part in parts:
-            self._stage(part, batches[part], tokenizer, before, total)
-            before += len(batches[part])
-        for part in parts:
-            if not (self.out / part).exists():
-                os.replace(self.build.work / part, self.out / part)
 
     def _stage(
         self,
@@ -205,7 +201,7 @@ class _PairBuild:
             start,
             store,
             batches=batches,
-            stage=self.stages[part],
+            stage=getattr(self.recipe, PARTS[part]),
             seed=self.seed,
             what=f"{self.recipe.name}: {PARTS[part]}",
             total=total,
@@ -248,7 +244,7 @@ class _PairBuild:
         else:
             rounds = finetuning_rounds(self.recipe, self.movies)
         order = Random(f"{part} {self.seed}")
-        return batched(rounds, tokenizer, self.stages[part].batch_size, order)
+        return batched(rounds, tokenizer, getattr(self.recipe, PARTS[part]).batch_size, order)
 
     def _where(self, part: str) -> Path:
         """Where a part is, or will be when its stage is complete."""
