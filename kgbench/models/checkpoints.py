@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
@@ -166,8 +166,13 @@ def _on_disk(source: str) -> tuple[Path, str] | None:
     if kept is not None:
         return kept, source
     directory = Path(source).expanduser()
-    on_hub = not directory.exists() and _is_hub_id(source)
-    return None if on_hub else (directory, f"local:{directory.resolve().name}")
+    if not directory.exists():
+        try:
+            validate_repo_id(source)
+            return None
+        except HFValidationError:
+            pass
+    return directory, f"local:{directory.resolve().name}"
 
 
 def find_here(source: str, revision: str | None = None) -> Checkpoint | None:
@@ -234,14 +239,6 @@ def _made_from(card: Mapping[str, Any], source: str) -> str:
     """The checkpoint that changed weights belong to: a shipped one, or a folder next to theirs."""
     named = str(card["recipient"]["source"])
     return named if zoo_path(named) else (PurePath(source).parent / PurePath(named).name).as_posix()
-
-
-def _is_hub_id(source: str) -> bool:
-    try:
-        validate_repo_id(source)
-    except HFValidationError:
-        return False
-    return True
 
 
 def _complete(directory: Path, source: str) -> Path:
@@ -403,17 +400,14 @@ def refuse_unused(place: Checkpoint, names: Collection[str], tensors: Mapping[st
         if name not in tensors or not tensors[name].is_buffer(name):
             left.append(name)
     if left:
+        more = f" and {len(left) - 3} further tensors" if len(left) > 3 else ""
+        shown = ", ".join(map(repr, left[:3])) + more
         raise ModelError(
-            f"{place.origin} does not load: no module of its model takes {_some(left)} of its "
+            f"{place.origin} does not load: no module of its model takes {shown} of its "
             "files, so that they would be dropped; the "
             "likely cause is a config.json of another model: give the one that was saved with the "
             "weights"
         )
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 3} further tensors" if len(names) > 3 else ""
-    return ", ".join(map(repr, names[:3])) + more
 
 
 def _cached(source: str, revision: str | None) -> Path | None:

@@ -125,8 +125,22 @@ class Encoder:
             RegionError: A region cannot be located, or the prompt's tokens are not a prefix of
                 those of prompt and target.
         """
-        text = f"{self.before}{prompt.text}{self.after}"
-        ids, regions = self._locate(prompt, text)
+        text, shift = f"{self.before}{prompt.text}{self.after}", len(self.before)
+        encoding = self.tokenizer(
+            text,
+            add_special_tokens=not self.chat_template,
+            return_offsets_mapping=True,
+            return_special_tokens_mask=True,
+        )
+        ids = tuple(encoding["input_ids"])
+        special = list(map(bool, encoding["special_tokens_mask"]))
+        if self.chat_template:  # the template writes BOS as text, so the tokenizer does not mark it
+            special[0] = ids[0] == self.tokenizer.bos_token_id
+        spans = {}
+        for name, (start, end) in prompt.spans.items():
+            spans[name] = (start + shift, end + shift)
+        framed = replace(prompt, text=text, spans=spans)
+        regions = token_regions(framed, encoding["offset_mapping"], special, tokenizer=self._name())
         longer = self.ids(f"{text}{'' if text[-1].isspace() else ' '}{prompt.target}")
         if len(longer) <= len(ids) or tuple(longer[: len(ids)]) != ids:
             raise RegionError(
@@ -134,32 +148,12 @@ class Encoder:
                 "a prefix of the tokens of prompt and "
                 f"target {prompt.target!r} under {self._name()}, so there is no first target token"
             )
-        return Encoded(ids, regions, longer[len(ids)])
+        tokens = {name: tuple(indices) for name, indices in regions.items()}
+        return Encoded(ids, tokens, longer[len(ids)])
 
     def ids(self, text: str) -> list[int]:
         """Token ids of a text, with BOS where the tokenizer adds one."""
         return list(self.tokenizer(text, add_special_tokens=not self.chat_template)["input_ids"])
-
-    def _locate(
-        self, prompt: Prompt, text: str
-    ) -> tuple[tuple[int, ...], Mapping[str, tuple[int, ...]]]:
-        encoding = self.tokenizer(
-            text,
-            add_special_tokens=not self.chat_template,
-            return_offsets_mapping=True,
-            return_special_tokens_mask=True,
-        )
-        special = list(map(bool, encoding["special_tokens_mask"]))
-        if self.chat_template:  # the template writes BOS as text, so the tokenizer does not mark it
-            special[0] = encoding["input_ids"][0] == self.tokenizer.bos_token_id
-        shift = len(self.before)
-        spans = {}
-        for name, (start, end) in prompt.spans.items():
-            spans[name] = (start + shift, end + shift)
-        framed = replace(prompt, text=text, spans=spans)
-        regions = token_regions(framed, encoding["offset_mapping"], special, tokenizer=self._name())
-        tokens = {name: tuple(indices) for name, indices in regions.items()}
-        return tuple(encoding["input_ids"]), tokens
 
     def _frame(self) -> tuple[str, str]:
         """What the chat template writes before and after a user's words."""

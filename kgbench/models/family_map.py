@@ -221,7 +221,10 @@ class Family:
         Raises:
             ModelError: The map does not fit the model.
         """
-        numbers = {name: _chosen(cases, model.config) for name, cases in self.numbers.items()}
+        numbers = {}
+        for name, cases in self.numbers.items():
+            settings = (key for key in cases if getattr(model.config, key, None) is True)
+            numbers[name] = cases[next(settings, _OTHERWISE)]
 
         def kept(places: Mapping[str, Place], within: str) -> dict[str, Place]:
             present = {}
@@ -446,14 +449,6 @@ def _number(config: object, number: int | str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ModelError(f"the model's configuration has no positive number {number!r}")
     return value
-
-
-def _chosen(cases: Mapping[str, int | str], config: object) -> int | str:
-    """Value of one of the map's own numbers in a model of this configuration."""
-    for setting, number in cases.items():
-        if getattr(config, setting, None) is True:
-            return number
-    return cases[_OTHERWISE]
 
 
 def _has(model: nn.Module, path: str) -> bool:

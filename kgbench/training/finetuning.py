@@ -330,13 +330,22 @@ class Finetuning:
     def _scores_before(self) -> Mapping[str, float]:
         """Scores of the recipient; finds a model that cannot be scored before it is trained."""
         path = self.work / "before.json"
-        scores = _guarded_scores(path)
-        if scores is None:
-            model = self.model()
-            if self.device_map is None:
-                nn.Module.to(model, self.device)
-            scores = self._hits(model, scored_prompts(self.plan.facts))
-            write_card({"scores": scores, "hash": hash_of(scores)}, path)
+        if path.exists():
+            try:
+                stored = json.loads(path.read_text(encoding="utf-8"))
+                if hash_of(stored["scores"]) == stored["hash"]:
+                    return dict(stored["scores"])
+            except (ValueError, LookupError, TypeError, RecursionError):
+                pass
+            warnings.warn(
+                f"{path} is damaged, or of an earlier version: the recipient is scored again",
+                stacklevel=2,
+            )
+        model = self.model()
+        if self.device_map is None:
+            nn.Module.to(model, self.device)
+        scores = self._hits(model, scored_prompts(self.plan.facts))
+        write_card({"scores": scores, "hash": hash_of(scores)}, path)
         return scores
 
     def _hits(self, model: PreTrainedModel, prompts: Sequence[str]) -> dict[str, float]:
@@ -351,22 +360,6 @@ class Finetuning:
             layers = family_of(model).layers
             place(model, devices_of(model, layers, self.device_map, _COPIES, free), layers)
         return model
-
-
-def _guarded_scores(path: Path) -> dict[str, float] | None:
-    """Scores that were stored with their hash; None where there are none, or they are damaged."""
-    if not path.exists():
-        return None
-    try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
-        if hash_of(stored["scores"]) == stored["hash"]:
-            return dict(stored["scores"])
-    except (ValueError, LookupError, TypeError, RecursionError):
-        pass
-    warnings.warn(
-        f"{path} is damaged, or of an earlier version: the recipient is scored again", stacklevel=2
-    )
-    return None
 
 
 # ------------------------------------------------------------------------------------------ losses
@@ -580,7 +573,12 @@ def _from_catalog(plan: FinetuningPlan, device: str) -> FinetuningForecast:
         # each of its projections.
         width = math.sqrt(entry.parameters / (12 * entry.layers))
         trained = round(18 * width * entry.layers * recipe.rank)
-    tokens = sum(map(len, plan.wordings.trained)) // _CHARACTERS + _supplement_tokens(plan, recipe)
+    tokens = sum(map(len, plan.wordings.trained)) // _CHARACTERS
+    if _is_on_hub(plan):
+        tokens += recipe.supplement_texts * min(_CUT, recipe.max_length)
+    elif (supplement := plan.supplement(recipe)) is not None:
+        for text in supplement.texts:
+            tokens += min(len(text) // _CHARACTERS, recipe.max_length)
     seconds, basis = _assumed_seconds(entry.parameters, device)
     wanted = plan.spec.dtype or "float32"
     wanted = str(entry.stored) if wanted == "auto" else wanted
@@ -601,16 +599,6 @@ def _from_catalog(plan: FinetuningPlan, device: str) -> FinetuningForecast:
 def _is_on_hub(plan: FinetuningPlan) -> bool:
     """Whether the supplement is a data set on the Hub."""
     return plan.spec.supplement is not None and not is_file(plan.spec.supplement)
-
-
-def _supplement_tokens(plan: FinetuningPlan, recipe: FinetuningRecipe) -> int:
-    """Tokens of the supplemental texts, where there is no tokenizer at hand."""
-    if _is_on_hub(plan):
-        return recipe.supplement_texts * min(_CUT, recipe.max_length)
-    supplement, tokens = plan.supplement(recipe), 0
-    for text in supplement.texts if supplement else ():
-        tokens += min(len(text) // _CHARACTERS, recipe.max_length)
-    return tokens
 
 
 def _assumed_seconds(parameters: int, device: str) -> tuple[float, str]:

@@ -332,21 +332,19 @@ def _file_texts(path: Path) -> Iterator[str]:
         reason = getattr(error, "strerror", None) or error
         raise DataError(f"{path}: cannot be read as text: {reason}") from None
     for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        yield _field(path, number, line) if path.suffix.lower() == ".jsonl" else line.strip()
-
-
-def _field(path: Path, number: int, line: str) -> str:
-    try:
-        text = json.loads(line)["text"]
-    except (ValueError, KeyError, TypeError):
-        text = None
-    if not isinstance(text, str) or not text.strip():
-        raise DataError(
-            f"{path}, line {number}: expected an object with a field 'text' that is not empty"
-        )
-    return text.strip()
+        text: Any = line
+        if path.suffix.lower() == ".jsonl" and line.strip():
+            try:
+                text = json.loads(line)["text"]
+            except (ValueError, KeyError, TypeError):
+                text = None
+            if not isinstance(text, str) or not text.strip():
+                raise DataError(
+                    f"{path}, line {number}: "
+                    "expected an object with a field 'text' that is not empty"
+                )
+        if text.strip():
+            yield text.strip()
 
 
 def _hub_texts(source: str, n: int, seed: int) -> tuple[str, tuple[str, ...]]:

@@ -38,7 +38,6 @@ __all__ = [
     "PlantScores",
     "build_plant",
     "measured_groups",
-    "plant_configurations",
     "plant_hits",
     "plant_identity",
     "shortfalls",
@@ -242,31 +241,21 @@ def _about(spec: PlantSpec, identity: str) -> dict[str, Any]:
     }
 
 
-def plant_configurations(spec: PlantSpec, n_layers: int) -> dict[str, str]:
-    """Measured configurations of a plant by their names on the card."""
-    named = {"PRE": "PRE", "SFT": "SFT", "plant": spec.plant}
-    if spec.decoy:
-        named["decoy"] = spec.decoy
-    named |= {**spec.shares, **spec.unions}
-    for pathway in _PATHWAYS:
-        named[pathway] = pathway
-    if not spec.needed:
-        return named
-    sites = []
-    for term in parse_graft(spec.plant).terms:
-        for layer, component in term.sites(n_layers):
-            sites.append(f"{term.positions}:{component}@{layer}")
-    sites = list(dict.fromkeys(sites))
-    for site in sites:
-        named[f"without {site}"] = "; ".join(other for other in sites if other != site)
-    return named
-
-
 def plant_hits(
     pair: ModelPair, groups: Mapping[str, Dataset], spec: PlantSpec
 ) -> dict[str, dict[str, dict[str, float]]]:
-    """Hit rates of a plant by group of facts, prompt and configuration."""
-    named = plant_configurations(spec, pair.n_layers)
+    """Hit rates of a plant by group of facts, prompt and configuration, by its name on the card."""
+    named = {"PRE": "PRE", "SFT": "SFT", "plant": spec.plant}
+    if spec.decoy:
+        named["decoy"] = spec.decoy
+    named |= {**spec.shares, **spec.unions, **{graft: graft for graft in _PATHWAYS}}
+    if spec.needed:
+        sites: dict[str, None] = {}
+        for term in parse_graft(spec.plant).terms:
+            for layer, component in term.sites(pair.n_layers):
+                sites[f"{term.positions}:{component}@{layer}"] = None
+        for site in sites:
+            named[f"without {site}"] = "; ".join(other for other in sites if other != site)
     rates: dict[str, dict[str, dict[str, float]]] = {}
     for group, facts in groups.items():
         rates[group] = {}

@@ -282,7 +282,10 @@ def trained_slots(pair: ModelPair, spec: PlantSpec) -> list[int]:
             )
     for one, other in combinations(grafts, 2):
         shared = [slots.sites[slot] for slot in named[one] if slot in named[other]]
-        if shared and _overlap(grafts[one], grafts[other]):
+        # Tokens of FE and LT are never the same.
+        first = {str(term.positions) for term in grafts[one].terms}
+        second = {str(term.positions) for term in grafts[other].terms}
+        if shared and not (first | second <= {"FE", "LT"} and first.isdisjoint(second)):
             layer, component = shared[0]
             where = component if layer is None else f"{component}@{layer}"
             raise InputError(
@@ -290,13 +293,6 @@ def trained_slots(pair: ModelPair, spec: PlantSpec) -> list[int]:
                 f"give a {other} of other weights"
             )
     return sorted(set().union(*named.values()))
-
-
-def _overlap(one: Graft, other: Graft) -> bool:
-    """Whether the two may have a token in common; FE and LT never do."""
-    first = {str(term.positions) for term in one.terms}
-    second = {str(term.positions) for term in other.terms}
-    return not (first | second <= {"FE", "LT"} and first.isdisjoint(second))
 
 
 @dataclass(frozen=True)
@@ -322,7 +318,11 @@ def plant_texts(pair: ModelPair, dataset: Dataset) -> list[PlantText]:
         for fact in dataset.facts:
             text, spans = template.fill(fact.fields)
             prompt = Prompt(template.name, fact, text, fact.fields[dataset.object], spans)
-            texts.append(_plant_text(pair, prompt))
+            encoded, whole = pair.encoded(prompt), pair.encode(f"{text} {prompt.target}")
+            ids, targets = tuple(whole[:-1]), tuple(whole[len(encoded.ids) :])
+            regions = {name: encoded.regions[name] for name in REGIONS if name in encoded.regions}
+            regions["LT"] = tuple(range(len(ids) - len(targets), len(ids)))
+            texts.append(PlantText(ids, regions, targets))
     return texts
 
 
@@ -341,14 +341,6 @@ def _templates(dataset: Dataset) -> list[Template]:
             template.bind(dataset.subject, dataset.object, dataset.fields, dataset.name)
         )
     return templates
-
-
-def _plant_text(pair: ModelPair, prompt: Prompt) -> PlantText:
-    encoded, whole = pair.encoded(prompt), pair.encode(f"{prompt.text} {prompt.target}")
-    ids, targets = tuple(whole[:-1]), tuple(whole[len(encoded.ids) :])
-    regions = {name: tokens for name, tokens in encoded.regions.items() if name in REGIONS}
-    regions["LT"] = tuple(range(len(ids) - len(targets), len(ids)))
-    return PlantText(ids, regions, targets)
 
 
 @dataclass(frozen=True)

@@ -155,8 +155,14 @@ class _PairBuild:
         parts = tuple(PARTS) if donor else ("recipient",)
         missing = [part for part in parts if not (self.out / part).exists()]
         if missing:
-            tokenizer = self._tokenizer()
-            batches = {part: self._batches(part, tokenizer) for part in parts}
+            tokenizer, batches = self._tokenizer(), {}
+            for part in parts:
+                if part == "recipient":
+                    rounds = pretraining_rounds(self.recipe, self.seed, self.movies)
+                else:
+                    rounds = finetuning_rounds(self.recipe, self.movies)
+                size = getattr(self.recipe, PARTS[part]).batch_size
+                batches[part] = batched(rounds, tokenizer, size, Random(f"{part} {self.seed}"))
             total, before = sum(map(len, batches.values())), 0
             for part in parts:
                 self._stage(part, batches[part], tokenizer, before, total)
@@ -238,14 +244,6 @@ class _PairBuild:
                 save_tokenizer(tokenizer, folder)
         return load_tokenizer(self.vocabulary)
 
-    def _batches(self, part: str, tokenizer: PreTrainedTokenizerFast) -> Batches:
-        if part == "recipient":
-            rounds = pretraining_rounds(self.recipe, self.seed, self.movies)
-        else:
-            rounds = finetuning_rounds(self.recipe, self.movies)
-        order = Random(f"{part} {self.seed}")
-        return batched(rounds, tokenizer, getattr(self.recipe, PARTS[part]).batch_size, order)
-
     def _where(self, part: str) -> Path:
         """Where a part is, or will be when its stage is complete."""
         published = self.out / part
@@ -290,18 +288,13 @@ def pretraining_rounds(recipe: Recipe, seed: int, facts: Movies) -> list[list[st
     actors = biographies([*lasting, *_movies(KNOWN)[: 2 * recipe.lasting_movies]])
     rounds = []
     for _ in range(recipe.pretraining.rounds):
-        rounds.append(known + _round(recipe, world, lasting, actors))
+        passing = world.movies(recipe.passing_movies)
+        texts = known + fill_all(wordings + templates.background, passing)
+        for actor in actors:
+            texts += biography(actor, world.rng)
+        texts += _articles([*lasting, *passing], world)
+        rounds.append(texts + _lives(passing, world))
     return rounds
-
-
-def _round(recipe: Recipe, world: World, lasting: Movies, actors: Movies) -> list[str]:
-    """The texts of one round of pretraining, except those of the lasting movies' wordings."""
-    templates = training_templates()
-    passing = world.movies(recipe.passing_movies)
-    texts = fill_all(templates.finetuning + templates.wordings + templates.background, passing)
-    for actor in actors:
-        texts += biography(actor, world.rng)
-    return texts + _articles([*lasting, *passing], world) + _lives(passing, world)
 
 
 def finetuning_rounds(recipe: Recipe, facts: Movies) -> list[list[str]]:
