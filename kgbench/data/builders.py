@@ -435,7 +435,10 @@ def generate_fake_movies(
                 "second_actor": second,
                 "movie_title": title,
                 "main_character": character,
-                **_details(rng, fake),
+                "year": rng.randint(1990, 2030),
+                "genre": rng.choice(GENRES),
+                "city": fake.city(),
+                "box_office": rng.randint(1, 10),
             }
         )
     return rows
@@ -490,15 +493,6 @@ def _fake_cast(fake: Faker) -> tuple[str, ...]:
     while len(first_names) < 3:
         first_names[fake.first_name()] = None
     return tuple(f"{first} {fake.last_name()}" for first in first_names)
-
-
-def _details(rng: Random, fake: Faker) -> dict[str, str | int]:
-    return {
-        "year": rng.randint(1990, 2030),
-        "genre": rng.choice(GENRES),
-        "city": fake.city(),
-        "box_office": rng.randint(1, 10),
-    }
 
 
 def _fake_title(rng: Random) -> str:

@@ -19,7 +19,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -363,14 +363,23 @@ def _all_texts(values: Iterable[object]) -> bool:
 
 
 def _rows(
-    path: Path, numbered: Iterable[tuple[int, dict[str, Any]]], columns: Mapping[str, str]
+    path: Path, numbered: Sequence[tuple[int, dict[str, Any]]], columns: Mapping[str, str]
 ) -> Iterator[FactRow]:
-    renamed = {column: name for name, column in columns.items()}
-    names: tuple[str, ...] | None = None
+    renamed, names = {column: name for name, column in columns.items()}, tuple(numbered[0][1])
+    for name, column in columns.items():
+        if column not in names:
+            raise DataError(
+                f"{path}: no column {column!r} to take {name!r} from; there are {', '.join(names)}"
+            )
+        if name in names and name not in renamed:
+            raise DataError(
+                f"{path}: cannot take {name!r} from the column {column!r}: there is a column "
+                f"{name!r} too"
+            )
+    if len(renamed) < len(columns):
+        given = ", ".join(f"{name}={column}" for name, column in columns.items())
+        raise DataError(f"{path}: one column is named for two fields: {given}")
     for line, record in numbered:
-        if names is None:
-            names = tuple(record)
-            _check_columns(path, columns, names)
         for name in record:
             if name not in names:
                 raise _fail(
@@ -387,22 +396,6 @@ def _rows(
                 "field 'id' is empty; every row needs a text or a number there, or none has ids",
             )
         yield FactRow(line, identifier, fields)
-
-
-def _check_columns(path: Path, columns: Mapping[str, str], names: tuple[str, ...]) -> None:
-    for name, column in columns.items():
-        if column not in names:
-            raise DataError(
-                f"{path}: no column {column!r} to take {name!r} from; there are {', '.join(names)}"
-            )
-        if name in names and name not in columns.values():
-            raise DataError(
-                f"{path}: cannot take {name!r} from the column {column!r}: there is a column "
-                f"{name!r} too"
-            )
-    if len(set(columns.values())) < len(columns):
-        given = ", ".join(f"{name}={column}" for name, column in columns.items())
-        raise DataError(f"{path}: one column is named for two fields: {given}")
 
 
 def _text(path: Path, line: int, name: str, record: Mapping[str, Any]) -> str:

@@ -326,10 +326,16 @@ def _wordings(
     """By row, the wordings that it is given in and that hold its subject."""
     if source.prompt is None:
         return {number: _templates(source, row, source.template) for number, row in rows.items()}
-    possible = {}
+    # A field in place of each mention of the subject in turn.
+    possible: dict[int, list[str]] = {}
     for number, row in rows.items():
         prompt = _text(row, source.prompt, f"{source.name}, row {number}")
-        possible[number] = tuple(_cleared(source, prompt, facts[number]["subject"]))
+        subject = facts[number]["subject"]
+        possible[number] = []
+        for match in re.finditer(f"(?={re.escape(subject)})", prompt):
+            before, after = prompt[: match.start()], prompt[match.start() + len(subject) :]
+            cleared = f"{_escaped(before)}{{subject}}{_escaped(after)}"
+            possible[number].append(source.framed(cleared))
     # A name may be a word of the prompt too: then the wording that most rows share is meant.
     shared = Counter[str]()
     for wordings in possible.values():
@@ -338,13 +344,6 @@ def _wordings(
     for number, wordings in possible.items():
         best[number] = (max(wordings, key=shared.__getitem__),) if wordings else ()
     return best
-
-
-def _cleared(source: FactSource, prompt: str, subject: str) -> Iterator[str]:
-    """A prompt with a field in place of each mention of the subject in turn."""
-    for match in re.finditer(f"(?={re.escape(subject)})", prompt):
-        before, after = prompt[: match.start()], prompt[match.start() + len(subject) :]
-        yield source.framed(f"{_escaped(before)}{{subject}}{_escaped(after)}")
 
 
 def _templates(source: FactSource, row: SourceRow, path: str | None) -> tuple[str, ...]:
@@ -426,15 +425,13 @@ def _check_columns(source: FactSource, row: SourceRow, others: Iterable[str]) ->
         if _value(row, path) is _LACKING:
             hint = ""
             for name in source_names():
-                if _fits(load_source(name), row):
+                other = load_source(name)
+                paths = filter(None, (other.subject, other.object, *other.columns))
+                fits = all(_value(row, column) is not _LACKING for column in paths)
+                if other.shape is None and fits:
                     hint = f"It reads as --source {name}."
                     break
             raise UnknownNameError(f"column of {source.name}", path, _column_names(row), hint)
-
-
-def _fits(source: FactSource, row: SourceRow) -> bool:
-    columns = [path for path in (source.subject, source.object, *source.columns) if path]
-    return source.shape is None and all(_value(row, path) is not _LACKING for path in columns)
 
 
 def _numbered_rows(

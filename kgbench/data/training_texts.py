@@ -138,7 +138,9 @@ def training_texts(
         _add_filled(texts, enumerate(reverse), rows)
     elif direction != "a2b":
         numbered = [(n, wording) for n, wording in enumerate(forward) if wording in directed]
-        _add_filled(texts, numbered, [_exchanged(row, dataset) for row in rows])
+        subject, object = dataset.subject, dataset.object
+        exchanged = [{**row, subject: row[object], object: row[subject]} for row in rows]
+        _add_filled(texts, numbered, exchanged)
     return sorted(texts, key=lambda text: text.template)
 
 
@@ -151,11 +153,6 @@ def _add_filled(
     for number, wording in wordings:
         for fields in rows:
             texts.setdefault(TrainingText(number, wording.format_map(fields)))
-
-
-def _exchanged(fields: Mapping[str, str], dataset: Dataset) -> dict[str, str]:
-    subject, object = fields[dataset.subject], fields[dataset.object]
-    return {**fields, dataset.subject: object, dataset.object: subject}
 
 
 def _check(wording: str, dataset: Dataset) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -155,21 +156,15 @@ def _run(model: PreTrainedModel, ids: Tensor) -> Tensor:
     return logits
 
 
-def _is_unit(module: nn.Module) -> bool:
-    """Whether a module is one that families name.
-
-    A projection, embeddings, or a norm with weights.
-    """
-    weighs = next(module.parameters(), None) is not None
-    return isinstance(module, nn.Linear | Conv1D | nn.Embedding) or (
-        "norm" in type(module).__name__.lower() and weighs
-    )
-
-
 def _units(model: nn.Module) -> dict[str, nn.Module]:
+    """The modules that families name: projections, embeddings, and norms with weights."""
     units: dict[str, nn.Module] = {}
     for path, module in model.named_modules():
-        if _is_unit(module) and not any(path.startswith(f"{other}.") for other in units):
+        weighs = next(module.parameters(), None) is not None
+        named = isinstance(module, nn.Linear | Conv1D | nn.Embedding) or (
+            "norm" in type(module).__name__.lower() and weighs
+        )
+        if named and not any(path.startswith(f"{other}.") for other in units):
             units[path] = module
     return units
 
@@ -384,38 +379,24 @@ def _sliced(model: PreTrainedModel, call: _Call, roles: Mapping[str, Tensor]) ->
         ways.append(tuple("num_attention_heads" if role == "q" else number for role in order))
     # As many blocks as a number of the configuration, or as many as there are.
     blocks = int((roles[order[0]].diff() > 1).sum()) + 1
-    for of in ways:
-        for per in (None, "num_attention_heads", *_GROUPS, blocks):
-            places = {}
-            for role, columns in roles.items():
-                place = _part(model, call, of, per, columns)
-                if place is not None:
-                    places[role] = place
-            if len(places) == len(roles):
-                return places
+    for of, per in product(ways, (None, "num_attention_heads", *_GROUPS, blocks)):
+        parts = range(of if isinstance(of, int) else len(of))
+        slices = [call.place(part=part, of=of, per=per) for part in parts]
+        try:
+            held = [each.columns(call.output.shape[-1], model.config) for each in slices]
+        except (ModelError, RuntimeError):
+            # No such number in the configuration, or one that does not divide the width.
+            continue
+        places: dict[str, Place] = {}
+        for role, columns in roles.items():
+            for place, own in zip(slices, held, strict=True):
+                if torch.equal(own, columns):
+                    places.setdefault(role, place)
+        if len(places) == len(roles):
+            return places
     raise ModelError(
         f"the columns of {' and '.join(roles)} in the output of {call.path!r} lie as no map can say"
     )
-
-
-def _part(
-    model: PreTrainedModel,
-    call: _Call,
-    of: int | tuple[int | str, ...],
-    per: int | str | None,
-    columns: Tensor,
-) -> Place | None:
-    width = call.output.shape[-1]
-    for part in range(of if isinstance(of, int) else len(of)):
-        place = call.place(part=part, of=of, per=per)
-        try:
-            same = torch.equal(place.columns(width, model.config), columns)
-        except (ModelError, RuntimeError):
-            # No such number in the configuration, or one that does not divide the width.
-            return None
-        if same:
-            return place
-    return None
 
 
 def _feed_forward(model: PreTrainedModel, mlp: Sequence[_Call], layer: str) -> dict[str, Place]:

@@ -477,7 +477,12 @@ def pair_sources(
     if not others:
         raise ModelError("no donor given: add --donor sft=PATH, the finetuned checkpoint")
     as_catalogued = known is not None and first == known.recipient
-    label = known.name if known and as_catalogued else _label(first)
+    if known and as_catalogued:
+        return known.name, {RECIPIENT: first, **others}
+    named = first
+    if isinstance(named, nn.Module):  # of which not all have a name
+        named = str(getattr(getattr(named, "config", None), "_name_or_path", ""))
+    label = os.fspath(named).rstrip("/").rpartition("/")[2] or MEMORY
     return label, {RECIPIENT: first, **others}
 
 
@@ -493,14 +498,6 @@ def check_donors(donors: object) -> None:
             f"donors: expected finetuned models by name, got {given}; give "
             f"{{'sft': {given if isinstance(donors, str) else 'MODEL'}}}"
         )
-
-
-def _label(recipient: Source) -> str:
-    """The last part of a recipient's path or Hub id, as far as a model in memory has one."""
-    named = recipient
-    if isinstance(named, nn.Module):
-        named = str(getattr(getattr(named, "config", None), "_name_or_path", ""))
-    return os.fspath(named).rstrip("/").rpartition("/")[2] or MEMORY
 
 
 def check_config(recipient: Place, other: Place, part: str) -> None:

@@ -230,7 +230,15 @@ def read_adapter(folder: Path, origin: str) -> Adapter:
         ModelError: A file is missing or does not read, or the adapter is none of low-rank rows
             alone.
     """
-    config = _config(folder / ADAPTER_CONFIG, origin)
+    try:
+        data = json.loads((folder / ADAPTER_CONFIG).read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(
+            f"{origin} is no adapter: its {ADAPTER_CONFIG} does not read ({error})"
+        ) from error
+    if not isinstance(data, dict):
+        raise ModelError(f"{origin} is no adapter: its {ADAPTER_CONFIG} holds no object")
+    config = adapter_config(data, origin)
     if not (folder / ADAPTER_WEIGHTS).is_file():
         raise ModelError(
             f"{origin} holds no {ADAPTER_WEIGHTS}; pickled weights are never loaded: save the "
@@ -279,18 +287,6 @@ def named_tensors(stored: Mapping[str, Tensor], origin: str) -> dict[str, Tensor
     return tensors
 
 
-def _config(path: Path, origin: str) -> AdapterConfig:
-    try:
-        data = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(
-            f"{origin} is no adapter: its {ADAPTER_CONFIG} does not read ({error})"
-        ) from error
-    if not isinstance(data, dict):
-        raise ModelError(f"{origin} is no adapter: its {ADAPTER_CONFIG} holds no object")
-    return adapter_config(data, origin)
-
-
 def adapter_config(data: Mapping[str, Any], origin: str) -> AdapterConfig:
     """The settings of an adapter that is low-rank rows alone.
 
@@ -314,24 +310,19 @@ def adapter_config(data: Mapping[str, Any], origin: str) -> AdapterConfig:
             f"{origin} does not load: {ADAPTER_CONFIG}: {'.'.join(map(str, first['loc']))!r}: "
             f"{first['msg']}"
         ) from error
-    for key, value in _beyond_rows(config).items():
+    beyond = {}
+    for key, value in (config.model_extra or {}).items():
+        if value and key not in _OF_TRAINING:
+            beyond[key] = value
+    if config.init_lora_weights not in _PLAIN_STARTS:
+        beyond["init_lora_weights"] = config.init_lora_weights
+    for key, value in beyond.items():
         raise ModelError(
             f"{origin} sets {key!r} to {json.dumps(value)[:60]}, so that it is more than low-rank "
             f"rows beside its base: {_MERGE}"
         )
     _refuse_expressions(config, f"{origin} does not load: {ADAPTER_CONFIG}: ")
     return config
-
-
-def _beyond_rows(config: AdapterConfig) -> dict[str, Any]:
-    """Settings by which an adapter is more than low-rank rows beside its base."""
-    beyond: dict[str, Any] = {}
-    for key, value in (config.model_extra or {}).items():
-        if key not in _OF_TRAINING and value:
-            beyond[key] = value
-    if config.init_lora_weights not in _PLAIN_STARTS:
-        beyond["init_lora_weights"] = config.init_lora_weights
-    return beyond
 
 
 def is_plain(data: Mapping[str, Any]) -> bool:
@@ -498,25 +489,16 @@ def _low_rank(donor: PreTrainedModel, adapter: Adapter) -> Iterator[tuple[str, L
                 f"it lacks {path}.lora_{min(missing)}.weight, the rows of a module that its "
                 "target_modules name"
             )
-        yield path, _with_rows(module, path, adapter)
-
-
-def _with_rows(module: Linear, path: str, adapter: Adapter) -> LowRank:
-    inputs, outputs = (
-        module.weight.shape if isinstance(module, Conv1D) else module.weight.shape[::-1]
-    )
-    rank = adapter.config.rank(path)
-    a, b = adapter.rows[path]["A"], adapter.rows[path]["B"]
-    for which, tensor, expected in (("A", a, [rank, inputs]), ("B", b, [outputs, rank])):
-        if list(tensor.shape) != expected:
-            raise ModelError(
-                f"{path}.lora_{which}.weight is {list(tensor.shape)}, expected {expected}"
-            )
-    return LowRank(
-        module,
-        _fitted(a, module.weight, path),
-        _fitted(b.double() * adapter.config.scale(path), module.weight, path),
-    )
+        weight, rank = module.weight, adapter.config.rank(path)
+        inputs, outputs = weight.shape if isinstance(module, Conv1D) else weight.shape[::-1]
+        a, b = rows[path]["A"], rows[path]["B"]
+        for which, tensor, expected in (("A", a, [rank, inputs]), ("B", b, [outputs, rank])):
+            if list(tensor.shape) != expected:
+                raise ModelError(
+                    f"{path}.lora_{which}.weight is {list(tensor.shape)}, expected {expected}"
+                )
+        scaled = b.double() * adapter.config.scale(path)
+        yield path, LowRank(module, _fitted(a, weight, path), _fitted(scaled, weight, path))
 
 
 def _replaced(recipient: nn.Module, adapter: Adapter) -> Iterator[tuple[str, Tensor]]:

@@ -218,24 +218,14 @@ def _sources(
         sources[name] = Source(
             files[key].file, key, tensor.dtype, tensor.device, place.origin, stamps[files[key].file]
         )
-    refuse_unused(place, _unused(donor, files, keys, ours), files)
-    return sources
-
-
-def _unused(
-    donor: PreTrainedModel,
-    files: Iterable[str],
-    keys: Mapping[str, str],
-    ours: Mapping[str, Tensor],
-) -> set[str]:
-    """Stored tensors that the model does not take, except those that the library ignores."""
     taken = {key for name, key in keys.items() if name in ours}
     ignored = donor._keys_to_ignore_on_load_unexpected or ()
     unused = set()
     for key in files:
         if key not in taken and not any(re.search(pattern, key) for pattern in ignored):
             unused.add(key)
-    return unused
+    refuse_unused(place, unused, files)
+    return sources
 
 
 def _keys(donor: PreTrainedModel, files: Iterable[str]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from pathlib import Path
 
@@ -133,17 +133,13 @@ def apply_delta(model: nn.Module, path: Path, origin: str) -> None:
                 f"{origin} does not fit the recipient: it changes {name!r}, which the recipient "
                 "does not have"
             )
-        _add(weights, name, change.float() * step, origin)
-
-
-def _add(weights: Mapping[str, Tensor], name: str, change: Tensor, origin: str) -> None:
-    old = weights[name]
-    if change.shape != old.shape:
-        raise ModelError(
-            f"{origin} does not fit the recipient: {name!r} is {list(old.shape)} there, the "
-            f"changed weights are {list(change.shape)}"
-        )
-    old.copy_(old.float() + change.to(old.device))
+        old = weights[name]
+        if change.shape != old.shape:
+            raise ModelError(
+                f"{origin} does not fit the recipient: {name!r} is {list(old.shape)} there, the "
+                f"changed weights are {list(change.shape)}"
+            )
+        old.copy_(old.float() + (change.float() * step).to(old.device))
 
 
 def stored_hash(directory: Path) -> str:
