@@ -563,17 +563,7 @@ def _parts(place: str) -> Mapping[str, Any]:
 
 
 def _on_hub(source: FactSource | None, place: str, split: str | None) -> Origin:
-    parts = _parts(place)
-    commit, card = _metadata(parts["id"], parts["revision"], source)
-    known = source or FactSource(parts["id"].rpartition("/")[2])
-    on_card = f"its card on the Hub says {card}" if card else "its card on the Hub names none"
-    licence = f"{known.licence}; {on_card}" if known.licence else on_card
-    config = f":{parts['config']}" if parts["config"] else ""
-    return Origin(known, f"{PREFIX}{parts['id']}{config}@{commit}", split or known.split, licence)
-
-
-def _metadata(name: str, revision: str | None, source: FactSource | None) -> tuple[str, str | None]:
-    """The commit of a data set and the licence on its card."""
+    """The data set at its commit of today, with the licence on its card."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -582,6 +572,8 @@ def _metadata(name: str, revision: str | None, source: FactSource | None) -> tup
         RevisionNotFoundError,
     )
 
+    parts = _parts(place)
+    name, revision = parts["id"], parts["revision"]
     try:
         info = HfApi().dataset_info(name, revision=revision, timeout=_TIMEOUT)
     except GatedRepoError as error:
@@ -603,8 +595,13 @@ def _metadata(name: str, revision: str | None, source: FactSource | None) -> tup
             f"the Hugging Face Hub cannot be reached for {name!r} ({_message(error)}); "
             f"{alternative}"
         ) from error
-    licence = info.card_data.get("license") if info.card_data else None
-    return str(info.sha), ", ".join(licence) if isinstance(licence, list) else licence
+    card = info.card_data.get("license") if info.card_data else None
+    card = ", ".join(card) if isinstance(card, list) else card
+    known = source or FactSource(name.rpartition("/")[2])
+    on_card = f"its card on the Hub says {card}" if card else "its card on the Hub names none"
+    licence = f"{known.licence}; {on_card}" if known.licence else on_card
+    config = f":{parts['config']}" if parts["config"] else ""
+    return Origin(known, f"{PREFIX}{name}{config}@{info.sha}", split or known.split, licence)
 
 
 def _alternative(source: FactSource) -> str:

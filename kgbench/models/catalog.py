@@ -204,7 +204,8 @@ def entry(name: str) -> Entry:
     known = pair_names()
     if name in known:
         return {**_pairs(), **_plants()}[name]
-    if _is_path(name):
+    separated = os.sep in name or (os.altsep is not None and os.altsep in name)
+    if separated or name in (".", "..") or Path(name).is_dir():
         return _plant_entry(read_plant(Path(name).expanduser()), name)
     if name in replicas():
         card = _plant_card(_plants_folder() / name)
@@ -284,11 +285,6 @@ def zoo_path(source: str) -> Path | None:
     """Directory of a shipped checkpoint; None where the source is not of the zoo."""
     kind, _, inner = source.partition(":")
     return Path(str(files(__package__).joinpath("zoo", inner))) if kind == "zoo" else None
-
-
-def _is_path(name: str) -> bool:
-    separated = os.sep in name or (os.altsep is not None and os.altsep in name)
-    return separated or name in (".", "..") or Path(name).is_dir()
 
 
 def _plant_entry(card: Mapping[str, Any], source: str) -> Entry:

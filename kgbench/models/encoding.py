@@ -108,7 +108,17 @@ class Encoder:
                 "tokenizer.json"
             )
         self.tokenizer, self.chat_template = tokenizer, chat_template
-        self.before, self.after = self._frame() if chat_template else ("", "")
+        self.before = self.after = ""
+        if chat_template:
+            if not tokenizer.chat_template:
+                raise ModelError("the tokenizer has no chat template; leave --chat-template off")
+            parts = _rendered(tokenizer).split(_MARK)
+            if len(parts) != 2:
+                raise ModelError(
+                    "the tokenizer's chat template does not repeat the user's words as they are; "
+                    "leave --chat-template off"
+                )
+            self.before, self.after = parts
         with_special = tokenizer("a", add_special_tokens=True)["input_ids"]
         without = tokenizer("a", add_special_tokens=False)["input_ids"]
         self.bos = len(with_special) > len(without)
@@ -154,18 +164,6 @@ class Encoder:
     def ids(self, text: str) -> list[int]:
         """Token ids of a text, with BOS where the tokenizer adds one."""
         return list(self.tokenizer(text, add_special_tokens=not self.chat_template)["input_ids"])
-
-    def _frame(self) -> tuple[str, str]:
-        """What the chat template writes before and after a user's words."""
-        if not self.tokenizer.chat_template:
-            raise ModelError("the tokenizer has no chat template; leave --chat-template off")
-        parts = _rendered(self.tokenizer).split(_MARK)
-        if len(parts) != 2:
-            raise ModelError(
-                "the tokenizer's chat template does not repeat the user's words as they are; leave "
-                "--chat-template off"
-            )
-        return parts[0], parts[1]
 
     def _name(self) -> str:
         return f"{type(self.tokenizer).__name__} of {len(self.tokenizer)} tokens"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
@@ -244,19 +244,14 @@ def _merged_donor(recipient: PreTrainedModel, model: PeftModel, name: str) -> Pr
     """
     donor = shared_copy(recipient)
     with torch.no_grad():
-        for path, weight in _merged_weights(model.get_base_model(), name):
-            put_weight(donor, path, weight.detach().clone())
+        for path, layer in _adapter_layers(model.get_base_model()):
+            if hasattr(layer, "original_module"):
+                module = layer.modules_to_save[name]
+            else:
+                merged = deepcopy(layer)
+                merged.merge(safe_merge=True, adapter_names=[name])
+                module = merged.get_base_layer()
+            for leaf, weight in module.named_parameters():
+                put_weight(donor, f"{path}.{leaf}", weight.detach().clone())
     donor.eval()
     return donor
-
-
-def _merged_weights(model: nn.Module, name: str) -> Iterator[tuple[str, torch.Tensor]]:
-    for path, layer in _adapter_layers(model):
-        if hasattr(layer, "original_module"):
-            module = layer.modules_to_save[name]
-        else:
-            merged = deepcopy(layer)
-            merged.merge(safe_merge=True, adapter_names=[name])
-            module = merged.get_base_layer()
-        for leaf, weight in module.named_parameters():
-            yield f"{path}.{leaf}", weight

@@ -156,11 +156,8 @@ class AdapterConfig(BaseModel):
 
     def _aimed_at(self, path: str) -> bool:
         # A full path counts in any layer; layers select among modules named by their ends.
-        return path in self.target_modules or (
-            _ends(path, self.target_modules) and self._in_layers(path)
-        )
-
-    def _in_layers(self, path: str) -> bool:
+        if path in self.target_modules or not _ends(path, self.target_modules):
+            return path in self.target_modules
         layers = self.layers_to_transform
         if layers is None or layers == []:
             return True

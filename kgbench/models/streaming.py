@@ -9,7 +9,7 @@ computes, bit for bit, what the donor would that is held in memory.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -194,7 +194,18 @@ def _sources(
 ) -> dict[str, Source]:
     """Where each of a donor's weights is; of tied weights one alone may be there."""
     files = stored_tensors(place.directory, place.origin)
-    keys = _keys(donor, files)
+    # What the files call each weight, by the library's own rules; those that it would put together
+    # of several are left out.
+    rules = get_model_conversion_mapping(donor)
+    renamings = [rule for rule in rules if isinstance(rule, WeightRenaming)]
+    converters = [rule for rule in rules if isinstance(rule, WeightConverter)]
+    shapes, keys = donor.state_dict(), {}
+    for held in sorted(files):
+        name, converted = rename_source_key(
+            held, renamings, converters, donor.base_model_prefix, shapes
+        )
+        if converted is None:
+            keys[name] = held
     stamps = place.stamps()
     by_weight: dict[int, list[str]] = {}
     tied: dict[str, list[str]] = {}
@@ -226,21 +237,3 @@ def _sources(
             unused.add(key)
     refuse_unused(place, unused, files)
     return sources
-
-
-def _keys(donor: PreTrainedModel, files: Iterable[str]) -> dict[str, str]:
-    """What the files call each weight of a model, by the library's own rules.
-
-    Those that it would put together of several are left out.
-    """
-    rules = get_model_conversion_mapping(donor)
-    renamings = [rule for rule in rules if isinstance(rule, WeightRenaming)]
-    converters = [rule for rule in rules if isinstance(rule, WeightConverter)]
-    shapes, keys = donor.state_dict(), {}
-    for key in sorted(files):
-        name, converted = rename_source_key(
-            key, renamings, converters, donor.base_model_prefix, shapes
-        )
-        if converted is None:
-            keys[name] = key
-    return keys

@@ -95,24 +95,20 @@ def read_delta(path: Path, origin: str) -> dict[str, tuple[Tensor, Tensor]]:
                 f"expected NAME{_CHANGE} with NAME{_STEP} for each tensor that changed"
             )
         if mark + rest == _CHANGE:
-            changes[name] = _checked(
-                tensor, partner, f"{origin} does not load: {path.name}: {name!r}"
+            changes[name] = tensor, partner
+    for name, (change, step) in changes.items():
+        what = f"{origin} does not load: {path.name}: {name!r}"
+        if (change.dtype, step.dtype) != (torch.int8, torch.float32):
+            raise ModelError(
+                f"{what} has changes of {change.dtype} and steps of {step.dtype}; expected int8 "
+                "and float32"
+            )
+        if step.shape != _step(change.float()).shape:
+            raise ModelError(
+                f"{what} has changes of {list(change.shape)} and steps of {list(step.shape)}; "
+                "expected one step for each row"
             )
     return changes
-
-
-def _checked(change: Tensor, step: Tensor, what: str) -> tuple[Tensor, Tensor]:
-    if (change.dtype, step.dtype) != (torch.int8, torch.float32):
-        raise ModelError(
-            f"{what} has changes of {change.dtype} and steps of {step.dtype}; expected int8 and "
-            "float32"
-        )
-    if step.shape != _step(change.float()).shape:
-        raise ModelError(
-            f"{what} has changes of {list(change.shape)} and steps of {list(step.shape)}; expected "
-            "one step for each row"
-        )
-    return change, step
 
 
 def apply_delta(model: nn.Module, path: Path, origin: str) -> None:

@@ -181,9 +181,16 @@ class Build:
             return False
         card = self.read(self.out)
         if card["identity"] != self.about["identity"]:
+            different = []
+            for key, value in self.about["recipe"].items():
+                if card["recipe"].get(key) != value:
+                    different.append(f"recipe's {key}")
+            for key, value in self.about.items():
+                if key not in _UNCHOSEN and card.get(key) != value:
+                    different.append(key)
             raise OutputError(
                 f"{self.out} holds {card.get('name')}, seed {card['seed']}, trained in another way "
-                f"(different: {_differing(card, self.about)}); remove it, or {_ADVICE}"
+                f"(different: {', '.join(different)}); remove it, or {_ADVICE}"
             )
         if "weights" in card and stored_hash(self.out) != card["weights"]:
             raise OutputError(
@@ -271,15 +278,3 @@ class Build:
         report(0)
         store(model, run_stage(model, batches, stage, run, **options))
         shutil.rmtree(run.work, ignore_errors=True)
-
-
-def _differing(card: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
-    """Names of the choices in which two cards differ."""
-    names = []
-    for key, value in ours["recipe"].items():
-        if card["recipe"].get(key) != value:
-            names.append(f"recipe's {key}")
-    for key, value in ours.items():
-        if key not in _UNCHOSEN and card.get(key) != value:
-            names.append(key)
-    return ", ".join(names)

@@ -178,7 +178,22 @@ def plan_finetuning(spec: FinetuneSpec) -> FinetuningPlan:
     if spec.recipe not in finetuning_recipe_names():
         raise UnknownNameError("recipe", spec.recipe, finetuning_recipe_names())
     check_dtype(spec.dtype or "auto")
-    owner, source = _recipient(spec)
+    if (spec.model is None) == (spec.recipient is None):
+        raise InputError(
+            "which model is finetuned? Give --model NAME (see `kgbench ls models`) "
+            "or --recipient PATH, one of them"
+        )
+    if spec.model is not None:
+        entry = catalog.entry(spec.model)
+        if entry.plant is not None:
+            raise InputError(
+                f"{spec.model!r} is a plant; name the pair in whose recipient it was planted, "
+                f"or its recipient: {entry.recipient}"
+            )
+        owner, source = entry.name, entry.recipient
+    else:
+        source = str(spec.recipient)
+        owner = source.rstrip("/").rpartition("/")[2]
     facts = spec.facts
     if facts is None:
         named = spec.dataset if spec.split is None else f"{spec.dataset}:{spec.split}"
@@ -189,25 +204,6 @@ def plan_finetuning(spec: FinetuneSpec) -> FinetuningPlan:
     plan = FinetuningPlan(spec, name, source, facts, wordings)
     check_peft(plan.recipe(_LARGE))
     return plan
-
-
-def _recipient(spec: FinetuneSpec) -> tuple[str, str]:
-    """Name and source of the recipient."""
-    if (spec.model is None) == (spec.recipient is None):
-        raise InputError(
-            "which model is finetuned? Give --model NAME (see `kgbench ls models`) "
-            "or --recipient PATH, one of them"
-        )
-    if spec.model is None:
-        assert spec.recipient is not None
-        return spec.recipient.rstrip("/").rpartition("/")[2], spec.recipient
-    entry = catalog.entry(spec.model)
-    if entry.plant is not None:
-        raise InputError(
-            f"{spec.model!r} is a plant; name the pair in whose recipient it was planted, "
-            f"or its recipient: {entry.recipient}"
-        )
-    return entry.name, entry.recipient
 
 
 def _slug(name: str) -> str:

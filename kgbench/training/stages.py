@@ -471,9 +471,20 @@ class _Watch(TrainerCallback):
             self._validate(state, kwargs["model"])
 
     def _validate(self, state: TrainerState, model: nn.Module) -> None:
-        if self._run.held_out and len(self._run.held_out[0]):
-            loss = _mean_loss(model, self._run.held_out[0])
-            state.log_history.append({"step": state.global_step, HELD_OUT_LOSS: loss})
+        """Log the mean loss per token, in nats; model and random states do not change."""
+        if self._run.held_out is None or not len(self._run.held_out[0]):
+            return
+        batches, device = self._run.held_out[0], next(model.parameters()).device
+        training, total, tokens = model.training, 0.0, 0
+        model.eval()
+        with torch.no_grad():
+            for step in range(len(batches)):
+                batch = {name: tensor.to(device) for name, tensor in batches[step].items()}
+                n = int((batch["labels"][:, 1:] != IGNORED).sum())
+                total += float(model(**batch).loss) * n
+                tokens += n
+        model.train(training)
+        state.log_history.append({"step": state.global_step, HELD_OUT_LOSS: total / tokens})
 
     def on_log(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -492,18 +503,3 @@ class _Watch(TrainerCallback):
         partial = mark.with_suffix(".partial")
         partial.write_text(json.dumps(_mark(round(self.seconds, 1), files)), encoding="utf-8")
         os.replace(partial, mark)
-
-
-def _mean_loss(model: Any, batches: Batches) -> float:
-    """Mean loss per token, in nats; does not change the model's mode or random states."""
-    device, training = next(model.parameters()).device, model.training
-    model.eval()
-    total, tokens = 0.0, 0
-    with torch.no_grad():
-        for step in range(len(batches)):
-            batch = {name: tensor.to(device) for name, tensor in batches[step].items()}
-            n = int((batch["labels"][:, 1:] != IGNORED).sum())
-            total += float(model(**batch).loss) * n
-            tokens += n
-    model.train(training)
-    return total / tokens

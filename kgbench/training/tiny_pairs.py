@@ -155,7 +155,12 @@ class _PairBuild:
         parts = tuple(PARTS) if donor else ("recipient",)
         missing = [part for part in parts if not (self.out / part).exists()]
         if missing:
-            tokenizer, batches = self._tokenizer(), {}
+            if not self.vocabulary.exists():
+                texts = tokenizer_texts(self.recipe, self.seed, self.movies)
+                trained = train_tokenizer(texts, self.recipe.vocabulary, self.recipe.bos)
+                with whole_folder(self.vocabulary) as folder:
+                    save_tokenizer(trained, folder)
+            tokenizer, batches = load_tokenizer(self.vocabulary), {}
             for part in parts:
                 if part == "recipient":
                     rounds = pretraining_rounds(self.recipe, self.seed, self.movies)
@@ -235,14 +240,6 @@ class _PairBuild:
             "seconds": seconds,
             "versions": versions(),
         }
-
-    def _tokenizer(self) -> PreTrainedTokenizerFast:
-        if not self.vocabulary.exists():
-            texts = tokenizer_texts(self.recipe, self.seed, self.movies)
-            tokenizer = train_tokenizer(texts, self.recipe.vocabulary, self.recipe.bos)
-            with whole_folder(self.vocabulary) as folder:
-                save_tokenizer(tokenizer, folder)
-        return load_tokenizer(self.vocabulary)
 
     def _where(self, part: str) -> Path:
         """Where a part is, or will be when its stage is complete."""
