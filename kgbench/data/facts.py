@@ -263,8 +263,19 @@ def _ends(row: FactRow, table: FactTable) -> tuple[str, str]:
 def _from_table(table: FactTable) -> Dataset:
     dropped = left_out(table)
     lines = set().union(*dropped.values())
-    pairs = zip(table.rows, _identified(table), strict=True)
-    kept = tuple(fact for row, fact in pairs if row.line not in lines)
+    by_id: dict[str, FactRow] = {}
+    facts = []
+    for number, row in enumerate(table.rows, 1):
+        identifier = row.id or f"{table.path.stem}/{number}"
+        first = by_id.setdefault(identifier, row)
+        if first.fields != row.fields:
+            raise DataError(
+                f"{table.path}, line {row.line}: field 'id': {identifier!r} is the id of line "
+                f"{first.line} already; expected an id of its own"
+            )
+        if row.line not in lines:
+            facts.append(Fact(identifier, row.fields))
+    kept = tuple(facts)
     if not kept:
         raise DataError(
             f"{table.path}: no facts left, since every {table.subject!r} has several "
@@ -290,22 +301,6 @@ def _from_table(table: FactTable) -> Dataset:
         table.training,
         table.training_reversed,
     )
-
-
-def _identified(table: FactTable) -> list[Fact]:
-    """The facts of all rows, with their ids."""
-    by_id: dict[str, FactRow] = {}
-    facts = []
-    for number, row in enumerate(table.rows, 1):
-        identifier = row.id or f"{table.path.stem}/{number}"
-        first = by_id.setdefault(identifier, row)
-        if first.fields != row.fields:
-            raise DataError(
-                f"{table.path}, line {row.line}: field 'id': {identifier!r} is the id of line "
-                f"{first.line} already; expected an id of its own"
-            )
-        facts.append(Fact(identifier, row.fields))
-    return facts
 
 
 # ------------------------------------------------------------------------------------------ parts

@@ -434,16 +434,39 @@ def _roles(
     given: ImportOptions,
 ) -> tuple[str, str]:
     """The fields that are subject and object."""
-    wanted = []
-    for role, option in (("subject", given.subject), ("object", given.object)):
+    names = tuple(row.fields)
+    if len(names) != 1:
+        there = f"are {', '.join(names)}"
+    elif row.id is None:
+        there = f"is only {names[0]}, and columns are separated by commas"
+    else:
+        there = f"is only {names[0]}, besides the ids"
+    wanted: list[str] = []
+    for role, option, defaults in (
+        ("subject", given.subject, _DEFAULT_SUBJECTS),
+        ("object", given.object, _DEFAULT_OBJECTS),
+    ):
         name = option or header.get(role)
         # A role may be given by the name of a column that was renamed.
         for field_name, column in columns.items():
             if column == name and name not in row.fields:
                 name = field_name
                 break
-        defaults = _DEFAULT_SUBJECTS if role == "subject" else _DEFAULT_OBJECTS
-        wanted.append(_role(path, role, name, defaults, row))
+        name = name or next(filter(names.__contains__, defaults), None)
+        if name is None:
+            expected = f"name one by --{role} COLUMN"
+            if role == "subject" and not any(default in names for default in _DEFAULT_OBJECTS):
+                expected += ", and the answer by --object COLUMN"
+            expected += " (and a prompt of your own by --template), or in the file's header"
+            raise DataError(f"{path}: which column is the {role}? There {there}; {expected}")
+        if name == "id" and row.id is not None:
+            raise DataError(
+                f"{path}: column 'id' names the facts, so it cannot be the {role}; call it "
+                f"otherwise, as by --column {role}=id"
+            )
+        if name not in names:
+            raise DataError(f"{path}: no column {name!r} to be the {role}; there {there}")
+        wanted.append(name)
     subject, object = wanted
     if subject == object:
         raise DataError(
@@ -451,30 +474,3 @@ def _roles(
             f"ones of {', '.join(row.fields)}"
         )
     return subject, object
-
-
-def _role(path: Path, role: str, given: str | None, defaults: tuple[str, ...], row: FactRow) -> str:
-    names = tuple(row.fields)
-    if len(names) != 1:
-        columns = f"are {', '.join(names)}"
-    elif row.id is None:
-        columns = f"is only {names[0]}, and columns are separated by commas"
-    else:
-        columns = f"is only {names[0]}, besides the ids"
-    if given is None:
-        for name in defaults:
-            if name in names:
-                return name
-        expected = f"name one by --{role} COLUMN"
-        if role == "subject" and not any(name in names for name in _DEFAULT_OBJECTS):
-            expected += ", and the answer by --object COLUMN"
-        expected += " (and a prompt of your own by --template), or in the file's header"
-        raise DataError(f"{path}: which column is the {role}? There {columns}; {expected}")
-    if given == "id" and row.id is not None:
-        raise DataError(
-            f"{path}: column 'id' names the facts, so it cannot be the {role}; call it otherwise, "
-            f"as by --column {role}=id"
-        )
-    if given not in names:
-        raise DataError(f"{path}: no column {given!r} to be the {role}; there {columns}")
-    return given

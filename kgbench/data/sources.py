@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -238,7 +239,11 @@ def read_relations(
         UnknownNameError: A column is lacking.
     """
     groups: dict[str, dict[int, SourceRow]] = {}
-    for number, row in _numbered_rows(source.shape, records):
+    numbered: Iterable[tuple[int, SourceRow]] = enumerate(records, 1)
+    if source.shape is not None:
+        shaped = map(SHAPES[source.shape], records)
+        numbered = chain.from_iterable(enumerate(rows, 1) for rows in shaped)
+    for number, row in numbered:
         if not groups:
             _check_columns(source, row, fields.values())
         name = ""
@@ -432,17 +437,6 @@ def _check_columns(source: FactSource, row: SourceRow, others: Iterable[str]) ->
                     hint = f"It reads as --source {name}."
                     break
             raise UnknownNameError(f"column of {source.name}", path, _column_names(row), hint)
-
-
-def _numbered_rows(
-    shape: str | None, records: Sequence[SourceRow]
-) -> Iterator[tuple[int, SourceRow]]:
-    """Rows with one fact each, numbered from 1: the records, or the rows of each by its shape."""
-    if shape is None:
-        yield from enumerate(records, 1)
-        return
-    for record in records:
-        yield from enumerate(SHAPES[shape](record), 1)
 
 
 def _lre(record: SourceRow) -> Iterator[SourceRow]:

@@ -247,7 +247,19 @@ class Family:
             inside=kept(self.inside, f"{self.layers}.0."),
             numbers={},
         )
-        fitted._check_modules(model, len(layers))
+        for number in range(len(layers)):
+            for path in (self.attention, self.mlp):
+                self._module(model, f"{self.layers}.{number}.{path}")
+        sites: list[tuple[int | None, str]] = [(None, component) for component in fitted.outside]
+        sites += product(range(len(layers)), fitted.inside)
+        for layer, component in sites:
+            place = fitted.place(component)
+            for path in fitted.paths(layer, component):
+                if misfit := place.misfit(self._module(model, path), model.config):
+                    raise ModelError(
+                        f"{self._source} does not fit this model: {component!r} at {path!r}: "
+                        f"{misfit}"
+                    )
         return fitted
 
     @property
@@ -265,21 +277,6 @@ class Family:
         if not _has(model, path):
             raise ModelError(f"{self._source} does not fit this model: it has no module {path!r}")
         return model.get_submodule(path)
-
-    def _check_modules(self, model: nn.Module, n_layers: int) -> None:
-        """Refuse a map whose modules the model lacks, or that cannot compute the component."""
-        for number in range(n_layers):
-            for path in (self.attention, self.mlp):
-                self._module(model, f"{self.layers}.{number}.{path}")
-        sites: list[tuple[int | None, str]] = [(None, component) for component in self.outside]
-        sites += product(range(n_layers), self.inside)
-        for layer, component in sites:
-            for path in self.paths(layer, component):
-                if misfit := self.place(component).misfit(self._module(model, path), model.config):
-                    raise ModelError(
-                        f"{self._source} does not fit this model: {component!r} at {path!r}: "
-                        f"{misfit}"
-                    )
 
     def place(self, component: str) -> Place:
         """Module and slice of a component."""

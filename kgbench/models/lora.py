@@ -318,7 +318,19 @@ def adapter_config(data: Mapping[str, Any], origin: str) -> AdapterConfig:
             f"{origin} sets {key!r} to {json.dumps(value)[:60]}, so that it is more than low-rank "
             f"rows beside its base: {_MERGE}"
         )
-    _refuse_expressions(config, f"{origin} does not load: {ADAPTER_CONFIG}: ")
+    names = [*(config.rank_pattern or ()), *(config.alpha_pattern or ()), *config.layer_lists]
+    expressions = [name for name in names if not _NAME.fullmatch(name)]
+    if not config.is_all_linear and isinstance(config.target_modules, str):
+        expressions.append(config.target_modules)
+    if isinstance(config.exclude_modules, str):
+        expressions.append(config.exclude_modules)
+    for expression in expressions:
+        shown = repr(expression if len(expression) <= 60 else f"{expression[:60]}...")
+        raise ModelError(
+            f"{origin} does not load: {ADAPTER_CONFIG}: {shown} is a regular expression; expected "
+            f"names of modules, in lists (target_modules may be {_ALL_LINEAR!r}): list the names, "
+            f"or {_MERGE}"
+        )
     return config
 
 
@@ -338,23 +350,6 @@ def changes_base(data: Mapping[str, Any]) -> str:
     if data.get("init_lora_weights") not in _PLAIN_STARTS:
         return f"init_lora_weights={data['init_lora_weights']!r}"
     return ""
-
-
-def _refuse_expressions(config: AdapterConfig, where: str) -> None:
-    """Refuse regular expressions in place of module names."""
-    names = [*(config.rank_pattern or ()), *(config.alpha_pattern or ()), *config.layer_lists]
-    expressions = [name for name in names if not _NAME.fullmatch(name)]
-    for modules in (config.target_modules, config.exclude_modules):
-        if isinstance(modules, str) and not (
-            modules is config.target_modules and config.is_all_linear
-        ):
-            expressions.append(modules)
-    for expression in expressions:
-        shown = repr(expression if len(expression) <= 60 else f"{expression[:60]}...")
-        raise ModelError(
-            f"{where}{shown} is a regular expression; expected names of modules, in lists "
-            f"(target_modules may be {_ALL_LINEAR!r}): list the names, or {_MERGE}"
-        )
 
 
 Linear = nn.Linear | Conv1D

@@ -21,6 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import combinations
 from random import Random
 from typing import Any
@@ -209,8 +210,30 @@ class PlantSpec:
             GraftSyntaxError: An expression does not parse.
             InputError: It names a place where nothing can be planted.
         """
-        texts = {**self.wholes, **self.unions}
-        grafts = {part: _plantable(part, text) for part, text in texts.items()}
+        grafts = {}
+        for part, text in {**self.wholes, **self.unions}.items():
+            grafts[part] = graft = parse_graft(text)
+            donors = {term.donor for term in graft.terms}
+            if donors != {"sft"}:
+                raise InputError(
+                    f"the {part} '{graft}' names {', '.join(sorted(donors - {'sft'}))}; "
+                    "it is where the donor 'sft' is trained, so name no other"
+                )
+            if graft.has_heads:
+                raise InputError(
+                    f"the {part} '{graft}' names single heads; plant in whole components"
+                )
+            for component in _UNPLANTABLE:
+                if any(component in term.component_names() for term in graft.terms):
+                    raise InputError(
+                        f"the {part} '{graft}' names {component}, which a graft leaves to the "
+                        "recipient; plant elsewhere"
+                    )
+            if unknown := sorted(graft.regions() - set(REGIONS)):
+                raise InputError(
+                    f"the {part} '{graft}' names {', '.join(unknown)}, which not every text of "
+                    f"training has; use {', '.join(REGIONS)} or ALL"
+                )
         if len(self.groups) == 1 and (rest := complement_graft(grafts["plant"])) is not None:
             grafts["rest"] = rest
         return grafts
@@ -237,30 +260,6 @@ class PlantSpec:
 
 def _canonical(places: Mapping[str, str]) -> str:
     return str(parse_graft("; ".join(places.values())))
-
-
-def _plantable(part: str, text: str) -> Graft:
-    graft = parse_graft(text)
-    donors = {term.donor for term in graft.terms}
-    if donors != {"sft"}:
-        raise InputError(
-            f"the {part} '{graft}' names {', '.join(sorted(donors - {'sft'}))}; "
-            "it is where the donor 'sft' is trained, so name no other"
-        )
-    if graft.has_heads:
-        raise InputError(f"the {part} '{graft}' names single heads; plant in whole components")
-    for component in _UNPLANTABLE:
-        if any(component in term.component_names() for term in graft.terms):
-            raise InputError(
-                f"the {part} '{graft}' names {component}, which a graft leaves to the recipient; "
-                "plant elsewhere"
-            )
-    if unknown := sorted(graft.regions() - set(REGIONS)):
-        raise InputError(
-            f"the {part} '{graft}' names {', '.join(unknown)}, "
-            f"which not every text of training has; use {', '.join(REGIONS)} or ALL"
-        )
-    return graft
 
 
 def trained_slots(pair: ModelPair, spec: PlantSpec) -> list[int]:
@@ -437,8 +436,15 @@ class PlantedWeights:
                     self._trained.append(_Trained(part, parameter, start))
                     parameters.setdefault(part.name, []).append(part)
         for name, trained in parameters.items():
-            donor.get_parameter(name).requires_grad_(True)
-            _mask_gradient(donor.get_parameter(name), trained)
+            weight = donor.get_parameter(name).requires_grad_(True)
+            columns = [part.columns for part in trained if part.columns is not None]
+            if columns:  # let no gradient reach the untrained slices of a fused projection
+                shape = [1] * weight.ndim
+                shape[trained[0].dim] = -1
+                mask = torch.zeros(weight.shape[trained[0].dim], device=weight.device)
+                mask[torch.cat(columns)] = 1
+                hook = partial(torch.mul, mask.reshape(shape))
+                weight.register_hook(hook)  # type: ignore[no-untyped-call]  # torch has no type
 
     def rescale(self, relative: float) -> None:
         """Give every trained tensor this relative change, in the direction of its change."""
@@ -458,19 +464,6 @@ class PlantedWeights:
                 name = f"{name}[{int(columns[0])}:]"
             changes[name] = each.relative()
         return changes
-
-
-def _mask_gradient(parameter: Tensor, trained: list[Part]) -> None:
-    """Let no gradient reach the untrained slices of a fused projection."""
-    columns = [part.columns for part in trained if part.columns is not None]
-    if not columns:
-        return
-    shape = [1] * parameter.ndim
-    shape[trained[0].dim] = -1
-    mask = torch.zeros(parameter.shape[trained[0].dim], device=parameter.device)
-    mask[torch.cat(columns)] = 1
-    hook = lambda gradient: gradient * mask.reshape(shape)  # noqa: E731
-    parameter.register_hook(hook)  # type: ignore[no-untyped-call]  # torch has no type for it
 
 
 @dataclass(frozen=True)

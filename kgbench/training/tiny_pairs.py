@@ -20,7 +20,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -175,7 +174,18 @@ class _PairBuild:
         for part in missing:
             os.replace(self.build.work / part, self.out / part)
         if donor:
-            write_card({**self.build.about, **self._results()}, self.build.card)
+            seconds = {}
+            for part in PARTS:
+                seconds[part] = round(json.loads(self._clock(part).read_text("utf-8")), 1)
+            donors = {"sft": str(self.out / "sft")}
+            pair = read_pair(recipient=str(self.out / "recipient"), donors=donors)
+            results = {
+                "metric": "top5",
+                "scores": pair_hits(pair, self.facts),
+                "seconds": seconds,
+                "versions": versions(),
+            }
+            write_card({**self.build.about, **results}, self.build.card)
 
     def _stage(
         self,
@@ -202,7 +212,11 @@ class _PairBuild:
             self._clock(part).write_text(json.dumps(outcome.seconds), encoding="utf-8")
             with whole_folder(self.build.work / part) as folder:
                 if frozen and recipient is not None:
-                    self._save_changes(model, recipient, folder)
+                    before = load_recipient(Checkpoint(recipient, "recipient"))
+                    write_delta(before, model, folder / DELTA)
+                    publish_files(folder)
+                    of = {"source": "recipient", "weights": stored_hash(recipient)}
+                    write_card({"name": self.recipe.name, "recipient": of}, folder / CARD)
                 else:
                     save_checkpoint(model, self.vocabulary, folder)
 
@@ -218,28 +232,6 @@ class _PairBuild:
             total=total,
             before=before,
         )
-
-    def _save_changes(self, model: PreTrainedModel, recipient: Path, folder: Path) -> None:
-        """Write the changes of the donor's weights, and the hash of the weights they belong to."""
-        before = load_recipient(Checkpoint(recipient, "recipient"))
-        write_delta(before, model, folder / DELTA)
-        publish_files(folder)
-        of = {"source": "recipient", "weights": stored_hash(recipient)}
-        write_card({"name": self.recipe.name, "recipient": of}, folder / CARD)
-
-    def _results(self) -> dict[str, Any]:
-        """The part of the card that is measured."""
-        donors = {"sft": str(self.out / "sft")}
-        pair = read_pair(recipient=str(self.out / "recipient"), donors=donors)
-        seconds = {}
-        for part in PARTS:
-            seconds[part] = round(json.loads(self._clock(part).read_text("utf-8")), 1)
-        return {
-            "metric": "top5",
-            "scores": pair_hits(pair, self.facts),
-            "seconds": seconds,
-            "versions": versions(),
-        }
 
     def _where(self, part: str) -> Path:
         """Where a part is, or will be when its stage is complete."""
