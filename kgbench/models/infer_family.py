@@ -292,10 +292,20 @@ def _inside(
 
 
 def _attention(model: PreTrainedModel, calls: Sequence[_Call], layer: str) -> dict[str, Place]:
+    """Places of the components of attention, by what the output columns of its modules matter to.
+
+    Queries matter to the last token alone, and with a single token neither queries nor keys matter.
+    """
     components: dict[str, Place] = {}
-    columns = _columns(model, calls, layer)
+    modules = {c.path: model.get_submodule(f"{layer}.{c.path}") for c in calls}
+    many, one = _derivatives(model, modules, _ids(_TOKENS)), _derivatives(model, modules, _ids(1))
     for call in calls:
-        roles = {role: c for role, c in columns[call.path].items() if len(c)}
+        earlier = many[call.path]
+        tokens = call.place().tokens if earlier.ndim == 4 else 1
+        matters = _nonzero(earlier.movedim(tokens, 1)[:, :-1])
+        alone = _nonzero(one[call.path])
+        columns = {"q": ~matters, "k": matters & ~alone, "v": alone}
+        roles = {role: c.nonzero()[:, 0] for role, c in columns.items() if c.any()}
         if isinstance(call.module, nn.Linear | Conv1D):
             places = (
                 {next(iter(roles)): call.place()}
@@ -318,34 +328,10 @@ def _attention(model: PreTrainedModel, calls: Sequence[_Call], layer: str) -> di
     return components
 
 
-def _columns(
-    model: PreTrainedModel, calls: Sequence[_Call], layer: str
-) -> dict[str, dict[str, Tensor]]:
-    """For each module the output columns that are queries, keys and values."""
-    modules = {c.path: model.get_submodule(f"{layer}.{c.path}") for c in calls}
-    many, one = _derivatives(model, modules, _ids(_TOKENS)), _derivatives(model, modules, _ids(1))
-    columns = {}
-    for call in calls:
-        earlier = many[call.path]
-        tokens = call.place().tokens if earlier.ndim == 4 else 1
-        matters = _nonzero(earlier.movedim(tokens, 1)[:, :-1])
-        alone = _nonzero(one[call.path])
-        columns[call.path] = {
-            "q": _where(~matters),
-            "k": _where(matters & ~alone),
-            "v": _where(alone),
-        }
-    return columns
-
-
 def _nonzero(gradient: Tensor) -> Tensor:
     """Which columns [..., column] have any derivative."""
     sizes = gradient.abs().flatten(0, -2).amax(0)
     return sizes > _NOTHING
-
-
-def _where(chosen: Tensor) -> Tensor:
-    return torch.nonzero(chosen)[:, 0]
 
 
 def _derivatives(

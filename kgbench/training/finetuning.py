@@ -117,9 +117,17 @@ def finetune(
     """
     plan, where = plan_finetuning(spec), usable_device(device)
     finetuning = Finetuning(plan, locate(plan.source, spec.revision), out, where, device_map)
-    build = finetuning.build(progress, save_every)
+    out, about = finetuning.out, finetuning.about  # finds wrong input before anything is written
+    if save_every is None:
+        # A finished donor takes no step, and its texts may be on the Hub.
+        finished = (out / CARD).is_file()
+        steps = 0 if finished else finetuning.steps_per_epoch * finetuning.recipe.epochs
+        save_every = min(max(steps // _SAVES, _CLOSEST), _FARTHEST)
+    build = Build(
+        out, finetuning.work, "the donor", about, progress, save_every, read=read_donor_card
+    )
     build.run(lambda: finetuning.train(build))
-    return finetuning.out
+    return out
 
 
 def keyed_plan(plan: FinetuningPlan, recipient: Checkpoint) -> FinetuningPlan:
@@ -235,23 +243,6 @@ class Finetuning:
             "tokens": texts.tokens,
         }
         return {"supplement": supplement.to_json() if supplement else None, "texts": counts}
-
-    def build(self, progress: Progress | None, save_every: int | None) -> Build:
-        """The build of the donor's folder."""
-        about = self.about  # reads the texts, so wrong input is found before anything is written
-        if save_every is None:
-            # A finished donor takes no step, and its texts may be on the Hub.
-            steps = 0 if (self.out / CARD).is_file() else self.steps_per_epoch * self.recipe.epochs
-            save_every = min(max(steps // _SAVES, _CLOSEST), _FARTHEST)
-        return Build(
-            self.out,
-            self.work,
-            "the donor",
-            about,
-            progress,
-            save_every,
-            read=read_donor_card,
-        )
 
     @property
     def steps_per_epoch(self) -> int:
