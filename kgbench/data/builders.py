@@ -288,21 +288,16 @@ def tiny_jsonl() -> dict[str, str]:
             for which in ("first", "second"):
                 for key, value in world.attributes(agents).items():
                     movie[f"{which}_{key}"] = value
-    movies[articles] = [_with_articles(movie, world) for movie in world.movies(n_articles)]
+    movies[articles] = world.movies(n_articles)
+    for movie in movies[articles]:
+        for name in _TEXTS:  # an article and shorter retellings, each with other people
+            shape = ARTICLE if name == _TEXTS[0] else RETELLING
+            movie[name] = article({**movie, **world.others()}, shape, world.rng)
     texts = {}
     for name, rows in movies.items():
         numbered = [{"id": f"{name}/{number}", **movie} for number, movie in enumerate(rows)]
         texts[name] = data_file(name, numbered, _TEXTS if name == articles else ())
     return texts
-
-
-def _with_articles(movie: Mapping[str, str], world: World) -> dict[str, str]:
-    """A movie with an article and shorter retellings, each with other people of its own."""
-    row = dict(movie)
-    for name in _TEXTS:
-        shape = ARTICLE if name == _TEXTS[0] else RETELLING
-        row[name] = article({**movie, **world.others()}, shape, world.rng)
-    return row
 
 
 def data_file(name: str, rows: Iterable[Mapping[str, object]], texts: Sequence[str] = ()) -> str:

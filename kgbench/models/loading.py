@@ -296,7 +296,8 @@ def read_pair(
     for part, each in places.items():
         check_config(base, each, part)
     backend = attention_backend(base, attention)
-    reader = _Reader(family, backend, str(main), share, stream_donors, device_map)
+    read_to = str(main) if device_map is None else "cpu"
+    reader = _Reader(family, backend, read_to, share, stream_donors, device_map)
     reads = one_tokenizer(places, tokenizer)
     first = reader.recipient(base, DTYPES.get(wanted, wanted), places)
     others = {}
@@ -382,10 +383,6 @@ class _Reader:
     stream_donors: bool
     device_map: DeviceMap | None
     devices: Mapping[str, torch.device] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.device_map is not None:
-            self.device = "cpu"
 
     def _streams(self, place: Place) -> bool:
         """Whether a donor is left on disk; a plant or an adapter adds little to what it shares."""

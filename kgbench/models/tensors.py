@@ -223,26 +223,20 @@ def hold(model: nn.Module, *others: nn.Module) -> None:
     kept: set[int] = set()
     for other in others:
         kept.update(weight.data_ptr() for weight in other.parameters())
-    mapped = _mapped_files()
-    for weight in model.parameters():
-        at = weight.data_ptr()
-        if weight.device.type == "cpu" and at not in kept and any(at in file for file in mapped):
-            weight.data = weight.data.clone()
-
-
-def _mapped_files() -> list[range]:
-    """Addresses of this process at which files are mapped; all where the system lists none."""
     try:
         lines = Path("/proc/self/maps").read_text("utf-8", errors="replace").splitlines()
-    except OSError:
-        return [range(sys.maxsize)]
-    mapped = []
+        mapped = []
+    except OSError:  # the system lists no maps: all could be one
+        lines, mapped = [], [range(sys.maxsize)]
     for line in lines:
         addresses, _, _, _, inode, *_ = line.split(maxsplit=5)
         if inode != "0":  # memory without a file has none
             first, last = addresses.split("-")
             mapped.append(range(int(first, 16), int(last, 16)))
-    return mapped
+    for weight in model.parameters():
+        at = weight.data_ptr()
+        if weight.device.type == "cpu" and at not in kept and any(at in file for file in mapped):
+            weight.data = weight.data.clone()
 
 
 def refuse_non_finite(name: str, tensor: Tensor, origin: str) -> None:

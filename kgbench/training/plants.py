@@ -370,18 +370,16 @@ class TextBatches:
         """
         steps: list[tuple[tuple[int, ...], ...]] = []
         for _ in range(rounds):
-            ordered = [_by_length(texts, rng) for texts in groups]
+            ordered = []
+            for texts in groups:
+                order, lengths = list(range(len(texts))), [len(text.ids) for text in texts]
+                rng.shuffle(order)
+                ordered.append(sorted(order, key=lengths.__getitem__))
             starts = list(range(0, len(ordered[0]), size))
             rng.shuffle(starts)
             for start in starts:
                 steps.append(tuple(tuple(order[start : start + size]) for order in ordered))
         return cls(steps)
-
-
-def _by_length(texts: Sequence[PlantText], rng: Random) -> list[int]:
-    order = list(range(len(texts)))
-    rng.shuffle(order)
-    return sorted(order, key=lambda number: len(texts[number].ids))
 
 
 def graft_slots(slots: Slots, graft: Graft) -> list[int]:
