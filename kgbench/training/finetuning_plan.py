@@ -42,7 +42,6 @@ __all__ = [
     "is_file",
     "plan_finetuning",
     "read_batches",
-    "read_supplement",
     "tokenized_texts",
 ]
 
@@ -89,7 +88,9 @@ class FinetuneSpec:
     imports: ImportOptions | None = None
     """Meaning of the columns of a file."""
     supplement: str | None = None
-    """A file of texts, or the id of a data set on the Hub."""
+    """A .txt file with one text per line, a .jsonl file with a field "text" in each line, or the id
+    of a data set on the Hub with a column "text".
+    """
     seed: int = 0
     """Seed of order, held-out wordings, the supplement's sample and whatever the model draws."""
     changes: Mapping[str, Any] = field(default_factory=dict, hash=False)
@@ -149,14 +150,21 @@ class FinetuningPlan:
         return recipe
 
     def supplement(self, recipe: FinetuningRecipe) -> Supplement | None:
-        """The supplemental texts, if any.
+        """The sample of supplemental texts, if any.
 
         Raises:
-            InputError: They cannot be read.
+            DataError: The file cannot be read.
+            InputError: There are fewer texts, or the Hub does not give the data set.
         """
-        if not self.spec.supplement:
+        source, n, seed = self.spec.supplement, recipe.supplement_texts, self.spec.seed
+        if not source:
             return None
-        return read_supplement(self.spec.supplement, recipe.supplement_texts, self.spec.seed)
+        if not is_file(source):
+            revision, sample = _hub_texts(source, n, seed)
+            return Supplement(source, _enough(source, sample, n), revision)
+        path = Path(source).expanduser()
+        texts = _enough(source, list(dict.fromkeys(_file_texts(path))), n)
+        return Supplement(path.name, tuple(Random(f"supplement {seed}").sample(texts, n)))
 
     def data(self) -> dict[str, Any]:
         """The card's entry on the facts."""
@@ -284,27 +292,6 @@ class Supplement:
 def is_file(source: str) -> bool:
     """Whether a source is a local file rather than a Hub id."""
     return source.lower().endswith(_SUFFIXES) or Path(source).expanduser().exists()
-
-
-def read_supplement(source: str, n: int, seed: int) -> Supplement:
-    """A sample of texts.
-
-    Args:
-        source: A .txt file with one text per line, a .jsonl file with a field "text" in each line,
-            or the id of a data set on the Hub with a column "text".
-        n: Number of texts.
-        seed: Seed of the sample.
-
-    Raises:
-        DataError: The file cannot be read.
-        InputError: There are fewer texts, or the Hub does not give the data set.
-    """
-    if not is_file(source):
-        revision, sample = _hub_texts(source, n, seed)
-        return Supplement(source, _enough(source, sample, n), revision)
-    path = Path(source).expanduser()
-    texts = _enough(source, list(dict.fromkeys(_file_texts(path))), n)
-    return Supplement(path.name, tuple(Random(f"supplement {seed}").sample(texts, n)))
 
 
 def _enough(source: str, sample: Sequence[str], n: int) -> tuple[str, ...]:
