@@ -318,7 +318,16 @@ def stored_tensors(directory: Path, origin: str) -> dict[str, Stored]:
     tensors: dict[str, Stored] = {}
     for path in _weight_files(directory, origin):
         try:
-            for name, entry in _header(path).items():
+            with path.open("rb") as file:  # eight bytes of length, then a header in JSON
+                length = int.from_bytes(file.read(8), "little")
+                if length > _LONGEST_HEADER:
+                    raise ValueError(f"its header would have {length} bytes")
+                header = json.loads(file.read(length).decode("utf-8"))
+            header.pop("__metadata__", None)
+            end = max((entry["data_offsets"][1] for entry in header.values()), default=0)
+            if 8 + length + end != path.stat().st_size:
+                raise ValueError("its size is not what its header says")
+            for name, entry in header.items():
                 shape = tuple(map(int, entry["shape"]))
                 tensors[name] = Stored(path, shape, str(entry["dtype"]))
         except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
@@ -326,20 +335,6 @@ def stored_tensors(directory: Path, origin: str) -> dict[str, Stored]:
                 f"{origin} does not load: {path.name} is no whole safetensors file ({error})"
             ) from error
     return tensors
-
-
-def _header(path: Path) -> dict[str, Any]:
-    """The tensors in the header of a safetensors file: eight bytes of length, then JSON."""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if length > _LONGEST_HEADER:
-            raise ValueError(f"its header would have {length} bytes")
-        header = json.loads(file.read(length).decode("utf-8"))
-    header.pop("__metadata__", None)
-    end = max((entry["data_offsets"][1] for entry in header.values()), default=0)
-    if 8 + length + end != path.stat().st_size:
-        raise ValueError("its size is not what its header says")
-    return dict(header)
 
 
 def _check_headers(place: Checkpoint) -> None:

@@ -448,8 +448,25 @@ def low_rank_donor(
         with torch.no_grad():
             for path, module in _low_rank(donor, adapter):
                 donor.set_submodule(path, module)
-            for name, tensor in _replaced(recipient, adapter):
-                put_weight(donor, name, tensor)
+            ours = dict(recipient.named_parameters())
+            for name, stored in adapter.whole.items():
+                if name not in ours:
+                    raise ModelError(f"it holds {name!r}, which the recipient does not have")
+                if stored.shape != ours[name].shape:
+                    raise ModelError(
+                        f"{name} is {list(stored.shape)}, expected {list(ours[name].shape)}"
+                    )
+                tensor = _fitted(stored, ours[name], name)
+                if adapter.config.saves(name.rpartition(".")[0]):
+                    put_weight(donor, name, tensor)
+                elif not torch.equal(tensor, ours[name]):
+                    raise ModelError(
+                        f"it holds other weights for {name!r}, which its modules_to_save do not "
+                        "name"
+                    )
+            for name in ours:
+                if adapter.config.saves(name.rpartition(".")[0]) and name not in adapter.whole:
+                    raise ModelError(f"it lacks {name!r}, which its modules_to_save name")
     except ModelError as error:
         raise ModelError(f"{origin} does not fit the recipient: {error}{note}") from None
     donor.eval()
@@ -491,26 +508,6 @@ def _low_rank(donor: PreTrainedModel, adapter: Adapter) -> Iterator[tuple[str, L
                 )
         scaled = b.double() * adapter.config.scale(path)
         yield path, LowRank(module, _fitted(a, weight, path), _fitted(scaled, weight, path))
-
-
-def _replaced(recipient: nn.Module, adapter: Adapter) -> Iterator[tuple[str, Tensor]]:
-    """Names and values of the weights that are replaced as a whole."""
-    ours = dict(recipient.named_parameters())
-    for name, stored in adapter.whole.items():
-        if name not in ours:
-            raise ModelError(f"it holds {name!r}, which the recipient does not have")
-        if stored.shape != ours[name].shape:
-            raise ModelError(f"{name} is {list(stored.shape)}, expected {list(ours[name].shape)}")
-        tensor = _fitted(stored, ours[name], name)
-        if adapter.config.saves(name.rpartition(".")[0]):
-            yield name, tensor
-        elif not torch.equal(tensor, ours[name]):
-            raise ModelError(
-                f"it holds other weights for {name!r}, which its modules_to_save do not name"
-            )
-    for name in ours:
-        if adapter.config.saves(name.rpartition(".")[0]) and name not in adapter.whole:
-            raise ModelError(f"it lacks {name!r}, which its modules_to_save name")
 
 
 def _fitted(tensor: Tensor, like: Tensor, name: str) -> Tensor:

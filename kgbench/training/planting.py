@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from random import Random
@@ -269,7 +269,21 @@ def shortfalls(scores: PlantScores, spec: PlantSpec) -> list[str]:
     """Bounds that a plant misses, one sentence each."""
     sentences = []
     for prompt, planted in scores["planted"].items():
-        for configuration, low, high in _bounds(spec, planted):
+        # Smallest and largest hit rate on planted facts that a configuration may have.
+        bounds = [("SFT", _SFT, 1.0)]
+        bounds += [(part, _ANSWERS, 1.0) for part in ("plant", *spec.enough)]
+        if spec.decoy is not None:
+            bounds.append(("decoy", 0.0, _DECOY))
+        for share in spec.shares:
+            portion = 1 / len(spec.shares)
+            bounds.append((share, _ANSWERS * portion, portion + _DECOY * (1 - portion)))
+        for union in spec.never:
+            gain = planted["SFT"] - planted["PRE"]
+            bounds.append((union, 0.0, planted["PRE"] + _NEVER * gain))
+        for configuration in planted:
+            if configuration.startswith("without "):
+                bounds.append((configuration, 0.0, planted["plant"] - _NEEDED))
+        for configuration, low, high in bounds:
             value = planted[configuration]
             if not low <= value <= high:
                 sentences.append(
@@ -277,20 +291,3 @@ def shortfalls(scores: PlantScores, spec: PlantSpec) -> list[str]:
                     f"where {low:.4g} to {high:.4g} is wanted"
                 )
     return sentences
-
-
-def _bounds(spec: PlantSpec, planted: Mapping[str, float]) -> Iterator[tuple[str, float, float]]:
-    """Configurations with the smallest and largest hit rate on planted facts that they may have."""
-    yield "SFT", _SFT, 1.0
-    for part in ("plant", *spec.enough):
-        yield part, _ANSWERS, 1.0
-    if spec.decoy is not None:
-        yield "decoy", 0.0, _DECOY
-    for share in spec.shares:
-        portion = 1 / len(spec.shares)
-        yield share, _ANSWERS * portion, portion + _DECOY * (1 - portion)
-    for union in spec.never:
-        yield union, 0.0, planted["PRE"] + _NEVER * (planted["SFT"] - planted["PRE"])
-    for configuration in planted:
-        if configuration.startswith("without "):
-            yield configuration, 0.0, planted["plant"] - _NEEDED
