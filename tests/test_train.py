@@ -24,11 +24,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from kgbench.data import load_dataset, training_texts
 from kgbench.data.builders import World
+from kgbench.data.facts import hash_of
 from kgbench.errors import InputError, ModelError, OutputError, UnknownNameError
 from kgbench.models.checkpoints import locate
 from kgbench.models.loading import read_pair
 from kgbench.testing import pico_tokenizer
-from kgbench.training.builds import hash_of
 from kgbench.training.finetuning import Finetuning, finetune
 from kgbench.training.finetuning_plan import (
     FinetuneSpec,

@@ -9,21 +9,15 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
 from kgbench.data.imports import SCHEMA_VERSION
 from kgbench.errors import InputError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from kgbench.resources import read_toml
 
 if TYPE_CHECKING:
     from faker import Faker
@@ -294,21 +288,16 @@ def tiny_jsonl() -> dict[str, str]:
             for which in ("first", "second"):
                 for key, value in world.attributes(agents).items():
                     movie[f"{which}_{key}"] = value
-    movies[articles] = [_with_articles(movie, world) for movie in world.movies(n_articles)]
+    movies[articles] = world.movies(n_articles)
+    for movie in movies[articles]:
+        for name in _TEXTS:  # an article and shorter retellings, each with other people
+            shape = ARTICLE if name == _TEXTS[0] else RETELLING
+            movie[name] = article({**movie, **world.others()}, shape, world.rng)
     texts = {}
     for name, rows in movies.items():
         numbered = [{"id": f"{name}/{number}", **movie} for number, movie in enumerate(rows)]
         texts[name] = data_file(name, numbered, _TEXTS if name == articles else ())
     return texts
-
-
-def _with_articles(movie: Mapping[str, str], world: World) -> dict[str, str]:
-    """A movie with an article and shorter retellings, each with other people of its own."""
-    row = dict(movie)
-    for name in _TEXTS:
-        shape = ARTICLE if name == _TEXTS[0] else RETELLING
-        row[name] = article({**movie, **world.others()}, shape, world.rng)
-    return row
 
 
 def data_file(name: str, rows: Iterable[Mapping[str, object]], texts: Sequence[str] = ()) -> str:
@@ -330,10 +319,9 @@ def data_file(name: str, rows: Iterable[Mapping[str, object]], texts: Sequence[s
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in (header, *rows))
 
 
-@cache
 def world_texts() -> Mapping[str, Mapping[str, Sequence[str]]]:
     """Sentence frames of articles and wordings of biographies, from articles.toml."""
-    return tomllib.loads((Path(__file__).parent / "articles.toml").read_text(encoding="utf-8"))
+    return read_toml(__package__, "articles")
 
 
 def frames() -> Mapping[str, Sequence[str]]:
@@ -442,7 +430,10 @@ def generate_fake_movies(
                 "second_actor": second,
                 "movie_title": title,
                 "main_character": character,
-                **_details(rng, fake),
+                "year": rng.randint(1990, 2030),
+                "genre": rng.choice(GENRES),
+                "city": fake.city(),
+                "box_office": rng.randint(1, 10),
             }
         )
     return rows
@@ -497,15 +488,6 @@ def _fake_cast(fake: Faker) -> tuple[str, ...]:
     while len(first_names) < 3:
         first_names[fake.first_name()] = None
     return tuple(f"{first} {fake.last_name()}" for first in first_names)
-
-
-def _details(rng: Random, fake: Faker) -> dict[str, str | int]:
-    return {
-        "year": rng.randint(1990, 2030),
-        "genre": rng.choice(GENRES),
-        "city": fake.city(),
-        "box_office": rng.randint(1, 10),
-    }
 
 
 def _fake_title(rng: Random) -> str:

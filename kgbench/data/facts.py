@@ -39,6 +39,7 @@ __all__ = [
     "dataset_of",
     "halves",
     "hash_facts",
+    "hash_of",
     "is_shipped",
     "left_out",
     "load_dataset",
@@ -144,12 +145,16 @@ def data_card(name: str) -> str:
     return (_FILES / f"{name}.md").read_text(encoding="utf-8")
 
 
+def hash_of(content: object) -> str:
+    """SHA-256, in hexadecimal, of canonical JSON."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def hash_facts(facts: Iterable[Fact], subject: str, object: str) -> str:
     """SHA-256, in hexadecimal, of canonical JSON of ids, fields, subject and object."""
     rows = [[fact.id, dict(fact.fields)] for fact in facts]
-    content = {"facts": rows, "subject": subject, "object": object}
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hash_of({"facts": rows, "subject": subject, "object": object})
 
 
 # ------------------------------------------------------------------------------------------- load
@@ -195,13 +200,12 @@ def _shipped(path: Path, text: str) -> Dataset:
     return _from_table(parse_fact_table(path, text))
 
 
-def dataset_of(data: object, name: str = "facts", options: ImportOptions | None = None) -> Dataset:
-    """A data set of facts in memory, the same that it would be in a file `NAME.csv`.
+def dataset_of(data: object, options: ImportOptions | None = None) -> Dataset:
+    """A data set of facts in memory, the same that it would be in a file `facts.csv`.
 
     Args:
         data: A `Dataset`, a DataFrame (of pandas or polars), a `datasets.Dataset`, or a sequence
             of mappings; or a name or a path, as of `load_dataset`.
-        name: The data set's name.
         options: What the columns mean, and templates to add.
 
     Raises:
@@ -219,7 +223,7 @@ def dataset_of(data: object, name: str = "facts", options: ImportOptions | None 
         return replace(data, templates={**data.templates, **given.templates})
     if isinstance(data, str | os.PathLike):
         return load_dataset(os.fspath(data), options)
-    return _from_table(table_of(data, name, options))
+    return _from_table(table_of(data, options))
 
 
 def is_shipped(name: str) -> bool:
@@ -259,8 +263,19 @@ def _ends(row: FactRow, table: FactTable) -> tuple[str, str]:
 def _from_table(table: FactTable) -> Dataset:
     dropped = left_out(table)
     lines = set().union(*dropped.values())
-    pairs = zip(table.rows, _identified(table), strict=True)
-    kept = tuple(fact for row, fact in pairs if row.line not in lines)
+    by_id: dict[str, FactRow] = {}
+    facts = []
+    for number, row in enumerate(table.rows, 1):
+        identifier = row.id or f"{table.path.stem}/{number}"
+        first = by_id.setdefault(identifier, row)
+        if first.fields != row.fields:
+            raise DataError(
+                f"{table.path}, line {row.line}: field 'id': {identifier!r} is the id of line "
+                f"{first.line} already; expected an id of its own"
+            )
+        if row.line not in lines:
+            facts.append(Fact(identifier, row.fields))
+    kept = tuple(facts)
     if not kept:
         raise DataError(
             f"{table.path}: no facts left, since every {table.subject!r} has several "
@@ -286,22 +301,6 @@ def _from_table(table: FactTable) -> Dataset:
         table.training,
         table.training_reversed,
     )
-
-
-def _identified(table: FactTable) -> list[Fact]:
-    """The facts of all rows, with their ids."""
-    by_id: dict[str, FactRow] = {}
-    facts = []
-    for number, row in enumerate(table.rows, 1):
-        identifier = row.id or f"{table.path.stem}/{number}"
-        first = by_id.setdefault(identifier, row)
-        if first.fields != row.fields:
-            raise DataError(
-                f"{table.path}, line {row.line}: field 'id': {identifier!r} is the id of line "
-                f"{first.line} already; expected an id of its own"
-            )
-        facts.append(Fact(identifier, row.fields))
-    return facts
 
 
 # ------------------------------------------------------------------------------------------ parts

@@ -19,7 +19,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -132,31 +132,25 @@ def parse_fact_table(path: Path, text: str, options: ImportOptions | None = None
     return _table(path, numbered, header, options or ImportOptions())
 
 
-def table_of(data: object, name: str, options: ImportOptions | None = None) -> FactTable:
-    """Facts in memory, checked as those of a file are.
+def table_of(data: object, options: ImportOptions | None = None) -> FactTable:
+    """Facts in memory, checked as those of a file `facts.csv` are.
 
     Args:
         data: A DataFrame (of pandas or polars), a `datasets.Dataset`, or a sequence of mappings.
-        name: The data set's name, which ids of facts begin with.
         options: What the columns mean, and templates to add.
 
     Raises:
         DataError: The data are of another kind, or a row does not read.
     """
-    if not _NAME.fullmatch(name):
-        raise DataError(
-            f"{name[:100]!r} is no name of a data set; expected letters, digits, blanks and _.:+-, "
-            "at most 100 of them"
-        )
     numbered = []
     for number, row in enumerate(_mappings(data), 1):
         if not isinstance(row, Mapping):
             raise DataError(
-                f"{name}, row {number}: expected a mapping from field to value; found a "
+                f"facts, row {number}: expected a mapping from field to value; found a "
                 f"{type(row).__name__}"
             )
         numbered.append((number, {str(key): _cell(value) for key, value in row.items()}))
-    return _table(Path(name), numbered, {}, options or ImportOptions())
+    return _table(Path("facts"), numbered, {}, options or ImportOptions())
 
 
 def _mappings(data: Any) -> Iterable[Any]:
@@ -369,14 +363,23 @@ def _all_texts(values: Iterable[object]) -> bool:
 
 
 def _rows(
-    path: Path, numbered: Iterable[tuple[int, dict[str, Any]]], columns: Mapping[str, str]
+    path: Path, numbered: Sequence[tuple[int, dict[str, Any]]], columns: Mapping[str, str]
 ) -> Iterator[FactRow]:
-    renamed = {column: name for name, column in columns.items()}
-    names: tuple[str, ...] | None = None
+    renamed, names = {column: name for name, column in columns.items()}, tuple(numbered[0][1])
+    for name, column in columns.items():
+        if column not in names:
+            raise DataError(
+                f"{path}: no column {column!r} to take {name!r} from; there are {', '.join(names)}"
+            )
+        if name in names and name not in renamed:
+            raise DataError(
+                f"{path}: cannot take {name!r} from the column {column!r}: there is a column "
+                f"{name!r} too"
+            )
+    if len(renamed) < len(columns):
+        given = ", ".join(f"{name}={column}" for name, column in columns.items())
+        raise DataError(f"{path}: one column is named for two fields: {given}")
     for line, record in numbered:
-        if names is None:
-            names = tuple(record)
-            _check_columns(path, columns, names)
         for name in record:
             if name not in names:
                 raise _fail(
@@ -393,22 +396,6 @@ def _rows(
                 "field 'id' is empty; every row needs a text or a number there, or none has ids",
             )
         yield FactRow(line, identifier, fields)
-
-
-def _check_columns(path: Path, columns: Mapping[str, str], names: tuple[str, ...]) -> None:
-    for name, column in columns.items():
-        if column not in names:
-            raise DataError(
-                f"{path}: no column {column!r} to take {name!r} from; there are {', '.join(names)}"
-            )
-        if name in names and name not in columns.values():
-            raise DataError(
-                f"{path}: cannot take {name!r} from the column {column!r}: there is a column "
-                f"{name!r} too"
-            )
-    if len(set(columns.values())) < len(columns):
-        given = ", ".join(f"{name}={column}" for name, column in columns.items())
-        raise DataError(f"{path}: one column is named for two fields: {given}")
 
 
 def _text(path: Path, line: int, name: str, record: Mapping[str, Any]) -> str:
@@ -447,16 +434,39 @@ def _roles(
     given: ImportOptions,
 ) -> tuple[str, str]:
     """The fields that are subject and object."""
-    wanted = []
-    for role, option in (("subject", given.subject), ("object", given.object)):
+    names = tuple(row.fields)
+    if len(names) != 1:
+        there = f"are {', '.join(names)}"
+    elif row.id is None:
+        there = f"is only {names[0]}, and columns are separated by commas"
+    else:
+        there = f"is only {names[0]}, besides the ids"
+    wanted: list[str] = []
+    for role, option, defaults in (
+        ("subject", given.subject, _DEFAULT_SUBJECTS),
+        ("object", given.object, _DEFAULT_OBJECTS),
+    ):
         name = option or header.get(role)
         # A role may be given by the name of a column that was renamed.
         for field_name, column in columns.items():
             if column == name and name not in row.fields:
                 name = field_name
                 break
-        defaults = _DEFAULT_SUBJECTS if role == "subject" else _DEFAULT_OBJECTS
-        wanted.append(_role(path, role, name, defaults, row))
+        name = name or next(filter(names.__contains__, defaults), None)
+        if name is None:
+            expected = f"name one by --{role} COLUMN"
+            if role == "subject" and not any(default in names for default in _DEFAULT_OBJECTS):
+                expected += ", and the answer by --object COLUMN"
+            expected += " (and a prompt of your own by --template), or in the file's header"
+            raise DataError(f"{path}: which column is the {role}? There {there}; {expected}")
+        if name == "id" and row.id is not None:
+            raise DataError(
+                f"{path}: column 'id' names the facts, so it cannot be the {role}; call it "
+                f"otherwise, as by --column {role}=id"
+            )
+        if name not in names:
+            raise DataError(f"{path}: no column {name!r} to be the {role}; there {there}")
+        wanted.append(name)
     subject, object = wanted
     if subject == object:
         raise DataError(
@@ -464,30 +474,3 @@ def _roles(
             f"ones of {', '.join(row.fields)}"
         )
     return subject, object
-
-
-def _role(path: Path, role: str, given: str | None, defaults: tuple[str, ...], row: FactRow) -> str:
-    names = tuple(row.fields)
-    if len(names) != 1:
-        columns = f"are {', '.join(names)}"
-    elif row.id is None:
-        columns = f"is only {names[0]}, and columns are separated by commas"
-    else:
-        columns = f"is only {names[0]}, besides the ids"
-    if given is None:
-        for name in defaults:
-            if name in names:
-                return name
-        expected = f"name one by --{role} COLUMN"
-        if role == "subject" and not any(name in names for name in _DEFAULT_OBJECTS):
-            expected += ", and the answer by --object COLUMN"
-        expected += " (and a prompt of your own by --template), or in the file's header"
-        raise DataError(f"{path}: which column is the {role}? There {columns}; {expected}")
-    if given == "id" and row.id is not None:
-        raise DataError(
-            f"{path}: column 'id' names the facts, so it cannot be the {role}; call it otherwise, "
-            f"as by --column {role}=id"
-        )
-    if given not in names:
-        raise DataError(f"{path}: no column {given!r} to be the {role}; there {columns}")
-    return given

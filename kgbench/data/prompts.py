@@ -7,22 +7,15 @@ from __future__ import annotations
 
 import hashlib
 import re
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import cache
-from pathlib import Path
+from functools import cache, partial
 from types import MappingProxyType
-from typing import Any
 
 from kgbench.data.facts import Dataset, Fact, load_dataset
 from kgbench.data.templates import Template, parse_template
 from kgbench.errors import InputError, RegionError, UnknownNameError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from kgbench.resources import read_toml
 
 __all__ = [
     "WITHHELD",
@@ -124,9 +117,7 @@ class BuiltinPrompt:
     """Where the wording comes from."""
 
 
-@cache
-def _toml(name: str) -> Mapping[str, Any]:
-    return tomllib.loads((Path(__file__).parent / f"{name}.toml").read_text(encoding="utf-8"))
+_toml = partial(read_toml, __package__)
 
 
 @cache

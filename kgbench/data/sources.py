@@ -12,23 +12,19 @@ from __future__ import annotations
 import csv
 import json
 import re
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from functools import cache
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from kgbench.data.imports import SCHEMA_VERSION, ImportOptions
 from kgbench.data.templates import parse_template
 from kgbench.errors import DataError, InputError, UnknownNameError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from kgbench.resources import read_toml
 
 __all__ = [
     "NO_PROMPT",
@@ -141,9 +137,7 @@ class Relation:
         return "".join(json.dumps(row) + "\n" for row in (header, *rows))
 
 
-@cache
-def _sources() -> Mapping[str, Any]:
-    return tomllib.loads((Path(__file__).parent / "sources.toml").read_text(encoding="utf-8"))
+_sources = partial(read_toml, __package__, "sources")
 
 
 def source_names() -> tuple[str, ...]:
@@ -245,7 +239,11 @@ def read_relations(
         UnknownNameError: A column is lacking.
     """
     groups: dict[str, dict[int, SourceRow]] = {}
-    for number, row in _numbered_rows(source.shape, records):
+    numbered: Iterable[tuple[int, SourceRow]] = enumerate(records, 1)
+    if source.shape is not None:
+        shaped = map(SHAPES[source.shape], records)
+        numbered = chain.from_iterable(enumerate(rows, 1) for rows in shaped)
+    for number, row in numbered:
         if not groups:
             _check_columns(source, row, fields.values())
         name = ""
@@ -333,10 +331,16 @@ def _wordings(
     """By row, the wordings that it is given in and that hold its subject."""
     if source.prompt is None:
         return {number: _templates(source, row, source.template) for number, row in rows.items()}
-    possible = {}
+    # A field in place of each mention of the subject in turn.
+    possible: dict[int, list[str]] = {}
     for number, row in rows.items():
         prompt = _text(row, source.prompt, f"{source.name}, row {number}")
-        possible[number] = tuple(_cleared(source, prompt, facts[number]["subject"]))
+        subject = facts[number]["subject"]
+        possible[number] = []
+        for match in re.finditer(f"(?={re.escape(subject)})", prompt):
+            before, after = prompt[: match.start()], prompt[match.start() + len(subject) :]
+            cleared = f"{_escaped(before)}{{subject}}{_escaped(after)}"
+            possible[number].append(source.framed(cleared))
     # A name may be a word of the prompt too: then the wording that most rows share is meant.
     shared = Counter[str]()
     for wordings in possible.values():
@@ -345,13 +349,6 @@ def _wordings(
     for number, wordings in possible.items():
         best[number] = (max(wordings, key=shared.__getitem__),) if wordings else ()
     return best
-
-
-def _cleared(source: FactSource, prompt: str, subject: str) -> Iterator[str]:
-    """A prompt with a field in place of each mention of the subject in turn."""
-    for match in re.finditer(f"(?={re.escape(subject)})", prompt):
-        before, after = prompt[: match.start()], prompt[match.start() + len(subject) :]
-        yield source.framed(f"{_escaped(before)}{{subject}}{_escaped(after)}")
 
 
 def _templates(source: FactSource, row: SourceRow, path: str | None) -> tuple[str, ...]:
@@ -433,26 +430,13 @@ def _check_columns(source: FactSource, row: SourceRow, others: Iterable[str]) ->
         if _value(row, path) is _LACKING:
             hint = ""
             for name in source_names():
-                if _fits(load_source(name), row):
+                other = load_source(name)
+                paths = filter(None, (other.subject, other.object, *other.columns))
+                fits = all(_value(row, column) is not _LACKING for column in paths)
+                if other.shape is None and fits:
                     hint = f"It reads as --source {name}."
                     break
             raise UnknownNameError(f"column of {source.name}", path, _column_names(row), hint)
-
-
-def _fits(source: FactSource, row: SourceRow) -> bool:
-    columns = [path for path in (source.subject, source.object, *source.columns) if path]
-    return source.shape is None and all(_value(row, path) is not _LACKING for path in columns)
-
-
-def _numbered_rows(
-    shape: str | None, records: Sequence[SourceRow]
-) -> Iterator[tuple[int, SourceRow]]:
-    """Rows with one fact each, numbered from 1: the records, or the rows of each by its shape."""
-    if shape is None:
-        yield from enumerate(records, 1)
-        return
-    for record in records:
-        yield from enumerate(SHAPES[shape](record), 1)
 
 
 def _lre(record: SourceRow) -> Iterator[SourceRow]:
@@ -573,17 +557,7 @@ def _parts(place: str) -> Mapping[str, Any]:
 
 
 def _on_hub(source: FactSource | None, place: str, split: str | None) -> Origin:
-    parts = _parts(place)
-    commit, card = _metadata(parts["id"], parts["revision"], source)
-    known = source or FactSource(parts["id"].rpartition("/")[2])
-    on_card = f"its card on the Hub says {card}" if card else "its card on the Hub names none"
-    licence = f"{known.licence}; {on_card}" if known.licence else on_card
-    config = f":{parts['config']}" if parts["config"] else ""
-    return Origin(known, f"{PREFIX}{parts['id']}{config}@{commit}", split or known.split, licence)
-
-
-def _metadata(name: str, revision: str | None, source: FactSource | None) -> tuple[str, str | None]:
-    """The commit of a data set and the licence on its card."""
+    """The data set at its commit of today, with the licence on its card."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -592,6 +566,8 @@ def _metadata(name: str, revision: str | None, source: FactSource | None) -> tup
         RevisionNotFoundError,
     )
 
+    parts = _parts(place)
+    name, revision = parts["id"], parts["revision"]
     try:
         info = HfApi().dataset_info(name, revision=revision, timeout=_TIMEOUT)
     except GatedRepoError as error:
@@ -613,8 +589,13 @@ def _metadata(name: str, revision: str | None, source: FactSource | None) -> tup
             f"the Hugging Face Hub cannot be reached for {name!r} ({_message(error)}); "
             f"{alternative}"
         ) from error
-    licence = info.card_data.get("license") if info.card_data else None
-    return str(info.sha), ", ".join(licence) if isinstance(licence, list) else licence
+    card = info.card_data.get("license") if info.card_data else None
+    card = ", ".join(card) if isinstance(card, list) else card
+    known = source or FactSource(name.rpartition("/")[2])
+    on_card = f"its card on the Hub says {card}" if card else "its card on the Hub names none"
+    licence = f"{known.licence}; {on_card}" if known.licence else on_card
+    config = f":{parts['config']}" if parts["config"] else ""
+    return Origin(known, f"{PREFIX}{name}{config}@{info.sha}", split or known.split, licence)
 
 
 def _alternative(source: FactSource) -> str:

@@ -61,7 +61,17 @@ class Template:
         for part in self.parts:
             if part.is_field:
                 field = alias.get(part.text, part.text)
-                self._check_field(field, object, fields, dataset)
+                if field == object:
+                    raise InputError(
+                        f"prompt {self.name!r} mentions {field!r}, the object of data set "
+                        f"{dataset!r}, and so gives the answer away"
+                    )
+                if field not in fields:
+                    raise InputError(
+                        f"prompt {self.name!r} needs the field {field!r}, which data set "
+                        f"{dataset!r} lacks (it has {', '.join(fields)}); choose another prompt, "
+                        "name the column that holds it, or give a template of your own"
+                    )
                 regions = tuple(region for region, wanted in pending.items() if wanted == field)
                 for region in regions:
                     del pending[region]
@@ -86,19 +96,6 @@ class Template:
             start, text = len(text), text + (values[part.text] if part.is_field else part.text)
             spans.update(dict.fromkeys(part.regions, (start, len(text))))
         return text, spans
-
-    def _check_field(self, field: str, object: str, fields: Collection[str], dataset: str) -> None:
-        if field == object:
-            raise InputError(
-                f"prompt {self.name!r} mentions {field!r}, the object of data set {dataset!r}, "
-                "and so gives the answer away"
-            )
-        if field not in fields:
-            raise InputError(
-                f"prompt {self.name!r} needs the field {field!r}, which data set {dataset!r} lacks "
-                f"(it has {', '.join(fields)}); choose another prompt, name the column that holds "
-                "it, or give a template of your own"
-            )
 
 
 def parse_template(name: str, text: str) -> Template:

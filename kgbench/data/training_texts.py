@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from string import Formatter
 
 from kgbench.data.facts import Dataset
 from kgbench.errors import InputError, UnknownNameError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from kgbench.resources import read_toml
 
 __all__ = [
     "DIRECTIONS",
@@ -55,8 +49,7 @@ class TrainingTemplates:
 @cache
 def training_templates() -> TrainingTemplates:
     """The templates of training_templates.toml."""
-    text = (Path(__file__).parent / "training_templates.toml").read_text(encoding="utf-8")
-    tables = tomllib.loads(text)
+    tables = read_toml(__package__, "training_templates")
     lists = {**tables["finetuning"], **tables["pretraining"]}
     return TrainingTemplates(**{name: tuple(rows) for name, rows in lists.items()})
 
@@ -145,7 +138,9 @@ def training_texts(
         _add_filled(texts, enumerate(reverse), rows)
     elif direction != "a2b":
         numbered = [(n, wording) for n, wording in enumerate(forward) if wording in directed]
-        _add_filled(texts, numbered, [_exchanged(row, dataset) for row in rows])
+        subject, object = dataset.subject, dataset.object
+        exchanged = [{**row, subject: row[object], object: row[subject]} for row in rows]
+        _add_filled(texts, numbered, exchanged)
     return sorted(texts, key=lambda text: text.template)
 
 
@@ -158,11 +153,6 @@ def _add_filled(
     for number, wording in wordings:
         for fields in rows:
             texts.setdefault(TrainingText(number, wording.format_map(fields)))
-
-
-def _exchanged(fields: Mapping[str, str], dataset: Dataset) -> dict[str, str]:
-    subject, object = fields[dataset.subject], fields[dataset.object]
-    return {**fields, dataset.subject: object, dataset.object: subject}
 
 
 def _check(wording: str, dataset: Dataset) -> None:

@@ -12,7 +12,6 @@ import numpy as np
 from kgbench.data import Prompt
 from kgbench.engine.edits import Cut, Edit
 from kgbench.errors import InputError, RegionError, UnknownNameError
-from kgbench.models.encoding import Encoded
 from kgbench.models.family_map import Family
 from kgbench.models.pair import ModelPair
 from kgbench.sites import (
@@ -35,6 +34,7 @@ __all__ = [
     "graft_treatments",
     "n_heads",
     "parse_configuration",
+    "token_treatments",
 ]
 
 Configuration = str | Graft
@@ -146,7 +146,7 @@ def graft_treatments(
         layout = (len(encoded.ids), *encoded.regions.items())
         if layout not in known:
             try:
-                known[layout] = _by_token(sets, encoded)
+                known[layout] = _by_token(sets, encoded.regions, len(encoded.ids))
             except RegionError as error:
                 raise RegionError(
                     f"graft '{configuration}' on prompt {prompt.name!r}, "
@@ -154,6 +154,13 @@ def graft_treatments(
                 ) from error
         treatments.append(known[layout])
     return treatments
+
+
+def token_treatments(
+    pair: ModelPair, regions: Mapping[str, Sequence[int]], n: int, configuration: Configuration
+) -> tuple[Treatment, ...]:
+    """Treatment of each of the n tokens of a text with these regions; see `graft_treatments`."""
+    return _by_token(_weight_sets(pair, configuration), regions, n)
 
 
 @dataclass(frozen=True)
@@ -213,12 +220,13 @@ def _check_head(pair: ModelPair, term: Term, component: str, head: int) -> None:
         )
 
 
-def _by_token(sets: _WeightSets, encoded: Encoded) -> tuple[Treatment, ...]:
-    n = len(encoded.ids)
+def _by_token(
+    sets: _WeightSets, regions: Mapping[str, Sequence[int]], n: int
+) -> tuple[Treatment, ...]:
     table = np.tile(sets.everywhere, (n, 1))
     heads: list[dict[tuple[int, int], int]] = [{} for _ in range(n)]
     for term in sets.terms:
-        tokens = sorted(term.positions.tokens(encoded.regions, n))
+        tokens = sorted(term.positions.tokens(regions, n))
         table[np.ix_(tokens, term.slots)] = term.weight_set
         for token in tokens:
             for key in [key for key in heads[token] if key[0] in term.slots]:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,11 +30,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 from kgbench.errors import ModelError, UnknownNameError
 from kgbench.models.plant_truth import GradedTruth, read_truth
 from kgbench.numbers import number_text
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from kgbench.resources import read_toml
 
 __all__ = [
     "CARD",
@@ -116,7 +111,7 @@ class Entry:
 
 @cache
 def _pairs() -> Mapping[str, Entry]:
-    rows = tomllib.loads(files(__package__).joinpath("catalog.toml").read_text("utf-8"))
+    rows = read_toml(__package__, "catalog")
     return {name: Entry(name=name, **row) for name, row in rows.items()}
 
 
@@ -209,7 +204,8 @@ def entry(name: str) -> Entry:
     known = pair_names()
     if name in known:
         return {**_pairs(), **_plants()}[name]
-    if _is_path(name):
+    separated = os.sep in name or (os.altsep is not None and os.altsep in name)
+    if separated or name in (".", "..") or Path(name).is_dir():
         return _plant_entry(read_plant(Path(name).expanduser()), name)
     if name in replicas():
         card = _plant_card(_plants_folder() / name)
@@ -289,11 +285,6 @@ def zoo_path(source: str) -> Path | None:
     """Directory of a shipped checkpoint; None where the source is not of the zoo."""
     kind, _, inner = source.partition(":")
     return Path(str(files(__package__).joinpath("zoo", inner))) if kind == "zoo" else None
-
-
-def _is_path(name: str) -> bool:
-    separated = os.sep in name or (os.altsep is not None and os.altsep in name)
-    return separated or name in (".", "..") or Path(name).is_dir()
 
 
 def _plant_entry(card: Mapping[str, Any], source: str) -> Entry:

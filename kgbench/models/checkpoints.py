@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
@@ -166,8 +166,13 @@ def _on_disk(source: str) -> tuple[Path, str] | None:
     if kept is not None:
         return kept, source
     directory = Path(source).expanduser()
-    on_hub = not directory.exists() and _is_hub_id(source)
-    return None if on_hub else (directory, f"local:{directory.resolve().name}")
+    if not directory.exists():
+        try:
+            validate_repo_id(source)
+            return None
+        except HFValidationError:
+            pass
+    return directory, f"local:{directory.resolve().name}"
 
 
 def find_here(source: str, revision: str | None = None) -> Checkpoint | None:
@@ -234,14 +239,6 @@ def _made_from(card: Mapping[str, Any], source: str) -> str:
     """The checkpoint that changed weights belong to: a shipped one, or a folder next to theirs."""
     named = str(card["recipient"]["source"])
     return named if zoo_path(named) else (PurePath(source).parent / PurePath(named).name).as_posix()
-
-
-def _is_hub_id(source: str) -> bool:
-    try:
-        validate_repo_id(source)
-    except HFValidationError:
-        return False
-    return True
 
 
 def _complete(directory: Path, source: str) -> Path:
@@ -321,7 +318,16 @@ def stored_tensors(directory: Path, origin: str) -> dict[str, Stored]:
     tensors: dict[str, Stored] = {}
     for path in _weight_files(directory, origin):
         try:
-            for name, entry in _header(path).items():
+            with path.open("rb") as file:  # eight bytes of length, then a header in JSON
+                length = int.from_bytes(file.read(8), "little")
+                if length > _LONGEST_HEADER:
+                    raise ValueError(f"its header would have {length} bytes")
+                header = json.loads(file.read(length).decode("utf-8"))
+            header.pop("__metadata__", None)
+            end = max((entry["data_offsets"][1] for entry in header.values()), default=0)
+            if 8 + length + end != path.stat().st_size:
+                raise ValueError("its size is not what its header says")
+            for name, entry in header.items():
                 shape = tuple(map(int, entry["shape"]))
                 tensors[name] = Stored(path, shape, str(entry["dtype"]))
         except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
@@ -329,20 +335,6 @@ def stored_tensors(directory: Path, origin: str) -> dict[str, Stored]:
                 f"{origin} does not load: {path.name} is no whole safetensors file ({error})"
             ) from error
     return tensors
-
-
-def _header(path: Path) -> dict[str, Any]:
-    """The tensors in the header of a safetensors file: eight bytes of length, then JSON."""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if length > _LONGEST_HEADER:
-            raise ValueError(f"its header would have {length} bytes")
-        header = json.loads(file.read(length).decode("utf-8"))
-    header.pop("__metadata__", None)
-    end = max((entry["data_offsets"][1] for entry in header.values()), default=0)
-    if 8 + length + end != path.stat().st_size:
-        raise ValueError("its size is not what its header says")
-    return dict(header)
 
 
 def _check_headers(place: Checkpoint) -> None:
@@ -403,17 +395,14 @@ def refuse_unused(place: Checkpoint, names: Collection[str], tensors: Mapping[st
         if name not in tensors or not tensors[name].is_buffer(name):
             left.append(name)
     if left:
+        more = f" and {len(left) - 3} further tensors" if len(left) > 3 else ""
+        shown = ", ".join(map(repr, left[:3])) + more
         raise ModelError(
-            f"{place.origin} does not load: no module of its model takes {_some(left)} of its "
+            f"{place.origin} does not load: no module of its model takes {shown} of its "
             "files, so that they would be dropped; the "
             "likely cause is a config.json of another model: give the one that was saved with the "
             "weights"
         )
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 3} further tensors" if len(names) > 3 else ""
-    return ", ".join(map(repr, names[:3])) + more
 
 
 def _cached(source: str, revision: str | None) -> Path | None:

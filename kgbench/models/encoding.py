@@ -108,7 +108,17 @@ class Encoder:
                 "tokenizer.json"
             )
         self.tokenizer, self.chat_template = tokenizer, chat_template
-        self.before, self.after = self._frame() if chat_template else ("", "")
+        self.before = self.after = ""
+        if chat_template:
+            if not tokenizer.chat_template:
+                raise ModelError("the tokenizer has no chat template; leave --chat-template off")
+            parts = _rendered(tokenizer).split(_MARK)
+            if len(parts) != 2:
+                raise ModelError(
+                    "the tokenizer's chat template does not repeat the user's words as they are; "
+                    "leave --chat-template off"
+                )
+            self.before, self.after = parts
         with_special = tokenizer("a", add_special_tokens=True)["input_ids"]
         without = tokenizer("a", add_special_tokens=False)["input_ids"]
         self.bos = len(with_special) > len(without)
@@ -125,8 +135,22 @@ class Encoder:
             RegionError: A region cannot be located, or the prompt's tokens are not a prefix of
                 those of prompt and target.
         """
-        text = f"{self.before}{prompt.text}{self.after}"
-        ids, regions = self._locate(prompt, text)
+        text, shift = f"{self.before}{prompt.text}{self.after}", len(self.before)
+        encoding = self.tokenizer(
+            text,
+            add_special_tokens=not self.chat_template,
+            return_offsets_mapping=True,
+            return_special_tokens_mask=True,
+        )
+        ids = tuple(encoding["input_ids"])
+        special = list(map(bool, encoding["special_tokens_mask"]))
+        if self.chat_template:  # the template writes BOS as text, so the tokenizer does not mark it
+            special[0] = ids[0] == self.tokenizer.bos_token_id
+        spans = {}
+        for name, (start, end) in prompt.spans.items():
+            spans[name] = (start + shift, end + shift)
+        framed = replace(prompt, text=text, spans=spans)
+        regions = token_regions(framed, encoding["offset_mapping"], special, tokenizer=self._name())
         longer = self.ids(f"{text}{'' if text[-1].isspace() else ' '}{prompt.target}")
         if len(longer) <= len(ids) or tuple(longer[: len(ids)]) != ids:
             raise RegionError(
@@ -134,44 +158,12 @@ class Encoder:
                 "a prefix of the tokens of prompt and "
                 f"target {prompt.target!r} under {self._name()}, so there is no first target token"
             )
-        return Encoded(ids, regions, longer[len(ids)])
+        tokens = {name: tuple(indices) for name, indices in regions.items()}
+        return Encoded(ids, tokens, longer[len(ids)])
 
     def ids(self, text: str) -> list[int]:
         """Token ids of a text, with BOS where the tokenizer adds one."""
         return list(self.tokenizer(text, add_special_tokens=not self.chat_template)["input_ids"])
-
-    def _locate(
-        self, prompt: Prompt, text: str
-    ) -> tuple[tuple[int, ...], Mapping[str, tuple[int, ...]]]:
-        encoding = self.tokenizer(
-            text,
-            add_special_tokens=not self.chat_template,
-            return_offsets_mapping=True,
-            return_special_tokens_mask=True,
-        )
-        special = list(map(bool, encoding["special_tokens_mask"]))
-        if self.chat_template:  # the template writes BOS as text, so the tokenizer does not mark it
-            special[0] = encoding["input_ids"][0] == self.tokenizer.bos_token_id
-        shift = len(self.before)
-        spans = {}
-        for name, (start, end) in prompt.spans.items():
-            spans[name] = (start + shift, end + shift)
-        framed = replace(prompt, text=text, spans=spans)
-        regions = token_regions(framed, encoding["offset_mapping"], special, tokenizer=self._name())
-        tokens = {name: tuple(indices) for name, indices in regions.items()}
-        return tuple(encoding["input_ids"]), tokens
-
-    def _frame(self) -> tuple[str, str]:
-        """What the chat template writes before and after a user's words."""
-        if not self.tokenizer.chat_template:
-            raise ModelError("the tokenizer has no chat template; leave --chat-template off")
-        parts = _rendered(self.tokenizer).split(_MARK)
-        if len(parts) != 2:
-            raise ModelError(
-                "the tokenizer's chat template does not repeat the user's words as they are; leave "
-                "--chat-template off"
-            )
-        return parts[0], parts[1]
 
     def _name(self) -> str:
         return f"{type(self.tokenizer).__name__} of {len(self.tokenizer)} tokens"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from importlib.resources import files
@@ -221,7 +221,10 @@ class Family:
         Raises:
             ModelError: The map does not fit the model.
         """
-        numbers = {name: _chosen(cases, model.config) for name, cases in self.numbers.items()}
+        numbers = {}
+        for name, cases in self.numbers.items():
+            settings = (key for key in cases if getattr(model.config, key, None) is True)
+            numbers[name] = cases[next(settings, _OTHERWISE)]
 
         def kept(places: Mapping[str, Place], within: str) -> dict[str, Place]:
             present = {}
@@ -244,7 +247,19 @@ class Family:
             inside=kept(self.inside, f"{self.layers}.0."),
             numbers={},
         )
-        fitted._check_modules(model, len(layers))
+        for number in range(len(layers)):
+            for path in (self.attention, self.mlp):
+                self._module(model, f"{self.layers}.{number}.{path}")
+        sites: list[tuple[int | None, str]] = [(None, component) for component in fitted.outside]
+        sites += product(range(len(layers)), fitted.inside)
+        for layer, component in sites:
+            place = fitted.place(component)
+            for path in fitted.paths(layer, component):
+                if misfit := place.misfit(self._module(model, path), model.config):
+                    raise ModelError(
+                        f"{self._source} does not fit this model: {component!r} at {path!r}: "
+                        f"{misfit}"
+                    )
         return fitted
 
     @property
@@ -262,21 +277,6 @@ class Family:
         if not _has(model, path):
             raise ModelError(f"{self._source} does not fit this model: it has no module {path!r}")
         return model.get_submodule(path)
-
-    def _check_modules(self, model: nn.Module, n_layers: int) -> None:
-        """Refuse a map whose modules the model lacks, or that cannot compute the component."""
-        for number in range(n_layers):
-            for path in (self.attention, self.mlp):
-                self._module(model, f"{self.layers}.{number}.{path}")
-        sites: list[tuple[int | None, str]] = [(None, component) for component in self.outside]
-        sites += product(range(n_layers), self.inside)
-        for layer, component in sites:
-            for path in self.paths(layer, component):
-                if misfit := self.place(component).misfit(self._module(model, path), model.config):
-                    raise ModelError(
-                        f"{self._source} does not fit this model: {component!r} at {path!r}: "
-                        f"{misfit}"
-                    )
 
     def place(self, component: str) -> Place:
         """Module and slice of a component."""
@@ -379,47 +379,40 @@ def read_family(text: str, source: str) -> Family:
         ) from error
     except (ValueError, RecursionError) as error:
         raise ModelError(f"the family map {source} does not read: {error}") from error
-    _check_map(family, source)
+    for fault in _faults(family):
+        raise ModelError(f"the family map {source} {fault}")
     return family
 
 
-def _check_map(family: Family, source: str) -> None:
-    """Refuse a map that fits no model."""
+def _faults(family: Family) -> Iterator[str]:
+    """What is wrong with a map that fits no model."""
     for part, places, known in (
         ("outside", family.outside, OUTSIDE),
         ("inside", family.inside, PER_LAYER),
     ):
         for component in places:
             if component not in known:
-                raise ModelError(
-                    f"the family map {source} has {component!r} {part} the layers; components "
-                    f"there are {', '.join(known)}"
+                yield (
+                    f"has {component!r} {part} the layers; components there are {', '.join(known)}"
                 )
     for name in ("layers", "attention", "mlp"):
         if not getattr(family, name):
-            raise ModelError(f"the family map {source} does not read: {name}: the path is empty")
+            yield f"does not read: {name}: the path is empty"
     for number, cases in family.numbers.items():
         if [*cases][-1:] != [_OTHERWISE]:
-            raise ModelError(
-                f"the family map {source} does not read: numbers.{number}: expected {_OTHERWISE!r} "
-                "as the last case"
-            )
+            yield f"does not read: numbers.{number}: expected {_OTHERWISE!r} as the last case"
     for component, place in {**family.outside, **family.inside}.items():
         if place.fault:
-            raise ModelError(f"the family map {source} does not read: {component}: {place.fault}")
+            yield f"does not read: {component}: {place.fault}"
     for places in (family.outside, family.inside):
         named = {place.module for place in places.values()}
         for place in places.values():
             for path in place.also:
                 if path in named:
-                    raise ModelError(
-                        f"the family map {source} does not read: also: {path!r} is named twice"
-                    )
+                    yield f"does not read: also: {path!r} is named twice"
                 named.add(path)
     if "o" not in family.inside:
-        raise ModelError(
-            f"the family map {source} lacks the component 'o', attention's output projection"
-        )
+        yield "lacks the component 'o', attention's output projection"
 
 
 def written(family: Family) -> dict[str, Any]:
@@ -453,14 +446,6 @@ def _number(config: object, number: int | str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ModelError(f"the model's configuration has no positive number {number!r}")
     return value
-
-
-def _chosen(cases: Mapping[str, int | str], config: object) -> int | str:
-    """Value of one of the map's own numbers in a model of this configuration."""
-    for setting, number in cases.items():
-        if getattr(config, setting, None) is True:
-            return number
-    return cases[_OTHERWISE]
 
 
 def _has(model: nn.Module, path: str) -> bool:

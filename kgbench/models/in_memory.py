@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,7 +28,7 @@ from kgbench.models.lora import (
     named_tensors,
 )
 from kgbench.models.pair import make_ready
-from kgbench.models.tensors import refuse_non_finite, same_bits, shared_copy
+from kgbench.models.tensors import put_weight, refuse_non_finite, same_bits, shared_copy
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -75,7 +75,18 @@ class HeldModel:
                 f"{self.part} is a {type(self.given).__name__}; expected a causal language model "
                 "of transformers, a PeftModel, a directory or a Hub id"
             )
-        self._refuse_unreadable(found)
+        if getattr(found, "is_quantized", False) or getattr(found, "hf_quantizer", None):
+            raise ModelError(
+                f"{self.part} is quantised, and a graft needs plain weights: load it without "
+                "quantization_config, or dequantise it (model.dequantize())"
+            )
+        devices = sorted({str(weight.device) for weight in found.parameters()})
+        if "meta" in devices or len(devices) > 1:
+            where = " and ".join(devices).replace("meta", "disk")
+            raise ModelError(
+                f"{self.part} is on {where}: move it to one device (model.to(DEVICE)), or give its "
+                "directory or Hub id with device_map"
+            )
         return found
 
     @property
@@ -90,7 +101,13 @@ class HeldModel:
 
     def base(self, attention: str) -> PreTrainedModel:
         """The model without adapters, ready for a pair."""
-        return self._ready(_without_adapters(self.model, self.part), attention)
+        copy = _without_adapters(self.model, self.part)
+        _remove_hooks(copy, self.part)
+        copy.config._attn_implementation = attention
+        ready = make_ready(copy)
+        for name, tensor in ready.state_dict().items():
+            refuse_non_finite(name, tensor, self.part)
+        return ready
 
     def donor(self, recipient: PreTrainedModel, attention: str) -> PreTrainedModel:
         """The model as a donor of a recipient, ready for a pair.
@@ -101,55 +118,26 @@ class HeldModel:
             ModelError: Its base has other weights than the recipient, or its adapter cannot be
                 read.
         """
-        self._refuse_elsewhere(recipient)
-        if not self.is_adapted:
-            return self._ready(_without_adapters(self.model, self.part), attention)
-        self._refuse_other_base(recipient)
-        return _adapted_donor(recipient, self.given, self.part)
-
-    def _ready(self, copy: PreTrainedModel, attention: str) -> PreTrainedModel:
-        _remove_hooks(copy, self.part)
-        copy.config._attn_implementation = attention
-        ready = make_ready(copy)
-        for name, tensor in ready.state_dict().items():
-            refuse_non_finite(name, tensor, self.part)
-        return ready
-
-    def _refuse_unreadable(self, model: PreTrainedModel) -> None:
-        if getattr(model, "is_quantized", False) or getattr(model, "hf_quantizer", None):
-            raise ModelError(
-                f"{self.part} is quantised, and a graft needs plain weights: load it without "
-                "quantization_config, or dequantise it (model.dequantize())"
-            )
-        devices = sorted({str(weight.device) for weight in model.parameters()})
-        if "meta" in devices or len(devices) > 1:
-            where = " and ".join(devices).replace("meta", "disk")
-            raise ModelError(
-                f"{self.part} is on {where}: move it to one device (model.to(DEVICE)), or give its "
-                "directory or Hub id with device_map"
-            )
-
-    def _refuse_elsewhere(self, recipient: PreTrainedModel) -> None:
-        ours, theirs = recipient, self.model
         for what in ("dtype", "device"):
-            if getattr(ours, what) != getattr(theirs, what):
-                wanted = str(getattr(ours, what)).removeprefix("torch.")
-                found = str(getattr(theirs, what)).removeprefix("torch.")
+            if getattr(recipient, what) != getattr(self.model, what):
+                wanted = str(getattr(recipient, what)).removeprefix("torch.")
+                found = str(getattr(self.model, what)).removeprefix("torch.")
                 to = f"torch.{wanted}" if what == "dtype" else f"{wanted!r}"
                 raise ModelError(
                     f"donor {self.part!r} is {'of type' if what == 'dtype' else 'on'} {found}, the "
                     f"recipient {wanted}; convert one of them, such as by model.to({to})"
                 )
-
-    def _refuse_other_base(self, recipient: PreTrainedModel) -> None:
-        base = make_ready(_without_adapters(self.model, self.part))
+        if not self.is_adapted:
+            return self.base(attention)
         ours = dict(recipient.named_parameters())
+        base = make_ready(_without_adapters(self.model, self.part))
         for name, theirs in base.named_parameters():
             if name not in ours or not same_bits(ours[name].detach(), theirs.detach()):
                 raise ModelError(
                     f"donor {self.part!r} is an adapter in a model whose {name} differs from the "
                     "recipient's; leave out the recipient, which then is the adapter's own base"
                 )
+        return _adapted_donor(recipient, self.given, self.part)
 
 
 # ------------------------------------------------------------------------------------------- hooks
@@ -202,9 +190,8 @@ def _without_adapters(model: PreTrainedModel, part: str) -> PreTrainedModel:
                 f"{part} has its adapter merged into the base at {path}: take it out first "
                 "(model.unmerge_adapter())"
             )
-        inner = layer.original_module if hasattr(layer, "original_module") else None
-        owner, _, name = path.rpartition(".")
-        setattr(copy.get_submodule(owner), name, inner or layer.get_base_layer())
+        replaced = hasattr(layer, "original_module")
+        copy.set_submodule(path, layer.original_module if replaced else layer.get_base_layer())
     return copy
 
 
@@ -257,21 +244,14 @@ def _merged_donor(recipient: PreTrainedModel, model: PeftModel, name: str) -> Pr
     """
     donor = shared_copy(recipient)
     with torch.no_grad():
-        for path, weight in _merged_weights(model.get_base_model(), name):
-            owner, _, leaf = path.rpartition(".")
-            parameter = nn.Parameter(weight.detach().clone(), requires_grad=False)
-            setattr(donor.get_submodule(owner), leaf, parameter)
+        for path, layer in _adapter_layers(model.get_base_model()):
+            if hasattr(layer, "original_module"):
+                module = layer.modules_to_save[name]
+            else:
+                merged = deepcopy(layer)
+                merged.merge(safe_merge=True, adapter_names=[name])
+                module = merged.get_base_layer()
+            for leaf, weight in module.named_parameters():
+                put_weight(donor, f"{path}.{leaf}", weight.detach().clone())
     donor.eval()
     return donor
-
-
-def _merged_weights(model: nn.Module, name: str) -> Iterator[tuple[str, torch.Tensor]]:
-    for path, layer in _adapter_layers(model):
-        if hasattr(layer, "original_module"):
-            module = layer.modules_to_save[name]
-        else:
-            merged = deepcopy(layer)
-            merged.merge(safe_merge=True, adapter_names=[name])
-            module = merged.get_base_layer()
-        for leaf, weight in module.named_parameters():
-            yield f"{path}.{leaf}", weight

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -155,21 +156,15 @@ def _run(model: PreTrainedModel, ids: Tensor) -> Tensor:
     return logits
 
 
-def _is_unit(module: nn.Module) -> bool:
-    """Whether a module is one that families name.
-
-    A projection, embeddings, or a norm with weights.
-    """
-    weighs = next(module.parameters(), None) is not None
-    return isinstance(module, nn.Linear | Conv1D | nn.Embedding) or (
-        "norm" in type(module).__name__.lower() and weighs
-    )
-
-
 def _units(model: nn.Module) -> dict[str, nn.Module]:
+    """The modules that families name: projections, embeddings, and norms with weights."""
     units: dict[str, nn.Module] = {}
     for path, module in model.named_modules():
-        if _is_unit(module) and not any(path.startswith(f"{other}.") for other in units):
+        weighs = next(module.parameters(), None) is not None
+        named = isinstance(module, nn.Linear | Conv1D | nn.Embedding) or (
+            "norm" in type(module).__name__.lower() and weighs
+        )
+        if named and not any(path.startswith(f"{other}.") for other in units):
             units[path] = module
     return units
 
@@ -297,10 +292,20 @@ def _inside(
 
 
 def _attention(model: PreTrainedModel, calls: Sequence[_Call], layer: str) -> dict[str, Place]:
+    """Places of the components of attention, by what the output columns of its modules matter to.
+
+    Queries matter to the last token alone, and with a single token neither queries nor keys matter.
+    """
     components: dict[str, Place] = {}
-    columns = _columns(model, calls, layer)
+    modules = {c.path: model.get_submodule(f"{layer}.{c.path}") for c in calls}
+    many, one = _derivatives(model, modules, _ids(_TOKENS)), _derivatives(model, modules, _ids(1))
     for call in calls:
-        roles = {role: c for role, c in columns[call.path].items() if len(c)}
+        earlier = many[call.path]
+        tokens = call.place().tokens if earlier.ndim == 4 else 1
+        matters = _nonzero(earlier.movedim(tokens, 1)[:, :-1])
+        alone = _nonzero(one[call.path])
+        columns = {"q": ~matters, "k": matters & ~alone, "v": alone}
+        roles = {role: c.nonzero()[:, 0] for role, c in columns.items() if c.any()}
         if isinstance(call.module, nn.Linear | Conv1D):
             places = (
                 {next(iter(roles)): call.place()}
@@ -323,34 +328,10 @@ def _attention(model: PreTrainedModel, calls: Sequence[_Call], layer: str) -> di
     return components
 
 
-def _columns(
-    model: PreTrainedModel, calls: Sequence[_Call], layer: str
-) -> dict[str, dict[str, Tensor]]:
-    """For each module the output columns that are queries, keys and values."""
-    modules = {c.path: model.get_submodule(f"{layer}.{c.path}") for c in calls}
-    many, one = _derivatives(model, modules, _ids(_TOKENS)), _derivatives(model, modules, _ids(1))
-    columns = {}
-    for call in calls:
-        earlier = many[call.path]
-        tokens = call.place().tokens if earlier.ndim == 4 else 1
-        matters = _nonzero(earlier.movedim(tokens, 1)[:, :-1])
-        alone = _nonzero(one[call.path])
-        columns[call.path] = {
-            "q": _where(~matters),
-            "k": _where(matters & ~alone),
-            "v": _where(alone),
-        }
-    return columns
-
-
 def _nonzero(gradient: Tensor) -> Tensor:
     """Which columns [..., column] have any derivative."""
     sizes = gradient.abs().flatten(0, -2).amax(0)
     return sizes > _NOTHING
-
-
-def _where(chosen: Tensor) -> Tensor:
-    return torch.nonzero(chosen)[:, 0]
 
 
 def _derivatives(
@@ -384,38 +365,24 @@ def _sliced(model: PreTrainedModel, call: _Call, roles: Mapping[str, Tensor]) ->
         ways.append(tuple("num_attention_heads" if role == "q" else number for role in order))
     # As many blocks as a number of the configuration, or as many as there are.
     blocks = int((roles[order[0]].diff() > 1).sum()) + 1
-    for of in ways:
-        for per in (None, "num_attention_heads", *_GROUPS, blocks):
-            places = {}
-            for role, columns in roles.items():
-                place = _part(model, call, of, per, columns)
-                if place is not None:
-                    places[role] = place
-            if len(places) == len(roles):
-                return places
+    for of, per in product(ways, (None, "num_attention_heads", *_GROUPS, blocks)):
+        parts = range(of if isinstance(of, int) else len(of))
+        slices = [call.place(part=part, of=of, per=per) for part in parts]
+        try:
+            held = [each.columns(call.output.shape[-1], model.config) for each in slices]
+        except (ModelError, RuntimeError):
+            # No such number in the configuration, or one that does not divide the width.
+            continue
+        places: dict[str, Place] = {}
+        for role, columns in roles.items():
+            for place, own in zip(slices, held, strict=True):
+                if torch.equal(own, columns):
+                    places.setdefault(role, place)
+        if len(places) == len(roles):
+            return places
     raise ModelError(
         f"the columns of {' and '.join(roles)} in the output of {call.path!r} lie as no map can say"
     )
-
-
-def _part(
-    model: PreTrainedModel,
-    call: _Call,
-    of: int | tuple[int | str, ...],
-    per: int | str | None,
-    columns: Tensor,
-) -> Place | None:
-    width = call.output.shape[-1]
-    for part in range(of if isinstance(of, int) else len(of)):
-        place = call.place(part=part, of=of, per=per)
-        try:
-            same = torch.equal(place.columns(width, model.config), columns)
-        except (ModelError, RuntimeError):
-            # No such number in the configuration, or one that does not divide the width.
-            return None
-        if same:
-            return place
-    return None
 
 
 def _feed_forward(model: PreTrainedModel, mlp: Sequence[_Call], layer: str) -> dict[str, Place]:

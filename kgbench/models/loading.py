@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import init_empty_weights
 from torch import nn
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
@@ -37,7 +38,7 @@ from kgbench.models.in_memory import MEMORY, HeldModel, is_peft
 from kgbench.models.lora import low_rank_donor, read_adapter
 from kgbench.models.pair import ModelPair, make_ready
 from kgbench.models.placement import DeviceMap, devices_of, free_memory, main_device, place
-from kgbench.models.streaming import empty_model, stream
+from kgbench.models.streaming import stream
 from kgbench.models.tensors import apply_delta, hold, refuse_non_finite, share_equal
 from kgbench.sites import RECIPIENT
 
@@ -182,11 +183,20 @@ def read_model(
 def read_empty(place: Checkpoint, dtype: torch.dtype, attention: str) -> PreTrainedModel:
     """A checkpoint's model without its weights; not ready for a pair before it has them.
 
+    Embeddings and head are still tied where they are.
+
     Raises:
         ModelError: The library makes no model of its configuration.
     """
-    with _quietly(place):
-        return empty_model(place, dtype, attention)
+    with _quietly(place), init_empty_weights(include_buffers=False):
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(
+            read_model_config(place.directory),
+            dtype=dtype,
+            attn_implementation=attention,
+            trust_remote_code=False,
+        )
+    model.tie_weights()
+    return model
 
 
 @contextmanager
@@ -286,7 +296,8 @@ def read_pair(
     for part, each in places.items():
         check_config(base, each, part)
     backend = attention_backend(base, attention)
-    reader = _Reader(family, backend, str(main), share, stream_donors, device_map)
+    read_to = str(main) if device_map is None else "cpu"
+    reader = _Reader(family, backend, read_to, share, stream_donors, device_map)
     reads = one_tokenizer(places, tokenizer)
     first = reader.recipient(base, DTYPES.get(wanted, wanted), places)
     others = {}
@@ -372,10 +383,6 @@ class _Reader:
     stream_donors: bool
     device_map: DeviceMap | None
     devices: Mapping[str, torch.device] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.device_map is not None:
-            self.device = "cpu"
 
     def _streams(self, place: Place) -> bool:
         """Whether a donor is left on disk; a plant or an adapter adds little to what it shares."""
@@ -467,7 +474,12 @@ def pair_sources(
     if not others:
         raise ModelError("no donor given: add --donor sft=PATH, the finetuned checkpoint")
     as_catalogued = known is not None and first == known.recipient
-    label = known.name if known and as_catalogued else _label(first)
+    if known and as_catalogued:
+        return known.name, {RECIPIENT: first, **others}
+    named = first
+    if isinstance(named, nn.Module):  # of which not all have a name
+        named = str(getattr(getattr(named, "config", None), "_name_or_path", ""))
+    label = os.fspath(named).rstrip("/").rpartition("/")[2] or MEMORY
     return label, {RECIPIENT: first, **others}
 
 
@@ -483,14 +495,6 @@ def check_donors(donors: object) -> None:
             f"donors: expected finetuned models by name, got {given}; give "
             f"{{'sft': {given if isinstance(donors, str) else 'MODEL'}}}"
         )
-
-
-def _label(recipient: Source) -> str:
-    """The last part of a recipient's path or Hub id, as far as a model in memory has one."""
-    named = recipient
-    if isinstance(named, nn.Module):
-        named = str(getattr(getattr(named, "config", None), "_name_or_path", ""))
-    return os.fspath(named).rstrip("/").rpartition("/")[2] or MEMORY
 
 
 def check_config(recipient: Place, other: Place, part: str) -> None:

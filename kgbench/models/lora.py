@@ -32,7 +32,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from kgbench.errors import ModelError
-from kgbench.models.tensors import refuse_non_finite, shared_copy
+from kgbench.models.tensors import put_weight, refuse_non_finite, shared_copy
 
 __all__ = [
     "ADAPTER_CONFIG",
@@ -156,11 +156,8 @@ class AdapterConfig(BaseModel):
 
     def _aimed_at(self, path: str) -> bool:
         # A full path counts in any layer; layers select among modules named by their ends.
-        return path in self.target_modules or (
-            _ends(path, self.target_modules) and self._in_layers(path)
-        )
-
-    def _in_layers(self, path: str) -> bool:
+        if path in self.target_modules or not _ends(path, self.target_modules):
+            return path in self.target_modules
         layers = self.layers_to_transform
         if layers is None or layers == []:
             return True
@@ -230,7 +227,15 @@ def read_adapter(folder: Path, origin: str) -> Adapter:
         ModelError: A file is missing or does not read, or the adapter is none of low-rank rows
             alone.
     """
-    config = _config(folder / ADAPTER_CONFIG, origin)
+    try:
+        data = json.loads((folder / ADAPTER_CONFIG).read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(
+            f"{origin} is no adapter: its {ADAPTER_CONFIG} does not read ({error})"
+        ) from error
+    if not isinstance(data, dict):
+        raise ModelError(f"{origin} is no adapter: its {ADAPTER_CONFIG} holds no object")
+    config = adapter_config(data, origin)
     if not (folder / ADAPTER_WEIGHTS).is_file():
         raise ModelError(
             f"{origin} holds no {ADAPTER_WEIGHTS}; pickled weights are never loaded: save the "
@@ -279,18 +284,6 @@ def named_tensors(stored: Mapping[str, Tensor], origin: str) -> dict[str, Tensor
     return tensors
 
 
-def _config(path: Path, origin: str) -> AdapterConfig:
-    try:
-        data = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(
-            f"{origin} is no adapter: its {ADAPTER_CONFIG} does not read ({error})"
-        ) from error
-    if not isinstance(data, dict):
-        raise ModelError(f"{origin} is no adapter: its {ADAPTER_CONFIG} holds no object")
-    return adapter_config(data, origin)
-
-
 def adapter_config(data: Mapping[str, Any], origin: str) -> AdapterConfig:
     """The settings of an adapter that is low-rank rows alone.
 
@@ -314,24 +307,31 @@ def adapter_config(data: Mapping[str, Any], origin: str) -> AdapterConfig:
             f"{origin} does not load: {ADAPTER_CONFIG}: {'.'.join(map(str, first['loc']))!r}: "
             f"{first['msg']}"
         ) from error
-    for key, value in _beyond_rows(config).items():
+    beyond = {}
+    for key, value in (config.model_extra or {}).items():
+        if value and key not in _OF_TRAINING:
+            beyond[key] = value
+    if config.init_lora_weights not in _PLAIN_STARTS:
+        beyond["init_lora_weights"] = config.init_lora_weights
+    for key, value in beyond.items():
         raise ModelError(
             f"{origin} sets {key!r} to {json.dumps(value)[:60]}, so that it is more than low-rank "
             f"rows beside its base: {_MERGE}"
         )
-    _refuse_expressions(config, f"{origin} does not load: {ADAPTER_CONFIG}: ")
+    names = [*(config.rank_pattern or ()), *(config.alpha_pattern or ()), *config.layer_lists]
+    expressions = [name for name in names if not _NAME.fullmatch(name)]
+    if not config.is_all_linear and isinstance(config.target_modules, str):
+        expressions.append(config.target_modules)
+    if isinstance(config.exclude_modules, str):
+        expressions.append(config.exclude_modules)
+    for expression in expressions:
+        shown = repr(expression if len(expression) <= 60 else f"{expression[:60]}...")
+        raise ModelError(
+            f"{origin} does not load: {ADAPTER_CONFIG}: {shown} is a regular expression; expected "
+            f"names of modules, in lists (target_modules may be {_ALL_LINEAR!r}): list the names, "
+            f"or {_MERGE}"
+        )
     return config
-
-
-def _beyond_rows(config: AdapterConfig) -> dict[str, Any]:
-    """Settings by which an adapter is more than low-rank rows beside its base."""
-    beyond: dict[str, Any] = {}
-    for key, value in (config.model_extra or {}).items():
-        if key not in _OF_TRAINING and value:
-            beyond[key] = value
-    if config.init_lora_weights not in _PLAIN_STARTS:
-        beyond["init_lora_weights"] = config.init_lora_weights
-    return beyond
 
 
 def is_plain(data: Mapping[str, Any]) -> bool:
@@ -350,23 +350,6 @@ def changes_base(data: Mapping[str, Any]) -> str:
     if data.get("init_lora_weights") not in _PLAIN_STARTS:
         return f"init_lora_weights={data['init_lora_weights']!r}"
     return ""
-
-
-def _refuse_expressions(config: AdapterConfig, where: str) -> None:
-    """Refuse regular expressions in place of module names."""
-    names = [*(config.rank_pattern or ()), *(config.alpha_pattern or ()), *config.layer_lists]
-    expressions = [name for name in names if not _NAME.fullmatch(name)]
-    for modules in (config.target_modules, config.exclude_modules):
-        if isinstance(modules, str) and not (
-            modules is config.target_modules and config.is_all_linear
-        ):
-            expressions.append(modules)
-    for expression in expressions:
-        shown = repr(expression if len(expression) <= 60 else f"{expression[:60]}...")
-        raise ModelError(
-            f"{where}{shown} is a regular expression; expected names of modules, in lists "
-            f"(target_modules may be {_ALL_LINEAR!r}): list the names, or {_MERGE}"
-        )
 
 
 Linear = nn.Linear | Conv1D
@@ -464,11 +447,26 @@ def low_rank_donor(
     try:
         with torch.no_grad():
             for path, module in _low_rank(donor, adapter):
-                owner, _, name = path.rpartition(".")
-                setattr(donor.get_submodule(owner), name, module)
-            for name, tensor in _replaced(recipient, adapter):
-                owner, _, leaf = name.rpartition(".")
-                setattr(donor.get_submodule(owner), leaf, nn.Parameter(tensor, requires_grad=False))
+                donor.set_submodule(path, module)
+            ours = dict(recipient.named_parameters())
+            for name, stored in adapter.whole.items():
+                if name not in ours:
+                    raise ModelError(f"it holds {name!r}, which the recipient does not have")
+                if stored.shape != ours[name].shape:
+                    raise ModelError(
+                        f"{name} is {list(stored.shape)}, expected {list(ours[name].shape)}"
+                    )
+                tensor = _fitted(stored, ours[name], name)
+                if adapter.config.saves(name.rpartition(".")[0]):
+                    put_weight(donor, name, tensor)
+                elif not torch.equal(tensor, ours[name]):
+                    raise ModelError(
+                        f"it holds other weights for {name!r}, which its modules_to_save do not "
+                        "name"
+                    )
+            for name in ours:
+                if adapter.config.saves(name.rpartition(".")[0]) and name not in adapter.whole:
+                    raise ModelError(f"it lacks {name!r}, which its modules_to_save name")
     except ModelError as error:
         raise ModelError(f"{origin} does not fit the recipient: {error}{note}") from None
     donor.eval()
@@ -500,45 +498,16 @@ def _low_rank(donor: PreTrainedModel, adapter: Adapter) -> Iterator[tuple[str, L
                 f"it lacks {path}.lora_{min(missing)}.weight, the rows of a module that its "
                 "target_modules name"
             )
-        yield path, _with_rows(module, path, adapter)
-
-
-def _with_rows(module: Linear, path: str, adapter: Adapter) -> LowRank:
-    inputs, outputs = (
-        module.weight.shape if isinstance(module, Conv1D) else module.weight.shape[::-1]
-    )
-    rank = adapter.config.rank(path)
-    a, b = adapter.rows[path]["A"], adapter.rows[path]["B"]
-    for which, tensor, expected in (("A", a, [rank, inputs]), ("B", b, [outputs, rank])):
-        if list(tensor.shape) != expected:
-            raise ModelError(
-                f"{path}.lora_{which}.weight is {list(tensor.shape)}, expected {expected}"
-            )
-    return LowRank(
-        module,
-        _fitted(a, module.weight, path),
-        _fitted(b.double() * adapter.config.scale(path), module.weight, path),
-    )
-
-
-def _replaced(recipient: nn.Module, adapter: Adapter) -> Iterator[tuple[str, Tensor]]:
-    """Names and values of the weights that are replaced as a whole."""
-    ours = dict(recipient.named_parameters())
-    for name, stored in adapter.whole.items():
-        if name not in ours:
-            raise ModelError(f"it holds {name!r}, which the recipient does not have")
-        if stored.shape != ours[name].shape:
-            raise ModelError(f"{name} is {list(stored.shape)}, expected {list(ours[name].shape)}")
-        tensor = _fitted(stored, ours[name], name)
-        if adapter.config.saves(name.rpartition(".")[0]):
-            yield name, tensor
-        elif not torch.equal(tensor, ours[name]):
-            raise ModelError(
-                f"it holds other weights for {name!r}, which its modules_to_save do not name"
-            )
-    for name in ours:
-        if adapter.config.saves(name.rpartition(".")[0]) and name not in adapter.whole:
-            raise ModelError(f"it lacks {name!r}, which its modules_to_save name")
+        weight, rank = module.weight, adapter.config.rank(path)
+        inputs, outputs = weight.shape if isinstance(module, Conv1D) else weight.shape[::-1]
+        a, b = rows[path]["A"], rows[path]["B"]
+        for which, tensor, expected in (("A", a, [rank, inputs]), ("B", b, [outputs, rank])):
+            if list(tensor.shape) != expected:
+                raise ModelError(
+                    f"{path}.lora_{which}.weight is {list(tensor.shape)}, expected {expected}"
+                )
+        scaled = b.double() * adapter.config.scale(path)
+        yield path, LowRank(module, _fitted(a, weight, path), _fitted(scaled, weight, path))
 
 
 def _fitted(tensor: Tensor, like: Tensor, name: str) -> Tensor:

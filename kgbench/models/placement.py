@@ -241,11 +241,12 @@ def _mapped(
     parts: Sequence[str], wanted: Mapping[str, str | int], weighty: set[str]
 ) -> dict[str, torch.device]:
     devices = {path: _device(path, name) for path, name in wanted.items()}
+    more = f" … {parts[-1]}" if len(parts) > 3 else ""
     for path in devices:
         if path and not any(f"{part}.".startswith(f"{path}.") for part in parts):
             raise InputError(
                 f"--device-map names {path!r}, which is no layer, nor a module outside of them: "
-                f"expected some of {_some(parts)}"
+                f"expected some of {', '.join(parts[:3])}{more}"
             )
     placed = {}
     for part in parts:
@@ -275,10 +276,6 @@ def _device(path: str, name: str | int) -> torch.device:
         ) from error
 
 
-def _some(parts: Sequence[str]) -> str:
-    return ", ".join(parts[:3]) + (f" … {parts[-1]}" if len(parts) > 3 else "")
-
-
 def free_memory() -> dict[str, int]:
     """Bytes that are free on each device, the processor last.
 
@@ -289,18 +286,13 @@ def free_memory() -> dict[str, int]:
         reserved = torch.cuda.memory_reserved(i) - torch.cuda.memory_allocated(i)
         free[f"cuda:{i}"] = torch.cuda.mem_get_info(i)[0] + reserved
     left = psutil.virtual_memory().available
-    for limit in map(_number, _LIMITS):
-        if limit is not None:
-            left = min(left, limit - psutil.Process().memory_info().rss)
+    for path in _LIMITS:
+        try:
+            limit = int(Path(path).read_text("ascii"))
+        except (OSError, ValueError):  # no such file, or a word such as `max` in it
+            continue
+        left = min(left, limit - psutil.Process().memory_info().rss)
     return {**free, "cpu": max(0, left)}
-
-
-def _number(path: str) -> int | None:
-    """The number in a file; None without such a file, or where it holds a word such as `max`."""
-    try:
-        return int(Path(path).read_text("ascii"))
-    except (OSError, ValueError):
-        return None
 
 
 def place(model: nn.Module, devices: Mapping[str, torch.device], layers: str) -> None:

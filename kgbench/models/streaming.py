@@ -9,17 +9,16 @@ computes, bit for bit, what the donor would that is held in memory.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import init_empty_weights
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
@@ -27,14 +26,13 @@ from kgbench.errors import ModelError
 from kgbench.models.checkpoints import (
     Checkpoint,
     Stamp,
-    read_model_config,
     refuse_unused,
     stamp_of,
     stored_tensors,
 )
-from kgbench.models.tensors import refuse_non_finite, same_bits
+from kgbench.models.tensors import put_weight, refuse_non_finite, same_bits
 
-__all__ = ["Stream", "empty_model", "homes", "stored", "stream", "streamed"]
+__all__ = ["Stream", "homes", "stored", "stream", "streamed"]
 
 _STREAM, _PLACE = "kgbench_stream", "kgbench_place"
 
@@ -139,32 +137,13 @@ def stored(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
         yield name, source.read(name) if source is not None and tensor.is_meta else tensor
 
 
-def empty_model(place: Checkpoint, dtype: torch.dtype, attention: str) -> PreTrainedModel:
-    """A checkpoint's model without its weights; embeddings and head are still tied where they are.
-
-    Args:
-        place: The checkpoint.
-        dtype: Type of the weights.
-        attention: The attention backend.
-    """
-    with init_empty_weights(include_buffers=False):
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(
-            read_model_config(place.directory),
-            dtype=dtype,
-            attn_implementation=attention,
-            trust_remote_code=False,
-        )
-    model.tie_weights()
-    return model
-
-
 def stream(
     donor: PreTrainedModel, recipient: PreTrainedModel, place: Checkpoint, layers: str, share: bool
 ) -> None:
     """Let an empty donor read its weights from its checkpoint.
 
     Args:
-        donor: As `empty_model` gives it; changed in place.
+        donor: As `kgbench.models.loading.read_empty` gives it; changed in place.
         recipient: The recipient, with input and output embeddings untied.
         place: The donor's checkpoint.
         layers: Path of the list of layers.
@@ -180,19 +159,14 @@ def stream(
         for name, buffer in list(donor.named_buffers()):
             owner, _, leaf = name.rpartition(".")
             home = recipient.get_buffer(name).device
-            donor.get_submodule(owner)._buffers[leaf] = (
-                source.read(name) if name in source.sources else buffer.to(home)
-            )
+            read = source.read(name) if name in source.sources else buffer.to(home)
+            setattr(donor.get_submodule(owner), leaf, read)
         for name, weight in list(donor.named_parameters(remove_duplicate=False)):
-            owner, _, leaf = name.rpartition(".")
             value = source.read(name)
             refuse_non_finite(name, value, place.origin)
             shared = share and same_bits(ours[name], value)
-            kept = nn.Parameter(
-                ours[name].detach() if shared else torch.empty_like(weight, dtype=ours[name].dtype),
-                requires_grad=False,
-            )
-            donor.get_submodule(owner)._parameters[leaf] = kept
+            empty = torch.empty_like(weight, dtype=ours[name].dtype)
+            put_weight(donor, name, ours[name].detach() if shared else empty)
     for path, module in donor.named_modules():
         if any(weight is not None and weight.is_meta for weight in module._parameters.values()):
             vars(module)[_PLACE] = source, path
@@ -220,7 +194,18 @@ def _sources(
 ) -> dict[str, Source]:
     """Where each of a donor's weights is; of tied weights one alone may be there."""
     files = stored_tensors(place.directory, place.origin)
-    keys = _keys(donor, files)
+    # What the files call each weight, by the library's own rules; those that it would put together
+    # of several are left out.
+    rules = get_model_conversion_mapping(donor)
+    renamings = [rule for rule in rules if isinstance(rule, WeightRenaming)]
+    converters = [rule for rule in rules if isinstance(rule, WeightConverter)]
+    shapes, keys = donor.state_dict(), {}
+    for held in sorted(files):
+        name, converted = rename_source_key(
+            held, renamings, converters, donor.base_model_prefix, shapes
+        )
+        if converted is None:
+            keys[name] = held
     stamps = place.stamps()
     by_weight: dict[int, list[str]] = {}
     tied: dict[str, list[str]] = {}
@@ -244,39 +229,11 @@ def _sources(
         sources[name] = Source(
             files[key].file, key, tensor.dtype, tensor.device, place.origin, stamps[files[key].file]
         )
-    refuse_unused(place, _unused(donor, files, keys, ours), files)
-    return sources
-
-
-def _unused(
-    donor: PreTrainedModel,
-    files: Iterable[str],
-    keys: Mapping[str, str],
-    ours: Mapping[str, Tensor],
-) -> set[str]:
-    """Stored tensors that the model does not take, except those that the library ignores."""
     taken = {key for name, key in keys.items() if name in ours}
     ignored = donor._keys_to_ignore_on_load_unexpected or ()
     unused = set()
     for key in files:
         if key not in taken and not any(re.search(pattern, key) for pattern in ignored):
             unused.add(key)
-    return unused
-
-
-def _keys(donor: PreTrainedModel, files: Iterable[str]) -> dict[str, str]:
-    """What the files call each weight of a model, by the library's own rules.
-
-    Those that it would put together of several are left out.
-    """
-    rules = get_model_conversion_mapping(donor)
-    renamings = [rule for rule in rules if isinstance(rule, WeightRenaming)]
-    converters = [rule for rule in rules if isinstance(rule, WeightConverter)]
-    shapes, keys = donor.state_dict(), {}
-    for key in sorted(files):
-        name, converted = rename_source_key(
-            key, renamings, converters, donor.base_model_prefix, shapes
-        )
-        if converted is None:
-            keys[name] = key
-    return keys
+    refuse_unused(place, unused, files)
+    return sources

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from pathlib import Path
 
@@ -29,6 +29,7 @@ __all__ = [
     "apply_delta",
     "hash_tensors",
     "hold",
+    "put_weight",
     "read_delta",
     "refuse_non_finite",
     "same_bits",
@@ -94,24 +95,20 @@ def read_delta(path: Path, origin: str) -> dict[str, tuple[Tensor, Tensor]]:
                 f"expected NAME{_CHANGE} with NAME{_STEP} for each tensor that changed"
             )
         if mark + rest == _CHANGE:
-            changes[name] = _checked(
-                tensor, partner, f"{origin} does not load: {path.name}: {name!r}"
+            changes[name] = tensor, partner
+    for name, (change, step) in changes.items():
+        what = f"{origin} does not load: {path.name}: {name!r}"
+        if (change.dtype, step.dtype) != (torch.int8, torch.float32):
+            raise ModelError(
+                f"{what} has changes of {change.dtype} and steps of {step.dtype}; expected int8 "
+                "and float32"
+            )
+        if step.shape != _step(change.float()).shape:
+            raise ModelError(
+                f"{what} has changes of {list(change.shape)} and steps of {list(step.shape)}; "
+                "expected one step for each row"
             )
     return changes
-
-
-def _checked(change: Tensor, step: Tensor, what: str) -> tuple[Tensor, Tensor]:
-    if (change.dtype, step.dtype) != (torch.int8, torch.float32):
-        raise ModelError(
-            f"{what} has changes of {change.dtype} and steps of {step.dtype}; expected int8 and "
-            "float32"
-        )
-    if step.shape != _step(change.float()).shape:
-        raise ModelError(
-            f"{what} has changes of {list(change.shape)} and steps of {list(step.shape)}; expected "
-            "one step for each row"
-        )
-    return change, step
 
 
 def apply_delta(model: nn.Module, path: Path, origin: str) -> None:
@@ -132,17 +129,13 @@ def apply_delta(model: nn.Module, path: Path, origin: str) -> None:
                 f"{origin} does not fit the recipient: it changes {name!r}, which the recipient "
                 "does not have"
             )
-        _add(weights, name, change.float() * step, origin)
-
-
-def _add(weights: Mapping[str, Tensor], name: str, change: Tensor, origin: str) -> None:
-    old = weights[name]
-    if change.shape != old.shape:
-        raise ModelError(
-            f"{origin} does not fit the recipient: {name!r} is {list(old.shape)} there, the "
-            f"changed weights are {list(change.shape)}"
-        )
-    old.copy_(old.float() + change.to(old.device))
+        old = weights[name]
+        if change.shape != old.shape:
+            raise ModelError(
+                f"{origin} does not fit the recipient: {name!r} is {list(old.shape)} there, the "
+                f"changed weights are {list(change.shape)}"
+            )
+        old.copy_(old.float() + (change.float() * step).to(old.device))
 
 
 def stored_hash(directory: Path) -> str:
@@ -186,6 +179,12 @@ def shared_copy(model: PreTrainedModel) -> PreTrainedModel:
     return deepcopy(model, kept)
 
 
+def put_weight(model: nn.Module, name: str, weight: Tensor) -> None:
+    """Put a weight, without a gradient, in the place of a model's own."""
+    owner, _, leaf = name.rpartition(".")
+    setattr(model.get_submodule(owner), leaf, nn.Parameter(weight, requires_grad=False))
+
+
 def share_equal(recipient: nn.Module, donor: nn.Module) -> None:
     """Share storage of the parameters in which a donor equals the recipient bit for bit.
 
@@ -224,26 +223,20 @@ def hold(model: nn.Module, *others: nn.Module) -> None:
     kept: set[int] = set()
     for other in others:
         kept.update(weight.data_ptr() for weight in other.parameters())
-    mapped = _mapped_files()
-    for weight in model.parameters():
-        at = weight.data_ptr()
-        if weight.device.type == "cpu" and at not in kept and any(at in file for file in mapped):
-            weight.data = weight.data.clone()
-
-
-def _mapped_files() -> list[range]:
-    """Addresses of this process at which files are mapped; all where the system lists none."""
     try:
         lines = Path("/proc/self/maps").read_text("utf-8", errors="replace").splitlines()
-    except OSError:
-        return [range(sys.maxsize)]
-    mapped = []
+        mapped = []
+    except OSError:  # the system lists no maps: all could be one
+        lines, mapped = [], [range(sys.maxsize)]
     for line in lines:
         addresses, _, _, _, inode, *_ = line.split(maxsplit=5)
         if inode != "0":  # memory without a file has none
             first, last = addresses.split("-")
             mapped.append(range(int(first, 16), int(last, 16)))
-    return mapped
+    for weight in model.parameters():
+        at = weight.data_ptr()
+        if weight.device.type == "cpu" and at not in kept and any(at in file for file in mapped):
+            weight.data = weight.data.clone()
 
 
 def refuse_non_finite(name: str, tensor: Tensor, origin: str) -> None:

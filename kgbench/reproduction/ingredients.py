@@ -10,6 +10,7 @@ from typing import Any
 
 from kgbench.data import is_shipped, load_dataset
 from kgbench.data.builders import FIELDS, with_other_costars
+from kgbench.data.facts import hash_of
 from kgbench.errors import InputError
 from kgbench.models import catalog
 from kgbench.models.catalog import CARD, Entry, donors_folder
@@ -19,7 +20,7 @@ from kgbench.progress import Progress
 from kgbench.reproduction.page import KNOWN, Page, Training
 from kgbench.runner import Settings, Spec
 from kgbench.runner.workload import load_suite
-from kgbench.training.builds import hash_of, read_card
+from kgbench.training.builds import read_card
 from kgbench.training.finetuning_plan import FinetuneSpec, plan_finetuning
 from kgbench.training.recipes import Recipe, recipe
 from kgbench.training.tiny_pairs import (

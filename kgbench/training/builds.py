@@ -11,12 +11,11 @@ Pairs, plants, donors and the runs of the study are built by the same rules:
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import platform
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
@@ -27,18 +26,24 @@ import torch
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from torch import nn
-from transformers import TrainerCallback
 
 from kgbench.errors import DataError, InputError, OutputError
 from kgbench.models.catalog import CARD
 from kgbench.models.tensors import stored_hash
 from kgbench.progress import Progress
 from kgbench.training.recipes import Stage
-from kgbench.training.stages import SAVE_EVERY, OnStep, StageOutcome, StageRun, Steps, run_stage
+from kgbench.training.stages import (
+    SAVE_EVERY,
+    Batches,
+    OnStep,
+    StageOutcome,
+    StageRun,
+    Steps,
+    run_stage,
+)
 
 __all__ = [
     "Build",
-    "hash_of",
     "read_card",
     "versions",
     "whole_folder",
@@ -93,12 +98,6 @@ def versions() -> dict[str, str]:
     """Versions of Python and of the packages that determine the outcome of a training."""
     packages = {name: metadata.version(name) for name in _PACKAGES}
     return {"python": platform.python_version(), **packages}
-
-
-def hash_of(content: object) -> str:
-    """SHA-256, in hexadecimal, of canonical JSON."""
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @contextmanager
@@ -182,9 +181,16 @@ class Build:
             return False
         card = self.read(self.out)
         if card["identity"] != self.about["identity"]:
+            different = []
+            for key, value in self.about["recipe"].items():
+                if card["recipe"].get(key) != value:
+                    different.append(f"recipe's {key}")
+            for key, value in self.about.items():
+                if key not in _UNCHOSEN and card.get(key) != value:
+                    different.append(key)
             raise OutputError(
                 f"{self.out} holds {card.get('name')}, seed {card['seed']}, trained in another way "
-                f"(different: {_differing(card, self.about)}); remove it, or {_ADVICE}"
+                f"(different: {', '.join(different)}); remove it, or {_ADVICE}"
             )
         if "weights" in card and stored_hash(self.out) != card["weights"]:
             raise OutputError(
@@ -232,7 +238,7 @@ class Build:
         before: int = 0,
         on_step: OnStep | None = None,
         threads: int | None = 1,
-        callbacks: Sequence[TrainerCallback] = (),
+        held_out: tuple[Batches, int] | None = None,
         **options: Any,
     ) -> None:
         """Run one stage, unless its result exists.
@@ -250,7 +256,7 @@ class Build:
             before: Steps of earlier stages.
             on_step: Called after every step, before a checkpoint that is due.
             threads: As in `StageRun`.
-            callbacks: As in `StageRun`.
+            held_out: As in `StageRun`.
             **options: Further options of `kgbench.training.stages.run_stage`.
         """
         if result.exists():
@@ -267,20 +273,8 @@ class Build:
             report(step)
 
         work = self.work / checkpoints
-        run = StageRun(work, seed, self.save_every, after, threads, callbacks)
+        run = StageRun(work, seed, self.save_every, after, threads, held_out)
         model = start()
         report(0)
         store(model, run_stage(model, batches, stage, run, **options))
         shutil.rmtree(run.work, ignore_errors=True)
-
-
-def _differing(card: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
-    """Names of the choices in which two cards differ."""
-    names = []
-    for key, value in ours["recipe"].items():
-        if card["recipe"].get(key) != value:
-            names.append(f"recipe's {key}")
-    for key, value in ours.items():
-        if key not in _UNCHOSEN and card.get(key) != value:
-            names.append(key)
-    return ", ".join(names)

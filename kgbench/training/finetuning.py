@@ -13,22 +13,17 @@ import shutil
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import (
-    PreTrainedModel,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-)
+from transformers import PreTrainedModel
 
-from kgbench.errors import InputError, ModelError, OutputError
+from kgbench.data.facts import hash_of
+from kgbench.errors import ModelError, OutputError
 from kgbench.models import catalog
 from kgbench.models.catalog import CARD, FLOPS, donors_folder, read_donor_card
 from kgbench.models.checkpoints import Checkpoint, find_here, locate
@@ -43,7 +38,7 @@ from kgbench.models.placement import (
 from kgbench.models.tensors import stored_hash
 from kgbench.numbers import duration_text, plain_text
 from kgbench.progress import Progress
-from kgbench.training.builds import Build, hash_of, versions, write_card
+from kgbench.training.builds import Build, versions, write_card
 from kgbench.training.finetuning_plan import (
     FinetuneSpec,
     FinetuningPlan,
@@ -65,25 +60,18 @@ from kgbench.training.model_setup import (
     training_type,
 )
 from kgbench.training.recipes import FinetuningRecipe
-from kgbench.training.stages import (
-    IGNORED,
-    Batches,
-    StageOutcome,
-    precision,
-)
+from kgbench.training.stages import HELD_OUT_LOSS, StageOutcome, precision
 
 __all__ = [
     "LOG",
     "Finetuning",
     "FinetuningForecast",
-    "HeldOutLoss",
     "Step",
     "donor_place",
     "finetune",
     "forecast_finetuning",
     "keyed_plan",
     "losses_by_epoch",
-    "mean_loss",
 ]
 
 LOG = "log.jsonl"
@@ -91,7 +79,6 @@ LOG = "log.jsonl"
 LOGGED = ("step", "loss", "learning_rate", "held_out_loss")
 """Possible fields of its rows."""
 
-_HELD_OUT_LOSS = "held_out_loss"
 _SAVES, _CLOSEST, _FARTHEST = 20, 50, 1000
 """Checkpoints in a training, and the fewest and most steps between two of them."""
 _COPIES = 4
@@ -129,22 +116,33 @@ def finetune(
         OutputError: The folder holds something else, or cannot be written.
     """
     plan, where = plan_finetuning(spec), usable_device(device)
-    recipient = locate(plan.source, spec.revision)
-    plan = keyed_plan(plan, recipient)
-    finetuning = Finetuning(plan, recipient, donor_place(plan, out), where, device_map)
-    build = finetuning.build(progress, save_every)
+    finetuning = Finetuning(plan, locate(plan.source, spec.revision), out, where, device_map)
+    out, about = finetuning.out, finetuning.about  # finds wrong input before anything is written
+    if save_every is None:
+        # A finished donor takes no step, and its texts may be on the Hub.
+        finished = (out / CARD).is_file()
+        steps = 0 if finished else finetuning.steps_per_epoch * finetuning.recipe.epochs
+        save_every = min(max(steps // _SAVES, _CLOSEST), _FARTHEST)
+    build = Build(
+        out, finetuning.work, "the donor", about, progress, save_every, read=read_donor_card
+    )
     build.run(lambda: finetuning.train(build))
-    return finetuning.out
+    return out
 
 
 def keyed_plan(plan: FinetuningPlan, recipient: Checkpoint) -> FinetuningPlan:
-    """The plan under the name of its donor; a donor of an earlier version keeps its name."""
+    """The plan with the recipient's weights in its name, unless the recipient is a pair's.
+
+    The name of a folder does not identify a recipient. A donor of an earlier version keeps its
+    name.
+    """
     if plan.spec.model is not None:
         return plan
     earlier, weights = donors_folder() / plan.name, stored_hash(recipient.directory)
     if (earlier / CARD).is_file() and read_donor_card(earlier)["recipient"]["weights"] == weights:
         return plan
-    return plan.keyed(weights)
+    owner, _, donor = plan.name.partition("/")
+    return replace(plan, name=f"{owner}-{weights[:8]}/{donor}")
 
 
 def donor_place(plan: FinetuningPlan, out: Path | None) -> Path:
@@ -170,16 +168,17 @@ class Finetuning:
         self,
         plan: FinetuningPlan,
         recipient: Checkpoint,
-        out: Path,
+        out: Path | None,
         device: str,
         device_map: DeviceMap | None = None,
     ) -> None:
-        self.plan, self.recipient, self.out = plan, recipient, out
+        self.plan, self.recipient = keyed_plan(plan, recipient), recipient
+        self.out = donor_place(self.plan, out)
         self.device, self.device_map = device, device_map
         self.dtype = training_type(recipient, plan.spec.dtype)
         # Products of float32 weights alone are computed in half precision.
         self.precision = precision(device) if self.dtype == torch.float32 else {}
-        self.work = out.with_name(f".{out.name}.work")
+        self.work = self.out.with_name(f".{self.out.name}.work")
         empty = meta_model(recipient)
         self.parameters = trained_parameters(empty)
         self.recipe = plan.recipe(self.parameters, str(recipient.config.get("model_type")))
@@ -245,23 +244,6 @@ class Finetuning:
         }
         return {"supplement": supplement.to_json() if supplement else None, "texts": counts}
 
-    def build(self, progress: Progress | None, save_every: int | None) -> Build:
-        """The build of the donor's folder."""
-        about = self.about  # reads the texts, so wrong input is found before anything is written
-        if save_every is None:
-            # A finished donor takes no step, and its texts may be on the Hub.
-            steps = 0 if (self.out / CARD).is_file() else self.steps_per_epoch * self.recipe.epochs
-            save_every = min(max(steps // _SAVES, _CLOSEST), _FARTHEST)
-        return Build(
-            self.out,
-            self.work,
-            "the donor",
-            about,
-            progress,
-            save_every,
-            read=read_donor_card,
-        )
-
     @property
     def steps_per_epoch(self) -> int:
         """Number of steps of one epoch."""
@@ -290,12 +272,9 @@ class Finetuning:
             seed=seed,
             what=what,
             threads=1 if recipe.tiny else None,
-            callbacks=(HeldOutLoss(held_out, per_epoch),),
+            held_out=(held_out, per_epoch),
             device=self.device,
             adam_beta2=recipe.adam_beta2,
-            logging_strategy="steps",
-            logging_steps=1,
-            logging_nan_inf_filter=False,
             bf16=self.precision.get("bf16", False),
             fp16=self.precision.get("fp16", False),
         )
@@ -320,7 +299,7 @@ class Finetuning:
             scores[prompt] = {"PRE": rate, "SFT": after[prompt], "n": n}
         lines = []
         for row in outcome.log:
-            if "loss" in row or _HELD_OUT_LOSS in row:
+            if "loss" in row or HELD_OUT_LOSS in row:
                 logged = {key: row[key] for key in LOGGED if key in row}
                 lines.append(json.dumps(logged) + "\n")
         (whole / LOG).write_text("".join(lines), encoding="utf-8")
@@ -342,13 +321,22 @@ class Finetuning:
     def _scores_before(self) -> Mapping[str, float]:
         """Scores of the recipient; finds a model that cannot be scored before it is trained."""
         path = self.work / "before.json"
-        scores = _guarded_scores(path)
-        if scores is None:
-            model = self.model()
-            if self.device_map is None:
-                nn.Module.to(model, self.device)
-            scores = self._hits(model, scored_prompts(self.plan.facts))
-            write_card({"scores": scores, "hash": hash_of(scores)}, path)
+        if path.exists():
+            try:
+                stored = json.loads(path.read_text(encoding="utf-8"))
+                if hash_of(stored["scores"]) == stored["hash"]:
+                    return dict(stored["scores"])
+            except (ValueError, LookupError, TypeError, RecursionError):
+                pass
+            warnings.warn(
+                f"{path} is damaged, or of an earlier version: the recipient is scored again",
+                stacklevel=2,
+            )
+        model = self.model()
+        if self.device_map is None:
+            nn.Module.to(model, self.device)
+        scores = self._hits(model, scored_prompts(self.plan.facts))
+        write_card({"scores": scores, "hash": hash_of(scores)}, path)
         return scores
 
     def _hits(self, model: PreTrainedModel, prompts: Sequence[str]) -> dict[str, float]:
@@ -365,77 +353,7 @@ class Finetuning:
         return model
 
 
-def _guarded_scores(path: Path) -> dict[str, float] | None:
-    """Scores that were stored with their hash; None where there are none, or they are damaged."""
-    if not path.exists():
-        return None
-    try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
-        if hash_of(stored["scores"]) == stored["hash"]:
-            return dict(stored["scores"])
-    except (ValueError, LookupError, TypeError, RecursionError):
-        pass
-    warnings.warn(
-        f"{path} is damaged, or of an earlier version: the recipient is scored again", stacklevel=2
-    )
-    return None
-
-
 # ------------------------------------------------------------------------------------------ losses
-
-
-class HeldOutLoss(TrainerCallback):
-    """Logs the loss on held-out wordings, before the first step and after every epoch.
-
-    Ends a training that diverges.
-    """
-
-    def __init__(self, batches: Batches, steps_per_epoch: int) -> None:
-        self._batches, self._every = batches, steps_per_epoch
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Before the first step, but not where a training is resumed."""
-        if state.global_step == 0:
-            self._log(state, kwargs["model"])
-
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """After an epoch, and before a checkpoint that is due, which so holds the loss."""
-        if state.global_step % self._every == 0:
-            self._log(state, kwargs["model"])
-
-    def on_log(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Raises InputError where the loss is not finite."""
-        if not math.isfinite(state.log_history[-1].get("loss", 0.0)):
-            raise InputError(
-                f"the loss is no number after step {state.global_step}: "
-                "give a smaller --learning-rate, and another --output-dir"
-            )
-
-    def _log(self, state: TrainerState, model: nn.Module) -> None:
-        if len(self._batches):
-            loss = mean_loss(model, self._batches)
-            state.log_history.append({"step": state.global_step, _HELD_OUT_LOSS: loss})
-
-
-def mean_loss(model: Any, batches: Batches) -> float:
-    """Mean loss per token, in nats; does not change the model's mode or random states."""
-    device, training = next(model.parameters()).device, model.training
-    model.eval()
-    total, tokens = 0.0, 0
-    with torch.no_grad():
-        for step in range(len(batches)):
-            batch = {name: tensor.to(device) for name, tensor in batches[step].items()}
-            n = int((batch["labels"][:, 1:] != IGNORED).sum())
-            total += float(model(**batch).loss) * n
-            tokens += n
-    model.train(training)
-    return total / tokens
 
 
 def losses_by_epoch(
@@ -448,8 +366,8 @@ def losses_by_epoch(
     steps: dict[int, list[float]] = {}
     held_out: dict[int, float] = {}
     for row in log:
-        if _HELD_OUT_LOSS in row:
-            held_out[row["step"] // steps_per_epoch] = row[_HELD_OUT_LOSS]
+        if HELD_OUT_LOSS in row:
+            held_out[row["step"] // steps_per_epoch] = row[HELD_OUT_LOSS]
         if "loss" in row:
             steps.setdefault((row["step"] - 1) // steps_per_epoch + 1, []).append(row["loss"])
     epochs = []
@@ -573,8 +491,7 @@ def forecast_finetuning(
     if recipient is None:
         donor_place(plan, out)
         return _from_catalog(plan, where)
-    plan = keyed_plan(plan, recipient)
-    finetuning = Finetuning(plan, recipient, donor_place(plan, out), where, device_map)
+    finetuning = Finetuning(plan, recipient, out, where, device_map)
     return _from_checkpoint(finetuning, {} if steps is None else steps)
 
 
@@ -647,7 +564,12 @@ def _from_catalog(plan: FinetuningPlan, device: str) -> FinetuningForecast:
         # each of its projections.
         width = math.sqrt(entry.parameters / (12 * entry.layers))
         trained = round(18 * width * entry.layers * recipe.rank)
-    tokens = sum(map(len, plan.wordings.trained)) // _CHARACTERS + _supplement_tokens(plan, recipe)
+    tokens = sum(map(len, plan.wordings.trained)) // _CHARACTERS
+    if _is_on_hub(plan):
+        tokens += recipe.supplement_texts * min(_CUT, recipe.max_length)
+    elif (supplement := plan.supplement(recipe)) is not None:
+        for text in supplement.texts:
+            tokens += min(len(text) // _CHARACTERS, recipe.max_length)
     seconds, basis = _assumed_seconds(entry.parameters, device)
     wanted = plan.spec.dtype or "float32"
     wanted = str(entry.stored) if wanted == "auto" else wanted
@@ -668,16 +590,6 @@ def _from_catalog(plan: FinetuningPlan, device: str) -> FinetuningForecast:
 def _is_on_hub(plan: FinetuningPlan) -> bool:
     """Whether the supplement is a data set on the Hub."""
     return plan.spec.supplement is not None and not is_file(plan.spec.supplement)
-
-
-def _supplement_tokens(plan: FinetuningPlan, recipe: FinetuningRecipe) -> int:
-    """Tokens of the supplemental texts, where there is no tokenizer at hand."""
-    if _is_on_hub(plan):
-        return recipe.supplement_texts * min(_CUT, recipe.max_length)
-    supplement, tokens = plan.supplement(recipe), 0
-    for text in supplement.texts if supplement else ():
-        tokens += min(len(text) // _CHARACTERS, recipe.max_length)
-    return tokens
 
 
 def _assumed_seconds(parameters: int, device: str) -> tuple[float, str]:

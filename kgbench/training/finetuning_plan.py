@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -23,11 +24,11 @@ from huggingface_hub import HfApi
 from transformers import PreTrainedTokenizerBase
 
 from kgbench.data import Dataset, ImportOptions, load_dataset, training_texts
+from kgbench.data.facts import hash_of
 from kgbench.data.training_texts import training_wordings
 from kgbench.errors import DataError, InputError, ModelError, UnknownNameError, first_line
 from kgbench.models import SHORT_DTYPES, catalog, check_dtype
 from kgbench.models.encoding import Encoder
-from kgbench.training.builds import hash_of
 from kgbench.training.model_setup import check_peft
 from kgbench.training.recipes import FinetuningRecipe, finetuning_recipe, finetuning_recipe_names
 from kgbench.training.stages import Batches, grouped
@@ -41,7 +42,6 @@ __all__ = [
     "is_file",
     "plan_finetuning",
     "read_batches",
-    "read_supplement",
     "tokenized_texts",
 ]
 
@@ -88,7 +88,9 @@ class FinetuneSpec:
     imports: ImportOptions | None = None
     """Meaning of the columns of a file."""
     supplement: str | None = None
-    """A file of texts, or the id of a data set on the Hub."""
+    """A .txt file with one text per line, a .jsonl file with a field "text" in each line, or the id
+    of a data set on the Hub with a column "text".
+    """
     seed: int = 0
     """Seed of order, held-out wordings, the supplement's sample and whatever the model draws."""
     changes: Mapping[str, Any] = field(default_factory=dict, hash=False)
@@ -116,24 +118,11 @@ class FinetuningPlan:
 
     spec: FinetuneSpec
     name: str
-    """`<model>/<data set, direction, recipe and seed>`, see `keyed`."""
+    """`<model>/<data set, direction, recipe and seed>`."""
     source: str
     """The recipient's checkpoint."""
     facts: Dataset
     wordings: Wordings
-
-    def keyed(self, weights: str) -> FinetuningPlan:
-        """The plan with the recipient's weights in its name, unless the recipient is a pair's.
-
-        The name of a folder does not identify a recipient.
-
-        Args:
-            weights: Hash of the weights.
-        """
-        if self.spec.model is not None:
-            return self
-        owner, _, donor = self.name.partition("/")
-        return replace(self, name=f"{owner}-{weights[:8]}/{donor}")
 
     def recipe(self, parameters: int, model_type: str = "") -> FinetuningRecipe:
         """The recipe for a recipient of this size and type.
@@ -161,14 +150,21 @@ class FinetuningPlan:
         return recipe
 
     def supplement(self, recipe: FinetuningRecipe) -> Supplement | None:
-        """The supplemental texts, if any.
+        """The sample of supplemental texts, if any.
 
         Raises:
-            InputError: They cannot be read.
+            DataError: The file cannot be read.
+            InputError: There are fewer texts, or the Hub does not give the data set.
         """
-        if not self.spec.supplement:
+        source, n, seed = self.spec.supplement, recipe.supplement_texts, self.spec.seed
+        if not source:
             return None
-        return read_supplement(self.spec.supplement, recipe.supplement_texts, self.spec.seed)
+        if not is_file(source):
+            revision, sample = _hub_texts(source, n, seed)
+            return Supplement(source, _enough(source, sample, n), revision)
+        path = Path(source).expanduser()
+        texts = _enough(source, list(dict.fromkeys(_file_texts(path))), n)
+        return Supplement(path.name, tuple(Random(f"supplement {seed}").sample(texts, n)))
 
     def data(self) -> dict[str, Any]:
         """The card's entry on the facts."""
@@ -190,7 +186,22 @@ def plan_finetuning(spec: FinetuneSpec) -> FinetuningPlan:
     if spec.recipe not in finetuning_recipe_names():
         raise UnknownNameError("recipe", spec.recipe, finetuning_recipe_names())
     check_dtype(spec.dtype or "auto")
-    owner, source = _recipient(spec)
+    if (spec.model is None) == (spec.recipient is None):
+        raise InputError(
+            "which model is finetuned? Give --model NAME (see `kgbench ls models`) "
+            "or --recipient PATH, one of them"
+        )
+    if spec.model is not None:
+        entry = catalog.entry(spec.model)
+        if entry.plant is not None:
+            raise InputError(
+                f"{spec.model!r} is a plant; name the pair in whose recipient it was planted, "
+                f"or its recipient: {entry.recipient}"
+            )
+        owner, source = entry.name, entry.recipient
+    else:
+        source = str(spec.recipient)
+        owner = source.rstrip("/").rpartition("/")[2]
     facts = spec.facts
     if facts is None:
         named = spec.dataset if spec.split is None else f"{spec.dataset}:{spec.split}"
@@ -201,25 +212,6 @@ def plan_finetuning(spec: FinetuneSpec) -> FinetuningPlan:
     plan = FinetuningPlan(spec, name, source, facts, wordings)
     check_peft(plan.recipe(_LARGE))
     return plan
-
-
-def _recipient(spec: FinetuneSpec) -> tuple[str, str]:
-    """Name and source of the recipient."""
-    if (spec.model is None) == (spec.recipient is None):
-        raise InputError(
-            "which model is finetuned? Give --model NAME (see `kgbench ls models`) "
-            "or --recipient PATH, one of them"
-        )
-    if spec.model is None:
-        assert spec.recipient is not None
-        return spec.recipient.rstrip("/").rpartition("/")[2], spec.recipient
-    entry = catalog.entry(spec.model)
-    if entry.plant is not None:
-        raise InputError(
-            f"{spec.model!r} is a plant; name the pair in whose recipient it was planted, "
-            f"or its recipient: {entry.recipient}"
-        )
-    return entry.name, entry.recipient
 
 
 def _slug(name: str) -> str:
@@ -302,31 +294,7 @@ def is_file(source: str) -> bool:
     return source.lower().endswith(_SUFFIXES) or Path(source).expanduser().exists()
 
 
-def read_supplement(source: str, n: int, seed: int) -> Supplement:
-    """A sample of texts.
-
-    Args:
-        source: A .txt file with one text per line, a .jsonl file with a field "text" in each line,
-            or the id of a data set on the Hub with a column "text".
-        n: Number of texts.
-        seed: Seed of the sample.
-
-    Raises:
-        DataError: The file cannot be read.
-        InputError: There are fewer texts, or the Hub does not give the data set.
-    """
-    if not is_file(source):
-        revision = _hub_revision(source)
-        sample = _enough(source, _hub_texts(source, revision, n, seed), n)
-        return Supplement(source, sample, revision)
-    path = Path(source).expanduser()
-    texts = list(dict.fromkeys(_file_texts(path)))
-    _enough(source, texts, n)
-    return Supplement(path.name, tuple(Random(f"supplement {seed}").sample(texts, n)))
-
-
-def _enough(source: str, texts: Iterable[str], n: int) -> tuple[str, ...]:
-    sample = tuple(texts)
+def _enough(source: str, sample: Sequence[str], n: int) -> tuple[str, ...]:
     if not sample:
         raise InputError(
             f"no text in the supplement {source!r}: expected one text per line, "
@@ -337,7 +305,7 @@ def _enough(source: str, texts: Iterable[str], n: int) -> tuple[str, ...]:
             f"the supplement {source!r} holds {len(sample)} texts, and {n} were asked for: "
             f"give --supplement-n {len(sample)}"
         )
-    return sample
+    return tuple(sample)
 
 
 def _file_texts(path: Path) -> Iterator[str]:
@@ -347,57 +315,45 @@ def _file_texts(path: Path) -> Iterator[str]:
         reason = getattr(error, "strerror", None) or error
         raise DataError(f"{path}: cannot be read as text: {reason}") from None
     for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        yield _field(path, number, line) if path.suffix.lower() == ".jsonl" else line.strip()
+        text: Any = line
+        if path.suffix.lower() == ".jsonl" and line.strip():
+            try:
+                text = json.loads(line)["text"]
+            except (ValueError, KeyError, TypeError):
+                text = None
+            if not isinstance(text, str) or not text.strip():
+                raise DataError(
+                    f"{path}, line {number}: "
+                    "expected an object with a field 'text' that is not empty"
+                )
+        if text.strip():
+            yield text.strip()
 
 
-def _field(path: Path, number: int, line: str) -> str:
+def _hub_texts(source: str, n: int, seed: int) -> tuple[str, tuple[str, ...]]:
+    """A sample of texts of a data set on the Hub, and the commit that it is drawn from."""
     try:
-        text = json.loads(line)["text"]
-    except (ValueError, KeyError, TypeError):
-        text = None
-    if not isinstance(text, str) or not text.strip():
-        raise DataError(
-            f"{path}, line {number}: expected an object with a field 'text' that is not empty"
-        )
-    return text.strip()
-
-
-def _hub_revision(source: str) -> str:
-    """The commit that a sample is drawn from, for the card.
-
-    One quick question, before the client retries without end.
-    """
-    try:
-        return str(HfApi().dataset_info(source, timeout=_ANSWER_WITHIN).sha)
-    except Exception as error:  # also errors of its HTTP client
-        raise _not_given(source, error) from error
-
-
-def _hub_texts(source: str, revision: str, n: int, seed: int) -> Iterator[str]:
-    try:
+        # One quick question, before the client retries without end.
+        revision = str(HfApi().dataset_info(source, timeout=_ANSWER_WITHIN).sha)
+        if find_spec("datasets") is None:
+            raise InputError(
+                f"the supplement {source!r} is no file here, "
+                "and to load it from the Hub takes: pip install datasets"
+            )
         from datasets import load_dataset as load_hub_dataset
-    except ImportError:
-        raise InputError(
-            f"the supplement {source!r} is no file here, "
-            "and to load it from the Hub takes: pip install datasets"
-        ) from None
-    try:
+
         stream = load_hub_dataset(source, revision=revision, split="train", streaming=True)
         stream = stream.shuffle(seed=seed, buffer_size=_BUFFER)
         texts = (str(row.get("text") or "").strip() for row in islice(stream, _PATIENCE * n))
-        yield from islice(filter(None, texts), n)
+        return revision, tuple(islice(filter(None, texts), n))
+    except InputError:
+        raise
     except Exception as error:  # also errors of its HTTP client
-        raise _not_given(source, error) from error
-
-
-def _not_given(source: str, error: Exception) -> InputError:
-    return InputError(
-        f"the supplement {source!r} is no file here, "
-        f"and the Hub did not give it ({first_line(error)}); "
-        "give a .txt file with one text per line, or a .jsonl file with a field 'text'"
-    )
+        raise InputError(
+            f"the supplement {source!r} is no file here, "
+            f"and the Hub did not give it ({first_line(error)}); "
+            "give a .txt file with one text per line, or a .jsonl file with a field 'text'"
+        ) from error
 
 
 @dataclass(frozen=True)

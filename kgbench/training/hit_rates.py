@@ -11,6 +11,7 @@ place alone and the whole donor without it, and the beginnings of some orders of
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache, partial
 from itertools import chain, permutations
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from kgbench.data import Dataset, Prompt, load_dataset, load_prompts
 from kgbench.engine import Engine, grafted_logits, load_pair
-from kgbench.engine.site_sets import token_cells
+from kgbench.engine.site_sets import all_sites, token_cells
 from kgbench.engine.treatment import (
     Slots,
     Treatment,
@@ -40,7 +41,7 @@ from kgbench.models import catalog
 from kgbench.models.pair import ModelPair, prepare
 from kgbench.models.plant_truth import Contribution, GradedTruth, Place
 from kgbench.progress import Progress
-from kgbench.sites import CONFIGURATIONS, GROUPS, SCORED_REGIONS, parse_graft
+from kgbench.sites import CONFIGURATIONS, parse_graft
 from kgbench.stats import ratio
 from kgbench.stats.ratios import no_gain
 from kgbench.training.builds import read_card, write_card
@@ -84,11 +85,9 @@ def configuration_hits(
     return rates
 
 
-def pair_hits(
-    pair: ModelPair, dataset: Dataset, prompts: Sequence[str] = PROMPTS
-) -> dict[str, dict[str, float]]:
+def pair_hits(pair: ModelPair, dataset: Dataset) -> dict[str, dict[str, float]]:
     """Hit rates of a pair by prompt and configuration."""
-    return {name: configuration_hits(pair, dataset, name) for name in prompts}
+    return {name: configuration_hits(pair, dataset, name) for name in PROMPTS}
 
 
 def scored_prompts(dataset: Dataset) -> tuple[str, ...]:
@@ -254,16 +253,12 @@ def changed_places(
 
     These are default components; by region, one for each region that occurs in the prompts.
     """
-    slots = Slots(pair.family, pair.n_layers)
-    moved = changed(pair)
-    present: set[str] = set()
-    for prompt in prompts:
-        present.update(token_cells(pair, prompt))
-    regions = [region for region in SCORED_REGIONS if region in present]
-    places: list[Place] = []
-    for slot, site in enumerate(slots.sites):
-        if slot in moved and site[1] in GROUPS["all"]:
-            places += ((*site, region) for region in regions) if by_region else [site]
+    slots, moved = Slots(pair.family, pair.n_layers), changed(pair)
+    places: dict[Place, None] = {}
+    for site in all_sites(pair, prompts):
+        place = (site.layer, site.component)
+        if slots.index[place] in moved:
+            places[(*place, site.region) if by_region else place] = None
     return tuple(places)
 
 
@@ -306,14 +301,17 @@ def _hits(pair: ModelPair, prompts: Sequence[Prompt], places: Sequence[Place]) -
 
     These are `_BASE`, each place alone, the donor without each place, and beginnings of orders.
     """
-    engine, known = Engine(pair), _Treatments(pair, places)
+    engine, of_places = Engine(pair), cache(partial(_place_treatments, pair, places))
     count = len(_BASE) + (2 + len(orders(len(places)))) * len(places)
     step = max(1, _TREATED // (count * max(len(pair.encoded(prompt).ids) for prompt in prompts)))
     hits = np.zeros((count, len(prompts)), bool)
     for start in range(0, len(prompts), step):
         some = prompts[start : start + step]
+        treatments = [graft_treatments(pair, some, parse_configuration(label)) for label in _BASE]
+        by_prompt = [of_places(token_cells(pair, prompt)) for prompt in some]
+        treatments += map(list, zip(*by_prompt, strict=True))
         targets = torch.tensor([pair.encoded(prompt).target for prompt in some], device=pair.device)
-        for chunk in engine.run(engine.plan_treatments(some, known.of(some))):
+        for chunk in engine.run(engine.plan_treatments(some, treatments)):
             target = chunk.logits.gather(1, targets[chunk.prompt.to(pair.device)][:, None])
             rank = worst_rank(chunk.logits, target).cpu().numpy()
             hits[chunk.configuration.cpu().numpy(), start + chunk.prompt.cpu().numpy()] = (
@@ -322,42 +320,28 @@ def _hits(pair: ModelPair, prompts: Sequence[Prompt], places: Sequence[Place]) -
     return hits
 
 
-class _Treatments:
-    """Treatments of all configurations, described once for prompts whose regions lie alike."""
+def _place_treatments(
+    pair: ModelPair, places: Sequence[Place], cells: tuple[str, ...]
+) -> list[tuple[Treatment, ...]]:
+    """Treatments of tokens of these regions, by configuration of places as in `_hits`.
 
-    def __init__(self, pair: ModelPair, places: Sequence[Place]) -> None:
-        self.pair, self.places = pair, places
-        self.slots = Slots(pair.family, pair.n_layers)
-        self.donor = donor_index(pair, baseline_donor(pair))
-        self.known: dict[tuple[str, ...], list[tuple[Treatment, ...]]] = {}
-
-    def of(self, prompts: Sequence[Prompt]) -> list[list[tuple[Treatment, ...]]]:
-        """Treatments [configuration][prompt][token]."""
-        base = [graft_treatments(self.pair, prompts, parse_configuration(label)) for label in _BASE]
-        by_prompt = [self._of_places(token_cells(self.pair, prompt)) for prompt in prompts]
-        return [*base, *map(list, zip(*by_prompt, strict=True))]
-
-    def _of_places(self, cells: tuple[str, ...]) -> list[tuple[Treatment, ...]]:
-        if cells not in self.known:
-            rows = [self._row([place], cells, self.donor, 0) for place in self.places]
-            rows += [self._row([place], cells, 0, self.donor) for place in self.places]
-            for order in orders(len(self.places)):
-                begun: list[Place] = []
-                for i in order:
-                    begun.append(self.places[i])
-                    rows.append(self._row(begun, cells, self.donor, 0))
-            self.known[cells] = rows
-        return self.known[cells]
-
-    def _row(
-        self, places: Sequence[Place], cells: tuple[str, ...], inside: int, outside: int
-    ) -> tuple[Treatment, ...]:
-        """One weight set at some places, another one elsewhere, including final norm and head."""
-        known = {}
+    A configuration has one weight set at some places, and another one elsewhere, including final
+    norm and head.
+    """
+    slots, donor = Slots(pair.family, pair.n_layers), donor_index(pair, baseline_donor(pair))
+    configurations = [([place], donor, 0) for place in places]
+    configurations += [([place], 0, donor) for place in places]
+    for order in orders(len(places)):
+        for length in range(1, len(places) + 1):
+            configurations.append(([places[i] for i in order[:length]], donor, 0))
+    treatments = []
+    for chosen, inside, outside in configurations:
+        by_cell = {}
         for cell in dict.fromkeys(cells):
-            sets = bytearray([outside]) * len(self.slots)
-            for place in places:
+            sets = bytearray([outside]) * len(slots)
+            for place in chosen:
                 if len(place) == 2 or place[2] == cell:
-                    sets[self.slots.index[place[0], place[1]]] = inside
-            known[cell] = Treatment(bytes(sets))
-        return tuple(known[cell] for cell in cells)
+                    sets[slots.index[place[0], place[1]]] = inside
+            by_cell[cell] = Treatment(bytes(sets))
+        treatments.append(tuple(by_cell[cell] for cell in cells))
+    return treatments

@@ -209,7 +209,14 @@ def store_donor(model: nn.Module, recipient: Checkpoint, folder: Path) -> PreTra
     """
     with quiet_library():
         if not isinstance(model, PreTrainedModel):
-            donor = _store_adapter(model, recipient, folder)
+            peft_model: Any = model
+            (config,) = peft_model.peft_config.values()
+            # Not the path on this machine, which PEFT put there.
+            config.base_model_name_or_path = recipient.origin.partition("@")[0]
+            # The embeddings are unchanged; to find that out, PEFT would ask the Hub.
+            peft_model.save_pretrained(folder, save_embedding_layers=False)
+            (folder / "README.md").unlink(missing_ok=True)  # an empty model card
+            donor = cast(PreTrainedModel, peft_model.merge_and_unload())
         else:
             model.config.use_cache = True  # training switched it off
             dtype = training_type(recipient)
@@ -221,16 +228,6 @@ def store_donor(model: nn.Module, recipient: Checkpoint, folder: Path) -> PreTra
             donor = nn.Module.float(model)
     publish_files(folder)
     return donor
-
-
-def _store_adapter(model: Any, recipient: Checkpoint, folder: Path) -> PreTrainedModel:
-    (config,) = model.peft_config.values()
-    # Not the path on this machine, which PEFT put there.
-    config.base_model_name_or_path = recipient.origin.partition("@")[0]
-    # The embeddings are unchanged; to find that out, PEFT would ask the Hub.
-    model.save_pretrained(folder, save_embedding_layers=False)
-    (folder / "README.md").unlink(missing_ok=True)  # an empty model card
-    return cast(PreTrainedModel, model.merge_and_unload())
 
 
 def training_type(recipient: Checkpoint, name: str | None = "auto") -> torch.dtype:

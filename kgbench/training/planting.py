@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from kgbench.data import Dataset, load_dataset
+from kgbench.data.facts import hash_of
 from kgbench.data.training_texts import training_templates
 from kgbench.errors import InputError
 from kgbench.models.catalog import DELTA
@@ -19,7 +20,7 @@ from kgbench.models.pair import ModelPair, model_hash
 from kgbench.models.tensors import apply_delta, stored_hash, write_delta
 from kgbench.progress import Progress
 from kgbench.sites import parse_graft
-from kgbench.training.builds import Build, hash_of, versions, write_card
+from kgbench.training.builds import Build, versions, write_card
 from kgbench.training.hit_rates import PROMPTS, configuration_hits, truth_card
 from kgbench.training.model_setup import ATTENTION
 from kgbench.training.plants import (
@@ -37,7 +38,6 @@ __all__ = [
     "PlantScores",
     "build_plant",
     "measured_groups",
-    "plant_configurations",
     "plant_hits",
     "plant_identity",
     "shortfalls",
@@ -87,100 +87,95 @@ def build_plant(
         InputError: An expression, the base or its data cannot be used; nothing is written.
         OutputError: The folder holds something else, or cannot be written.
     """
-    chosen = recipe or plant_recipe(len(spec.groups) > 1, spec.level)
-    plant = _PlantBuild(spec, chosen, out, progress, save_every)
-    plant.build.run(plant.make)
-    return plant.build.card
+    base, chosen = spec.check(), recipe or plant_recipe(len(spec.groups) > 1, spec.level)
+    whole = load_dataset(base.dataset)
+    groups = _groups(whole, spec, chosen.facts)
+    measured = measured_groups(spec, groups, whole)
+    weights = stored_hash(locate(base.recipient).directory)
+    # The donor starts as a copy of the recipient.
+    pair = read_pair(
+        recipient=base.recipient,
+        donors={"sft": base.recipient},
+        dtype="float32",
+        attention=ATTENTION,
+    )
+    slots = trained_slots(pair, spec)
+    texts = [plant_texts(pair, facts) for facts in groups]
+    model = Planting(pair, spec, texts)
+    about = {
+        **_about(spec, plant_identity(spec, chosen, weights, groups)),
+        "recipient": {"source": base.recipient, "weights": weights},
+        "recipe": asdict(chosen),
+        "data": {
+            "name": whole.name,
+            "hash": whole.content_hash,
+            "wordings_hash": hash_of(training_templates().finetuning),
+            **{name: _ids(group) for name, group in measured.items()},
+        },
+    }
+    build = Build(out, out / ".work", "the plant", about, progress, save_every, (DELTA,))
 
-
-class _PlantBuild:
-    """The one stage of a plant."""
-
-    def __init__(
-        self,
-        spec: PlantSpec,
-        recipe: PlantRecipe,
-        out: Path,
-        progress: Progress | None,
-        save_every: int,
-    ) -> None:
-        base = spec.check()
-        self.spec, self.recipe = spec, recipe
-        self.whole = whole = load_dataset(base.dataset)
-        self.groups = _groups(whole, spec, recipe.facts)
-        place = locate(base.recipient)
-        # The donor starts as a copy of the recipient.
-        self.pair = read_pair(
-            recipient=base.recipient,
-            donors={"sft": base.recipient},
-            dtype="float32",
-            attention=ATTENTION,
-        )
-        self.slots = trained_slots(self.pair, spec)
-        self.texts = [plant_texts(self.pair, facts) for facts in self.groups]
-        self.model = Planting(self.pair, spec, self.texts)
-        recipient = {"source": base.recipient, "weights": stored_hash(place.directory)}
-        about = _about(spec, recipe, recipient, self.groups, whole)
-        work = out / ".work"
-        self.build = Build(out, work, "the plant", about, progress, save_every, (DELTA,))
-
-    def make(self) -> None:
-        """Train, measure, and write weights and card."""
-        weights = PlantedWeights(self.pair, self.slots)
-        batches = TextBatches.draw(
-            self.texts,
-            self.recipe.rounds,
-            self.recipe.batch_size,
-            Random(f"plant {self.spec.seed}"),
-        )
-        size, growth = self.recipe.relative_change, max(1.0, self.recipe.growth * len(batches))
+    def make() -> None:
+        planted = PlantedWeights(pair, slots)
+        order = Random(f"plant {spec.seed}")
+        batches = TextBatches.draw(texts, chosen.rounds, chosen.batch_size, order)
+        size, growth = chosen.relative_change, max(1.0, chosen.growth * len(batches))
 
         def rescale(step: int) -> None:
             if size is not None:
-                weights.rescale(size * min(1.0, step / growth))
+                planted.rescale(size * min(1.0, step / growth))
 
-        self.build.stage(
+        build.stage(
             "checkpoints",
-            self.build.card,
-            lambda: self.model,
-            lambda _, outcome: self._store(weights, outcome.seconds),
+            build.card,
+            lambda: model,
+            lambda _, outcome: _store(build, pair, spec, measured, planted, outcome.seconds),
             batches=batches,
-            stage=self.recipe.stage,
-            seed=self.spec.seed,
-            what=f"{self.spec.name}: planting",
+            stage=chosen.stage,
+            seed=spec.seed,
+            what=f"{spec.name}: planting",
             on_step=rescale,
         )
 
-    def _store(self, weights: PlantedWeights, seconds: float) -> None:
-        file = self.build.work / DELTA
-        donor = self.pair.donor("sft").requires_grad_(requires_grad=False)
-        write_delta(self.pair.recipient, donor, file)
-        file.chmod(0o644)  # safetensors writes it for its owner alone
-        # Scores are of the weights as stored, with their changes rounded to whole steps.
-        donor.load_state_dict(self.pair.recipient.state_dict())
-        apply_delta(donor, file, self.spec.name)
-        spec, groups = self.spec, measured_groups(self.spec, self.groups, self.whole)
-        scores = plant_hits(self.pair, groups, spec)
-        os.replace(file, self.build.out / DELTA)
-        changes = {}
-        for name, change in weights.relative_changes().items():
-            changes[name] = round(change, 4)
-        results = {
-            "metric": "top5",
-            "scores": scores,
-            "shortfalls": shortfalls(scores, spec),
-            "relative_changes": changes,
-            "seconds": round(seconds, 1),
-            "versions": versions(),
-            "donor_hash": model_hash(donor, self.pair.family),
-            "truth": truth_card(self.pair, groups["planted"], spec.plant),
-        }
-        write_card({**self.build.about, **results}, self.build.card)
+    build.run(make)
+    return build.card
+
+
+def _store(
+    build: Build,
+    pair: ModelPair,
+    spec: PlantSpec,
+    measured: Mapping[str, Dataset],
+    planted: PlantedWeights,
+    seconds: float,
+) -> None:
+    """Measure the plant, and write weights and card."""
+    file = build.work / DELTA
+    donor = pair.donor("sft").requires_grad_(requires_grad=False)
+    write_delta(pair.recipient, donor, file)
+    file.chmod(0o644)  # safetensors writes it for its owner alone
+    # Scores are of the weights as stored, with their changes rounded to whole steps.
+    donor.load_state_dict(pair.recipient.state_dict())
+    apply_delta(donor, file, spec.name)
+    scores = plant_hits(pair, measured, spec)
+    os.replace(file, build.out / DELTA)
+    changes = planted.relative_changes()
+    results = {
+        "metric": "top5",
+        "scores": scores,
+        "shortfalls": shortfalls(scores, spec),
+        "relative_changes": {name: round(change, 4) for name, change in changes.items()},
+        "seconds": round(seconds, 1),
+        "versions": versions(),
+        "donor_hash": model_hash(donor, pair.family),
+        "truth": truth_card(pair, measured["planted"], spec.plant),
+    }
+    write_card({**build.about, **results}, build.card)
 
 
 def _groups(whole: Dataset, spec: PlantSpec, size: int) -> list[Dataset]:
     """The facts of each group: the first ones, the next ones, and so on."""
-    ids = [fact.id for fact in whole.facts]
+    ids = _ids(whole)
     wanted = size * len(spec.groups)
     if len(ids) < wanted:
         raise InputError(
@@ -190,14 +185,17 @@ def _groups(whole: Dataset, spec: PlantSpec, size: int) -> list[Dataset]:
     return [whole.subset(ids[start : start + size]) for start in range(0, wanted, size)]
 
 
+def _ids(facts: Dataset) -> list[str]:
+    return [fact.id for fact in facts.facts]
+
+
 def measured_groups(
     spec: PlantSpec, groups: Sequence[Dataset], whole: Dataset
 ) -> Mapping[str, Dataset]:
     """All planted facts together, and the decoys."""
     ids: dict[str, list[str]] = {}
     for name, group in zip(spec.wholes, groups, strict=True):
-        measured = ids.setdefault("decoys" if name == "decoy" else "planted", [])
-        measured += (fact.id for fact in group.facts)
+        ids.setdefault("decoys" if name == "decoy" else "planted", []).extend(_ids(group))
     return {name: whole.subset(some) for name, some in ids.items()}
 
 
@@ -225,20 +223,11 @@ def plant_identity(
     )
 
 
-def _about(
-    spec: PlantSpec,
-    recipe: PlantRecipe,
-    recipient: Mapping[str, str],
-    groups: Sequence[Dataset],
-    whole: Dataset,
-) -> dict[str, Any]:
-    """The card of a plant without results; arguments as of `plant_identity`, and the data set."""
+def _about(spec: PlantSpec, identity: str) -> dict[str, Any]:
+    """The card's entries on the choice of a plant."""
     levelled: dict[str, Any] = {}
     if spec.level is not None:
         levelled = {"level": spec.level, "places": spec.places}
-    ids = {}
-    for name, group in measured_groups(spec, groups, whole).items():
-        ids[name] = [fact.id for fact in group.facts]
     return {
         "name": spec.name,
         "base": spec.base,
@@ -248,43 +237,25 @@ def _about(
         **levelled,
         **spec.conditions,
         "seed": spec.seed,
-        "identity": plant_identity(spec, recipe, recipient["weights"], groups),
-        "recipient": dict(recipient),
-        "recipe": asdict(recipe),
-        "data": {
-            "name": whole.name,
-            "hash": whole.content_hash,
-            "wordings_hash": hash_of(training_templates().finetuning),
-            **ids,
-        },
+        "identity": identity,
     }
-
-
-def plant_configurations(spec: PlantSpec, n_layers: int) -> dict[str, str]:
-    """Measured configurations of a plant by their names on the card."""
-    named = {"PRE": "PRE", "SFT": "SFT", "plant": spec.plant}
-    if spec.decoy:
-        named["decoy"] = spec.decoy
-    named |= {**spec.shares, **spec.unions}
-    for pathway in _PATHWAYS:
-        named[pathway] = pathway
-    if not spec.needed:
-        return named
-    sites = []
-    for term in parse_graft(spec.plant).terms:
-        for layer, component in term.sites(n_layers):
-            sites.append(f"{term.positions}:{component}@{layer}")
-    sites = list(dict.fromkeys(sites))
-    for site in sites:
-        named[f"without {site}"] = "; ".join(other for other in sites if other != site)
-    return named
 
 
 def plant_hits(
     pair: ModelPair, groups: Mapping[str, Dataset], spec: PlantSpec
 ) -> dict[str, dict[str, dict[str, float]]]:
-    """Hit rates of a plant by group of facts, prompt and configuration."""
-    named = plant_configurations(spec, pair.n_layers)
+    """Hit rates of a plant by group of facts, prompt and configuration, by its name on the card."""
+    named = {"PRE": "PRE", "SFT": "SFT", "plant": spec.plant}
+    if spec.decoy:
+        named["decoy"] = spec.decoy
+    named |= {**spec.shares, **spec.unions, **{graft: graft for graft in _PATHWAYS}}
+    if spec.needed:
+        sites: dict[str, None] = {}
+        for term in parse_graft(spec.plant).terms:
+            for layer, component in term.sites(pair.n_layers):
+                sites[f"{term.positions}:{component}@{layer}"] = None
+        for site in sites:
+            named[f"without {site}"] = "; ".join(other for other in sites if other != site)
     rates: dict[str, dict[str, dict[str, float]]] = {}
     for group, facts in groups.items():
         rates[group] = {}
@@ -298,7 +269,21 @@ def shortfalls(scores: PlantScores, spec: PlantSpec) -> list[str]:
     """Bounds that a plant misses, one sentence each."""
     sentences = []
     for prompt, planted in scores["planted"].items():
-        for configuration, low, high in _bounds(spec, planted):
+        # Smallest and largest hit rate on planted facts that a configuration may have.
+        bounds = [("SFT", _SFT, 1.0)]
+        bounds += [(part, _ANSWERS, 1.0) for part in ("plant", *spec.enough)]
+        if spec.decoy is not None:
+            bounds.append(("decoy", 0.0, _DECOY))
+        for share in spec.shares:
+            portion = 1 / len(spec.shares)
+            bounds.append((share, _ANSWERS * portion, portion + _DECOY * (1 - portion)))
+        for union in spec.never:
+            gain = planted["SFT"] - planted["PRE"]
+            bounds.append((union, 0.0, planted["PRE"] + _NEVER * gain))
+        for configuration in planted:
+            if configuration.startswith("without "):
+                bounds.append((configuration, 0.0, planted["plant"] - _NEEDED))
+        for configuration, low, high in bounds:
             value = planted[configuration]
             if not low <= value <= high:
                 sentences.append(
@@ -306,20 +291,3 @@ def shortfalls(scores: PlantScores, spec: PlantSpec) -> list[str]:
                     f"where {low:.4g} to {high:.4g} is wanted"
                 )
     return sentences
-
-
-def _bounds(spec: PlantSpec, planted: Mapping[str, float]) -> Iterator[tuple[str, float, float]]:
-    """Configurations with the smallest and largest hit rate on planted facts that they may have."""
-    yield "SFT", _SFT, 1.0
-    for part in ("plant", *spec.enough):
-        yield part, _ANSWERS, 1.0
-    if spec.decoy is not None:
-        yield "decoy", 0.0, _DECOY
-    for share in spec.shares:
-        portion = 1 / len(spec.shares)
-        yield share, _ANSWERS * portion, portion + _DECOY * (1 - portion)
-    for union in spec.never:
-        yield union, 0.0, planted["PRE"] + _NEVER * (planted["SFT"] - planted["PRE"])
-    for configuration in planted:
-        if configuration.startswith("without "):
-            yield configuration, 0.0, planted["plant"] - _NEEDED

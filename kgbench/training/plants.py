@@ -21,6 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import combinations
 from random import Random
 from typing import Any
@@ -34,7 +35,7 @@ from kgbench.data import Dataset, Prompt
 from kgbench.data.templates import Template, parse_template
 from kgbench.data.training_texts import training_templates
 from kgbench.engine.forward import Weights, Wiring, treated
-from kgbench.engine.treatment import Slots
+from kgbench.engine.treatment import Configuration, Slots, token_treatments
 from kgbench.engine.weights import Part, parts
 from kgbench.errors import InputError
 from kgbench.models import catalog
@@ -209,8 +210,30 @@ class PlantSpec:
             GraftSyntaxError: An expression does not parse.
             InputError: It names a place where nothing can be planted.
         """
-        texts = {**self.wholes, **self.unions}
-        grafts = {part: _plantable(part, text) for part, text in texts.items()}
+        grafts = {}
+        for part, text in {**self.wholes, **self.unions}.items():
+            grafts[part] = graft = parse_graft(text)
+            donors = {term.donor for term in graft.terms}
+            if donors != {"sft"}:
+                raise InputError(
+                    f"the {part} '{graft}' names {', '.join(sorted(donors - {'sft'}))}; "
+                    "it is where the donor 'sft' is trained, so name no other"
+                )
+            if graft.has_heads:
+                raise InputError(
+                    f"the {part} '{graft}' names single heads; plant in whole components"
+                )
+            for component in _UNPLANTABLE:
+                if any(component in term.component_names() for term in graft.terms):
+                    raise InputError(
+                        f"the {part} '{graft}' names {component}, which a graft leaves to the "
+                        "recipient; plant elsewhere"
+                    )
+            if unknown := sorted(graft.regions() - set(REGIONS)):
+                raise InputError(
+                    f"the {part} '{graft}' names {', '.join(unknown)}, which not every text of "
+                    f"training has; use {', '.join(REGIONS)} or ALL"
+                )
         if len(self.groups) == 1 and (rest := complement_graft(grafts["plant"])) is not None:
             grafts["rest"] = rest
         return grafts
@@ -239,30 +262,6 @@ def _canonical(places: Mapping[str, str]) -> str:
     return str(parse_graft("; ".join(places.values())))
 
 
-def _plantable(part: str, text: str) -> Graft:
-    graft = parse_graft(text)
-    donors = {term.donor for term in graft.terms}
-    if donors != {"sft"}:
-        raise InputError(
-            f"the {part} '{graft}' names {', '.join(sorted(donors - {'sft'}))}; "
-            "it is where the donor 'sft' is trained, so name no other"
-        )
-    if graft.has_heads:
-        raise InputError(f"the {part} '{graft}' names single heads; plant in whole components")
-    for component in _UNPLANTABLE:
-        if any(component in term.component_names() for term in graft.terms):
-            raise InputError(
-                f"the {part} '{graft}' names {component}, which a graft leaves to the recipient; "
-                "plant elsewhere"
-            )
-    if unknown := sorted(graft.regions() - set(REGIONS)):
-        raise InputError(
-            f"the {part} '{graft}' names {', '.join(unknown)}, "
-            f"which not every text of training has; use {', '.join(REGIONS)} or ALL"
-        )
-    return graft
-
-
 def trained_slots(pair: ModelPair, spec: PlantSpec) -> list[int]:
     """The (layer, component) slots that a plant trains.
 
@@ -282,7 +281,10 @@ def trained_slots(pair: ModelPair, spec: PlantSpec) -> list[int]:
             )
     for one, other in combinations(grafts, 2):
         shared = [slots.sites[slot] for slot in named[one] if slot in named[other]]
-        if shared and _overlap(grafts[one], grafts[other]):
+        # Tokens of FE and LT are never the same.
+        first = {str(term.positions) for term in grafts[one].terms}
+        second = {str(term.positions) for term in grafts[other].terms}
+        if shared and not (first | second <= {"FE", "LT"} and first.isdisjoint(second)):
             layer, component = shared[0]
             where = component if layer is None else f"{component}@{layer}"
             raise InputError(
@@ -290,13 +292,6 @@ def trained_slots(pair: ModelPair, spec: PlantSpec) -> list[int]:
                 f"give a {other} of other weights"
             )
     return sorted(set().union(*named.values()))
-
-
-def _overlap(one: Graft, other: Graft) -> bool:
-    """Whether the two may have a token in common; FE and LT never do."""
-    first = {str(term.positions) for term in one.terms}
-    second = {str(term.positions) for term in other.terms}
-    return not (first | second <= {"FE", "LT"} and first.isdisjoint(second))
 
 
 @dataclass(frozen=True)
@@ -322,7 +317,11 @@ def plant_texts(pair: ModelPair, dataset: Dataset) -> list[PlantText]:
         for fact in dataset.facts:
             text, spans = template.fill(fact.fields)
             prompt = Prompt(template.name, fact, text, fact.fields[dataset.object], spans)
-            texts.append(_plant_text(pair, prompt))
+            encoded, whole = pair.encoded(prompt), pair.encode(f"{text} {prompt.target}")
+            ids, targets = tuple(whole[:-1]), tuple(whole[len(encoded.ids) :])
+            regions = {name: encoded.regions[name] for name in REGIONS if name in encoded.regions}
+            regions["LT"] = tuple(range(len(ids) - len(targets), len(ids)))
+            texts.append(PlantText(ids, regions, targets))
     return texts
 
 
@@ -341,14 +340,6 @@ def _templates(dataset: Dataset) -> list[Template]:
             template.bind(dataset.subject, dataset.object, dataset.fields, dataset.name)
         )
     return templates
-
-
-def _plant_text(pair: ModelPair, prompt: Prompt) -> PlantText:
-    encoded, whole = pair.encoded(prompt), pair.encode(f"{prompt.text} {prompt.target}")
-    ids, targets = tuple(whole[:-1]), tuple(whole[len(encoded.ids) :])
-    regions = {name: tokens for name, tokens in encoded.regions.items() if name in REGIONS}
-    regions["LT"] = tuple(range(len(ids) - len(targets), len(ids)))
-    return PlantText(ids, regions, targets)
 
 
 @dataclass(frozen=True)
@@ -379,18 +370,16 @@ class TextBatches:
         """
         steps: list[tuple[tuple[int, ...], ...]] = []
         for _ in range(rounds):
-            ordered = [_by_length(texts, rng) for texts in groups]
+            ordered = []
+            for texts in groups:
+                order, lengths = list(range(len(texts))), [len(text.ids) for text in texts]
+                rng.shuffle(order)
+                ordered.append(sorted(order, key=lengths.__getitem__))
             starts = list(range(0, len(ordered[0]), size))
             rng.shuffle(starts)
             for start in starts:
                 steps.append(tuple(tuple(order[start : start + size]) for order in ordered))
         return cls(steps)
-
-
-def _by_length(texts: Sequence[PlantText], rng: Random) -> list[int]:
-    order = list(range(len(texts)))
-    rng.shuffle(order)
-    return sorted(order, key=lambda number: len(texts[number].ids))
 
 
 def graft_slots(slots: Slots, graft: Graft) -> list[int]:
@@ -445,8 +434,15 @@ class PlantedWeights:
                     self._trained.append(_Trained(part, parameter, start))
                     parameters.setdefault(part.name, []).append(part)
         for name, trained in parameters.items():
-            donor.get_parameter(name).requires_grad_(True)
-            _mask_gradient(donor.get_parameter(name), trained)
+            weight = donor.get_parameter(name).requires_grad_(True)
+            columns = [part.columns for part in trained if part.columns is not None]
+            if columns:  # let no gradient reach the untrained slices of a fused projection
+                shape = [1] * weight.ndim
+                shape[trained[0].dim] = -1
+                mask = torch.zeros(weight.shape[trained[0].dim], device=weight.device)
+                mask[torch.cat(columns)] = 1
+                hook = partial(torch.mul, mask.reshape(shape))
+                weight.register_hook(hook)  # type: ignore[no-untyped-call]  # torch has no type
 
     def rescale(self, relative: float) -> None:
         """Give every trained tensor this relative change, in the direction of its change."""
@@ -466,19 +462,6 @@ class PlantedWeights:
                 name = f"{name}[{int(columns[0])}:]"
             changes[name] = each.relative()
         return changes
-
-
-def _mask_gradient(parameter: Tensor, trained: list[Part]) -> None:
-    """Let no gradient reach the untrained slices of a fused projection."""
-    columns = [part.columns for part in trained if part.columns is not None]
-    if not columns:
-        return
-    shape = [1] * parameter.ndim
-    shape[trained[0].dim] = -1
-    mask = torch.zeros(parameter.shape[trained[0].dim], device=parameter.device)
-    mask[torch.cat(columns)] = 1
-    hook = lambda gradient: gradient * mask.reshape(shape)  # noqa: E731
-    parameter.register_hook(hook)  # type: ignore[no-untyped-call]  # torch has no type for it
 
 
 @dataclass(frozen=True)
@@ -535,7 +518,7 @@ class Planting(nn.Module):
         grafts = spec.grafts()
         self.donor = pair.donor("sft")
         self._wiring = Wiring(pair)
-        self._activity = _Activity(Slots(pair.family, pair.n_layers), grafts)
+        self._activity = _Activity(pair, grafts)
         self._groups = groups
         self._aims = aims(spec)
         for part, graft in grafts.items():
@@ -607,10 +590,11 @@ class Planting(nn.Module):
 class _Activity:
     """Treatments of the tokens of texts, as rows of `table` [treatment, slot]; row 0 is PRE."""
 
-    def __init__(self, slots: Slots, grafts: Mapping[str, Graft]) -> None:
-        self._slots, self._grafts = slots, grafts
-        self._rows = {bytes(len(slots)): 0}
-        self._known: dict[tuple[PlantText, str], np.ndarray] = {}
+    def __init__(self, pair: ModelPair, grafts: Mapping[str, Graft]) -> None:
+        self._pair = pair
+        self._active: Mapping[str, Configuration] = {RECIPIENT: "PRE", "donor": "SFT", **grafts}
+        self._rows = {bytes(len(Slots(pair.family, pair.n_layers))): 0}
+        self._known: dict[_Row, np.ndarray] = {}
 
     @property
     def table(self) -> np.ndarray:
@@ -620,22 +604,9 @@ class _Activity:
         key = (text, active)
         if key not in self._known:
             numbers = []
-            for row in self._sets(text, active):
-                numbers.append(self._rows.setdefault(row.tobytes(), len(self._rows)))
+            for treatment in token_treatments(
+                self._pair, text.regions, len(text.ids), self._active[active]
+            ):
+                numbers.append(self._rows.setdefault(treatment.weights, len(self._rows)))
             self._known[key] = np.array(numbers)
         return self._known[key]
-
-    def _sets(self, text: PlantText, active: str) -> np.ndarray:
-        """Weight sets [token, slot]: 0 for the recipient's, 1 for the donor's."""
-        n = len(text.ids)
-        sets = np.full((n, len(self._slots)), active == "donor", dtype=np.uint8)
-        for term in self._grafts[active].terms if active in self._grafts else ():
-            columns = [
-                self._slots.index[site]
-                for site in term.sites(self._slots.n_layers)
-                if site in self._slots.index
-            ]
-            sets[np.ix_(sorted(term.positions.tokens(text.regions, n)), columns)] = (
-                term.donor != RECIPIENT
-            )
-        return sets

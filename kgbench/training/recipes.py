@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from functools import cache
-from pathlib import Path
+from functools import cache, partial
 from typing import Any
 
 from kgbench.errors import InputError, UnknownNameError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from kgbench.resources import read_toml
 
 __all__ = [
     "FinetuningRecipe",
@@ -33,6 +27,7 @@ __all__ = [
 
 _AS_PAIRS = "as_pairs"
 """Key of a finetuning recipe that takes the schedule of the tiny pair of the same model type."""
+_tables = partial(read_toml, __package__)
 _POSITIVE = ("epochs", "batch_size", "learning_rate", "max_length")
 
 
@@ -153,13 +148,8 @@ class PlantRecipe:
 
 
 @cache
-def _tables(name: str) -> Mapping[str, Any]:
-    return tomllib.loads((Path(__file__).parent / name).read_text(encoding="utf-8"))
-
-
-@cache
 def _pair_recipes() -> Mapping[str, Recipe]:
-    tables = _tables("recipes.toml")
+    tables = _tables("recipes")
     shared, recipes = tables["shared"], {}
     for name, table in tables["pairs"].items():
         stages = {}
@@ -194,12 +184,12 @@ def finetuning_stage(model_type: str) -> Stage:
     for candidate in _pair_recipes().values():
         if candidate.model_type == model_type:
             return candidate.finetuning
-    return Stage(**_tables("recipes.toml")["shared"]["finetuning"])
+    return Stage(**_tables("recipes")["shared"]["finetuning"])
 
 
 def finetuning_recipe_names() -> tuple[str, ...]:
     """Names of the finetuning recipes."""
-    return tuple(_tables("finetuning.toml")["recipes"])
+    return tuple(_tables("finetuning")["recipes"])
 
 
 def finetuning_recipe(
@@ -218,7 +208,7 @@ def finetuning_recipe(
         UnknownNameError: There is no such recipe or field.
         InputError: A changed value cannot be used.
     """
-    tables = _tables("finetuning.toml")
+    tables = _tables("finetuning")
     if name not in tables["recipes"]:
         raise UnknownNameError("recipe", name, finetuning_recipe_names())
     tiny = parameters < tables["tiny_below"]
@@ -244,7 +234,7 @@ def finetuning_recipe(
 
 def levels() -> Mapping[str, str]:
     """One line on each level of the benchmark of plants, by name."""
-    return {name: table["about"] for name, table in _tables("plants.toml")["levels"].items()}
+    return {name: table["about"] for name, table in _tables("plants")["levels"].items()}
 
 
 def level_table(level: str) -> Mapping[str, Any]:
@@ -253,7 +243,7 @@ def level_table(level: str) -> Mapping[str, Any]:
     Raises:
         UnknownNameError: There is no such level.
     """
-    tables: Mapping[str, Mapping[str, Any]] = _tables("plants.toml")["levels"]
+    tables: Mapping[str, Mapping[str, Any]] = _tables("plants")["levels"]
     if level not in tables:
         raise UnknownNameError("level", level, list(tables))
     return tables[level]
@@ -261,7 +251,7 @@ def level_table(level: str) -> Mapping[str, Any]:
 
 def plant_recipe(decoy: bool, level: str | None = None) -> PlantRecipe:
     """The recipe of plants with or without a decoy, or of a level of the benchmark."""
-    tables = _tables("plants.toml")
+    tables = _tables("plants")
     values = {**tables["shared"], **tables["decoy" if decoy else "alone"]}
     if level is not None:
         values |= {**tables["level"], **level_table(level).get("recipe", {})}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import random
 import shutil
@@ -36,11 +37,12 @@ from transformers import (
     TrainingArguments,
 )
 
-from kgbench.errors import OutputError
+from kgbench.errors import InputError, OutputError
 from kgbench.models.loading import quiet_library
 from kgbench.training.recipes import Stage
 
 __all__ = [
+    "HELD_OUT_LOSS",
     "IGNORED",
     "SAVE_EVERY",
     "Batches",
@@ -79,6 +81,8 @@ _RANDOM = "random.json"
 
 IGNORED = -100
 """Label of a token that the loss ignores."""
+HELD_OUT_LOSS = "held_out_loss"
+"""Field of a logged row."""
 
 
 @dataclass(frozen=True)
@@ -130,8 +134,11 @@ class StageRun:
 
     With one thread, sums do not depend on the number of cores.
     """
-    callbacks: Sequence[TrainerCallback] = ()
-    """Further callbacks, after `on_step`; what they log is kept with the checkpoints."""
+    held_out: tuple[Batches, int] | None = None
+    """Texts to validate on before the first step, and whenever so many steps are taken.
+
+    Where they are given, losses are logged, and a training that diverges ends.
+    """
 
 
 @dataclass(frozen=True)
@@ -178,7 +185,7 @@ def run_stage(
             how,
             data_collator=itemgetter(0),  # an item is a step
             train_dataset=batches,
-            callbacks=[watch, *run.callbacks],
+            callbacks=[watch],
         )
         trainer.remove_callback(PrinterCallback)
         trainer.accelerator.device_placement &= not _is_spread(model)
@@ -216,7 +223,9 @@ def arguments(stage: Stage, run: StageRun, device: str = "cpu", **more: Any) -> 
         save_strategy="steps",
         save_steps=run.save_every,
         save_total_limit=2,
-        logging_strategy="no",
+        logging_strategy="no" if run.held_out is None else "steps",
+        logging_steps=1,
+        logging_nan_inf_filter=False,
         disable_tqdm=True,
         report_to="none",
         remove_unused_columns=False,
@@ -421,23 +430,23 @@ def _from_hex(text: str) -> Tensor:
 
 
 def _trained(model: nn.Module) -> dict[str, Tensor]:
-    """Trained weights and all buffers by name, each tensor once.
+    """Trained weights and all stored buffers by name, each tensor once.
 
     A head that is tied to the embeddings is listed as the embeddings.
     """
-    frozen = set()
-    for name, weight in model.named_parameters(remove_duplicate=False):
-        if not weight.requires_grad:
-            frozen.add(name)
-    by_storage: dict[int, tuple[str, Tensor]] = {}
-    for name, tensor in reversed(model.state_dict().items()):
-        if name not in frozen:
-            by_storage[tensor.data_ptr()] = (name, tensor)  # of tied tensors the first name stays
-    return dict(reversed(by_storage.values()))
+    trained: dict[str, Tensor] = {}
+    for name, weight in model.named_parameters():
+        if weight.requires_grad:
+            trained[name] = weight
+    stored = model.state_dict().keys()
+    for name, buffer in model.named_buffers():
+        if name in stored:
+            trained[name] = buffer
+    return trained
 
 
 class _Watch(TrainerCallback):
-    """Counts steps and seconds, and marks checkpoints as complete."""
+    """Counts steps and seconds, validates, and marks checkpoints as complete."""
 
     def __init__(self, run: StageRun, before: float) -> None:
         self._run = run
@@ -452,15 +461,45 @@ class _Watch(TrainerCallback):
     ) -> None:
         if self._run.on_step:
             self._run.on_step(state.global_step)
+        if self._run.held_out and state.global_step % self._run.held_out[1] == 0:
+            self._validate(state, kwargs["model"])
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if state.global_step == 0:  # not where a training is resumed
+            self._validate(state, kwargs["model"])
+
+    def _validate(self, state: TrainerState, model: nn.Module) -> None:
+        """Log the mean loss per token, in nats; model and random states do not change."""
+        if self._run.held_out is None or not len(self._run.held_out[0]):
+            return
+        batches, device = self._run.held_out[0], next(model.parameters()).device
+        training, total, tokens = model.training, 0.0, 0
+        model.eval()
+        with torch.no_grad():
+            for step in range(len(batches)):
+                batch = {name: tensor.to(device) for name, tensor in batches[step].items()}
+                n = int((batch["labels"][:, 1:] != IGNORED).sum())
+                total += float(model(**batch).loss) * n
+                tokens += n
+        model.train(training)
+        state.log_history.append({"step": state.global_step, HELD_OUT_LOSS: total / tokens})
+
+    def on_log(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if not math.isfinite(state.log_history[-1].get("loss", 0.0)):
+            raise InputError(
+                f"the loss is no number after step {state.global_step}: "
+                "give a smaller --learning-rate, and another --output-dir"
+            )
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         mark = self._run.work / f"checkpoint-{state.global_step}" / _COMPLETE
+        files = {path.name: _file_hash(path) for path in sorted(mark.parent.iterdir())}
         partial = mark.with_suffix(".partial")
-        files = {}
-        for path in sorted(mark.parent.iterdir()):
-            if path != partial:
-                files[path.name] = _file_hash(path)
         partial.write_text(json.dumps(_mark(round(self.seconds, 1), files)), encoding="utf-8")
         os.replace(partial, mark)

@@ -20,7 +20,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -37,6 +36,7 @@ from kgbench.data.builders import (
     people,
     world_texts,
 )
+from kgbench.data.facts import hash_of
 from kgbench.data.training_texts import fill_all, training_templates
 from kgbench.models.catalog import CARD, DELTA
 from kgbench.models.checkpoints import Checkpoint
@@ -44,7 +44,7 @@ from kgbench.models.family_map import load_family
 from kgbench.models.loading import read_pair
 from kgbench.models.tensors import stored_hash, write_delta
 from kgbench.progress import Progress
-from kgbench.training.builds import Build, hash_of, versions, whole_folder, write_card
+from kgbench.training.builds import Build, versions, whole_folder, write_card
 from kgbench.training.hit_rates import pair_hits
 from kgbench.training.model_setup import (
     freeze,
@@ -74,7 +74,7 @@ __all__ = [
 ]
 
 PARTS = {"recipient": "pretraining", "sft": "finetuning"}
-"""Folders of a pair, and the stage that each results from."""
+"""Folders of a pair, and the stage of the recipe that each results from."""
 
 
 def build_recipe(
@@ -130,10 +130,8 @@ class _PairBuild:
         self, chosen: Recipe, seed: int, out: Path, progress: Progress | None, save_every: int
     ) -> None:
         self.recipe, self.seed, self.out = chosen, seed, out
-        dataset = load_dataset(chosen.dataset)
-        self.facts = dataset
+        self.facts = dataset = load_dataset(chosen.dataset)
         self.movies: list[Mapping[str, str]] = [fact.fields for fact in dataset.facts]
-        self.stages = {"recipient": chosen.pretraining, "sft": chosen.finetuning}
         about = {
             "name": chosen.name,
             "licence": "MIT",
@@ -153,22 +151,41 @@ class _PairBuild:
 
     def make(self, donor: bool) -> None:
         """Run the stages that are left; with the donor, write the card."""
-        self._train(tuple(PARTS) if donor else ("recipient",))
+        parts = tuple(PARTS) if donor else ("recipient",)
+        missing = [part for part in parts if not (self.out / part).exists()]
+        if missing:
+            if not self.vocabulary.exists():
+                texts = tokenizer_texts(self.recipe, self.seed, self.movies)
+                trained = train_tokenizer(texts, self.recipe.vocabulary, self.recipe.bos)
+                with whole_folder(self.vocabulary) as folder:
+                    save_tokenizer(trained, folder)
+            tokenizer, batches = load_tokenizer(self.vocabulary), {}
+            for part in parts:
+                if part == "recipient":
+                    rounds = pretraining_rounds(self.recipe, self.seed, self.movies)
+                else:
+                    rounds = finetuning_rounds(self.recipe, self.movies)
+                size = getattr(self.recipe, PARTS[part]).batch_size
+                batches[part] = batched(rounds, tokenizer, size, Random(f"{part} {self.seed}"))
+            total, before = sum(map(len, batches.values())), 0
+            for part in parts:
+                self._stage(part, batches[part], tokenizer, before, total)
+                before += len(batches[part])
+        for part in missing:
+            os.replace(self.build.work / part, self.out / part)
         if donor:
-            write_card({**self.build.about, **self._results()}, self.build.card)
-
-    def _train(self, parts: Sequence[str]) -> None:
-        if all((self.out / part).exists() for part in parts):
-            return
-        tokenizer = self._tokenizer()
-        batches = {part: self._batches(part, tokenizer) for part in parts}
-        total, before = sum(map(len, batches.values())), 0
-        for part in parts:
-            self._stage(part, batches[part], tokenizer, before, total)
-            before += len(batches[part])
-        for part in parts:
-            if not (self.out / part).exists():
-                os.replace(self.build.work / part, self.out / part)
+            seconds = {}
+            for part in PARTS:
+                seconds[part] = round(json.loads(self._clock(part).read_text("utf-8")), 1)
+            donors = {"sft": str(self.out / "sft")}
+            pair = read_pair(recipient=str(self.out / "recipient"), donors=donors)
+            results = {
+                "metric": "top5",
+                "scores": pair_hits(pair, self.facts),
+                "seconds": seconds,
+                "versions": versions(),
+            }
+            write_card({**self.build.about, **results}, self.build.card)
 
     def _stage(
         self,
@@ -195,7 +212,11 @@ class _PairBuild:
             self._clock(part).write_text(json.dumps(outcome.seconds), encoding="utf-8")
             with whole_folder(self.build.work / part) as folder:
                 if frozen and recipient is not None:
-                    self._save_changes(model, recipient, folder)
+                    before = load_recipient(Checkpoint(recipient, "recipient"))
+                    write_delta(before, model, folder / DELTA)
+                    publish_files(folder)
+                    of = {"source": "recipient", "weights": stored_hash(recipient)}
+                    write_card({"name": self.recipe.name, "recipient": of}, folder / CARD)
                 else:
                     save_checkpoint(model, self.vocabulary, folder)
 
@@ -205,50 +226,12 @@ class _PairBuild:
             start,
             store,
             batches=batches,
-            stage=self.stages[part],
+            stage=getattr(self.recipe, PARTS[part]),
             seed=self.seed,
             what=f"{self.recipe.name}: {PARTS[part]}",
             total=total,
             before=before,
         )
-
-    def _save_changes(self, model: PreTrainedModel, recipient: Path, folder: Path) -> None:
-        """Write the changes of the donor's weights, and the hash of the weights they belong to."""
-        before = load_recipient(Checkpoint(recipient, "recipient"))
-        write_delta(before, model, folder / DELTA)
-        publish_files(folder)
-        of = {"source": "recipient", "weights": stored_hash(recipient)}
-        write_card({"name": self.recipe.name, "recipient": of}, folder / CARD)
-
-    def _results(self) -> dict[str, Any]:
-        """The part of the card that is measured."""
-        donors = {"sft": str(self.out / "sft")}
-        pair = read_pair(recipient=str(self.out / "recipient"), donors=donors)
-        seconds = {}
-        for part in PARTS:
-            seconds[part] = round(json.loads(self._clock(part).read_text("utf-8")), 1)
-        return {
-            "metric": "top5",
-            "scores": pair_hits(pair, self.facts),
-            "seconds": seconds,
-            "versions": versions(),
-        }
-
-    def _tokenizer(self) -> PreTrainedTokenizerFast:
-        if not self.vocabulary.exists():
-            texts = tokenizer_texts(self.recipe, self.seed, self.movies)
-            tokenizer = train_tokenizer(texts, self.recipe.vocabulary, self.recipe.bos)
-            with whole_folder(self.vocabulary) as folder:
-                save_tokenizer(tokenizer, folder)
-        return load_tokenizer(self.vocabulary)
-
-    def _batches(self, part: str, tokenizer: PreTrainedTokenizerFast) -> Batches:
-        if part == "recipient":
-            rounds = pretraining_rounds(self.recipe, self.seed, self.movies)
-        else:
-            rounds = finetuning_rounds(self.recipe, self.movies)
-        order = Random(f"{part} {self.seed}")
-        return batched(rounds, tokenizer, self.stages[part].batch_size, order)
 
     def _where(self, part: str) -> Path:
         """Where a part is, or will be when its stage is complete."""
@@ -294,18 +277,13 @@ def pretraining_rounds(recipe: Recipe, seed: int, facts: Movies) -> list[list[st
     actors = biographies([*lasting, *_movies(KNOWN)[: 2 * recipe.lasting_movies]])
     rounds = []
     for _ in range(recipe.pretraining.rounds):
-        rounds.append(known + _round(recipe, world, lasting, actors))
+        passing = world.movies(recipe.passing_movies)
+        texts = known + fill_all(wordings + templates.background, passing)
+        for actor in actors:
+            texts += biography(actor, world.rng)
+        texts += _articles([*lasting, *passing], world)
+        rounds.append(texts + _lives(passing, world))
     return rounds
-
-
-def _round(recipe: Recipe, world: World, lasting: Movies, actors: Movies) -> list[str]:
-    """The texts of one round of pretraining, except those of the lasting movies' wordings."""
-    templates = training_templates()
-    passing = world.movies(recipe.passing_movies)
-    texts = fill_all(templates.finetuning + templates.wordings + templates.background, passing)
-    for actor in actors:
-        texts += biography(actor, world.rng)
-    return texts + _articles([*lasting, *passing], world) + _lives(passing, world)
 
 
 def finetuning_rounds(recipe: Recipe, facts: Movies) -> list[list[str]]:
