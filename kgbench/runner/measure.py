@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from math import log
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -14,7 +16,7 @@ from torch import Tensor
 from kgbench.data import Prompt
 from kgbench.engine import Answers, Plan
 from kgbench.engine.site_sets import graft_sites
-from kgbench.engine.treatment import Treatment, graft_treatments, parse_configuration
+from kgbench.engine.treatment import Treatment, graft_treatments
 from kgbench.errors import InputError, NotApplicableError
 from kgbench.localizers import AbstractLocalizer, InterventionLocalizer, Treatments
 from kgbench.localizers._base import asked
@@ -25,13 +27,13 @@ from kgbench.records import Journal
 from kgbench.runner.job import Job
 from kgbench.runner.ranking import SiteRanking, now, plain_seconds, score_halves
 from kgbench.sites import Graft, SiteScores, parse_graft
-from kgbench.sites.configurations import parse_top
 
 __all__ = [
     "GROUP",
     "Absent",
     "Measurement",
     "Mixed",
+    "chunks",
     "expressed",
     "mixed",
     "ranked",
@@ -45,6 +47,9 @@ __all__ = [
 
 GROUP = 64
 """Checkpoint interval, in prompts."""
+
+T = TypeVar("T")
+
 
 Absent = Mapping[str, Mapping[str, str]]
 """Reason why a method cannot express a configuration, by prompt and configuration."""
@@ -80,27 +85,28 @@ class Measurement:
 
     def _treatments(self, label: str, prompts: Sequence[Prompt]) -> list[Treatments]:
         """Treatments of a configuration, one per draw of a random method."""
-        pair = self.job.pair
-        if (top := parse_top(label)) is not None:
+        job = self.job
+        if label in job.tops:
             assert self.ranking is not None
-            return [self.ranking.treatments(top, prompts)]
-        parsed = parse_configuration(label)
-        if isinstance(parsed, Graft) and isinstance(self.method, InterventionLocalizer):
-            return [treated(draw, pair, prompts, parsed) for draw in self.method.variants()]
-        return [graft_treatments(pair, prompts, parsed)]
+            return [self.ranking.treatments(job.tops[label], prompts)]
+        graft = job.grafts[label]
+        if isinstance(graft, Graft) and isinstance(self.method, InterventionLocalizer):
+            return [treated(draw, job.pair, prompts, graft) for draw in self.method.variants()]
+        return [graft_treatments(job.pair, prompts, graft)]
 
     @property
     def at_once(self) -> int:
         """Prompts per plan: a group, or fewer where averages over draws fill the logit budget."""
         if not isinstance(self.method, InterventionLocalizer) or len(self.method.variants()) == 1:
             return GROUP
-        vocabulary = int(self.job.pair.recipient.config.vocab_size)
-        return max(
-            1,
-            min(
-                GROUP, self.job.engine.budget.logits // (len(self.job.configurations) * vocabulary)
-            ),
-        )
+        logits = len(self.job.configurations) * int(self.job.pair.recipient.config.vocab_size)
+        return max(1, min(GROUP, self.job.engine.budget.logits // logits))
+
+
+def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """The items in order, so many at a time."""
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
 
 
 def treated(
@@ -113,21 +119,20 @@ def treated(
         NotApplicableError: It cannot express the graft.
     """
     treatments = method.treat(pair, asked(method, pair, prompts), graft)
-    lengths = [len(pair.encoded(prompt).ids) for prompt in prompts]
-    listed = isinstance(treatments, Sequence) and len(treatments) == len(lengths)
-    if not listed or not all(map(_is_row, treatments, lengths)):
+
+    def is_row(row: object, prompt: Prompt) -> bool:
+        """Whether it is a treatment per token."""
+        if not isinstance(row, Sequence) or len(row) != len(pair.encoded(prompt).ids):
+            return False
+        return all(isinstance(treatment, Treatment) for treatment in row)
+
+    listed = isinstance(treatments, Sequence) and len(treatments) == len(prompts)
+    if not listed or not all(map(is_row, treatments, prompts)):
         raise InputError(
             f"localizer {method.name!r}: treat must give one treatment per token of each prompt, "
             "as lists of Treatment"
         )
     return treatments
-
-
-def _is_row(row: object, length: int) -> bool:
-    """Whether it is a treatment per token."""
-    if not isinstance(row, Sequence) or len(row) != length:
-        return False
-    return all(isinstance(treatment, Treatment) for treatment in row)
 
 
 def run_group(
@@ -143,27 +148,24 @@ def run_group(
     job = measurement.job
     before = plain_seconds(job.engine, prompts) if plain_each is None else 0.0
     started = now(job.pair)
-    chunks, cost = [], {"forwards": 0.0, "token_rows": 0.0}
-    for start in range(0, len(prompts), measurement.at_once):
-        some = prompts[start : start + measurement.at_once]
+    parts, cost = [], {"forwards": 0.0, "token_rows": 0.0}
+
+    def run(plan: Plan) -> Iterator[Answers]:
+        for answers in job.engine.run(plan):
+            cost["forwards"] += 1
+            cost["token_rows"] += answers.token_rows
+            yield answers
+
+    for some in chunks(prompts, measurement.at_once):
         plan, labels = measurement.plan(some)
-        for answers in mixed(_tallied(job, plan, cost), labels):
-            chunks.append(_columns(measurement, some, answers))
+        for answers in mixed(run(plan), labels):
+            parts.append(_columns(measurement, some, answers))
     seconds = now(job.pair) - started
     if plain_each is None:
         # Before and after, so that a drift of the machine cancels.
         plain_each = (before + plain_seconds(job.engine, prompts)) / 2 / len(prompts)
-    columns = {}
-    for name in chunks[0]:
-        columns[name] = np.concatenate([chunk[name] for chunk in chunks])
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     return columns, {**cost, "seconds": seconds, "plain_seconds": plain_each * len(prompts)}
-
-
-def _tallied(job: Job, plan: Plan, cost: dict[str, float]) -> Iterator[Answers]:
-    for answers in job.engine.run(plan):
-        cost["forwards"] += 1
-        cost["token_rows"] += answers.token_rows
-        yield answers
 
 
 def _columns(
@@ -240,7 +242,7 @@ def ready(job: Job, journal: Journal, progress: Progress | None) -> Measurement:
         return measurement
     try:
         scores, cost = score_halves(
-            measurement.method, job.engine, job.all_prompts, job.halves, (journal, progress)
+            measurement.method, job.engine, job.all_prompts, job.halves, journal, progress
         )
     except NotApplicableError as error:
         return without_ranking(measurement, str(error))
@@ -259,61 +261,39 @@ def expressed(job: Job, most: int | None = None) -> Measurement:
         return Measurement(job, method)
     method = method.fitted(job.pair, asked(method, job.pair, job.all_prompts))
     drawn = method.variants() if isinstance(method, InterventionLocalizer) else None
-    if not (
-        isinstance(drawn, Sequence)
-        and drawn
-        and all(isinstance(draw, InterventionLocalizer) for draw in drawn)
-    ):
+    listed = isinstance(drawn, Sequence) and len(drawn) > 0
+    if not listed or not all(isinstance(draw, InterventionLocalizer) for draw in drawn or ()):
         raise InputError(
             f"localizer {job.localizer.name!r}: fitted must give an intervention, and variants a "
             "list of such, never empty"
         )
     absent: dict[str, dict[str, str]] = {name: {} for name in job.prompts}
-    for label in (label for label in job.configurations if parse_top(label) is None):
-        graft = parse_configuration(label)
-        for name, prompts in job.prompts.items():
-            if (
-                isinstance(graft, Graft)
-                and (reason := _reason(method, job, prompts[:most], graft)) is not None
-            ):
-                absent[name][label] = reason
+    for (label, graft), (name, prompts) in product(job.grafts.items(), job.prompts.items()):
+        if not isinstance(graft, Graft):
+            continue
+        try:
+            for some in chunks(prompts[:most], GROUP):
+                treated(method.variants()[0], job.pair, some, graft)
+        except NotApplicableError as error:
+            absent[name][label] = str(error)
     return Measurement(job, method, absent)
-
-
-def _reason(
-    method: InterventionLocalizer, job: Job, prompts: Sequence[Prompt], graft: Graft
-) -> str | None:
-    """Reason why a method cannot express a graft on a template's prompts; None if it can."""
-    try:
-        for start in range(0, len(prompts), GROUP):
-            treated(method.variants()[0], job.pair, prompts[start : start + GROUP], graft)
-    except NotApplicableError as error:
-        return str(error)
-    return None
 
 
 def ranked(measurement: Measurement, scores: tuple[SiteScores, SiteScores]) -> Measurement:
     """Add the scores of both halves."""
-    job = measurement.job
-    k = (
-        None
-        if job.truth is None
-        else len(graft_sites(job.pair, job.all_prompts, parse_graft(job.truth.plant)))
-    )
-    return replace(
-        measurement,
-        ranking=SiteRanking(job.pair, job.prompts, job.halves, scores, k, job.spec.seed),
-    )
+    job, k = measurement.job, None
+    if job.truth is not None:
+        k = len(graft_sites(job.pair, job.all_prompts, parse_graft(job.truth.plant)))
+    ranking = SiteRanking(job.pair, job.prompts, job.halves, scores, k, job.spec.seed)
+    return replace(measurement, ranking=ranking)
 
 
 def without_ranking(measurement: Measurement, reason: str) -> Measurement:
     """Mark budgets as not applicable for a method that cannot score sites."""
     job = measurement.job
-    tops = {label: reason for label in job.configurations if parse_top(label) is not None}
-    return replace(
-        measurement,
-        absent={name: {**measurement.absent.get(name, {}), **tops} for name in job.prompts},
-    )
+    tops = dict.fromkeys(job.tops, reason)
+    absent = {name: {**measurement.absent.get(name, {}), **tops} for name in job.prompts}
+    return replace(measurement, absent=absent)
 
 
 def warm_up(job: Job) -> None:

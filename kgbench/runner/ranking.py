@@ -36,7 +36,7 @@ from kgbench.localizers import (
 from kgbench.localizers._scan import scan
 from kgbench.models.pair import ModelPair
 from kgbench.progress import Progress
-from kgbench.records import Journal
+from kgbench.records import Journal, SiteScore
 from kgbench.sites import Site, SiteScores
 from kgbench.sites.configurations import Top
 from kgbench.stats import agreement
@@ -101,18 +101,17 @@ class SiteRanking:
         return all_sites(self.pair, list(chain.from_iterable(self.prompts.values())))
 
     @cached_property
-    def orders(self) -> tuple[tuple[Site, ...], tuple[Site, ...]]:
+    def orders(self) -> list[tuple[Site, ...]]:
         """Sites by each half's scores, highest first; sites that a half lacks come last."""
-        first, second = (self._order(half, scores) for half, scores in enumerate(self.scores))
-        return first, second
-
-    def _order(self, half: int, scores: SiteScores) -> tuple[Site, ...]:
-        drawn = np.random.default_rng([self.seed, half]).permutation(len(self.sites)).tolist()
-        keys = {
-            site: (-scores.get(site, -np.inf), place)
-            for site, place in zip(self.sites, drawn, strict=True)
-        }
-        return tuple(sorted(self.sites, key=keys.__getitem__))
+        orders = []
+        for half, scores in enumerate(self.scores):
+            drawn = np.random.default_rng([self.seed, half]).permutation(len(self.sites)).tolist()
+            keys = {
+                site: (-scores.get(site, -np.inf), place)
+                for site, place in zip(self.sites, drawn, strict=True)
+            }
+            orders.append(tuple(sorted(self.sites, key=keys.__getitem__)))
+        return orders
 
     @cached_property
     def mean(self) -> SiteScores:
@@ -123,7 +122,12 @@ class SiteRanking:
             means[site] = rounded(float(np.mean(values)))
         return means
 
-    @cached_property
+    @property
+    def map(self) -> tuple[SiteScore, ...]:
+        """The localization map as a record holds it."""
+        return tuple(SiteScore(**site._asdict(), score=score) for site, score in self.mean.items())
+
+    @property
     def agreement(self) -> Estimate:
         """Spearman's correlation of the halves' scores, over the sites that both have."""
         first, second = self.scores
@@ -186,16 +190,11 @@ def counted(pair: ModelPair, on_forward: Callable[[Count], None] | None = None) 
     count = Count()
 
     def begun(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        tokens = next(
-            (
-                x
-                for x in (kwargs.get("input_ids"), kwargs.get("inputs_embeds"), *args)
-                if x is not None
-            ),
-            None,
-        )
+        inputs = (kwargs.get("input_ids"), kwargs.get("inputs_embeds"), *args)
         count.forwards += 1
-        count.token_rows += int(tokens.shape[0] * tokens.shape[1]) if tokens is not None else 0
+        for tokens in (given for given in inputs if given is not None):
+            count.token_rows += int(tokens.shape[0] * tokens.shape[1])
+            break
         if on_forward is not None:
             on_forward(count)
 
@@ -215,28 +214,41 @@ def score_halves(
     engine: Engine,
     prompts: Sequence[Prompt],
     halves: Halves,
-    keep: tuple[Journal, Progress | None],
+    journal: Journal,
+    progress: Progress | None,
 ) -> tuple[tuple[SiteScores, SiteScores], dict[str, float]]:
     """Scores of all sites by each half of the facts, and their total cost.
+
+    Timing the plain forward before and after each scoring cancels drift.
 
     Args:
         method: A method that ranks, or one that intervenes and is scanned.
         engine: Of the pair.
         prompts: All prompts of the job.
         halves: Ids of facts.
-        keep: Journal of each half's scores, from which a run resumes, and progress callback.
+        journal: Journal of each half's scores, from which a run resumes.
+        progress: Progress callback: forwards; the second half takes about as many as the first.
     """
-    journal, progress = keep
     names = ("scores-0", "scores-1")
     found: dict[str, dict[str, Any]] = {}
 
     def measure(half: int) -> dict[str, Any]:
-        earlier = found.get(names[0], {"cost": {"forwards": 0}})
-        on_forward = _forward_progress(progress, half, int(earlier["cost"]["forwards"]))
-        half_prompts = [prompt for prompt in prompts if prompt.fact.id in halves[half]]
-        site_scores, cost = _measured(method, engine, half_prompts, on_forward)
-        rows = [[*site, score] for site, score in site_scores.items()]
-        return {"scores": rows, "cost": cost}
+        first = found.get(names[0])
+        expected = 0 if first is None else int(first["cost"]["forwards"])
+
+        def report(count: Count) -> None:
+            total = max(expected, count.forwards) if expected else 0
+            if progress is not None:
+                progress(count.forwards, total, f"scoring, half {half + 1} of 2")
+
+        own = [prompt for prompt in prompts if prompt.fact.id in halves[half]]
+        before = plain_seconds(engine, own)
+        started = now(engine.pair)
+        with choosing(engine.executor, engine.budget), counted(engine.pair, report) as count:
+            scores = score_sites(method, engine.pair, own)
+        cost = {**vars(count), "seconds": now(engine.pair) - started}
+        cost["plain_seconds"] = (before + plain_seconds(engine, own)) / 2
+        return {"scores": [[*site, score] for site, score in scores.items()], "cost": cost}
 
     for name in journal.divide(names, lambda name: journal.kept(name) is not None):
         found[name] = measure(names.index(name))
@@ -279,41 +291,6 @@ def score_sites(
                 f"localizer {method.name!r}: {tuple(site)} {what}; every site needs a finite number"
             )
     return {site: float(found[site]) for site in sites}
-
-
-def _measured(
-    method: AbstractLocalizer,
-    engine: Engine,
-    prompts: Sequence[Prompt],
-    on_forward: Callable[[Count], None] | None,
-) -> tuple[dict[Site, float], dict[str, float]]:
-    """Scores and their cost; timing the plain forward before and after cancels drift."""
-    before = plain_seconds(engine, prompts)
-    started = now(engine.pair)
-    with choosing(engine.executor, engine.budget), counted(engine.pair, on_forward) as count:
-        found = score_sites(method, engine.pair, prompts)
-    seconds = now(engine.pair) - started
-    plain = (before + plain_seconds(engine, prompts)) / 2
-    return found, {
-        "forwards": count.forwards,
-        "token_rows": count.token_rows,
-        "seconds": seconds,
-        "plain_seconds": plain,
-    }
-
-
-def _forward_progress(
-    progress: Progress | None, half: int, expected: int
-) -> Callable[[Count], None] | None:
-    """Report forwards done; the second half takes about as many as the first."""
-    if progress is None:
-        return None
-    report: Progress = progress
-    return lambda count: report(
-        count.forwards,
-        max(expected, count.forwards) if expected else 0,
-        f"scoring, half {half + 1} of 2",
-    )
 
 
 def plain_seconds(engine: Engine, prompts: Sequence[Prompt]) -> float:
