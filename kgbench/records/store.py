@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from kgbench.errors import DataError, InputError, OutputError, UnknownNameError
 from kgbench.records.fact_rows import check_facts, facts_bytes, facts_table, read_facts
-from kgbench.records.journal import Journal
+from kgbench.records.journal import Journal, write_whole
 from kgbench.records.mirror import mirror_of
 from kgbench.records.record import Record
 
@@ -400,9 +400,7 @@ def renew_seal(folder: Path) -> None:
     """Seal a record that kgbench itself has changed, where it has a seal."""
     if (folder / SEAL).is_file():
         files = {name: (folder / name).read_bytes() for name in (RECORD, FACTS)}
-        temporary = folder / f".{SEAL}.{uuid4().hex}"
-        temporary.write_bytes(_seal(files))
-        temporary.replace(folder / SEAL)
+        write_whole(folder / SEAL, _seal(files))
 
 
 def _seal(files: Mapping[str, bytes]) -> bytes:

@@ -21,7 +21,6 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path, PurePath
 from typing import Any
-from uuid import uuid4
 
 import platformdirs
 
@@ -31,7 +30,14 @@ from kgbench.errors import KgbenchError
 from kgbench.localizers import is_foreign
 from kgbench.models import catalog
 from kgbench.models.catalog import find_donor, is_delta, read_delta_card, zoo_path
-from kgbench.records import Record, RecordStore, StoredRecord, code_stamp, other_versions
+from kgbench.records import (
+    Record,
+    RecordStore,
+    StoredRecord,
+    code_stamp,
+    other_versions,
+    write_whole,
+)
 from kgbench.records.provenance import package_versions
 from kgbench.runner.spec import Settings, Spec
 from kgbench.runner.workload import Workload, check
@@ -96,11 +102,9 @@ def note_identity(work: Workload, settings: Settings, state: str | None, identit
     if state is None or work.spec.held is not None or is_foreign(work.spec.localizer):
         return
     path = _note(work, settings)
-    partial = path.with_name(f"{path.name}.{uuid4().hex}")
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(f"{state} {identity}\n", encoding="utf-8")
-        os.replace(partial, path)
+        write_whole(path, f"{state} {identity}\n".encode())
 
 
 def reused(work: Workload, found: StoredRecord) -> Run:

@@ -66,13 +66,12 @@ def run_job(
             localizer fails, or changes the models.
     """
     quiet = replace(settings, on_record=None)
-    if spec.held is None and is_foreign(spec.localizer):
-        check(spec)
-        if pairs is not None:
-            pairs.forget()  # there may be no room for the models twice
-        run = isolated(spec.localizer, compute_job, spec, quiet, progress=progress)
-    else:
+    if spec.held is not None:
         run = compute_job(spec, quiet, progress, pairs)
+    else:
+        if is_foreign(spec.localizer):
+            check(spec)
+        run = isolated(spec.localizer, compute_job, spec, quiet, progress=progress, pairs=pairs)
     if settings.on_record is not None:
         settings.on_record(run)
     return run

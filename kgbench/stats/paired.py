@@ -134,9 +134,8 @@ def area_difference(first: Scores, second: Scores, budgets: Mapping[str, float])
         second: Likewise, of the same facts in the same order.
         budgets: Configurations and their budgets in per cent, ascending.
     """
-    if (reason := _no_gain(first, second)) is not None:
-        return reason
-    return ratio_difference(area_parts(first, budgets), area_parts(second, budgets))
+    undefined = _no_gain(first, second)
+    return undefined or ratio_difference(area_parts(first, budgets), area_parts(second, budgets))
 
 
 def _no_gain(first: Scores, second: Scores) -> Estimate | None:

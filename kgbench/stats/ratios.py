@@ -87,9 +87,8 @@ def recovery_parts(scores: Scores, graft: str) -> Parts:
     return own - pre, sft - pre
 
 
-def sufficiency(scores: Scores, graft: str) -> Estimate:
-    """recovery(S): the effect of these sites alone."""
-    return recovery(scores, graft)
+sufficiency = recovery
+"""The effect of these sites alone."""
 
 
 def necessity(scores: Scores, graft: str, complements: Mapping[str, str] = COMPLEMENTS) -> Estimate:
@@ -118,8 +117,8 @@ def synergy(scores: Scores) -> Estimate:
         *others, last = missing
         names = f"{', '.join(others)} and {last} were" if others else f"{last} was"
         return Estimate.missing(f"{names} not run", len(scores["PRE"]))
-    if (reason := no_gain(scores)) is not None:
-        return reason
+    if (undefined := no_gain(scores)) is not None:
+        return undefined
     pre, sft, one, two, union = _numbers(scores, "PRE", "SFT", "FE", "LT", "FE+LT")
     return ratio(union - one - two + pre, sft - pre)
 
@@ -155,11 +154,8 @@ def between_configurations(
         share: How much of the second is taken off.
     """
     scores = prompt.scores(metric)
-    if (missing := _missing(scores, (first, second), prompt.n)) is not None:
-        return missing
-    if (reason := no_gain(scores)) is not None:
-        return reason
-    return ratio(*contrast(scores, first, second, share))
+    undefined = _missing(scores, first, second) or no_gain(scores)
+    return undefined or ratio(*contrast(scores, first, second, share))
 
 
 def contrast(scores: Scores, first: str, second: str, share: float = 1.0) -> Parts:
@@ -191,12 +187,9 @@ def between_prompts(
     if not len(shared):
         return Estimate.missing(f"{first.name} and {second.name} have no fact in common", 0)
     here, there = (prompt.scores(metric, shared) for prompt in (first, second))
-    for scores in (here, there):
-        if (missing := _missing(scores, (graft,), len(shared))) is not None:
-            return missing
-    for scores in (here, there):
-        if (reason := no_gain(scores)) is not None:
-            return reason
+    undefined = _missing(here, graft) or _missing(there, graft) or no_gain(here) or no_gain(there)
+    if undefined is not None:
+        return undefined
     recovered, added = recovery_parts(here, graft)
     other_recovered, other_added = recovery_parts(there, graft)
     nearer = (recovered - added) - (other_recovered - other_added)
@@ -207,9 +200,11 @@ def _numbers(scores: Scores, *grafts: str) -> list[Array]:
     return [numbers(scores[graft]) for graft in grafts]
 
 
-def _missing(scores: Scores, grafts: tuple[str, ...], n: int) -> Estimate | None:
+def _missing(scores: Scores, *grafts: str) -> Estimate | None:
     unknown = [graft for graft in grafts if graft not in scores]
-    return Estimate.missing(f"{' and '.join(unknown)} not run", n) if unknown else None
+    if not unknown:
+        return None
+    return Estimate.missing(f"{' and '.join(unknown)} not run", len(scores["PRE"]))
 
 
 # -------------------------------------------------------------------------------- budget curve
@@ -258,9 +253,7 @@ def curve_area(scores: Mapping[str, Array], budgets: Mapping[str, float]) -> Est
         scores: Per-fact scores [n] of each configuration.
         budgets: Configurations and their budgets in per cent, ascending.
     """
-    if (reason := no_gain(scores)) is not None:
-        return reason
-    return ratio(*area_parts(scores, budgets))
+    return no_gain(scores) or ratio(*area_parts(scores, budgets))
 
 
 def area_parts(scores: Mapping[str, Array], budgets: Mapping[str, float]) -> Parts:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kgbench.errors import InputError
 from kgbench.records import RecordStore, StoredRecord
-from kgbench.stats.repetition import TOLERANCES, repeated
+from kgbench.stats.repetition import repeated
 
 __all__ = ["Merged", "merge"]
 
@@ -56,8 +56,7 @@ def merge(sources: Sequence[Path], target: Path) -> Merged:
 
 
 def _check_same(one: StoredRecord, two: StoredRecord) -> None:
-    tolerance = TOLERANCES[one.record.identity.dtype]
-    again = repeated(one.record, one.facts(), two.facts(), tolerance)
+    again = repeated(one.record, one.facts(), two.facts())
     if not again.agrees:
         raise InputError(
             f"{one.path} and {two.path} are of one identity, {one.record.id[:12]}, and contradict "
