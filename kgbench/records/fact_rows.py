@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -144,42 +145,40 @@ def write_facts(table: pa.Table, path: Path, metadata: Mapping[str, str] | None 
     path.write_bytes(facts_bytes(table, metadata))
 
 
-def check_facts(path: Path) -> None:
+def check_facts(path: Path, content: bytes | None = None) -> None:
     """Check by its footer that the file is whole and has the schema's columns.
+
+    Args:
+        path: The file.
+        content: Its bytes, where they were read already.
 
     Raises:
         DataError: If not.
     """
-    _check_schema(path, path)
-
-
-def _check_schema(source: Any, path: Path) -> None:
-    try:
-        schema = pq.read_schema(source)
-    except (OSError, pa.ArrowException) as error:
-        raise _unreadable(path, error) from error
+    with _readable(path):
+        schema = pq.read_schema(path if content is None else pa.BufferReader(content))
     if not (schema.equals(STORED) or schema.equals(FACTS_SCHEMA)):
         raise DataError(
             f"{path}: the columns are {schema.names}, expected {STORED.names} with their types"
         )
 
 
-def _unreadable(path: Path, error: Exception) -> DataError:
-    return DataError(f"{path}: not a readable Parquet file ({str(error).splitlines()[0]})")
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        reason = str(error).splitlines()[0]
+        raise DataError(f"{path}: not a readable Parquet file ({reason})") from error
 
 
-def read_facts(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+def read_facts(path: Path) -> pa.Table:
     """Read a table back.
-
-    Args:
-        path: The file.
-        columns: Only these, of those that are stored; by default all.
 
     Raises:
         DataError: If the file does not read or its columns are not the schema's.
     """
-    check_facts(path)
-    return _table(path, path, columns)
+    return _table(path)
 
 
 def parse_facts(content: bytes, path: Path, columns: Sequence[str] | None = None) -> pa.Table:
@@ -188,31 +187,24 @@ def parse_facts(content: bytes, path: Path, columns: Sequence[str] | None = None
     Args:
         content: The bytes.
         path: The file, for messages.
-        columns: As of `read_facts`.
+        columns: Only these, of those that are stored; by default all.
 
     Raises:
         DataError: If they do not read or the columns are not the schema's.
     """
-    _check_schema(pa.BufferReader(content), path)
-    return _table(pa.BufferReader(content), path, columns)
+    return _table(path, content, columns)
 
 
-def _table(source: Any, path: Path, columns: Sequence[str] | None) -> pa.Table:
-    try:
-        table = pq.ParquetFile(source).read(None if columns is None else list(columns))
-    except (OSError, pa.ArrowException) as error:
-        raise _unreadable(path, error) from error
+def _table(
+    path: Path, content: bytes | None = None, columns: Sequence[str] | None = None
+) -> pa.Table:
+    check_facts(path, content)
+    with _readable(path):
+        file = pq.ParquetFile(path if content is None else pa.BufferReader(content))
+        table = file.read(None if columns is None else list(columns))
     if columns is not None or DERIVED in table.column_names:
         return table
-    return _with_prob(table)
-
-
-def _with_prob(table: pa.Table) -> pa.Table:
-    metadata = table.schema.metadata
-    columns = {
-        **{name: table[name] for name in STORED.names},
-        DERIVED: np.exp(table["logprob"].to_numpy()),
-    }
-    return pa.table(
-        [columns[field.name] for field in FACTS_SCHEMA], schema=FACTS_SCHEMA
-    ).replace_schema_metadata(metadata)
+    data = {name: table[name] for name in STORED.names}
+    data[DERIVED] = np.exp(table["logprob"].to_numpy())
+    whole = pa.table([data[name] for name in FACTS_SCHEMA.names], schema=FACTS_SCHEMA)
+    return whole.replace_schema_metadata(table.schema.metadata)

@@ -225,14 +225,13 @@ class Journal:
                 for each, text in files.items():
                     write_whole(self.folder / each, text)
                 return
-            except (FileNotFoundError, FileExistsError) as error:
+            except OSError as error:
                 # Another run of the same job ended and removed the folder, perhaps meanwhile.
-                if not left:
+                gone = isinstance(error, FileNotFoundError | FileExistsError)
+                if not (left and gone):
                     raise OutputError.of(
                         "a finished part of the run", self.folder, error
                     ) from error
-            except OSError as error:
-                raise OutputError.of("a finished part of the run", self.folder, error) from error
 
     def table(self) -> pa.Table:
         """All rows, sorted; a pair that two parts hold is taken from the first."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from kgbench.engine import Budget
 from kgbench.errors import InputError, NotApplicableError
 from kgbench.localizers import is_foreign
 from kgbench.models import catalog
-from kgbench.models.catalog import FLOPS, Entry, find_donor, is_plant, zoo_path
+from kgbench.models.catalog import FLOPS, Entry, is_plant
 from kgbench.models.checkpoints import Checkpoint, find_here, locate, read_model_config
 from kgbench.models.family_map import load_family
 from kgbench.models.loading import DTYPES, pair_sources, read_empty, read_tokenizer
@@ -39,7 +38,7 @@ from kgbench.runner.measure import (
 from kgbench.runner.ranking import counted, now, score_sites
 from kgbench.runner.spec import Settings, Spec
 from kgbench.runner.third_party import blamed, isolated
-from kgbench.runner.workload import check
+from kgbench.runner.workload import check, checkpoint_folder, entry_of
 from kgbench.sites import RECIPIENT
 
 __all__ = [
@@ -361,7 +360,7 @@ def dry_run(spec: Spec, settings: Settings, pairs: Pairs | None = None) -> Forec
 
 def _forecast(spec: Spec, settings: Settings, pairs: Pairs | None = None) -> Forecast:
     spec = check(spec).spec
-    entry = None if spec.model is None else catalog.entry(spec.model)
+    entry = entry_of(spec)
     if entry is not None and entry.like is not None:
         recipient = spec.recipient or entry.recipient
         if not (spec.donors or entry.donors):  # with the recipient as donor costs are the same
@@ -394,7 +393,7 @@ def _before_loading(spec: Spec, settings: Settings) -> Memory:
 
 def _is_whole(source: str) -> bool:
     """Whether a donor has weights of its own: no adapter and no plant."""
-    folder = zoo_path(source) or find_donor(source) or Path(source).expanduser()
+    folder = checkpoint_folder(source)
     return not is_plant(folder) and not (folder / ADAPTER).is_file()
 
 

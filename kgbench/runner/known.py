@@ -28,8 +28,7 @@ from kgbench import __version__
 from kgbench.data import prompt_hash
 from kgbench.errors import KgbenchError
 from kgbench.localizers import is_foreign
-from kgbench.models import catalog
-from kgbench.models.catalog import find_donor, is_delta, read_delta_card, zoo_path
+from kgbench.models.catalog import is_delta, read_delta_card, zoo_path
 from kgbench.records import (
     Record,
     RecordStore,
@@ -40,7 +39,7 @@ from kgbench.records import (
 )
 from kgbench.records.provenance import package_versions
 from kgbench.runner.spec import Settings, Spec
-from kgbench.runner.workload import Workload, check
+from kgbench.runner.workload import Workload, check, checkpoint_folder, entry_of
 from kgbench.stats import rescored
 
 __all__ = ["Run", "files_state", "known_identity", "known_run", "note_identity", "reused"]
@@ -126,6 +125,8 @@ def _note(work: Workload, settings: Settings) -> Path:
 
     The metric of the ratios is no part of it.
     """
+    variables = sorted(os.environ.items())
+    visible = [f"{name}={value}" for name, value in variables if name.endswith("VISIBLE_DEVICES")]
     asked = {
         "spec": asdict(replace(work.spec, metric="", held=None)),
         "settings": asdict(replace(settings, output_dir=Path(), on_record=None)),
@@ -134,7 +135,8 @@ def _note(work: Workload, settings: Settings) -> Path:
         "prompts": {name: prompt_hash(name, work.dataset) for name in work.prompts},
         "truth": None if work.truth is None else work.truth.model_dump(),
         "code": _code(),
-        "machine": _machine(),
+        # What decides which device is taken by default, as far as that shows without torch.
+        "machine": [platform.node(), *visible, *map(str, sorted(Path("/dev").glob("nvidia*")))],
     }
     text = json.dumps(asked, sort_keys=True, default=str)
     cache = platformdirs.user_cache_path("kgbench", appauthor=False)
@@ -145,12 +147,6 @@ def _note(work: Workload, settings: Settings) -> Path:
 def _code() -> tuple[str, dict[str, str]]:
     """The code that computes, as it was at the first call."""
     return code_stamp(__version__), package_versions()
-
-
-def _machine() -> list[str]:
-    """What decides which device is taken by default, as far as that shows without torch."""
-    visible = [f"{k}={v}" for k, v in sorted(os.environ.items()) if k.endswith("VISIBLE_DEVICES")]
-    return [platform.node(), *visible, *map(str, sorted(Path("/dev").glob("nvidia*")))]
 
 
 def files_state(spec: Spec, now_ns: int | None = None) -> str | None:
@@ -165,9 +161,12 @@ def files_state(spec: Spec, now_ns: int | None = None) -> str | None:
     """
     now = time.time_ns() if now_ns is None else now_ns
     files: list[list[object]] = []
+    named = [spec.recipient, *spec.donors.values()]
     try:
-        for source in _sources(spec):
-            folder = zoo_path(source) or find_donor(source) or Path(source).expanduser()
+        if (entry := entry_of(spec)) is not None:
+            named += [entry.recipient, *entry.donors.values()]
+        for source in sorted({source for source in named if source is not None}):
+            folder = checkpoint_folder(source)
             if not folder.is_dir() or (folder / _ADAPTER).exists():
                 return None
             for path in _files(folder):
@@ -179,15 +178,6 @@ def files_state(spec: Spec, now_ns: int | None = None) -> str | None:
     except (OSError, KgbenchError):  # what is wrong with a checkpoint is said where it is loaded
         return None
     return sha256(json.dumps(files).encode()).hexdigest() if files else None
-
-
-def _sources(spec: Spec) -> list[str]:
-    """All checkpoints that a specification and the catalog's entry of its pair name."""
-    named = [spec.recipient, *spec.donors.values()]
-    if spec.model is not None:
-        entry = catalog.entry(spec.model)
-        named += [entry.recipient, *entry.donors.values()]
-    return sorted({source for source in named if source is not None})
 
 
 def _files(folder: Path) -> Iterator[Path]:

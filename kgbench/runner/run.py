@@ -17,7 +17,6 @@ from kgbench.engine.weights import changed
 from kgbench.errors import InputError
 from kgbench.estimate import Estimate
 from kgbench.localizers import is_foreign
-from kgbench.models import catalog
 from kgbench.progress import Progress
 from kgbench.records import (
     Cost,
@@ -38,7 +37,7 @@ from kgbench.runner.measure import GROUP, Measurement, chunks, ready, run_group
 from kgbench.runner.ranking import SiteRanking
 from kgbench.runner.spec import Settings, Spec
 from kgbench.runner.third_party import guarded, isolated
-from kgbench.runner.workload import check
+from kgbench.runner.workload import check, entry_of
 from kgbench.sites import parse_graft
 from kgbench.sites.configurations import BEST, canonical
 from kgbench.stats import Ground, against_truth, best_effects, pathways_of, with_clause
@@ -181,8 +180,8 @@ def _judged(record: Record, measurement: Measurement, facts: pa.Table) -> Record
         return record
     pair, prompts = job.pair, job.all_prompts
     slots = Slots(pair.family, pair.n_layers)
-    assert job.spec.model is not None
-    graded = catalog.entry(job.spec.model).truth
+    entry = entry_of(job.spec)
+    graded = None if entry is None else entry.truth
     ground = Ground(
         truth.plant,
         truth.decoy,
