@@ -27,19 +27,18 @@ __all__ = [
     "write_facts",
 ]
 
-FACTS_SCHEMA = pa.schema(
-    [
-        pa.field("prompt", pa.string(), nullable=False),
-        pa.field("fact", pa.string(), nullable=False),
-        pa.field("graft", pa.string(), nullable=False),
-        pa.field("position", pa.int32(), nullable=False),
-        pa.field("target", pa.int32(), nullable=False),
-        pa.field("rank", pa.int32(), nullable=False),
-        pa.field("prob", pa.float64(), nullable=False),
-        pa.field("logprob", pa.float64(), nullable=False),
-        pa.field("logit_diff", pa.float64(), nullable=False),
-    ]
-)
+_TYPES = {
+    "prompt": pa.string(),
+    "fact": pa.string(),
+    "graft": pa.string(),
+    "position": pa.int32(),
+    "target": pa.int32(),
+    "rank": pa.int32(),
+    "prob": pa.float64(),
+    "logprob": pa.float64(),
+    "logit_diff": pa.float64(),
+}
+FACTS_SCHEMA = pa.schema([pa.field(*column, nullable=False) for column in _TYPES.items()])
 """One row per prompt, fact, configuration and position; top-k hits and reciprocal rank follow from
 the rank."""
 
@@ -65,14 +64,23 @@ def facts_table(columns: Mapping[str, Sequence[Any] | np.ndarray[Any, Any]] | pa
         DataError: If a score is NaN or infinite, a rank is below 1, or two rows are of the same
             prompt, fact, graft and position.
     """
-    data = {field.name: columns[field.name] for field in FACTS_SCHEMA}
+    data = {name: columns[name] for name in _TYPES}
     table = pa.table(data, schema=FACTS_SCHEMA).combine_chunks()
     if missing := [name for name in table.column_names if table[name].null_count]:
         raise DataError(f"per-fact rows: values are missing in {', '.join(missing)}")
     table = in_order(table)
+    wrong = {}
     for name in ("prob", "logprob", "logit_diff"):
-        _refuse(table, pc.invert(pc.is_finite(table[name])), f"the {name} is not a finite number")
-    _refuse(table, pc.less(table["rank"], 1), "the rank is below 1")
+        wrong[f"the {name} is not a finite number"] = pc.invert(pc.is_finite(table[name]))
+    wrong["the rank is below 1"] = pc.less(table["rank"], 1)
+    for what, rows in wrong.items():
+        found = table.filter(rows)
+        if found.num_rows:
+            first = found.slice(0, 1).to_pylist()[0]
+            raise DataError(
+                f"per-fact rows: {what} in {found.num_rows} of {table.num_rows} rows, first in "
+                f"fact {first['fact']}, prompt {first['prompt']}, configuration {first['graft']}"
+            )
     if not is_ordered(table):
         raise DataError("per-fact rows: two rows are of the same prompt, fact, graft and position")
     return table
@@ -107,16 +115,6 @@ def spans(table: pa.Table) -> dict[tuple[str, str], tuple[int, int]]:
     return dict(zip(names, places, strict=True))
 
 
-def _refuse(table: pa.Table, wrong: Any, what: str) -> None:
-    found = table.filter(wrong)
-    if found.num_rows:
-        first = found.slice(0, 1).to_pylist()[0]
-        where = f"fact {first['fact']}, prompt {first['prompt']}, configuration {first['graft']}"
-        raise DataError(
-            f"per-fact rows: {what} in {found.num_rows} of {table.num_rows} rows, first in {where}"
-        )
-
-
 def facts_bytes(table: pa.Table, metadata: Mapping[str, str] | None = None) -> bytes:
     """A table in the schema as a Parquet file.
 
@@ -124,14 +122,13 @@ def facts_bytes(table: pa.Table, metadata: Mapping[str, str] | None = None) -> b
     """
     stored = table.select(STORED.names).cast(STORED)
     stored = stored.replace_schema_metadata(dict(metadata or {}) or None)
-    texts = [field.name for field in STORED if field.type == pa.string()]
     sink = pa.BufferOutputStream()
     pq.write_table(
         stored,
         sink,
         compression=CODEC,
         compression_level=LEVEL,
-        use_dictionary=texts,
+        use_dictionary=[name for name, kind in _TYPES.items() if kind == pa.string()],
         use_byte_stream_split=list(SPLIT),
         # Rows are read whole: what would find some of them takes an eighth of a file.
         write_statistics=False,
@@ -140,9 +137,9 @@ def facts_bytes(table: pa.Table, metadata: Mapping[str, str] | None = None) -> b
     return bytes(sink.getvalue())
 
 
-def write_facts(table: pa.Table, path: Path, metadata: Mapping[str, str] | None = None) -> None:
+def write_facts(table: pa.Table, path: Path) -> None:
     """Write a table in the schema, see `facts_bytes`."""
-    path.write_bytes(facts_bytes(table, metadata))
+    path.write_bytes(facts_bytes(table))
 
 
 def check_facts(path: Path, content: bytes | None = None) -> None:
@@ -204,7 +201,6 @@ def _table(
         table = file.read(None if columns is None else list(columns))
     if columns is not None or DERIVED in table.column_names:
         return table
-    data = {name: table[name] for name in STORED.names}
-    data[DERIVED] = np.exp(table["logprob"].to_numpy())
-    whole = pa.table([data[name] for name in FACTS_SCHEMA.names], schema=FACTS_SCHEMA)
-    return whole.replace_schema_metadata(table.schema.metadata)
+    place = FACTS_SCHEMA.get_field_index(DERIVED)
+    derived = pa.array(np.exp(table["logprob"].to_numpy()))
+    return table.add_column(place, FACTS_SCHEMA.field(DERIVED), derived)

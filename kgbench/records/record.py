@@ -113,35 +113,25 @@ class Row(Strict):
 
     @model_validator(mode="before")
     @classmethod
-    def _from_version_1(cls, data: Any) -> Any:
-        """Version 1 repeated the means of other rows next to the gain."""
-        if isinstance(data, dict) and isinstance(operands := data.get("operands"), dict):
-            rest = {key: value for key, value in data.items() if key != "operands"}
-            return {**rest, "gain": operands.get("gain")}
-        return data
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_mean_rank(cls, data: Any) -> Any:
-        """Earlier records had the mean of the ranks only."""
-        if not isinstance(data, dict) or "rank" not in data or "median_rank" in data:
+    def _read(cls, data: Any) -> Any:
+        """The row from its short form, and from those of earlier records."""
+        if not isinstance(data, dict):
             return data
-        older = {
-            "undefined": "the record was made before: `kgbench rescore` makes it from the rows",
-            "n": data.get("n", 0),
-        }
-        return {**data, "median_rank": older, "log_rank": older}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_absent(cls, data: Any) -> Any:
-        if isinstance(data, dict) and isinstance(reason := data.get("absent"), str):
-            rest = {key: value for key, value in data.items() if key != "absent"}
-            return {
-                **{name: {"undefined": NOT_APPLICABLE + reason, "n": 0} for name in FIGURES},
-                **rest,
-                "n": 0,
+        data = dict(data)
+        if isinstance(reason := data.get("absent"), str):
+            del data["absent"]
+            nothing = {"undefined": NOT_APPLICABLE + reason, "n": 0}
+            data = {**dict.fromkeys(FIGURES, nothing), **data, "n": 0}
+        if "rank" in data and "median_rank" not in data:  # the mean of the ranks only
+            older = {
+                "undefined": "the record was made before: `kgbench rescore` makes it from the rows",
+                "n": data.get("n", 0),
             }
+            data |= {"median_rank": older, "log_rank": older}
+        if isinstance(operands := data.get("operands"), dict):
+            # Version 1 repeated the means of other rows next to the gain.
+            del data["operands"]
+            data["gain"] = operands.get("gain")
         return data
 
     @model_serializer(mode="wrap")
@@ -150,12 +140,8 @@ class Row(Strict):
         if info.mode != "json" or self.applicable:
             return whole(self)
         reason = (self.sufficiency.undefined or "").removeprefix(NOT_APPLICABLE)
-        return {
-            "prompt": self.prompt,
-            "graft": self.graft,
-            "dropped": self.dropped,
-            "absent": reason,
-        }
+        kept = {name: getattr(self, name) for name in ("prompt", "graft", "dropped")}
+        return {**kept, "absent": reason}
 
     @property
     def applicable(self) -> bool:
@@ -329,10 +315,8 @@ class Planted(Strict):
             "n": 0,
         }
         gone = ("auroc", "average_precision", "recall_at_k", "expected")
-        return {
-            "graded_precision": older,
-            **{key: value for key, value in data.items() if key not in gone},
-        }
+        kept = {key: value for key, value in data.items() if key not in gone}
+        return {"graded_precision": older, **kept}
 
     def answer(self) -> dict[str, Any]:
         """The figures as `--json` prints them."""
@@ -435,11 +419,8 @@ class Record(Strict):
     @classmethod
     def _from_version_1(cls, data: Any) -> Any:
         """Version 1 holds the same at more length; the parts read both."""
-        return (
-            {**data, "schema_version": 2}
-            if isinstance(data, dict) and data.get("schema_version") == 1
-            else data
-        )
+        is_older = isinstance(data, dict) and data.get("schema_version") == 1
+        return {**data, "schema_version": 2} if is_older else data
 
     @model_validator(mode="after")
     def _check(self) -> Record:

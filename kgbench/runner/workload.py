@@ -8,9 +8,9 @@ from __future__ import annotations
 import filecmp
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 
 import yaml
@@ -68,14 +68,12 @@ class Suite:
 
 @cache
 def _suites() -> Mapping[str, Suite]:
-    folder = files("kgbench").joinpath("suites")
     by_name = {}
-    for file in sorted(folder.iterdir(), key=lambda file: file.name):
-        if file.name.endswith(".yaml"):
-            row = yaml.safe_load(file.read_text("utf-8"))
-            for key, kind in (("prompts", str), ("grafts", str), ("budgets", float)):
-                row[key] = tuple(map(kind, row[key]))
-            by_name[file.name.removesuffix(".yaml")] = Suite(**row)
+    for file in sorted((Path(__file__).parents[1] / "suites").glob("*.yaml")):
+        row = yaml.safe_load(file.read_text("utf-8"))
+        for key, kind in (("prompts", str), ("grafts", str), ("budgets", float)):
+            row[key] = tuple(map(kind, row[key]))
+        by_name[file.stem] = Suite(**row)
     return by_name
 
 
@@ -129,7 +127,13 @@ def check(spec: Spec) -> Workload:
     suite = load_suite(spec.suite)
     truth = truth_of(spec)
     if suite.truth and truth is None:
-        raise InputError(_without_plant(spec))
+        raise InputError(
+            f"suite {spec.suite!r} is about the facts that were planted: "
+            f"leave out --dataset {spec.dataset}"
+            if spec.dataset is not None
+            else f"suite {spec.suite!r} needs a pair whose facts were planted at a known place, "
+            f"and {_pair_text(spec)} is none; {_plants_text()}"
+        )
     dataset = job_dataset(spec)
     prompts = job_prompts(spec, dataset)
     with_trained = with_donor(spec, dataset)
@@ -238,29 +242,19 @@ def _check_regions(text: str, dataset: Dataset, prompts: Mapping[str, Sequence[P
     """Refuse a graft at a region that a prompt's template does not mark."""
     for region in sorted(parse_graft(text).regions() & {*MARKS}):
         lacking = [name for name, some in prompts.items() if region not in some[0].spans]
-        if lacking:
-            having = _prompts_with(region, dataset)
-            instead = (
-                f"choose --prompt among {', '.join(having)}"
-                if having
-                else f"no prompt of {dataset.name!r} has it"
-            )
-            raise RegionError(
-                f"graft {text!r}: prompt {lacking[0]!r} has no region {region}; {instead}"
-            )
-
-
-def _prompts_with(region: str, dataset: Dataset) -> list[str]:
-    """Prompts that mark a region and that the facts can fill."""
-    names = []
-    for name in (*dataset.templates, *prompt_names()):
-        try:
-            (prompt,) = data.load_prompts(dataset, [name], limit=1)
-        except InputError:  # a built-in prompt with a field that these facts lack
+        if not lacking:
             continue
-        if region in prompt.spans:
-            names.append(name)
-    return names
+        having = []
+        for name in (*dataset.templates, *prompt_names()):
+            with suppress(InputError):  # of a built-in prompt with a field that these facts lack
+                (prompt,) = data.load_prompts(dataset, [name], limit=1)
+                having += [name] if region in prompt.spans else []
+        instead = f"choose --prompt among {', '.join(having)}"
+        if not having:
+            instead = f"no prompt of {dataset.name!r} has it"
+        raise RegionError(
+            f"graft {text!r}: prompt {lacking[0]!r} has no region {region}; {instead}"
+        )
 
 
 # Donors
@@ -459,19 +453,6 @@ def localizer_arguments(spec: Spec) -> Mapping[str, str]:
     if entry is not None and entry.truth is not None:
         arguments["graded"] = entry.truth.relevance_text
     return arguments
-
-
-def _without_plant(spec: Spec) -> str:
-    """Message for a suite about planted facts on a pair without a plant."""
-    if spec.dataset is not None:
-        return (
-            f"suite {spec.suite!r} is about the facts that were planted: "
-            f"leave out --dataset {spec.dataset}"
-        )
-    return (
-        f"suite {spec.suite!r} needs a pair whose facts were planted at a known place, and "
-        f"{_pair_text(spec)} is none; {_plants_text()}"
-    )
 
 
 def _pair_text(spec: Spec) -> str:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from kgbench.estimate import Estimate
-from kgbench.stats.intervals import difference, mean, ratio_difference
+from kgbench.stats.intervals import Array, difference, mean, ratio_difference
 from kgbench.stats.ratios import area_parts, no_gain, recovery_parts
-from kgbench.stats.scores import PromptColumns, by_prompt, support_of
+from kgbench.stats.scores import PromptColumns, Scores, by_prompt, support_of
 
 __all__ = [
     "PairedPrompt",
@@ -23,10 +21,6 @@ __all__ = [
     "paired_prompts",
     "recovery_difference",
 ]
-
-Array = NDArray[Any]
-Scores = Mapping[str, Array]
-
 
 ROUNDING = 1e-4
 """Largest difference of two equal runs, in nats; of probabilities, as a share."""
@@ -48,20 +42,19 @@ class PairedPrompt:
         return tuple(graft for graft in self.first.columns if graft in self.second.columns)
 
     def scores(self, metric: str) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Per-fact scores [n] of each configuration in both runs, without rounding differences."""
+        """Per-fact scores [n] of each configuration in both runs.
+
+        Those that differ by rounding alone are replaced by their mean.
+        """
         first, second = self.first.scores(metric), self.second.scores(metric)
+        if metric not in ("prob", "logprob", "logit_diff"):
+            return first, second
         for graft in self.shared:
-            first[graft], second[graft] = _tied(first[graft], second[graft], metric)
+            one, two = first[graft], second[graft]
+            scale = np.maximum(one, two) if metric == "prob" else 1.0
+            near, middle = np.abs(one - two) <= ROUNDING * scale, (one + two) / 2
+            first[graft], second[graft] = np.where(near, middle, one), np.where(near, middle, two)
         return first, second
-
-
-def _tied(first: Array, second: Array, metric: str) -> tuple[Array, Array]:
-    """Both, replaced by their mean where they differ by rounding alone."""
-    if metric not in ("prob", "logprob", "logit_diff"):
-        return first, second
-    scale = np.maximum(first, second) if metric == "prob" else 1.0
-    near, middle = np.abs(first - second) <= ROUNDING * scale, (first + second) / 2
-    return np.where(near, middle, first), np.where(near, middle, second)
 
 
 def paired_prompts(

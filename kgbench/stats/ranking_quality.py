@@ -32,13 +32,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kgbench.estimate import Estimate
 from kgbench.records import NO_INTERVAL_OF_SITES
+from kgbench.stats.intervals import Array
 
 __all__ = [
     "LEAST",
@@ -49,8 +48,6 @@ __all__ = [
     "expected_precision",
     "graded_precision",
 ]
-
-Array = NDArray[Any]
 
 LEAST = 0.05
 """Relevance below which a place never counts as relevant."""

@@ -19,15 +19,13 @@ together.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kgbench.estimate import Estimate
 from kgbench.sites import PATHWAYS, complement
-from kgbench.stats.intervals import Parts, difference, divides, ratio
-from kgbench.stats.scores import PromptColumns, numbers
+from kgbench.stats.intervals import Array, Parts, difference, divides, ratio
+from kgbench.stats.scores import PromptColumns, Scores, numbers
 
 __all__ = [
     "COMPLEMENTS",
@@ -45,9 +43,6 @@ __all__ = [
     "sufficiency",
     "synergy",
 ]
-
-Array = NDArray[Any]
-Scores = Mapping[str, Array]
 
 COMPLEMENTS: Mapping[str, str] = {
     "ALL": "PRE",
@@ -214,7 +209,7 @@ FIRST, LAST = 0.1, 100.0
 """Per cent: the ends of the area; a budget of 0 is drawn, not integrated."""
 
 
-def area_weights(budgets: Array) -> NDArray[np.float64]:
+def area_weights(budgets: Array) -> Array:
     """What each budget's recovery counts in the area.
 
     The area is the trapezoid over log10(budget) from .1 to 100 %, divided by the width, 3; it is
@@ -246,7 +241,7 @@ def area_weights(budgets: Array) -> NDArray[np.float64]:
     return found
 
 
-def curve_area(scores: Mapping[str, Array], budgets: Mapping[str, float]) -> Estimate:
+def curve_area(scores: Scores, budgets: Mapping[str, float]) -> Estimate:
     """The area under the curve, as one ratio of means.
 
     Args:
@@ -256,7 +251,7 @@ def curve_area(scores: Mapping[str, Array], budgets: Mapping[str, float]) -> Est
     return no_gain(scores) or ratio(*area_parts(scores, budgets))
 
 
-def area_parts(scores: Mapping[str, Array], budgets: Mapping[str, float]) -> Parts:
+def area_parts(scores: Scores, budgets: Mapping[str, float]) -> Parts:
     """Numerator and denominator of the area, of each fact.
 
     Args:

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from kgbench.estimate import Estimate, plain
 from kgbench.records import Record, SiteScore
 from kgbench.records.fact_rows import KEYS
+from kgbench.stats.intervals import Array
 from kgbench.stats.ranking_quality import agreement
-from kgbench.stats.scores import DEFAULT_METRIC, score
+from kgbench.stats.scores import DEFAULT_METRIC, Columns, score
 
 __all__ = ["TOLERANCES", "MapRepeat", "OtherRow", "Repeat", "Repeated", "repeated", "repeated_map"]
 
@@ -43,7 +43,6 @@ OLDER_METRIC = (
 )
 
 Key = tuple[str, str, str, int]
-Columns = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -241,7 +240,7 @@ def repeated_map(stored: Sequence[SiteScore], now: Sequence[SiteScore]) -> MapRe
     return MapRepeat(agreement(a, b).rounded(), largest, SCORES * spread, missing)
 
 
-def _apart(first: Columns, second: Columns, tolerance: float) -> NDArray[np.bool_]:
+def _apart(first: Columns, second: Columns, tolerance: float) -> Array:
     """Which rows differ by more than rounding."""
     ranks = np.maximum(first["rank"], second["rank"])
     allowed = {
@@ -252,7 +251,7 @@ def _apart(first: Columns, second: Columns, tolerance: float) -> NDArray[np.bool
         "target": 0,
     }
     differs = [np.abs(first[name] - second[name]) > most for name, most in allowed.items()]
-    apart: NDArray[np.bool_] = np.any(differs, axis=0)
+    apart: Array = np.any(differs, axis=0)
     return apart
 
 

@@ -13,7 +13,6 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from kgbench.estimate import Estimate, rounded
 from kgbench.numbers import figure_text, number_text, reason_text
@@ -55,6 +54,7 @@ from kgbench.stats.scores import (
     DEFAULT_METRIC,
     METRICS,
     PromptColumns,
+    Scores,
     by_prompt,
     check_metric,
     name_prior,
@@ -81,8 +81,6 @@ __all__ = [
     "verdict_of",
     "with_clause",
 ]
-
-Array = NDArray[Any]
 
 ORDER = (*BASELINES, "ALL", "NONE", *PATHWAYS)
 """The paper's order."""
@@ -168,7 +166,7 @@ def summarize(
 
 def _rows(
     prompt: PromptColumns,
-    scores: Mapping[str, Array],
+    scores: Scores,
     complements: Mapping[str, str],
     dropped: int,
 ) -> list[Row]:
@@ -197,7 +195,7 @@ def _rows(
     return rows
 
 
-def means(scores: Mapping[str, Array], support: tuple[float, float]) -> dict[str, Estimate]:
+def means(scores: Scores, support: tuple[float, float]) -> dict[str, Estimate]:
     """The mean of each configuration.
 
     Args:
@@ -265,7 +263,12 @@ def rescored(record: Record, facts: pa.Table, metric: str | None = None) -> Reco
         DataError: The rows are not those of such a record.
         UnknownNameError: There is no such metric.
     """
-    run = Ran(record.identity, record.floor, sum(record.dropped.values()), absent_of(record))
+    absent: dict[str, dict[str, str]] = {}
+    for row in record.rows:
+        if not row.applicable:
+            reason = (row.sufficiency.undefined or "").removeprefix(NOT_APPLICABLE)
+            absent.setdefault(row.prompt, {})[row.graft] = reason
+    run = Ran(record.identity, record.floor, sum(record.dropped.values()), absent)
     summary = summary_of(run, facts, metric or record.metric)
     return rejudged(record.model_copy(update=vars(summary)), facts)
 
@@ -289,16 +292,6 @@ def budgets_in(configurations: Sequence[str]) -> dict[str, float]:
     """Those of the curve and their budgets in per cent, ascending."""
     tops = map(parse_top, configurations)
     return budget_labels(sorted({top.percent for top in tops if top and top.percent is not None}))
-
-
-def absent_of(record: Record) -> Absent:
-    """Configurations of a record that its method cannot express, and why."""
-    absent: dict[str, dict[str, str]] = {}
-    for row in record.rows:
-        if not row.applicable:
-            reason = (row.sufficiency.undefined or "").removeprefix(NOT_APPLICABLE)
-            absent.setdefault(row.prompt, {})[row.graft] = reason
-    return absent
 
 
 # ------------------------------------------------------------------------------------- plants
@@ -439,7 +432,7 @@ def best_effects(record: Record, facts: pa.Table) -> tuple[Effect, dict[str, Eff
     wanted = pc.is_in(facts["graft"], pa.array([*BASELINES, BEST, REST]))
     prompts = by_prompt(facts_table(facts.filter(wanted)), ())
 
-    def effect(scores: Mapping[str, Array]) -> Effect:
+    def effect(scores: Scores) -> Effect:
         return Effect(
             sufficiency=sufficiency(scores, BEST), necessity=necessity(scores, BEST, {BEST: REST})
         )

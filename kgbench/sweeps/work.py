@@ -245,14 +245,12 @@ def _computed(
         return _called(unit) if not unit.evaluates else _evaluated(root, unit, loaded, progress)
     except OutputError:  # of the place, not of the unit
         raise
-    except KgbenchError as error:
-        return {"error": str(error), "kind": type(error).__name__}
     except Exception as error:
-        return {
-            "error": f"{type(error).__name__}: {first_line(error)}",
-            "kind": type(error).__name__,
-            "traceback": traceback.format_exc(),
-        }
+        kind = type(error).__name__
+        if isinstance(error, KgbenchError):
+            return {"error": str(error), "kind": kind}
+        text = f"{kind}: {first_line(error)}"
+        return {"error": text, "kind": kind, "traceback": traceback.format_exc()}
 
 
 def _evaluated(
