@@ -29,13 +29,15 @@ from kgbench.runner.job import Job, Pairs, device_map_of, main_device_of, prepar
 from kgbench.runner.measure import (
     GROUP,
     Measurement,
+    counted,
     expressed,
+    now,
     ranked,
     run_group,
+    score_sites,
     warm_up,
     without_ranking,
 )
-from kgbench.runner.ranking import counted, now, score_sites
 from kgbench.runner.spec import Settings, Spec
 from kgbench.runner.third_party import blamed, isolated
 from kgbench.runner.workload import check, checkpoint_folder, entry_of

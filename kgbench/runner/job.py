@@ -9,6 +9,7 @@ from functools import cached_property
 from itertools import chain
 from typing import Any
 
+import numpy as np
 from pydantic import ValidationError
 
 from kgbench.data import Dataset, Prompt, prompt_hash
@@ -34,7 +35,6 @@ from kgbench.models.placement import (
 )
 from kgbench.records import DatasetRef, Identity, LocalizerRef, Truth, WeightHashes, canonical_json
 from kgbench.runner.known import files_state
-from kgbench.runner.ranking import RANKING_VERSION, Halves, split_facts
 from kgbench.runner.spec import Settings, Spec
 from kgbench.runner.workload import Suite, Workload, check, localizer_arguments
 from kgbench.sites.configurations import (
@@ -46,7 +46,44 @@ from kgbench.sites.configurations import (
     parse_top,
 )
 
-__all__ = ["Job", "Pairs", "device_map_of", "job_configurations", "main_device_of", "prepare_job"]
+__all__ = [
+    "RANKING_VERSION",
+    "Halves",
+    "Job",
+    "Pairs",
+    "device_map_of",
+    "job_configurations",
+    "main_device_of",
+    "prepare_job",
+    "split_facts",
+]
+
+
+RANKING_VERSION = "1"
+"""Version of the rules for halves, ties and budgets, part of a record's identity."""
+
+Halves = tuple[frozenset[str], frozenset[str]]
+"""Ids of facts."""
+
+
+def split_facts(prompts: Mapping[str, Sequence[Prompt]], seed: int) -> Halves:
+    """Split the facts in two halves, the same for all prompts, by a seeded permutation of ids.
+
+    Raises:
+        InputError: There is only one fact.
+    """
+    facts: set[str] = set()
+    for some in prompts.values():
+        facts |= {prompt.fact.id for prompt in some}
+    ids = sorted(facts)
+    if len(ids) < 2:
+        raise InputError(
+            "a ranking is made from one half of the facts and measured on the other, so it needs "
+            f"two or more, not {len(ids)}"
+        )
+    order = np.random.default_rng(seed).permutation(len(ids)).tolist()
+    first = frozenset(ids[i] for i in order[: (len(ids) + 1) // 2])
+    return first, frozenset(ids) - first
 
 
 class Pairs:

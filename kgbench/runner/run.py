@@ -33,8 +33,7 @@ from kgbench.records import (
 )
 from kgbench.runner.job import Job, Pairs, prepare_job
 from kgbench.runner.known import Run, note_identity, reused
-from kgbench.runner.measure import GROUP, Measurement, chunks, ready, run_group
-from kgbench.runner.ranking import SiteRanking
+from kgbench.runner.measure import GROUP, Measurement, SiteRanking, chunks, ready, run_group
 from kgbench.runner.spec import Settings, Spec
 from kgbench.runner.third_party import guarded, isolated
 from kgbench.runner.workload import check, entry_of
