@@ -186,7 +186,7 @@ def plain(value: Any, counted: bool = False) -> Any:
         return value.to_json() if counted else value.answer()
     if is_dataclass(value):
         value = {field.name: getattr(value, field.name) for field in fields(value)}
-    if hasattr(value, "model_fields"):
+    if hasattr(value, "model_dump"):
         value = dict(value)
     if isinstance(value, Mapping):
         return {key: plain(item, counted) for key, item in value.items()}

@@ -85,10 +85,11 @@ class EffectsTask(ConfigurableTask):
         self, doc: Mapping[str, Any], results: Sequence[Mapping[str, TokenScore]]
     ) -> dict[str, Any]:
         """Score under each configuration that the method can express; scores of each effect."""
-        scores = {label: self._score(answer) for label, answer in results[0].items()}
-        values: dict[str, Any] = {}
-        for label, value in scores.items():
-            values[f"{self.metric}_{label}"] = float(value)
+        scores: dict[str, bool | float] = {}
+        for label, answer in results[0].items():
+            columns = {name: np.array([value]) for name, value in vars(answer).items()}
+            scores[label] = score(columns, self.metric)[0].item()
+        values: dict[str, Any] = {f"{self.metric}_{k}": float(v) for k, v in scores.items()}
         for name, (effect, path, _) in NAMES.items():
             label = _measured(effect, path)
             if label in scores:
@@ -104,11 +105,6 @@ class EffectsTask(ConfigurableTask):
         """Whether a higher value of a metric is better."""
         means = {f"{self.metric}_{label}": self.metric != "log_rank" for label in CONFIGURATIONS}
         return {**means, **dict.fromkeys(NAMES, True)}
-
-    def _score(self, answer: TokenScore) -> float | bool:
-        columns = {name: np.array([value]) for name, value in vars(answer).items()}
-        value = score(columns, self.metric)[0]
-        return bool(value) if value.dtype == bool else float(value)
 
 
 def _measured(effect: str, path: str) -> str:

@@ -391,11 +391,8 @@ class _Generation:
                     unfinished.append(text)
             if progress is not None:
                 progress(len(running) - len(unfinished))
-        generated = []
-        for text in texts:
-            decoded = self._decoded(text.tokens)
-            generated.append(str(postprocess_generated_text(decoded, list(text.stops), None)))
-        return generated
+        decoded = ((self._decoded(text.tokens), list(text.stops)) for text in texts)
+        return [str(postprocess_generated_text(text, stops, None)) for text, stops in decoded]
 
     def _start(self, context: str, arguments: Mapping[str, Any], source: TaskDocument) -> _Text:
         asked = normalize_gen_kwargs(
@@ -412,14 +409,9 @@ class _Generation:
                     f"{source.label}: generation under a graft takes until and max_gen_toks, "
                     f"not {name!r}"
                 )
-        stops = handle_stop_sequences(
-            asked["until"], eos=self._decoded([int(self.reader.tokenizer.eos_token_id)], skip=False)
-        )
-        return _Text(
-            self.reader.context(context, asked["max_gen_toks"], source),
-            stops,
-            asked["max_gen_toks"],
-        )
+        most, end = asked["max_gen_toks"], int(self.reader.tokenizer.eos_token_id)
+        stops = handle_stop_sequences(asked["until"], eos=self._decoded([end], skip=False))
+        return _Text(self.reader.context(context, most, source), stops, most)
 
     def _decoded(self, tokens: Sequence[int], skip: bool = True) -> str:
         return str(self.reader.tokenizer.decode(list(tokens), skip_special_tokens=skip))

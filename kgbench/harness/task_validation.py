@@ -228,17 +228,15 @@ def _check_name(name: str, known: Sequence[str]) -> None:
 
 def _selected(names: Sequence[str], root: Path, manager: Any) -> list[str]:
     """Tasks, then groups: those that names refer to, or all of a folder."""
-    index = manager.task_index
+    index, here = manager.task_index, root.resolve()
     selected: list[str] = []
     for name in names:
         _check_name(name, manager.all_tasks)
         entry = index[name]
         selected += sorted(entry.tags) if entry.kind.name == "TAG" else [name]
-    if not names:
-        for name, entry in index.items():
-            path = entry.yaml_path
-            if path and Path(path).resolve().is_relative_to(root.resolve()):
-                selected.append(name)
+    for name, entry in index.items() if not names else ():
+        if entry.yaml_path and Path(entry.yaml_path).resolve().is_relative_to(here):
+            selected.append(name)
     return sorted(dict.fromkeys(selected), key=lambda name: index[name].kind.name == "GROUP")
 
 

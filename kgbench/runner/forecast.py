@@ -371,7 +371,7 @@ def _forecast(spec: Spec, settings: Settings, pairs: Pairs | None = None) -> For
             counted = _measured(spec, settings, stand_ins(entry.name))
             return _scaled(counted, entry, spec, settings)
     pairs = pairs or Pairs()
-    if not pairs.holds(spec, settings):
+    if pairs.loaded(spec, settings) is None:
         pairs.forget()  # what the one before takes is free
         memory = _before_loading(spec, settings)
         if not memory.fits:

@@ -100,23 +100,23 @@ class Pairs:
         Raises:
             InputError: The device cannot be used, or a checkpoint does not load or fit.
         """
-        if spec.in_memory.pair is not None:
-            return spec.in_memory.pair
-        wanted = _wanted(spec, settings)
-        if self._last is None or self._last[0] != wanted:
+        if (pair := self.loaded(spec, settings)) is None:
             self.forget()  # the one before is freed first
-            self.state = files_state(spec)
-            self._last = (wanted, load_pair(**wanted))
-        return self._last[1]
+            self.state, wanted = files_state(spec), _wanted(spec, settings)
+            pair = load_pair(**wanted)
+            self._last = (wanted, pair)
+        return pair
 
-    def holds(self, spec: Spec, settings: Settings) -> bool:
-        """Whether the pair that a specification names is loaded.
+    def loaded(self, spec: Spec, settings: Settings) -> ModelPair | None:
+        """The pair that a specification names, if it is loaded.
 
         Raises:
             InputError: The device cannot be used.
         """
-        held = spec.in_memory.pair is not None
-        return held or (self._last is not None and self._last[0] == _wanted(spec, settings))
+        if spec.in_memory.pair is not None:
+            return spec.in_memory.pair
+        wanted, pair = self._last or ({}, None)
+        return pair if wanted == _wanted(spec, settings) else None
 
     def forget(self) -> None:
         """Drop the pair, so that its memory is free."""

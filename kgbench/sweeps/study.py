@@ -75,19 +75,21 @@ class StudyUnit:
             InputError: A text names what is no option.
         """
         arguments = self.command.split()
+        texts = {name: _text(value) for name, value in self.options.items()}
         for name, value in self.options.items():
             for each in value if isinstance(value, list) else [value]:
-                if each is True:
-                    arguments.append(f"--{name}")
-                elif each is not False and each is not None:
-                    arguments += [f"--{name}", self._filled(name, str(each))]
+                if each is False or each is None:
+                    continue
+                arguments.append(f"--{name}")
+                if each is not True:
+                    text = str(each)
+                    try:
+                        arguments.append(text.format_map(texts))
+                    except (LookupError, ValueError, AttributeError) as error:
+                        raise InputError(
+                            f"{name}: {text!r} names what is no option: {error}"
+                        ) from None
         return tuple(arguments)
-
-    def _filled(self, name: str, text: str) -> str:
-        try:
-            return text.format_map({key: _text(value) for key, value in self.options.items()})
-        except (LookupError, ValueError, AttributeError) as error:
-            raise InputError(f"{name}: {text!r} names what is no option: {error}") from None
 
     @cached_property
     def spec(self) -> Spec:
