@@ -176,16 +176,18 @@ def _write(estimate: Estimate, info: SerializationInfo) -> Any:
 
 
 def plain(value: Any, counted: bool = False) -> Any:
-    """The value as JSON: estimates and dataclasses as objects, sequences as lists.
+    """The value as JSON: estimates, dataclasses and models as objects, sequences as lists.
 
     Args:
-        value: Estimates, dataclasses, mappings and sequences of these; others stay.
+        value: Estimates, dataclasses, models, mappings and sequences of these; others stay.
         counted: Whether estimates have their number of facts.
     """
     if isinstance(value, Estimate):
         return value.to_json() if counted else value.answer()
     if is_dataclass(value):
         value = {field.name: getattr(value, field.name) for field in fields(value)}
+    if hasattr(value, "model_dump"):
+        value = dict(value)
     if isinstance(value, Mapping):
         return {key: plain(item, counted) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -23,8 +23,8 @@ from kgbench.errors import InputError
 from kgbench.models.pair import ModelPair
 from kgbench.records import Journal, Record, RecordStore
 from kgbench.runner import Run, Settings, Spec, dry_run, load_prompts, run_job
-from kgbench.runner.measure import mixed
-from kgbench.runner.ranking import SiteRanking, counted, split_facts
+from kgbench.runner.job import split_facts
+from kgbench.runner.measure import SiteRanking, counted, mixed
 from kgbench.runner.workload import load_suite
 from kgbench.sites import Site, scored_positions
 from kgbench.sites.configurations import Top, budget_labels

@@ -22,8 +22,13 @@ from kgbench.records.identity import identity_differences
 from kgbench.report import to_text
 from kgbench.stats import ratio
 from kgbench.stats.intervals import ratio_difference
-from kgbench.stats.paired import area_difference, paired_prompts, recovery_difference
-from kgbench.stats.ratios import curve_area, recovery
+from kgbench.stats.ratios import (
+    area_difference,
+    curve_area,
+    paired_prompts,
+    recovery,
+    recovery_difference,
+)
 
 ROOT = Path(__file__).parent.parent
 METRICS = ("top1", "top5", "log_rank", "mrr", "prob", "logprob", "logit_diff")

@@ -21,7 +21,7 @@ from kgbench.report import to_text
 from kgbench.report.run_report import plants_report, record_report
 from kgbench.report.site_maps import heatmap_images
 from kgbench.runner import Pairs, Run, Settings, Spec, load_prompts, run_job
-from kgbench.runner.ranking import split_facts
+from kgbench.runner.job import split_facts
 from kgbench.runner.workload import planted_models
 from kgbench.sites import parse_graft
 from kgbench.stats.ranking_quality import auroc, chance_precision, graded_precision

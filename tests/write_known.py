@@ -36,7 +36,7 @@ from kgbench.models import catalog
 from kgbench.models.loading import WEIGHT_TYPES
 from kgbench.models.pair import ModelPair
 from kgbench.records import RecordStore
-from kgbench.runner.ranking import RANKING_VERSION
+from kgbench.runner.job import RANKING_VERSION
 from kgbench.runner.workload import load_suite
 from kgbench.sites import BASELINES
 from kgbench.sites.configurations import BEST, REST, budget_labels, configurations

@@ -10,7 +10,6 @@ and form, and is made when the folder is first needed.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -23,6 +22,7 @@ import platformdirs
 
 from kgbench.data import Dataset, dataset_names, load_dataset, load_prompts, prompt_names
 from kgbench.errors import InputError
+from kgbench.records import write_whole
 
 __all__ = [
     "FORMS",
@@ -170,20 +170,13 @@ def tasks_path() -> Path:
     folder = cache_folder / "tasks" / digest.hexdigest()[:16]
     try:
         for path, text in files.items():
-            _write(folder / path, text)
+            file = folder / path
+            if not file.is_file() or file.read_text("utf-8") != text:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                write_whole(file, text.encode())
     except OSError as error:
         raise InputError(
             f"the files of lm-eval tasks cannot be written to {folder}: {error.strerror}; "
             "set XDG_CACHE_HOME to a folder that can be written"
         ) from error
     return folder
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file unless it is there; other processes see all of it or nothing."""
-    if path.is_file() and path.read_text("utf-8") == text:
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(text, "utf-8")
-    os.replace(partial, path)

@@ -12,7 +12,7 @@ import torch
 
 from kgbench.data import Prompt
 from kgbench.engine import Answers, Engine
-from kgbench.engine.treatment import Configuration, Treatment, graft_treatments, parse_configuration
+from kgbench.engine.treatment import Configuration, graft_treatments, parse_configuration
 from kgbench.errors import InputError, NotApplicableError, RegionError
 from kgbench.harness.metrics import TokenScore
 from kgbench.harness.passages import Passage
@@ -21,7 +21,7 @@ from kgbench.localizers._base import asked
 from kgbench.metrics import require_finite, score_logits
 from kgbench.models.encoding import Encoded
 from kgbench.models.pair import ModelPair
-from kgbench.runner.measure import Mixed, mixed, treated
+from kgbench.runner.measure import Mixed, chunks, mixed, treated
 from kgbench.sites import Graft, parse_graft
 
 __all__ = ["Answering", "require_intervention"]
@@ -29,16 +29,10 @@ __all__ = ["Answering", "require_intervention"]
 AT_ONCE = 64
 """Passages planned together; bounds the memory of their treatments."""
 
+_SCORES = ("rank", "prob", "logprob")
+
 _LATER = {"none": parse_graft("NONE"), "all": parse_graft("ALL")}
 """Grafts at the later tokens of a continuation, where they are not treated as LT is."""
-
-
-@dataclass(frozen=True)
-class _Piece:
-    """Consecutive readouts of a passage."""
-
-    passage: int
-    readouts: range
 
 
 @dataclass(frozen=True)
@@ -100,8 +94,12 @@ class Answering:
         """
         scores: list[dict[int, TokenScore]] = [{} for _ in configurations]
         for numbers, some in self._groups(passages):
-            for row, columns in zip(scores, self._read(some, configurations), strict=True):
-                for number, passage, scored in zip(numbers, some, columns, strict=True):
+            read = self._read(some, configurations)
+            ends = np.cumsum([len(passage.readouts) for passage in some]).tolist()
+            for row, columns in zip(scores, read, strict=True):
+                spans = zip(numbers, some, pairwise([0, *ends]), strict=True)
+                for number, passage, (start, end) in spans:
+                    scored = columns[:, start:end]
                     row[number] = _score(scored, len(passage.before))
             if progress is not None:
                 progress(len(some))
@@ -130,41 +128,28 @@ class Answering:
                 return str(error)
         return None
 
-    def _groups(self, passages: Sequence[Passage]) -> Iterator[tuple[list[int], list[Passage]]]:
+    def _groups(self, passages: Sequence[Passage]) -> Iterator[tuple[Sequence[int], list[Passage]]]:
         """Passages of similar length together, with their numbers."""
         order = sorted(range(len(passages)), key=lambda i: -len(passages[i].encoded.ids))
-        for start in range(0, len(order), AT_ONCE):
-            numbers = order[start : start + AT_ONCE]
+        for numbers in chunks(order, AT_ONCE):
             some = [passages[i] for i in numbers]
             if self.continuation == "lt":
                 some = [passage.lead_everywhere() for passage in some]
             yield numbers, some
 
-    def _read(
-        self, passages: Sequence[Passage], configurations: Sequence[str]
-    ) -> list[list[dict[str, np.ndarray]]]:
-        """Per configuration and passage, arrays [readout] of scores."""
+    def _read(self, passages: Sequence[Passage], configurations: Sequence[str]) -> np.ndarray:
+        """Scores [configuration, score, readout] over all passages."""
         tokens: list[int] = []
-        ends = []
         for passage in passages:
             tokens += (*passage.before, *passage.targets)
-            ends.append(len(tokens))
         wanted = torch.tensor(tokens)
-        names = ("rank", "prob", "logprob")
-        shape = (len(configurations), len(tokens))
-        flat = {name: np.empty(shape) for name in names}
+        found = np.empty((len(configurations), len(_SCORES), len(tokens)))
         for which, configuration, logits in self._answers(*self._parts(passages, configurations)):
             labels = [f"configuration {configurations[c]}" for c in configuration.tolist()]
             scored = score_logits(logits, wanted[which], labels.__getitem__)
-            for name in names:
-                flat[name][configuration.numpy(), which.numpy()] = scored[name]
-        rows = []
-        for c in range(len(configurations)):
-            row = []
-            for start, end in pairwise([0, *ends]):
-                row.append({name: flat[name][c, start:end] for name in names})
-            rows.append(row)
-        return rows
+            for place, name in enumerate(_SCORES):
+                found[configuration.numpy(), place, which.numpy()] = scored[name]
+        return found
 
     def _parts(
         self, passages: Sequence[Passage], configurations: Sequence[str]
@@ -188,38 +173,37 @@ class Answering:
         self, passages: Sequence[Passage], configurations: Sequence[str], readouts: Sequence[range]
     ) -> Iterator[Mixed]:
         """Number of the readout over all passages, configuration and logits of each answer."""
-        starts = np.cumsum([0, *map(len, readouts)])
-        pieces = self._pieces(readouts, len(configurations))
+        # Long continuations are split, so that the logits of a piece stay within the budget.
+        vocabulary = int(self.pair.recipient.config.vocab_size)
+        most = max(1, self.engine.budget.logits // (vocabulary * len(configurations)))
+        pieces: list[int] = []
+        tokens: list[Sequence[int]] = []
+        first: list[int] = []
+        start = 0
+        for number, each in enumerate(readouts):
+            for some in chunks(each, most):
+                pieces.append(number)
+                tokens.append(list(some))
+                first.append(start)
+                start += len(some)
         with self._reading(passages):
             planned: list[int] = []
             described: list[Treatments] = []
             for number, label in enumerate(configurations):
                 for treatments in self._treatments(passages, parse_configuration(label)):
                     planned.append(number)
-                    described.append([treatments[piece.passage] for piece in pieces])
-            prompts, tokens, first = [], [], []
-            for piece in pieces:
-                prompts.append(passages[piece.passage].prompt)
-                tokens.append(list(piece.readouts))
-                offset = piece.readouts.start - readouts[piece.passage].start
-                first.append(starts[piece.passage] + offset)
+                    described.append([treatments[piece] for piece in pieces])
+            prompts = [passages[piece].prompt for piece in pieces]
             plan = self.engine.plan_treatments(prompts, described, tokens)
-        numbered = (_numbered(chunk, torch.tensor(first)) for chunk in self.engine.run(plan))
-        yield from mixed(numbered, planned)
+
+        def numbered(answers: Answers) -> Answers:
+            return replace(answers, prompt=torch.tensor(first)[answers.prompt] + answers.readout)
+
+        yield from mixed(map(numbered, self.engine.run(plan)), planned)
 
     def _reading(self, passages: Sequence[Passage]) -> AbstractContextManager[None]:
         encoded = {passage.prompt: passage.encoded for passage in passages}
         return self.pair.read_as({**self.learned, **encoded})
-
-    def _pieces(self, readouts: Sequence[range], configurations: int) -> list[_Piece]:
-        """Split long continuations, so that the logits of a piece stay within the budget."""
-        vocabulary = int(self.pair.recipient.config.vocab_size)
-        most = max(1, self.engine.budget.logits // (vocabulary * configurations))
-        pieces = []
-        for number, each in enumerate(readouts):
-            for start in range(0, len(each), most):
-                pieces.append(_Piece(number, each[start : start + most]))
-        return pieces
 
     def _treatments(
         self, passages: Sequence[Passage], configuration: Configuration
@@ -230,49 +214,35 @@ class Answering:
             return [graft_treatments(self.pair, prompts, configuration)]
         _check_regions(passages, configuration)
         draws = self.method.variants()
-        return [self._treated(draw, passages, prompts, configuration) for draw in draws]
+        if self.continuation == "lt":
+            return [treated(draw, self.pair, prompts, configuration) for draw in draws]
+        return [self._treated(draw, passages, configuration) for draw in draws]
 
     def _treated(
-        self,
-        draw: InterventionLocalizer,
-        passages: Sequence[Passage],
-        prompts: Sequence[Prompt],
-        graft: Graft,
+        self, draw: InterventionLocalizer, passages: Sequence[Passage], graft: Graft
     ) -> Treatments:
-        if self.continuation == "lt":
-            return treated(draw, self.pair, prompts, graft)
+        """Treatments up to the last token of each prompt, and those of later tokens.
+
+        A method that acts at the last token alone is asked for each passage by itself. Where it
+        cannot act at a later token, that token gets the treatment of later ones.
+        """
+        prompts = [passage.prompt for passage in passages]
         rest = treated(draw, self.pair, prompts, _LATER[self.continuation])
         if draw.reads_any_token:
-            leading = treated(draw, self.pair, prompts, graft)
+            leading = list(treated(draw, self.pair, prompts, graft))
         else:
-            both = zip(passages, rest, strict=True)
-            leading = [self._treated_alone(draw, p, graft, later) for p, later in both]
+            leading = []
+            for passage, later in zip(passages, rest, strict=True):
+                try:
+                    leading += treated(draw, self.pair, [passage.prompt], graft)
+                except NotApplicableError:
+                    if passage.lead == len(passage.encoded.ids) - 1:
+                        raise
+                    leading.append(later)
         return [
             (*a[: p.lead + 1], *b[p.lead + 1 :])
             for p, a, b in zip(passages, leading, rest, strict=True)
         ]
-
-    def _treated_alone(
-        self,
-        draw: InterventionLocalizer,
-        passage: Passage,
-        graft: Graft,
-        later: Sequence[Treatment],
-    ) -> Sequence[Treatment]:
-        """Treatment of one passage by a method that acts at the last token.
-
-        Where the method cannot act at a later token, that token gets the treatment of later ones.
-        """
-        try:
-            return treated(draw, self.pair, [passage.prompt], graft)[0]
-        except NotApplicableError:
-            if passage.lead == len(passage.encoded.ids) - 1:
-                raise
-            return later
-
-
-def _numbered(chunk: Answers, first: torch.Tensor) -> Answers:
-    return replace(chunk, prompt=first[chunk.prompt] + chunk.readout)
 
 
 def _check_regions(passages: Sequence[Passage], graft: Graft) -> None:
@@ -287,8 +257,8 @@ def _check_regions(passages: Sequence[Passage], graft: Graft) -> None:
             )
 
 
-def _score(scored: dict[str, np.ndarray], first: int) -> TokenScore:
-    rank, prob, logprob = scored["rank"], scored["prob"], scored["logprob"]
+def _score(scored: np.ndarray, first: int) -> TokenScore:
+    rank, prob, logprob = scored
     greedy = bool((rank == 1).all())
     return TokenScore(
         float(logprob.sum()), greedy, int(rank[first]), float(prob[first]), float(logprob[first])

@@ -7,7 +7,6 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +53,8 @@ def launch(arguments: Sequence[str]) -> int:
 
     setup_logging()
     rest, continuation = _own_option(list(arguments))
-    with _process_arguments("kgbench lm-eval", rest):
+    before, sys.argv = sys.argv, ["kgbench lm-eval", *rest]  # which lm-eval parses
+    try:
         parser = HarnessCLI()
         try:
             parsed = parser.parse_args()
@@ -64,6 +64,8 @@ def launch(arguments: Sequence[str]) -> int:
             _settle(parsed, {} if continuation is None else {"continuation": continuation})
         with _user_errors():
             parser.execute(parsed)
+    finally:
+        sys.argv = before
     return 0
 
 
@@ -86,7 +88,11 @@ def _settle(parsed: Any, own: Mapping[str, str]) -> None:
         if own:
             raise InputError(f"{OPTION} is for --model kgbench; other models have no graft")
         return
-    given = {**_arguments(getattr(parsed, "model_args", None) or config.get("model_args")), **own}
+    from lm_eval.utils import simple_parse_args_string  # as lm-eval parses one text
+
+    args = getattr(parsed, "model_args", None) or config.get("model_args") or ""
+    args = args if isinstance(args, Mapping) else simple_parse_args_string(args)
+    given = {**args, **own}
     for name in ("device", "batch_size"):  # lm-eval passes these to the model separately
         value = given.pop(name, None)
         if getattr(parsed, name, None) is None and (value is not None or name not in config):
@@ -94,13 +100,6 @@ def _settle(parsed: Any, own: Mapping[str, str]) -> None:
     if "pair" in given:
         given.setdefault("model", given["pair"])  # lm-eval names the folder of results by it
     parsed.model_args = given
-
-
-def _arguments(given: Any) -> dict[str, Any]:
-    """Model arguments as a mapping, parsed as lm-eval parses one text."""
-    from lm_eval.utils import simple_parse_args_string
-
-    return dict(given if isinstance(given, Mapping) else simple_parse_args_string(given or ""))
 
 
 def _own_option(arguments: list[str]) -> tuple[list[str], str | None]:
@@ -160,16 +159,6 @@ def _user_errors() -> Iterator[None]:
         raise InputError(
             "tasks of effects need --model kgbench: other models have no grafts"
         ) from error
-
-
-@contextmanager
-def _process_arguments(name: str, arguments: Sequence[str]) -> Iterator[None]:
-    """Replace the arguments of the process, which lm-eval parses."""
-    before, sys.argv = sys.argv, [name, *arguments]
-    try:
-        yield
-    finally:
-        sys.argv = before
 
 
 # ---------------------------------------------------------------------------------- model arguments
@@ -232,28 +221,16 @@ def read_arguments(given: Mapping[str, Any]) -> Arguments:
     for name in values:
         if name not in known:
             raise UnknownNameError("model argument", name, known)
-    readers: dict[str, Callable[[str, Any], Any]] = {
-        "donor": _donors,
-        "localizer_args": _pairs,
-        "batch_size": _batch_size,
-        "max_length": _count,
-        "seed": partial(_count, least=0),
-    }
     for name, value in values.items():
-        if name not in readers and isinstance(value, bool | float):
+        if name not in _READERS and isinstance(value, bool | float):
             raise InputError(
                 f"{name}={value}: lm-eval parsed this as a number or a flag; give the model "
                 "arguments as JSON, with quotes"
             )
     read: dict[str, Any] = {}
     for name, value in values.items():
-        read[name] = readers[name](name, value) if name in readers else str(value)
+        read[name] = _READERS[name](name, value) if name in _READERS else str(value)
     arguments = Arguments(**read)
-    _check(arguments)
-    return arguments
-
-
-def _check(arguments: Arguments) -> None:
     if (arguments.pair is None) == (arguments.pretrained is None):
         raise InputError(
             "which model? Give either pair=NAME, or pretrained=PATH,donor=PATH, in --model_args"
@@ -266,20 +243,15 @@ def _check(arguments: Arguments) -> None:
         raise UnknownNameError("continuation", arguments.continuation, CONTINUATIONS)
     if arguments.graft is not None and arguments.graft not in BASELINES:
         parse_graft(arguments.graft)
+    return arguments
 
 
-def _donors(name: str, value: Any) -> dict[str, str]:
-    return _texts(value) if isinstance(value, Mapping) else {"sft": str(value)}
-
-
-def _texts(content: Mapping[Any, Any]) -> dict[str, str]:
-    return {str(key): str(value) for key, value in content.items()}
-
-
-def _pairs(name: str, value: Any) -> dict[str, str]:
-    """An object, or a text such as `draws=16;window=3`."""
+def _texts(name: str, value: Any) -> dict[str, str]:
+    """An object; of donors also one path, of other arguments a text such as `draws=16;window=3`."""
     if isinstance(value, Mapping):
-        return _texts(value)
+        return {str(key): str(inner) for key, inner in value.items()}
+    if name == "donor":
+        return {"sft": str(value)}
     pairs = {}
     for part in filter(str.strip, str(value).split(";")):
         key, _, given = part.partition("=")
@@ -292,11 +264,21 @@ def _pairs(name: str, value: Any) -> dict[str, str]:
     return pairs
 
 
-def _batch_size(name: str, value: Any) -> int | None:
-    return None if str(value).partition(":")[0] == "auto" else _count(name, value)
-
-
-def _count(name: str, value: Any, least: int = 1) -> int:
+def _count(name: str, value: Any) -> int | None:
+    """A whole number; `auto` is a size of batches by a budget of tokens."""
+    if name == "batch_size" and str(value).partition(":")[0] == "auto":
+        return None
+    least = 0 if name == "seed" else 1
     if not str(value).isascii() or not str(value).isdigit() or int(value) < least:
         raise InputError(f"{name}={value}: expected a whole number, {least} or more")
     return int(value)
+
+
+_READERS: Mapping[str, Callable[[str, Any], Any]] = {
+    "donor": _texts,
+    "localizer_args": _texts,
+    "batch_size": _count,
+    "max_length": _count,
+    "seed": _count,
+}
+"""How arguments other than texts are read."""

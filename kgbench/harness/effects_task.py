@@ -42,6 +42,12 @@ lm-eval has no standard error for custom metrics, so it is a metric: half the wi
 over that of a standard normal one.
 """
 
+NAMES = {
+    f"{effect}_{path}{part}": (effect, path, part)
+    for path, effect, part in product(PATHS, EFFECTS, PARTS)
+}
+"""Effect, path and part of each metric of an effect."""
+
 _LOG = logging.getLogger(__name__)
 
 
@@ -79,11 +85,12 @@ class EffectsTask(ConfigurableTask):
         self, doc: Mapping[str, Any], results: Sequence[Mapping[str, TokenScore]]
     ) -> dict[str, Any]:
         """Score under each configuration that the method can express; scores of each effect."""
-        scores = {label: self._score(answer) for label, answer in results[0].items()}
-        values: dict[str, Any] = {}
-        for label, value in scores.items():
-            values[f"{self.metric}_{label}"] = float(value)
-        for name, (effect, path, _) in _names().items():
+        scores: dict[str, bool | float] = {}
+        for label, answer in results[0].items():
+            columns = {name: np.array([value]) for name, value in vars(answer).items()}
+            scores[label] = score(columns, self.metric)[0].item()
+        values: dict[str, Any] = {f"{self.metric}_{k}": float(v) for k, v in scores.items()}
+        for name, (effect, path, _) in NAMES.items():
             label = _measured(effect, path)
             if label in scores:
                 values[name] = [scores[each] for each in (*BASELINES, label)]
@@ -91,34 +98,13 @@ class EffectsTask(ConfigurableTask):
 
     def aggregation(self) -> dict[str, Callable[[list[Any]], float]]:
         """Means, and ratios of means with their intervals."""
-        functions: dict[str, Callable[[list[Any]], float]] = {}
-        for label in CONFIGURATIONS:
-            functions[f"{self.metric}_{label}"] = mean
-        for name, parts in _names().items():
-            functions[name] = partial(_aggregate, *parts)
-        return functions
+        means = {f"{self.metric}_{label}": mean for label in CONFIGURATIONS}
+        return {**means, **{name: partial(_aggregate, *of) for name, of in NAMES.items()}}
 
     def higher_is_better(self) -> dict[str, bool]:
         """Whether a higher value of a metric is better."""
         means = {f"{self.metric}_{label}": self.metric != "log_rank" for label in CONFIGURATIONS}
-        return {**means, **dict.fromkeys(_names(), True)}
-
-    def _score(self, answer: TokenScore) -> float | bool:
-        columns = {
-            "rank": np.array([answer.rank]),
-            "prob": np.array([answer.prob]),
-            "logprob": np.array([answer.logprob]),
-        }
-        value = score(columns, self.metric)[0]
-        return bool(value) if value.dtype == bool else float(value)
-
-
-def _names() -> dict[str, tuple[str, str, str]]:
-    """Effect, path and part of each metric of an effect."""
-    names = {}
-    for path, effect, part in product(PATHS, EFFECTS, PARTS):
-        names[f"{effect}_{path}{part}"] = (effect, path, part)
-    return names
+        return {**means, **dict.fromkeys(NAMES, True)}
 
 
 def _measured(effect: str, path: str) -> str:

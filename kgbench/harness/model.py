@@ -26,7 +26,7 @@ from kgbench import __version__
 from kgbench.engine import Budget, Engine
 from kgbench.errors import InputError
 from kgbench.harness.answering import Answering, require_intervention
-from kgbench.harness.command_line import Arguments, read_arguments
+from kgbench.harness.command_line import read_arguments
 from kgbench.harness.metrics import TokenScore
 from kgbench.harness.passages import Passage, Reader, TaskDocument
 from kgbench.harness.rows import LOADED, is_loaded
@@ -64,26 +64,23 @@ class KgbenchLM(TemplateLM):
 
     def __init__(self, **given: Any) -> None:
         super().__init__()
-        self.arguments = read_arguments(given)
-        self._watch = Watch(self.arguments.localizer)
-        self.localizer = require_intervention(
-            create(self.arguments.localizer, self.arguments.localizer_args, self.arguments.seed)
+        self.arguments = own = read_arguments(given)
+        self._watch = Watch(own.localizer)
+        self.localizer = require_intervention(create(own.localizer, own.localizer_args, own.seed))
+        spec = Spec(
+            model=own.pair,
+            recipient=own.pretrained,
+            donors=own.donor,
+            revision=own.revision,
+            dtype=own.dtype,
+            seed=own.seed,
         )
-        settings = Settings(
-            self.arguments.batch_size,
-            self.arguments.device,
-            self.arguments.executor,
-            attention=self.arguments.attention,
-        )
-        self.pair: ModelPair = Pairs().load(_spec(self.arguments), settings)
+        settings = Settings(own.batch_size, own.device, own.executor, attention=own.attention)
+        self.pair: ModelPair = Pairs().load(spec, settings)
         self._watch.add(self.pair)
         self.tokenizer = self.pair.tokenizer
-        engine = Engine(
-            self.pair,
-            self.arguments.executor,
-            Budget.on(self.pair.device, self.arguments.batch_size),
-        )
-        self.answering = Answering(engine, self.localizer, self.arguments.continuation)
+        engine = Engine(self.pair, own.executor, Budget.on(self.pair.device, own.batch_size))
+        self.answering = Answering(engine, self.localizer, own.continuation)
         self.reader = Reader(self.tokenizer, self.prefix_token_id, self.max_length)
         self._device = self.pair.device
 
@@ -91,12 +88,11 @@ class KgbenchLM(TemplateLM):
         self, requests: list[Instance], disable_tqdm: bool = False
     ) -> list[TokenScore]:
         """Scores of continuations under the graft."""
-        passages = list(map(self._passage, self._checked(requests)))
-        return self._graft_scores(passages, disable_tqdm)
+        return self._graft_scores(list(map(self._passage, _checked(requests))), disable_tqdm)
 
     def kgbench_configurations(self, requests: list[Instance]) -> list[dict[str, TokenScore]]:
         """Scores by configuration: those requested that the method can express, in one run."""
-        passages = list(map(self._passage, self._checked(requests)))
+        passages = list(map(self._passage, _checked(requests)))
         configurations: dict[str, None] = {}
         for request in requests:
             configurations.update(dict.fromkeys(request.args[2]))
@@ -111,8 +107,14 @@ class KgbenchLM(TemplateLM):
         """
         passages: list[Passage] = []
         numbers: list[int] = []
-        for number, request in enumerate(self._checked(requests)):
-            for head, rest in self._windows(request):
+        for number, request in enumerate(_checked(requests)):
+            windows = get_rolling_token_windows(
+                token_list=self.reader.ids(*request.args),
+                prefix_token=self.prefix_token_id,
+                max_seq_len=self.max_length,
+                context_len=1,
+            )
+            for head, rest in map(make_disjoint_window, windows):
                 passages.append(self.reader.tokens(head, rest, _source(request)))
                 numbers.append(number)
         totals = [0.0] * len(requests)
@@ -123,9 +125,14 @@ class KgbenchLM(TemplateLM):
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Greedy continuations under the graft."""
-        contexts = [(*request.args, _source(request)) for request in self._checked(requests)]
+        contexts = [(*request.args, _source(request)) for request in _checked(requests)]
         texts = [""] * len(contexts)
-        generation = _Generation(self.answering, self.reader, self._graft(), self._ends())
+        ends = {self.eot_token_id}
+        for model in (self.pair.recipient, *self.pair.donors.values()):
+            if model.generation_config is not None:
+                own = model.generation_config.eos_token_id
+                ends.update(own if isinstance(own, list) else [] if own is None else [own])
+        generation = _Generation(self.answering, self.reader, self._graft(), frozenset(ends))
         label = f"{self.localizer.name}, {self._graft()}"
         with tqdm(total=len(contexts), desc=label, disable=disable_tqdm) as bar:
             for numbers in _by_task([source for *_, source in contexts]):
@@ -219,13 +226,12 @@ class KgbenchLM(TemplateLM):
         """Entries of lm-eval's results: the pair with its fingerprint, the localizer, the graft."""
         hashes = self.pair.weight_hashes
         lines = [f"{name} {digest}" for name, digest in sorted(hashes.items())]
+        version = (self.localizer.version, fingerprint(self.arguments.localizer))
         joined = "\n".join([*lines, f"tokenizer {self.pair.tokenizer_hash}"])
         return {
             "kgbench_version": __version__,
             "localizer": self.localizer.name,
-            "localizer_version": " ".join(
-                filter(None, (self.localizer.version, fingerprint(self.arguments.localizer)))
-            ),
+            "localizer_version": " ".join(filter(None, version)),
             "localizer_parameters": self.localizer.parameters(),
             "graft": self.arguments.graft,
             "continuation": self.arguments.continuation,
@@ -266,22 +272,17 @@ class KgbenchLM(TemplateLM):
                 some = [passages[i] for i in numbers]
                 answering = self.answering.fitted(some)
                 expressed = list(configurations)
-                if partly:
-                    expressed = [c for c in expressed if not _left_out(answering, some, c)]
+                for configuration in configurations if partly else ():
+                    reason = answering.inapplicable(some, configuration)
+                    if reason is not None:
+                        _LOG.warning("%s is left out: %s", configuration, reason)
+                        expressed.remove(configuration)
                 rows = answering.scores(some, expressed, bar.update)
                 for configuration, scores in zip(expressed, rows, strict=True):
                     for i, score in zip(numbers, scores, strict=True):
                         by_passage[i][configuration] = score
         self._watch.check()
         return by_passage
-
-    def _ends(self) -> frozenset[int]:
-        """Tokens that end a text: the tokenizer's, and those of the models' generation settings."""
-        ends = {self.eot_token_id}
-        for model in (self.pair.recipient, *self.pair.donors.values()):
-            if model.generation_config is not None:
-                ends.update(_listed(model.generation_config.eos_token_id))
-        return frozenset(ends)
 
     def _graft(self) -> str:
         if self.arguments.graft is None:
@@ -291,26 +292,12 @@ class KgbenchLM(TemplateLM):
             )
         return self.arguments.graft
 
-    def _checked(self, requests: list[Instance]) -> list[Instance]:
-        _refuse_stale([request.doc for request in requests if isinstance(request.doc, dict)])
-        return requests
-
     def _passage(self, request: Instance) -> Passage:
         context, continuation = request.args[:2]
         return self.reader.passage(context, continuation, _source(request))
 
-    def _windows(self, request: Instance) -> list[tuple[list[int], list[int]]]:
-        (text,) = request.args
-        windows = get_rolling_token_windows(
-            token_list=self.reader.ids(text),
-            prefix_token=self.prefix_token_id,
-            max_seq_len=self.max_length,
-            context_len=1,
-        )
-        return list(map(make_disjoint_window, windows))
 
-
-def _refuse_stale(documents: Iterable[Mapping[str, Any]]) -> None:
+def _checked(requests: list[Instance]) -> list[Instance]:
     """Detect stale entries in lm-eval's request cache.
 
     `--cache_requests` looks requests up by the name of the task, also after its data set or prompt
@@ -321,14 +308,16 @@ def _refuse_stale(documents: Iterable[Mapping[str, Any]]) -> None:
     """
     loaded = {(dataset, prompt) for (_, prompt), (dataset, _) in LOADED.items()}
     stale: set[tuple[str, str]] = set()
-    for document in documents:
-        if TaskDocument("", document).is_ours and not is_loaded(document):
+    for source in map(_source, requests):
+        document = source.document
+        if source.is_ours and not is_loaded(document):
             stale.add((document["dataset"], document["prompt"]))
     for dataset, prompt in sorted(stale & loaded):
         raise InputError(
             f"the requests on {dataset}, {prompt} are of another version of its rows, kept by "
             "--cache_requests; run once with --cache_requests refresh"
         )
+    return requests
 
 
 def _by_task(sources: Sequence[TaskDocument]) -> Iterable[list[int]]:
@@ -339,32 +328,9 @@ def _by_task(sources: Sequence[TaskDocument]) -> Iterable[list[int]]:
     return numbers.values()
 
 
-def _left_out(answering: Answering, passages: Sequence[Passage], configuration: str) -> bool:
-    reason = answering.inapplicable(passages, configuration)
-    if reason is not None:
-        _LOG.warning("%s is left out: %s", configuration, reason)
-    return reason is not None
-
-
-def _listed(value: int | list[int] | None) -> list[int]:
-    return [] if value is None else list(value) if isinstance(value, list) else [value]
-
-
 def _source(request: Instance) -> TaskDocument:
-    return TaskDocument(
-        str(request.task_name), request.doc if isinstance(request.doc, dict) else {}, request.doc_id
-    )
-
-
-def _spec(arguments: Arguments) -> Spec:
-    return Spec(
-        model=arguments.pair,
-        recipient=arguments.pretrained,
-        donors=arguments.donor,
-        revision=arguments.revision,
-        dtype=arguments.dtype,
-        seed=arguments.seed,
-    )
+    document = request.doc if isinstance(request.doc, dict) else {}
+    return TaskDocument(str(request.task_name), document, request.doc_id)
 
 
 # --------------------------------------------------------------------------------------- generation
@@ -425,11 +391,8 @@ class _Generation:
                     unfinished.append(text)
             if progress is not None:
                 progress(len(running) - len(unfinished))
-        generated = []
-        for text in texts:
-            decoded = self._decoded(text.tokens)
-            generated.append(str(postprocess_generated_text(decoded, list(text.stops), None)))
-        return generated
+        decoded = ((self._decoded(text.tokens), list(text.stops)) for text in texts)
+        return [str(postprocess_generated_text(text, stops, None)) for text, stops in decoded]
 
     def _start(self, context: str, arguments: Mapping[str, Any], source: TaskDocument) -> _Text:
         asked = normalize_gen_kwargs(
@@ -446,14 +409,9 @@ class _Generation:
                     f"{source.label}: generation under a graft takes until and max_gen_toks, "
                     f"not {name!r}"
                 )
-        stops = handle_stop_sequences(
-            asked["until"], eos=self._decoded([int(self.reader.tokenizer.eos_token_id)], skip=False)
-        )
-        return _Text(
-            self.reader.context(context, asked["max_gen_toks"], source),
-            stops,
-            asked["max_gen_toks"],
-        )
+        most, end = asked["max_gen_toks"], int(self.reader.tokenizer.eos_token_id)
+        stops = handle_stop_sequences(asked["until"], eos=self._decoded([end], skip=False))
+        return _Text(self.reader.context(context, most, source), stops, most)
 
     def _decoded(self, tokens: Sequence[int], skip: bool = True) -> str:
         return str(self.reader.tokenizer.decode(list(tokens), skip_special_tokens=skip))

@@ -12,7 +12,7 @@ from kgbench.data import Fact, Prompt, token_regions
 from kgbench.errors import InputError, RegionError
 from kgbench.models.encoding import Encoded
 
-__all__ = ["Passage", "Reader", "TaskDocument"]
+__all__ = ["Passage", "Reader", "TaskDocument", "moved_spans"]
 
 Regions = Mapping[str, tuple[int, ...]]
 
@@ -29,9 +29,8 @@ class TaskDocument:
     @property
     def label(self) -> str:
         """Name of the document in messages."""
-        return (
-            f"document {self.document['id'] if self.is_ours else self.number} of task {self.task!r}"
-        )
+        name = self.document["id"] if self.is_ours else self.number
+        return f"document {name} of task {self.task!r}"
 
     @property
     def is_ours(self) -> bool:
@@ -44,11 +43,9 @@ def _prompt(
 ) -> Prompt:
     """A passage as a prompt, named as in `kgbench eval` where kgbench made the row."""
     row = source.document
-    name, identifier = (
-        (row["prompt"], row["id"])
-        if source.is_ours
-        else (source.task, f"{source.task}/{source.number}")
-    )
+    name, identifier = source.task, f"{source.task}/{source.number}"
+    if source.is_ours:
+        name, identifier = row["prompt"], row["id"]
     return Prompt(str(name), Fact(str(identifier), {}), context, continuation, spans)
 
 
@@ -149,9 +146,8 @@ class Reader:
         """
         if not context:
             rest = self.ids(continuation, add_special_tokens=False)
-            head, rest = (
-                (rest[:1], rest[1:]) if rest[:1] == [self.prefix] else ([self.prefix], rest)
-            )
+            head = [self.prefix]
+            rest = rest[1:] if rest[:1] == head else rest
             return self._from_tokens(head, rest, _prompt("", continuation, {}, source), source)
         bare = context.rstrip()
         whole = self._read(context + continuation)
@@ -174,11 +170,8 @@ class Reader:
                 first += 1
         encoded = Encoded(tuple(ids), self._regions(context, whole, source, first), 0)
         made = _prompt(context, continuation, spans, source)
-        return self._cut(
-            Passage(
-                source, made, encoded, first - 1, tuple(ids[first:]), tuple(ids[len(head) : first])
-            )
-        )
+        before, targets = tuple(ids[len(head) : first]), tuple(ids[first:])
+        return self._cut(Passage(source, made, encoded, first - 1, targets, before))
 
     def tokens(
         self, head: Sequence[int], continuation: Sequence[int], source: TaskDocument
@@ -231,9 +224,7 @@ class Reader:
         )
         lead = passage.lead - removed
         encoded = Encoded(kept, {**regions, "LT": (lead,)}, passage.targets[0])
-        return Passage(
-            passage.source, passage.prompt, encoded, lead, passage.targets, passage.before
-        )
+        return replace(passage, encoded=encoded, lead=lead)
 
     def _read(self, text: str, add_special_tokens: bool | None = None) -> _Read:
         if add_special_tokens is None:
@@ -247,9 +238,8 @@ class Reader:
         )
         special = list(map(bool, encoding["special_tokens_mask"]))
         ids = list(encoding["input_ids"])
-        if (
-            ids and ids[0] == self.tokenizer.bos_token_id
-        ):  # the mask leaves out a BOS written as text
+        # The mask leaves out a BOS written as text.
+        if ids and ids[0] == self.tokenizer.bos_token_id:
             special[0] = True
         return _Read(ids, list(encoding["offset_mapping"]), special)
 
@@ -264,11 +254,7 @@ class Reader:
                 f"{source.label}: its query {query!r} is not in the context, so that its regions "
                 "are not known"
             )
-        placed = {}
-        for name, span in spans.items():
-            if span is not None:
-                placed[name] = (span[0] + start, span[1] + start)
-        return placed
+        return moved_spans(spans, start)
 
     def _regions(self, context: str, read: _Read, source: TaskDocument, end: int) -> Regions:
         """Tokens of each region of a context of `end` tokens, except LT."""
@@ -283,6 +269,17 @@ class Reader:
         for name in spans:
             regions[name] = tuple(located[name])
         return regions
+
+
+def moved_spans(
+    spans: Mapping[str, Sequence[int] | None], start: int
+) -> dict[str, tuple[int, int]]:
+    """Spans of a query within its context; those that a row leaves empty are left out."""
+    placed = {}
+    for name, span in spans.items():
+        if span is not None:
+            placed[name] = (span[0] + start, span[1] + start)
+    return placed
 
 
 def _last(ids: Sequence[int], regions: Regions, most: int) -> tuple[tuple[int, ...], Regions, int]:

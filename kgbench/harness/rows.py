@@ -94,7 +94,11 @@ def gold(doc: Mapping[str, Any]) -> int:
 
 
 def _row(prompt: Prompt, dataset: Dataset, mark: str, objects: Sequence[str]) -> dict[str, Any]:
-    candidates = _candidates(prompt.fact.id, prompt.target, objects)
+    # The right object among others, drawn and ordered by the fact's id alone.
+    generator = random.Random(prompt.fact.id)
+    drawn = generator.sample(objects, min(CANDIDATES, len(objects)))
+    candidates = [name for name in drawn if name != prompt.target][: CANDIDATES - 1]
+    candidates.insert(generator.randrange(len(candidates) + 1), prompt.target)
     return {
         "id": prompt.fact.id,
         "dataset": dataset.name,
@@ -108,12 +112,3 @@ def _row(prompt: Prompt, dataset: Dataset, mark: str, objects: Sequence[str]) ->
         "candidates": candidates,
         "gold": candidates.index(prompt.target),
     }
-
-
-def _candidates(identifier: str, right: str, objects: Sequence[str]) -> list[str]:
-    """The right object among others, drawn and ordered by the fact's id alone."""
-    generator = random.Random(identifier)
-    drawn = generator.sample(objects, min(CANDIDATES, len(objects)))
-    others = [name for name in drawn if name != right][: CANDIDATES - 1]
-    others.insert(generator.randrange(len(others) + 1), right)
-    return others

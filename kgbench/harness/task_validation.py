@@ -7,7 +7,7 @@ rendered, and its spans and targets are checked, also as the tokens of several t
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -20,6 +20,7 @@ from transformers import PreTrainedTokenizerBase
 from kgbench.data import Fact, Prompt, token_regions
 from kgbench.errors import InputError, ModelError, RegionError, UnknownNameError
 from kgbench.harness import needs_lm_eval, tasks_path
+from kgbench.harness.passages import moved_spans
 from kgbench.harness.rows import is_loaded
 from kgbench.harness.span_checks import (
     Fault,
@@ -73,12 +74,6 @@ class TaskFinding:
         under = f" (tokenizer {', '.join(self.tokenizers)})" if self.tokenizers else ""
         return f"{where}: {self.message}{under}"
 
-    @property
-    def order(self) -> tuple[str, str, int]:
-        """By file, task and document."""
-        number = -1 if self.document is None else self.document
-        return self.file, self.task or "", number
-
 
 @dataclass(frozen=True)
 class ValidatedTask:
@@ -122,26 +117,25 @@ def validate_tasks(
     with _quiet_lm_eval():
         manager = _task_manager(include_path)
         checks = _Checks(manager)
-        for finding in [] if names else _unread_files(include_path or tasks_path()):
-            checks.add(finding, finding.message)
-        selected = _selected(names, include_path or tasks_path(), manager)
+        root = include_path or tasks_path()
+        if not names:
+            checks.check_files(root)
+        selected = _selected(names, root, manager)
         if not selected and not checks.findings:
             raise InputError(
                 f"{include_path}: no tasks; expected files that end with .yaml, with a key 'task'"
             )
-        steps = [*selected, *loaded]
-        for number, step in enumerate(steps):
+        steps = [*((name, None) for name in selected), *loaded.items()]
+        for number, (step, tokenizer) in enumerate(steps):
             if progress:
                 progress(number, len(steps), step)
-            if number < len(selected):
+            if tokenizer is None:
                 checks.check_task(step)
             else:
-                checks.check_tokens(step, loaded[step])
-    findings = []
-    for finding, under in checks.findings.items():
-        findings.append(replace(finding, tokenizers=tuple(under)))
-    ordered = sorted(findings, key=lambda finding: finding.order)
-    return Validation(tuple(loaded), tuple(checks.tasks), tuple(ordered))
+                checks.check_tokens(step, tokenizer)
+    findings = [replace(f, tokenizers=tuple(under)) for f, under in checks.findings.items()]
+    findings.sort(key=lambda f: (f.file, f.task or "", -1 if f.document is None else f.document))
+    return Validation(tuple(loaded), tuple(checks.tasks), tuple(findings))
 
 
 def preview(name: str, number: int = 0, include_path: Path | None = None) -> dict[str, Any]:
@@ -178,6 +172,10 @@ def preview(name: str, number: int = 0, include_path: Path | None = None) -> dic
             doc = docs[number]
             requests = _requests(task, doc, number)
             chosen = task.OUTPUT_TYPE == "multiple_choice"
+            spans = None
+            if has_spans(doc):
+                placed = moved_spans(doc["spans"], 0)
+                spans = {region: doc["query"][slice(*span)] for region, span in placed.items()}
             return {
                 "task": name,
                 "file": str(file),
@@ -187,7 +185,7 @@ def preview(name: str, number: int = 0, include_path: Path | None = None) -> dic
                 "context": requests[0][0],
                 "targets": [target for _, target, _ in requests if target is not None],
                 "gold": task.doc_to_target(doc) if chosen else None,
-                "spans": _span_texts(doc),
+                "spans": spans,
                 "metrics": list(task.aggregation()),
             }
         except InputError:
@@ -196,16 +194,6 @@ def preview(name: str, number: int = 0, include_path: Path | None = None) -> dic
             raise InputError(
                 f"{file}: task {name!r} does not load: {told(error)}; see 'kgbench tasks validate'"
             ) from error
-
-
-def _span_texts(doc: Mapping[str, Any]) -> dict[str, str] | None:
-    if not has_spans(doc):
-        return None
-    texts = {}
-    for region, span in doc["spans"].items():
-        if span is not None:
-            texts[region] = doc["query"][slice(*span)]
-    return texts
 
 
 # ------------------------------------------------------------------------------------ lm-eval
@@ -240,30 +228,16 @@ def _check_name(name: str, known: Sequence[str]) -> None:
 
 def _selected(names: Sequence[str], root: Path, manager: Any) -> list[str]:
     """Tasks, then groups: those that names refer to, or all of a folder."""
-    index = manager.task_index
+    index, here = manager.task_index, root.resolve()
     selected: list[str] = []
     for name in names:
         _check_name(name, manager.all_tasks)
         entry = index[name]
         selected += sorted(entry.tags) if entry.kind.name == "TAG" else [name]
-    if not names:
-        for name, entry in index.items():
-            path = entry.yaml_path
-            if path and Path(path).resolve().is_relative_to(root.resolve()):
-                selected.append(name)
+    for name, entry in index.items() if not names else ():
+        if entry.yaml_path and Path(entry.yaml_path).resolve().is_relative_to(here):
+            selected.append(name)
     return sorted(dict.fromkeys(selected), key=lambda name: index[name].kind.name == "GROUP")
-
-
-def _unread_files(root: Path) -> Iterator[TaskFinding]:
-    """YAML files that lm-eval cannot read; it leaves them out silently."""
-    from lm_eval.tasks._yaml_loader import load_yaml
-
-    for path in sorted(root.rglob("*.yaml")):
-        try:
-            load_yaml(path, resolve_func=False)
-        except Exception as error:  # whatever YAML, or an included file that is missing, raises
-            message = f"does not read, so that lm-eval leaves it out: {told(error)}"
-            yield TaskFinding(str(path), message=message)
 
 
 _Request = tuple[Any, Any, str]
@@ -322,6 +296,17 @@ class _Checks:
         names = self.findings.setdefault(replace(place, message=message), [])
         names += [tokenizer] if tokenizer is not None else []
 
+    def check_files(self, root: Path) -> None:
+        """Find YAML files that lm-eval cannot read; it leaves them out silently."""
+        from lm_eval.tasks._yaml_loader import load_yaml
+
+        for path in sorted(root.rglob("*.yaml")):
+            try:
+                load_yaml(path, resolve_func=False)
+            except Exception as error:  # whatever YAML, or an included file that is missing, raises
+                message = f"does not read, so that lm-eval leaves it out: {told(error)}"
+                self.add(TaskFinding(str(path)), message)
+
     def check_task(self, name: str) -> None:
         """Check a task, or the members of a group under the settings that it gives them."""
         index = self.manager.task_index
@@ -347,12 +332,43 @@ class _Checks:
 
     def check_tokens(self, name: str, tokenizer: PreTrainedTokenizerBase) -> None:
         """Check all texts as the tokens of one tokenizer."""
-        for pair, message in _target_faults(tokenizer, self.pairs).items():
-            for place in self.pairs[pair]:
+        for places, message in self._token_faults(tokenizer):
+            for place in places:
                 self.add(place, message, name)
-        for prompt, message in _region_faults(tokenizer, list(self.prompts)).items():
-            for place in self.prompts[prompt]:
-                self.add(place, message, name)
+
+    def _token_faults(
+        self, tokenizer: PreTrainedTokenizerBase
+    ) -> Iterator[tuple[list[TaskFinding], str]]:
+        """Targets that add no token to their context or change its tokens, as lm-eval reads them.
+
+        Then prompts of which a region cannot be located.
+        """
+        bare = dict.fromkeys(context.rstrip() for context, _ in self.pairs)
+        heads = dict(zip(bare, _token_ids(tokenizer, bare), strict=True))
+        wholes = _token_ids(tokenizer, (context + target for context, target in self.pairs))
+        for ((context, target), places), whole in zip(self.pairs.items(), wholes, strict=True):
+            head = heads[context.rstrip()]
+            if whole[: len(head)] != head:
+                yield (
+                    places,
+                    f"the tokens of context and target {target!r} do not begin with the context's",
+                )
+            elif len(whole) == len(head):
+                yield places, f"the target {target!r} has no token"
+        if not self.prompts:
+            return
+        encoded = tokenizer(
+            [prompt.text for prompt in self.prompts],
+            return_offsets_mapping=True,
+            return_special_tokens_mask=True,
+            verbose=False,
+        )
+        columns = encoded["offset_mapping"], encoded["special_tokens_mask"]
+        for (prompt, places), offsets, special in zip(self.prompts.items(), *columns, strict=True):
+            try:
+                token_regions(prompt, offsets, list(map(bool, special)))
+            except RegionError as error:
+                yield places, str(error)
 
     def _check_document(self, task: Any, doc: Any, place: TaskFinding) -> None:
         row = doc if isinstance(doc, Mapping) else {}
@@ -380,11 +396,7 @@ class _Checks:
 
 def _span_prompt(row: Mapping[str, Any], context: str, place: TaskFinding) -> Prompt:
     """A row's query within its context, as `token_regions` takes it."""
-    start = context.rfind(row["query"])
-    spans = {}
-    for region, span in row["spans"].items():
-        if span is not None:
-            spans[region] = (span[0] + start, span[1] + start)
+    spans = moved_spans(row["spans"], context.rfind(row["query"]))
     fact = Fact(place.id or str(place.document), {})
     return Prompt(str(row.get("prompt") or place.task), fact, context, "", spans)
 
@@ -403,62 +415,19 @@ def load_tokenizers(names: Iterable[str]) -> dict[str, PreTrainedTokenizerBase]:
         ModelError: A tokenizer is not found, does not load, or cannot be used: it is slow, or adds
             a token at the end.
     """
-    return {name: _load_tokenizer(name) for name in names}
-
-
-def _load_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    known = catalog.pair_names()
-    if name not in known and not Path(name).is_dir() and get_close_matches(name, known, cutoff=0.8):
-        hint = "Or give a directory, or a Hub id such as owner/name."
-        raise UnknownNameError("tokenizer", name, catalog.shipped(), hint)
-    source = catalog.entry(name).recipient if name in known else name
-    tokenizer = read_tokenizer(locate(source))
-    try:
-        Encoder(tokenizer)
-    except ModelError as error:
-        raise ModelError(f"{name}: {error}") from None
-    return tokenizer
-
-
-def _target_faults(
-    tokenizer: PreTrainedTokenizerBase, pairs: Collection[tuple[str, str]]
-) -> dict[tuple[str, str], str]:
-    """Targets that add no token to their context or change its tokens, as lm-eval reads them."""
-    bare = dict.fromkeys(context.rstrip() for context, _ in pairs)
-    heads = dict(zip(bare, _token_ids(tokenizer, bare), strict=True))
-    wholes = _token_ids(tokenizer, (context + target for context, target in pairs))
-    faults = {}
-    for (context, target), whole in zip(pairs, wholes, strict=True):
-        head = heads[context.rstrip()]
-        if whole[: len(head)] != head:
-            faults[context, target] = (
-                f"the tokens of context and target {target!r} do not begin with the context's"
-            )
-        elif len(whole) == len(head):
-            faults[context, target] = f"the target {target!r} has no token"
-    return faults
-
-
-def _region_faults(
-    tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Prompt]
-) -> dict[Prompt, str]:
-    """Prompts of which a region cannot be located."""
-    if not prompts:
-        return {}
-    encoded = tokenizer(
-        [prompt.text for prompt in prompts],
-        return_offsets_mapping=True,
-        return_special_tokens_mask=True,
-        verbose=False,
-    )
-    columns = encoded["offset_mapping"], encoded["special_tokens_mask"]
-    faults = {}
-    for prompt, offsets, special in zip(prompts, *columns, strict=True):
+    loaded, known = {}, catalog.pair_names()
+    for name in names:
+        source = catalog.entry(name).recipient if name in known else name
+        near = get_close_matches(name, known, cutoff=0.8)
+        if name not in known and not Path(name).is_dir() and near:
+            hint = "Or give a directory, or a Hub id such as owner/name."
+            raise UnknownNameError("tokenizer", name, catalog.shipped(), hint)
+        loaded[name] = read_tokenizer(locate(source))
         try:
-            token_regions(prompt, offsets, list(map(bool, special)))
-        except RegionError as error:
-            faults[prompt] = str(error)
-    return faults
+            Encoder(loaded[name])
+        except ModelError as error:
+            raise ModelError(f"{name}: {error}") from None
+    return loaded
 
 
 def _token_ids(tokenizer: Any, texts: Iterable[str]) -> Iterator[list[int]]:

@@ -12,7 +12,7 @@ from kgbench.records.identity import (
     WeightHashes,
     canonical_json,
 )
-from kgbench.records.journal import Journal
+from kgbench.records.journal import Journal, write_whole
 from kgbench.records.provenance import Provenance, code_stamp, collect_provenance, other_versions
 from kgbench.records.record import (
     FIGURES,
@@ -90,4 +90,5 @@ __all__ = [
     "read_facts",
     "read_record",
     "renew_seal",
+    "write_whole",
 ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,19 +27,18 @@ __all__ = [
     "write_facts",
 ]
 
-FACTS_SCHEMA = pa.schema(
-    [
-        pa.field("prompt", pa.string(), nullable=False),
-        pa.field("fact", pa.string(), nullable=False),
-        pa.field("graft", pa.string(), nullable=False),
-        pa.field("position", pa.int32(), nullable=False),
-        pa.field("target", pa.int32(), nullable=False),
-        pa.field("rank", pa.int32(), nullable=False),
-        pa.field("prob", pa.float64(), nullable=False),
-        pa.field("logprob", pa.float64(), nullable=False),
-        pa.field("logit_diff", pa.float64(), nullable=False),
-    ]
-)
+_TYPES = {
+    "prompt": pa.string(),
+    "fact": pa.string(),
+    "graft": pa.string(),
+    "position": pa.int32(),
+    "target": pa.int32(),
+    "rank": pa.int32(),
+    "prob": pa.float64(),
+    "logprob": pa.float64(),
+    "logit_diff": pa.float64(),
+}
+FACTS_SCHEMA = pa.schema([pa.field(*column, nullable=False) for column in _TYPES.items()])
 """One row per prompt, fact, configuration and position; top-k hits and reciprocal rank follow from
 the rank."""
 
@@ -64,14 +64,23 @@ def facts_table(columns: Mapping[str, Sequence[Any] | np.ndarray[Any, Any]] | pa
         DataError: If a score is NaN or infinite, a rank is below 1, or two rows are of the same
             prompt, fact, graft and position.
     """
-    data = {field.name: columns[field.name] for field in FACTS_SCHEMA}
+    data = {name: columns[name] for name in _TYPES}
     table = pa.table(data, schema=FACTS_SCHEMA).combine_chunks()
     if missing := [name for name in table.column_names if table[name].null_count]:
         raise DataError(f"per-fact rows: values are missing in {', '.join(missing)}")
     table = in_order(table)
+    wrong = {}
     for name in ("prob", "logprob", "logit_diff"):
-        _refuse(table, pc.invert(pc.is_finite(table[name])), f"the {name} is not a finite number")
-    _refuse(table, pc.less(table["rank"], 1), "the rank is below 1")
+        wrong[f"the {name} is not a finite number"] = pc.invert(pc.is_finite(table[name]))
+    wrong["the rank is below 1"] = pc.less(table["rank"], 1)
+    for what, rows in wrong.items():
+        found = table.filter(rows)
+        if found.num_rows:
+            first = found.slice(0, 1).to_pylist()[0]
+            raise DataError(
+                f"per-fact rows: {what} in {found.num_rows} of {table.num_rows} rows, first in "
+                f"fact {first['fact']}, prompt {first['prompt']}, configuration {first['graft']}"
+            )
     if not is_ordered(table):
         raise DataError("per-fact rows: two rows are of the same prompt, fact, graft and position")
     return table
@@ -106,16 +115,6 @@ def spans(table: pa.Table) -> dict[tuple[str, str], tuple[int, int]]:
     return dict(zip(names, places, strict=True))
 
 
-def _refuse(table: pa.Table, wrong: Any, what: str) -> None:
-    found = table.filter(wrong)
-    if found.num_rows:
-        first = found.slice(0, 1).to_pylist()[0]
-        where = f"fact {first['fact']}, prompt {first['prompt']}, configuration {first['graft']}"
-        raise DataError(
-            f"per-fact rows: {what} in {found.num_rows} of {table.num_rows} rows, first in {where}"
-        )
-
-
 def facts_bytes(table: pa.Table, metadata: Mapping[str, str] | None = None) -> bytes:
     """A table in the schema as a Parquet file.
 
@@ -123,14 +122,13 @@ def facts_bytes(table: pa.Table, metadata: Mapping[str, str] | None = None) -> b
     """
     stored = table.select(STORED.names).cast(STORED)
     stored = stored.replace_schema_metadata(dict(metadata or {}) or None)
-    texts = [field.name for field in STORED if field.type == pa.string()]
     sink = pa.BufferOutputStream()
     pq.write_table(
         stored,
         sink,
         compression=CODEC,
         compression_level=LEVEL,
-        use_dictionary=texts,
+        use_dictionary=[name for name, kind in _TYPES.items() if kind == pa.string()],
         use_byte_stream_split=list(SPLIT),
         # Rows are read whole: what would find some of them takes an eighth of a file.
         write_statistics=False,
@@ -139,47 +137,45 @@ def facts_bytes(table: pa.Table, metadata: Mapping[str, str] | None = None) -> b
     return bytes(sink.getvalue())
 
 
-def write_facts(table: pa.Table, path: Path, metadata: Mapping[str, str] | None = None) -> None:
+def write_facts(table: pa.Table, path: Path) -> None:
     """Write a table in the schema, see `facts_bytes`."""
-    path.write_bytes(facts_bytes(table, metadata))
+    path.write_bytes(facts_bytes(table))
 
 
-def check_facts(path: Path) -> None:
+def check_facts(path: Path, content: bytes | None = None) -> None:
     """Check by its footer that the file is whole and has the schema's columns.
+
+    Args:
+        path: The file.
+        content: Its bytes, where they were read already.
 
     Raises:
         DataError: If not.
     """
-    _check_schema(path, path)
-
-
-def _check_schema(source: Any, path: Path) -> None:
-    try:
-        schema = pq.read_schema(source)
-    except (OSError, pa.ArrowException) as error:
-        raise _unreadable(path, error) from error
+    with _readable(path):
+        schema = pq.read_schema(path if content is None else pa.BufferReader(content))
     if not (schema.equals(STORED) or schema.equals(FACTS_SCHEMA)):
         raise DataError(
             f"{path}: the columns are {schema.names}, expected {STORED.names} with their types"
         )
 
 
-def _unreadable(path: Path, error: Exception) -> DataError:
-    return DataError(f"{path}: not a readable Parquet file ({str(error).splitlines()[0]})")
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        reason = str(error).splitlines()[0]
+        raise DataError(f"{path}: not a readable Parquet file ({reason})") from error
 
 
-def read_facts(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+def read_facts(path: Path) -> pa.Table:
     """Read a table back.
-
-    Args:
-        path: The file.
-        columns: Only these, of those that are stored; by default all.
 
     Raises:
         DataError: If the file does not read or its columns are not the schema's.
     """
-    check_facts(path)
-    return _table(path, path, columns)
+    return _table(path)
 
 
 def parse_facts(content: bytes, path: Path, columns: Sequence[str] | None = None) -> pa.Table:
@@ -188,31 +184,23 @@ def parse_facts(content: bytes, path: Path, columns: Sequence[str] | None = None
     Args:
         content: The bytes.
         path: The file, for messages.
-        columns: As of `read_facts`.
+        columns: Only these, of those that are stored; by default all.
 
     Raises:
         DataError: If they do not read or the columns are not the schema's.
     """
-    _check_schema(pa.BufferReader(content), path)
-    return _table(pa.BufferReader(content), path, columns)
+    return _table(path, content, columns)
 
 
-def _table(source: Any, path: Path, columns: Sequence[str] | None) -> pa.Table:
-    try:
-        table = pq.ParquetFile(source).read(None if columns is None else list(columns))
-    except (OSError, pa.ArrowException) as error:
-        raise _unreadable(path, error) from error
+def _table(
+    path: Path, content: bytes | None = None, columns: Sequence[str] | None = None
+) -> pa.Table:
+    check_facts(path, content)
+    with _readable(path):
+        file = pq.ParquetFile(path if content is None else pa.BufferReader(content))
+        table = file.read(None if columns is None else list(columns))
     if columns is not None or DERIVED in table.column_names:
         return table
-    return _with_prob(table)
-
-
-def _with_prob(table: pa.Table) -> pa.Table:
-    metadata = table.schema.metadata
-    columns = {
-        **{name: table[name] for name in STORED.names},
-        DERIVED: np.exp(table["logprob"].to_numpy()),
-    }
-    return pa.table(
-        [columns[field.name] for field in FACTS_SCHEMA], schema=FACTS_SCHEMA
-    ).replace_schema_metadata(metadata)
+    place = FACTS_SCHEMA.get_field_index(DERIVED)
+    derived = pa.array(np.exp(table["logprob"].to_numpy()))
+    return table.add_column(place, FACTS_SCHEMA.field(DERIVED), derived)

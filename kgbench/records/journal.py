@@ -19,7 +19,7 @@ from filelock import FileLock, Timeout
 from kgbench.errors import DataError, OutputError
 from kgbench.records.fact_rows import FACTS_SCHEMA, facts_bytes, facts_table, parse_facts
 
-__all__ = ["Journal"]
+__all__ = ["Journal", "write_whole"]
 
 
 CODE = "code.txt"
@@ -53,7 +53,9 @@ class Journal:
                 warning. Empty to read only.
         """
         self.folder = folder
-        before = self._read_code()
+        before = ""
+        with suppress(OSError):  # a damaged text is that of no code
+            before = (folder / CODE).read_text("utf-8", errors="replace")
         self.code = code or before
         self._keeps = bool(code)
         self._parts: list[pa.Table] = []
@@ -124,13 +126,6 @@ class Journal:
                     ) from error
         return lock
 
-    def _read_code(self) -> str:
-        """The code that computed what is there; a damaged text is that of no code."""
-        try:
-            return (self.folder / CODE).read_text("utf-8", errors="replace")
-        except OSError:
-            return ""
-
     def _hash(self, content: bytes) -> str:
         """SHA-256, in hexadecimal, of the code and of what it computed."""
         return sha256(self.code.encode() + b"\0" + content).hexdigest()
@@ -141,10 +136,8 @@ class Journal:
         Raises:
             OutputError: It cannot be written, as on a full disk.
         """
-        text = json.dumps(value, allow_nan=False)
-        self._put(
-            f"{name}.json", json.dumps({"hash": self._hash(text.encode()), "value": value}).encode()
-        )
+        hash = self._hash(json.dumps(value, allow_nan=False).encode())
+        self._put(f"{name}.json", json.dumps({"hash": hash, "value": value}).encode())
 
     def kept(self, name: str) -> Any | None:
         """A value that was kept; None where it was not, or is damaged (with a warning)."""
@@ -174,10 +167,8 @@ class Journal:
             return None
         except (OSError, DataError):
             return self._leave_out(path)
-        return self._add(
-            part,
-            {key.decode(): float(value) for key, value in (part.schema.metadata or {}).items()},
-        )
+        metadata = part.schema.metadata or {}
+        return self._add(part, {key.decode(): float(cost) for key, cost in metadata.items()})
 
     def _leave_out(self, path: Path) -> None:
         _warn(
@@ -232,25 +223,15 @@ class Journal:
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 for each, text in files.items():
-                    self._replace(self.folder / each, text)
+                    write_whole(self.folder / each, text)
                 return
-            except (FileNotFoundError, FileExistsError) as error:
+            except OSError as error:
                 # Another run of the same job ended and removed the folder, perhaps meanwhile.
-                if not left:
+                gone = isinstance(error, FileNotFoundError | FileExistsError)
+                if not (left and gone):
                     raise OutputError.of(
                         "a finished part of the run", self.folder, error
                     ) from error
-            except OSError as error:
-                raise OutputError.of("a finished part of the run", self.folder, error) from error
-
-    @staticmethod
-    def _replace(path: Path, content: bytes) -> None:
-        temporary = path.with_name(f"{uuid4().hex}.tmp")
-        try:
-            temporary.write_bytes(content)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
 
     def table(self) -> pa.Table:
         """All rows, sorted; a pair that two parts hold is taken from the first."""
@@ -268,6 +249,16 @@ class Journal:
             shutil.rmtree(folder, ignore_errors=True)
         with suppress(OSError):  # others are there, or it was never made
             self.folder.parent.rmdir()
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file in the place of an earlier one; other processes see all of it or nothing."""
+    temporary = path.with_name(f".{path.name}.{uuid4().hex}.tmp")
+    try:
+        temporary.write_bytes(content)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _warn(text: str) -> None:

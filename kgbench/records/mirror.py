@@ -16,11 +16,11 @@ from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import platformdirs
 
 from kgbench.errors import InputError, OutputError, first_line
+from kgbench.records.journal import write_whole
 
 __all__ = ["Mirror", "folder_of", "is_url", "mirror_of"]
 
@@ -52,12 +52,9 @@ def folder_of(place: str | os.PathLike[str]) -> Path:
     if home := os.environ.get("KGBENCH_HOME"):
         folder = Path(home).expanduser() / "mirrors"
     folder /= sha256(url.encode()).hexdigest()[:16]
-    mirror = Mirror(url, folder)
-    mirror.connect()
+    Mirror(url, folder)._place  # noqa: B018 (finds what reads the URL)
     folder.mkdir(parents=True, exist_ok=True)
-    temporary = folder / f".{MARK}-{uuid4().hex[:8]}"
-    temporary.write_text(json.dumps({"url": url}), encoding="utf-8")
-    temporary.replace(folder / MARK)
+    write_whole(folder / MARK, json.dumps({"url": url}).encode())
     return folder
 
 
@@ -95,14 +92,6 @@ class Mirror:
             hint = f"pip install {package}" if package else "expected such as s3://BUCKET/FOLDER"
             raise InputError(f"{self.url!r} cannot be read ({first_line(error)}): {hint}") from None
         return system, str(path).rstrip("/")
-
-    def connect(self) -> None:
-        """Find what reads the URL.
-
-        Raises:
-            InputError: There is nothing.
-        """
-        self._place  # noqa: B018 (imports the file system)
 
     def _record(self, id: str) -> str:
         return f"{self._place[1]}/{id[:2]}/{id}"
@@ -158,17 +147,14 @@ class Mirror:
             for path in files:
                 if path.name != "record.json":
                     system.pipe_file(f"{self._record(id)}/{path.name}", path.read_bytes())
-            self._create(f"{self._record(id)}/record.json", (folder / "record.json").read_bytes())
-
-    def _create(self, path: str, content: bytes) -> None:
-        system, _ = self._place
-        with suppress(FileExistsError):
-            try:
-                system.pipe_file(path, content, mode="create")
-            except (NotImplementedError, TypeError, ValueError):
-                # A store that cannot create exclusively; equal identities have equal rows.
-                if not system.exists(path):
-                    system.pipe_file(path, content)
+            last, content = f"{self._record(id)}/record.json", (folder / "record.json").read_bytes()
+            with suppress(FileExistsError):
+                try:
+                    system.pipe_file(last, content, mode="create")
+                except (NotImplementedError, TypeError, ValueError):
+                    # A store that cannot create exclusively; equal identities have equal rows.
+                    if not system.exists(last):
+                        system.pipe_file(last, content)
 
     def read(self, names: Iterable[str]) -> dict[str, bytes]:
         """Those of some files at the URL that there are, by name.
@@ -182,7 +168,8 @@ class Mirror:
         with self._answered():
             there: set[str] = set()
             for folder in folders:
-                there.update(self._listed(folder))
+                with suppress(FileNotFoundError):
+                    there.update(map(str, system.ls(folder, detail=False)))
             paths = {path: name for path, name in wanted.items() if path in there}
             found = system.cat(list(paths), on_error="return") if paths else {}
         contents = found if isinstance(found, dict) else dict.fromkeys(paths, found)
@@ -193,12 +180,6 @@ class Mirror:
             elif not isinstance(content, FileNotFoundError):
                 raise OutputError(f"{self.url} does not answer: {first_line(content)}")
         return read
-
-    def _listed(self, folder: str) -> list[str]:
-        try:
-            return list(map(str, self._place[0].ls(folder, detail=False)))
-        except FileNotFoundError:
-            return []
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file at the URL, in the place of an earlier one.

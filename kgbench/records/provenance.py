@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import platform
 import subprocess
+from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime, timezone
 from functools import cache
 from hashlib import sha256
@@ -81,9 +83,14 @@ def collect_provenance(version: str, device: str) -> Provenance:
     )
 
 
+@cache
 def package_versions() -> dict[str, str]:
     """Versions of the packages that results depend on, as far as they are installed."""
-    return {name: found for name in PACKAGES if (found := _version(name))}
+    versions = {}
+    for name in PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    return versions
 
 
 def code_stamp(version: str) -> str:
@@ -93,7 +100,7 @@ def code_stamp(version: str) -> str:
         version: Version of kgbench.
     """
     sources = sources_hash(Path(__file__).resolve().parents[1])[:16]
-    return ", ".join([f"kgbench {version} (sources {sources})", *_packages()])
+    return ", ".join(_decisive(f"{version} (sources {sources})", package_versions()))
 
 
 @cache
@@ -115,9 +122,7 @@ def other_versions(before: Provenance, version: str) -> str | None:
         before: Of the result.
         version: Version of kgbench.
     """
-    then = [f"kgbench {before.kgbench}"]
-    then += [f"{name} {before.packages.get(name, 'unknown')}" for name in DECISIVE]
-    now = [f"kgbench {version}", *_packages()]
+    then, now = _decisive(before.kgbench, before.packages), _decisive(version, package_versions())
     differing = [(old, new) for old, new in zip(then, now, strict=True) if old != new]
     if not differing:
         return None
@@ -125,8 +130,8 @@ def other_versions(before: Provenance, version: str) -> str | None:
     return f"computed before by {old} (here: {new})"
 
 
-def _packages() -> list[str]:
-    return [f"{name} {_version(name) or 'unknown'}" for name in DECISIVE]
+def _decisive(version: str, packages: Mapping[str, str]) -> list[str]:
+    return [f"kgbench {version}", *(f"{name} {packages.get(name, 'unknown')}" for name in DECISIVE)]
 
 
 def package_commit(package: Path) -> Commit | None:
@@ -136,10 +141,9 @@ def package_commit(package: Path) -> Commit | None:
         package: The folder of the package. A folder that git does not track, such as an installed
             one inside another repository, has no commit.
     """
-    if (
-        _git(package, "ls-files", "--error-unmatch", "__init__.py") is None
-        or (commit := _git(package, "rev-parse", "HEAD")) is None
-    ):
+    tracked = _git(package, "ls-files", "--error-unmatch", "__init__.py")
+    commit = None if tracked is None else _git(package, "rev-parse", "HEAD")
+    if commit is None:
         return None
     return Commit(hash=commit, dirty=bool(_git(package, "status", "--porcelain", "--", ".")))
 
@@ -156,11 +160,3 @@ def _git(folder: Path, *arguments: str) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
-
-
-@cache
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None

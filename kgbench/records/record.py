@@ -23,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from kgbench.estimate import Estimate, rounded
+from kgbench.estimate import Estimate, plain, rounded
 from kgbench.records.identity import Identity, Strict, canonical_json, private_text
 from kgbench.records.provenance import Provenance
 from kgbench.sites import COMPONENTS, SCORED_REGIONS
@@ -113,35 +113,25 @@ class Row(Strict):
 
     @model_validator(mode="before")
     @classmethod
-    def _from_version_1(cls, data: Any) -> Any:
-        """Version 1 repeated the means of other rows next to the gain."""
-        if isinstance(data, dict) and isinstance(operands := data.get("operands"), dict):
-            rest = {key: value for key, value in data.items() if key != "operands"}
-            return {**rest, "gain": operands.get("gain")}
-        return data
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_mean_rank(cls, data: Any) -> Any:
-        """Earlier records had the mean of the ranks only."""
-        if not isinstance(data, dict) or "rank" not in data or "median_rank" in data:
+    def _read(cls, data: Any) -> Any:
+        """The row from its short form, and from those of earlier records."""
+        if not isinstance(data, dict):
             return data
-        older = {
-            "undefined": "the record was made before: `kgbench rescore` makes it from the rows",
-            "n": data.get("n", 0),
-        }
-        return {**data, "median_rank": older, "log_rank": older}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_absent(cls, data: Any) -> Any:
-        if isinstance(data, dict) and isinstance(reason := data.get("absent"), str):
-            rest = {key: value for key, value in data.items() if key != "absent"}
-            return {
-                **{name: {"undefined": NOT_APPLICABLE + reason, "n": 0} for name in FIGURES},
-                **rest,
-                "n": 0,
+        data = dict(data)
+        if isinstance(reason := data.get("absent"), str):
+            del data["absent"]
+            nothing = {"undefined": NOT_APPLICABLE + reason, "n": 0}
+            data = {**dict.fromkeys(FIGURES, nothing), **data, "n": 0}
+        if "rank" in data and "median_rank" not in data:  # the mean of the ranks only
+            older = {
+                "undefined": "the record was made before: `kgbench rescore` makes it from the rows",
+                "n": data.get("n", 0),
             }
+            data |= {"median_rank": older, "log_rank": older}
+        if isinstance(operands := data.get("operands"), dict):
+            # Version 1 repeated the means of other rows next to the gain.
+            del data["operands"]
+            data["gain"] = operands.get("gain")
         return data
 
     @model_serializer(mode="wrap")
@@ -150,12 +140,8 @@ class Row(Strict):
         if info.mode != "json" or self.applicable:
             return whole(self)
         reason = (self.sufficiency.undefined or "").removeprefix(NOT_APPLICABLE)
-        return {
-            "prompt": self.prompt,
-            "graft": self.graft,
-            "dropped": self.dropped,
-            "absent": reason,
-        }
+        kept = {name: getattr(self, name) for name in ("prompt", "graft", "dropped")}
+        return {**kept, "absent": reason}
 
     @property
     def applicable(self) -> bool:
@@ -202,9 +188,8 @@ _REGIONS = {name: place for place, name in enumerate(SCORED_REGIONS)}
 def _nested(scores: Sequence[SiteScore]) -> NestedScores:
     found: NestedScores = {}
     for s in scores:
-        found.setdefault(s.region, {}).setdefault(s.component, {})[
-            "" if s.layer is None else str(s.layer)
-        ] = s.score
+        layers = found.setdefault(s.region, {}).setdefault(s.component, {})
+        layers["" if s.layer is None else str(s.layer)] = s.score
     return found
 
 
@@ -215,29 +200,20 @@ def _flat(scores: Any) -> Any:
     sites = []
     for region, components in _NESTED.validate_python(scores).items():
         for component, layers in components.items():
+            place = _COMPONENTS.get(component, len(COMPONENTS))
             for text, score in layers.items():
-                layer = _layer(text)
-                key = _computed(layer, component, region)
+                if text and not (text.isascii() and text.isdigit()):
+                    raise ValueError(
+                        f"a layer is a number, or empty outside the layers, not {text!r}"
+                    )
+                layer = int(text) if text else None
+                # Embeddings, the layers, final norm and head.
+                outside = -1.0 if component in ("emb", "pos") else inf
+                depth = outside if layer is None else float(layer)
+                key = (depth, place, _REGIONS.get(region, len(SCORED_REGIONS)))
                 site = {"layer": layer, "component": component, "region": region, "score": score}
                 sites.append((key, site))
     return tuple(site for _, site in sorted(sites, key=itemgetter(0)))
-
-
-def _layer(text: str) -> int | None:
-    if text and not (text.isascii() and text.isdigit()):
-        raise ValueError(f"a layer is a number, or empty outside the layers, not {text!r}")
-    return int(text) if text else None
-
-
-def _computed(layer: int | None, component: str, region: str) -> tuple[float, int, int]:
-    """Sort key of the order of computation: embeddings, the layers, final norm and head."""
-    outside = -1.0 if component in ("emb", "pos") else inf
-    place = _COMPONENTS.get(component, len(COMPONENTS))
-    return (
-        outside if layer is None else float(layer),
-        place,
-        _REGIONS.get(region, len(SCORED_REGIONS)),
-    )
 
 
 SiteMap = Annotated[
@@ -280,23 +256,12 @@ class Curve(Strict):
     area: Stored
     """Mean recovery over the logarithm of the budget, from .1 to 100 %."""
 
-    def answer(self) -> dict[str, Any]:
-        """The object that `--json` prints."""
-        points = [
-            {"budget": point.budget, "recovery": point.recovery.answer()} for point in self.points
-        ]
-        return {"points": points, "area": self.area.answer()}
-
 
 class Effect(Strict):
     """Sufficiency and necessity of the best-ranked sites, as many as were planted."""
 
     sufficiency: Stored
     necessity: Stored
-
-    def answer(self) -> dict[str, Any]:
-        """The object that `--json` prints."""
-        return {"sufficiency": self.sufficiency.answer(), "necessity": self.necessity.answer()}
 
 
 class Pathway(Strict):
@@ -310,14 +275,6 @@ class Pathway(Strict):
     """Whether the estimates are at least .9 and at most .1; None where one is undefined."""
     told: Literal["told", "not told", "undecided", "not applicable"]
     """`told` where both intervals are within the bounds, `not told` where one is outside them."""
-
-    def answer(self) -> dict[str, Any]:
-        """The object that `--json` prints."""
-        figures = {
-            "recovery_planted": self.recovery_planted.answer(),
-            "recovery_other": self.recovery_other.answer(),
-        }
-        return {**self.model_dump(mode="json"), **figures}
 
 
 class Planted(Strict):
@@ -358,29 +315,19 @@ class Planted(Strict):
             "n": 0,
         }
         gone = ("auroc", "average_precision", "recall_at_k", "expected")
-        return {
-            "graded_precision": older,
-            **{key: value for key, value in data.items() if key not in gone},
-        }
+        kept = {key: value for key, value in data.items() if key not in gone}
+        return {"graded_precision": older, **kept}
 
     def answer(self) -> dict[str, Any]:
         """The figures as `--json` prints them."""
+        fields = plain(self)
+        order = ("decoy", "auroc_decoy", "units", "n_units", "n_true", "k")
         return {
-            "graded_precision": self.graded_precision.answer(),
+            "graded_precision": fields["graded_precision"],
             "chance": self.chance,
-            **self.effect.answer(),
+            **fields["effect"],
             "expression": self.plant,
-            "decoy": self.decoy,
-            "auroc_decoy": self.auroc_decoy.answer() if self.auroc_decoy is not None else None,
-            "units": self.units,
-            "n_units": self.n_units,
-            "n_true": self.n_true,
-            "k": self.k,
-            "prompts": {prompt: effect.answer() for prompt, effect in self.prompts.items()},
-            "pathways": {prompt: found.answer() for prompt, found in self.pathways.items()}
-            if self.pathways is not None
-            else None,
-            "notes": list(self.notes),
+            **{name: fields[name] for name in (*order, "prompts", "pathways", "notes")},
         }
 
 
@@ -472,11 +419,8 @@ class Record(Strict):
     @classmethod
     def _from_version_1(cls, data: Any) -> Any:
         """Version 1 holds the same at more length; the parts read both."""
-        return (
-            {**data, "schema_version": 2}
-            if isinstance(data, dict) and data.get("schema_version") == 1
-            else data
-        )
+        is_older = isinstance(data, dict) and data.get("schema_version") == 1
+        return {**data, "schema_version": 2} if is_older else data
 
     @model_validator(mode="after")
     def _check(self) -> Record:
@@ -492,12 +436,13 @@ class Record(Strict):
 
         Equal records give equal bytes.
         """
-        fields = self.model_dump(mode="json", exclude_none=True)
-        return (
-            "{\n"
-            + ",\n".join(f"{_text(name)}: {_lines(value)}" for name, value in fields.items())
-            + "\n}\n"
-        )
+        lines = []
+        for name, value in self.model_dump(mode="json", exclude_none=True).items():
+            text = _text(value)
+            if isinstance(value, list) and value and isinstance(value[0], dict):
+                text = "[\n" + ",\n".join(map(_text, value)) + "\n]"
+            lines.append(f"{_text(name)}: {text}")
+        return "{\n" + ",\n".join(lines) + "\n}\n"
 
     def answer(self, path: str) -> dict[str, Any]:
         """The object that `--json` prints.
@@ -506,7 +451,7 @@ class Record(Strict):
             path: The record's folder, as the user should see it.
         """
         ratio = self.cost.plain_forward_ratio
-        curves = {prompt: curve.answer() for prompt, curve in (self.curve or {}).items()}
+        rows = [{name: plain(getattr(row, name)) for name in _ANSWERED} for row in self.rows]
         return {
             "id": self.id,
             "model": self.model,
@@ -515,28 +460,13 @@ class Record(Strict):
             "path": path,
             "seconds": self.cost.seconds,
             "plain_forward_ratio": ratio.answer() if ratio.undefined else ratio.value,
-            "rows": list(map(_answer_row, self.rows)),
-            "synergy": {prompt: estimate.answer() for prompt, estimate in self.synergy.items()},
-            **({"curve": curves} if curves else {}),
+            "rows": rows,
+            "synergy": plain(self.synergy),
+            **({"curve": plain(self.curve)} if self.curve else {}),
             **({"planted": self.planted.answer()} if self.planted is not None else {}),
             "verdict": self.verdict,
         }
 
 
-def _lines(value: Any) -> str:
-    """JSON of a field; a list of objects has a line for each."""
-    if isinstance(value, list) and value and isinstance(value[0], dict):
-        return "[\n" + ",\n".join(map(_text, value)) + "\n]"
-    return _text(value)
-
-
 def _text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-
-
-def _answer_row(row: Row) -> dict[str, Any]:
-    fields = {name: getattr(row, name) for name in _ANSWERED}
-    return {
-        name: field.answer() if isinstance(field, Estimate) else field
-        for name, field in fields.items()
-    }

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from kgbench.errors import DataError, InputError, OutputError, UnknownNameError
 from kgbench.records.fact_rows import check_facts, facts_bytes, facts_table, read_facts
-from kgbench.records.journal import Journal
+from kgbench.records.journal import Journal, write_whole
 from kgbench.records.mirror import mirror_of
 from kgbench.records.record import Record
 
@@ -114,9 +114,7 @@ class RecordStore:
     def scan(self) -> Iterator[StoredRecord]:
         """All records, by folder name; a damaged one gives a `DamagedRecordWarning`."""
         self._fetch_all()
-        for folder in self._folders():
-            if (found := _read_or_warn(folder)) is not None:
-                yield found
+        yield from filter(None, map(_read_or_warn, self._folders()))
 
     def find(self, id: str) -> StoredRecord | None:
         """The record of this identity; a damaged one is passed over with a warning.
@@ -133,13 +131,11 @@ class RecordStore:
         return found
 
     def _find(self, id: str) -> StoredRecord | None:
-        start, named, others = id[:_DIGITS], list[str](), list[str]()
-        for name in self._names():
-            if start in name:
-                named.append(name)
-            elif not _ENDING.search(name[-_LONGEST:]):
-                others.append(name)
-        claiming = (name for name in others if self._claimed(name) in (id, None))
+        names, start = self._names(), id[:_DIGITS]
+        named = (name for name in names if start in name)
+        others = (name for name in names if start not in name)
+        unnamed = (name for name in others if not _ENDING.search(name[-_LONGEST:]))
+        claiming = (name for name in unnamed if self._claimed(name) in (id, None))
         for name in chain(named, claiming):
             if not (self.root / name / RECORD).is_file():
                 continue
@@ -209,13 +205,12 @@ class RecordStore:
                 path = self._write(record, files)
                 if self._mirror is not None:
                     self._mirror.push(record.id, path)
-                return path
-            except FileNotFoundError as error:  # swept by another process, whose clock may be wrong
-                if not left:
-                    raise OutputError.of("the record", self.root, error) from error
+                break
             except OSError as error:
-                raise OutputError.of("the record", self.root, error) from error
-        raise AssertionError("the last try returns or raises")
+                # Where it is not found, another process swept it, whose clock may be wrong.
+                if not (left and isinstance(error, FileNotFoundError)):
+                    raise OutputError.of("the record", self.root, error) from error
+        return path
 
     def _write(self, record: Record, files: Mapping[str, bytes]) -> Path:
         self.root.mkdir(parents=True, exist_ok=True)
@@ -223,7 +218,12 @@ class RecordStore:
         temporary.mkdir()
         try:
             self._sweep(temporary.stat().st_mtime)
-            _fill(temporary, files)
+            # All files are on the disk before the rename publishes them.
+            for name, content in files.items():
+                with open(temporary / name, "wb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
             return self._publish(temporary, record)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -271,8 +271,8 @@ class RecordStore:
     def _publish(self, temporary: Path, record: Record) -> Path:
         """Rename to the first free name, unless another run was faster; nothing is overwritten."""
         wanted = self.path_of(record)
-        target, k = wanted, 1
-        while True:
+        for k in count(1):
+            target = wanted if k == 1 else wanted.with_name(f"{wanted.name}-{k}")
             try:
                 if not target.exists():
                     os.replace(temporary, target)
@@ -280,11 +280,10 @@ class RecordStore:
             except OSError:
                 if not target.exists():  # it does where another run took the name in between
                     raise
-            there = _read_or_none(target)
-            if there is not None and there.record.id == record.id:
-                return target
-            k += 1
-            target = wanted.with_name(f"{wanted.name}-{k}")
+            with suppress(DataError):
+                if read_record(target).record.id == record.id:
+                    return target
+        raise AssertionError("some name is free")
 
     def _sweep(self, now: float) -> None:
         """Delete what killed runs left.
@@ -363,18 +362,14 @@ def read_record(folder: Path) -> StoredRecord:
             the hash of the identity.
     """
     try:
-        return _read(folder)
+        content = _content(folder / RECORD)
+        _check_seal(folder, content)
+        record = parse_record(content, folder / RECORD)
+        if not (folder / FACTS).is_file():
+            raise DataError(f"{folder}: {FACTS} is missing")
+        check_facts(folder / FACTS)
     except DataError as error:
         raise DataError(f"{error}; {_REMEDY}") from error
-
-
-def _read(folder: Path) -> StoredRecord:
-    content = _content(folder / RECORD)
-    _check_seal(folder, content)
-    record = parse_record(content, folder / RECORD)
-    if not (folder / FACTS).is_file():
-        raise DataError(f"{folder}: {FACTS} is missing")
-    check_facts(folder / FACTS)
     return StoredRecord(record, folder)
 
 
@@ -400,9 +395,7 @@ def renew_seal(folder: Path) -> None:
     """Seal a record that kgbench itself has changed, where it has a seal."""
     if (folder / SEAL).is_file():
         files = {name: (folder / name).read_bytes() for name in (RECORD, FACTS)}
-        temporary = folder / f".{SEAL}.{uuid4().hex}"
-        temporary.write_bytes(_seal(files))
-        temporary.replace(folder / SEAL)
+        write_whole(folder / SEAL, _seal(files))
 
 
 def _seal(files: Mapping[str, bytes]) -> bytes:
@@ -448,19 +441,3 @@ def _read_or_warn(folder: Path) -> StoredRecord | None:
     except DataError as error:
         warnings.warn(f"a damaged record is left out: {error}", DamagedRecordWarning, stacklevel=3)
         return None
-
-
-def _read_or_none(folder: Path) -> StoredRecord | None:
-    try:
-        return read_record(folder)
-    except DataError:
-        return None
-
-
-def _fill(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write all files and wait until they are on the disk, before the rename publishes them."""
-    for name, content in files.items():
-        with open(folder / name, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())

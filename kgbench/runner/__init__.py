@@ -11,19 +11,17 @@ from typing import TYPE_CHECKING, Any
 from kgbench.runner.spec import Settings, Spec
 
 if TYPE_CHECKING:
-    from kgbench.runner.forecast import Forecast, dry_run
+    from kgbench.runner.forecast import dry_run
     from kgbench.runner.job import Pairs
     from kgbench.runner.known import Run, known_run
     from kgbench.runner.run import run_job
-    from kgbench.runner.workload import Workload, check, load_prompts, suites
+    from kgbench.runner.workload import check, load_prompts, suites
 
 __all__ = [
-    "Forecast",
     "Pairs",
     "Run",
     "Settings",
     "Spec",
-    "Workload",
     "check",
     "dry_run",
     "known_run",
@@ -33,13 +31,11 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Forecast": "forecast",
     "dry_run": "forecast",
     "Pairs": "job",
     "Run": "known",
     "known_run": "known",
     "run_job": "run",
-    "Workload": "workload",
     "check": "workload",
     "load_prompts": "workload",
     "suites": "workload",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from kgbench.engine import Budget
 from kgbench.errors import InputError, NotApplicableError
 from kgbench.localizers import is_foreign
 from kgbench.models import catalog
-from kgbench.models.catalog import FLOPS, Entry, find_donor, is_plant, zoo_path
+from kgbench.models.catalog import FLOPS, Entry, is_plant
 from kgbench.models.checkpoints import Checkpoint, find_here, locate, read_model_config
 from kgbench.models.family_map import load_family
 from kgbench.models.loading import DTYPES, pair_sources, read_empty, read_tokenizer
@@ -30,35 +29,29 @@ from kgbench.runner.job import Job, Pairs, device_map_of, main_device_of, prepar
 from kgbench.runner.measure import (
     GROUP,
     Measurement,
+    counted,
     expressed,
+    now,
     ranked,
     run_group,
+    score_sites,
     warm_up,
     without_ranking,
 )
-from kgbench.runner.ranking import counted, now, score_sites
 from kgbench.runner.spec import Settings, Spec
 from kgbench.runner.third_party import blamed, isolated
-from kgbench.runner.workload import check
+from kgbench.runner.workload import check, checkpoint_folder, entry_of
 from kgbench.sites import RECIPIENT
 
 __all__ = [
     "Forecast",
-    "Memory",
     "StandIns",
-    "absent_entry",
-    "activation_bytes",
     "checkpoint_bytes",
     "dry_run",
     "free_bytes",
-    "itemsize",
-    "piece_bytes",
-    "refuse_unless_fits",
-    "scaled",
     "size",
     "stand_ins",
     "weights_bytes",
-    "with_some_donor",
 ]
 
 _ROWS, _INNER_ROWS = 8, 4
@@ -77,26 +70,34 @@ class Memory:
     device: str
 
     @property
-    def needed(self) -> int:
-        """Sum of all needs."""
-        return self.weights + self.logits + self.activations
-
-    @property
     def fits(self) -> bool:
         """Whether the needs fit into free memory."""
-        return self.needed <= self.free
+        return self.weights + self.logits + self.activations <= self.free
 
     def verdict(self, settings: Settings, dtype: str | None = None) -> str:
         """Verdict in words, with options to try where it does not fit."""
-        said = f"needs {size(self.needed)}, {size(self.free)} free on {self.device}"
+        needed = self.weights + self.logits + self.activations
+        said = f"needs {size(needed)}, {size(self.free)} free on {self.device}"
         if self.fits:
             return f"fits: {said}"
-        tries = [
-            *(["--dtype bfloat16"] if dtype is None or DTYPES[dtype].itemsize > 2 else []),
-            *(["--stream-donor"] if not settings.stream_donors else []),
-            *(["--device-map auto"] if settings.device_map is None else []),
-        ]
-        return f"does not fit: {said}" + (f"; try {', '.join(tries)}" if tries else "")
+        tries = {
+            "--dtype bfloat16": dtype is None or DTYPES[dtype].itemsize > 2,
+            "--stream-donor": not settings.stream_donors,
+            "--device-map auto": settings.device_map is None,
+        }
+        options = ", ".join(option for option, helps in tries.items() if helps)
+        return f"does not fit: {said}" + (f"; try {options}" if options else "")
+
+    def fields(self, settings: Settings, dtype: str | None) -> dict[str, Any]:
+        """Fields of a forecast."""
+        return {
+            "weights_bytes": self.weights,
+            "logits_bytes": self.logits,
+            "activations_bytes": self.activations,
+            "free_bytes": self.free,
+            "fits": self.fits,
+            "memory": self.verdict(settings, dtype),
+        }
 
 
 def size(n: int) -> str:
@@ -120,18 +121,6 @@ def weights_bytes(pair: ModelPair) -> int:
     return sum(held.values()) + pieces
 
 
-def piece_bytes(parameters: int, layers: int, embeddings: int, itemsize: int) -> int:
-    """Most memory that a streamed donor holds at once: a layer, or the embeddings.
-
-    Args:
-        parameters: Of the model, tied embeddings once.
-        layers: Number of its layers.
-        embeddings: Number of weights of its embeddings.
-        itemsize: Bytes a weight.
-    """
-    return max((parameters - embeddings) // layers, embeddings) * itemsize
-
-
 def activation_bytes(shape: Mapping[str, Any], budget: Budget, itemsize: int) -> int:
     """Rough upper bound of a forward's activations: rows of a layer and float32 attention scores.
 
@@ -140,30 +129,30 @@ def activation_bytes(shape: Mapping[str, Any], budget: Budget, itemsize: int) ->
         budget: How much is computed at once.
         itemsize: Bytes a number.
     """
-    width = next((shape[key] for key in ("hidden_size", "n_embd", "d_model") if shape.get(key)), 0)
-    inner = next(
-        (shape[key] for key in ("intermediate_size", "n_inner", "ffn_dim") if shape.get(key)),
-        4 * width,
-    )
-    heads = next((shape[key] for key in ("num_attention_heads", "n_head") if shape.get(key)), 1)
+
+    def first(default: int, *keys: str) -> int:
+        return next((shape[key] for key in keys if shape.get(key)), default)
+
+    width = first(0, "hidden_size", "n_embd", "d_model")
+    inner = first(4 * width, "intermediate_size", "n_inner", "ffn_dim")
+    heads = first(1, "num_attention_heads", "n_head")
     rows = budget.tokens * (_ROWS * width + _INNER_ROWS * inner) * itemsize
-    return int(
-        rows + heads * budget.tokens * min(budget.tree, budget.tokens) * torch.float32.itemsize
-    )
+    scores = heads * budget.tokens * min(budget.tree, budget.tokens)
+    return int(rows + scores * torch.float32.itemsize)
 
 
 def free_bytes(settings: Settings, device: str) -> tuple[int, str]:
     """Bytes that are free where a job would be computed, and what to call the place."""
     free, wanted = free_memory(), device_map_of(settings)
+
+    def listed(device: torch.device) -> str:
+        """What `free_memory` calls a device; what it does not list has the processor's."""
+        return f"cuda:{device.index or 0}" if device.type == "cuda" else "cpu"
+
     if wanted is None:
-        return free[_listed(torch.device(device))], device
-    named = set(map(_listed, named_devices(wanted))) or set(free)
+        return free[listed(torch.device(device))], device
+    named = set(map(listed, named_devices(wanted))) or set(free)
     return sum(free[name] for name in named), "all devices together"
-
-
-def _listed(device: torch.device) -> str:
-    """What `free_memory` calls a device; what it does not list has the processor's."""
-    return f"cuda:{device.index or 0}" if device.type == "cuda" else "cpu"
 
 
 def checkpoint_bytes(place: Checkpoint, dtype: str | None) -> int:
@@ -187,41 +176,11 @@ def checkpoint_bytes(place: Checkpoint, dtype: str | None) -> int:
     )
 
 
-def refuse_unless_fits(memory: Memory, settings: Settings, dtype: str | None) -> None:
-    """Refuse what would not fit before anything of it is loaded.
-
-    Raises:
-        InputError: It does not fit.
-    """
-    if not memory.fits:
-        raise InputError(f"{memory.verdict(settings, dtype)}; nothing was loaded")
-
-
 _SIZES = {"hidden_size": 16, "n_embd": 16, "intermediate_size": 32, "n_inner": 32, "head_dim": 8}
 _READS = {"max_position_embeddings": 4096, "n_positions": 4096}
 """Upper bound of a prompt's tokens; tokenizers of tiny pairs make more than those of large ones."""
 _OPERATIONS = 2
 """Operations per weight and token in a forward pass (arXiv 2001.08361)."""
-
-
-def absent_entry(spec: Spec) -> Entry | None:
-    """Catalog entry of a recipient of known size that is not on this machine; else None."""
-    entry = catalog.entry(spec.model) if spec.model is not None else None
-    if entry is None or entry.like is None or spec.recipient not in (None, entry.recipient):
-        return None
-    return entry if find_here(entry.recipient, spec.revision) is None else None
-
-
-def with_some_donor(spec: Spec) -> Spec:
-    """Take the recipient as donor where none is named or trained yet: costs are the same."""
-    entry = catalog.entry(spec.model) if spec.model is not None else None
-    if entry is None or entry.like is None or spec.donors or entry.donors:
-        return spec
-    return replace(
-        spec,
-        recipient=spec.recipient or entry.recipient,
-        donors={"sft": spec.recipient or entry.recipient},
-    )
 
 
 @lru_cache(maxsize=1)
@@ -271,14 +230,7 @@ class StandIns(Pairs):
         return model
 
 
-def itemsize(entry: Entry, spec: Spec, settings: Settings) -> int:
-    """Bytes of each weight of a pair, as it would be loaded."""
-    assert entry.stored is not None
-    on_cpu = torch.device(main_device_of(settings)).type == "cpu"
-    return DTYPES[spec.dtype or ("float32" if on_cpu else entry.stored)].itemsize
-
-
-def scaled(counted: Forecast, entry: Entry, spec: Spec, settings: Settings) -> Forecast:
+def _scaled(counted: Forecast, entry: Entry, spec: Spec, settings: Settings) -> Forecast:
     """Forecast of a job, scaled up from the small models.
 
     Args:
@@ -289,25 +241,25 @@ def scaled(counted: Forecast, entry: Entry, spec: Spec, settings: Settings) -> F
     """
     assert entry.parameters is not None and entry.width is not None and entry.vocabulary is not None
     assert entry.layers is not None and entry.stored is not None
-    kind, size, embeddings = (
-        torch.device(main_device_of(settings)).type,
-        itemsize(entry, spec, settings),
-        entry.vocabulary * entry.width,
-    )
+    device, embeddings = main_device_of(settings), entry.vocabulary * entry.width
+    kind = torch.device(device).type
+    itemsize = DTYPES[spec.dtype or ("float32" if kind == "cpu" else entry.stored)].itemsize
     # A pair holds tied embeddings twice, see `prepare`.
-    held = (entry.parameters + (embeddings if entry.tied else 0)) * size
-    donor = (
-        piece_bytes(entry.parameters, entry.layers, embeddings, size)
-        if settings.stream_donors
-        else held
-    )
+    held = donor = (entry.parameters + (embeddings if entry.tied else 0)) * itemsize
+    if settings.stream_donors:  # the largest piece that is held at once: a layer, or the embeddings
+        donor = max((entry.parameters - embeddings) // entry.layers, embeddings) * itemsize
     token = _OPERATIONS * entry.parameters / FLOPS[kind]
-    share = counted.scoring_seconds / counted.seconds if counted.seconds else 0.0
     seconds = token * (counted.token_rows + counted.plain_token_rows)
+    share = counted.scoring_seconds / counted.seconds if counted.seconds else 0.0
+    memory = Memory(
+        held + len(spec.donors) * donor,
+        min(GROUP * counted.configurations * entry.vocabulary, Budget.logits) * itemsize,
+        activation_bytes({"hidden_size": entry.width}, Budget.on(torch.device(device)), itemsize),
+        *free_bytes(settings, device),
+    )
     return replace(
         counted,
-        weights_bytes=held + len(spec.donors) * donor,
-        logits_bytes=min(GROUP * counted.configurations * entry.vocabulary, Budget.logits) * size,
+        **memory.fields(settings, spec.dtype),
         seconds=seconds,
         scoring_seconds=seconds * share,
         download_bytes=entry.parameters * DTYPES[entry.stored].itemsize,
@@ -405,123 +357,86 @@ def dry_run(spec: Spec, settings: Settings, pairs: Pairs | None = None) -> Forec
     """
     if is_foreign(spec.localizer):
         check(spec)
-        if pairs is not None:
-            pairs.forget()  # there may be no room for the models twice
-        return isolated(spec.localizer, _forecast, spec, settings)
-    return _forecast(spec, settings, pairs)
+    return isolated(spec.localizer, _forecast, spec, settings, pairs=pairs)
 
 
 def _forecast(spec: Spec, settings: Settings, pairs: Pairs | None = None) -> Forecast:
-    spec = with_some_donor(check(spec).spec)
-    entry = absent_entry(spec)
-    if entry is None:
-        pairs = pairs or Pairs()
-        if not pairs.holds(spec, settings):
-            pairs.forget()  # what the one before takes is free
-            refuse_unless_fits(_before_loading(spec, settings), settings, spec.dtype)
-        return _measured(spec, settings, pairs)
-    return _absent(
-        scaled(_measured(spec, settings, stand_ins(entry.name)), entry, spec, settings),
-        entry,
-        spec,
-        settings,
-    )
+    spec = check(spec).spec
+    entry = entry_of(spec)
+    if entry is not None and entry.like is not None:
+        recipient = spec.recipient or entry.recipient
+        if not (spec.donors or entry.donors):  # with the recipient as donor costs are the same
+            spec = replace(spec, recipient=recipient, donors={"sft": recipient})
+        if recipient == entry.recipient and find_here(recipient, spec.revision) is None:
+            counted = _measured(spec, settings, stand_ins(entry.name))
+            return _scaled(counted, entry, spec, settings)
+    pairs = pairs or Pairs()
+    if pairs.loaded(spec, settings) is None:
+        pairs.forget()  # what the one before takes is free
+        memory = _before_loading(spec, settings)
+        if not memory.fits:
+            raise InputError(f"{memory.verdict(settings, spec.dtype)}; nothing was loaded")
+    return _measured(spec, settings, pairs)
 
 
 def _before_loading(spec: Spec, settings: Settings) -> Memory:
     """Memory of a pair's weights, donors as large as the recipient; 0 where they are not here."""
     _, named = pair_sources(spec.model, spec.recipient, spec.donors)
     sources = {part: str(source) for part, source in named.items()}
-    device = main_device_of(settings)
-    free, where = free_bytes(settings, device)
+    device, weights = main_device_of(settings), 0
     place = find_here(sources.pop(RECIPIENT), spec.revision)
-    if place is None:
-        return Memory(0, 0, 0, free, where)
-    held = 0 if settings.stream_donors else sum(map(_whole, sources.values()))
-    one = checkpoint_bytes(
-        place, spec.dtype or ("float32" if torch.device(device).type == "cpu" else None)
-    )
-    return Memory(one * (1 + held), 0, 0, free, where)
+    if place is not None:
+        on_cpu = torch.device(device).type == "cpu"
+        weights = checkpoint_bytes(place, spec.dtype or ("float32" if on_cpu else None))
+        whole = 0 if settings.stream_donors else sum(map(_is_whole, sources.values()))
+        weights *= 1 + whole
+    return Memory(weights, 0, 0, *free_bytes(settings, device))
 
 
-def _whole(source: str) -> bool:
+def _is_whole(source: str) -> bool:
     """Whether a donor has weights of its own: no adapter and no plant."""
-    folder = zoo_path(source) or find_donor(source) or Path(source).expanduser()
+    folder = checkpoint_folder(source)
     return not is_plant(folder) and not (folder / ADAPTER).is_file()
 
 
-def _absent(found: Forecast, entry: Entry, spec: Spec, settings: Settings) -> Forecast:
-    """Forecast of a catalog pair that is not on this machine, with its memory."""
-    device = main_device_of(settings)
-    activations = activation_bytes(
-        {"hidden_size": entry.width},
-        Budget.on(torch.device(device)),
-        itemsize(entry, spec, settings),
-    )
-    memory = Memory(
-        found.weights_bytes, found.logits_bytes, activations, *free_bytes(settings, device)
-    )
-    return _with(found, memory, settings, spec.dtype)
-
-
-def _with(found: Forecast, memory: Memory, settings: Settings, dtype: str | None) -> Forecast:
-    return replace(
-        found,
-        weights_bytes=memory.weights,
-        activations_bytes=memory.activations,
-        free_bytes=memory.free,
-        fits=memory.fits,
-        memory=memory.verdict(settings, dtype),
-    )
-
-
-def _measured(spec: Spec, settings: Settings, pairs: Pairs | None) -> Forecast:
+def _measured(spec: Spec, settings: Settings, pairs: Pairs) -> Forecast:
+    """Forecast from the first prompts of each template, with the models that are loaded."""
     job = prepare_job(spec, settings, pairs)
+    pair, n = job.pair, len(job.configurations)
     with blamed(job):
         measurement, scoring = _ready(job)
         parts = [_part(measurement, prompts) for prompts in job.prompts.values()]
-    answers = max(GROUP * len(job.configurations), 1)
-    vocabulary = job.pair.recipient.config.vocab_size
-    config, bytes_each, weights = (
-        job.pair.recipient.config,
-        job.pair.dtype.itemsize,
-        weights_bytes(job.pair),
-    )
-    logits = min(answers * vocabulary, job.engine.budget.logits) * bytes_each
-    free, where = free_bytes(settings, str(job.pair.device))
-    # What the weights take is in use by now.
+    costs, config, itemsize = [*parts, scoring], pair.recipient.config, pair.dtype.itemsize
+    answers = max(GROUP * n, 1) * config.vocab_size
+    weights, (free, where) = weights_bytes(pair), free_bytes(settings, str(pair.device))
     memory = Memory(
         weights,
-        logits,
-        activation_bytes(config.to_dict(), job.engine.budget, bytes_each),
-        free + weights,
+        min(answers, job.engine.budget.logits) * itemsize,
+        activation_bytes(config.to_dict(), job.engine.budget, itemsize),
+        free + weights,  # what the weights take is in use by now
         where,
     )
-    found = Forecast(
-        configurations=len(job.configurations),
-        prompts=sum(map(len, job.prompts.values())),
-        forwards=round(sum(p["forwards"] for p in (*parts, scoring))),
-        token_rows=round(sum(p["token_rows"] for p in (*parts, scoring))),
-        plain_token_rows=sum(len(job.pair.encode(prompt)) for prompt in job.all_prompts),
-        weights_bytes=weights,
-        logits_bytes=logits,
+    return Forecast(
+        configurations=n,
+        prompts=len(job.all_prompts),
+        forwards=round(sum(cost["forwards"] for cost in costs)),
+        token_rows=round(sum(cost["token_rows"] for cost in costs)),
+        plain_token_rows=sum(len(pair.encode(prompt)) for prompt in job.all_prompts),
         seconds=sum(p["seconds"] + p["plain_seconds"] for p in parts) + scoring["seconds"],
         scoring_seconds=scoring["seconds"],
         known=RecordStore(settings.output_dir).find(job.identity.digest()) is not None,
-        disk_bytes=_RECORD + _ROW * sum(map(len, job.prompts.values())) * len(job.configurations),
+        disk_bytes=_RECORD + _ROW * len(job.all_prompts) * n,
+        **memory.fields(settings, str(pair.dtype).removeprefix("torch.")),
     )
-    return _with(found, memory, settings, str(job.pair.dtype).removeprefix("torch."))
 
 
 def _ready(job: Job) -> tuple[Measurement, dict[str, float]]:
     """The job ranked on a few facts, and the cost of ranking on all."""
-    measurement, nothing = (
-        expressed(job, GROUP),
-        {"forwards": 0.0, "token_rows": 0.0, "seconds": 0.0},
-    )
+    measurement = expressed(job, GROUP)
+    cost = {"forwards": 0.0, "token_rows": 0.0, "seconds": 0.0}
     warm_up(job)
     if not job.ranks:
-        return measurement, nothing
+        return measurement, cost
     facts = sorted(frozenset.union(*job.halves))
     sample = [prompt for prompt in job.all_prompts if prompt.fact.id in facts[:SAMPLE]]
     started = now(job.pair)
@@ -529,16 +444,11 @@ def _ready(job: Job) -> tuple[Measurement, dict[str, float]]:
         with counted(job.pair) as count:
             scores = score_sites(measurement.method, job.pair, sample)
     except NotApplicableError as error:
-        return without_ranking(measurement, str(error)), nothing
-    cost = {
-        "forwards": count.forwards,
-        "token_rows": count.token_rows,
-        "seconds": now(job.pair) - started,
-    }
+        return without_ranking(measurement, str(error)), cost
+    cost = {**vars(count), "seconds": now(job.pair) - started}
     scale = len(job.all_prompts) / len(sample)
-    return ranked(measurement, (scores, scores)), {
-        what: value * scale for what, value in cost.items()
-    }
+    scaled = {what: value * scale for what, value in cost.items()}
+    return ranked(measurement, (scores, scores)), scaled
 
 
 def _part(measurement: Measurement, prompts: Sequence[Prompt]) -> dict[str, float]:

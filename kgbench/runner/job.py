@@ -9,11 +9,12 @@ from functools import cached_property
 from itertools import chain
 from typing import Any
 
+import numpy as np
 from pydantic import ValidationError
 
 from kgbench.data import Dataset, Prompt, prompt_hash
 from kgbench.engine import Budget, Engine, load_pair
-from kgbench.engine.treatment import graft_treatments, parse_configuration
+from kgbench.engine.treatment import Configuration, graft_treatments, parse_configuration
 from kgbench.errors import InputError
 from kgbench.localizers import (
     AbstractLocalizer,
@@ -34,12 +35,55 @@ from kgbench.models.placement import (
 )
 from kgbench.records import DatasetRef, Identity, LocalizerRef, Truth, WeightHashes, canonical_json
 from kgbench.runner.known import files_state
-from kgbench.runner.ranking import RANKING_VERSION, Halves, split_facts
 from kgbench.runner.spec import Settings, Spec
 from kgbench.runner.workload import Suite, Workload, check, localizer_arguments
-from kgbench.sites.configurations import BEST, REST, budget_labels, configurations, parse_top
+from kgbench.sites.configurations import (
+    BEST,
+    REST,
+    Top,
+    budget_labels,
+    configurations,
+    parse_top,
+)
 
-__all__ = ["Job", "Pairs", "device_map_of", "job_configurations", "main_device_of", "prepare_job"]
+__all__ = [
+    "RANKING_VERSION",
+    "Halves",
+    "Job",
+    "Pairs",
+    "device_map_of",
+    "job_configurations",
+    "main_device_of",
+    "prepare_job",
+    "split_facts",
+]
+
+
+RANKING_VERSION = "1"
+"""Version of the rules for halves, ties and budgets, part of a record's identity."""
+
+Halves = tuple[frozenset[str], frozenset[str]]
+"""Ids of facts."""
+
+
+def split_facts(prompts: Mapping[str, Sequence[Prompt]], seed: int) -> Halves:
+    """Split the facts in two halves, the same for all prompts, by a seeded permutation of ids.
+
+    Raises:
+        InputError: There is only one fact.
+    """
+    facts: set[str] = set()
+    for some in prompts.values():
+        facts |= {prompt.fact.id for prompt in some}
+    ids = sorted(facts)
+    if len(ids) < 2:
+        raise InputError(
+            "a ranking is made from one half of the facts and measured on the other, so it needs "
+            f"two or more, not {len(ids)}"
+        )
+    order = np.random.default_rng(seed).permutation(len(ids)).tolist()
+    first = frozenset(ids[i] for i in order[: (len(ids) + 1) // 2])
+    return first, frozenset(ids) - first
 
 
 class Pairs:
@@ -56,25 +100,23 @@ class Pairs:
         Raises:
             InputError: The device cannot be used, or a checkpoint does not load or fit.
         """
-        if spec.in_memory.pair is not None:
-            return spec.in_memory.pair
-        wanted = _wanted(spec, settings)
-        if not self.holds(spec, settings):
+        if (pair := self.loaded(spec, settings)) is None:
             self.forget()  # the one before is freed first
-            self.state = files_state(spec)
-            self._last = (wanted, load_pair(**wanted))
-        assert self._last is not None
-        return self._last[1]
+            self.state, wanted = files_state(spec), _wanted(spec, settings)
+            pair = load_pair(**wanted)
+            self._last = (wanted, pair)
+        return pair
 
-    def holds(self, spec: Spec, settings: Settings) -> bool:
-        """Whether the pair that a specification names is loaded.
+    def loaded(self, spec: Spec, settings: Settings) -> ModelPair | None:
+        """The pair that a specification names, if it is loaded.
 
         Raises:
             InputError: The device cannot be used.
         """
         if spec.in_memory.pair is not None:
-            return True
-        return self._last is not None and self._last[0] == _wanted(spec, settings)
+            return spec.in_memory.pair
+        wanted, pair = self._last or ({}, None)
+        return pair if wanted == _wanted(spec, settings) else None
 
     def forget(self) -> None:
         """Drop the pair, so that its memory is free."""
@@ -160,21 +202,27 @@ class Job:
             Budget.on(self.pair.device, prompts=self.settings.batch_size),
         )
 
+    @cached_property
+    def tops(self) -> Mapping[str, Top]:
+        """Configurations of the best-ranked sites, parsed."""
+        tops = {label: parse_top(label) for label in self.configurations}
+        return {label: top for label, top in tops.items() if top is not None}
+
+    @cached_property
+    def grafts(self) -> Mapping[str, Configuration]:
+        """All other configurations, parsed."""
+        others = (label for label in self.configurations if label not in self.tops)
+        return {label: parse_configuration(label) for label in others}
+
     @property
     def ranks(self) -> bool:
         """Whether sites are ranked and the highest ones grafted."""
-        return any(parse_top(label) is not None for label in self.configurations)
+        return bool(self.tops)
 
     @property
     def scans(self) -> bool:
         """Whether an intervention localizer ranks sites, by its effect at each site alone."""
         return self.ranks and isinstance(self.localizer, InterventionLocalizer)
-
-    @property
-    def budgets(self) -> Mapping[str, float]:
-        """Budgets in per cent, by configuration."""
-        labels = budget_labels(self.workload.suite.budgets)
-        return {label: budget for label, budget in labels.items() if label in self.configurations}
 
     @property
     def truth(self) -> Truth | None:
@@ -195,64 +243,51 @@ class Job:
     def identity(self) -> Identity:
         """Identity of the record.
 
-        Raises:
-            InputError: A name or a parameter is a local path, or looks like a credential.
-        """
-        try:
-            return self._identity()
-        except ValidationError as error:
-            reason = "; ".join(
-                found["msg"].removeprefix("Value error, ") for found in error.errors()
-            )
-            raise InputError(
-                f"this run cannot be recorded: {reason}; give a name in its place"
-            ) from error
-
-    def _identity(self) -> Identity:
-        hashes = dict(self.pair.weight_hashes)
-        return Identity(
-            dataset=DatasetRef(
-                name=self.dataset.name, hash=self.dataset.content_hash, n=len(self.dataset.facts)
-            ),
-            prompts={name: prompt_hash(name, self.dataset) for name in self.prompts},
-            weights=WeightHashes(recipient=hashes.pop("recipient"), donors=hashes),
-            tokenizer=self.pair.tokenizer_hash,
-            localizer=LocalizerRef(
-                name=self.localizer.name, version=self._version, parameters=self._parameters
-            ),
-            configurations=tuple(self.configurations),
-            metric_version=METRIC_VERSION,
-            dtype=str(self.pair.dtype).removeprefix("torch."),
-            seeds=(self.spec.seed,),
-            limit=self.spec.limit,
-            truth=self.truth,
-            ranking_version=RANKING_VERSION if self.ranks else None,
-        )
-
-    @property
-    def _parameters(self) -> dict[str, Any]:
-        """The localizer's parameters as JSON, which has no tuples.
+        The version of the localizer is followed by `scan` where it ranks by a scan, and by a hash
+        of foreign code.
 
         Raises:
-            InputError: A parameter is no JSON value.
+            InputError: A name or a parameter is a local path, looks like a credential, or is no
+                JSON value.
         """
+        method, held = self.localizer, self.spec.in_memory.localizer
         try:
-            return dict(json.loads(canonical_json(self.localizer.parameters())))
+            # As JSON, which has no tuples.
+            parameters = dict(json.loads(canonical_json(method.parameters())))
         except (TypeError, ValueError) as error:
             expected = f"expected numbers, texts, None, and lists of these ({error})"
             raise InputError(
-                f"localizer {self.localizer.name!r}: its parameters do not fit into a record: "
-                f"{expected}"
+                f"localizer {method.name!r}: its parameters do not fit into a record: {expected}"
             ) from error
-
-    @property
-    def _version(self) -> str:
-        """Version of the localizer, `scan` where it ranks by a scan, and a hash of foreign code."""
-        scan = "scan" if self.scans else ""
-        held = self.spec.in_memory.localizer
         code = fingerprint(self.spec.localizer) if held is None else class_fingerprint(type(held))
-        parts = (self.localizer.version, scan, code)
-        return " ".join(part for part in parts if part)
+        version = filter(None, (method.version, "scan" if self.scans else "", code))
+        hashes = dict(self.pair.weight_hashes)
+        try:
+            return Identity(
+                dataset=DatasetRef(
+                    name=self.dataset.name,
+                    hash=self.dataset.content_hash,
+                    n=len(self.dataset.facts),
+                ),
+                prompts={name: prompt_hash(name, self.dataset) for name in self.prompts},
+                weights=WeightHashes(recipient=hashes.pop("recipient"), donors=hashes),
+                tokenizer=self.pair.tokenizer_hash,
+                localizer=LocalizerRef(
+                    name=method.name, version=" ".join(version), parameters=parameters
+                ),
+                configurations=tuple(self.configurations),
+                metric_version=METRIC_VERSION,
+                dtype=str(self.pair.dtype).removeprefix("torch."),
+                seeds=(self.spec.seed,),
+                limit=self.spec.limit,
+                truth=self.truth,
+                ranking_version=RANKING_VERSION if self.ranks else None,
+            )
+        except ValidationError as error:
+            told = (found["msg"].removeprefix("Value error, ") for found in error.errors())
+            raise InputError(
+                f"this run cannot be recorded: {'; '.join(told)}; give a name in its place"
+            ) from error
 
 
 def prepare_job(spec: Spec, settings: Settings, pairs: Pairs | None = None) -> Job:
@@ -280,15 +315,21 @@ def prepare_job(spec: Spec, settings: Settings, pairs: Pairs | None = None) -> J
         )
     labels = job_configurations(spec, suite, localizer)
     pair = (pairs or Pairs()).load(spec, settings)
-    _check_lengths(pair, work.prompts)
     job = Job(work, settings, labels, localizer, pair)
+    most = getattr(pair.recipient.config, "max_position_embeddings", None)
+    for prompt in job.all_prompts:
+        length = len(pair.encoded(prompt).ids)
+        if most is not None and length > most:
+            raise InputError(
+                f"fact {prompt.fact.id}, prompt {prompt.name!r} has {length} tokens; "
+                f"the model reads at most {most}"
+            )
     if job.ranks:
-        split_facts(job.prompts, spec.seed)
-    for label in labels:
-        if parse_top(label) is None:
-            # One prompt of each template shows whether the graft fits, before the long part.
-            for prompts in job.prompts.values():
-                graft_treatments(pair, prompts[:1], parse_configuration(label))
+        job.halves  # noqa: B018 (refuses a single fact)
+    for graft in job.grafts.values():
+        # One prompt of each template shows whether the graft fits, before the long part.
+        for prompts in job.prompts.values():
+            graft_treatments(pair, prompts[:1], graft)
     return job
 
 
@@ -305,17 +346,3 @@ def job_configurations(
         labels |= dict.fromkeys(budget_labels(suite.budgets))
         labels |= {BEST: REST, REST: BEST} if suite.truth else {}
     return labels
-
-
-def _check_lengths(pair: ModelPair, prompts: Mapping[str, Sequence[Prompt]]) -> None:
-    most = getattr(pair.recipient.config, "max_position_embeddings", None)
-    if most is None:
-        return
-    for some in prompts.values():
-        for prompt in some:
-            length = len(pair.encoded(prompt).ids)
-            if length > most:
-                raise InputError(
-                    f"fact {prompt.fact.id}, prompt {prompt.name!r} has {length} tokens; "
-                    f"the model reads at most {most}"
-                )

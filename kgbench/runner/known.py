@@ -21,7 +21,6 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path, PurePath
 from typing import Any
-from uuid import uuid4
 
 import platformdirs
 
@@ -29,12 +28,18 @@ from kgbench import __version__
 from kgbench.data import prompt_hash
 from kgbench.errors import KgbenchError
 from kgbench.localizers import is_foreign
-from kgbench.models import catalog
-from kgbench.models.catalog import find_donor, is_delta, read_delta_card, zoo_path
-from kgbench.records import Record, RecordStore, StoredRecord, code_stamp, other_versions
+from kgbench.models.catalog import is_delta, read_delta_card, zoo_path
+from kgbench.records import (
+    Record,
+    RecordStore,
+    StoredRecord,
+    code_stamp,
+    other_versions,
+    write_whole,
+)
 from kgbench.records.provenance import package_versions
 from kgbench.runner.spec import Settings, Spec
-from kgbench.runner.workload import Workload, check
+from kgbench.runner.workload import Workload, check, checkpoint_folder, entry_of
 from kgbench.stats import rescored
 
 __all__ = ["Run", "files_state", "known_identity", "known_run", "note_identity", "reused"]
@@ -96,11 +101,9 @@ def note_identity(work: Workload, settings: Settings, state: str | None, identit
     if state is None or work.spec.held is not None or is_foreign(work.spec.localizer):
         return
     path = _note(work, settings)
-    partial = path.with_name(f"{path.name}.{uuid4().hex}")
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(f"{state} {identity}\n", encoding="utf-8")
-        os.replace(partial, path)
+        write_whole(path, f"{state} {identity}\n".encode())
 
 
 def reused(work: Workload, found: StoredRecord) -> Run:
@@ -122,6 +125,8 @@ def _note(work: Workload, settings: Settings) -> Path:
 
     The metric of the ratios is no part of it.
     """
+    variables = sorted(os.environ.items())
+    visible = [f"{name}={value}" for name, value in variables if name.endswith("VISIBLE_DEVICES")]
     asked = {
         "spec": asdict(replace(work.spec, metric="", held=None)),
         "settings": asdict(replace(settings, output_dir=Path(), on_record=None)),
@@ -130,7 +135,8 @@ def _note(work: Workload, settings: Settings) -> Path:
         "prompts": {name: prompt_hash(name, work.dataset) for name in work.prompts},
         "truth": None if work.truth is None else work.truth.model_dump(),
         "code": _code(),
-        "machine": _machine(),
+        # What decides which device is taken by default, as far as that shows without torch.
+        "machine": [platform.node(), *visible, *map(str, sorted(Path("/dev").glob("nvidia*")))],
     }
     text = json.dumps(asked, sort_keys=True, default=str)
     cache = platformdirs.user_cache_path("kgbench", appauthor=False)
@@ -141,12 +147,6 @@ def _note(work: Workload, settings: Settings) -> Path:
 def _code() -> tuple[str, dict[str, str]]:
     """The code that computes, as it was at the first call."""
     return code_stamp(__version__), package_versions()
-
-
-def _machine() -> list[str]:
-    """What decides which device is taken by default, as far as that shows without torch."""
-    visible = [f"{k}={v}" for k, v in sorted(os.environ.items()) if k.endswith("VISIBLE_DEVICES")]
-    return [platform.node(), *visible, *map(str, sorted(Path("/dev").glob("nvidia*")))]
 
 
 def files_state(spec: Spec, now_ns: int | None = None) -> str | None:
@@ -161,9 +161,12 @@ def files_state(spec: Spec, now_ns: int | None = None) -> str | None:
     """
     now = time.time_ns() if now_ns is None else now_ns
     files: list[list[object]] = []
+    named = [spec.recipient, *spec.donors.values()]
     try:
-        for source in _sources(spec):
-            folder = zoo_path(source) or find_donor(source) or Path(source).expanduser()
+        if (entry := entry_of(spec)) is not None:
+            named += [entry.recipient, *entry.donors.values()]
+        for source in sorted({source for source in named if source is not None}):
+            folder = checkpoint_folder(source)
             if not folder.is_dir() or (folder / _ADAPTER).exists():
                 return None
             for path in _files(folder):
@@ -175,15 +178,6 @@ def files_state(spec: Spec, now_ns: int | None = None) -> str | None:
     except (OSError, KgbenchError):  # what is wrong with a checkpoint is said where it is loaded
         return None
     return sha256(json.dumps(files).encode()).hexdigest() if files else None
-
-
-def _sources(spec: Spec) -> list[str]:
-    """All checkpoints that a specification and the catalog's entry of its pair name."""
-    named = [spec.recipient, *spec.donors.values()]
-    if spec.model is not None:
-        entry = catalog.entry(spec.model)
-        named += [entry.recipient, *entry.donors.values()]
-    return sorted({source for source in named if source is not None})
 
 
 def _files(folder: Path) -> Iterator[Path]:

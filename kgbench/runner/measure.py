@@ -2,41 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from math import log
+from fractions import Fraction
+from functools import cached_property
+from itertools import chain, product
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from kgbench.data import Prompt
-from kgbench.engine import Answers, Plan
-from kgbench.engine.site_sets import graft_sites
-from kgbench.engine.treatment import Treatment, graft_treatments, parse_configuration
+from kgbench.engine import Answers, Engine, Plan
+from kgbench.engine.batch_rows import plain
+from kgbench.engine.engine import choosing
+from kgbench.engine.site_sets import all_sites, graft_sites, site_costs, site_treatments
+from kgbench.engine.treatment import Treatment, graft_treatments
 from kgbench.errors import InputError, NotApplicableError
-from kgbench.localizers import AbstractLocalizer, InterventionLocalizer, Treatments
+from kgbench.estimate import Estimate, rounded
+from kgbench.localizers import (
+    AbstractLocalizer,
+    InterventionLocalizer,
+    ScoringLocalizer,
+    Treatments,
+)
 from kgbench.localizers._base import asked
+from kgbench.localizers._scan import scan
 from kgbench.metrics import score_logits
 from kgbench.models.pair import ModelPair
 from kgbench.progress import Progress
-from kgbench.records import Journal
-from kgbench.runner.job import Job
-from kgbench.runner.ranking import SiteRanking, now, plain_seconds, score_halves
-from kgbench.sites import Graft, SiteScores, parse_graft
-from kgbench.sites.configurations import parse_top
+from kgbench.records import Journal, SiteScore
+from kgbench.runner.job import Halves, Job
+from kgbench.sites import Graft, Site, SiteScores, parse_graft
+from kgbench.sites.configurations import Top
+from kgbench.stats import agreement
 
 __all__ = [
     "GROUP",
     "Absent",
+    "Count",
     "Measurement",
     "Mixed",
+    "SiteRanking",
+    "chunks",
+    "counted",
     "expressed",
     "mixed",
+    "now",
+    "plain_seconds",
     "ranked",
     "ready",
     "run_group",
+    "score_sites",
     "treated",
     "warm_up",
     "without_ranking",
@@ -45,6 +67,9 @@ __all__ = [
 
 GROUP = 64
 """Checkpoint interval, in prompts."""
+
+T = TypeVar("T")
+
 
 Absent = Mapping[str, Mapping[str, str]]
 """Reason why a method cannot express a configuration, by prompt and configuration."""
@@ -80,27 +105,28 @@ class Measurement:
 
     def _treatments(self, label: str, prompts: Sequence[Prompt]) -> list[Treatments]:
         """Treatments of a configuration, one per draw of a random method."""
-        pair = self.job.pair
-        if (top := parse_top(label)) is not None:
+        job = self.job
+        if label in job.tops:
             assert self.ranking is not None
-            return [self.ranking.treatments(top, prompts)]
-        parsed = parse_configuration(label)
-        if isinstance(parsed, Graft) and isinstance(self.method, InterventionLocalizer):
-            return [treated(draw, pair, prompts, parsed) for draw in self.method.variants()]
-        return [graft_treatments(pair, prompts, parsed)]
+            return [self.ranking.treatments(job.tops[label], prompts)]
+        graft = job.grafts[label]
+        if isinstance(graft, Graft) and isinstance(self.method, InterventionLocalizer):
+            return [treated(draw, job.pair, prompts, graft) for draw in self.method.variants()]
+        return [graft_treatments(job.pair, prompts, graft)]
 
     @property
     def at_once(self) -> int:
         """Prompts per plan: a group, or fewer where averages over draws fill the logit budget."""
         if not isinstance(self.method, InterventionLocalizer) or len(self.method.variants()) == 1:
             return GROUP
-        vocabulary = int(self.job.pair.recipient.config.vocab_size)
-        return max(
-            1,
-            min(
-                GROUP, self.job.engine.budget.logits // (len(self.job.configurations) * vocabulary)
-            ),
-        )
+        logits = len(self.job.configurations) * int(self.job.pair.recipient.config.vocab_size)
+        return max(1, min(GROUP, self.job.engine.budget.logits // logits))
+
+
+def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """The items in order, so many at a time."""
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
 
 
 def treated(
@@ -113,21 +139,20 @@ def treated(
         NotApplicableError: It cannot express the graft.
     """
     treatments = method.treat(pair, asked(method, pair, prompts), graft)
-    lengths = [len(pair.encoded(prompt).ids) for prompt in prompts]
-    listed = isinstance(treatments, Sequence) and len(treatments) == len(lengths)
-    if not listed or not all(map(_is_row, treatments, lengths)):
+
+    def is_row(row: object, prompt: Prompt) -> bool:
+        """Whether it is a treatment per token."""
+        if not isinstance(row, Sequence) or len(row) != len(pair.encoded(prompt).ids):
+            return False
+        return all(isinstance(treatment, Treatment) for treatment in row)
+
+    listed = isinstance(treatments, Sequence) and len(treatments) == len(prompts)
+    if not listed or not all(map(is_row, treatments, prompts)):
         raise InputError(
             f"localizer {method.name!r}: treat must give one treatment per token of each prompt, "
             "as lists of Treatment"
         )
     return treatments
-
-
-def _is_row(row: object, length: int) -> bool:
-    """Whether it is a treatment per token."""
-    if not isinstance(row, Sequence) or len(row) != length:
-        return False
-    return all(isinstance(treatment, Treatment) for treatment in row)
 
 
 def run_group(
@@ -143,27 +168,24 @@ def run_group(
     job = measurement.job
     before = plain_seconds(job.engine, prompts) if plain_each is None else 0.0
     started = now(job.pair)
-    chunks, cost = [], {"forwards": 0.0, "token_rows": 0.0}
-    for start in range(0, len(prompts), measurement.at_once):
-        some = prompts[start : start + measurement.at_once]
+    parts, cost = [], {"forwards": 0.0, "token_rows": 0.0}
+
+    def run(plan: Plan) -> Iterator[Answers]:
+        for answers in job.engine.run(plan):
+            cost["forwards"] += 1
+            cost["token_rows"] += answers.token_rows
+            yield answers
+
+    for some in chunks(prompts, measurement.at_once):
         plan, labels = measurement.plan(some)
-        for answers in mixed(_tallied(job, plan, cost), labels):
-            chunks.append(_columns(measurement, some, answers))
+        for answers in mixed(run(plan), labels):
+            parts.append(_columns(measurement, some, answers))
     seconds = now(job.pair) - started
     if plain_each is None:
         # Before and after, so that a drift of the machine cancels.
         plain_each = (before + plain_seconds(job.engine, prompts)) / 2 / len(prompts)
-    columns = {}
-    for name in chunks[0]:
-        columns[name] = np.concatenate([chunk[name] for chunk in chunks])
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     return columns, {**cost, "seconds": seconds, "plain_seconds": plain_each * len(prompts)}
-
-
-def _tallied(job: Job, plan: Plan, cost: dict[str, float]) -> Iterator[Answers]:
-    for answers in job.engine.run(plan):
-        cost["forwards"] += 1
-        cost["token_rows"] += answers.token_rows
-        yield answers
 
 
 def _columns(
@@ -220,7 +242,7 @@ def mixed(chunks: Iterable[Answers], labels: Sequence[int]) -> Iterator[Mixed]:
             if number < sizes[label]:
                 held[prompt, label] = (number, total)
             else:
-                done.append((prompt, label, total - log(number)))
+                done.append((prompt, label, total - math.log(number)))
         if done:
             prompts, found, logits_of = zip(*done, strict=True)
             yield torch.tensor(prompts), torch.tensor(found), torch.stack(logits_of)
@@ -239,9 +261,7 @@ def ready(job: Job, journal: Journal, progress: Progress | None) -> Measurement:
     if not job.ranks:
         return measurement
     try:
-        scores, cost = score_halves(
-            measurement.method, job.engine, job.all_prompts, job.halves, (journal, progress)
-        )
+        scores, cost = _score_halves(measurement, journal, progress)
     except NotApplicableError as error:
         return without_ranking(measurement, str(error))
     return replace(ranked(measurement, scores), scoring=cost)
@@ -259,64 +279,269 @@ def expressed(job: Job, most: int | None = None) -> Measurement:
         return Measurement(job, method)
     method = method.fitted(job.pair, asked(method, job.pair, job.all_prompts))
     drawn = method.variants() if isinstance(method, InterventionLocalizer) else None
-    if not (
-        isinstance(drawn, Sequence)
-        and drawn
-        and all(isinstance(draw, InterventionLocalizer) for draw in drawn)
-    ):
+    listed = isinstance(drawn, Sequence) and len(drawn) > 0
+    if not listed or not all(isinstance(draw, InterventionLocalizer) for draw in drawn or ()):
         raise InputError(
             f"localizer {job.localizer.name!r}: fitted must give an intervention, and variants a "
             "list of such, never empty"
         )
     absent: dict[str, dict[str, str]] = {name: {} for name in job.prompts}
-    for label in (label for label in job.configurations if parse_top(label) is None):
-        graft = parse_configuration(label)
-        for name, prompts in job.prompts.items():
-            if (
-                isinstance(graft, Graft)
-                and (reason := _reason(method, job, prompts[:most], graft)) is not None
-            ):
-                absent[name][label] = reason
+    for (label, graft), (name, prompts) in product(job.grafts.items(), job.prompts.items()):
+        if not isinstance(graft, Graft):
+            continue
+        try:
+            for some in chunks(prompts[:most], GROUP):
+                treated(method.variants()[0], job.pair, some, graft)
+        except NotApplicableError as error:
+            absent[name][label] = str(error)
     return Measurement(job, method, absent)
-
-
-def _reason(
-    method: InterventionLocalizer, job: Job, prompts: Sequence[Prompt], graft: Graft
-) -> str | None:
-    """Reason why a method cannot express a graft on a template's prompts; None if it can."""
-    try:
-        for start in range(0, len(prompts), GROUP):
-            treated(method.variants()[0], job.pair, prompts[start : start + GROUP], graft)
-    except NotApplicableError as error:
-        return str(error)
-    return None
 
 
 def ranked(measurement: Measurement, scores: tuple[SiteScores, SiteScores]) -> Measurement:
     """Add the scores of both halves."""
-    job = measurement.job
-    k = (
-        None
-        if job.truth is None
-        else len(graft_sites(job.pair, job.all_prompts, parse_graft(job.truth.plant)))
-    )
-    return replace(
-        measurement,
-        ranking=SiteRanking(job.pair, job.prompts, job.halves, scores, k, job.spec.seed),
-    )
+    job, k = measurement.job, None
+    if job.truth is not None:
+        k = len(graft_sites(job.pair, job.all_prompts, parse_graft(job.truth.plant)))
+    ranking = SiteRanking(job.pair, job.prompts, job.halves, scores, k, job.spec.seed)
+    return replace(measurement, ranking=ranking)
 
 
 def without_ranking(measurement: Measurement, reason: str) -> Measurement:
     """Mark budgets as not applicable for a method that cannot score sites."""
     job = measurement.job
-    tops = {label: reason for label in job.configurations if parse_top(label) is not None}
-    return replace(
-        measurement,
-        absent={name: {**measurement.absent.get(name, {}), **tops} for name in job.prompts},
-    )
+    tops = dict.fromkeys(job.tops, reason)
+    absent = {name: {**measurement.absent.get(name, {}), **tops} for name in job.prompts}
+    return replace(measurement, absent=absent)
 
 
 def warm_up(job: Job) -> None:
     """Run a first forward, whose start-up costs are no part of the method's cost."""
     for _ in job.engine.run(job.engine.plan(job.all_prompts[:2], ["PRE", "SFT", "ALL", "LT"])):
         pass
+
+
+# ------------------------------------------------------------------------------------ ranking
+# Each half of the facts ranks, and the other half is measured. Ties are broken at random,
+# differently in each half: an order of computation would favour one end of the model, and a method
+# without information would seem to find a plant there.
+
+
+@dataclass(frozen=True)
+class SiteRanking:
+    """Scores of both halves, and the sites that they rank highest."""
+
+    pair: ModelPair
+    prompts: Mapping[str, Sequence[Prompt]]
+    halves: Halves
+    scores: tuple[SiteScores, SiteScores]
+    """From the prompts of each half."""
+    k: int | None = None
+    """Sites of the truth, where it is known."""
+    seed: int = 0
+    """Of the order of equal scores."""
+
+    @cached_property
+    def sites(self) -> tuple[Site, ...]:
+        """All sites, in the order of computation."""
+        return all_sites(self.pair, list(chain.from_iterable(self.prompts.values())))
+
+    @cached_property
+    def orders(self) -> list[tuple[Site, ...]]:
+        """Sites by each half's scores, highest first; sites that a half lacks come last."""
+        orders = []
+        for half, scores in enumerate(self.scores):
+            drawn = np.random.default_rng([self.seed, half]).permutation(len(self.sites)).tolist()
+            keys = {
+                site: (-scores.get(site, -np.inf), place)
+                for site, place in zip(self.sites, drawn, strict=True)
+            }
+            orders.append(tuple(sorted(self.sites, key=keys.__getitem__)))
+        return orders
+
+    @cached_property
+    def mean(self) -> SiteScores:
+        """Localization map: mean of the halves' scores, or the only one, as stored and compared."""
+        means = {}
+        for site in self.sites:
+            values = [scores[site] for scores in self.scores if site in scores]
+            means[site] = rounded(float(np.mean(values)))
+        return means
+
+    @property
+    def map(self) -> tuple[SiteScore, ...]:
+        """The localization map as a record holds it."""
+        return tuple(SiteScore(**site._asdict(), score=score) for site, score in self.mean.items())
+
+    @property
+    def agreement(self) -> Estimate:
+        """Spearman's correlation of the halves' scores, over the sites that both have."""
+        first, second = self.scores
+        shared = [site for site in self.sites if site in first and site in second]
+        return agreement(
+            np.array([first[site] for site in shared]), np.array([second[site] for site in shared])
+        )
+
+    def treatments(self, top: Top, prompts: Sequence[Prompt]) -> Treatments:
+        """Treatments of prompts of one template, each by the ranking of the other half."""
+        found: dict[Prompt, Sequence[object]] = {}
+        for half, facts in enumerate(self.halves):
+            own = [prompt for prompt in prompts if prompt.fact.id in facts]
+            sites = self.best(top, prompts[0].name, 1 - half)
+            found |= dict(
+                zip(own, site_treatments(self.pair, own, sites, top.left_out), strict=True)
+            )
+        return [found[prompt] for prompt in prompts]  # type: ignore[misc]
+
+    def best(self, top: Top, prompt: str, half: int) -> tuple[Site, ...]:
+        """Highest sites of a half, up to a budget on a prompt or as many as the truth has."""
+        order = self.orders[half]
+        if top.percent is None:
+            assert self.k is not None
+            return order[: self.k]
+        costs = self._costs[prompt]
+        spent = np.cumsum([costs.get(site, 0) for site in order])
+        # Exact, since the last site of a budget of 100 % must be in it.
+        allowed = int(Fraction(str(top.percent)) / 100 * int(spent[-1]))
+        return order[: int(np.searchsorted(spent, allowed, side="right"))]
+
+    def n_sites(self, top: Top, prompt: str) -> tuple[int, int]:
+        """How many of a prompt's sites each half's ranking puts first."""
+        sites = self._costs[prompt].keys()
+        first, second = (len(sites & set(self.best(top, prompt, half))) for half in (0, 1))
+        return first, second
+
+    @cached_property
+    def _costs(self) -> Mapping[str, Mapping[Site, int]]:
+        """By prompt: weights × tokens of each site."""
+        return {name: site_costs(self.pair, prompts) for name, prompts in self.prompts.items()}
+
+
+@dataclass
+class Count:
+    """Forwards so far, and their token rows, padding included."""
+
+    forwards: int = 0
+    token_rows: int = 0
+
+
+@contextmanager
+def counted(pair: ModelPair, on_forward: Callable[[Count], None] | None = None) -> Iterator[Count]:
+    """Count the forwards of all models of a pair.
+
+    Args:
+        pair: The models.
+        on_forward: Called after each forward has begun.
+    """
+    count = Count()
+
+    def begun(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        inputs = (kwargs.get("input_ids"), kwargs.get("inputs_embeds"), *args)
+        count.forwards += 1
+        for tokens in (given for given in inputs if given is not None):
+            count.token_rows += int(tokens.shape[0] * tokens.shape[1])
+            break
+        if on_forward is not None:
+            on_forward(count)
+
+    models = {id(model): model for model in (pair.recipient, *pair.donors.values())}
+    handles = [
+        model.register_forward_pre_hook(begun, with_kwargs=True) for model in models.values()
+    ]
+    try:
+        yield count
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _score_halves(
+    measurement: Measurement, journal: Journal, progress: Progress | None
+) -> tuple[tuple[SiteScores, SiteScores], dict[str, float]]:
+    """Scores of all sites by each half of the facts, and their total cost.
+
+    Timing the plain forward before and after each scoring cancels drift.
+
+    Args:
+        measurement: The job with its method, which ranks, or intervenes and is scanned.
+        journal: Journal of each half's scores, from which a run resumes.
+        progress: Progress callback: forwards; the second half takes about as many as the first.
+    """
+    job, engine = measurement.job, measurement.job.engine
+    names = ("scores-0", "scores-1")
+    found: dict[str, dict[str, Any]] = {}
+
+    def measure(half: int) -> dict[str, Any]:
+        first = found.get(names[0])
+        expected = 0 if first is None else int(first["cost"]["forwards"])
+
+        def report(count: Count) -> None:
+            total = max(expected, count.forwards) if expected else 0
+            if progress is not None:
+                progress(count.forwards, total, f"scoring, half {half + 1} of 2")
+
+        own = [prompt for prompt in job.all_prompts if prompt.fact.id in job.halves[half]]
+        before = plain_seconds(engine, own)
+        started = now(engine.pair)
+        with choosing(engine.executor, engine.budget), counted(engine.pair, report) as count:
+            scores = score_sites(measurement.method, engine.pair, own)
+        cost = {**vars(count), "seconds": now(engine.pair) - started}
+        cost["plain_seconds"] = (before + plain_seconds(engine, own)) / 2
+        return {"scores": [[*site, score] for site, score in scores.items()], "cost": cost}
+
+    for name in journal.divide(names, lambda name: journal.kept(name) is not None):
+        found[name] = measure(names.index(name))
+        journal.keep(name, found[name])
+    scores: list[SiteScores] = []
+    total: dict[str, float] = {}
+    for half, name in enumerate(names):
+        # Where another process has ended the run meanwhile, its scores are gone.
+        known = found.get(name) or journal.kept(name) or measure(half)
+        scores.append({Site(*row[:3]): float(row[3]) for row in known["scores"]})
+        for key, value in known["cost"].items():
+            total[key] = total.get(key, 0.0) + value
+    return (scores[0], scores[1]), total
+
+
+def score_sites(
+    method: AbstractLocalizer, pair: ModelPair, prompts: Sequence[Prompt]
+) -> dict[Site, float]:
+    """A method's score of every site, checked.
+
+    Raises:
+        InputError: The method leaves out a site, or a score is no finite number.
+        NotApplicableError: The method cannot score sites.
+    """
+    if isinstance(method, ScoringLocalizer):
+        found: Mapping[Site, float] = method.scores(pair, prompts)
+    else:
+        assert isinstance(method, InterventionLocalizer)
+        found = scan(method, pair, prompts)
+    if not isinstance(found, Mapping):
+        raise InputError(
+            f"localizer {method.name!r}: scores must give a number for each site as a mapping, "
+            f"not {type(found).__name__}"
+        )
+    sites = all_sites(pair, prompts)
+    for site in sites:
+        if site not in found or not math.isfinite(found[site]):
+            what = "has no score" if site not in found else f"has the score {found[site]}"
+            raise InputError(
+                f"localizer {method.name!r}: {tuple(site)} {what}; every site needs a finite number"
+            )
+    return {site: float(found[site]) for site in sites}
+
+
+def plain_seconds(engine: Engine, prompts: Sequence[Prompt]) -> float:
+    """Seconds of one plain forward of the recipient over some prompts."""
+    plan = engine.plan(prompts, ["PRE"])
+    started = now(engine.pair)
+    with torch.inference_mode():
+        plain(engine.wiring, plan, engine.budget)
+    return now(engine.pair) - started
+
+
+def now(pair: ModelPair) -> float:
+    """Seconds on the clock once the device has done what it was given."""
+    if pair.device.type == "cuda":
+        torch.cuda.synchronize(pair.device)
+    return time.perf_counter()

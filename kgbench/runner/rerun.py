@@ -15,21 +15,21 @@ import pyarrow.compute as pc
 from kgbench import __version__
 from kgbench.data import ImportOptions, is_shipped
 from kgbench.errors import InputError, LawError
-from kgbench.localizers import AbstractLocalizer, create, is_foreign, names
+from kgbench.localizers import AbstractLocalizer, create, names
 from kgbench.models import catalog
 from kgbench.progress import Progress
 from kgbench.records import Journal, Record, RecordStore, SiteScore
-from kgbench.records.identity import Difference, identity_differences
+from kgbench.records.identity import identity_differences
 from kgbench.runner.job import Job, Pairs, job_configurations, prepare_job
 from kgbench.runner.known import Run
-from kgbench.runner.measure import GROUP, Measurement, ready, run_group
+from kgbench.runner.measure import GROUP, chunks, ready, run_group
 from kgbench.runner.run import compute_job
 from kgbench.runner.spec import Settings, Spec
 from kgbench.runner.third_party import guarded, isolated
 from kgbench.runner.workload import job_dataset, load_suite, suites
 from kgbench.sites import BASELINES
 from kgbench.sites.configurations import parse_top
-from kgbench.stats.repetition import TOLERANCES, Repeated, repeated, repeated_map
+from kgbench.stats.repetition import Repeated, repeated
 
 __all__ = [
     "Places",
@@ -87,22 +87,18 @@ def job_of(record: Record, places: Places, settings: Settings, pairs: Pairs | No
         job = prepare_job(specification(record, places), settings, pairs)
     except LawError as error:  # of the pair, which says nothing of the record
         raise InputError(f"the pair cannot be run here: {error}") from error
-    parts = [
-        part
-        for part in identity_differences(record.identity, job.identity)
-        if not _is_older_metric(record, part)
-    ]
+    parts = []
+    for part in identity_differences(record.identity, job.identity):
+        # With the older rule of ties all but tied ranks is still comparable.
+        if part.field != "metric_version" or not record.identity.ties_count_for_the_target:
+            known = (hint for start, hint in HINTS.items() if part.field.startswith(start))
+            parts.append(f"{part.text()} ({next(known, 'other settings')})")
     if parts:
-        told = "; ".join(f"{part.text()} ({_hint(part.field)})" for part in parts)
         raise InputError(
-            f"what this record is of is not at hand (field: in the record | here): {told}"
+            "what this record is of is not at hand (field: in the record | here): "
+            + "; ".join(parts)
         )
     return job
-
-
-def _is_older_metric(record: Record, part: Difference) -> bool:
-    """Whether the part is the older rule of ties: all but tied ranks is still comparable."""
-    return part.field == "metric_version" and record.identity.ties_count_for_the_target
 
 
 def specification(record: Record, places: Places) -> Spec:
@@ -133,9 +129,8 @@ def specification(record: Record, places: Places) -> Spec:
         metric=record.metric,
     )
     spec = _with_facts(spec, record, places)
-    return _with_configurations(
-        spec, record, create(spec.localizer, spec.localizer_args, spec.seed)
-    )
+    localizer = create(spec.localizer, spec.localizer_args, spec.seed)
+    return _with_configurations(spec, record, localizer)
 
 
 def localizer_of(record: Record, places: Places) -> str:
@@ -147,9 +142,8 @@ def localizer_of(record: Record, places: Places) -> str:
     if places.localizer is not None:
         return places.localizer
     name = record.identity.localizer.name
-    if (
-        name not in names()
-    ):  # nor is it a file, whatever it looks like: no code comes in with a record
+    # Nor is it a file, whatever it looks like: no code comes in with a record.
+    if name not in names():
         raise InputError(
             f"the method {name!r} is not installed here: install its package, or give "
             "--localizer FILE.py:CLASS"
@@ -198,13 +192,11 @@ def _with_configurations(spec: Spec, record: Record, localizer: AbstractLocalize
         InputError: None does.
     """
     wanted = record.identity.configurations
-    ran = [
-        label for label in wanted if label not in (*BASELINES, "ALL") and parse_top(label) is None
-    ]
-    asked = [(), ("ALL",), *(tuple(ran[: n + 1]) for n in range(len(ran)))]
-    for name in sorted(
-        suites(), key=lambda name: name != Spec.suite
-    ):  # of suites that ask the same, the usual one
+    named = (label for label in wanted if label not in (*BASELINES, "ALL"))
+    ran = tuple(label for label in named if parse_top(label) is None)
+    asked = [(), ("ALL",), *(ran[: n + 1] for n in range(len(ran)))]
+    # Of suites that ask the same, the usual one.
+    for name in sorted(suites(), key=lambda name: name != Spec.suite):
         suite = load_suite(name)
         if suite.truth != (record.identity.truth is not None):
             continue
@@ -225,10 +217,6 @@ def argument_text(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return str(value).lower()
     return str(value)
-
-
-def _hint(field: str) -> str:
-    return next((hint for part, hint in HINTS.items() if field.startswith(part)), "other settings")
 
 
 def run_again(
@@ -255,21 +243,9 @@ def run_again(
     localizer = localizer_of(record, places)
     with TemporaryDirectory(prefix="kgbench-") as folder:
         asked = (record, places, replace(settings, output_dir=Path(folder)))
-        run = (
-            isolated(localizer, _again, *asked, progress=progress)
-            if is_foreign(localizer)
-            else _again(*asked, progress)
-        )
-        again = RecordStore(folder).load(run.record.id)
-        found = repeated(
-            record, facts, again.facts(), tolerance or TOLERANCES[record.identity.dtype]
-        )
-    scores = run.record.scores
-    return (
-        found
-        if record.scores is None or scores is None
-        else replace(found, map=repeated_map(record.scores, scores))
-    )
+        run = isolated(localizer, _again, *asked, progress=progress)
+        rows = RecordStore(folder).load(run.record.id).facts()
+    return repeated(record, facts, rows, tolerance, run.record.scores)
 
 
 def _again(
@@ -318,57 +294,40 @@ def verify(
     localizer = localizer_of(record, places)
     with TemporaryDirectory(prefix="kgbench-") as folder:
         asked = (record, places, settings, sample, Path(folder) / "run")
-        ran = (
-            isolated(localizer, _run, *asked, progress=progress)
-            if is_foreign(localizer)
-            else _run(*asked, progress)
-        )
+        ids, scores = isolated(localizer, _measure, *asked, progress=progress)
         rows = Journal(Path(folder) / "run").table()
-    chosen = sample_facts(ran.facts, sample)
-    left_out = pa.array(set(ran.facts) - set(chosen), pa.string())
-    stored = facts.filter(
-        pc.invert(pc.is_in(facts["fact"], left_out))
-    )  # those that the run does not have are told
-    found = repeated(record, stored, rows, sample.tolerance or TOLERANCES[record.identity.dtype])
-    both = (
-        None
-        if record.scores is None or ran.scores is None
-        else repeated_map(record.scores, ran.scores)
-    )
-    return replace(found, map=both), chosen
+    chosen = sample_facts(ids, sample)
+    # Facts that the run does not have are told.
+    left_out = pa.array(set(ids) - set(chosen), pa.string())
+    stored = facts.filter(pc.invert(pc.is_in(facts["fact"], left_out)))
+    return repeated(record, stored, rows, sample.tolerance, scores), chosen
 
 
-@dataclass(frozen=True)
-class _Ran:
-    facts: tuple[str, ...]
-    """Ids of all facts of the job."""
-    scores: tuple[SiteScore, ...] | None
-    """Of a method that ranks, each site's mean over the halves."""
-
-
-def _run(
+def _measure(
     record: Record,
     places: Places,
     settings: Settings,
     sample: Sample,
     folder: Path,
     progress: Progress | None = None,
-) -> _Ran:
-    """Measure the sample; its rows are left in a journal."""
+) -> tuple[tuple[str, ...], tuple[SiteScore, ...] | None]:
+    """Measure the sample; its rows are left in a journal.
+
+    Returns:
+        Ids of all facts of the job, and the map of a method that ranks.
+    """
     pairs = Pairs()
     job = job_of(record, places, settings, pairs)
-    facts = tuple(prompt.fact.id for prompt in job.all_prompts)
-    journal = Journal(folder, f"kgbench {__version__}")
+    ids = tuple(prompt.fact.id for prompt in job.all_prompts)
+    journal, chosen = Journal(folder, f"kgbench {__version__}"), sample_facts(ids, sample)
     with guarded(job, journal, pairs):
         measurement = ready(job, journal, progress)
-        _measure(measurement, journal, sample_facts(facts, sample))
+        for prompts in job.prompts.values():
+            sampled = [prompt for prompt in prompts if prompt.fact.id in chosen]
+            for some in chunks(sampled, GROUP):
+                journal.append(*run_group(measurement, some))
     ranking = measurement.ranking
-    scores = (
-        None
-        if ranking is None
-        else tuple(SiteScore(**site._asdict(), score=value) for site, value in ranking.mean.items())
-    )
-    return _Ran(facts, scores)
+    return ids, None if ranking is None else ranking.map
 
 
 def sample_facts(ids: Sequence[str], sample: Sample) -> tuple[str, ...]:
@@ -381,11 +340,3 @@ def sample_facts(ids: Sequence[str], sample: Sample) -> tuple[str, ...]:
     known = sorted(set(ids))
     drawn = np.random.default_rng(sample.seed).permutation(len(known))[: sample.n]
     return tuple(known[i] for i in sorted(drawn.tolist()))
-
-
-def _measure(measurement: Measurement, journal: Journal, facts: Sequence[str]) -> None:
-    job: Job = measurement.job
-    for prompts in job.prompts.values():
-        chosen = [prompt for prompt in prompts if prompt.fact.id in facts]
-        for start in range(0, len(chosen), GROUP):
-            journal.append(*run_group(measurement, chosen[start : start + GROUP]))

@@ -17,9 +17,6 @@ from kgbench.engine.weights import changed
 from kgbench.errors import InputError
 from kgbench.estimate import Estimate
 from kgbench.localizers import is_foreign
-from kgbench.models import catalog
-from kgbench.models.pair import ModelPair
-from kgbench.models.plant_truth import Place
 from kgbench.progress import Progress
 from kgbench.records import (
     Cost,
@@ -30,28 +27,22 @@ from kgbench.records import (
     Record,
     RecordStore,
     Scoring,
-    SiteScore,
     code_stamp,
     collect_provenance,
     measured_on,
 )
 from kgbench.runner.job import Job, Pairs, prepare_job
 from kgbench.runner.known import Run, note_identity, reused
-from kgbench.runner.measure import GROUP, Measurement, ready, run_group
+from kgbench.runner.measure import GROUP, Measurement, SiteRanking, chunks, ready, run_group
 from kgbench.runner.spec import Settings, Spec
 from kgbench.runner.third_party import guarded, isolated
-from kgbench.runner.workload import check
+from kgbench.runner.workload import check, entry_of
 from kgbench.sites import parse_graft
-from kgbench.sites.configurations import BEST, canonical, parse_top
+from kgbench.sites.configurations import BEST, canonical
 from kgbench.stats import Ground, against_truth, best_effects, pathways_of, with_clause
 from kgbench.stats.summary import Absent, Ran, summary_of
 
-__all__ = [
-    "compute_job",
-    "judged",
-    "make_record",
-    "run_job",
-]
+__all__ = ["compute_job", "run_job"]
 
 
 def run_job(
@@ -72,19 +63,16 @@ def run_job(
         InputError: The specification is wrong, before anything is computed; or a third-party
             localizer fails, or changes the models.
     """
-    run = _run(spec, replace(settings, on_record=None), progress, pairs)
+    quiet = replace(settings, on_record=None)
+    if spec.held is not None:
+        run = compute_job(spec, quiet, progress, pairs)
+    else:
+        if is_foreign(spec.localizer):
+            check(spec)
+        run = isolated(spec.localizer, compute_job, spec, quiet, progress=progress, pairs=pairs)
     if settings.on_record is not None:
         settings.on_record(run)
     return run
-
-
-def _run(spec: Spec, settings: Settings, progress: Progress | None, pairs: Pairs | None) -> Run:
-    if spec.held is None and is_foreign(spec.localizer):
-        check(spec)
-        if pairs is not None:
-            pairs.forget()  # there may be no room for the models twice
-        return isolated(spec.localizer, compute_job, spec, settings, progress=progress)
-    return compute_job(spec, settings, progress, pairs)
 
 
 def compute_job(
@@ -130,7 +118,7 @@ def compute_job(
     if (found := store.find(id)) is not None:  # by another process
         journal.discard()
         return reused(job.workload, found)
-    record = make_record(measurement, journal)
+    record = _record(measurement, journal)
     path = store.write(record, journal.table(), searched=True)
     journal.discard()
     return Run(record, path, reused=False)
@@ -154,8 +142,8 @@ def _compute(
     job = measurement.job
     groups: dict[str, Sequence[Prompt]] = {}
     for prompts in job.prompts.values():
-        for start in range(0, len(prompts), GROUP):
-            groups[f"group-{len(groups)}"] = prompts[start : start + GROUP]
+        for some in chunks(prompts, GROUP):
+            groups[f"group-{len(groups)}"] = some
 
     def left(group: str) -> list[Prompt]:
         done = journal.finished()
@@ -184,81 +172,70 @@ TAUTOLOGY = (
 )
 
 
-def judged(record: Record, measurement: Measurement, facts: pa.Table) -> Record:
+def _judged(record: Record, measurement: Measurement, facts: pa.Table) -> Record:
     """Add the comparison of the ranking with planted truth, in suites that ask for it."""
     job = measurement.job
-    if job.truth is None:
+    if (truth := job.truth) is None:
         return record
-    ground = _ground(job)
+    pair, prompts = job.pair, job.all_prompts
+    slots = Slots(pair.family, pair.n_layers)
+    entry = entry_of(job.spec)
+    graded = None if entry is None else entry.truth
+    ground = Ground(
+        truth.plant,
+        truth.decoy,
+        sites=all_sites(pair, prompts),
+        planted=graft_sites(pair, prompts, canonical(parse_graft(truth.plant))),
+        decoys=graft_sites(pair, prompts, parse_graft(truth.decoy)) if truth.decoy else (),
+        changed=frozenset(slots.sites[slot] for slot in changed(pair)),
+        relevance=None if graded is None else graded.relevance,
+    )
     scores = measurement.ranking.mean if measurement.ranking is not None else None
-    effect, prompts = best_effects(record, facts)
+    effect, effects = best_effects(record, facts)
+    tautological = job.localizer.name == "dynamic_graft" and not ground.everywhere
     planted = Planted(
         **against_truth(ground, scores, record.not_applicable.get(BEST, "")),
         effect=effect,
-        prompts={name: prompts[name] for name in job.prompts},
+        prompts={name: effects[name] for name in job.prompts},
         pathways=None if ground.everywhere else pathways_of(record, ground.graft),
-        notes=(TAUTOLOGY,)
-        if job.localizer.name == "dynamic_graft" and not ground.everywhere
-        else (),
+        notes=(TAUTOLOGY,) if tautological else (),
     )
     return with_clause(record.model_copy(update={"planted": planted}))
 
 
-def _ground(job: Job) -> Ground:
-    truth, prompts = job.truth, job.all_prompts
-    assert truth is not None
-    return Ground(
-        truth.plant,
-        truth.decoy,
-        sites=all_sites(job.pair, prompts),
-        planted=graft_sites(job.pair, prompts, canonical(parse_graft(truth.plant))),
-        decoys=graft_sites(job.pair, prompts, parse_graft(truth.decoy)) if truth.decoy else (),
-        changed=_changed(job.pair),
-        relevance=_relevance(job),
-    )
-
-
-def _relevance(job: Job) -> Mapping[Place, float] | None:
-    """Relevance of each changed place, from the plant's card."""
-    assert job.spec.model is not None
-    truth = catalog.entry(job.spec.model).truth
-    return None if truth is None else truth.relevance
-
-
-def _changed(pair: ModelPair) -> frozenset[tuple[int | None, str]]:
-    slots = Slots(pair.family, pair.n_layers)
-    return frozenset(slots.sites[slot] for slot in changed(pair))
-
-
-def make_record(measurement: Measurement, journal: Journal) -> Record:
-    """Make the record of a job whose prompts are all measured."""
-    job, facts = measurement.job, journal.table()
-    run = Ran(
-        job.identity, job.localizer.floor, sum(job.dataset.dropped.values()), measurement.absent
-    )
+def _record(measurement: Measurement, journal: Journal) -> Record:
+    """The record of a job whose prompts are all measured."""
+    job, pair, facts = measurement.job, measurement.job.pair, journal.table()
+    dropped = dict(job.dataset.dropped)
+    run = Ran(job.identity, job.localizer.floor, sum(dropped.values()), measurement.absent)
     summary = summary_of(run, facts, job.spec.metric)
+    device, ranking = pair.device, measurement.ranking
     record = Record(
         id=job.identity.digest(),
-        model=job.pair.name,
-        metric=summary.metric,
-        verdict=summary.verdict,
+        model=pair.name,
         identity=job.identity,
-        rows=summary.rows,
-        synergy=summary.synergy,
-        dropped=dict(job.dataset.dropped),
-        baselines=summary.baselines,
+        **vars(summary),
+        dropped=dropped,
         cost=_cost(journal.cost(), measurement),
-        environment=_environment(job),
-        provenance=collect_provenance(__version__, _device_name(job.pair.device)),
+        environment=Environment(
+            batch_size=job.settings.batch_size,
+            device=device.type,
+            executor=job.engine.executor,
+            attention=pair.recipient.config._attn_implementation,
+            threads=torch.get_num_threads(),
+        ),
+        provenance=collect_provenance(
+            __version__,
+            torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        ),
         kind=job.localizer.kind,
         floor=job.localizer.floor,
         not_applicable=_reasons(measurement.absent),
-        scores=_map(measurement),
-        ranking=_ranking(measurement),
-        curve=summary.curve,
-        notes={"origins": dict(job.pair.origins), "executor_reason": job.engine.reason},
+        scores=None if ranking is None else ranking.map,
+        ranking=None if ranking is None else _ranking(job, ranking),
+        notes={"origins": dict(pair.origins), "executor_reason": job.engine.reason},
     )
-    return judged(record, measurement, facts)
+    return _judged(record, measurement, facts)
 
 
 def _reasons(absent: Absent) -> dict[str, str]:
@@ -267,71 +244,46 @@ def _reasons(absent: Absent) -> dict[str, str]:
     for prompt, own in absent.items():
         for label, reason in own.items():
             reasons.setdefault(label, {})[prompt] = reason
-    return {label: _joined(by_prompt, len(absent)) for label, by_prompt in reasons.items()}
+    joined = {}
+    for label, by_prompt in reasons.items():
+        different = set(by_prompt.values())
+        if len(by_prompt) == len(absent) and len(different) == 1:
+            joined[label] = different.pop()
+        else:
+            told = (f"on {prompt}: {reason}" for prompt, reason in by_prompt.items())
+            joined[label] = "; ".join(told)
+    return joined
 
 
-def _joined(by_prompt: Mapping[str, str], prompts: int) -> str:
-    if len(by_prompt) == prompts and len(set(by_prompt.values())) == 1:
-        return next(iter(by_prompt.values()))
-    return "; ".join(f"on {prompt}: {reason}" for prompt, reason in by_prompt.items())
+def _cost(spent: Mapping[str, float], measurement: Measurement) -> Cost:
+    """Cost of the whole run; the ratio of each part is to a plain forward of the same prompts."""
 
+    def ratio(seconds: float, plain: float) -> Estimate:
+        value = seconds / plain
+        return Estimate(value, value, value, 1)
 
-def _cost(cost: Mapping[str, float], measurement: Measurement) -> Cost:
-    scoring = measurement.scoring
-    ranked = scoring or {"forwards": 0, "token_rows": 0, "seconds": 0.0}
+    forwards, seconds, scoring = spent["forwards"], spent["seconds"], None
+    if (ranked := measurement.scoring) is not None:
+        forwards, seconds = forwards + ranked["forwards"], seconds + ranked["seconds"]
+        scoring = Scoring(
+            forwards=int(ranked["forwards"]),
+            token_rows=int(ranked["token_rows"]),
+            seconds=ranked["seconds"],
+            plain_forward_ratio=ratio(ranked["seconds"], ranked["plain_seconds"]),
+        )
     return Cost(
-        forwards=int(cost["forwards"] + ranked["forwards"]),
-        token_rows=int(cost["token_rows"]),
-        seconds=cost["seconds"] + ranked["seconds"],
-        plain_forward_ratio=_ratio(cost["seconds"] + ranked["seconds"], cost["plain_seconds"]),
+        forwards=int(forwards),
+        token_rows=int(spent["token_rows"]),
+        seconds=seconds,
+        plain_forward_ratio=ratio(seconds, spent["plain_seconds"]),
         measured_on=measured_on(measurement.job.engine.executor),
-        scoring=None if scoring is None else _scoring(scoring),
+        scoring=scoring,
     )
 
 
-def _scoring(cost: Mapping[str, float]) -> Scoring:
-    return Scoring(
-        forwards=int(cost["forwards"]),
-        token_rows=int(cost["token_rows"]),
-        seconds=cost["seconds"],
-        plain_forward_ratio=_ratio(cost["seconds"], cost["plain_seconds"]),
-    )
-
-
-def _ratio(seconds: float, plain: float) -> Estimate:
-    ratio = seconds / plain
-    return Estimate(ratio, ratio, ratio, 1)
-
-
-def _environment(job: Job) -> Environment:
-    return Environment(
-        batch_size=job.settings.batch_size,
-        device=job.pair.device.type,
-        executor=job.engine.executor,
-        attention=job.pair.recipient.config._attn_implementation,
-        threads=torch.get_num_threads(),
-    )
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-
-
-def _map(measurement: Measurement) -> tuple[SiteScore, ...] | None:
-    if (ranking := measurement.ranking) is None:
-        return None
-    return tuple(SiteScore(**site._asdict(), score=score) for site, score in ranking.mean.items())
-
-
-def _ranking(measurement: Measurement) -> Ranking | None:
-    job, ranking = measurement.job, measurement.ranking
-    if ranking is None:
-        return None
-    tops = {
-        label: top
-        for label in job.configurations
-        if (top := parse_top(label)) is not None and not top.left_out
-    }
+def _ranking(job: Job, ranking: SiteRanking) -> Ranking:
+    """How the sites were ranked, with the number of sites grafted within each budget."""
+    tops = {label: top for label, top in job.tops.items() if not top.left_out}
     sites = {}
     for name in job.prompts:
         sites[name] = {label: ranking.n_sites(top, name) for label, top in tops.items()}

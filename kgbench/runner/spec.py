@@ -51,57 +51,56 @@ class Held:
 NOTHING = Held()
 
 
+def option(default: Any, metavar: str | None = None, **more: Any) -> Any:
+    """A field with an option on the command line.
+
+    Args:
+        default: Its value, or the type that makes one.
+        metavar: What the help shows in the place of the value.
+        **more: What else the option needs (`kgbench.cli.options`).
+    """
+    metadata = {**({} if metavar is None else {"metavar": metavar}), **more}
+    if isinstance(default, type):
+        return field(default_factory=default, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
 @dataclass(frozen=True)
 class Spec:
     """What is evaluated; with the hashes of weights and facts it is the identity of a record."""
 
-    localizer: str = field(
-        default="dynamic_graft",
-        metadata={"metavar": "NAME|FILE.py:CLASS", "names": "localizers"},
-    )
+    localizer: str = option("dynamic_graft", "NAME|FILE.py:CLASS", names="localizers")
     """Localizer, by name or as a class of a file."""
-    model: str | None = field(default=None, metadata={"metavar": "NAME", "names": "models"})
+    model: str | None = option(None, "NAME", names="models")
     """Model pair by name, see `kgbench ls models`."""
-    recipient: str | None = field(default=None, metadata={"metavar": "PATH|ID"})
+    recipient: str | None = option(None, "PATH|ID")
     """Checkpoint before finetuning, without or in place of --model's."""
-    donors: Mapping[str, str] = field(
-        default_factory=dict, metadata={"flag": "--donor", "metavar": "[NAME=]PATH|ID"}
-    )
+    donors: Mapping[str, str] = option(dict, "[NAME=]PATH|ID", flag="--donor")
     """Finetuned checkpoint, by default named sft; may be repeated."""
-    revision: str | None = field(default=None, metadata={"metavar": "REV"})
+    revision: str | None = option(None, "REV")
     """Branch, tag or commit of Hub checkpoints."""
-    chat_template: bool = field(
-        default=False, metadata={"flag": "--chat-template/--no-chat-template"}
-    )
+    chat_template: bool = option(False, flag="--chat-template/--no-chat-template")
     """Put prompts into the tokenizer's chat template.  [default: off]"""
-    dataset: str | None = field(
-        default=None, metadata={"metavar": "NAME|FILE", "names": "datasets"}
-    )
+    dataset: str | None = option(None, "NAME|FILE", names="datasets")
     """Facts: a shipped data set, or your own .jsonl or .csv.  [default: the pair's own]"""
     imports: ImportOptions | None = None
-    prompts: tuple[str, ...] = field(
-        default=(), metadata={"flag": "--prompt", "metavar": "NAME", "names": "prompts"}
-    )
+    prompts: tuple[str, ...] = option((), "NAME", flag="--prompt", names="prompts")
     """Evaluation prompts; several with commas.  [default: the suite's, or the file's own]"""
-    localizer_args: Mapping[str, str] = field(
-        default_factory=dict, metadata={"flag": "--localizer-arg", "metavar": "KEY=VALUE"}
-    )
+    localizer_args: Mapping[str, str] = option(dict, "KEY=VALUE", flag="--localizer-arg")
     """Argument of the localizer; may be repeated."""
-    grafts: tuple[str, ...] = field(default=(), metadata={"flag": "--graft", "metavar": "GRAFT"})
+    grafts: tuple[str, ...] = option((), "GRAFT", flag="--graft")
     """Graft expression, such as "FE+LT" or "LT:o+ffn@second_half"; several with commas."""
-    suite: str = field(
-        default="pathways", metadata={"metavar": "NAME", "names": "suites", "asked": True}
-    )
+    suite: str = option("pathways", "NAME", names="suites", asked=True)
     """Named set of configurations.  [default: pathways]"""
-    layers: str | None = field(default=None, metadata={"metavar": "LAYERS"})
+    layers: str | None = option(None, "LAYERS")
     """Layers for all grafts that name none, such as second_half or 8-17."""
-    limit: int | None = field(default=None, metadata={"metavar": "N"})
+    limit: int | None = option(None, "N")
     """Only the first N facts."""
-    dtype: str | None = field(default=None, metadata={"metavar": "DTYPE"})
+    dtype: str | None = option(None, "DTYPE")
     """float32, float64, bfloat16, float16.  [default: float32 on CPU, as stored elsewhere]"""
-    seed: int = field(default=0, metadata={"metavar": "N", "least": 0})
+    seed: int = option(0, "N", least=0)
     """Random seed of the bootstrap and of random localizers."""
-    metric: str = field(default="top5", metadata={"metavar": "NAME"})
+    metric: str = option("top5", "NAME")
     """Metric of the ratios and the verdict."""
     held: Any = field(default=None, repr=False)
     """Objects in the place of names, a `Held`; never written, and no option."""
@@ -116,19 +115,19 @@ class Spec:
 class Settings:
     """How it is computed; no part of the identity."""
 
-    batch_size: int | None = field(default=None, metadata={"metavar": "N"})
+    batch_size: int | None = option(None, "N")
     """Prompts per forward.  [default: by a token budget]"""
-    device: str = field(default="auto", metadata={"metavar": "DEVICE"})
+    device: str = option("auto", "DEVICE")
     """cpu, cuda, cuda:1, mps."""
-    executor: str = field(default="auto", metadata={"metavar": "NAME"})
+    executor: str = option("auto", "NAME")
     """auto, packed, rows or sequential."""
     output_dir: Path = RESULTS
     """Where records go."""
-    attention: str = field(default="auto", metadata={"metavar": "NAME"})
+    attention: str = option("auto", "NAME")
     """Attention backend: auto, sdpa or eager."""
-    device_map: str | None = field(default=None, metadata={"metavar": "MAP"})
+    device_map: str | None = option(None, "MAP")
     """Spread layers over devices: auto, balanced, sequential, or JSON of paths and devices."""
-    stream_donors: bool = field(default=False, metadata={"flag": "--stream-donor"})
+    stream_donors: bool = option(False, flag="--stream-donor")
     """Leave donors on disk and read them layer by layer."""
     on_record: Callable[[Any], None] | None = field(default=None, repr=False, compare=False)
     """Called with each `Run` once its record is there, found or computed; no option."""

@@ -75,9 +75,7 @@ def method_of(spec: Spec) -> Method:
         UnknownNameError: There is no such localizer, or it has no such parameter.
         InputError: It does not load, or a parameter's value does not read.
     """
-    if is_foreign(spec.localizer):
-        return isolated(spec.localizer, _method, spec)
-    return _method(spec)
+    return isolated(spec.localizer, _method, spec)
 
 
 def _method(spec: Spec) -> Method:
@@ -86,16 +84,22 @@ def _method(spec: Spec) -> Method:
 
 
 def isolated(
-    localizer: str, function: Callable[..., T], *arguments: object, progress: Progress | None = None
+    localizer: str,
+    function: Callable[..., T],
+    *arguments: object,
+    progress: Progress | None = None,
+    pairs: Pairs | None = None,
 ) -> T:
-    """Call a function of kgbench that runs somebody else's localizer, in a process of its own.
+    """Call a function of kgbench; one that runs a third-party localizer, in a process of its own.
 
     Args:
-        localizer: The localizer's name or file, for messages.
-        function: A function of a module of kgbench. Given a progress callback, it takes `progress`.
-            Arguments and result travel as JSON, by pydantic from its annotations.
+        localizer: The localizer's name or file.
+        function: A function of a module of kgbench, which takes `progress` and `pairs` where they
+            are given. To another process arguments travel as JSON, by pydantic from its
+            annotations, and so does the result.
         *arguments: Its first arguments.
         progress: Progress callback.
+        pairs: Where models are loaded in this process; another one loads its own.
 
     Returns:
         What the function returns.
@@ -104,7 +108,12 @@ def isolated(
         KgbenchError: As the function raises it.
         InputError: The process ended without a result, or sent what is none.
     """
+    if not is_foreign(localizer):
+        given = {"progress": progress, "pairs": pairs}
+        return function(*arguments, **{k: v for k, v in given.items() if v is not None})
     label = localizer.rpartition("/")[2]
+    if pairs is not None:
+        pairs.forget()  # there may be no room for the models twice
     if progress is not None:
         progress(0, 0, f"{label}: loading")
     with TemporaryDirectory(prefix="kgbench-") as folder:
@@ -125,8 +134,10 @@ def isolated(
             found: T = _received(child, _message(function), localizer, label, progress)
             return found
         except BaseException:
-            if child.poll() is None:
-                _interrupt_child(child)
+            if child.poll() is None and os.name == "posix":
+                child.send_signal(signal.SIGINT)
+            elif child.poll() is None:  # Windows has no signal for one process
+                child.terminate()
             raise
         finally:
             _end(child)
@@ -173,9 +184,15 @@ def _received(
     progress: Progress | None,
 ) -> Any:
     """Pass on what a child reports, until it gives its result."""
-    assert child.stdout is not None
     lines: Queue[bytes] = Queue()
-    threading.Thread(target=_read, args=(child.stdout, lines), daemon=True).start()
+
+    def read(stream: IO[bytes]) -> None:
+        with stream:
+            for line in stream:
+                lines.put(line)
+        lines.put(b"")
+
+    threading.Thread(target=read, args=(child.stdout,), daemon=True).start()
     while (line := _next(child, lines)).endswith(b"\n"):
         kind, content = _parsed(format, line, localizer)
         if kind == "progress" and progress is not None:
@@ -186,13 +203,21 @@ def _received(
             known = {DamagedRecordWarning.__name__: DamagedRecordWarning}
             warnings.warn(text, known.get(name, UserWarning), stacklevel=2)
         elif kind == "error":
-            raise _error(*content)
+            name, text, attributes = content
+            # As its own class, whatever its constructor takes.
+            of = getattr(errors, name) if name in errors.__all__ else InputError
+            error: KgbenchError = of.__new__(of, text)
+            vars(error).update(attributes)
+            raise error
         elif kind == "result":
             return content
     _end(child)
-    raise InputError(
-        f"localizer {localizer!r}: its process ended {_how(child.returncode)}, without a result"
-    )
+    status = child.returncode
+    how = f"with exit status {status}"
+    if status < 0:
+        memory = ", as when memory runs out" if -status == signal.SIGKILL else ""
+        how = f"by signal {-status} ({signal.strsignal(-status)}{memory})"
+    raise InputError(f"localizer {localizer!r}: its process ended {how}, without a result")
 
 
 def _parsed(format: type[BaseModel], line: bytes, localizer: str) -> tuple[str, Any]:
@@ -216,13 +241,6 @@ def _parsed(format: type[BaseModel], line: bytes, localizer: str) -> tuple[str, 
     return kind, getattr(found, kind)
 
 
-def _read(stream: IO[bytes], lines: Queue[bytes]) -> None:
-    with stream:
-        for line in stream:
-            lines.put(line)
-    lines.put(b"")
-
-
 def _next(child: subprocess.Popen[bytes], lines: Queue[bytes]) -> bytes:
     """Next line, empty at the end, even if a process of the localizer holds the stream open."""
     while True:
@@ -231,28 +249,6 @@ def _next(child: subprocess.Popen[bytes], lines: Queue[bytes]) -> bytes:
             return lines.get(timeout=_POLL_S)
         if ended:
             return b""
-
-
-def _error(kind: str, message: str, attributes: Mapping[str, Attribute]) -> KgbenchError:
-    """An error of the child as its own class, whatever its constructor takes."""
-    found = getattr(errors, kind) if kind in errors.__all__ else InputError
-    error: KgbenchError = found.__new__(found, message)
-    vars(error).update(attributes)
-    return error
-
-
-def _how(status: int) -> str:
-    if status >= 0:
-        return f"with exit status {status}"
-    memory = ", as when memory runs out" if -status == signal.SIGKILL else ""
-    return f"by signal {-status} ({signal.strsignal(-status)}{memory})"
-
-
-def _interrupt_child(child: subprocess.Popen[bytes]) -> None:
-    if os.name == "posix":
-        child.send_signal(signal.SIGINT)
-    else:  # Windows has no signal for one process
-        child.terminate()
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
@@ -290,7 +286,12 @@ def _serve(call: tuple[str, str, int, bool], request: str, parent: int, localize
     try:
         warnings.showwarning = warn
         with errors.command_line():  # the parent says how its errors name options
-            _answer(call, Path(request), send)
+            module, name, n, reports = call
+            function = getattr(import_module(module), name)
+            asked = _arguments(function, n).model_validate_json(Path(request).read_bytes())
+            arguments = [getattr(asked, field) for field in type(asked).model_fields]
+            options = {"progress": lambda *step: send(progress=step)} if reports else {}
+            send(_message(function), result=function(*arguments, **options))
         status = 0
     except Interrupted:
         status = _INTERRUPTED
@@ -317,15 +318,6 @@ def _serve(call: tuple[str, str, int, bool], request: str, parent: int, localize
         os._exit(status)  # threads that a localizer left do not keep the process
 
 
-def _answer(call: tuple[str, str, int, bool], request: Path, send: Callable[..., None]) -> None:
-    module, name, n, reports = call
-    function = getattr(import_module(module), name)
-    asked = _arguments(function, n).model_validate_json(request.read_bytes())
-    arguments = [getattr(asked, field) for field in type(asked).model_fields]
-    options = {"progress": lambda *step: send(progress=step)} if reports else {}
-    send(_message(function), result=function(*arguments, **options))
-
-
 def _is_attribute(value: object) -> bool:
     several = isinstance(value, tuple) and all(isinstance(one, str) for one in value)
     return several or isinstance(value, str | int | None)
@@ -344,19 +336,14 @@ def _unraisable(found: sys.UnraisableHookArgs) -> None:
 
 
 def _outlive(parent: int) -> None:
-    """End with the parent, however that ended."""
-    while _is_alive(parent):
-        time.sleep(_POLL_S)
-    os._exit(_INTERRUPTED)
-
-
-def _is_alive(parent: int) -> bool:
-    """Whether the parent is still there.
+    """End with the parent, however that ended.
 
     On Windows a virtual environment's Python starts another one, so that the parent need not be
     what the system calls so.
     """
-    return os.getppid() == parent if os.name == "posix" else psutil.pid_exists(parent)
+    while os.getppid() == parent if os.name == "posix" else psutil.pid_exists(parent):
+        time.sleep(_POLL_S)
+    os._exit(_INTERRUPTED)
 
 
 @contextmanager
@@ -406,7 +393,13 @@ def blamed(job: Job) -> Iterator[None]:
     except (Interrupted, NotApplicableError):
         raise
     except BaseException as error:  # whatever an author's code raises
-        frames = _frames(error, job.localizer) if _is_theirs(job.localizer) else []
+        frames = []
+        if _is_theirs(job.localizer):
+            # Where the error passed through the localizer's file, or through its package.
+            package = sys.modules[type(job.localizer).__module__.partition(".")[0]]
+            place = getattr(package, "__path__", None)
+            file = code_file(type(job.localizer)) if place is None else Path(next(iter(place)))
+            frames = frames_in(error, file)
         ours = isinstance(error, KgbenchError)
         if not frames or (ours and frames[-1] != traceback.extract_tb(error.__traceback__)[-1]):
             raise
@@ -415,15 +408,6 @@ def blamed(job: Job) -> Iterator[None]:
             f"localizer {job.localizer.name!r}: {frames[0].name} raised {told(error)} ({where}); "
             f"run `kgbench check-localizer {job.spec.localizer}`"
         ) from error
-
-
-def _frames(error: BaseException, localizer: AbstractLocalizer) -> list[traceback.FrameSummary]:
-    """Where an error passed through the localizer's file, or through the package that it is of."""
-    package = sys.modules[type(localizer).__module__.partition(".")[0]]
-    place = getattr(package, "__path__", None)
-    return frames_in(
-        error, code_file(type(localizer)) if place is None else Path(next(iter(place)))
-    )
 
 
 def _is_theirs(localizer: AbstractLocalizer) -> bool:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import filecmp
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 
 import yaml
@@ -23,7 +23,7 @@ from kgbench.data.templates import MARKS
 from kgbench.errors import InputError, RegionError, UnknownNameError
 from kgbench.localizers import check_name, needs
 from kgbench.models import catalog, check_dtype
-from kgbench.models.catalog import choose_donor, choose_donor_of, find_donor
+from kgbench.models.catalog import Entry, choose_donor, choose_donor_of, find_donor
 from kgbench.records import Truth
 from kgbench.runner.spec import Spec
 from kgbench.sites import BASELINES, RECIPIENT, parse_graft
@@ -34,6 +34,8 @@ __all__ = [
     "Workload",
     "check",
     "check_different",
+    "checkpoint_folder",
+    "entry_of",
     "job_dataset",
     "job_prompts",
     "load_prompts",
@@ -66,14 +68,12 @@ class Suite:
 
 @cache
 def _suites() -> Mapping[str, Suite]:
-    folder = files("kgbench").joinpath("suites")
     by_name = {}
-    for file in sorted(folder.iterdir(), key=lambda file: file.name):
-        if file.name.endswith(".yaml"):
-            row = yaml.safe_load(file.read_text("utf-8"))
-            for key, kind in (("prompts", str), ("grafts", str), ("budgets", float)):
-                row[key] = tuple(map(kind, row[key]))
-            by_name[file.name.removesuffix(".yaml")] = Suite(**row)
+    for file in sorted((Path(__file__).parents[1] / "suites").glob("*.yaml")):
+        row = yaml.safe_load(file.read_text("utf-8"))
+        for key, kind in (("prompts", str), ("grafts", str), ("budgets", float)):
+            row[key] = tuple(map(kind, row[key]))
+        by_name[file.stem] = Suite(**row)
     return by_name
 
 
@@ -119,8 +119,7 @@ def check(spec: Spec) -> Workload:
         InputError: Another part of the specification is wrong.
     """
     check_metric(spec.metric)
-    if spec.model is not None:
-        catalog.entry(spec.model)
+    entry_of(spec)
     if spec.dtype is not None:
         check_dtype(spec.dtype)
     if spec.in_memory.localizer is None:
@@ -128,7 +127,13 @@ def check(spec: Spec) -> Workload:
     suite = load_suite(spec.suite)
     truth = truth_of(spec)
     if suite.truth and truth is None:
-        raise InputError(_without_plant(spec))
+        raise InputError(
+            f"suite {spec.suite!r} is about the facts that were planted: "
+            f"leave out --dataset {spec.dataset}"
+            if spec.dataset is not None
+            else f"suite {spec.suite!r} needs a pair whose facts were planted at a known place, "
+            f"and {_pair_text(spec)} is none; {_plants_text()}"
+        )
     dataset = job_dataset(spec)
     prompts = job_prompts(spec, dataset)
     with_trained = with_donor(spec, dataset)
@@ -157,13 +162,21 @@ def load_prompts(
         DataError: A file does not read, or lacks a field that a prompt needs.
     """
     if isinstance(dataset, str) and dataset in catalog.pair_names():
-        dataset = _pair_facts(dataset)
+        dataset = _pair_facts(catalog.entry(dataset))
     return data.load_prompts(dataset, names, limit)
 
 
-def _pair_facts(model: str) -> Dataset:
+def entry_of(spec: Spec) -> Entry | None:
+    """Entry of a specification's pair in the catalog; None of checkpoints.
+
+    Raises:
+        UnknownNameError: The catalog has no such pair.
+    """
+    return None if spec.model is None else catalog.entry(spec.model)
+
+
+def _pair_facts(entry: Entry) -> Dataset:
     """Facts of the donor of a catalog pair."""
-    entry = catalog.entry(model)
     dataset = load_dataset(entry.dataset)
     return dataset if entry.facts is None else dataset.subset(entry.facts)
 
@@ -178,28 +191,20 @@ def job_dataset(spec: Spec) -> Dataset:
         return spec.in_memory.dataset
     if spec.dataset is not None:
         return load_dataset(spec.dataset, spec.imports)
-    if spec.model is None:
+    if (entry := entry_of(spec)) is None:
         raise InputError(
             "which facts did the donor learn? Give --dataset NAME or --dataset FILE.jsonl"
         )
-    return _pair_facts(spec.model)
+    return _pair_facts(entry)
 
 
 def job_prompts(spec: Spec, dataset: Dataset) -> dict[str, list[Prompt]]:
     """Prompts by name: those of the specification, else of the data set, else of the suite."""
     names = spec.prompts or tuple(dataset.templates) or load_suite(spec.suite).prompts
     prompts = {name: data.load_prompts(dataset, [name], spec.limit) for name in names}
-    if spec.dataset is not None and not data.is_shipped(spec.dataset):
-        _check_giveaways(dataset, prompts)
-    return prompts
-
-
-def _check_giveaways(dataset: Dataset, prompts: Mapping[str, Sequence[Prompt]]) -> None:
-    """Check a user's prompts for answers in the prompt, as an import does.
-
-    Raises:
-        DataError: Most of a prompt's facts have their answer in it.
-    """
+    if spec.dataset is None or data.is_shipped(spec.dataset):
+        return prompts
+    # A user's prompts are checked for answers in the prompt, as an import does.
     for name, some in prompts.items():
         given_away = find_giveaways(dataset, some)
         refuse_leaks(f"data set {dataset.name}", {name: given_away}, len(some))
@@ -208,8 +213,9 @@ def _check_giveaways(dataset: Dataset, prompts: Mapping[str, Sequence[Prompt]]) 
             warnings.warn(
                 f"data set {dataset.name}: prompt {name!r} holds the answer already in {share}, "
                 "where a model only has to copy it",
-                stacklevel=2,
+                stacklevel=1,
             )
+    return prompts
 
 
 # Grafts
@@ -218,51 +224,37 @@ def _check_giveaways(dataset: Dataset, prompts: Mapping[str, Sequence[Prompt]]) 
 def _check_grafts(
     spec: Spec, suite: Suite, dataset: Dataset, prompts: Mapping[str, Sequence[Prompt]]
 ) -> None:
-    donors = _donor_names(spec)
+    known = {**_catalog_donors(spec), **spec.donors}  # none where one is still to be trained
+    alone = len(known) == 1 or "relation" in known
     for text in spec.grafts or suite.grafts:
-        if text not in BASELINES:
-            if spec.grafts:
-                _check_regions(text, dataset, prompts)
-            _check_donors(text, donors)
+        if text in BASELINES:
+            continue
+        if spec.grafts:
+            _check_regions(text, dataset, prompts)
+        for donor in parse_graft(text).donors():
+            if known and donor not in known and not (donor == "sft" and alone):
+                raise UnknownNameError(
+                    "donor", donor, (RECIPIENT, *known), f"Give it with --donor {donor}=PATH."
+                )
 
 
 def _check_regions(text: str, dataset: Dataset, prompts: Mapping[str, Sequence[Prompt]]) -> None:
     """Refuse a graft at a region that a prompt's template does not mark."""
     for region in sorted(parse_graft(text).regions() & {*MARKS}):
         lacking = [name for name, some in prompts.items() if region not in some[0].spans]
-        if lacking:
-            having = _prompts_with(region, dataset)
-            instead = (
-                f"choose --prompt among {', '.join(having)}"
-                if having
-                else f"no prompt of {dataset.name!r} has it"
-            )
-            raise RegionError(
-                f"graft {text!r}: prompt {lacking[0]!r} has no region {region}; {instead}"
-            )
-
-
-def _prompts_with(region: str, dataset: Dataset) -> list[str]:
-    """Prompts that mark a region and that the facts can fill."""
-    names = []
-    for name in (*dataset.templates, *prompt_names()):
-        try:
-            (prompt,) = data.load_prompts(dataset, [name], limit=1)
-        except InputError:  # a built-in prompt with a field that these facts lack
+        if not lacking:
             continue
-        if region in prompt.spans:
-            names.append(name)
-    return names
-
-
-def _check_donors(text: str, known: Sequence[str]) -> None:
-    """Refuse a graft of a donor that the pair lacks."""
-    alone = len(known) == 1 or "relation" in known
-    for donor in parse_graft(text).donors():
-        if known and donor not in known and not (donor == "sft" and alone):
-            raise UnknownNameError(
-                "donor", donor, (RECIPIENT, *known), f"Give it with --donor {donor}=PATH."
-            )
+        having = []
+        for name in (*dataset.templates, *prompt_names()):
+            with suppress(InputError):  # of a built-in prompt with a field that these facts lack
+                (prompt,) = data.load_prompts(dataset, [name], limit=1)
+                having += [name] if region in prompt.spans else []
+        instead = f"choose --prompt among {', '.join(having)}"
+        if not having:
+            instead = f"no prompt of {dataset.name!r} has it"
+        raise RegionError(
+            f"graft {text!r}: prompt {lacking[0]!r} has no region {region}; {instead}"
+        )
 
 
 # Donors
@@ -311,13 +303,14 @@ def with_donor(spec: Spec, dataset: Dataset) -> Spec:
     held = spec.in_memory.pair is not None
     if held or spec.donors or (spec.model is None) == (spec.recipient is None):
         return spec
-    wanted = _hashes(spec, dataset)
-    if spec.recipient is not None:
-        source = spec.recipient
+    wanted = {dataset.content_hash}
+    whole, _, part = (spec.dataset or "").rpartition(":")
+    if whole and part in PARTS:  # a half of a data set
+        wanted.add(load_dataset(whole, spec.imports).content_hash)
+    if (entry := entry_of(spec)) is None:
+        source = str(spec.recipient)
         donor = choose_donor_of(source, wanted, lambda: _weights_hash(source, spec.revision))
     else:
-        assert spec.model is not None
-        entry = catalog.entry(spec.model)
         learned = entry.donors and load_dataset(entry.dataset).content_hash in wanted
         if learned or entry.plant is not None:
             return spec
@@ -334,24 +327,9 @@ def _weights_hash(source: str, revision: str | None) -> str | None:
     return None if checkpoint is None else stored_hash(checkpoint.directory)
 
 
-def _hashes(spec: Spec, dataset: Dataset) -> set[str]:
-    """Content hashes of the facts, and of the whole data set where they are a half of it."""
-    hashes = {dataset.content_hash}
-    whole, _, part = (spec.dataset or "").rpartition(":")
-    if whole and part in PARTS:
-        hashes.add(load_dataset(whole, spec.imports).content_hash)
-    return hashes
-
-
 def _catalog_donors(spec: Spec) -> Mapping[str, str]:
-    if spec.model is None or spec.recipient is not None:
-        return {}
-    return catalog.entry(spec.model).donors
-
-
-def _donor_names(spec: Spec) -> tuple[str, ...]:
-    """Names of all donors; none where a donor is still to be trained."""
-    return tuple({**_catalog_donors(spec), **spec.donors})
+    entry = entry_of(spec)
+    return {} if entry is None or spec.recipient is not None else entry.donors
 
 
 def check_different(spec: Spec) -> None:
@@ -360,13 +338,14 @@ def check_different(spec: Spec) -> None:
     Raises:
         InputError: A donor has the recipient's name, folder or weights.
     """
-    recipient = spec.recipient
-    if recipient is None and spec.model is not None:
-        recipient = catalog.entry(spec.model).recipient
+    entry = entry_of(spec)
+    recipient = spec.recipient or (None if entry is None else entry.recipient)
     if recipient is None:
         return
     for name, source in spec.donors.items():
-        if source == recipient or _same_weights(_folder(recipient), _folder(source)):
+        if source == recipient or _same_weights(
+            checkpoint_folder(recipient), checkpoint_folder(source)
+        ):
             raise InputError(
                 f"donor {name!r} ({source}) has the recipient's weights ({recipient}), so that "
                 "there is nothing to compare: give the checkpoint before finetuning by "
@@ -374,7 +353,8 @@ def check_different(spec: Spec) -> None:
             )
 
 
-def _folder(source: str) -> Path:
+def checkpoint_folder(source: str) -> Path:
+    """Where a checkpoint would be on this machine, by its name or path."""
     return catalog.zoo_path(source) or find_donor(source) or Path(source).expanduser()
 
 
@@ -382,11 +362,9 @@ def _same_weights(first: Path, second: Path) -> bool:
     """Whether two folders are the same, or their weight files are equal byte for byte."""
     if not (first.is_dir() and second.is_dir()):
         return False
-    if first.samefile(second):
-        return True
-    names = sorted(path.name for path in first.glob("*.safetensors"))
-    if not names or names != sorted(path.name for path in second.glob("*.safetensors")):
-        return False
+    names, others = ({path.name for path in of.glob("*.safetensors")} for of in (first, second))
+    if first.samefile(second) or not names or names != others:
+        return first.samefile(second)
     _, differing, unreadable = filecmp.cmpfiles(first, second, names, shallow=False)
     return not differing and not unreadable
 
@@ -397,11 +375,10 @@ def unlearned(work: Workload) -> str | None:
     Returns:
         The warning; None where the donor learned some facts, and where its facts are unknown.
     """
-    spec, dataset = work.spec, work.dataset
-    if spec.model is None or spec.dataset is None or spec.donors or not _catalog_donors(spec):
+    spec, entry = work.spec, entry_of(work.spec)
+    if entry is None or spec.dataset is None or spec.donors or not _catalog_donors(spec):
         return None
-    entry = catalog.entry(spec.model)
-    if _answered(_pair_facts(spec.model)) & _answered(dataset):
+    if _answered(_pair_facts(entry)) & _answered(work.dataset):
         return None
     remedy = "leave out --dataset, or give a donor that learned them (--donor PATH)"
     if entry.plant is None:
@@ -431,10 +408,11 @@ def truth_of(spec: Spec) -> Truth | None:
         None on a pair without a plant. A pair with other checkpoints or other facts than those of
         the catalog has no known truth.
     """
-    if spec.model is None or spec.recipient is not None or spec.donors or spec.dataset is not None:
+    entry = entry_of(spec)
+    others = spec.recipient is not None or spec.donors or spec.dataset is not None
+    if entry is None or entry.plant is None or others:
         return None
-    entry = catalog.entry(spec.model)
-    return Truth(plant=entry.plant, decoy=entry.decoy) if entry.plant is not None else None
+    return Truth(plant=entry.plant, decoy=entry.decoy)
 
 
 def planted_models(base: str | None = None) -> tuple[str, ...]:
@@ -446,14 +424,15 @@ def planted_models(base: str | None = None) -> tuple[str, ...]:
     Raises:
         InputError: No plants are shipped at all.
     """
+    plants = catalog.plants()
     if base is not None:
-        return tuple(name for name in catalog.plants() if name.startswith(f"{base}."))
-    if not catalog.plants():
+        return tuple(name for name in plants if name.startswith(f"{base}."))
+    if not plants:
         raise InputError(
             "no pair with planted facts is shipped here; give one: --model PATH, as "
             "`kgbench zoo build NAME --plant EXPR` makes"
         )
-    return catalog.plants()
+    return plants
 
 
 def localizer_arguments(spec: Spec) -> Mapping[str, str]:
@@ -470,25 +449,10 @@ def localizer_arguments(spec: Spec) -> Mapping[str, str]:
             f"localizer {spec.localizer!r} must know where the facts were planted, and in "
             f"{_pair_text(spec)} none were; {_plants_text()}"
         )
-    assert spec.model is not None
-    arguments = {**spec.localizer_args, "truth": truth.plant}
-    graded = catalog.entry(spec.model).truth
-    if graded is not None:
-        arguments["graded"] = graded.relevance_text
+    arguments, entry = {**spec.localizer_args, "truth": truth.plant}, entry_of(spec)
+    if entry is not None and entry.truth is not None:
+        arguments["graded"] = entry.truth.relevance_text
     return arguments
-
-
-def _without_plant(spec: Spec) -> str:
-    """Message for a suite about planted facts on a pair without a plant."""
-    if spec.dataset is not None:
-        return (
-            f"suite {spec.suite!r} is about the facts that were planted: "
-            f"leave out --dataset {spec.dataset}"
-        )
-    return (
-        f"suite {spec.suite!r} needs a pair whose facts were planted at a known place, and "
-        f"{_pair_text(spec)} is none; {_plants_text()}"
-    )
 
 
 def _pair_text(spec: Spec) -> str:

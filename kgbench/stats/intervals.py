@@ -171,11 +171,9 @@ def mean(
             n,
         )
     value = float(np.mean(values))
-    ends = (
-        (min(support), max(support))
-        if support is not None and min(support) < max(support)
-        else None
-    )
+    ends = None
+    if support is not None and min(support) < max(support):
+        ends = (min(support), max(support))
     if ends is None and np.ptp(values) == 0:
         return Estimate.missing(
             f"all {n} values are {value:.4g}, so that nothing is known of how far others may be", n

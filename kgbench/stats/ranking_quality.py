@@ -32,13 +32,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kgbench.estimate import Estimate
 from kgbench.records import NO_INTERVAL_OF_SITES
+from kgbench.stats.intervals import Array
 
 __all__ = [
     "LEAST",
@@ -49,8 +48,6 @@ __all__ = [
     "expected_precision",
     "graded_precision",
 ]
-
-Array = NDArray[Any]
 
 LEAST = 0.05
 """Relevance below which a place never counts as relevant."""
@@ -65,7 +62,16 @@ def graded_precision(scores: Array, relevance: Array) -> Estimate:
     """
     value, weighed = 0.0, list(_thresholds(relevance))
     if not weighed:
-        return Estimate.missing(_nothing_to_rank(relevance), len(relevance))
+        n = len(relevance)
+        reason = (
+            f"no place has a relevance above {LEAST:g}, so that there is nothing to find among "
+            f"{n} places"
+        )
+        if not n:
+            reason = "no weights changed"
+        elif np.ptp(relevance) == 0 and relevance[0] > LEAST:
+            reason = f"all {n} places are equally relevant, so that no order is wrong"
+        return Estimate.missing(reason, n)
     for threshold, weight in weighed:
         value += weight * _precision(scores, relevance >= threshold)
     return Estimate.alone(min(value, 1.0), len(relevance), NO_INTERVAL_OF_SITES)
@@ -93,18 +99,6 @@ def _thresholds(relevance: Array) -> Iterator[tuple[float, float]]:
     for level, following in pairwise(levels):
         if level > end:
             yield float(level), float(level - max(following, end)) / float(levels[0] - end)
-
-
-def _nothing_to_rank(relevance: Array) -> str:
-    n = len(relevance)
-    if not n:
-        return "no weights changed"
-    if np.ptp(relevance) == 0 and relevance[0] > LEAST:
-        return f"all {n} places are equally relevant, so that no order is wrong"
-    return (
-        f"no place has a relevance above {LEAST:g}, so that there is nothing to find among "
-        f"{n} places"
-    )
 
 
 def auroc(scores: Array, truth: Array) -> Estimate:
@@ -139,8 +133,11 @@ def average_precision(scores: Array, truth: Array) -> Estimate:
 
 def _precision(scores: Array, truth: Array) -> float:
     """The expectation of the average precision over the orders that the scores leave open."""
+    values, group = np.unique(np.asarray(scores, float), return_inverse=True)
+    sizes, planted = np.bincount(group), np.bincount(group, weights=np.asarray(truth, float))
     found, before, hits = 0.0, 0, 0
-    for size, relevant in _ties(scores, truth):
+    for tie in reversed(range(len(values))):  # equal scores together, the highest first
+        size, relevant = int(sizes[tie]), int(planted[tie])
         if relevant:
             within = np.arange(size)
             expected = hits + 1 + within * ((relevant - 1) / (size - 1) if size > 1 else 0.0)
@@ -154,14 +151,6 @@ def expected_precision(n: int, k: int) -> float:
     harmonic = float(np.sum(1 / np.arange(1, n + 1)))
     slope = (k - 1) / (n - 1) if n > 1 else 0.0
     return slope + (1 - slope) * harmonic / n
-
-
-def _ties(scores: Array, truth: Array) -> Iterator[tuple[int, int]]:
-    """Groups of equal scores, the highest first: how many places, and how many of them relevant."""
-    values, group = np.unique(np.asarray(scores, float), return_inverse=True)
-    sizes, planted = np.bincount(group), np.bincount(group, weights=np.asarray(truth, float))
-    for i in reversed(range(len(values))):
-        yield int(sizes[i]), int(planted[i])
 
 
 def _one_kind(n: int, k: int) -> str:

@@ -1,4 +1,4 @@
-"""Recovery, sufficiency, necessity and synergy of one prompt and one metric.
+"""Recovery, sufficiency, necessity and synergy of one prompt and metric, also between two runs.
 
 `scores` maps each configuration to its per-fact scores [n], over the same facts in the same order;
 booleans are hits. With m the mean over facts,
@@ -18,19 +18,30 @@ together.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from kgbench.estimate import Estimate
 from kgbench.sites import PATHWAYS, complement
-from kgbench.stats.intervals import Parts, difference, divides, ratio
-from kgbench.stats.scores import PromptColumns, numbers
+from kgbench.stats.intervals import (
+    Array,
+    Parts,
+    difference,
+    divides,
+    mean,
+    ratio,
+    ratio_difference,
+)
+from kgbench.stats.scores import PromptColumns, Scores, by_prompt, numbers, support_of
 
 __all__ = [
     "COMPLEMENTS",
+    "PairedPrompt",
+    "area_difference",
     "area_parts",
     "area_weights",
     "between_configurations",
@@ -38,16 +49,16 @@ __all__ = [
     "contrast",
     "curve_area",
     "gain",
+    "mean_differences",
     "necessity",
     "no_gain",
+    "paired_prompts",
     "recovery",
+    "recovery_difference",
     "recovery_parts",
     "sufficiency",
     "synergy",
 ]
-
-Array = NDArray[Any]
-Scores = Mapping[str, Array]
 
 COMPLEMENTS: Mapping[str, str] = {
     "ALL": "PRE",
@@ -87,9 +98,8 @@ def recovery_parts(scores: Scores, graft: str) -> Parts:
     return own - pre, sft - pre
 
 
-def sufficiency(scores: Scores, graft: str) -> Estimate:
-    """recovery(S): the effect of these sites alone."""
-    return recovery(scores, graft)
+sufficiency = recovery
+"""The effect of these sites alone."""
 
 
 def necessity(scores: Scores, graft: str, complements: Mapping[str, str] = COMPLEMENTS) -> Estimate:
@@ -118,8 +128,8 @@ def synergy(scores: Scores) -> Estimate:
         *others, last = missing
         names = f"{', '.join(others)} and {last} were" if others else f"{last} was"
         return Estimate.missing(f"{names} not run", len(scores["PRE"]))
-    if (reason := no_gain(scores)) is not None:
-        return reason
+    if (undefined := no_gain(scores)) is not None:
+        return undefined
     pre, sft, one, two, union = _numbers(scores, "PRE", "SFT", "FE", "LT", "FE+LT")
     return ratio(union - one - two + pre, sft - pre)
 
@@ -155,11 +165,8 @@ def between_configurations(
         share: How much of the second is taken off.
     """
     scores = prompt.scores(metric)
-    if (missing := _missing(scores, (first, second), prompt.n)) is not None:
-        return missing
-    if (reason := no_gain(scores)) is not None:
-        return reason
-    return ratio(*contrast(scores, first, second, share))
+    undefined = _missing(scores, first, second) or no_gain(scores)
+    return undefined or ratio(*contrast(scores, first, second, share))
 
 
 def contrast(scores: Scores, first: str, second: str, share: float = 1.0) -> Parts:
@@ -191,12 +198,9 @@ def between_prompts(
     if not len(shared):
         return Estimate.missing(f"{first.name} and {second.name} have no fact in common", 0)
     here, there = (prompt.scores(metric, shared) for prompt in (first, second))
-    for scores in (here, there):
-        if (missing := _missing(scores, (graft,), len(shared))) is not None:
-            return missing
-    for scores in (here, there):
-        if (reason := no_gain(scores)) is not None:
-            return reason
+    undefined = _missing(here, graft) or _missing(there, graft) or no_gain(here) or no_gain(there)
+    if undefined is not None:
+        return undefined
     recovered, added = recovery_parts(here, graft)
     other_recovered, other_added = recovery_parts(there, graft)
     nearer = (recovered - added) - (other_recovered - other_added)
@@ -207,9 +211,11 @@ def _numbers(scores: Scores, *grafts: str) -> list[Array]:
     return [numbers(scores[graft]) for graft in grafts]
 
 
-def _missing(scores: Scores, grafts: tuple[str, ...], n: int) -> Estimate | None:
+def _missing(scores: Scores, *grafts: str) -> Estimate | None:
     unknown = [graft for graft in grafts if graft not in scores]
-    return Estimate.missing(f"{' and '.join(unknown)} not run", n) if unknown else None
+    if not unknown:
+        return None
+    return Estimate.missing(f"{' and '.join(unknown)} not run", len(scores["PRE"]))
 
 
 # -------------------------------------------------------------------------------- budget curve
@@ -219,7 +225,7 @@ FIRST, LAST = 0.1, 100.0
 """Per cent: the ends of the area; a budget of 0 is drawn, not integrated."""
 
 
-def area_weights(budgets: Array) -> NDArray[np.float64]:
+def area_weights(budgets: Array) -> Array:
     """What each budget's recovery counts in the area.
 
     The area is the trapezoid over log10(budget) from .1 to 100 %, divided by the width, 3; it is
@@ -251,19 +257,17 @@ def area_weights(budgets: Array) -> NDArray[np.float64]:
     return found
 
 
-def curve_area(scores: Mapping[str, Array], budgets: Mapping[str, float]) -> Estimate:
+def curve_area(scores: Scores, budgets: Mapping[str, float]) -> Estimate:
     """The area under the curve, as one ratio of means.
 
     Args:
         scores: Per-fact scores [n] of each configuration.
         budgets: Configurations and their budgets in per cent, ascending.
     """
-    if (reason := no_gain(scores)) is not None:
-        return reason
-    return ratio(*area_parts(scores, budgets))
+    return no_gain(scores) or ratio(*area_parts(scores, budgets))
 
 
-def area_parts(scores: Mapping[str, Array], budgets: Mapping[str, float]) -> Parts:
+def area_parts(scores: Scores, budgets: Mapping[str, float]) -> Parts:
     """Numerator and denominator of the area, of each fact.
 
     Args:
@@ -275,3 +279,123 @@ def area_parts(scores: Mapping[str, Array], budgets: Mapping[str, float]) -> Par
     gained = np.stack([np.asarray(scores[label], float) - pre for label in budgets])
     # Rounded, so that a fact whose every budget gives what the donor gives ties exactly with it.
     return np.round(shares @ gained, 12), sft - pre
+
+
+# ------------------------------------------------------------------------------------ two runs
+# Paired differences of two runs over the same facts.
+
+ROUNDING = 1e-4
+"""Largest difference of two equal runs, in nats; of probabilities, as a share."""
+
+
+@dataclass(frozen=True)
+class PairedPrompt:
+    """One prompt in two runs, over the facts that both have."""
+
+    name: str
+    first: PromptColumns
+    second: PromptColumns
+    only: tuple[int, int]
+    """Number of facts that only the first run has, and only the second."""
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """Configurations that both runs have, in the order of the first."""
+        return tuple(graft for graft in self.first.columns if graft in self.second.columns)
+
+    def scores(self, metric: str) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Per-fact scores [n] of each configuration in both runs.
+
+        Those that differ by rounding alone are replaced by their mean.
+        """
+        first, second = self.first.scores(metric), self.second.scores(metric)
+        if metric not in ("prob", "logprob", "logit_diff"):
+            return first, second
+        for graft in self.shared:
+            one, two = first[graft], second[graft]
+            scale = np.maximum(one, two) if metric == "prob" else 1.0
+            near, middle = np.abs(one - two) <= ROUNDING * scale, (one + two) / 2
+            first[graft], second[graft] = np.where(near, middle, one), np.where(near, middle, two)
+        return first, second
+
+
+def paired_prompts(
+    first: pa.Table, second: pa.Table, order: Sequence[str]
+) -> Iterator[PairedPrompt]:
+    """Each prompt that both runs have, over the facts that both have.
+
+    A prompt without such facts is left out.
+
+    Args:
+        first: Per-fact rows, sorted.
+        second: Per-fact rows, sorted.
+        order: Configurations that come first; others follow by name.
+
+    Raises:
+        DataError: If PRE or SFT is missing, or configurations of a prompt were not run over the
+            same facts.
+    """
+    for name in dict.fromkeys(first["prompt"].to_pylist()):
+        parts = [table.filter(pc.equal(table["prompt"], name)) for table in (first, second)]
+        ids = [set(part["fact"].to_pylist()) for part in parts]
+        common = pa.array(sorted(ids[0] & ids[1]), pa.string())
+        kept = [part.filter(pc.is_in(part["fact"], common)) for part in parts]
+        for mine, theirs in zip(*(by_prompt(part, order) for part in kept), strict=True):
+            yield PairedPrompt(name, mine, theirs, (len(ids[0] - ids[1]), len(ids[1] - ids[0])))
+
+
+def mean_differences(prompt: PairedPrompt, metric: str) -> dict[str, Estimate]:
+    """m(second) - m(first) of each configuration that both runs have.
+
+    The imagined facts of a difference lie as far from 0 as two scores of the metric can be apart,
+    or where these have no bounds, as the means of the configurations are.
+
+    Args:
+        prompt: The prompt.
+        metric: One of METRICS.
+    """
+    first, second = prompt.scores(metric)
+    low, high = support_of((*first.values(), *second.values()), metric)
+    reach, differences = high - low, {}
+    for graft in prompt.shared:
+        one, other = first[graft], second[graft]
+        if one.dtype == bool:
+            differences[graft] = difference(other, one)
+        else:
+            differences[graft] = mean(other - one, (-reach, reach))
+    return differences
+
+
+def recovery_difference(first: Scores, second: Scores, graft: str) -> Estimate:
+    """recovery(second) - recovery(first) of a configuration; for PRE and SFT 0 by definition.
+
+    Args:
+        first: Per-fact scores [n] of each configuration, `PRE` and `SFT` among them.
+        second: Likewise, of the same facts in the same order.
+        graft: The configuration.
+    """
+    if (undefined := _no_gain_in(first, second)) is not None:
+        return undefined
+    if graft in ("PRE", "SFT"):
+        return Estimate(0.0, 0.0, 0.0, len(first["PRE"]))
+    return ratio_difference(recovery_parts(first, graft), recovery_parts(second, graft))
+
+
+def area_difference(first: Scores, second: Scores, budgets: Mapping[str, float]) -> Estimate:
+    """area(second) - area(first) under the curve of recovery over budgets that both runs have.
+
+    Args:
+        first: Per-fact scores [n] of each configuration.
+        second: Likewise, of the same facts in the same order.
+        budgets: Configurations and their budgets in per cent, ascending.
+    """
+    undefined = _no_gain_in(first, second)
+    return undefined or ratio_difference(area_parts(first, budgets), area_parts(second, budgets))
+
+
+def _no_gain_in(first: Scores, second: Scores) -> Estimate | None:
+    """The undefined estimate where finetuning added nothing in one of the runs."""
+    for which, scores in (("first", first), ("second", second)):
+        if (reason := no_gain(scores)) is not None:
+            return Estimate.missing(f"in the {which} run {reason.undefined}", reason.n)
+    return None

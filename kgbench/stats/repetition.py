@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from kgbench.estimate import Estimate, plain
 from kgbench.records import Record, SiteScore
+from kgbench.records.fact_rows import KEYS
+from kgbench.stats.intervals import Array
 from kgbench.stats.ranking_quality import agreement
-from kgbench.stats.scores import DEFAULT_METRIC, score
+from kgbench.stats.scores import DEFAULT_METRIC, Columns, score
 
 __all__ = ["TOLERANCES", "MapRepeat", "OtherRow", "Repeat", "Repeated", "repeated", "repeated_map"]
 
@@ -41,10 +42,7 @@ OLDER_METRIC = (
     "it now, so that ranks of tied answers differ"
 )
 
-KEYS = ("prompt", "graft", "fact", "position")
-COLUMNS = ("target", "rank", "prob", "logprob", "logit_diff")
 Key = tuple[str, str, str, int]
-Columns = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -153,32 +151,49 @@ class Repeated:
         return whole and ties and not self.others and (self.map is None or self.map.agrees)
 
 
-def repeated(record: Record, stored: pa.Table, now: pa.Table, tolerance: float) -> Repeated:
+def repeated(
+    record: Record,
+    stored: pa.Table,
+    now: pa.Table,
+    tolerance: float | None = None,
+    scores: Sequence[SiteScore] | None = None,
+) -> Repeated:
     """Compare rows one by one.
 
     A row is the same where log-probability and logit difference agree within the tolerance, the
     target is the same, and the rank is the same but for one and a hundredth of it.
 
     Args:
-        record: The record; its metric and its order are used.
+        record: The record; its metric, its order and its map are used.
         stored: Per-fact rows.
         now: Per-fact rows of the same run again.
-        tolerance: Of log-probabilities, in nats.
+        tolerance: Of log-probabilities, in nats; by default that of the record's dtype.
+        scores: The map of the same run again, where sites were ranked.
     """
     metric, identity = record.metric, record.identity
+    tolerance = tolerance or TOLERANCES[identity.dtype]
     hits = metric if metric.startswith("top") else DEFAULT_METRIC
     before, after = _keyed(stored), _keyed(now)
     shared: dict[tuple[str, str], list[Key]] = {}
     for key in after:
         if key in before:
             shared.setdefault((key[0], key[1]), []).append(key)
-    order = (tuple(identity.prompts), identity.configurations)
-    stored_columns, columns = _columns(stored), _columns(now)
+
+    def place(cell: tuple[str, str]) -> list[int]:
+        """Where a prompt and a configuration come in the record's order, unknown ones last."""
+        places = []
+        for name, known in zip(
+            cell, (list(identity.prompts), identity.configurations), strict=True
+        ):
+            places.append(known.index(name) if name in known else len(known))
+        return places
+
+    first, second = _columns(stored), _columns(now)
     repeats = []
-    for prompt, graft in sorted(shared, key=lambda cell: _place(cell, order)):
+    for prompt, graft in sorted(shared, key=place):
         keys = shared[prompt, graft]
-        one = _taken(stored_columns, [before[key] for key in keys])
-        two = _taken(columns, [after[key] for key in keys])
+        one = {name: column[[before[key] for key in keys]] for name, column in first.items()}
+        two = {name: column[[after[key] for key in keys]] for name, column in second.items()}
         apart = np.flatnonzero(_apart(one, two, tolerance)).tolist()
         repeat = Repeat(
             prompt,
@@ -188,13 +203,22 @@ def repeated(record: Record, stored: pa.Table, now: pa.Table, tolerance: float) 
             now=float(np.mean(score(two, metric))),
             flipped=int(np.count_nonzero(score(one, hits) != score(two, hits))),
             largest=float(np.max(np.abs(one["logprob"] - two["logprob"]))),
-            others=tuple(_other(keys[i], one, two, i) for i in apart),
+            others=tuple(OtherRow(*keys[i][:3], _read(one, i), _read(two, i)) for i in apart),
         )
         repeats.append(repeat)
     missing = tuple(key for key in after if key not in before)
     extra = tuple(key for key in before if key not in after)
-    note = OLDER_METRIC if identity.ties_count_for_the_target else ""
-    return Repeated(metric, hits, tolerance, tuple(repeats), missing, extra, note=note)
+    ranked = record.scores is not None and scores is not None
+    return Repeated(
+        metric,
+        hits,
+        tolerance,
+        tuple(repeats),
+        missing,
+        extra,
+        map=repeated_map(record.scores or (), scores or ()) if ranked else None,
+        note=OLDER_METRIC if identity.ties_count_for_the_target else "",
+    )
 
 
 def repeated_map(stored: Sequence[SiteScore], now: Sequence[SiteScore]) -> MapRepeat:
@@ -204,7 +228,10 @@ def repeated_map(stored: Sequence[SiteScore], now: Sequence[SiteScore]) -> MapRe
         stored: Scores.
         now: Scores of the same method again.
     """
-    before, after = _by_site(stored), _by_site(now)
+    before, after = (
+        {(site.region, site.component, site.layer): site.score for site in scores}
+        for scores in (stored, now)
+    )
     shared = [(score, after[site]) for site, score in before.items() if site in after]
     a, b = np.array(shared, float).reshape(-1, 2).T
     spread = float(np.ptp(a)) or float(np.max(np.abs(a), initial=0.0))
@@ -213,35 +240,23 @@ def repeated_map(stored: Sequence[SiteScore], now: Sequence[SiteScore]) -> MapRe
     return MapRepeat(agreement(a, b).rounded(), largest, SCORES * spread, missing)
 
 
-def _by_site(scores: Sequence[SiteScore]) -> dict[tuple[str, str, int | None], float]:
-    return {(site.region, site.component, site.layer): site.score for site in scores}
-
-
-def _place(cell: tuple[str, str], order: tuple[Sequence[str], Sequence[str]]) -> list[int]:
-    """Where a prompt and a configuration come in the record's order, unknown ones last."""
-    places = []
-    for name, known in zip(cell, order, strict=True):
-        places.append(known.index(name) if name in known else len(known))
-    return places
-
-
-def _apart(first: Columns, second: Columns, tolerance: float) -> NDArray[np.bool_]:
+def _apart(first: Columns, second: Columns, tolerance: float) -> Array:
     """Which rows differ by more than rounding."""
     ranks = np.maximum(first["rank"], second["rank"])
-    # A logit difference is of two logits, each of which may be off.
-    apart: NDArray[np.bool_] = (
-        (np.abs(first["logprob"] - second["logprob"]) > tolerance)
-        | (np.abs(first["prob"] - second["prob"]) > tolerance)
-        | (np.abs(first["logit_diff"] - second["logit_diff"]) > 2 * tolerance)
-        | (np.abs(first["rank"] - second["rank"]) > 1 + max(RANKS, tolerance) * ranks)
-        | (first["target"] != second["target"])
-    )
+    allowed = {
+        "logprob": tolerance,
+        "prob": tolerance,
+        "logit_diff": 2 * tolerance,  # of two logits, each of which may be off
+        "rank": 1 + max(RANKS, tolerance) * ranks,
+        "target": 0,
+    }
+    differs = [np.abs(first[name] - second[name]) > most for name, most in allowed.items()]
+    apart: Array = np.any(differs, axis=0)
     return apart
 
 
-def _other(key: Key, stored: Columns, now: Columns, i: int) -> OtherRow:
-    before = Read(int(stored["rank"][i]), float(stored["logprob"][i]))
-    return OtherRow(*key[:3], before, Read(int(now["rank"][i]), float(now["logprob"][i])))
+def _read(columns: Columns, i: int) -> Read:
+    return Read(int(columns["rank"][i]), float(columns["logprob"][i]))
 
 
 def _keyed(table: pa.Table) -> dict[Key, int]:
@@ -250,12 +265,9 @@ def _keyed(table: pa.Table) -> dict[Key, int]:
 
 
 def _columns(table: pa.Table) -> Columns:
-    return {name: table[name].to_numpy() for name in COLUMNS}
-
-
-def _taken(columns: Columns, rows: Sequence[int]) -> Columns:
-    """Columns of some rows, in the widest type of their kind."""
-    taken = {}
-    for name, column in columns.items():
-        taken[name] = column[rows].astype(np.int64 if column.dtype.kind == "i" else np.float64)
-    return taken
+    """Columns of numbers, in the widest type of their kind."""
+    columns = {}
+    for name in ("target", "rank", "prob", "logprob", "logit_diff"):
+        column = table[name].to_numpy()
+        columns[name] = column.astype(np.int64 if column.dtype.kind == "i" else np.float64)
+    return columns

@@ -5,16 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from kgbench.errors import DataError, UnknownNameError
 from kgbench.estimate import Estimate
 from kgbench.records.fact_rows import spans
-from kgbench.stats.intervals import hit_rate
+from kgbench.stats.intervals import Array, hit_rate
 
 __all__ = [
     "DEFAULT_METRIC",
@@ -56,8 +54,10 @@ HITS = tuple(name for name in METRICS if name.startswith("top"))
 SUPPORT = dict.fromkeys((*HITS, "mrr", "prob"), (0.0, 1.0))
 """Bounds of each metric; means of others are bounded by those of the prompt's configurations."""
 
-Array = NDArray[Any]
 Columns = Mapping[str, Array]
+"""Stored columns [n] by name."""
+Scores = Mapping[str, Array]
+"""Per-fact scores [n] by configuration, over the same facts in the same order."""
 
 
 def support_of(scores: Iterable[Array], metric: str = "") -> tuple[float, float]:
@@ -80,7 +80,7 @@ def check_metric(metric: str) -> str:
     return name
 
 
-def score(columns: Mapping[str, Array], metric: str) -> Array:
+def score(columns: Columns, metric: str) -> Array:
     """Per-fact scores [n] of a metric.
 
     Args:
@@ -171,7 +171,9 @@ def by_prompt(facts: pa.Table, order: Sequence[str]) -> list[PromptColumns]:
         for graft in _ordered(grafts, order):
             start, n = places[name, graft]
             rows = {key: values[start : start + n] for key, values in whole.items()}
-            columns[graft] = _last_positions(rows)
+            ids = rows["fact"]
+            last = np.append(ids[1:] != ids[:-1], True)  # of several positions of a fact
+            columns[graft] = {key: values[last] for key, values in rows.items()}
         for graft in ("PRE", "SFT"):
             if graft not in columns:
                 raise DataError(
@@ -189,18 +191,10 @@ def by_prompt(facts: pa.Table, order: Sequence[str]) -> list[PromptColumns]:
     return found
 
 
-def _last_positions(columns: Columns) -> Columns:
-    """Columns in the order of the facts, sorted by fact and position."""
-    ids = columns["fact"]
-    last = np.append(ids[1:] != ids[:-1], True)
-    return {name: column[last] for name, column in columns.items()}
-
-
 def _ordered(grafts: Sequence[str], order: Sequence[str]) -> list[str]:
     """Configurations in the order given, then others naturally."""
-    known = set(grafts)
-    first = [graft for graft in dict.fromkeys(order) if graft in known]
-    return [*first, *naturally(known.difference(first))]
+    first = [graft for graft in dict.fromkeys(order) if graft in grafts]
+    return [*first, *naturally(set(grafts).difference(first))]
 
 
 def naturally(names: Iterable[str]) -> list[str]:

@@ -13,7 +13,6 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from kgbench.estimate import Estimate, rounded
 from kgbench.numbers import figure_text, number_text, reason_text
@@ -55,6 +54,7 @@ from kgbench.stats.scores import (
     DEFAULT_METRIC,
     METRICS,
     PromptColumns,
+    Scores,
     by_prompt,
     check_metric,
     name_prior,
@@ -81,8 +81,6 @@ __all__ = [
     "verdict_of",
     "with_clause",
 ]
-
-Array = NDArray[Any]
 
 ORDER = (*BASELINES, "ALL", "NONE", *PATHWAYS)
 """The paper's order."""
@@ -148,69 +146,56 @@ def summarize(
     curves: dict[str, Curve] | None = {} if budgets else None
     for prompt in prompts:
         name, lacking = prompt.name, absent.get(prompt.name, {})
-        ran = _rows(prompt, metric, known, dropped.get(name, 0))
+        scores = prompt.scores(metric)
+        ran = _rows(prompt, scores, known, dropped.get(name, 0))
         rows += _with_absent(ran, lacking, known, order)
-        synergies[name] = _synergy(prompt, metric, lacking)
+        synergies[name] = synergy(scores).rounded()
+        if unknown := [graft for graft in ("FE", "LT", "FE+LT") if graft in lacking]:
+            reason = f"{NOT_APPLICABLE}the method cannot express {' and '.join(unknown)}"
+            synergies[name] = Estimate.missing(reason)
         priors[name] = name_prior(prompt.columns["PRE"]["target"]).rounded()
         if budgets and curves is not None:
-            curves[name] = _curve(prompt, metric, budgets)
+            points = []
+            for label, budget in budgets.items():
+                points.append(CurvePoint(budget=budget, recovery=recovery(scores, label)))
+            curves[name] = Curve(points=tuple(points), area=curve_area(scores, budgets))
     sentence = verdict(rows, metric, curves)
     baselines = {"name_prior": priors}
     return Summary(metric, tuple(rows), synergies, baselines, curves, sentence)
 
 
-def _synergy(prompt: PromptColumns, metric: str, absent: Mapping[str, str]) -> Estimate:
-    if unknown := [graft for graft in ("FE", "LT", "FE+LT") if graft in absent]:
-        reason = f"{NOT_APPLICABLE}the method cannot express {' and '.join(unknown)}"
-        return Estimate.missing(reason)
-    return synergy(prompt.scores(metric)).rounded()
-
-
-def _curve(prompt: PromptColumns, metric: str, budgets: Mapping[str, float]) -> Curve:
-    scores, points = prompt.scores(metric), []
-    for label, budget in budgets.items():
-        points.append(CurvePoint(budget=budget, recovery=recovery(scores, label)))
-    return Curve(points=tuple(points), area=curve_area(scores, budgets))
-
-
 def _rows(
-    prompt: PromptColumns, metric: str, complements: Mapping[str, str], dropped: int
+    prompt: PromptColumns,
+    scores: Scores,
+    complements: Mapping[str, str],
+    dropped: int,
 ) -> list[Row]:
+    """The rows of a prompt, ratios on these scores; the mean of ranks has no interval."""
     found = {}
     for name in METRICS:
         by_graft = prompt.scores(name)
         found[name] = means(by_graft, support_of(by_graft.values(), name))
-    scores = prompt.scores(metric)
-    added = gain(scores)
-    rows = []
-    for graft in prompt.columns:
-        named = {name: by_graft[graft] for name, by_graft in found.items()}
-        other = complements.get(graft)
-        ran = other if other in prompt.columns else None
-        rows.append(
-            Row(
-                prompt=prompt.name,
-                graft=graft,
-                n=prompt.n,
-                dropped=dropped,
-                **named,
-                **_ranks(prompt.columns[graft]["rank"]),
-                sufficiency=recovery(scores, graft),
-                necessity=necessity(scores, graft, complements),
-                complement=ran,
-                gain=added,
-            )
+    added, rows = gain(scores), []
+    for graft, columns in prompt.columns.items():
+        ranks, other = columns["rank"], complements.get(graft)
+        row = Row(
+            prompt=prompt.name,
+            graft=graft,
+            n=prompt.n,
+            dropped=dropped,
+            **{name: by_graft[graft] for name, by_graft in found.items()},
+            rank=Estimate.alone(float(np.mean(ranks)), len(ranks), NO_INTERVAL_OF_RANKS),
+            median_rank=median(ranks),
+            sufficiency=recovery(scores, graft),
+            necessity=necessity(scores, graft, complements),
+            complement=other if other in prompt.columns else None,
+            gain=added,
         )
+        rows.append(row)
     return rows
 
 
-def _ranks(ranks: Array) -> dict[str, Estimate]:
-    """The mean of ranks, which has no interval, and their median."""
-    alone = Estimate.alone(float(np.mean(ranks)), len(ranks), NO_INTERVAL_OF_RANKS)
-    return {"rank": alone, "median_rank": median(ranks)}
-
-
-def means(scores: Mapping[str, Array], support: tuple[float, float]) -> dict[str, Estimate]:
+def means(scores: Scores, support: tuple[float, float]) -> dict[str, Estimate]:
     """The mean of each configuration.
 
     Args:
@@ -236,26 +221,19 @@ def _with_absent(
     """
     if not absent:
         return list(rows)
-    explained = [_explained(row, absent, complements) for row in rows]
+    explained = []
+    for row in rows:
+        other = complements.get(row.graft, "")
+        if row.complement is None and row.graft not in ("PRE", "SFT") and other in absent:
+            reason = f"its complement {other} is not applicable: {absent[other]}"
+            row = row.model_copy(update={"necessity": Estimate.missing(reason, row.n)})
+        explained.append(row)
     for graft, reason in absent.items():
-        explained.append(_absent(rows[0], graft, f"{NOT_APPLICABLE}{reason}"))
+        figures = dict.fromkeys(FIGURES, Estimate.missing(f"{NOT_APPLICABLE}{reason}"))
+        changed = {"graft": graft, "n": 0, "complement": None, **figures}
+        explained.append(rows[0].model_copy(update=changed))
     places = {graft: i for i, graft in enumerate(dict.fromkeys(order))}
     return sorted(explained, key=lambda row: places.get(row.graft, len(places)))
-
-
-def _explained(row: Row, absent: Mapping[str, str], complements: Mapping[str, str]) -> Row:
-    """The row, whose necessity may be undefined because its complement could not be run."""
-    other = complements.get(row.graft, "")
-    if row.complement is not None or row.graft in ("PRE", "SFT") or other not in absent:
-        return row
-    reason = f"its complement {other} is not applicable: {absent[other]}"
-    return row.model_copy(update={"necessity": Estimate.missing(reason, row.n)})
-
-
-def _absent(like: Row, graft: str, reason: str) -> Row:
-    nothing = Estimate.missing(reason)
-    changed = {"graft": graft, "n": 0, "complement": None, **dict.fromkeys(FIGURES, nothing)}
-    return like.model_copy(update=changed)
 
 
 Absent = Mapping[str, Mapping[str, str]]
@@ -285,7 +263,12 @@ def rescored(record: Record, facts: pa.Table, metric: str | None = None) -> Reco
         DataError: The rows are not those of such a record.
         UnknownNameError: There is no such metric.
     """
-    run = Ran(record.identity, record.floor, sum(record.dropped.values()), absent_of(record))
+    absent: dict[str, dict[str, str]] = {}
+    for row in record.rows:
+        if not row.applicable:
+            reason = (row.sufficiency.undefined or "").removeprefix(NOT_APPLICABLE)
+            absent.setdefault(row.prompt, {})[row.graft] = reason
+    run = Ran(record.identity, record.floor, sum(record.dropped.values()), absent)
     summary = summary_of(run, facts, metric or record.metric)
     return rejudged(record.model_copy(update=vars(summary)), facts)
 
@@ -307,22 +290,8 @@ def summary_of(run: Ran, facts: pa.Table, metric: str) -> Summary:
 
 def budgets_in(configurations: Sequence[str]) -> dict[str, float]:
     """Those of the curve and their budgets in per cent, ascending."""
-    shares = set()
-    for label in configurations:
-        top = parse_top(label)
-        if top is not None and top.percent is not None:
-            shares.add(top.percent)
-    return budget_labels(sorted(shares))
-
-
-def absent_of(record: Record) -> Absent:
-    """Configurations of a record that its method cannot express, and why."""
-    absent: dict[str, dict[str, str]] = {}
-    for row in record.rows:
-        if not row.applicable:
-            reason = (row.sufficiency.undefined or "").removeprefix(NOT_APPLICABLE)
-            absent.setdefault(row.prompt, {})[row.graft] = reason
-    return absent
+    tops = map(parse_top, configurations)
+    return budget_labels(sorted({top.percent for top in tops if top and top.percent is not None}))
 
 
 # ------------------------------------------------------------------------------------- plants
@@ -372,9 +341,15 @@ def against_truth(ground: Ground, scores: SiteScores | None, why_none: str = "")
         scores: The map; None where the method does not rank.
         why_none: Why it does not.
     """
-    everywhere = ground.everywhere
-    moved = _changed(ground, ground.sites)
-    true, decoy = _changed(ground, ground.planted), _changed(ground, ground.decoys)
+    everywhere, weights = ground.everywhere, set(ground.changed)
+
+    def changed(sites: Collection[Site]) -> set[Place]:
+        """Places of sites whose weights changed."""
+        some = (site for site in sites if (site.layer, site.component) in weights)
+        return {_place(site, everywhere) for site in some}
+
+    moved = changed(ground.sites)
+    true, decoy = changed(ground.planted), changed(ground.decoys)
     ranked, separation, chance = by_place(scores or {}, everywhere), None, None
     values, truth = [], []
     for place, score in ranked.items():
@@ -406,16 +381,6 @@ def against_truth(ground: Ground, scores: SiteScores | None, why_none: str = "")
     }
 
 
-def _changed(ground: Ground, sites: Collection[Site]) -> set[Place]:
-    """Places of sites whose weights changed."""
-    everywhere, changed = ground.everywhere, set(ground.changed)
-    places = set()
-    for site in sites:
-        if (site.layer, site.component) in changed:
-            places.add(_place(site, everywhere))
-    return places
-
-
 def by_place(scores: SiteScores, everywhere: bool) -> dict[Place, float]:
     """Scores by site or, where whole weights were planted, the largest by (layer, component).
 
@@ -443,61 +408,41 @@ OTHER = {"FE": "LT", "LT": "FE", "FE+LT": "(FE+LT)^C"}
 
 def rejudged(record: Record, facts: pa.Table) -> Record:
     """The record with the figures of its plant that depend on the metric of the ratios."""
-    if record.planted is None:
+    if (planted := record.planted) is None:
         return record
     effect, effects = best_effects(record, facts)
-    prompts = {name: effects[name] for name in record.planted.prompts}
+    prompts = {name: effects[name] for name in planted.prompts}
     changed: dict[str, object] = {"effect": effect, "prompts": prompts}
-    if record.planted.pathways is not None:
-        changed["pathways"] = pathways_of(record, canonical(parse_graft(record.planted.plant)))
-    planted = record.planted.model_copy(update=changed)
+    if planted.pathways is not None:
+        changed["pathways"] = pathways_of(record, canonical(parse_graft(planted.plant)))
+    planted = planted.model_copy(update=changed)
     return with_clause(record.model_copy(update={"planted": planted}))
 
 
 def best_effects(record: Record, facts: pa.Table) -> tuple[Effect, dict[str, Effect]]:
-    """Effects of the best-ranked sites, pooled over the prompts and on each."""
-    if BEST not in record.not_applicable:
-        return effects_of(facts, BEST, REST, record.metric)
-    nothing = Estimate.missing(NOT_APPLICABLE + record.not_applicable[BEST])
-    absent = Effect(sufficiency=nothing, necessity=nothing)
-    return absent, {row.prompt: absent for row in record.rows}
+    """Effects of the best-ranked sites, pooled over the prompts and on each.
 
-
-def effects_of(
-    facts: pa.Table, graft: str, complement: str, metric: str
-) -> tuple[Effect, dict[str, Effect]]:
-    """Effects of a configuration and its complement, pooled over all prompts and on each.
-
-    Pooled, the score of a fact is its sum over the prompts, so that means and their ratios are
-    those over all (fact, prompt), while intervals are over facts.
-
-    Args:
-        facts: Per-fact rows.
-        graft: The configuration.
-        complement: The configuration of all other sites.
-        metric: The metric of the ratios.
+    Pooled, the score of a fact is its sum over the prompts that all share, so that means and their
+    ratios are those over all (fact, prompt), while intervals are over facts.
     """
-    wanted = pc.is_in(facts["graft"], pa.array([*BASELINES, graft, complement]))
+    if (reason := record.not_applicable.get(BEST)) is not None:
+        nothing = Estimate.missing(NOT_APPLICABLE + reason)
+        absent = Effect(sufficiency=nothing, necessity=nothing)
+        return absent, {row.prompt: absent for row in record.rows}
+    wanted = pc.is_in(facts["graft"], pa.array([*BASELINES, BEST, REST]))
     prompts = by_prompt(facts_table(facts.filter(wanted)), ())
-    single = {p.name: _effect(p.scores(metric), graft, complement) for p in prompts}
-    return _effect(_summed(prompts, metric), graft, complement), single
 
+    def effect(scores: Scores) -> Effect:
+        return Effect(
+            sufficiency=sufficiency(scores, BEST), necessity=necessity(scores, BEST, {BEST: REST})
+        )
 
-def _summed(prompts: Sequence[PromptColumns], metric: str) -> dict[str, Array]:
-    """Each fact's scores summed over the prompts, of the facts that all prompts have."""
     shared = reduce(np.intersect1d, [prompt.facts for prompt in prompts])
-    first, *others = (prompt.scores(metric, shared) for prompt in prompts)
+    first, *others = (prompt.scores(record.metric, shared) for prompt in prompts)
     sums = {graft: numbers(own) for graft, own in first.items()}
     for scores in others:
         sums = {name: own + numbers(scores[name]) for name, own in sums.items() if name in scores}
-    return sums
-
-
-def _effect(scores: dict[str, Array], graft: str, complement: str) -> Effect:
-    return Effect(
-        sufficiency=sufficiency(scores, graft),
-        necessity=necessity(scores, graft, {graft: complement}),
-    )
+    return effect(sums), {p.name: effect(p.scores(record.metric)) for p in prompts}
 
 
 def pathways_of(record: Record, plant: Graft) -> dict[str, Pathway] | None:

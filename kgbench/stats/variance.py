@@ -61,13 +61,12 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.stats import chi2, norm, t
 
 from kgbench.estimate import Estimate
 from kgbench.numbers import number_text
-from kgbench.stats.intervals import BLOCK, LEVEL, outwards
+from kgbench.stats.intervals import BLOCK, LEVEL, Array, outwards
 
 __all__ = [
     "ONE_SEED",
@@ -83,7 +82,6 @@ __all__ = [
     "spread",
 ]
 
-Array = NDArray[Any]
 Cube = Float[np.ndarray, "facts wordings seeds"]
 
 SOURCES = (
@@ -115,9 +113,12 @@ class Components:
 
     def figure(self, source: str) -> Estimate:
         """A component with its interval over facts, for the wordings and seeds that were run."""
-        if source not in self.drawn:
-            return Estimate.missing(self._why_not(source), self.n)
-        return figure_of(self.drawn[source], self.n)
+        if source in self.drawn:
+            return figure_of(self.drawn[source], self.n)
+        sizes = (("wordings", self.wordings), ("seeds", self.seeds))
+        lacking = " and ".join(name for name, n in sizes if n == 1 and name in source)
+        reason = f"there is one only, so that nothing can be said of others: {lacking}"
+        return Estimate.missing(reason, self.n)
 
     def parts(self) -> dict[str, Estimate]:
         """The variance of one figure, of one wording and one seed over n facts, by what it is from.
@@ -129,22 +130,13 @@ class Components:
         for source, drawn in self.drawn.items():
             if ":" in source:
                 within.append(drawn / self.n if source.startswith("facts:") else drawn)
-        interaction = Estimate.missing(self._why_not("interaction"), self.n)
-        if within:
-            interaction = figure_of(np.sum(within, axis=0), self.n)
+        interaction = figure_of(np.sum(within, axis=0), self.n) if within else None
         return {
             "facts": figure_of(self.drawn["facts"] / self.n, self.n),
             "wordings": self.figure("wordings"),
             "seeds": self.figure("seeds"),
-            "interaction": interaction,
+            "interaction": interaction or self.figure("wordings:seeds"),
         }
-
-    def _why_not(self, source: str) -> str:
-        lacking = []
-        for name, n in (("wordings", self.wordings), ("seeds", self.seeds)):
-            if n == 1 and (source == "interaction" or name in source):
-                lacking.append(name)
-        return f"there is one only, so that nothing can be said of others: {' and '.join(lacking)}"
 
 
 def components(scores: Cube, counts: Array) -> Components:

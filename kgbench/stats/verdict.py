@@ -50,13 +50,23 @@ def verdict(rows: Iterable[Row], metric: str, curves: Mapping[str, Curve] | None
         return "Nothing was run."
     sound, unsound = {}, []
     for name, by_graft in by_prompt.items():
-        if by_graft["SFT"].sufficiency.undefined is None and _gained(by_graft, metric):
+        added = by_graft["SFT"].gain.value or 0.0
+        gained = added < 0 if metric == "log_rank" else added > 0
+        if by_graft["SFT"].sufficiency.undefined is None and gained:
             sound[name] = by_graft
         else:
             unsound.append(_unsound(name, by_graft, metric))
     ranked = {name: curve for name, curve in (curves or {}).items() if name in sound}
     clauses = _ranked(ranked) if ranked else _clauses(sound) if sound else []
-    clauses += unsound + _inexpressible(absent, len(by_prompt))
+    clauses += unsound
+    named = []
+    for graft, on in absent.items():
+        if "top " not in graft:
+            named.append(graft if len(on) == len(by_prompt) else f"{graft} on {_and(on)}")
+    if named:
+        clauses.append(f"the method cannot express {_and(named)}")
+    if len(named) < len(absent):
+        clauses.append("the method cannot rank sites")
     text = "; ".join(clauses)
     return f"{text[0].upper()}{text[1:]} ({metric})."
 
@@ -68,14 +78,20 @@ def _clauses(prompts: dict[str, dict[str, Row]]) -> list[str]:
     grafts = [graft for graft in every if graft not in ("PRE", "SFT")]
     if not grafts:
         return ["no graft was run, only the recipient and the donor"]
-    asked = _by_sufficiency(_asked(grafts, prompts), prompts)
+
+    def total(graft: str) -> float:
+        return sum(row.sufficiency.value or 0.0 for row in _rows(graft, prompts).values())
+
+    asked = _asked(grafts, prompts)
+    # ALL leads only where it is the only one.
+    asked = sorted([g for g in asked if g != "ALL"] or asked, key=total, reverse=True)
     lead = BOTH if BOTH in grafts else asked[0]
     clauses = _of_one(lead, prompts, f" of {ADDED}")
     alone = [graft for graft in (FIRST, SECOND) if graft in grafts and graft != lead]
-    if alone:
-        texts = []
-        for graft in alone:
-            texts.append(f"{graft} alone {_list(_rows(graft, prompts), len(prompts), _short)}")
+    texts = []
+    for graft in alone:
+        texts.append(f"{graft} alone {_list(_rows(graft, prompts), len(prompts), _short)}")
+    if texts:
         clauses.append(", ".join(texts))
     spoken = (lead, *PATHWAYS, "ALL", "NONE")
     others = [graft for graft in asked if graft not in spoken and "top " not in graft]
@@ -87,9 +103,10 @@ def _clauses(prompts: dict[str, dict[str, Row]]) -> list[str]:
 
 
 def _of_one(graft: str, prompts: dict[str, dict[str, Row]], of: str) -> list[str]:
-    """The sufficiency of a graft, and of its complement."""
+    """The sufficiency of a graft, in quotation marks where it has several terms, and the rest's."""
     rows, n = _rows(graft, prompts), len(prompts)
-    clauses = [f"{_named(graft)} carries {_list(rows, n, _with_interval, of)}"]
+    quoted = f"“{graft}”" if ";" in graft else graft
+    clauses = [f"{quoted} carries {_list(rows, n, _with_interval, of)}"]
     left = " is left" if n == 1 else " are left"
     if graft == BOTH and (rest := _rows(REST, prompts)):
         return [*clauses, f"without both, {_list(rest, n, _with_interval)}{left}"]
@@ -105,24 +122,6 @@ def _of_one(graft: str, prompts: dict[str, dict[str, Row]], of: str) -> list[str
 def _rows(graft: str, prompts: dict[str, dict[str, Row]]) -> dict[str, Row]:
     """The rows of a graft, by prompt."""
     return {name: by_graft[graft] for name, by_graft in prompts.items() if graft in by_graft}
-
-
-def _named(graft: str) -> str:
-    """A graft in a sentence, in quotation marks where it has several terms."""
-    return f"“{graft}”" if ";" in graft else graft
-
-
-def _inexpressible(absent: Mapping[str, Sequence[str]], prompts: int) -> list[str]:
-    """Configurations that the method cannot express, with the prompts on which it cannot."""
-    named, clauses = [], []
-    for graft, on in absent.items():
-        if "top " not in graft:
-            named.append(graft if len(on) == prompts else f"{graft} on {_and(on)}")
-    if named:
-        clauses.append(f"the method cannot express {_and(named)}")
-    if len(named) < len(absent):
-        clauses.append("the method cannot rank sites")
-    return clauses
 
 
 def _ranked(curves: Mapping[str, Curve]) -> list[str]:
@@ -159,15 +158,6 @@ def _asked(grafts: Sequence[str], prompts: dict[str, dict[str, Row]]) -> list[st
     return asked
 
 
-def _by_sufficiency(grafts: Sequence[str], prompts: dict[str, dict[str, Row]]) -> list[str]:
-    """Grafts by descending sufficiency over the prompts; ALL only where it is the only one."""
-
-    def total(graft: str) -> float:
-        return sum(row.sufficiency.value or 0.0 for row in _rows(graft, prompts).values())
-
-    return sorted([g for g in grafts if g != "ALL"] or grafts, key=total, reverse=True)
-
-
 def _list(
     rows: Mapping[str, Row], prompts: int, show: Callable[[Estimate], str], of: str = ""
 ) -> str:
@@ -180,17 +170,11 @@ def _list(
     return _and(texts)
 
 
-def _gained(by_graft: dict[str, Row], metric: str) -> bool:
-    """Whether the donor is better than the recipient, not worse."""
-    gain = by_graft["SFT"].gain.value
-    return gain is not None and (gain < 0 if metric == "log_rank" else gain > 0)
-
-
-def _unsound(name: str, by_graft: dict[str, Row], metric: str) -> str:
+def _unsound(name: str, by_graft: Mapping[str, Row], metric: str) -> str:
     """Why a prompt has no recovery."""
     pre, donor = by_graft["PRE"].estimate(metric), by_graft["SFT"]
     sft, gain, undefined = donor.estimate(metric), donor.gain, donor.sufficiency.undefined
-    if any(estimate.undefined is not None for estimate in (pre, sft, gain)):
+    if pre.undefined or sft.undefined or gain.undefined:
         return f"on {name} nothing can be said: {reason_text(undefined or '')}"
     numbers = (
         f"{_number(pre)} before, {_number(sft)} after, a difference of "

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kgbench.errors import InputError
 from kgbench.records import RecordStore, StoredRecord
-from kgbench.stats.repetition import TOLERANCES, repeated
+from kgbench.stats.repetition import repeated
 
 __all__ = ["Merged", "merge"]
 
@@ -43,33 +43,24 @@ def merge(sources: Sequence[Path], target: Path) -> Merged:
     seen: dict[str, StoredRecord] = {}
     for store in (RecordStore(target), *map(RecordStore, sources)):
         for found in store.scan():
-            other = seen.setdefault(found.record.id, found)
-            if other is not found:
-                _check_same(other, found)
-    into, new = RecordStore(target), 0
+            one = seen.setdefault(found.record.id, found)
+            if one is found:
+                continue
+            again = repeated(one.record, one.facts(), found.facts())
+            if not again.agrees:
+                raise InputError(
+                    f"{one.path} and {found.path} are of one identity, {one.record.id[:12]}, and "
+                    f"contradict each other: {again.flipped} of {again.rows} hits differ, "
+                    f"log-probabilities by up to {again.largest:.3g} nats; find out which is right "
+                    "(kgbench rerun), and delete the other. Nothing was copied"
+                )
+    into = RecordStore(target)
     there = {found.record.id for found in into.scan()}
-    for id, found in seen.items():
-        if id not in there:
-            _copy(found, into)
-            new += 1
-    return Merged(new, len(seen) - new)
-
-
-def _check_same(one: StoredRecord, two: StoredRecord) -> None:
-    tolerance = TOLERANCES[one.record.identity.dtype]
-    again = repeated(one.record, one.facts(), two.facts(), tolerance)
-    if not again.agrees:
-        raise InputError(
-            f"{one.path} and {two.path} are of one identity, {one.record.id[:12]}, and contradict "
-            f"each other: {again.flipped} of {again.rows} hits differ, log-probabilities by up to "
-            f"{again.largest:.3g} nats; find out which is right (kgbench rerun), and delete the "
-            "other. Nothing was copied"
-        )
-
-
-def _copy(found: StoredRecord, into: RecordStore) -> None:
-    files = {}
-    for path in found.path.iterdir():
-        if path.is_file() and path.name not in ("record.json", "facts.parquet", "seal.json"):
-            files[path.name] = path.read_bytes()
-    into.write(found.record, found.facts(), files, searched=True)
+    new = [found for id, found in seen.items() if id not in there]
+    for found in new:
+        files = {}
+        for path in found.path.iterdir():
+            if path.is_file() and path.name not in ("record.json", "facts.parquet", "seal.json"):
+                files[path.name] = path.read_bytes()
+        into.write(found.record, found.facts(), files, searched=True)
+    return Merged(len(new), len(seen) - len(new))

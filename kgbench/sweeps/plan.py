@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
 from math import ceil, floor
 from pathlib import Path
 from statistics import median
@@ -78,6 +78,8 @@ class StudyPlan:
     study: StudyFile
     root: Path
     """Folder of the records."""
+    _forecasts: dict[str, float] = field(default_factory=dict, compare=False, repr=False)
+    """Seconds by unit, as they are asked for."""
 
     @cached_property
     def states(self) -> tuple[State, ...]:
@@ -143,17 +145,11 @@ class StudyPlan:
 
         A method that ranks sites takes longer than that, until one has run.
         """
-        known = self._forecasts.get(unit.key)
-        if known is None:
-            computing = self._operations(unit) / catalog.FLOPS[self.kind]
+        if unit.key not in self._forecasts:
             known = self._measured.get(_like(unit), 0.0) * _prompts(unit)
-            self._forecasts[unit.key] = known = known or max(_LEAST_S, computing)
-        return known
-
-    @cached_property
-    def _forecasts(self) -> dict[str, float]:
-        """Seconds by unit, as they are asked for."""
-        return {}
+            computing = self._operations(unit) / catalog.FLOPS[self.kind]
+            self._forecasts[unit.key] = known or max(_LEAST_S, computing)
+        return self._forecasts[unit.key]
 
     @cached_property
     def _measured(self) -> Mapping[str, float]:
@@ -172,21 +168,18 @@ class StudyPlan:
         return "cpu" if self.study.gpu_memory is None else "cuda"
 
     def _operations(self, unit: StudyUnit) -> float:
-        size = _size(unit.spec.model, unit.spec.recipient) if unit.evaluates else None
-        if size is None:
+        if (size := _size(unit)) is None:
             return 0.0
         work = unit.workload
-        suite = work.suite
-        labels = _labels(unit.spec.grafts or suite.grafts, unit.spec.layers)
-        rows = 1 + _ROW_SHARE * (labels + len(suite.budgets))
+        labels = _labels(unit.spec.grafts or work.suite.grafts, unit.spec.layers)
+        rows = 1 + _ROW_SHARE * (labels + len(work.suite.budgets))
         letters = [len(some[0].text) for some in work.prompts.values()]
         tokens = sum(letters) / len(letters) / _LETTERS
         return 2 * size.parameters * tokens * rows * _prompts(unit)
 
     def memory(self, unit: StudyUnit) -> float | None:
         """Bytes of the weights of a unit's pair; None where its size is not known here."""
-        size = _size(unit.spec.model, unit.spec.recipient) if unit.evaluates else None
-        if size is None:
+        if (size := _size(unit)) is None:
             return None
         stored = _BYTES["float32"] if self.kind == "cpu" else size.itemsize
         each = _BYTES.get(unit.spec.dtype or "", stored) * size.parameters
@@ -194,9 +187,10 @@ class StudyPlan:
 
     def gpus(self, unit: StudyUnit) -> float:
         """Share of a GPU that a unit needs, as a part such as .25; more than 1 where several."""
-        memory = self.memory(unit)
-        if self.study.gpu_memory is None or memory is None:
-            return 0.0 if self.study.gpu_memory is None else 1.0
+        if self.study.gpu_memory is None:
+            return 0.0
+        if (memory := self.memory(unit)) is None:
+            return 1.0
         share = (1.2 * memory / _GIB + _SPARE_GIB) / self.study.gpu_memory
         return float(ceil(share)) if share > 1 else 1 / min(floor(1 / share), _MOST)
 
@@ -209,7 +203,8 @@ class StudyPlan:
         by_pair: dict[str, list[State]] = {}
         for state in self.states:
             by_pair.setdefault(state.unit.bundle, []).append(state)
-        parts = Counter(some[0].bundle for some in self.bundles(self.left(), workers))
+        open = self.left()
+        parts = Counter(some[0].bundle for some in self.bundles(open, workers))
         rows: list[list[Any]] = []
         total = 0.0
         for pair, states in by_pair.items():
@@ -218,9 +213,12 @@ class StudyPlan:
             spent = sum(map(self.seconds, left)) + _START_S * parts[pair]
             total, memory = total + spent, self.memory(first)
             words = Counter(state.word for state in states)
+            pair_name = first.options.get("model", first.command)
+            if first.evaluates:
+                pair_name = first.spec.model or first.spec.recipient
             rows.append(
                 [
-                    _pair(first),
+                    str(pair_name),
                     len(states),
                     words["done"],
                     words["failed"],
@@ -232,26 +230,20 @@ class StudyPlan:
                 ]
             )
         heads = ["pair", "units", "done", "failed", "left", "bundles", "time", "weights", "GPUs"]
-        open = len(self.left())
-        verdict = f"{len(self.states)} units, {open} left: about {duration_text(total)}"
+        verdict = f"{len(self.states)} units, {len(open)} left: about {duration_text(total)}"
         if workers > 1 and open:
             at_once = min(workers, parts.total())
             verdict += f", {duration_text(total / at_once)} with {workers} workers"
         if not open:
             verdict = f"{len(self.states)} units, none left"
+        of = f"{len(self._measured)} kinds of finished units, else of " if self._measured else ""
+        speed = f"{catalog.FLOPS[self.kind] / 1e12:g} Tflop/s assumed on {self.kind}"
         notes = [
-            f"Time: of {self._told}; a method that ranks sites takes longer than weights and "
-            "tokens tell, until one such unit has run."
+            f"Time: of {of}weights and tokens at {speed}; a method that ranks sites takes longer "
+            "than weights and tokens tell, until one such unit has run."
         ]
         table = Table("", heads, rows)
         return Report(f"Study: {self.study.output_dir}", (table,), (), notes, verdict)
-
-    @property
-    def _told(self) -> str:
-        """What the forecast is from."""
-        of = f"{len(self._measured)} kinds of finished units, else of " if self._measured else ""
-        speed = f"{catalog.FLOPS[self.kind] / 1e12:g} Tflop/s assumed on {self.kind}"
-        return f"{of}weights and tokens at {speed}"
 
     def status(self, axes: Sequence[str] = ()) -> Report:
         """What is done, by axis, with the reasons of failures.
@@ -261,34 +253,38 @@ class StudyPlan:
         """
         heads = ["units", "done", "running", "failed", "check", "left"]
         words = Counter(state.word for state in self.states)
-        tables = [Table("", ["", *heads], [_counts("all", words)])]
+
+        def row(label: str, words: Counter[str]) -> list[Any]:
+            return [label, words.total(), *(words[word] for word in heads[1:])]
+
+        tables = [Table("", ["", *heads], [row("all", words)])]
         for axis in axes or self.study.axes:
             by_value: dict[str, Counter[str]] = {}
             for state in self.states:
                 value = state.unit.options.get(axis)
                 text = value if isinstance(value, str) else json.dumps(value)
                 by_value.setdefault(text, Counter()).update([state.word])
-            rows = [_counts(value, own) for value, own in by_value.items()]
+            rows = [row(value, own) for value, own in by_value.items()]
             tables.append(Table("", [axis, *heads], rows))
-        failed = [state for state in self.states if state.word == "failed"]
+        failed = [state.receipt for state in self.states if state.word == "failed"]
         if failed:
-            reasons = Counter(state.receipt.error for state in failed if state.receipt)
-            rows = [[reason, number] for reason, number in reasons.most_common()]
-            tables.append(Table("", ["why units failed", "units"], rows))
-        running = [state for state in self.states if state.worker is not None]
+            reasons = Counter(receipt.error for receipt in failed if receipt)
+            tables.append(Table("", ["why units failed", "units"], list(reasons.most_common())))
+        running = [(state.unit, state.worker) for state in self.states if state.worker is not None]
         if running:
-            rows = []
-            for state in running:
-                assert state.worker is not None
-                rows.append([str(state.unit), f"{state.worker.host}, process {state.worker.pid}"])
+            rows = [[str(unit), f"{on.host}, process {on.pid}"] for unit, on in running]
             tables.append(Table("", ["running", "on"], rows))
+        verdict = f"{words['done']} of {words.total()} units are done"
+        verdict += f", {words['failed']} failed" if words["failed"] else ""
+        if words["done"] == words.total():
+            verdict = f"all {words.total()} units are done"
         notes = []
         if words["check"]:
             notes.append(
                 "check: done by another version of kgbench, or the weights' files changed since; "
                 "a run finds the record again or computes it."
             )
-        return Report(f"Study: {self.study.output_dir}", tables, (), notes, _verdict(words))
+        return Report(f"Study: {self.study.output_dir}", tables, (), notes, verdict)
 
     def to_json(self, workers: int = 1) -> dict[str, Any]:
         """The object that `kgbench sweep plan|status --json` prints.
@@ -321,24 +317,6 @@ class StudyPlan:
         }
 
 
-def _counts(label: str, words: Counter[str]) -> list[Any]:
-    names = ("done", "running", "failed", "check", "left")
-    return [label, words.total(), *(words[name] for name in names)]
-
-
-def _verdict(words: Counter[str]) -> str:
-    if words["done"] == words.total():
-        return f"all {words.total()} units are done"
-    text = f"{words['done']} of {words.total()} units are done"
-    return text + (f", {words['failed']} failed" if words["failed"] else "")
-
-
-def _pair(unit: StudyUnit) -> str:
-    if not unit.evaluates:
-        return str(unit.options.get("model", unit.command))
-    return unit.spec.model or str(unit.spec.recipient)
-
-
 def _like(unit: StudyUnit) -> str:
     """What units have in common that take about as long a prompt."""
     if not unit.evaluates:
@@ -367,8 +345,13 @@ class _Size:
     """Bytes of a weight as stored."""
 
 
+def _size(unit: StudyUnit) -> _Size | None:
+    """Size of a unit's recipient; None where it is not known, and of another command."""
+    return _pair_size(unit.spec.model, unit.spec.recipient) if unit.evaluates else None
+
+
 @cache
-def _size(model: str | None, recipient: str | None) -> _Size | None:
+def _pair_size(model: str | None, recipient: str | None) -> _Size | None:
     """Size of a pair's recipient, from the catalog or its files; None where neither has it."""
     entry = None if model is None else catalog.entry(model)
     if entry is not None and entry.parameters is not None and recipient is None:
@@ -417,10 +400,11 @@ def run_study(
     """
     if part is not None:
         plan.study.check()
-        work(plan.root, _placed(plan, _part(plan.study, *part)), retry_failed, announce)
-        return []
-    bundles = [_placed(plan, some) for some in plan.bundles(plan.left(retry_failed), workers)]
-    if engine == "local" and workers == 1:
+        bundles = [_part(plan.study, *part)]
+    else:
+        bundles = plan.bundles(plan.left(retry_failed), workers)
+    bundles = [_placed(plan, some) for some in bundles]
+    if part is not None or (engine == "local" and workers == 1):
         for bundle in bundles:
             work(plan.root, bundle, retry_failed, announce)
         return []
@@ -430,22 +414,20 @@ def run_study(
     submitted = []
     options = plan.study.engines.get(engine, {})
     for gpus, some in by_gpus.items():
-        ended = partial(_tell, announce, len(some))
+
+        def ended(number: int, total: int = len(some)) -> None:
+            if announce is not None:
+                announce(number, total, "bundles")
+
         asked = Launch(plan.root, some, workers, retry_failed, gpus, options, ended)
         submitted.append(run_bundles(engine, asked))
     return [each for each in submitted if each is not None]
 
 
-def _tell(announce: Progress | None, total: int, ended: int) -> None:
-    if announce is not None:
-        announce(ended, total, "bundles")
-
-
 def _part(study: StudyFile, k: int, n: int) -> list[StudyUnit]:
     """The k-th of n parts, units of one pair together; a unit in shards is in several parts."""
-    together = sorted(study.units, key=lambda unit: unit.bundle)
     tasks: list[StudyUnit] = []
-    for unit in together:
+    for unit in sorted(study.units, key=lambda unit: unit.bundle):
         tasks += [unit] * (study.shards or 1)
     some = tasks[len(tasks) * (k - 1) // n : len(tasks) * k // n]
     return list({unit.key: unit for unit in some}.values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, field, fields, replace
 from functools import cache, cached_property, partial
 from hashlib import sha256
@@ -18,7 +18,7 @@ from kgbench.errors import InputError, UnknownNameError
 from kgbench.localizers import check_name, fingerprint, is_foreign
 from kgbench.models import catalog
 from kgbench.records import canonical_json
-from kgbench.runner.spec import COMPUTING, RESULTS, Settings, Spec
+from kgbench.runner.spec import COMPUTING, PAIR, RESULTS, Settings, Spec
 from kgbench.runner.workload import Workload, check, read_donors
 from kgbench.sites import split_grafts
 from kgbench.stats.scores import check_metric
@@ -75,19 +75,21 @@ class StudyUnit:
             InputError: A text names what is no option.
         """
         arguments = self.command.split()
+        texts = {name: _text(value) for name, value in self.options.items()}
         for name, value in self.options.items():
             for each in value if isinstance(value, list) else [value]:
-                if each is True:
-                    arguments.append(f"--{name}")
-                elif each is not False and each is not None:
-                    arguments += [f"--{name}", self._filled(name, str(each))]
+                if each is False or each is None:
+                    continue
+                arguments.append(f"--{name}")
+                if each is not True:
+                    text = str(each)
+                    try:
+                        arguments.append(text.format_map(texts))
+                    except (LookupError, ValueError, AttributeError) as error:
+                        raise InputError(
+                            f"{name}: {text!r} names what is no option: {error}"
+                        ) from None
         return tuple(arguments)
-
-    def _filled(self, name: str, text: str) -> str:
-        try:
-            return text.format_map({key: _text(value) for key, value in self.options.items()})
-        except (LookupError, ValueError, AttributeError) as error:
-            raise InputError(f"{name}: {text!r} names what is no option: {error}") from None
 
     @cached_property
     def spec(self) -> Spec:
@@ -133,7 +135,11 @@ class StudyUnit:
         check_name(spec.localizer)
         first = min(spec.limit or _CHECKED_FACTS, _CHECKED_FACTS)
         shared = replace(spec, localizer="none", localizer_args={}, metric=Spec.metric, seed=0)
-        return _checked(replace(shared, limit=first))
+        shared = replace(shared, limit=first)
+        named = canonical_json(asdict(shared))
+        if named not in _WORKLOADS:
+            _WORKLOADS[named] = check(shared)
+        return _WORKLOADS[named]
 
     @cached_property
     def key(self) -> str:
@@ -150,7 +156,8 @@ class StudyUnit:
     @cached_property
     def bundle(self) -> str:
         """What units have in common that can be computed with one loaded pair."""
-        loaded = ("model", "recipient", "donor", "revision", "chat-template", *_computing())
+        known = _options().items()
+        loaded = [name for name, (_, own) in known if own.name in (*PAIR, *COMPUTING)]
         return canonical_json({name: self.options.get(name) for name in loaded})
 
     @property
@@ -171,20 +178,8 @@ class StudyUnit:
         return (values or "the defaults") if self.evaluates else " ".join(self.arguments)
 
 
-@cache
-def _computing() -> tuple[str, ...]:
-    return tuple(name for name, (_, own) in _options().items() if own.name in COMPUTING)
-
-
 _WORKLOADS: dict[str, Workload] = {}
 """By specification, as units that differ in seed or method alone have the same."""
-
-
-def _checked(spec: Spec) -> Workload:
-    named = canonical_json(asdict(spec))
-    if named not in _WORKLOADS:
-        _WORKLOADS[named] = check(spec)
-    return _WORKLOADS[named]
 
 
 @cache
@@ -322,11 +317,20 @@ def study_of(content: Any) -> StudyFile:
     for name, values in matrix.items():
         if not isinstance(values, list) or not values:
             raise InputError(f"matrix: {name}: expected a list of values, such as [0, 1]")
-    excluded = [named(row, "exclude") for row in _rows(parts["exclude"], "exclude")]
-    included = [named(row, "include") for row in _rows(parts["include"], "include")]
-    rows = list(_combined(matrix, excluded)) if matrix or not included else []
+    listed = {}
+    for key in ("exclude", "include"):
+        rows = parts[key] or []
+        if parts[key] is not None and not isinstance(parts[key], list):
+            raise InputError(f"{key}: expected a list of mappings of options")
+        listed[key] = [named(row, key) for row in rows]
+    included = listed["include"]
+    combined = []
+    for values in product(*matrix.values()) if matrix or not included else ():
+        row = dict(zip(matrix, values, strict=True))
+        if not any(all(row.get(k) == v for k, v in some.items()) for some in listed["exclude"]):
+            combined.append(row)
     units: dict[str, StudyUnit] = {}
-    for row in (*rows, *included):
+    for row in (*combined, *included):
         options = dict(sorted({**shared, **row}.items()))
         units.setdefault(canonical_json(options), StudyUnit(options, command))
     if not units:
@@ -339,30 +343,31 @@ def study_of(content: Any) -> StudyFile:
                 unit.arguments  # noqa: B018 (fills its texts)
         except InputError as error:
             raise InputError(f"unit ({unit}): {error}") from error
-    output_dir, shards = parts["output_dir"], parts["shards"]
+    for key, is_valid, expected in _VALUES:
+        if parts[key] is not None and not is_valid(parts[key]):
+            raise InputError(f"{key}: expected {expected}, not {parts[key]!r}")
     engines = parts["engines"] or {}
-    if output_dir is not None and not isinstance(output_dir, str):
-        raise InputError(f"output_dir: expected a folder or a URL, not {output_dir!r}")
-    if shards is not None and (type(shards) is not int or shards < 1):
-        raise InputError(f"shards: expected a whole number from 1, not {shards!r}")
-    memory = parts["gpu_memory"]
-    if memory is not None and (not isinstance(memory, int | float) or not memory > 0):
-        raise InputError(f"gpu_memory: expected the GiB of one GPU, such as 80, not {memory!r}")
     if not _is_map(engines) or not all(map(_is_map, engines.values())):
         raise InputError("engines: expected options by engine, such as {slurm: {partition: gpu}}")
     axes = [name for name, values in matrix.items() if len(values) > 1]
     for row in included:
         axes += (name for name in row if name not in axes)
-    place = output_dir or str(RESULTS)
-    return StudyFile(tuple(units.values()), place, shards, memory, engines, tuple(axes))
+    place, shards, memory = (parts[key] for key, _, _ in _VALUES)
+    return StudyFile(
+        tuple(units.values()), place or str(RESULTS), shards, memory, engines, tuple(axes)
+    )
 
 
-def _rows(given: Any, key: str) -> list[Any]:
-    if given is None:
-        return []
-    if not isinstance(given, list):
-        raise InputError(f"{key}: expected a list of mappings of options")
-    return given
+_VALUES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+    ("output_dir", lambda value: isinstance(value, str), "a folder or a URL"),
+    ("shards", lambda value: type(value) is int and value > 0, "a whole number from 1"),
+    (
+        "gpu_memory",
+        lambda value: isinstance(value, int | float) and value > 0,
+        "the GiB of one GPU, such as 80",
+    ),
+)
+"""Values of a study, which of them are valid, and what is expected."""
 
 
 def _named(given: Any, key: str, known: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -388,15 +393,3 @@ def _named(given: Any, key: str, known: Mapping[str, Any] | None) -> dict[str, A
             raise UnknownNameError(f"{where}option", str(name), names)
         found[option] = value
     return found
-
-
-def _combined(
-    matrix: Mapping[str, list[Any]], excluded: Sequence[Mapping[str, Any]]
-) -> Iterator[dict[str, Any]]:
-    def matches(row: Mapping[str, Any], some: Mapping[str, Any]) -> bool:
-        return all(row.get(name) == value for name, value in some.items())
-
-    for values in product(*matrix.values()):
-        row = dict(zip(matrix, values, strict=True))
-        if not any(matches(row, some) for some in excluded):
-            yield row

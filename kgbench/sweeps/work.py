@@ -24,7 +24,8 @@ from uuid import uuid4
 from kgbench import __version__
 from kgbench.errors import InputError, KgbenchError, OutputError, first_line
 from kgbench.progress import Progress
-from kgbench.records.mirror import Mirror, mirror_of
+from kgbench.records import write_whole
+from kgbench.records.mirror import mirror_of
 from kgbench.sweeps.study import StudyUnit
 
 __all__ = ["Receipt", "Receipts", "Worker", "serve_bundles", "work"]
@@ -100,7 +101,7 @@ class Receipts:
             root: The folder of records.
         """
         self.folder = root / UNITS
-        self.mirror: Mirror | None = mirror_of(root)
+        self.mirror = mirror_of(root)
 
     def read(self, keys: Sequence[str]) -> dict[str, Receipt]:
         """Those of some units that there are; one that does not read counts as none."""
@@ -108,8 +109,10 @@ class Receipts:
         if self.mirror is not None:
             contents = self.mirror.read(f"{UNITS}/{name}" for name in names)
         else:
-            contents = {}
-            for name in set(names) & set(_listed(self.folder)):
+            contents, there = {}, set[str]()
+            with suppress(FileNotFoundError, NotADirectoryError):
+                there.update(os.listdir(self.folder))
+            for name in there.intersection(names):
                 with suppress(OSError):
                     contents[f"{UNITS}/{name}"] = (self.folder / name).read_bytes()
         found = {}
@@ -139,7 +142,8 @@ class Receipts:
             self.mirror.write(f"{UNITS}/{unit.key}.json", text)
             return
         try:
-            _replace(self.folder / f"{unit.key}.json", text)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_whole(self.folder / f"{unit.key}.json", text)
         except OSError as error:
             raise OutputError.of("the receipt of a unit", self.folder, error) from error
 
@@ -165,15 +169,18 @@ class Receipts:
         told = {"host": socket.gethostname(), "pid": os.getpid(), "unit": "", "since": time.time()}
         path, ended, parent = self.folder / f"{uuid4().hex}.worker", threading.Event(), os.getppid()
 
+        def show() -> None:
+            with suppress(OSError):
+                self.folder.mkdir(parents=True, exist_ok=True)
+                write_whole(path, json.dumps(told).encode())
+
         def beat() -> None:
             while not ended.wait(BEAT_S):
                 if child and os.getppid() != parent:
                     os._exit(1)  # nobody waits for it any more; what is finished is kept
-                with suppress(OSError):
-                    _replace(path, json.dumps(told).encode())
+                show()
 
-        with suppress(OSError):
-            _replace(path, json.dumps(told).encode())
+        show()
         thread = threading.Thread(target=beat, daemon=True)
         thread.start()
         try:
@@ -182,23 +189,6 @@ class Receipts:
             ended.set()
             thread.join()
             path.unlink(missing_ok=True)
-
-
-def _listed(folder: Path) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-
-
-def _replace(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}-{uuid4().hex[:8]}")
-    try:
-        temporary.write_bytes(content)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _stamps(unit: StudyUnit) -> list[list[str | int]]:
@@ -255,14 +245,12 @@ def _computed(
         return _called(unit) if not unit.evaluates else _evaluated(root, unit, loaded, progress)
     except OutputError:  # of the place, not of the unit
         raise
-    except KgbenchError as error:
-        return {"error": str(error), "kind": type(error).__name__}
     except Exception as error:
-        return {
-            "error": f"{type(error).__name__}: {first_line(error)}",
-            "kind": type(error).__name__,
-            "traceback": traceback.format_exc(),
-        }
+        kind = type(error).__name__
+        if isinstance(error, KgbenchError):
+            return {"error": str(error), "kind": kind}
+        text = f"{kind}: {first_line(error)}"
+        return {"error": text, "kind": kind, "traceback": traceback.format_exc()}
 
 
 def _evaluated(

@@ -48,7 +48,7 @@ def test_plain_forward(
     import torch
 
     from kgbench.engine.batch_rows import plain
-    from kgbench.runner.ranking import now
+    from kgbench.runner.measure import now
 
     plan = job.engine.plan(job.prompts[prompt], ["PRE"])
 
@@ -75,7 +75,7 @@ def test_localizer(
     rounds.
     """
     from kgbench.localizers import fingerprint
-    from kgbench.runner.ranking import counted, now, plain_seconds
+    from kgbench.runner.measure import counted, now, plain_seconds
 
     prompts = job.prompts[prompt]
     work, seconds, plain = _work(job, prompts), list[float](), list[float]()
@@ -140,7 +140,7 @@ def _interventions(job: Job, prompts: Sequence[Prompt]) -> Work:
 
 def _scores(job: Job, prompts: Sequence[Prompt]) -> Work:
     from kgbench.engine.engine import choosing
-    from kgbench.runner.ranking import score_sites
+    from kgbench.runner.measure import score_sites
 
     def work() -> None:
         with choosing(job.engine.executor, job.engine.budget):

@@ -20,7 +20,7 @@ from kgbench.records import (
     load_record,
 )
 from kgbench.stats import LEVEL, difference
-from kgbench.stats.paired import PairedPrompt, paired_prompts
+from kgbench.stats.ratios import PairedPrompt, paired_prompts
 from kgbench.testing.decisions import FEWEST
 
 __all__ = ["SavedComparison", "compare_saved", "saved_records"]

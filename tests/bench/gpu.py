@@ -45,7 +45,7 @@ from kgbench.errors import KgbenchError
 from kgbench.localizers import create
 from kgbench.models.catalog import entry
 from kgbench.models.pair import ModelPair, prepare
-from kgbench.runner.ranking import now
+from kgbench.runner.measure import now
 from kgbench.testing import PICO_FAMILIES
 
 SIZES: Mapping[str, PreTrainedConfig] = {

@@ -62,16 +62,21 @@ class _Slots:
     def serve(self) -> None:
         """Give one process after the other bundle; a process that dies is replaced."""
         process: subprocess.Popen[str] | None = None
-        while (taken := self._next()) is not None:
-            bundle, tries = taken
-            process = process or self._started()
-            if self._answered(process, bundle):
-                self._ended()
-                continue
-            status = process.wait()
-            process = None
+        while True:
             with self.lock:
-                if tries < TRIES:
+                if not self.left or self.stopped:
+                    break
+                bundle, tries = self.left.popleft()
+            process = process or self._started()
+            done = self._answered(process, bundle)
+            status = 0 if done else process.wait()
+            process = process if done else None
+            with self.lock:
+                if done:
+                    self.finished += 1
+                    if self.asked.ended is not None:
+                        self.asked.ended(self.finished)
+                elif tries < TRIES:
                     self.left.append((bundle, tries + 1))
                 elif not self.stopped:
                     self.killed.append(status)
@@ -79,10 +84,6 @@ class _Slots:
             assert process.stdin is not None
             process.stdin.close()
             process.wait()
-
-    def _next(self) -> tuple[Sequence[StudyUnit], int] | None:
-        with self.lock:
-            return self.left.popleft() if self.left and not self.stopped else None
 
     def _started(self) -> subprocess.Popen[str]:
         # Not multiprocessing, which would run the caller's script again.
@@ -117,12 +118,6 @@ class _Slots:
         if error := json.loads(answer)["error"]:
             self.refused.append(error)
         return True
-
-    def _ended(self) -> None:
-        with self.lock:
-            self.finished += 1
-            if self.asked.ended is not None:
-                self.asked.ended(self.finished)
 
     def stop(self) -> None:
         """End all processes; what they have finished is kept."""
