@@ -60,7 +60,7 @@ def make_leaderboard(entries: Sequence[Entry]) -> Leaderboard:
     for entry in entries:
         if entry.record.identity.ties_count_for_the_target:
             runs[TIES].add(entry.record.id)
-        if entry.submission is not None and entry.contract is None:
+        if entry.untried:
             runs[UNTRIED].add(entry.record.id)
     boards = []
     for board in all_boards(entries):

@@ -34,9 +34,8 @@ __all__ = [
     "cost_spread",
     "first_runs",
     "level_lines",
-    "level_tables",
     "overall_lines",
-    "plants_tables",
+    "plant_tables",
     "seeds_note",
     "share_tables",
     "shipped_plants",
@@ -148,8 +147,8 @@ def without_scans(entries: Iterable[Entry]) -> list[Entry]:
     return [entry for entry in found if entry.localizer not in scans]
 
 
-Runs = Mapping[tuple[str, Cell], Entry]
-"""The run that counts of each method on each cell."""
+Runs = Mapping[str, Mapping[Cell, Entry]]
+"""The run that counts of each method on each cell, by the method's name on the board."""
 
 
 def first_runs(entries: Iterable[Entry], by_prompt: bool = False) -> Runs:
@@ -165,20 +164,39 @@ def first_runs(entries: Iterable[Entry], by_prompt: bool = False) -> Runs:
     Raises:
         DataError: Two submitted runs of a method are of one cell.
     """
-    runs: dict[tuple[str, Cell], Entry] = {}
+    runs: dict[str, dict[Cell, Entry]] = {}
     by_time = sorted(entries, key=lambda e: (e.record.provenance.time, e.record.id), reverse=True)
     for entry in sorted(by_time, key=lambda e: not e.verified):
         for prompt in entry.record.identity.prompts if by_prompt else ("",):
-            key = (entry.method, cell_of(entry, prompt))
-            first = runs.setdefault(key, entry)
+            cell = cell_of(entry, prompt)
+            first = runs.setdefault(entry.method, {}).setdefault(cell, entry)
             submitted = first.submission is not None and entry.submission is not None
             if submitted and first is not entry and first.verified == entry.verified:
                 folders = f"{first.folder.name} and {entry.folder.name}"
                 raise DataError(
-                    f"{folders} are both runs of {entry.method} on {key[1].title}; delete one of "
+                    f"{folders} are both runs of {entry.method} on {cell.title}; delete one of "
                     "them: a method has one run on a cell"
                 )
     return runs
+
+
+def runs_on(cells: Iterable[Cell], runs: Runs) -> Runs:
+    """The runs on some cells; methods without any are left out."""
+    some = tuple(cells)
+    found = {}
+    for method, own in runs.items():
+        if here := {cell: own[cell] for cell in some if cell in own}:
+            found[method] = here
+    return found
+
+
+def by_cell(runs: Runs) -> dict[Cell, dict[str, Entry]]:
+    """The runs of each cell by method, cells of shipped pairs first."""
+    cells: dict[Cell, dict[str, Entry]] = {}
+    for method, own in runs.items():
+        for cell, entry in own.items():
+            cells.setdefault(cell, {})[method] = entry
+    return {cell: cells[cell] for cell in sorted(cells, key=lambda cell: (not cell.core, cell))}
 
 
 # ------------------------------------------------------------------------------------------ tables
@@ -211,25 +229,25 @@ def overall_lines(
         measure: Measures a method that was run on all of them.
         more: Lines that are no method's, by name.
     """
-    methods: dict[str, dict[Cell, Entry]] = {}
-    for (method, cell), entry in runs.items():
-        if cell in cells:
-            methods.setdefault(method, {})[cell] = entry
     measured = {}
-    for method, own in methods.items():
-        entries = list(dict.fromkeys(own[cell] for cell in cells if cell in own))
-        if len(own) < len(cells):
-            lacks = f"a mean needs all {len(cells)} {noun}, and it has been run on {len(own)}"
-            line = Measured(entries, {}, unranked=lacks)
-        else:
-            line = measure({cell: own[cell] for cell in cells})
+    for method, own in runs_on(cells, runs).items():
+        if len(own) == len(cells):
+            line = measure(own)
             if line.figures:
-                cost = cost_spread(entries)
+                cost = cost_spread(line.entries)
                 if cost.value is not None:  # a mean over cells has no interval
                     cost = replace(cost, low=cost.value, high=cost.value)
                 line = replace(line, figures={**line.figures, FORWARDS.key: cost})
+        else:
+            lacks = f"a mean needs all {len(cells)} {noun}, and it has been run on {len(own)}"
+            line = Measured(_distinct(own), {}, lacks)
         measured[method] = replace(line, coverage=(len(own), len(cells)))
     return ordered({**measured, **(more or {})})
+
+
+def _distinct(own: Mapping[Cell, Entry]) -> list[Entry]:
+    """The entries of some cells, each once."""
+    return list(dict.fromkeys(own.values()))
 
 
 def cost_spread(entries: Sequence[Entry]) -> Estimate:
@@ -244,33 +262,45 @@ def cost_spread(entries: Sequence[Entry]) -> Estimate:
     return Estimate(min(max(middle, low), high), low, high, len(values)).rounded()
 
 
-def by_cell(runs: Runs) -> dict[Cell, dict[str, Entry]]:
-    """The runs of each cell by method, cells of shipped pairs first."""
-    cells: dict[Cell, dict[str, Entry]] = {}
-    for (method, cell), entry in runs.items():
-        cells.setdefault(cell, {})[method] = entry
-    return {cell: cells[cell] for cell in sorted(cells, key=lambda cell: (not cell.core, cell))}
-
-
 # ------------------------------------------------------------------------------------------ plants
 
 
-def plants_tables(cells: Sequence[Cell], table: Callable[[Sequence[Cell]], Table]) -> list[Table]:
-    """The table over all plants and, where some are replicas, the one over the shipped ones.
+def plant_tables(
+    runs: Runs,
+    cells: Sequence[Cell],
+    overall: Callable[[Sequence[Cell], Runs], Table],
+    level: Callable[[Sequence[Cell], Runs], Table],
+    flat: Sequence[Cell] = (),
+) -> tuple[Table, ...]:
+    """The tables over all plants, over the shipped ones where others are replicas, and by level.
+
+    A table of a level is over its seeds; a plant that is run in another way has one of its own.
 
     Args:
-        cells: All plants.
-        table: Makes a table over some of them.
+        runs: Runs of the board.
+        cells: The plants that means are over.
+        overall: Makes a table over some of them, of the runs on these.
+        level: Makes the table of the plants of a level.
+        flat: Plants that only have tables of their own.
     """
-    whole, shipped = table(cells), shipped_plants(cells)
-    if len(shipped) == len(cells):
-        return [whole]
-    note = (
-        "Replicas can only be run where they were built. A method that was run on the shipped "
-        "plants alone has its rank in the table of these."
-    )
-    part = replace(table(shipped), key="shipped", title=f"The {len(shipped)} shipped plants")
-    return [replace(whole, notes=(*whole.notes, note)), part]
+    tables, shipped = [overall(cells, runs_on(cells, runs))], shipped_plants(cells)
+    if len(shipped) < len(cells):
+        note = (
+            "Replicas can only be run where they were built. A method that was run on the shipped "
+            "plants alone has its rank in the table of these."
+        )
+        part = overall(shipped, runs_on(shipped, runs))
+        tables = [
+            replace(tables[0], notes=(*tables[0].notes, note)),
+            replace(part, key="shipped", title=f"The {len(shipped)} shipped plants"),
+        ]
+    levels: dict[str, dict[Cell, None]] = {}
+    ran = by_cell(runs)
+    for cell in (*cells, *flat, *ran):
+        levels.setdefault(cell.level, {})[cell] = None
+    for name in dict.fromkeys(cell.level for cell in ran):
+        tables.append(level(list(levels[name]), runs_on(levels[name], runs)))
+    return tuple(tables)
 
 
 def seeds_note(cells: Sequence[Cell]) -> str:
@@ -298,48 +328,25 @@ def seeds_note(cells: Sequence[Cell]) -> str:
     )
 
 
-def level_tables(
-    runs: Runs,
-    cells: Sequence[Cell],
-    table: Callable[[Sequence[Cell], Mapping[str, Mapping[Cell, Entry]]], Table],
-) -> list[Table]:
-    """A table of each level over its seeds, and of each plant that is run in another way.
-
-    Args:
-        runs: Runs of the board.
-        cells: All plants.
-        table: Makes a table of the plants of a level, and by method of its runs on them.
-    """
-    levels: dict[str, list[Cell]] = {}
-    for cell in cells:
-        levels.setdefault(cell.level, []).append(cell)
-    found: dict[str, dict[str, dict[Cell, Entry]]] = {}
-    for cell, by_method in by_cell(runs).items():
-        if cell not in levels.setdefault(cell.level, []):
-            levels[cell.level].append(cell)
-        for method, entry in by_method.items():
-            found.setdefault(cell.level, {}).setdefault(method, {})[cell] = entry
-    return [table(levels[level], methods) for level, methods in found.items()]
-
-
-def level_lines(
-    cells: Sequence[Cell], methods: Mapping[str, Mapping[Cell, Entry]], measure: Measure
-) -> tuple[Line, ...]:
+def level_lines(cells: Sequence[Cell], runs: Runs, measure: Measure) -> tuple[Line, ...]:
     """Lines of a level's table: figures over the seeds that a method has been run on.
 
     Args:
         cells: The plants of the level.
-        methods: By method, its runs on them.
+        runs: The runs on them.
         measure: Measures a method on some plants.
     """
     measured = {}
-    for method, own in methods.items():
+    for method, own in runs.items():
         line = replace(measure(own), coverage=(len(own), len(cells)))
-        if len(own) < len(cells):
+        if len(own) < len(cells) and not isinstance(line.standing, str):
             lacks = f"it has been run on {len(own)} of {len(cells)} seeds"
-            line = replace(line, standing=None, unranked=line.unranked or lacks)
+            line = replace(line, standing=lacks)
         measured[method] = line
     return ordered(measured)
+
+
+# ------------------------------------------------------------------------------------------ shares
 
 
 @dataclass(frozen=True)
@@ -357,23 +364,20 @@ class Shares:
 
     def measure(self, own: Mapping[Cell, Entry]) -> Measured:
         """Figures of a method, and what it is ranked by."""
-        entries = list(dict.fromkeys(own.values()))
         shares = {cell: self.share(entry, cell) for cell, entry in own.items()}
         if not all(shares.values()):
-            return Measured(entries, {}, unranked=self.why_not)
+            return Measured(_distinct(own), {}, self.why_not)
         figures = {}
         standing: Means | str = self.unranked
         for key in next(iter(shares.values())):
             means = _means({cell: by_key[key] for cell, by_key in shares.items()})
-            if key == self.ranked_by:
-                standing = means
             if isinstance(means, str):
                 figures[key] = Estimate.missing(means)
             else:
                 figures[key] = means.figure.rounded()
-        if isinstance(standing, str):
-            return Measured(entries, figures, unranked=standing)
-        return Measured(entries, figures, standing)
+            if key == self.ranked_by:
+                standing = means
+        return Measured(_distinct(own), figures, standing)
 
 
 def _means(parts: Mapping[Cell, Contrast | str]) -> Means | str:
@@ -403,49 +407,36 @@ def share_tables(
         shown: Figures of the record that are shown on single cells as they are.
     """
     cells, runs = core_cells(planted=False), first_runs(entries, by_prompt=True)
-    whole = Table(
-        key="all",
-        title=f"All {len(cells)} cells",
-        columns=tuple(overall),
-        lines=overall_lines(runs, cells, "cells", shares.measure),
-        ranked_by=shares.ranked_by,
-        notes=_notes(runs, entries, cells),
-    )
-    tables = [whole]
-    for cell, own in by_cell(runs).items():
-        measured = {}
-        for name, entry in own.items():
+    lines = overall_lines(runs, cells, "cells", shares.measure)
+    notes, title = _notes(runs, entries, cells), f"All {len(cells)} cells"
+    ranked_by = shares.ranked_by
+    tables = [Table("all", title, tuple(overall), lines, ranked_by=ranked_by, notes=notes)]
+    for cell, by_method in by_cell(runs).items():
+        measured, n = {}, 0
+        for name, entry in by_method.items():
             line = shares.measure({cell: entry})
-            measured[name] = replace(line, figures={**line.figures, **shown(entry, cell)})
-        n = 0
-        for line in measured.values():
-            n = max([n, *(figure.n for figure in line.figures.values())])
-        tables.append(
-            Table(
-                key=cell.key,
-                title=f"{cell.title}, {n} facts",
-                columns=tuple(single),
-                lines=ordered(measured),
-                scope=cell.scope,
-                ranked_by=shares.ranked_by,
-            )
-        )
+            figures = {**line.figures, **shown(entry, cell)}
+            measured[name] = replace(line, figures=figures)
+            n = max([n, *(figure.n for figure in figures.values())])
+        lines, title = ordered(measured), f"{cell.title}, {n} facts"
+        tables.append(Table(cell.key, title, tuple(single), lines, cell.scope, ranked_by))
     return tuple(tables)
 
 
 def _notes(runs: Runs, entries: Sequence[Entry], cells: Sequence[Cell]) -> tuple[str, ...]:
     """The cells that means are over, and how many runs are on others."""
-    pairs = sorted({cell.pair for cell in cells})
-    prompts = sorted({cell.prompt for cell in cells})
-    what = (
-        f"these {count_text(len(pairs), 'pair')} ({', '.join(pairs)}) and "
-        f"{count_text(len(prompts), 'prompt')} ({', '.join(prompts)})"
-    )
+    counts = []
+    for noun in ("pair", "prompt"):
+        names = sorted({getattr(cell, noun) for cell in cells})
+        counts.append(f"{count_text(len(names), noun)} ({', '.join(names)})")
     about = (
-        f"Means, intervals and ranks are for {what}, each weighing the same; they say "
-        "nothing of other models or wordings."
+        f"Means, intervals and ranks are for these {' and '.join(counts)}, each weighing the same; "
+        "they say nothing of other models or wordings."
     )
-    more = len(entries) - len({id(entry) for (_, cell), entry in runs.items() if cell in cells})
+    counted: set[Entry] = set()
+    for own in runs_on(cells, runs).values():
+        counted.update(own.values())
+    more = len(entries) - len(counted)
     if not more:
         return (about,)
     further = (

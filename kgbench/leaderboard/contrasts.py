@@ -24,13 +24,14 @@ from numpy.typing import NDArray
 from kgbench.errors import DataError
 from kgbench.estimate import Estimate
 from kgbench.leaderboard.hits import PromptHits
+from kgbench.sites import BASELINES
 from kgbench.stats import (
+    Parts,
     Resampled,
     apart,
     mean_of,
-    ratio_draws,
-    ratio_floor,
     resample,
+    resampled_ratios,
     resampled_strata,
     stratified_mean,
 )
@@ -57,86 +58,58 @@ def _counts(n: int, seed: int) -> Array:
     return resample(n, DRAWS, seed)
 
 
-@lru_cache(maxsize=32)
-def _sums(hits: PromptHits) -> Mapping[str, Array]:
-    """Hits of each configuration by draw [draws], by one exact product of integer matrices."""
-    counts = _counts(len(hits.facts), crc32("\n".join(hits.facts).encode()))
-    together = np.stack(list(hits.hits.values()), axis=1).astype(float)
-    return dict(zip(hits.hits, (counts @ together).T, strict=True))
-
-
 @dataclass(frozen=True, eq=False)
 class Contrast:
     """A method's figure on a cell: a weighted sum of configurations over the donor's gain."""
 
-    hits: PromptHits
-    weights: Mapping[str, float]
-    """Of each configuration; whole numbers where the sum is of hits."""
+    facts: tuple[str, ...]
+    """Ids of the facts."""
+    numerator: Array
+    """The weighted sum, of each fact [n]; integers where the weights are."""
+    denominator: Array
+    """The donor's gain, of each fact [n]."""
     anchors: tuple[int, ...] = (0, 1)
     """Ratios that facts can take exactly."""
 
     @property
-    def facts(self) -> tuple[str, ...]:
-        """Ids of the facts."""
-        return self.hits.facts
-
-    @cached_property
-    def numerator(self) -> Array:
-        """The weighted sum, of each fact [n]."""
-        whole = all(weight == int(weight) for weight in self.weights.values())
-        kind: type = np.int64 if whole else np.float64
-        parts = [
-            kind(weight) * self.hits.hits[graft].astype(kind)
-            for graft, weight in self.weights.items()
-        ]
-        total: Array = np.sum(parts, axis=0)
-        # Rounded, so that facts tie exactly where nothing but the order of the sum differs.
-        return total if whole else np.round(total, 12)
-
-    @cached_property
-    def denominator(self) -> Array:
-        """The donor's gain, of each fact [n]."""
-        kind, hits = self.numerator.dtype, self.hits.hits
-        gained: Array = hits["SFT"].astype(kind) - hits["PRE"].astype(kind)
-        return gained
+    def parts(self) -> Parts:
+        """Numerator and denominator."""
+        return self.numerator, self.denominator
 
     @cached_property
     def resampled(self) -> Resampled:
         """The ratio under the resample of its facts."""
-        sums, gap = _sums(self.hits), float(np.mean(self.denominator))
-        above = np.sum([weight * sums[graft] for graft, weight in self.weights.items()], axis=0)
-        draws = ratio_draws(above, sums["SFT"] - sums["PRE"], gap)
-        floor = ratio_floor(self.numerator, self.denominator, self.anchors)
-        return Resampled(float(np.mean(self.numerator)) / gap, draws, floor, len(self.facts))
+        counts = _counts(len(self.facts), crc32("\n".join(self.facts).encode()))
+        return resampled_ratios([self.parts], counts, self.anchors)[0]
 
     def minus(self, other: Contrast) -> Resampled:
         """The paired difference; both are of the same facts."""
-        first = (other.numerator, other.denominator)
-        second = (self.numerator, self.denominator)
-        return apart((first, other.resampled), (second, self.resampled), self.anchors)
+        return apart((other.parts, other.resampled), (self.parts, self.resampled), self.anchors)
 
 
 def contrast(
-    hits: PromptHits, weights: Mapping[str, float], anchors: tuple[int, ...] = (0, 1)
+    prompt: PromptHits, weights: Mapping[str, float], anchors: tuple[int, ...] = (0, 1)
 ) -> Contrast | str:
     """Share of the donor's gain that a weighted sum of configurations has, or why there is none.
 
     Args:
-        hits: One prompt's hits.
+        prompt: One prompt's hits.
         weights: Of each configuration; whole numbers where the sum is of hits.
         anchors: Ratios that facts can take exactly.
     """
-    if missing := [graft for graft in ("PRE", "SFT", *weights) if graft not in hits.hits]:
+    hits = prompt.hits
+    if missing := [graft for graft in (*BASELINES, *weights) if graft not in hits]:
         return f"{' and '.join(dict.fromkeys(missing))} was not run"
-    reason = _no_gain(hits.hits["PRE"].tobytes(), hits.hits["SFT"].tobytes())
-    return Contrast(hits, weights, anchors) if reason is None else reason
-
-
-@lru_cache(maxsize=256)
-def _no_gain(pre: bytes, sft: bytes) -> str | None:
-    """Why there is no share of the gain; cached, as it is the same for all methods on a cell."""
-    undefined = no_gain({"PRE": np.frombuffer(pre, bool), "SFT": np.frombuffer(sft, bool)})
-    return None if undefined is None else undefined.undefined
+    if (undefined := no_gain(hits)) is not None:
+        return undefined.undefined or ""
+    whole = all(weight == int(weight) for weight in weights.values())
+    kind: type = np.int64 if whole else np.float64
+    parts = [kind(weight) * hits[graft].astype(kind) for graft, weight in weights.items()]
+    total = np.sum(parts, axis=0)
+    if not whole:
+        # Rounded, so that facts tie exactly where nothing but the order of the sum differs.
+        total = np.round(total, 12)
+    return Contrast(prompt.facts, total, hits["SFT"].astype(kind) - hits["PRE"], anchors)
 
 
 @dataclass(frozen=True, eq=False)

@@ -111,6 +111,11 @@ class Entry:
         return None
 
     @property
+    def untried(self) -> bool:
+        """Whether it was submitted and nobody tried the laws on its method."""
+        return self.submission is not None and self.contract is None
+
+    @property
     def pair(self) -> str:
         """The name of the model pair."""
         return self.record.model

@@ -14,7 +14,7 @@ from kgbench.leaderboard.entries import Entry
 from kgbench.sites.configurations import budget_labels, parse_top
 from kgbench.stats.ratios import area_weights
 
-__all__ = ["BOARDS", "PLACE", "budget_board"]
+__all__ = ["budget_board"]
 
 ABOUT = (
     "Every method ranks all sites (layer, component, region), and the same engine grafts the "
@@ -70,7 +70,3 @@ def _share(entry: Entry, cell: Cell) -> Mapping[str, Contrast | str]:
         if budget in KEYS:
             sums[KEYS[budget]] = {label: 1.0, "PRE": -1.0}
     return {key: contrast(entry.hits[cell.prompt], own) for key, own in sums.items()}
-
-
-PLACE = 4
-BOARDS = (budget_board,)

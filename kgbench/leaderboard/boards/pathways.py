@@ -13,7 +13,7 @@ from kgbench.leaderboard.contrasts import Contrast, contrast
 from kgbench.leaderboard.entries import Entry
 from kgbench.sites import BASELINES, PATHWAYS
 
-__all__ = ["BOARDS", "PLACE", "pathways_board"]
+__all__ = ["pathways_board"]
 
 BOTH, REST = "FE+LT", "(FE+LT)^C"
 
@@ -131,7 +131,3 @@ def _share(entry: Entry, cell: Cell) -> Mapping[str, Contrast | str]:
 def _hits(entry: Entry, cell: Cell) -> Mapping[str, Estimate]:
     rows = [row for row in entry.record.rows if row.prompt == cell.prompt]
     return {row.graft: row.top5 for row in rows if row.graft in HITS}
-
-
-PLACE = 3
-BOARDS = (pathways_board,)

@@ -20,9 +20,9 @@ from kgbench.leaderboard.cells import (
     core_cells,
     first_runs,
     level_lines,
-    level_tables,
     overall_lines,
-    plants_tables,
+    plant_tables,
+    runs_on,
     seeds_note,
 )
 from kgbench.leaderboard.contrasts import Plant, PlantScores, mean_over_plants, on_plant
@@ -31,9 +31,7 @@ from kgbench.leaderboard.hits import METRIC
 from kgbench.models import catalog
 
 __all__ = [
-    "BOARDS",
     "FIXED",
-    "PLACE",
     "Recoveries",
     "distance",
     "fixed_answer",
@@ -78,38 +76,28 @@ def plant_pathways_board(entries: Sequence[Entry]) -> Board:
     Args:
         entries: All entries; its own are those of interventions on shipped position plants.
     """
-    truths = _truths()
-    found = first_runs(
-        e for e in entries if e.record.planted is not None and e.record.kind == "intervention"
-    )
-    runs = {key: entry for key, entry in found.items() if key[1] in truths}
-    overall = plants_tables(
-        list(truths), lambda cells: _overall(runs, {cell: truths[cell] for cell in cells})
-    )
-    singles = level_tables(
-        runs,
-        list(truths),
-        lambda cells, methods: _table({cell: truths[cell] for cell in cells}, methods),
-    )
-    title = "Planted: pathways"
-    return Board("planted-pathways", title, ABOUT, _lead(overall[0]), (*overall, *singles))
+    found = [e for e in entries if e.record.planted is not None and e.record.kind == "intervention"]
+    cells = [cell for cell in core_cells(planted=True, prompts=("",)) if _truth(cell) is not None]
+    tables = plant_tables(runs_on(cells, first_runs(found)), cells, _overall, _level)
+    return Board("planted-pathways", "Planted: pathways", ABOUT, _lead(tables[0]), tables)
 
 
-def _overall(runs: Runs, truths: Mapping[Cell, Recoveries]) -> Table:
+def _overall(cells: Sequence[Cell], runs: Runs) -> Table:
     """The table over all position plants, or over the shipped ones."""
     fixed = {}
     if runs:
-        answer = fixed_answer({cell.plant: truth for cell, truth in truths.items()})
-        gaps = {cell.plant: distance(answer, truth) for cell, truth in truths.items()}
-        fixed[FIXED] = replace(_placed([], gaps), coverage=(len(truths),) * 2)
+        truths = {cell.plant: _truth(cell) or {} for cell in cells}
+        answer = fixed_answer(truths)
+        gaps = {plant: distance(answer, truth) for plant, truth in truths.items()}
+        fixed[FIXED] = replace(_placed([], gaps), coverage=(len(cells),) * 2)
     return Table(
         key="all",
-        title=f"All {len(truths)} position plants",
+        title=f"All {len(cells)} position plants",
         columns=(DISTANCE, FORWARDS),
-        lines=overall_lines(runs, list(truths), "plants", lambda own: _measure(own, truths), fixed),
+        lines=overall_lines(runs, cells, "plants", _measure, fixed),
         ranked_by=DISTANCE.key,
         notes=(
-            seeds_note(list(truths)),
+            seeds_note(cells),
             f"{FIXED}: the median of the true recoveries, said of every plant alike. No answer "
             "that does not "
             "look at the plant, such as the donor's output whatever is asked, has a smaller mean "
@@ -148,43 +136,42 @@ def fixed_answer(truths: Mapping[Plant, Recoveries]) -> Recoveries:
     return answer
 
 
-def _truths() -> dict[Cell, Recoveries]:
-    """The recoveries of the grafts on each position plant and its replicas."""
-    truths: dict[Cell, Recoveries] = {}
-    for cell in core_cells(planted=True, prompts=("",)):
-        truth = catalog.graded_truth(cell.pair)
-        if truth is not None and truth.by_region:
-            by_prompt = truth.pathways
-            truths[cell] = {
-                (p, g): by_prompt[p][g].value or 0.0 for p, g in product(PROMPTS, GRAFTS)
-            }
-    return truths
+def _truth(cell: Cell) -> Recoveries | None:
+    """The recoveries of the grafts on a position plant; None of any other pair."""
+    truth = catalog.graded_truth(cell.pair)
+    if truth is None or not truth.by_region:
+        return None
+    return {key: truth.pathways[key[0]][key[1]].value or 0.0 for key in product(PROMPTS, GRAFTS)}
 
 
-def _claims(entry: Entry) -> Recoveries | str:
-    """A method's recovery of each pathway, or the reason why one is missing."""
+def _claims(entry: Entry) -> dict[tuple[str, str], Estimate]:
+    """A method's recovery of each pathway that was run, by prompt and pathway."""
+    rows = {(row.prompt, row.graft): row.sufficiency for row in entry.record.rows}
+    return {key: rows[key] for key in product(PROMPTS, GRAFTS) if key in rows}
+
+
+def _missing(entry: Entry, claims: Mapping[tuple[str, str], Estimate]) -> str:
+    """Why a method has no distance; empty where it has one."""
     if entry.record.metric != METRIC:
         return f"the run's ratios are of {entry.record.metric}, and the board's are of {METRIC}"
-    rows = {(row.prompt, row.graft): row.sufficiency for row in entry.record.rows}
-    claims: dict[tuple[str, str], float] = {}
     for key in product(PROMPTS, GRAFTS):
-        if key not in rows:
+        if key not in claims:
             return f"{key[1]} was not run on {key[0]}"
-        if (value := rows[key].value) is None:
-            return rows[key].undefined or ""
-        claims[key] = value
-    return claims
+        if claims[key].value is None:
+            return claims[key].undefined or ""
+    return ""
 
 
-def _measure(own: Mapping[Cell, Entry], truths: Mapping[Cell, Recoveries]) -> Measured:
+def _measure(own: Mapping[Cell, Entry]) -> Measured:
     """A method over some plants."""
-    gaps = {}
+    entries, gaps = list(own.values()), {}
     for cell, entry in own.items():
         claims = _claims(entry)
-        if isinstance(claims, str):
-            return Measured(list(own.values()), {}, unranked=f"{claims} (on {cell.pair})")
-        gaps[cell.plant] = distance(claims, truths[cell])
-    return _placed(list(own.values()), gaps)
+        if reason := _missing(entry, claims):
+            return Measured(entries, {}, f"{reason} (on {cell.pair})")
+        values = {key: claim.value or 0.0 for key, claim in claims.items()}
+        gaps[cell.plant] = distance(values, _truth(cell) or {})
+    return _placed(entries, gaps)
 
 
 def _placed(entries: Sequence[Entry], gaps: Mapping[Plant, float]) -> Measured:
@@ -192,47 +179,42 @@ def _placed(entries: Sequence[Entry], gaps: Mapping[Plant, float]) -> Measured:
     alone = {plant: on_plant(value).rounded() for plant, value in gaps.items()}
     figures = {DISTANCE.key: mean_over_plants(alone)}
     if any(entry.localizer == ARBITER for entry in entries) or max(gaps.values()) < SAME:
-        return Measured(entries, figures, unranked=WHY_ARBITER)
+        return Measured(entries, figures, WHY_ARBITER)
     if len(gaps) == 1:
-        return Measured(entries, figures, unranked="ranks are over plants")
+        return Measured(entries, figures, "ranks are over plants")
     scores = PlantScores({plant: -value for plant, value in gaps.items()}, (-1.0, 0.0))
     return Measured(entries, figures, scores)
 
 
-def _table(truths: Mapping[Cell, Recoveries], methods: Mapping[str, Mapping[Cell, Entry]]) -> Table:
+def _level(cells: Sequence[Cell], runs: Runs) -> Table:
     """A level: the recoveries of each method over its seeds, and the truth in the titles."""
-    first, *others = truths
+    truths = [_truth(cell) or {} for cell in cells]
     columns = [DISTANCE]
-    for key in truths[first]:
-        prompt, graft = key
-        mean = float(np.mean([truth[key] for truth in truths.values()]))
+    for prompt, graft in product(PROMPTS, GRAFTS):
+        mean = float(np.mean([truth[prompt, graft] for truth in truths]))
         about = f"Recovery of {graft} on {prompt}; of the grafts {mean:.2f}"
         columns.append(Column(f"{prompt} {graft}", f"{graft}, {prompt}", about))
-
-    def measure(own: Mapping[Cell, Entry]) -> Measured:
-        measured, claimed = _measure(own, truths), {}
-        if not measured.figures:
-            claimed[DISTANCE.key] = Estimate.missing(measured.unranked)
-        for prompt, graft in truths[first]:
-            said = {}
-            for cell, entry in own.items():
-                rows = {(row.prompt, row.graft): row.sufficiency for row in entry.record.rows}
-                if (prompt, graft) in rows:
-                    said[cell.plant] = rows[prompt, graft]
-            if said:
-                claimed[f"{prompt} {graft}"] = mean_over_plants(said)
-        return replace(measured, figures={**measured.figures, **claimed})
-
-    seeds = f"; {len(truths)} training seeds" if others else ""
+    first, several = cells[0], len(cells) > 1
+    seeds = f"; {len(cells)} training seeds" if several else ""
     return Table(
         first.key,
         f"{first.title}: what each method says{seeds}",
         tuple(columns),
-        level_lines(list(truths), methods, measure),
+        level_lines(cells, runs, _with_claims),
         first.scope,
-        ranked_by=DISTANCE.key if others else None,
+        ranked_by=DISTANCE.key if several else None,
     )
 
 
-PLACE = 2
-BOARDS = (plant_pathways_board,)
+def _with_claims(own: Mapping[Cell, Entry]) -> Measured:
+    """A method over some plants, with the mean of what it says of each pathway."""
+    measured = _measure(own)
+    figures = dict(measured.figures)
+    claims: dict[str, dict[Plant, Estimate]] = {}
+    if not figures:
+        figures[DISTANCE.key] = Estimate.missing(str(measured.standing))
+    for cell, entry in own.items():
+        for key, claim in _claims(entry).items():
+            claims.setdefault(" ".join(key), {})[cell.plant] = claim
+    figures |= {key: mean_over_plants(said) for key, said in claims.items()}
+    return replace(measured, figures=figures)

@@ -7,7 +7,7 @@ two questions, two boards.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from kgbench.estimate import Estimate
 from kgbench.leaderboard.board_tables import Board, Column, Measured, Table, lead
@@ -18,9 +18,8 @@ from kgbench.leaderboard.cells import (
     core_cells,
     first_runs,
     level_lines,
-    level_tables,
     overall_lines,
-    plants_tables,
+    plant_tables,
     seeds_note,
     without_scans,
 )
@@ -31,7 +30,7 @@ from kgbench.models import catalog
 from kgbench.records import Effect, Planted
 from kgbench.stats import hit_rate
 
-__all__ = ["BOARDS", "PLACE", "Kind", "components_board", "plant_cells", "positions_board"]
+__all__ = ["components_board", "plant_cells", "positions_board"]
 
 RANKED, ABOVE, TOLD = "graded_precision", "above_chance", "told"
 
@@ -90,39 +89,16 @@ ABOUT = (
 )
 
 
-@dataclass(frozen=True)
-class Kind:
-    """The kind of plants, and so of the places that are ranked."""
-
-    key: str
-    title: str
-    by_region: bool
-    """Whether places have a region."""
-    about: str
-
-
-COMPONENTS = Kind(
-    "planted",
-    "Planted: layer and component",
-    False,
-    "Here facts were planted at all tokens, and a place is a (layer, component).",
-)
-POSITIONS = Kind(
-    "planted-positions",
-    "Planted: positions",
-    True,
-    "Here facts were planted at some tokens, and a place is a (layer, component, region).",
-)
-
-
 def components_board(entries: Sequence[Entry]) -> Board:
     """The board of plants at all tokens; its entries are those that were judged by one."""
-    return _board(entries, COMPONENTS)
+    about = "Here facts were planted at all tokens, and a place is a (layer, component)."
+    return _board(entries, "planted", "Planted: layer and component", False, about)
 
 
 def positions_board(entries: Sequence[Entry]) -> Board:
     """The board of position plants; its entries are those that were judged by one."""
-    return _board(entries, POSITIONS)
+    about = "Here facts were planted at some tokens, and a place is a (layer, component, region)."
+    return _board(entries, "planted-positions", "Planted: positions", True, about)
 
 
 def plant_cells(by_region: bool) -> tuple[list[Cell], list[Cell]]:
@@ -140,31 +116,23 @@ def plant_cells(by_region: bool) -> tuple[list[Cell], list[Cell]]:
     return ranked, flat
 
 
-def _board(entries: Sequence[Entry], kind: Kind) -> Board:
-    own = [
-        entry
-        for entry in entries
-        if entry.record.planted is not None
-        and (entry.record.planted.units == "site") == kind.by_region
-    ]
-    runs = first_runs(without_scans(own))
-    cells, flat = plant_cells(kind.by_region)
-    overall = plants_tables(cells, lambda some: _overall(runs, some, flat))
-    singles = level_tables(runs, [*cells, *flat], _table)
-    about = ABOUT + kind.about
-    return Board(kind.key, kind.title, about, _lead(overall[0]), (*overall, *singles))
-
-
-def _overall(runs: Runs, cells: Sequence[Cell], flat: Sequence[Cell]) -> Table:
-    """The table over all plants, or over the shipped ones.
+def _board(entries: Sequence[Entry], key: str, title: str, by_region: bool, about: str) -> Board:
+    """A board of one kind of plants.
 
     Args:
-        runs: Runs of the board.
-        cells: The plants.
-        flat: Plants whose truth puts no places in an order.
+        entries: All entries.
+        key: Its key.
+        title: Its title.
+        by_region: Whether places have a region.
+        about: Where facts were planted, and what a place is.
     """
+    own = []
+    for entry in entries:
+        planted = entry.record.planted
+        if planted is not None and (planted.units == "site") == by_region:
+            own.append(entry)
+    cells, flat = plant_cells(by_region)
     notes = [
-        seeds_note(cells),
         "Who knows no more than which weights changed has the graded average precision of "
         "chance: the line in the picture.",
         "The truth is made of grafts of places in several orders: methods that scan single "
@@ -175,17 +143,19 @@ def _overall(runs: Runs, cells: Sequence[Cell], flat: Sequence[Cell]) -> Table:
             f"Without {', '.join(cell.pair for cell in flat)}: no place there is used by itself "
             "so much that an order of places could be wrong."
         )
-    return Table(
-        key="all",
-        title=f"All {len(cells)} plants",
-        columns=(
-            *_columns({cell: entry for (_, cell), entry in runs.items() if cell in cells}),
-            FORWARDS,
-        ),
-        lines=overall_lines(runs, cells, "plants", _measure),
-        ranked_by=RANKED,
-        notes=tuple(notes),
-    )
+
+    def overall(some: Sequence[Cell], runs: Runs) -> Table:
+        return Table(
+            key="all",
+            title=f"All {len(some)} plants",
+            columns=(*_columns(_one_each(runs)), FORWARDS),
+            lines=overall_lines(runs, some, "plants", _measure),
+            ranked_by=RANKED,
+            notes=(seeds_note(some), *notes),
+        )
+
+    tables = plant_tables(first_runs(without_scans(own)), cells, overall, _level, flat)
+    return Board(key, title, ABOUT + about, _lead(tables[0]), tables)
 
 
 def _lead(table: Table) -> str:
@@ -204,12 +174,10 @@ def _lead(table: Table) -> str:
     )
 
 
-def _table(cells: Sequence[Cell], methods: Mapping[str, Mapping[Cell, Entry]]) -> Table:
+def _level(cells: Sequence[Cell], runs: Runs) -> Table:
     """A level, over its seeds."""
-    runs: dict[Cell, Entry] = {}
-    for own in methods.values():
-        runs |= own
-    planted = _planted(next(iter(runs.values())))
+    entries = _one_each(runs)
+    planted = _planted(next(iter(entries.values())))
     places = "sites" if planted.units == "site" else "(layer, component)"
     decoy = f", decoy at {planted.decoy}" if planted.decoy else ""
     first, note = cells[0], "On one plant no method is told from another: ranks are over plants."
@@ -221,12 +189,20 @@ def _table(cells: Sequence[Cell], methods: Mapping[str, Mapping[Cell, Entry]]) -
         key=first.key,
         title=f"{first.title}: planted at {planted.plant}{decoy}; {planted.n_true} of "
         f"{planted.n_units} {places} whose weights changed{seeds}",
-        columns=_columns(runs),
-        lines=level_lines(cells, methods, _measure),
+        columns=_columns(entries),
+        lines=level_lines(cells, runs, _measure),
         scope=first.scope,
         ranked_by=RANKED,
         notes=(note,),
     )
+
+
+def _one_each(runs: Runs) -> dict[Cell, Entry]:
+    """An entry of each plant."""
+    entries: dict[Cell, Entry] = {}
+    for own in runs.values():
+        entries |= own
+    return entries
 
 
 def _measure(own: Mapping[Cell, Entry]) -> Measured:
@@ -237,9 +213,9 @@ def _measure(own: Mapping[Cell, Entry]) -> Measured:
         if (figure := _figure(judged, column.key)) is not None:
             figures[column.key] = figure
     if any(entry.localizer == "oracle" for entry in entries):
-        return Measured(entries, figures, unranked=PRIVILEGED)
-    if figures[RANKED].value is None:
-        return Measured(entries, figures, unranked=figures[RANKED].undefined or "")
+        return Measured(entries, figures, PRIVILEGED)
+    if (undefined := figures[RANKED]).value is None:
+        return Measured(entries, figures, undefined.undefined or "")
     values = {plant: planted.graded_precision.value or 0.0 for plant, planted in judged.items()}
     return Measured(entries, figures, PlantScores(values))
 
@@ -323,7 +299,3 @@ def _columns(runs: Mapping[Cell, Entry]) -> tuple[Column, ...]:
         marks[RANKED] = ((blind, mean_over_plants(chance).value or 0.0),)
     shown = [column for column in COLUMNS if not judged or _figure(judged, column.key) is not None]
     return tuple(replace(column, marks=marks.get(column.key, ())) for column in shown)
-
-
-PLACE = 1
-BOARDS = (components_board, positions_board)

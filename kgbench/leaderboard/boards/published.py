@@ -13,7 +13,7 @@ from kgbench.numbers import percent_text
 from kgbench.sites import BASELINES
 from kgbench.stats import rate_interval
 
-__all__ = ["BOARDS", "PLACE", "published_board"]
+__all__ = ["published_board"]
 
 _UNRANKED = "published, not reproduced here"
 _NONE = "no interval was published"
@@ -166,7 +166,3 @@ def _lead(lines: Sequence[Line]) -> str:
         f"least, {percent_text(recovered[least])} %, in {least}. These recoveries have no "
         "interval, for none was published."
     )
-
-
-PLACE = 6
-BOARDS = (lambda entries: published_board(),)
