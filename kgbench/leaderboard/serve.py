@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import socket
 import sys
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -14,6 +13,7 @@ from http import HTTPStatus
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Timer
 from typing import Any
 from urllib.parse import unquote
 
@@ -130,29 +130,18 @@ class _Server(ThreadingHTTPServer):
     limit = 30.0
     """Seconds after which a connection is closed, whatever it still wants."""
 
-    def __init__(
-        self, address: tuple[str, int], handler: Callable[..., SimpleHTTPRequestHandler]
-    ) -> None:
-        """Listen."""
-        super().__init__(address, handler)
-        self._since: dict[socket.socket, float] = {}
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer a request; past the limit its connection is closed, and its thread reads the end."""
 
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread of its own, and note the time."""
-        self._since[request] = time.monotonic()
-        super().process_request(request, client_address)
-
-    def shutdown_request(self, request: Any) -> None:
-        """Forget a connection that has ended."""
-        self._since.pop(request, None)
-        super().shutdown_request(request)
-
-    def service_actions(self) -> None:
-        """Close the connections that have lasted too long; their threads then read the end."""
-        late = time.monotonic() - self.limit
-        for request in [request for request, since in list(self._since.items()) if since < late]:
+        def close() -> None:
             with suppress(OSError):
                 request.shutdown(socket.SHUT_RDWR)
+
+        timer = Timer(self.limit, close)
+        timer.daemon = True
+        timer.start()
+        super().process_request_thread(request, client_address)
+        timer.cancel()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that goes away is no error; anything else is a warning in one line."""

@@ -14,8 +14,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, get_args
 
-from jinja2 import BytecodeCache, Environment, PackageLoader, StrictUndefined
-from jinja2.bccache import Bucket
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from kgbench.errors import DataError
@@ -70,24 +69,6 @@ DRAWN = 40
 """Methods in the picture of the first page."""
 
 
-class _Compiled(BytecodeCache):
-    """Templates that this process has compiled."""
-
-    def __init__(self) -> None:
-        self.codes: dict[tuple[str, str], Any] = {}
-
-    def load_bytecode(self, bucket: Bucket) -> None:
-        """Give what was compiled of the same source."""
-        bucket.code = self.codes.get((bucket.key, bucket.checksum))
-
-    def dump_bytecode(self, bucket: Bucket) -> None:
-        """Keep what was compiled."""
-        self.codes[bucket.key, bucket.checksum] = bucket.code
-
-
-_COMPILED = _Compiled()
-
-
 class _Pages:
     """A leaderboard, and the templates of its pages."""
 
@@ -110,7 +91,6 @@ class _Pages:
             trim_blocks=True,
             lstrip_blocks=True,
             undefined=StrictUndefined,
-            bytecode_cache=_COMPILED,
         )
         self._templates.filters.update(inline=inline_json, capital=_capital, brief=brief)
         self._templates.globals.update(boards=self.boards, steps=STEPS, policy=POLICY)

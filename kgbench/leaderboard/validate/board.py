@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from kgbench.leaderboard.entries import entry_name, pack_name, suites_of
 from kgbench.leaderboard.limits import FACTS, FILES, RECORD, SUBMISSION, VERIFICATION
 from kgbench.leaderboard.submission import SAMPLE, Submission, Verification
-from kgbench.leaderboard.validate.files import EntryFiles, Finding, in_file, shown, unmet
+from kgbench.leaderboard.validate.files import CheckedEntry, Finding, in_file, shown, unmet
 from kgbench.leaderboard.validate.known import known
 from kgbench.leaderboard.validate.rows import unlike
 from kgbench.records import Record, canonical_json
@@ -209,21 +209,21 @@ def check_hashes(submission: Submission, files: Mapping[str, bytes]) -> Iterator
 
 
 def check_place(
-    folder: EntryFiles, record: Record, submission: Submission | None
+    entry: CheckedEntry, record: Record, submission: Submission | None
 ) -> Iterator[Finding]:
     """A packed entry is in the pack of its method and board, under its own name.
 
     Args:
-        folder: The entry.
+        entry: Its files.
         record: Its record.
         submission: What goes with it.
     """
-    if folder.pack is None or submission is None or not suites_of(record):
+    if entry.pack is None or submission is None or not suites_of(record):
         return
-    place = "/".join(folder.pack.absolute().parts[-2:])
+    place = "/".join(entry.pack.absolute().parts[-2:])
     if place != (expected := pack_name(record, submission.name)):
         yield Finding("pack", f"it is in {shown(place)}", expected)
-    if folder.name != (expected := entry_name(record, submission.name)):
+    if entry.folder != (expected := entry_name(record, submission.name)):
         yield Finding("name", "it is not the entry's", expected)
 
 
@@ -261,15 +261,15 @@ class Others:
     board: dict[str, Mapping[str, bytes]] | None = None
     """Hashes of the files of entries on the board; None where there is no board to compare with."""
 
-    def replaced(self, folder: EntryFiles) -> list[Finding]:
+    def replaced(self, entry: CheckedEntry) -> list[Finding]:
         """Changes of an entry that is on the board, and verifications that are not.
 
         Args:
-            folder: The entry.
+            entry: Its files.
         """
         if self.board is None:
             return []
-        before, now = self.board.get(folder.name, {}), folder.hashes()
+        before, now = self.board.get(entry.folder, {}), entry.hashes()
         findings = []
         for name in FILES:
             was, own = before.get(name), now.get(name)
@@ -283,17 +283,17 @@ class Others:
             else:
                 wrong = "it is another one than on the board"
                 expected = "entries as they are, and new ones beside them"
-            findings.append(Finding("file", wrong, expected, file=folder.at(name)))
+            findings.append(Finding("file", wrong, expected, file=entry.at(name)))
         return findings
 
-    def outdated(self, folder: EntryFiles, record: Record) -> list[Finding]:
+    def outdated(self, entry: CheckedEntry, record: Record) -> list[Finding]:
         """Findings on a new entry that counts ties for the method; older entries stay, marked."""
-        new = self.board is not None and folder.name not in self.board
+        new = self.board is not None and entry.folder not in self.board
         if not new or not record.identity.ties_count_for_the_target:
             return []
         wrong = "it is 1, in which ties count for the method"
         expected = f"{known().metric_version}; run it again"
-        return [Finding("identity.metric_version", wrong, expected, file=folder.at(RECORD))]
+        return [Finding("identity.metric_version", wrong, expected, file=entry.at(RECORD))]
 
     def compare(
         self, folder: str, record: Record, table: pa.Table | None, submission: Submission | None
