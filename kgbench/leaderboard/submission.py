@@ -119,9 +119,8 @@ class Verification(Part):
         Args:
             record: The record that was run again.
         """
-        what = record.identity
-        n = min(what.limit or what.dataset.n, what.dataset.n)
-        return self.n >= n or (self.drawn is True and self.n >= SAMPLE)
+        enough = self.n >= record.identity.n_facts
+        return enough or (self.drawn is True and self.n >= SAMPLE)
 
     @property
     def about(self) -> str:

@@ -62,6 +62,11 @@ class WeightHashes(Strict):
     recipient: Hash
     donors: dict[str, Hash]
 
+    @property
+    def by_part(self) -> dict[str, str]:
+        """The hash of the recipient and of each donor."""
+        return {"recipient": self.recipient, **self.donors}
+
 
 class LocalizerRef(Strict):
     """Which method, with all its parameters, the defaults included."""
@@ -115,6 +120,11 @@ class Identity(Strict):
     def ties_count_for_the_target(self) -> bool:
         """Whether equal logits share the best rank, as in version 1 of the metrics only."""
         return self.metric_version == "1"
+
+    @property
+    def n_facts(self) -> int:
+        """How many facts are asked for."""
+        return min(self.limit or self.dataset.n, self.dataset.n)
 
     def digest(self) -> str:
         """The id: SHA-256, in hexadecimal, of the canonical JSON."""

@@ -467,8 +467,7 @@ def _facts(record: Record) -> Iterator[tuple[str, str]]:
     hashes = [
         ("facts", what.dataset.hash),
         *what.prompts.items(),
-        ("recipient", what.weights.recipient),
-        *what.weights.donors.items(),
+        *what.weights.by_part.items(),
         ("tokenizer", what.tokenizer),
     ]
     yield "Hashes", ", ".join(f"{name} {value[:12]}" for name, value in hashes)

@@ -16,7 +16,7 @@ from kgbench.estimate import Estimate
 from kgbench.leaderboard.board_tables import Board, Column, Line, Spread, Table, spread_text
 from kgbench.leaderboard.entries import Entry
 from kgbench.leaderboard.hits import DIGITS
-from kgbench.leaderboard.validate.known import planted_sites
+from kgbench.leaderboard.validate.known import planted_sites, site_scores
 from kgbench.numbers import number_text
 from kgbench.records import Curve, Record
 from kgbench.report import Footnotes
@@ -315,9 +315,8 @@ def map_data(record: Record) -> dict[str, Any] | None:
     A score is its step of 4,094 between the least and the largest; `..` means that the model has no
     such site, and `AB(7)` seven times `AB`.
     """
-    if not record.scores:
+    if not (scores := site_scores(record)):
         return None
-    scores = {Site(s.layer, s.component, s.region): s.score for s in record.scores}
     used_regions = {site.region for site in scores}
     used_components = {site.component for site in scores}
     regions = [region for region in SCORED_REGIONS if region in used_regions]

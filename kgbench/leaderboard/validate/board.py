@@ -129,7 +129,7 @@ def check_verification(
     """
     own, what = verification, record.identity
     allowed = TOLERANCES.get(what.dtype, 0.0)
-    n = min(what.limit or what.dataset.n, what.dataset.n)
+    n = what.n_facts
     rows = own.n * sum(row.applicable for row in record.rows)
     most = {
         "tolerance": allowed,

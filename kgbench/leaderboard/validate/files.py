@@ -426,13 +426,6 @@ def bad_text(text: str) -> str | None:
     return "what a browser could take for markup" if _MARKUP.search(text) else None
 
 
-def _all_plain(whole: str) -> bool:
-    """Whether no text of a value is a bad one, as its JSON tells at once; False if unsure."""
-    if "\\" in whole or not whole.isprintable():  # without escapes, texts are as between quotes
-        return False
-    return max(map(len, whole.split('"'))) <= limits.TEXT and not _MARKUP.search(whole)
-
-
 def _content(data: bytes, model: type[_M]) -> tuple[_M | None, list[Finding]]:
     """The content of a JSON file, None where it is refused, and the findings on it."""
     try:
@@ -441,9 +434,8 @@ def _content(data: bytes, model: type[_M]) -> tuple[_M | None, list[Finding]]:
         expected = "strict JSON: UTF-8, each key once, finite numbers"
         return None, [Finding("JSON", str(error), expected)]
     findings = []
-    whole = json.dumps(raw, ensure_ascii=False)  # searched at once, for nearly all files are fine
-    has_private = perhaps_private(whole)
-    for where, text in () if _all_plain(whole) and not has_private else _texts(raw):
+    has_private = perhaps_private(json.dumps(raw, ensure_ascii=False))
+    for where, text in _texts(raw):
         if (reason := bad_text(text)) is not None:
             findings.append(Finding(where, f"it holds {reason}", "plain text"))
         elif has_private and (reason := private_text(text)) is not None:

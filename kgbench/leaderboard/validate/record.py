@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta, timezone
 from itertools import chain, islice
 from math import isclose
@@ -16,14 +16,13 @@ import pyarrow.compute as pc
 from kgbench import __version__
 from kgbench.data import dataset_names, is_shipped, prompt_hash
 from kgbench.errors import KgbenchError
-from kgbench.estimate import Estimate
 from kgbench.leaderboard.hits import METRIC
 from kgbench.leaderboard.submission import NAME
 from kgbench.leaderboard.validate.files import Finding, Law, shown, unmet
-from kgbench.leaderboard.validate.known import KnownPair, dataset_of, judged, known
+from kgbench.leaderboard.validate.known import KnownPair, dataset_of, judged, known, site_scores
 from kgbench.models import catalog
 from kgbench.numbers import same_sentence
-from kgbench.records import Record, Truth, measured_on
+from kgbench.records import Record, Strict, Truth, measured_on
 from kgbench.sites import Site
 from kgbench.sites.configurations import BEST, parse_top
 from kgbench.stats import rescored
@@ -62,8 +61,7 @@ def _check_names(record: Record) -> Iterator[Finding]:
     what = record.identity
     prompts, weights = what.prompts, what.weights
     names = (record.model, what.dataset.name, what.localizer.name, *prompts, *weights.donors)
-    hashes = [what.dataset.hash, what.tokenizer, weights.recipient, *weights.donors.values()]
-    hashes += prompts.values()
+    hashes = (what.dataset.hash, what.tokenizer, *weights.by_part.values(), *prompts.values())
     for texts, pattern, noun, expected in (
         (names, NAME, "name", "letters, digits, blanks and . _ + ( ) = , -, at most 60"),
         (hashes, r"[0-9a-f]{64}", "hash", "64 hexadecimal digits of a SHA-256"),
@@ -117,7 +115,7 @@ def _check_models(record: Record, strict: bool) -> Iterator[Finding]:
         wrong = f"no weights of {record.model} are shipped to compare with"
         yield Finding("identity.weights", wrong, refuses=False)
     else:
-        weights = {"recipient": what.weights.recipient, **what.weights.donors}
+        weights = what.weights.by_part
         made = ", ".join(f"{name} {version}" for name, version in known().made_with.items())
         hashes, dtypes = f"{record.model}'s as {made} give it", shipped.weights
         laws: list[Law] = [
@@ -305,10 +303,10 @@ def _version(text: str) -> list[int] | None:
 
 def _check_ranking(record: Record) -> Iterator[Finding]:
     """A ranking is there where configurations are filled by one, and only there."""
-    what, ranking, scores = record.identity, record.ranking, record.scores
+    what, ranking, sites = record.identity, record.ranking, site_scores(record)
     tops = [graft for graft in what.configurations if parse_top(graft) is not None]
     ranked = any(graft not in record.not_applicable for graft in tops)
-    for name, part in (("scores", scores), ("ranking", ranking)):
+    for name, part in (("scores", sites), ("ranking", ranking)):
         if ranked and part is None:
             wrong = f"it is missing, though {tops[0]!r} was run"
             yield Finding(name, wrong, "the ranking behind the best-ranked sites")
@@ -319,18 +317,17 @@ def _check_ranking(record: Record) -> Iterator[Finding]:
         wrong = "it does not go with the configurations"
         expected = "a version exactly where sites are ranked"
         yield Finding("identity.ranking_version", wrong, expected)
-    if ranking is None or scores is None:
+    if ranking is None or sites is None:
         return
-    n = min(what.limit or what.dataset.n, what.dataset.n)
-    halves = ((n + 1) // 2, n // 2)
-    sites = {(score.layer, score.component, score.region) for score in scores}
+    halves = ((what.n_facts + 1) // 2, what.n_facts // 2)
     sizes = chain.from_iterable(chain.from_iterable(g.values()) for g in ranking.sites.values())
     fit = ranking.sites.keys() <= what.prompts.keys() and all(0 <= k <= len(sites) for k in sizes)
+    once = len(sites) == len(record.scores or ())
     at_most = f"the record's prompts, and at most {len(sites)} sites each"
     yield from unmet(
         [
             ("ranking.facts", ranking.facts, ranking.facts == halves, f"{halves}"),
-            ("scores", "a map with a site twice", len(sites) == len(scores), "each site once"),
+            ("scores", "a map with a site twice", once, "each site once"),
             ("ranking.sites", "of others", fit, at_most),
         ]
     )
@@ -364,21 +361,17 @@ def check_figures(record: Record, table: pa.Table) -> Iterator[Finding]:
         reason = f"{type(error).__name__}: {shown(str(error))}"
         yield Finding("rows", f"no figures can be made of its per-fact rows ({reason})")
         return
-    left = _MOST
-    for name in _FIGURES:
-        own, made = getattr(record, name), getattr(anew, name)
-        if name == "verdict" and same_sentence(own, made):
-            continue
-        for finding in islice(_apart(own, made, name, "per-fact rows"), left):
-            left -= 1
-            yield finding
+    names = [*_FIGURES]
+    if same_sentence(record.verdict, anew.verdict):
+        names.remove("verdict")
+    yield from islice(_apart(record, anew, names, "", "per-fact rows"), _MOST)
 
 
 def check_sites(record: Record, sites: Collection[Site]) -> Iterator[Finding]:
     """The map has a score for every site of the pair, and no others."""
-    if record.scores is None:
+    if (scores := site_scores(record)) is None:
         return
-    have = {Site(score.layer, score.component, score.region) for score in record.scores}
+    have = set(scores)
     changes = (("were removed", set(sites) - have), ("are none of the pair's", have - set(sites)))
     for what, some in changes:
         if some:
@@ -394,28 +387,21 @@ def check_planted(record: Record, pair: KnownPair, sites: Collection[Site]) -> I
         pair: What is known of its pair.
         sites: All sites of the pair on the record's prompts.
     """
-    for name, made in judged(record, pair, sites).items():
-        own = getattr(record.planted, name)
-        yield from _apart(own, made, f"planted.{name}", "record's map and the plant")
+    assert record.planted is not None
+    fields = judged(record, pair, sites)
+    made = record.planted.model_copy(update=fields)
+    yield from _apart(record.planted, made, fields, "planted.", "record's map and the plant")
 
 
-def _apart(own: object, made: object, name: str, source: str) -> Iterator[Finding]:
-    """Findings on a field that differs from what its source gives."""
-    if own == made:  # as nearly always, and far quicker to see
-        return
-    for field, stated, expected in _differences(_plain(own), _plain(made), name):
-        yield Finding(field, f"it is {shown(stated)}", f"{shown(expected)}, as the {source} give")
-
-
-def _plain(value: Any) -> Any:
-    """Models as mappings."""
-    if isinstance(value, tuple):
-        return list(map(_plain, value))
-    if isinstance(value, Mapping):
-        return {key: _plain(inner) for key, inner in value.items()}
-    if isinstance(value, Estimate):
-        return dict(vars(value))
-    return value.model_dump() if hasattr(value, "model_dump") else value
+def _apart(
+    own: Strict, made: Strict, names: Iterable[str], where: str, source: str
+) -> Iterator[Finding]:
+    """Findings on fields that differ from what their source gives."""
+    for name in names:
+        if getattr(own, name) != getattr(made, name):  # seldom, and dumping both takes long
+            stated, expected = (part.model_dump(include={name})[name] for part in (own, made))
+            for field, one, other in _differences(stated, expected, f"{where}{name}"):
+                yield Finding(field, f"it is {shown(one)}", f"{shown(other)}, as the {source} give")
 
 
 def _differences(own: Any, made: Any, where: str) -> Iterator[tuple[str, Any, Any]]:

@@ -168,8 +168,7 @@ def check_rows(record: Record, table: pa.Table, facts: tuple[str, ...] | None) -
     applicable = {(row.prompt, row.graft) for row in record.rows if row.applicable}
     places = spans(table)
     yield from _exchanged("graft", places, applicable)
-    limit, size = record.identity.limit, record.identity.dataset.n
-    n = size if limit is None else min(limit, size)
+    n = record.identity.n_facts
     for name in sorted({prompt for prompt, _ in places.keys() & applicable}):
         parts = {
             graft: table.slice(*at) for (prompt, graft), at in places.items() if prompt == name
