@@ -201,8 +201,8 @@ def main() -> None:
     """Write all files."""
     KNOWN.write_text(text(known()), encoding="utf-8")
     SCHEMAS.mkdir(exist_ok=True)
-    for name, content in schemas():
-        (SCHEMAS / name).write_text(content, encoding="utf-8")
+    for name, content in schemas().items():
+        (SCHEMAS / f"{name}.schema.json").write_text(f"{content}\n", encoding="utf-8")
     pairs = {name: explored(name) for name in catalog.pair_names() if catalog.entry(name).donors}
     lines = [f"{json.dumps(name)}: {compact_json(own)}" for name, own in pairs.items()]
     EXPLORER.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")

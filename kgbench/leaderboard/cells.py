@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -14,33 +13,32 @@ import numpy as np
 
 from kgbench.errors import DataError
 from kgbench.estimate import Estimate
-from kgbench.leaderboard.board_tables import Column, Line, Measured, Table, ordered
-from kgbench.leaderboard.contrasts import Contrast, Means, Plant
+from kgbench.leaderboard.board_tables import Column, Line, Measured, ordered
 from kgbench.leaderboard.entries import Entry
 from kgbench.leaderboard.validate.known import known, own_facts
 from kgbench.models import catalog
-from kgbench.numbers import count_text
 from kgbench.records import canonical_json
 
 __all__ = [
     "FORWARDS",
     "PROMPTS",
     "Cell",
+    "Measure",
+    "Plant",
     "Runs",
-    "Shares",
     "by_cell",
     "cell_of",
     "core_cells",
     "cost_spread",
     "first_runs",
-    "level_lines",
     "overall_lines",
-    "plant_tables",
-    "seeds_note",
-    "share_tables",
+    "runs_on",
     "shipped_plants",
     "without_scans",
 ]
+
+Plant = tuple[str, str]
+"""A level, and a plant of it: all seeds of a level share its name."""
 
 PROMPTS = ("headline", "qa")
 """Evaluation prompts of the cells that means are taken over."""
@@ -240,14 +238,9 @@ def overall_lines(
                 line = replace(line, figures={**line.figures, FORWARDS.key: cost})
         else:
             lacks = f"a mean needs all {len(cells)} {noun}, and it has been run on {len(own)}"
-            line = Measured(_distinct(own), {}, lacks)
+            line = Measured(list(dict.fromkeys(own.values())), {}, lacks)
         measured[method] = replace(line, coverage=(len(own), len(cells)))
     return ordered({**measured, **(more or {})})
-
-
-def _distinct(own: Mapping[Cell, Entry]) -> list[Entry]:
-    """The entries of some cells, each once."""
-    return list(dict.fromkeys(own.values()))
 
 
 def cost_spread(entries: Sequence[Entry]) -> Estimate:
@@ -260,187 +253,3 @@ def cost_spread(entries: Sequence[Entry]) -> Estimate:
     middle = float(np.exp(np.log(values).mean())) if np.all(values > 0) else float(values.mean())
     low, high = float(values.min()), float(values.max())
     return Estimate(min(max(middle, low), high), low, high, len(values)).rounded()
-
-
-# ------------------------------------------------------------------------------------------ plants
-
-
-def plant_tables(
-    runs: Runs,
-    cells: Sequence[Cell],
-    overall: Callable[[Sequence[Cell], Runs], Table],
-    level: Callable[[Sequence[Cell], Runs], Table],
-    flat: Sequence[Cell] = (),
-) -> tuple[Table, ...]:
-    """The tables over all plants, over the shipped ones where others are replicas, and by level.
-
-    A table of a level is over its seeds; a plant that is run in another way has one of its own.
-
-    Args:
-        runs: Runs of the board.
-        cells: The plants that means are over.
-        overall: Makes a table over some of them, of the runs on these.
-        level: Makes the table of the plants of a level.
-        flat: Plants that only have tables of their own.
-    """
-    tables, shipped = [overall(cells, runs_on(cells, runs))], shipped_plants(cells)
-    if len(shipped) < len(cells):
-        note = (
-            "Replicas can only be run where they were built. A method that was run on the shipped "
-            "plants alone has its rank in the table of these."
-        )
-        part = overall(shipped, runs_on(shipped, runs))
-        tables = [
-            replace(tables[0], notes=(*tables[0].notes, note)),
-            replace(part, key="shipped", title=f"The {len(shipped)} shipped plants"),
-        ]
-    levels: dict[str, dict[Cell, None]] = {}
-    ran = by_cell(runs)
-    for cell in (*cells, *flat, *ran):
-        levels.setdefault(cell.level, {})[cell] = None
-    for name in dict.fromkeys(cell.level for cell in ran):
-        tables.append(level(list(levels[name]), runs_on(levels[name], runs)))
-    return tuple(tables)
-
-
-def seeds_note(cells: Sequence[Cell]) -> str:
-    """What means over plants are over, and what their intervals and ranks speak of."""
-    sizes = Counter(cell.level for cell in cells).values()
-    least, most = min(sizes, default=0), max(sizes, default=0)
-    if most < 2:
-        return (
-            f"Means, intervals and ranks are over these {len(cells)} plants, each weighing the "
-            "same, and say nothing of other models."
-        )
-    levels = count_text(len(sizes), "level")
-    seeds = str(least) if least == most else f"{least} to {most}"
-    if least < 2 and len(sizes) > 1:
-        return (
-            f"Means, intervals and ranks are over these {levels}, each weighing the same, by the "
-            f"mean of its plants ({len(cells)} in all, {seeds} training seeds of a level). They "
-            "are over seeds within levels once every level has two."
-        )
-    return (
-        f"Levels are fixed by design, and training seeds are sampled: means are over {levels}, "
-        f"each weighing the same, of the mean over its {seeds} seeds. Intervals and ranks are "
-        "from the variance between seeds of one level; they speak of further seeds of these "
-        "levels, and say nothing of other levels or models."
-    )
-
-
-def level_lines(cells: Sequence[Cell], runs: Runs, measure: Measure) -> tuple[Line, ...]:
-    """Lines of a level's table: figures over the seeds that a method has been run on.
-
-    Args:
-        cells: The plants of the level.
-        runs: The runs on them.
-        measure: Measures a method on some plants.
-    """
-    measured = {}
-    for method, own in runs.items():
-        line = replace(measure(own), coverage=(len(own), len(cells)))
-        if len(own) < len(cells) and not isinstance(line.standing, str):
-            lacks = f"it has been run on {len(own)} of {len(cells)} seeds"
-            line = replace(line, standing=lacks)
-        measured[method] = line
-    return ordered(measured)
-
-
-# ------------------------------------------------------------------------------------------ shares
-
-
-@dataclass(frozen=True)
-class Shares:
-    """Shares of the donor's gain: of one cell, or their means over several."""
-
-    share: Callable[[Entry, Cell], Mapping[str, Contrast | str]]
-    """Figures by key, or why there is none; empty where the method does not answer the question."""
-    why_not: str
-    """Why a method without figures is not ranked."""
-    ranked_by: str | None = None
-    """Key of a figure; None where methods are not ranked."""
-    unranked: str = ""
-    """Why no method is ranked."""
-
-    def measure(self, own: Mapping[Cell, Entry]) -> Measured:
-        """Figures of a method, and what it is ranked by."""
-        shares = {cell: self.share(entry, cell) for cell, entry in own.items()}
-        if not all(shares.values()):
-            return Measured(_distinct(own), {}, self.why_not)
-        figures = {}
-        standing: Means | str = self.unranked
-        for key in next(iter(shares.values())):
-            means = _means({cell: by_key[key] for cell, by_key in shares.items()})
-            if isinstance(means, str):
-                figures[key] = Estimate.missing(means)
-            else:
-                figures[key] = means.figure.rounded()
-            if key == self.ranked_by:
-                standing = means
-        return Measured(_distinct(own), figures, standing)
-
-
-def _means(parts: Mapping[Cell, Contrast | str]) -> Means | str:
-    """The mean, or the first reason why there is none."""
-    contrasts = {}
-    for cell, part in parts.items():
-        if isinstance(part, str):
-            return f"{part} (on {cell.title})" if len(parts) > 1 else part
-        contrasts[cell] = part
-    return Means(contrasts)
-
-
-def share_tables(
-    entries: Sequence[Entry],
-    shares: Shares,
-    overall: Sequence[Column],
-    single: Sequence[Column],
-    shown: Callable[[Entry, Cell], Mapping[str, Estimate]] = lambda entry, cell: {},
-) -> tuple[Table, ...]:
-    """The table of means over the shipped pairs and prompts, and one per cell.
-
-    Args:
-        entries: Entries of the board.
-        shares: Measures their shares.
-        overall: Columns of the means.
-        single: Columns of single cells.
-        shown: Figures of the record that are shown on single cells as they are.
-    """
-    cells, runs = core_cells(planted=False), first_runs(entries, by_prompt=True)
-    lines = overall_lines(runs, cells, "cells", shares.measure)
-    notes, title = _notes(runs, entries, cells), f"All {len(cells)} cells"
-    ranked_by = shares.ranked_by
-    tables = [Table("all", title, tuple(overall), lines, ranked_by=ranked_by, notes=notes)]
-    for cell, by_method in by_cell(runs).items():
-        measured, n = {}, 0
-        for name, entry in by_method.items():
-            line = shares.measure({cell: entry})
-            figures = {**line.figures, **shown(entry, cell)}
-            measured[name] = replace(line, figures=figures)
-            n = max([n, *(figure.n for figure in figures.values())])
-        lines, title = ordered(measured), f"{cell.title}, {n} facts"
-        tables.append(Table(cell.key, title, tuple(single), lines, cell.scope, ranked_by))
-    return tuple(tables)
-
-
-def _notes(runs: Runs, entries: Sequence[Entry], cells: Sequence[Cell]) -> tuple[str, ...]:
-    """The cells that means are over, and how many runs are on others."""
-    counts = []
-    for noun in ("pair", "prompt"):
-        names = sorted({getattr(cell, noun) for cell in cells})
-        counts.append(f"{count_text(len(names), noun)} ({', '.join(names)})")
-    about = (
-        f"Means, intervals and ranks are for these {' and '.join(counts)}, each weighing the same; "
-        "they say nothing of other models or wordings."
-    )
-    counted: set[Entry] = set()
-    for own in runs_on(cells, runs).values():
-        counted.update(own.values())
-    more = len(entries) - len(counted)
-    if not more:
-        return (about,)
-    further = (
-        f"{more} further run{'s' * (more != 1)} with other seeds, facts or settings count in no "
-        "mean and have tables of their own."
-    )
-    return about, further

@@ -208,8 +208,8 @@ def read_entry(folder: Path) -> Entry:
         DataError: If a part of it does not read, or goes with another record.
     """
     record = read_record(folder).record
-    places = {name: folder / name for name in FILES[2:] if (folder / name).is_file()}
-    return _entry(folder, record, {name: path.read_bytes() for name, path in places.items()})
+    beside = {name: folder / name for name in FILES[2:] if (folder / name).is_file()}
+    return _entry(folder, record, {name: path.read_bytes() for name, path in beside.items()})
 
 
 def _packed(place: Path, files: Mapping[str, bytes]) -> Entry:
@@ -223,9 +223,8 @@ def _packed(place: Path, files: Mapping[str, bytes]) -> Entry:
 
 def _entry(place: Path, record: Record, files: Mapping[str, bytes]) -> Entry:
     submission = _part(place / SUBMISSION, record, files, Submission)
-    return Entry(
-        place, record, submission, _part(place / VERIFICATION, record, files, Verification)
-    )
+    verification = _part(place / VERIFICATION, record, files, Verification)
+    return Entry(place, record, submission, verification)
 
 
 def _part(path: Path, record: Record, files: Mapping[str, bytes], model: type[_P]) -> _P | None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kgbench.leaderboard.board_tables import Board
-from kgbench.leaderboard.boards.budget import budget_board
 from kgbench.leaderboard.boards.cost import cost_board
-from kgbench.leaderboard.boards.pathways import pathways_board
-from kgbench.leaderboard.boards.plant_pathways import plant_pathways_board
-from kgbench.leaderboard.boards.planted import components_board, positions_board
+from kgbench.leaderboard.boards.planted import (
+    components_board,
+    plant_pathways_board,
+    positions_board,
+)
 from kgbench.leaderboard.boards.published import published_board
+from kgbench.leaderboard.boards.shares import budget_board, pathways_board
 from kgbench.leaderboard.entries import Entry
 
 __all__ = ["all_boards"]

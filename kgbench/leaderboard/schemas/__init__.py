@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 from kgbench.leaderboard.submission import Submission, Verification
 from kgbench.records import FIGURES, Record
 
-__all__ = ["schema_names", "schemas"]
+__all__ = ["schemas"]
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
-def schema_names() -> tuple[str, ...]:
-    """Of which files there are schemas, without their endings."""
-    return ("record", "submission", "verification")
-
-
-def schemas() -> Iterator[tuple[str, str]]:
-    """Name and text of each schema, such as `record.schema.json`."""
-    for name, schema in zip(
-        schema_names(),
-        (_record(), Submission.model_json_schema(), Verification.model_json_schema()),
-        strict=True,
-    ):
-        yield (
-            f"{name}.schema.json",
-            json.dumps({"$schema": _DIALECT, **schema}, indent=1, ensure_ascii=False) + "\n",
-        )
+def schemas() -> dict[str, str]:
+    """The text of each schema by the name of its file, without the ending."""
+    contents = {
+        "record": _record(),
+        "submission": Submission.model_json_schema(),
+        "verification": Verification.model_json_schema(),
+    }
+    texts = {}
+    for name, schema in contents.items():
+        texts[name] = json.dumps({"$schema": _DIALECT, **schema}, indent=1, ensure_ascii=False)
+    return texts
 
 
 def _record() -> dict[str, Any]:

@@ -19,7 +19,7 @@ from markupsafe import Markup
 
 from kgbench.errors import DataError
 from kgbench.estimate import Estimate
-from kgbench.leaderboard.board_tables import Board, Column, Leaderboard, Line
+from kgbench.leaderboard.board_tables import Board, Leaderboard
 from kgbench.leaderboard.entries import Badge, Entry
 from kgbench.leaderboard.hits import STEPS, fact_ranks
 from kgbench.leaderboard.site.tables import (
@@ -27,7 +27,6 @@ from kgbench.leaderboard.site.tables import (
     Places,
     brief,
     compact_json,
-    curve_points,
     map_data,
     run_name,
     script_call,
@@ -119,14 +118,10 @@ class _Pages:
         """The page of a board, and a file for each table that has budget curves."""
         curves = {}
         for table in board.tables:
-            data = [[name, curve_points(own)] for name, own in table_curves(table, self.by_id)]
-            if data:
+            if data := table_curves(table, self.by_id):
                 curves[table.key] = data
-        columns: list[Column] = []
-        lines: list[Line] = []
-        for table in board.tables:
-            columns += table.columns
-            lines += table.lines
+        columns = chain.from_iterable(table.columns for table in board.tables)
+        lines = list(chain.from_iterable(table.lines for table in board.tables))
         badges = {line.badge for line in lines}
         yield (
             f"{board.key}.html",

@@ -467,11 +467,16 @@ def _coerced(raw: Any, made: Any, where: str) -> Iterator[Finding]:
 
 def _kind(value: object) -> str:
     """JSON type of a value."""
-    if isinstance(value, bool):
-        return "truth value"
-    if isinstance(value, int | float):
-        return "number"
-    return "text" if isinstance(value, str) else "nothing" if value is None else "object"
+    return _KINDS.get(type(value), "object")
+
+
+_KINDS: Mapping[type, str] = {
+    bool: "truth value",
+    int: "number",
+    float: "number",
+    str: "text",
+    type(None): "nothing",
+}
 
 
 def _schema_finding(error: Mapping[str, Any]) -> Finding:
