@@ -31,9 +31,8 @@ from kgbench.leaderboard.boards.planted import (
 )
 from kgbench.leaderboard.build import make_leaderboard, render_markdown
 from kgbench.leaderboard.cells import Cell
-from kgbench.leaderboard.entries import Entry
+from kgbench.leaderboard.entries import Entry, Submission
 from kgbench.leaderboard.ranks import ranks
-from kgbench.leaderboard.submission import Submission
 from kgbench.models import catalog
 from kgbench.records import (
     NO_INTERVAL_OF_SITES,

@@ -21,7 +21,7 @@ from kgbench.cli import main
 from kgbench.data import builtin_prompts
 from kgbench.engine import load_pair
 from kgbench.engine.site_sets import all_sites, graft_sites
-from kgbench.leaderboard.schemas import schemas
+from kgbench.leaderboard.entries import schemas
 from kgbench.leaderboard.site.pages import explorer_data
 from kgbench.leaderboard.validate.known import known, own_facts, planted_sites, shipped_sites
 from kgbench.models import catalog

@@ -25,8 +25,8 @@ from kgbench.errors import KgbenchError
 from kgbench.explorer import Reader
 from kgbench.leaderboard.boards.cost import SUITES
 from kgbench.leaderboard.cells import PROMPTS
+from kgbench.leaderboard.entries import schemas
 from kgbench.leaderboard.hits import TOP
-from kgbench.leaderboard.schemas import schemas
 from kgbench.leaderboard.site.tables import compact_json
 from kgbench.leaderboard.validate.known import own_facts
 from kgbench.localizers import AbstractLocalizer, InterventionLocalizer, create, describe, names

@@ -77,7 +77,7 @@ def command(
 
 
 def _print_schema(name: str) -> int:
-    from kgbench.leaderboard.schemas import schemas
+    from kgbench.leaderboard.entries import schemas
 
     click.echo(schemas()[name])
     return 0

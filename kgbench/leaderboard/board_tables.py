@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from kgbench.estimate import Estimate
-from kgbench.leaderboard.entries import Badge, Entry
+from kgbench.leaderboard.entries import Badge, Entry, law_names
 from kgbench.leaderboard.ranks import Comparable, better
-from kgbench.leaderboard.submission import law_names
 from kgbench.leaderboard.validate.known import known
 from kgbench.numbers import figure_text
 

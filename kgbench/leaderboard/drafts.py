@@ -15,7 +15,9 @@ from kgbench.errors import DataError, InputError
 from kgbench.leaderboard.board_tables import Board, Line, Table
 from kgbench.leaderboard.build import RESULTS, make_leaderboard, results_folder
 from kgbench.leaderboard.entries import (
+    Contract,
     Entry,
+    Submission,
     entry_name,
     loose_entries,
     pack_name,
@@ -24,7 +26,6 @@ from kgbench.leaderboard.entries import (
 )
 from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION
 from kgbench.leaderboard.packs import add
-from kgbench.leaderboard.submission import Contract, Submission
 from kgbench.leaderboard.validate import CheckedEntry, Finding, validate_folders
 from kgbench.leaderboard.validate.known import known
 from kgbench.records import Record, StoredRecord

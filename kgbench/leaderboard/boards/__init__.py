@@ -11,9 +11,9 @@ from kgbench.leaderboard.boards.planted import (
     plant_pathways_board,
     positions_board,
 )
-from kgbench.leaderboard.boards.published import published_board
 from kgbench.leaderboard.boards.shares import budget_board, pathways_board
 from kgbench.leaderboard.entries import Entry
+from kgbench.leaderboard.published import published_board
 
 __all__ = ["all_boards"]
 

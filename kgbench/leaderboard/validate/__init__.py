@@ -8,10 +8,10 @@ from pathlib import Path
 import pyarrow as pa
 
 from kgbench.errors import DataError, InputError
+from kgbench.leaderboard.entries import Submission, Verification
 from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION, VERIFICATION
 from kgbench.leaderboard.packs import inside_pack
 from kgbench.leaderboard.sandbox import SANDBOX
-from kgbench.leaderboard.submission import Submission, Verification
 from kgbench.leaderboard.validate.board import (
     Others,
     check_hashes,
@@ -29,17 +29,15 @@ from kgbench.leaderboard.validate.files import (
 )
 from kgbench.leaderboard.validate.known import dataset_of, own_facts, pair_of, shipped_sites
 from kgbench.leaderboard.validate.record import (
+    check_answers,
+    check_configurations,
     check_cost,
     check_figures,
     check_planted,
     check_record,
-    check_sites,
-)
-from kgbench.leaderboard.validate.rows import (
-    check_answers,
-    check_configurations,
     check_rows,
     check_scores,
+    check_sites,
 )
 from kgbench.records import FACTS_SCHEMA, Record
 from kgbench.records.fact_rows import STORED, in_order

@@ -18,12 +18,18 @@ from math import ceil
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kgbench.leaderboard.entries import entry_name, pack_name, suites_of
+from kgbench.leaderboard.entries import (
+    SAMPLE,
+    Submission,
+    Verification,
+    entry_name,
+    pack_name,
+    suites_of,
+)
 from kgbench.leaderboard.limits import FACTS, FILES, RECORD, SUBMISSION, VERIFICATION
-from kgbench.leaderboard.submission import SAMPLE, Submission, Verification
 from kgbench.leaderboard.validate.files import CheckedEntry, Finding, in_file, shown, unmet
 from kgbench.leaderboard.validate.known import known
-from kgbench.leaderboard.validate.rows import unlike
+from kgbench.leaderboard.validate.record import unlike
 from kgbench.records import Record, canonical_json
 from kgbench.records.fact_rows import spans
 from kgbench.sites import BASELINES

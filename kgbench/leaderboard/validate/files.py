@@ -18,10 +18,9 @@ from pydantic import ValidationError
 
 from kgbench.errors import DataError, InputError, UnknownNameError
 from kgbench.leaderboard import limits
-from kgbench.leaderboard.entries import BOARDS, Entry
+from kgbench.leaderboard.entries import BOARDS, Entry, Submission, Verification
 from kgbench.leaderboard.limits import FILES, RECORD
 from kgbench.leaderboard.packs import NAME, SUFFIX, inside_pack, read_pack, read_regular
-from kgbench.leaderboard.submission import Submission, Verification
 from kgbench.records import SEAL, Record, Strict
 from kgbench.records.identity import perhaps_private, private_text
 
