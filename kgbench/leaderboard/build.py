@@ -23,6 +23,7 @@ from urllib.parse import unquote
 from tabulate import tabulate
 
 from kgbench.errors import InputError, OutputError
+from kgbench.estimate import Estimate
 from kgbench.leaderboard.board_tables import Board, Leaderboard, Table, spread_text
 from kgbench.leaderboard.boards import all_boards
 from kgbench.leaderboard.entries import Entry, read_entries
@@ -114,9 +115,9 @@ def _markdown_table(table: Table) -> Iterator[str]:
         method = markdown_text(line.method)
         method = f"*{method}*" if line.baseline else method
         method += f" (breaks a law: {line.broken_text})" if line.broken else ""
-        figures = [line.figures.get(column.key) for column in columns]
-        shown += [figure for figure in figures if figure is not None]
-        cells = [footnotes.cell(Dash() if figure is None else figure) for figure in figures]
+        figures = [line.figures.get(column.key, Dash()) for column in columns]
+        shown += [figure for figure in figures if isinstance(figure, Estimate)]
+        cells = map(footnotes.cell, figures)
         rows.append([line.rank_text or "–", method, line.badge, f"{have} of {of}", *cells])
     spread, reasons = spread_text(shown, table.spread), []
     notes = [f"{spread}.", *table.notes] if spread else table.notes

@@ -49,7 +49,7 @@ ABOUT = (
 
 
 def cost_board(entries: Sequence[Entry]) -> Board:
-    """The board.
+    """The board of costs.
 
     Args:
         entries: All entries.

@@ -310,7 +310,7 @@ ABOUT = (
 
 
 def pathways_board(entries: Sequence[Entry]) -> Board:
-    """The board.
+    """The board of pathways: the share that each method gives to the first entity and last token.
 
     Args:
         entries: All entries; its own are those that ran the pathways, and the baseline that ranks
@@ -377,7 +377,7 @@ BUDGET_COLUMNS = (
 
 
 def budget_board(entries: Sequence[Entry]) -> Board:
-    """The board.
+    """The board of budgets: how much the sites carry that a method ranks highest.
 
     Args:
         entries: All entries; its own are those that ran budgets.

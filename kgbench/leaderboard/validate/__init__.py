@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
-import pyarrow as pa
-
 from kgbench.errors import DataError, InputError
 from kgbench.leaderboard.entries import Submission, Verification
 from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION, VERIFICATION
@@ -14,31 +12,17 @@ from kgbench.leaderboard.packs import inside_pack
 from kgbench.leaderboard.sandbox import SANDBOX
 from kgbench.leaderboard.validate.board import (
     Others,
-    check_hashes,
     check_place,
     check_submission,
     check_verification,
-    check_written,
 )
 from kgbench.leaderboard.validate.files import (
     CheckedEntry,
     Finding,
     folders_below,
-    refusals,
     shown,
 )
-from kgbench.leaderboard.validate.known import dataset_of, own_facts, pair_of, shipped_sites
-from kgbench.leaderboard.validate.record import (
-    check_answers,
-    check_configurations,
-    check_cost,
-    check_figures,
-    check_planted,
-    check_record,
-    check_rows,
-    check_scores,
-    check_sites,
-)
+from kgbench.leaderboard.validate.record import check_record, check_scores, check_with_rows
 from kgbench.records import FACTS_SCHEMA, Record
 from kgbench.records.fact_rows import STORED, in_order
 
@@ -141,13 +125,12 @@ def check_folder(entry: CheckedEntry, others: Others, strict: bool) -> CheckedEn
     entry.findings += others.replaced(entry)
     if (record := entry.record) is None:
         return entry
-    checked = list(check_configurations(record))
-    entry.add(checked if refusals(checked) else [*checked, *check_record(record, strict)], RECORD)
+    entry.add(check_record(record, strict), RECORD)
     entry.findings += others.outdated(entry, record)
     if strict:
         entry.add(check_place(entry, record, entry.submission))
     if entry.table is not None:
-        _check_both(entry, record, entry.table)
+        check_with_rows(entry, record, entry.table)
     if entry.accepted:
         entry.findings += others.compare(entry.folder, record, entry.table, entry.submission)
     return entry
@@ -167,38 +150,10 @@ def _read_files(entry: CheckedEntry, strict: bool) -> None:
             entry.add([Finding("Parquet", str(error), expected)], FACTS)
     submission = entry.submission = entry.read(SUBMISSION, Submission)
     if submission is not None:
-        if record is not None:
-            entry.add(check_submission(record, submission), SUBMISSION)
-        if strict:
-            entry.add(check_hashes(submission, files), SUBMISSION)
-            entry.add(check_written(submission, files[SUBMISSION]), SUBMISSION)
+        entry.add(check_submission(submission, record, files, strict), SUBMISSION)
     elif strict and files and all(f.file != entry.at(SUBMISSION) for f in entry.findings):
         missing = Finding("file", "it is missing", "the file that kgbench submit writes")
         entry.add([missing], SUBMISSION)
     verification = entry.verification = entry.read(VERIFICATION, Verification)
     if verification is not None:
-        if strict:
-            entry.add(check_written(verification, files[VERIFICATION]), VERIFICATION)
-        if record is not None:
-            entry.add(check_verification(record, verification, files), VERIFICATION)
-
-
-def _check_both(entry: CheckedEntry, record: Record, table: pa.Table) -> None:
-    """A record against its per-fact rows; figures are recomputed where all else is sound."""
-    dataset, facts = dataset_of(record), None
-    if dataset is not None:
-        facts = tuple(fact.id for fact in dataset.facts[: record.identity.limit])
-    entry.add(check_rows(record, table, facts), FACTS)
-    entry.add(check_cost(record, table), RECORD)
-    if not entry.accepted:
-        return
-    pair = pair_of(record)
-    if pair is not None and dataset is not None and dataset is own_facts(record.model):
-        entry.add(check_answers(record, table), FACTS)
-    entry.add(check_figures(record, table), RECORD)
-    if pair is None or dataset is None:
-        return
-    if sites := shipped_sites(pair, record.identity.prompts):
-        entry.add(check_sites(record, sites), RECORD)
-        if record.planted is not None and record.identity.truth is not None:
-            entry.add(check_planted(record, pair, sites), RECORD)
+        entry.add(check_verification(verification, record, files, strict), VERIFICATION)

@@ -35,14 +35,7 @@ from kgbench.records.fact_rows import spans
 from kgbench.sites import BASELINES
 from kgbench.stats.repetition import TIES, TOLERANCES
 
-__all__ = [
-    "Others",
-    "check_hashes",
-    "check_place",
-    "check_submission",
-    "check_verification",
-    "check_written",
-]
+__all__ = ["Others", "check_place", "check_submission", "check_verification"]
 
 # ------------------------------------------------------------------------------------ submission
 
@@ -60,13 +53,26 @@ _HIDDEN = ("truth", "graded")
 """Parameters by which a method knows where facts were planted."""
 
 
-def check_submission(record: Record, submission: Submission) -> Iterator[Finding]:
-    """The submission goes with the record, and its name and code with the method.
+def check_submission(
+    submission: Submission, record: Record | None, files: Mapping[str, bytes], strict: bool
+) -> Iterator[Finding]:
+    """The submission goes with the record and its bytes, and its name and code with the method.
 
     Args:
-        record: The record of the entry.
         submission: The submission.
+        record: The record of the entry; None where it does not read.
+        files: The files of the entry.
+        strict: Whether the submission is as kgbench writes it, with the hashes of the files.
     """
+    if record is not None:
+        yield from _check_method(record, submission)
+    if strict:
+        yield from _check_hashes(submission, files)
+        yield from _check_written(submission, files[SUBMISSION])
+
+
+def _check_method(record: Record, submission: Submission) -> Iterator[Finding]:
+    """Name and code are those of the record's method."""
     method, name, code = record.identity.localizer, submission.name, submission.code
     builtin, ours = known().localizers.get(method.name), f"kgbench=={record.provenance.kgbench}"
     of_record = submission.record == record.id
@@ -124,15 +130,20 @@ def _check_name(record: Record, name: str) -> Iterator[Finding]:
 
 
 def check_verification(
-    record: Record, verification: Verification, files: Mapping[str, bytes]
+    verification: Verification, record: Record | None, files: Mapping[str, bytes], strict: bool
 ) -> Iterator[Finding]:
     """The verification is of these very files, and its sample agreed within the usual tolerance.
 
     Args:
-        record: The record of the entry.
         verification: The verification.
+        record: The record of the entry; None where it does not read.
         files: The files of the entry.
+        strict: Whether the verification is as kgbench writes it.
     """
+    if strict:
+        yield from _check_written(verification, files[VERIFICATION])
+    if record is None:
+        return
     own, what = verification, record.identity
     allowed = TOLERANCES.get(what.dtype, 0.0)
     n = what.n_facts
@@ -183,25 +194,15 @@ def _origin(code: str) -> str:
     return code.rpartition("@")[0].casefold().rstrip("/").removesuffix(".git")
 
 
-def check_written(part: Submission | Verification, data: bytes) -> Iterator[Finding]:
-    """A smaller file is as kgbench writes it.
-
-    Args:
-        part: The content of the file.
-        data: Its bytes.
-    """
+def _check_written(part: Submission | Verification, data: bytes) -> Iterator[Finding]:
+    """A smaller file is as kgbench writes it."""
     if data != part.to_json().encode():
         expected = "the file as kgbench submit or kgbench verify wrote it"
         yield Finding("content", "it is not as kgbench writes it", expected)
 
 
-def check_hashes(submission: Submission, files: Mapping[str, bytes]) -> Iterator[Finding]:
-    """The record and its rows have the hashes that the submission states.
-
-    Args:
-        submission: The submission.
-        files: The files of the entry.
-    """
+def _check_hashes(submission: Submission, files: Mapping[str, bytes]) -> Iterator[Finding]:
+    """The record and its rows have the hashes that the submission states."""
     for name in sorted({RECORD, FACTS} | submission.files.keys()):
         stated, at = submission.files.get(name), f"files.{name}"
         if name not in (RECORD, FACTS):

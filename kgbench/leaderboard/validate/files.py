@@ -22,7 +22,7 @@ from kgbench.leaderboard.entries import BOARDS, Entry, Submission, Verification
 from kgbench.leaderboard.limits import FILES, RECORD
 from kgbench.leaderboard.packs import NAME, SUFFIX, inside_pack, read_pack, read_regular
 from kgbench.records import SEAL, Record, Strict
-from kgbench.records.identity import perhaps_private, private_text
+from kgbench.records.identity import perhaps_private, private_kind, texts_of
 
 __all__ = [
     "CheckedEntry",
@@ -400,18 +400,9 @@ def _depth(value: Any) -> int:
     return 1 + max((_depth(each) for each in inner if isinstance(each, dict | list)), default=0)
 
 
-def _texts(value: Any, where: str = "") -> Iterator[tuple[str, str]]:
-    """All texts of a JSON value, keys included, with their places."""
-    if isinstance(value, str):
-        yield where or "it", value
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            name = key if re.fullmatch(r"[\w +()^%.:@;=-]{1,80}", key) else shown(key)
-            yield f"a key of {where or 'it'}", key
-            yield from _texts(inner, f"{where}.{name}".lstrip("."))
-    elif isinstance(value, list):
-        for index, inner in enumerate(value):
-            yield from _texts(inner, f"{where}[{index}]")
+def _key_name(key: str) -> str:
+    """A key as places show it."""
+    return key if re.fullmatch(r"[\w +()^%.:@;=-]{1,80}", key) else shown(key)
 
 
 def bad_text(text: str) -> str | None:
@@ -434,12 +425,12 @@ def _content(data: bytes, model: type[_M]) -> tuple[_M | None, list[Finding]]:
         return None, [Finding("JSON", str(error), expected)]
     findings = []
     has_private = perhaps_private(json.dumps(raw, ensure_ascii=False))
-    for where, text in _texts(raw):
+    for where, text in texts_of(raw, named=_key_name):
         if (reason := bad_text(text)) is not None:
             findings.append(Finding(where, f"it holds {reason}", "plain text"))
-        elif has_private and (reason := private_text(text)) is not None:
+        elif has_private and (kind := private_kind(text)) is not None:
             expected = "no absolute path and no credential in a result"
-            findings.append(Finding(where, f"it {reason.strip()}", expected))
+            findings.append(Finding(where, f"it {kind}", expected))
     if findings:
         return None, findings[:_MOST]
     try:

@@ -19,13 +19,17 @@ from kgbench.data import dataset_names, is_shipped, prompt_hash
 from kgbench.errors import KgbenchError
 from kgbench.leaderboard.entries import NAME
 from kgbench.leaderboard.hits import METRIC, TOP
-from kgbench.leaderboard.validate.files import Finding, Law, shown, unmet
+from kgbench.leaderboard.limits import FACTS, RECORD
+from kgbench.leaderboard.validate.files import CheckedEntry, Finding, Law, refusals, shown, unmet
 from kgbench.leaderboard.validate.known import (
     KnownPair,
     dataset_of,
     judged,
     known,
     known_answers,
+    own_facts,
+    pair_of,
+    shipped_sites,
     site_scores,
 )
 from kgbench.models import catalog
@@ -37,27 +41,25 @@ from kgbench.sites.configurations import BEST, budget_labels, parse_top
 from kgbench.stats import rescored
 
 __all__ = [
-    "check_answers",
-    "check_configurations",
-    "check_cost",
-    "check_figures",
-    "check_planted",
     "check_record",
-    "check_rows",
     "check_scores",
-    "check_sites",
+    "check_with_rows",
     "unlike",
 ]
 
 
 def check_record(record: Record, strict: bool) -> Iterator[Finding]:
-    """A record whose configurations are in order, by itself.
+    """A record by itself; the rest of it only where its configurations are in order.
 
     Args:
         record: The record.
         strict: Whether results are refused that are of unknown data or models, or of less than a
             whole suite.
     """
+    findings = list(_check_configurations(record))
+    yield from findings
+    if refusals(findings):
+        return
     yield from _check_names(record)
     yield from _check_data(record, strict)
     yield from _check_models(record, strict)
@@ -256,7 +258,7 @@ _AHEAD = timedelta(days=1)
 """How far another machine's clock may be ahead."""
 
 
-def check_cost(record: Record, table: pa.Table) -> Iterator[Finding]:
+def _check_cost(record: Record, table: pa.Table) -> Iterator[Finding]:
     """The record's cost; PRE and SFT share no computation, so each prompt is read at least twice.
 
     Args:
@@ -366,7 +368,7 @@ _MOST = 5
 """Fields that are named of one record."""
 
 
-def check_figures(record: Record, table: pa.Table) -> Iterator[Finding]:
+def _check_figures(record: Record, table: pa.Table) -> Iterator[Finding]:
     """All figures against those that the rows give; figures that need models are not among them.
 
     Args:
@@ -387,7 +389,7 @@ def check_figures(record: Record, table: pa.Table) -> Iterator[Finding]:
     yield from islice(_apart(record, anew, names, "", "per-fact rows"), _MOST)
 
 
-def check_sites(record: Record, sites: Collection[Site]) -> Iterator[Finding]:
+def _check_sites(record: Record, sites: Collection[Site]) -> Iterator[Finding]:
     """The map has a score for every site of the pair, and no others."""
     if (scores := site_scores(record)) is None:
         return
@@ -399,7 +401,7 @@ def check_sites(record: Record, sites: Collection[Site]) -> Iterator[Finding]:
             yield Finding("scores", wrong, f"the {len(sites)} of the pair")
 
 
-def check_planted(record: Record, pair: KnownPair, sites: Collection[Site]) -> Iterator[Finding]:
+def _check_planted(record: Record, pair: KnownPair, sites: Collection[Site]) -> Iterator[Finding]:
     """Every figure of the comparison with the truth that does not come from per-fact rows.
 
     Args:
@@ -450,6 +452,32 @@ def _same(own: Any, made: Any) -> bool:
 
 
 # --------------------------------------------------------------------------------------------- rows
+
+
+def check_with_rows(entry: CheckedEntry, record: Record, table: pa.Table) -> None:
+    """A record against its per-fact rows; figures are recomputed where all else is sound.
+
+    Args:
+        entry: Its files, to which findings are added.
+        record: The record.
+        table: Its per-fact rows, sorted.
+    """
+    dataset, pair, facts = dataset_of(record), pair_of(record), None
+    if dataset is not None:
+        facts = tuple(fact.id for fact in dataset.facts[: record.identity.limit])
+    entry.add(_check_rows(record, table, facts), FACTS)
+    entry.add(_check_cost(record, table), RECORD)
+    if not entry.accepted:
+        return
+    if pair is not None and dataset is not None and dataset is own_facts(record.model):
+        entry.add(_check_answers(record, table), FACTS)
+    entry.add(_check_figures(record, table), RECORD)
+    if pair is None or dataset is None:
+        return
+    if sites := shipped_sites(pair, record.identity.prompts):
+        entry.add(_check_sites(record, sites), RECORD)
+        if record.planted is not None and record.identity.truth is not None:
+            entry.add(_check_planted(record, pair, sites), RECORD)
 
 
 Array = NDArray[Any]
@@ -522,7 +550,7 @@ def _laws(columns: dict[str, Array]) -> Iterator[tuple[str, Array, str, str]]:
         yield "prob", same, "it is not exp(logprob)", "the same probability twice"
 
 
-def check_configurations(record: Record) -> Iterator[Finding]:
+def _check_configurations(record: Record) -> Iterator[Finding]:
     """The record's tables against its identity: each configuration on each prompt."""
     asked, prompts = record.identity.configurations, record.identity.prompts
     field, few = "identity.configurations", min(len(asked), len(prompts)) > 0
@@ -581,7 +609,9 @@ def _is_configuration(name: str) -> bool:
     return 0 <= top.percent <= 100 and name in budget_labels([top.percent])
 
 
-def check_rows(record: Record, table: pa.Table, facts: tuple[str, ...] | None) -> Iterator[Finding]:
+def _check_rows(
+    record: Record, table: pa.Table, facts: tuple[str, ...] | None
+) -> Iterator[Finding]:
     """The rows against the record: all facts under all configurations, with the same targets.
 
     Args:
@@ -627,7 +657,7 @@ def _check_prompt(
 # ----------------------------------------------------------------------------------------- answers
 
 
-def check_answers(record: Record, table: pa.Table) -> Iterator[Finding]:
+def _check_answers(record: Record, table: pa.Table) -> Iterator[Finding]:
     """Positions, targets and the answers of PRE and SFT, as they are known of a shipped pair.
 
     Args:
