@@ -16,7 +16,7 @@ from jaxtyping import Float
 from scipy.stats import norm
 
 from kgbench.estimate import Estimate
-from kgbench.leaderboard.contrasts import PlantScores
+from kgbench.leaderboard.boards.planted import PlantScores
 from kgbench.leaderboard.ranks import ranks
 from kgbench.stats import Resampled, resample
 

@@ -12,8 +12,7 @@ import numpy as np
 from kgbench.estimate import Estimate
 from kgbench.leaderboard.board_tables import Board, Column, Leaderboard, Line, Table
 from kgbench.leaderboard.cells import FORWARDS
-from kgbench.leaderboard.entries import Entry
-from kgbench.leaderboard.submission import Submission, Verification
+from kgbench.leaderboard.entries import Entry, Submission, Verification
 from kgbench.leaderboard.validate.known import known
 from kgbench.records import (
     Curve,

@@ -25,7 +25,7 @@ from fake_runs import record as finished
 
 from kgbench.data.prompts import prompt_hash
 from kgbench.estimate import Estimate
-from kgbench.leaderboard.submission import Submission
+from kgbench.leaderboard.entries import Submission
 from kgbench.leaderboard.validate.known import known, own_facts
 from kgbench.models.catalog import entry, pair_names, plants
 from kgbench.records import (

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from kgbench.cli import main
-from kgbench.leaderboard.submission import Submission
+from kgbench.leaderboard.entries import Submission
 from kgbench.records import Record, RecordStore
 from kgbench.stats.summary import rescored
 

@@ -21,11 +21,10 @@ from kgbench.leaderboard.board_tables import (
     lead,
     spread_text,
 )
+from kgbench.leaderboard.boards.shares import Contrast, Shares, contrast, share_tables
 from kgbench.leaderboard.build import build, differences, make_leaderboard, outputs, render_markdown
-from kgbench.leaderboard.cells import Cell, Shares, share_tables
-from kgbench.leaderboard.contrasts import Contrast, contrast
-from kgbench.leaderboard.entries import Entry, read_entries, read_entry
-from kgbench.leaderboard.submission import Contract, Verification
+from kgbench.leaderboard.cells import Cell
+from kgbench.leaderboard.entries import Contract, Entry, Verification, read_entries, read_entry
 from kgbench.records import LocalizerRef
 from tests.fake_runs import RATES
 from tests.submissions import CODE, KEPT, identity, result, write_entry

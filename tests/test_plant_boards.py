@@ -17,21 +17,22 @@ from submissions import CODE, KEPT
 
 from kgbench.estimate import Estimate
 from kgbench.leaderboard.board_tables import Board, Line
-from kgbench.leaderboard.boards.plant_pathways import (
+from kgbench.leaderboard.boards.planted import (
     FIXED,
     GRAFTS,
     SAME,
+    PlantScores,
+    components_board,
     distance,
     fixed_answer,
+    plant_cells,
     plant_pathways_board,
+    positions_board,
 )
-from kgbench.leaderboard.boards.planted import components_board, plant_cells, positions_board
 from kgbench.leaderboard.build import make_leaderboard, render_markdown
 from kgbench.leaderboard.cells import Cell
-from kgbench.leaderboard.contrasts import PlantScores
-from kgbench.leaderboard.entries import Entry
+from kgbench.leaderboard.entries import Entry, Submission
 from kgbench.leaderboard.ranks import ranks
-from kgbench.leaderboard.submission import Submission
 from kgbench.models import catalog
 from kgbench.records import (
     NO_INTERVAL_OF_SITES,

@@ -12,8 +12,9 @@ from scipy.stats import binom
 
 from kgbench.errors import DataError
 from kgbench.estimate import Estimate
+from kgbench.leaderboard.boards.planted import PlantScores
+from kgbench.leaderboard.boards.shares import Contrast, Means, contrast
 from kgbench.leaderboard.cells import Cell
-from kgbench.leaderboard.contrasts import Contrast, Means, PlantScores, contrast
 from kgbench.leaderboard.hits import PromptHits, hits_by_prompt, rank_grid
 from kgbench.leaderboard.ranks import better, ranks
 from kgbench.stats import Resampled, mean, ratio

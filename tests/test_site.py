@@ -30,9 +30,9 @@ from kgbench.cli import main
 from kgbench.errors import DataError, InputError
 from kgbench.estimate import Estimate
 from kgbench.leaderboard.board_tables import Leaderboard
+from kgbench.leaderboard.build import site_server, write_site
 from kgbench.leaderboard.entries import Entry
 from kgbench.leaderboard.hits import DIGITS, STEPS, fact_ranks, rank_grid
-from kgbench.leaderboard.serve import site_server, write_site
 from kgbench.leaderboard.site.pages import POLICY, explorer_data, inline_json, render_site
 from kgbench.leaderboard.site.tables import Cells, map_data, method_slug, run_name
 from kgbench.leaderboard.validate.known import known, pair_of

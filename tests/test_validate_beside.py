@@ -28,8 +28,7 @@ from submissions import (
 
 from kgbench.cli import main
 from kgbench.leaderboard.build import make_leaderboard
-from kgbench.leaderboard.entries import FILES, read_entries, read_entry
-from kgbench.leaderboard.submission import Verification
+from kgbench.leaderboard.entries import FILES, Verification, read_entries, read_entry
 from kgbench.leaderboard.validate.board import Others
 from kgbench.records import DatasetRef, LocalizerRef, Record, facts_table
 from kgbench.stats import rescored

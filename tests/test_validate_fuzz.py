@@ -21,9 +21,9 @@ from kgbench.errors import DataError
 from kgbench.leaderboard.limits import FILES
 from kgbench.leaderboard.packs import pack
 from kgbench.leaderboard.sandbox import SANDBOX
-from kgbench.leaderboard.validate import CheckedEntry, check_folder
+from kgbench.leaderboard.validate import check_folder
 from kgbench.leaderboard.validate.board import Others
-from kgbench.leaderboard.validate.files import EntryFiles, folders_below, read_json
+from kgbench.leaderboard.validate.files import CheckedEntry, folders_below, read_json
 from kgbench.records import FACTS_SCHEMA, Identity
 from kgbench.records.fact_rows import STORED
 
@@ -45,7 +45,7 @@ def honest() -> dict[str, bytes]:
 
 def checked(files: dict[str, bytes]) -> CheckedEntry:
     """The answer, without the net that catches what a check raises."""
-    folder = EntryFiles("entry", files)
+    folder = CheckedEntry("entry", files)
     folder.close()
     found = check_folder(folder, Others(), strict=True)
     for finding in found.findings:

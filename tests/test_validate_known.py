@@ -21,7 +21,7 @@ from kgbench.cli import main
 from kgbench.data import builtin_prompts
 from kgbench.engine import load_pair
 from kgbench.engine.site_sets import all_sites, graft_sites
-from kgbench.leaderboard.schemas import schema_names, schemas
+from kgbench.leaderboard.entries import schemas
 from kgbench.leaderboard.site.pages import explorer_data
 from kgbench.leaderboard.validate.known import known, own_facts, planted_sites, shipped_sites
 from kgbench.models import catalog
@@ -157,7 +157,7 @@ def test_only_names_of_the_catalog_are_looked_up(tmp_path: Path) -> None:
 
 
 def validators() -> Iterator[tuple[str, Any]]:
-    for name in schema_names():
+    for name in schemas():
         schema = json.loads((write_known.SCHEMAS / f"{name}.schema.json").read_text("utf-8"))
         jsonschema.Draft202012Validator.check_schema(schema)
         yield name, jsonschema.Draft202012Validator(schema)
@@ -165,13 +165,13 @@ def validators() -> Iterator[tuple[str, Any]]:
 
 def test_the_published_schemas_are_current() -> None:
     """After a change of a record's fields, run tests/write_known.py."""
-    for name, text in schemas():
-        assert (write_known.SCHEMAS / name).read_text("utf-8") == text
+    for name, text in schemas().items():
+        assert (write_known.SCHEMAS / f"{name}.schema.json").read_text("utf-8") == f"{text}\n"
 
 
 def test_the_command_prints_them(capsys: pytest.CaptureFixture[str]) -> None:
     """`kgbench validate --schema NAME` gives the published text, and nothing else."""
-    for name in schema_names():
+    for name in schemas():
         assert main(["validate", "--schema", name]) == 0
         assert capsys.readouterr().out == (write_known.SCHEMAS / f"{name}.schema.json").read_text(
             "utf-8"

@@ -25,8 +25,8 @@ from kgbench.errors import KgbenchError
 from kgbench.explorer import Reader
 from kgbench.leaderboard.boards.cost import SUITES
 from kgbench.leaderboard.cells import PROMPTS
+from kgbench.leaderboard.entries import schemas
 from kgbench.leaderboard.hits import TOP
-from kgbench.leaderboard.schemas import schemas
 from kgbench.leaderboard.site.tables import compact_json
 from kgbench.leaderboard.validate.known import own_facts
 from kgbench.localizers import AbstractLocalizer, InterventionLocalizer, create, describe, names
@@ -201,8 +201,8 @@ def main() -> None:
     """Write all files."""
     KNOWN.write_text(text(known()), encoding="utf-8")
     SCHEMAS.mkdir(exist_ok=True)
-    for name, content in schemas():
-        (SCHEMAS / name).write_text(content, encoding="utf-8")
+    for name, content in schemas().items():
+        (SCHEMAS / f"{name}.schema.json").write_text(f"{content}\n", encoding="utf-8")
     pairs = {name: explored(name) for name in catalog.pair_names() if catalog.entry(name).donors}
     lines = [f"{json.dumps(name)}: {compact_json(own)}" for name, own in pairs.items()]
     EXPLORER.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")

@@ -14,7 +14,7 @@ from typing import Any
 from kgbench.api.evaluation import AnyRun
 from kgbench.errors import InputError, python_names
 from kgbench.leaderboard.drafts import Standing, checked, drafts, publish, standings
-from kgbench.leaderboard.submission import Contract
+from kgbench.leaderboard.entries import Contract
 from kgbench.leaderboard.validate import CheckedEntry, Finding
 from kgbench.numbers import count_text
 from kgbench.records import Record, load_record

@@ -102,7 +102,7 @@ def check(root: Path, as_json: bool) -> int:
 @output_dir
 def serve(root: Path, port: int, output_dir: Path) -> int:
     """Show the pages in a browser, together with your own runs."""
-    from kgbench.leaderboard.serve import serve as serve_site
+    from kgbench.leaderboard.build import serve as serve_site
 
     serve_site(root, port, output_dir if output_dir.is_dir() else None, click.echo)
     return 0

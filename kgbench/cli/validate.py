@@ -77,9 +77,9 @@ def command(
 
 
 def _print_schema(name: str) -> int:
-    from kgbench.leaderboard.schemas import schemas
+    from kgbench.leaderboard.entries import schemas
 
-    click.echo(dict(schemas())[f"{name}.schema.json"], nl=False)
+    click.echo(schemas()[name])
     return 0
 
 

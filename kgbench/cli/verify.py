@@ -18,8 +18,7 @@ from kgbench.errors import InputError
 from kgbench.progress import progress
 
 if TYPE_CHECKING:
-    from kgbench.leaderboard.entries import Entry
-    from kgbench.leaderboard.submission import Contract
+    from kgbench.leaderboard.entries import Contract, Entry
     from kgbench.records import Record
     from kgbench.stats.repetition import Repeated
 
@@ -75,7 +74,7 @@ def command(run: str, facts: int | None, seed: int | None, write: bool, **option
             f"--write is for entries of the leaderboard, and {str(found.folder)!r} was not "
             "submitted: it has no submission.json"
         )
-    from kgbench.leaderboard.submission import SAMPLE
+    from kgbench.leaderboard.entries import SAMPLE
     from kgbench.report import to_text
     from kgbench.report.run_report import repeat_report, repeated_answer, repeated_sentence
     from kgbench.runner.rerun import Sample, verify
@@ -141,7 +140,7 @@ def _check_write(
     Raises:
         InputError: The seed is chosen, the sample too small, or the tolerance too large.
     """
-    from kgbench.leaderboard.submission import SAMPLE
+    from kgbench.leaderboard.entries import SAMPLE
     from kgbench.stats.repetition import TOLERANCES
 
     n = max(row.n for row in record.rows)
@@ -160,8 +159,8 @@ def _write(
     entry: Entry, again: Repeated, sample: tuple[int, int], contract: Contract | None
 ) -> Path:
     from kgbench import __version__
+    from kgbench.leaderboard.entries import Verification
     from kgbench.leaderboard.packs import add
-    from kgbench.leaderboard.submission import Verification
     from kgbench.records import collect_provenance
 
     now = collect_provenance(__version__, "")

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from kgbench.estimate import Estimate
-from kgbench.leaderboard.entries import Badge, Entry
+from kgbench.leaderboard.entries import Badge, Entry, law_names
 from kgbench.leaderboard.ranks import Comparable, better
-from kgbench.leaderboard.submission import law_names
 from kgbench.leaderboard.validate.known import known
 from kgbench.numbers import figure_text
 
@@ -174,21 +173,18 @@ class Measured:
 
     entries: Sequence[Entry]
     figures: Mapping[str, Estimate]
-    standing: Comparable | None = None
-    """What it is ranked by, where it can be."""
-    unranked: str = ""
-    """Why it cannot."""
+    standing: Comparable | str = ""
+    """What it is ranked by, or why it has no rank."""
     coverage: tuple[int, int] = (1, 1)
 
 
 def ordered(methods: Mapping[str, Measured]) -> tuple[Line, ...]:
     """Lines by rank, then those without a rank by name; a method that breaks a law has no rank."""
     lines = {name: _line(name, own) for name, own in methods.items()}
-    standing = {
-        name: own.standing
-        for name, own in methods.items()
-        if own.standing is not None and not lines[name].unranked
-    }
+    standing: dict[str, Comparable] = {}
+    for name, own in methods.items():
+        if not isinstance(own.standing, str) and not lines[name].unranked:
+            standing[name] = own.standing
     verified = {name for name, line in lines.items() if line.badge == "verified"}
     for name, above in better(standing).items():
         # A verified method is not put below what nobody has verified.
@@ -209,35 +205,33 @@ def _line(name: str, own: Measured) -> Line:
     for entry in own.entries:
         broken |= dict.fromkeys(entry.contract.broken if entry.contract is not None else ())
     builtin = [known().localizers.get(entry.localizer) for entry in own.entries]
-    reason = own.unranked
+    # kgbench's tests cover its own methods.
+    untried = any(e.untried and e.localizer not in known().localizers for e in own.entries)
     if broken:
         laws = "a law" if len(broken) == 1 else "laws"
         reason = f"it breaks {laws} of localizers: {law_names(broken)}"
-    elif any(map(_untried, own.entries)):
+    elif untried:
         reason = "contract not run: nobody has tried on it the laws of localizers"
-    elif not reason and own.standing is not None and own.standing.figure.value is None:
-        reason = f"undefined: {own.standing.figure.undefined}"
-    badges = {entry.badge for entry in own.entries}
+    elif isinstance(own.standing, str):
+        reason = own.standing
+    else:
+        undefined = own.standing.figure.value is None
+        reason = f"undefined: {own.standing.figure.undefined}" if undefined else ""
+    badges = [entry.badge for entry in own.entries]
     return Line(
         method=name,
         figures=own.figures,
         runs=tuple(entry.record.id for entry in own.entries),
         coverage=own.coverage,
-        badge=next((badge for badge in _WEAKEST if badge in badges), "verified"),
+        badge=max(badges, key=_STRENGTHS.index, default="verified"),
         unranked=reason,
         baseline=all(each is not None and each.baseline for each in builtin),
         broken=tuple(broken),
     )
 
 
-_WEAKEST: tuple[Badge, ...] = ("yours", "self-reported")
-"""A line has the weakest badge of its entries."""
-
-
-def _untried(entry: Entry) -> bool:
-    """Whether the laws were never tried on a submission; kgbench's tests cover its own methods."""
-    tried = entry.submission is None or entry.contract is not None
-    return not tried and entry.localizer not in known().localizers
+_STRENGTHS: tuple[Badge, ...] = ("verified", "self-reported", "yours")
+"""Badges of entries; a line has the weakest of its own."""
 
 
 def lead(table: Table) -> str:

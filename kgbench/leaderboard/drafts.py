@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha256
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -15,7 +15,9 @@ from kgbench.errors import DataError, InputError
 from kgbench.leaderboard.board_tables import Board, Line, Table
 from kgbench.leaderboard.build import RESULTS, make_leaderboard, results_folder
 from kgbench.leaderboard.entries import (
+    Contract,
     Entry,
+    Submission,
     entry_name,
     loose_entries,
     pack_name,
@@ -24,9 +26,7 @@ from kgbench.leaderboard.entries import (
 )
 from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION
 from kgbench.leaderboard.packs import add
-from kgbench.leaderboard.submission import Contract, Submission
 from kgbench.leaderboard.validate import CheckedEntry, Finding, validate_folders
-from kgbench.leaderboard.validate.files import EntryFiles
 from kgbench.leaderboard.validate.known import known
 from kgbench.records import Record, StoredRecord
 from kgbench.records.fact_rows import facts_bytes
@@ -128,18 +128,14 @@ def checked(entries: Sequence[Entry], root: Path) -> list[CheckedEntry]:
         root: The leaderboard's folder.
     """
     there = {entry.folder.name for entry in _entries(root)}
-    folders, found = [], []
-    for entry in entries:
-        folders.append(EntryFiles(entry.folder.name, dict(entry.files())))
-        folders[-1].close()
-    for each in validate_folders(folders, strict=True, board=root / RESULTS):
-        if each.folder in there:  # what was submitted before is not replaced
-            wrong = f"the same result is in {each.folder}"
-            twice = Finding("id", wrong, "each result once", file=f"{each.folder}/{RECORD}")
-            found.append(replace(each, findings=(*each.findings, twice)))
-        else:
-            found.append(each)
-    return found
+    drafted = [CheckedEntry(entry.folder.name, dict(entry.files())) for entry in entries]
+    for draft in drafted:
+        draft.close()
+    for draft in validate_folders(drafted, strict=True, board=root / RESULTS):
+        if draft.folder in there:  # what was submitted before is not replaced
+            wrong = f"the same result is in {draft.folder}"
+            draft.add([Finding("id", wrong, "each result once")], RECORD)
+    return drafted
 
 
 def publish(entries: Sequence[Entry], root: Path) -> list[Path]:

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import pyarrow as pa
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from kgbench.errors import DataError, InputError, UnknownNameError
 from kgbench.leaderboard.hits import COLUMNS, PromptHits, RankGrid, hits_by_prompt, rank_grid
 from kgbench.leaderboard.limits import FACTS, FILES, RECORD, SUBMISSION, VERIFICATION
 from kgbench.leaderboard.packs import SUFFIX, inside_pack, packs_below, read_pack
-from kgbench.leaderboard.submission import Contract, Part, Submission, Verification
 from kgbench.records import (
+    FIGURES,
     Record,
+    Strict,
     choose_run,
     claimed_id,
     load_record,
@@ -31,19 +33,181 @@ from kgbench.sites.configurations import parse_top
 
 __all__ = [
     "BOARDS",
+    "CODE",
     "FILES",
+    "NAME",
+    "SAMPLE",
     "Badge",
+    "Contract",
     "Entry",
+    "Submission",
+    "Verification",
     "entry_name",
     "find_entry",
     "find_run",
+    "law_names",
     "loose_entries",
     "pack_name",
     "pack_of",
     "read_entries",
     "read_entry",
+    "schemas",
     "suites_of",
 ]
+
+# ---------------------------------------------------------------------------- files beside a record
+
+
+NAME = r"^[A-Za-z0-9][A-Za-z0-9 ._+()=,-]{0,59}$"
+"""Names of methods on the board: letters, digits and a few marks, fit for pages and files."""
+
+CODE = (
+    r"^(https://[A-Za-z0-9.-]+/[A-Za-z0-9._~/-]+@[0-9a-f]{7,40}"
+    r"|[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9.!+_-]+)$"
+)
+"""Location of a method's code: `URL@COMMIT`, or `PACKAGE==VERSION`; never in the result itself."""
+
+LAW = r"^[a-z][a-z0-9_]{0,79}$"
+"""Names of laws."""
+
+SAMPLE = 200
+"""Facts that a verification runs again; all of them where there are no more."""
+
+
+def law_names(laws: Iterable[str]) -> str:
+    """Laws in words."""
+    return ", ".join(law.replace("_", " ") for law in laws)
+
+
+class Contract(Strict):
+    """What came of trying on a method the laws that localizers keep (`kgbench check-localizer`)."""
+
+    kgbench: Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+){2}$", max_length=20)]
+    """Version that tried them."""
+    laws: int = Field(ge=1, le=1000)
+    """How many were tried, each on several families of models."""
+    broken: tuple[Annotated[str, Field(pattern=LAW)], ...] = Field(default=(), max_length=100)
+    """Names of those that do not hold."""
+
+    @property
+    def about(self) -> str:
+        """The outcome in words."""
+        if not self.broken:
+            return f"all {self.laws} laws hold"
+        return f"{len(self.broken)} of {self.laws} laws broken: {law_names(self.broken)}"
+
+
+class Part(Strict):
+    """A file that goes with a record."""
+
+    schema_version: Literal[1] = 1
+    record: str
+    """Id of the record that it goes with."""
+
+    def to_json(self) -> str:
+        """The text of the file."""
+        return self.model_dump_json(indent=1, exclude_none=True) + "\n"
+
+
+class Submission(Part):
+    """`submission.json`: the method's name on the board, and where its code is."""
+
+    files: dict[str, str] = Field(default_factory=dict)
+    """SHA-256 of `record.json` and of `facts.parquet`, by which any damaged byte is detected."""
+    name: Annotated[str, Field(pattern=NAME)]
+    code: Annotated[str, Field(pattern=CODE, max_length=200)]
+    paper: Annotated[str, Field(pattern=r"^https://[^\s<>\"']+$", max_length=200)] | None = None
+    contract: Contract | None = None
+    """Contract test results of the submitter: a claim until verified; None if not run."""
+
+
+class Verification(Part):
+    """`verification.json`: a sample of facts that was run again, and what came of it."""
+
+    record_hash: str | None = None
+    """SHA-256 of `record.json`; verifications by kgbench 0.1.0 lack it."""
+    facts_hash: str
+    """SHA-256 of the `facts.parquet` that was compared."""
+    kgbench: str
+    """Version that ran it."""
+    platform: str
+    time: str
+    """UTC, ISO 8601."""
+    seed: int = Field(ge=0)
+    """Of the sample."""
+    drawn: Literal[True] | None = None
+    """Whether the seed came from the randomness of the machine that verified, after submission."""
+    n: int = Field(ge=1)
+    """Facts in it."""
+    rows: int = Field(ge=1)
+    """Per-fact rows compared."""
+    largest_difference: float = Field(ge=0)
+    """Of log-probabilities, in nats."""
+    changed_hits: int = Field(ge=0)
+    """Rows whose top-5 hit came out otherwise."""
+    tolerance: float = Field(gt=0)
+    """Largest difference at which a row counts as the same."""
+    contract: Contract | None = None
+    """The laws as whoever verified found them; None where only rows were compared."""
+
+    def counts(self, record: Record) -> bool:
+        """Whether it makes a record verified: all facts, or `SAMPLE` drawn after submission.
+
+        Args:
+            record: The record that was run again.
+        """
+        enough = self.n >= record.identity.n_facts
+        return enough or (self.drawn is True and self.n >= SAMPLE)
+
+    @property
+    def about(self) -> str:
+        """The sample in words, such as `20 known facts`."""
+        return f"{self.n} {'facts' if self.drawn else 'known facts'}"
+
+
+_P = TypeVar("_P", bound=Part)
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def schemas() -> dict[str, str]:
+    """The text of each schema by the name of its file, without the ending."""
+    contents = {
+        "record": _record_schema(),
+        "submission": Submission.model_json_schema(),
+        "verification": Verification.model_json_schema(),
+    }
+    texts = {}
+    for name, schema in contents.items():
+        texts[name] = json.dumps({"$schema": _DIALECT, **schema}, indent=1, ensure_ascii=False)
+    return texts
+
+
+def _record_schema() -> dict[str, Any]:
+    """The record's schema; in JSON a row that the method cannot express is a line with its reason."""
+    schema = Record.model_json_schema()
+    rows = schema["$defs"]
+    rows["MeasuredRow"] = {**rows.pop("Row"), "title": "MeasuredRow"}
+    kept = {
+        key: field
+        for key, field in rows["MeasuredRow"]["properties"].items()
+        if key in ("prompt", "graft", "dropped")
+    }
+    absent = {"type": "string", "description": "Why the method cannot express the configuration."}
+    rows["AbsentRow"] = {
+        "title": "AbsentRow",
+        "description": f"A configuration without figures ({', '.join(FIGURES)}).",
+        "type": "object",
+        "properties": {**kept, "absent": absent},
+        "required": [*kept, "absent"],
+        "additionalProperties": False,
+    }
+    rows["Row"] = {"anyOf": [{"$ref": "#/$defs/MeasuredRow"}, {"$ref": "#/$defs/AbsentRow"}]}
+    return schema
+
+
+# ------------------------------------------------------------------------------------------ entries
+
 
 ENTRIES = Path("leaderboard", "results")
 """Where the entries of the leaderboard are, seen from a checkout."""
@@ -53,8 +217,6 @@ BOARDS = ("planted", "pathways", "budget")
 
 Badge = Literal["verified", "self-reported", "published", "yours"]
 """Source of figures: verified, self-reported, the paper, or the reader's own runs."""
-
-_P = TypeVar("_P", bound=Part)
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,6 +271,11 @@ class Entry:
             if part is not None and part.contract is not None:
                 return part.contract
         return None
+
+    @property
+    def untried(self) -> bool:
+        """Whether it was submitted and nobody tried the laws on its method."""
+        return self.submission is not None and self.contract is None
 
     @property
     def pair(self) -> str:
@@ -179,6 +346,9 @@ def _slug(words: str) -> str:
     return re.sub(r"[^A-Za-z0-9._+]+", "-", words).strip("-._+")
 
 
+# ------------------------------------------------------------------------------------------ reading
+
+
 def read_entries(results: Path) -> Iterator[Entry]:
     """All entries below a folder: those that are folders, by name, then those of each pack.
 
@@ -203,8 +373,8 @@ def read_entry(folder: Path) -> Entry:
         DataError: If a part of it does not read, or goes with another record.
     """
     record = read_record(folder).record
-    places = {name: folder / name for name in FILES[2:] if (folder / name).is_file()}
-    return _entry(folder, record, {name: path.read_bytes() for name, path in places.items()})
+    beside = {name: folder / name for name in FILES[2:] if (folder / name).is_file()}
+    return _entry(folder, record, {name: path.read_bytes() for name, path in beside.items()})
 
 
 def _packed(place: Path, files: Mapping[str, bytes]) -> Entry:
@@ -218,9 +388,8 @@ def _packed(place: Path, files: Mapping[str, bytes]) -> Entry:
 
 def _entry(place: Path, record: Record, files: Mapping[str, bytes]) -> Entry:
     submission = _part(place / SUBMISSION, record, files, Submission)
-    return Entry(
-        place, record, submission, _part(place / VERIFICATION, record, files, Verification)
-    )
+    verification = _part(place / VERIFICATION, record, files, Verification)
+    return Entry(place, record, submission, verification)
 
 
 def _part(path: Path, record: Record, files: Mapping[str, bytes], model: type[_P]) -> _P | None:

@@ -141,12 +141,11 @@ def fact_ranks(grid: RankGrid, configurations: Sequence[str]) -> FactRanks:
     steps = np.full((*ranks.shape[:2], n + n % 2), _ABSENT, np.uint8)
     steps[..., :n] = np.where(ranks > 0, np.searchsorted(STEPS, ranks), _ABSENT)
     letters = np.frombuffer(DIGITS.encode(), np.uint8)[steps[..., ::2] * 8 + steps[..., 1::2]]
-    grafts = [graft for graft in configurations if graft in grid.configurations]
+    places = {graft: k for k, graft in enumerate(grid.configurations)}
     prompts: dict[str, dict[str, str]] = {}
     for i, prompt in enumerate(grid.prompts):
         texts = prompts.setdefault(prompt, {})
-        for graft in dict.fromkeys([*grafts, *grid.configurations]):
-            k = grid.configurations.index(graft)
-            if ranks[i, k].any():
+        for graft in dict.fromkeys([*configurations, *places]):
+            if (k := places.get(graft)) is not None and ranks[i, k].any():
                 texts[graft] = letters[i, k].tobytes().decode()
     return FactRanks(tuple(grid.facts[i] for i in order), prompts)

@@ -80,10 +80,9 @@ def unpack(content: bytes) -> dict[str, dict[str, bytes]]:
     """
     tar = _decompressed(content)
     entries: dict[str, dict[str, bytes]] = {}
-    for count, (path, data) in enumerate(_members(tar)):
+    for count, (name, file, data) in enumerate(_members(tar)):
         if count == limits.FILES_IN_PACK:
             raise DataError(f"it holds more than {limits.FILES_IN_PACK} files")
-        name, _, file = path.partition("/")
         entries.setdefault(name, {})[file] = data
     if not entries:
         raise DataError("it holds no entry")
@@ -105,8 +104,8 @@ def _decompressed(content: bytes) -> bytes:
     return tar
 
 
-def _members(tar: bytes) -> Iterator[tuple[str, bytes]]:
-    """Path and content of each file, up to the first empty block."""
+def _members(tar: bytes) -> Iterator[tuple[str, str, bytes]]:
+    """Entry, name and content of each file, up to the first empty block."""
     at = 0
     while (head := tar[at : at + _BLOCK]).strip(b"\0"):
         try:
@@ -119,7 +118,7 @@ def _members(tar: bytes) -> Iterator[tuple[str, bytes]]:
         if not 0 <= info.size <= limits.FILE[file]:
             raise DataError(f"{name}/{file} is too large: at most {limits.FILE[file]} bytes")
         at += _BLOCK
-        yield f"{name}/{file}", tar[at : at + info.size]
+        yield name, file, tar[at : at + info.size]
         at += info.size + -info.size % _BLOCK
 
 
@@ -198,8 +197,13 @@ def add(path: Path, entries: Mapping[str, Files]) -> None:
     with _locked(path):
         there = read_pack(path) if path.exists() else {}
         for name, files in entries.items():
-            before = there.get(name, {})
-            there[name] = {**before, **_new(path / name, before, files)}
+            before = there.setdefault(name, {})
+            for file, content in files.items():
+                if file != VERIFICATION and before.get(file, content) != content:
+                    raise InputError(
+                        f"{path / name} is there with another {file}: an entry is never edited"
+                    )
+            before.update(files)
         _write(path, there)
 
 
@@ -238,10 +242,3 @@ def _write(path: Path, entries: Mapping[str, Files]) -> None:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _new(place: Path, before: Files, files: Files) -> Files:
-    for file, content in files.items():
-        if file != VERIFICATION and before.get(file, content) != content:
-            raise InputError(f"{place} is there with another {file}: an entry is never edited")
-    return files

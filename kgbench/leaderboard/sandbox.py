@@ -17,7 +17,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from threading import Lock, Timer
 from typing import IO
@@ -51,9 +51,6 @@ _GROUPS = 1000
 _METADATA = 4000
 """Bytes of ARROW:schema, the only metadata that a file may carry."""
 
-Columns = Sequence[tuple[str, str]]
-"""Name and Arrow type of each column."""
-
 
 # ---------------------------------------------------------------------------------------- parent
 
@@ -84,9 +81,9 @@ class Sandbox:
             DataError: It has other columns, carries more than columns, exceeds a limit, or is no
                 Parquet file.
         """
-        columns = list(map(_columns, schemas))
+        head = json.dumps([schema.serialize().to_pybytes().hex() for schema in schemas])
         with self._lock:
-            kind, answer = self._answer(json.dumps(columns).encode() + b"\n" + content)
+            kind, answer = self._answer(f"{head}\n".encode() + content)
         if kind != _TABLE:
             raise DataError(answer.decode("utf-8", "replace"))
         table = pa.ipc.open_stream(pa.py_buffer(answer)).read_all()
@@ -150,10 +147,6 @@ class Sandbox:
         if process is not None:
             process.kill()
             process.communicate()
-
-
-def _columns(schema: pa.Schema) -> Columns:
-    return [(field.name, str(field.type)) for field in schema]
 
 
 SANDBOX = Sandbox()
@@ -248,7 +241,7 @@ def _decoded(request: bytes) -> bytes:
         DataError: It has other columns, or exceeds a limit.
     """
     head, _, content = request.partition(b"\n")
-    schemas = [list(map(tuple, columns)) for columns in json.loads(head)]
+    schemas = [pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(own))) for own in json.loads(head)]
     table = _table(pa.py_buffer(content), schemas)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
@@ -256,13 +249,13 @@ def _decoded(request: bytes) -> bytes:
     return bytes(sink.getvalue())
 
 
-def _table(content: pa.Buffer, schemas: Sequence[Columns]) -> pa.Table:
+def _table(content: pa.Buffer, schemas: Sequence[pa.Schema]) -> pa.Table:
     from pyarrow import parquet
 
     file = parquet.ParquetFile(pa.BufferReader(content), pre_buffer=False)
-    columns = _check_columns(file.schema_arrow, schemas)
+    schema = _check_columns(file.schema_arrow, schemas)
     _check_metadata(file.metadata)
-    texts = [name for name, kind in columns if kind == "string"]
+    texts = [field.name for field in schema if field.type == pa.string()]
     # Texts are decoded as references into a dictionary, so that repeating a long one costs little.
     file = parquet.ParquetFile(
         pa.BufferReader(content), read_dictionary=texts, pre_buffer=False, memory_map=False
@@ -273,23 +266,23 @@ def _table(content: pa.Buffer, schemas: Sequence[Columns]) -> pa.Table:
         raise DataError(f"it has {table.num_rows} rows, not {file.metadata.num_rows} as it states")
     for name in texts:
         _check_texts(name, table[name])
-    plain = table.cast(pa.schema([(name, _TYPES[kind]) for name, kind in columns]))
+    plain = table.cast(schema)
     if plain.nbytes > TABLE:
         raise DataError(f"it unpacks to more than {TABLE} bytes")
     return plain.combine_chunks()
 
 
-_TYPES = {"string": pa.string(), "int32": pa.int32(), "double": pa.float64()}
+def _check_columns(schema: pa.Schema, schemas: Sequence[pa.Schema]) -> pa.Schema:
+    """The one of `schemas` that a file has: these columns, without nulls."""
+    for known in schemas:
+        if schema.equals(known):
+            return known
+    found, expected = _listed(list(schema)[:12]), _listed(schemas[0])
+    raise DataError(f"the columns are {found!a}, not {expected} without nulls")
 
 
-def _check_columns(schema: pa.Schema, schemas: Sequence[Columns]) -> Columns:
-    """The columns of a file, which are one of `schemas`, without nulls."""
-    found = _columns(schema)
-    if found in schemas and not any(field.nullable for field in schema):
-        return found
-    listed = [f"{name} ({kind})" for name, kind in found[:12]]
-    expected = ", ".join(f"{name} ({kind})" for name, kind in schemas[0])
-    raise DataError(f"the columns are {', '.join(listed)!a}, not {expected} without nulls")
+def _listed(fields: Iterable[pa.Field]) -> str:
+    return ", ".join(f"{field.name} ({field.type})" for field in fields)
 
 
 def _check_metadata(metadata: pa.parquet.FileMetaData) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Annotated, Any
@@ -22,7 +22,9 @@ __all__ = [
     "canonical_json",
     "identity_differences",
     "perhaps_private",
+    "private_kind",
     "private_text",
+    "texts_of",
 ]
 
 _ABSOLUTE = re.compile(r"^(?:file://)?(?:/|~/|[A-Za-z]:[\\/])")
@@ -61,6 +63,11 @@ class WeightHashes(Strict):
 
     recipient: Hash
     donors: dict[str, Hash]
+
+    @property
+    def by_part(self) -> dict[str, str]:
+        """The hash of the recipient and of each donor."""
+        return {"recipient": self.recipient, **self.donors}
 
 
 class LocalizerRef(Strict):
@@ -116,6 +123,11 @@ class Identity(Strict):
         """Whether equal logits share the best rank, as in version 1 of the metrics only."""
         return self.metric_version == "1"
 
+    @property
+    def n_facts(self) -> int:
+        """How many facts are asked for."""
+        return min(self.limit or self.dataset.n, self.dataset.n)
+
     def digest(self) -> str:
         """The id: SHA-256, in hexadecimal, of the canonical JSON."""
         return sha256(canonical_json(self.model_dump(mode="json")).encode()).hexdigest()
@@ -141,24 +153,38 @@ def private_text(value: Any) -> str | None:
     """Where a JSON value holds an absolute path or a likely credential, without the text."""
     if not perhaps_private(json.dumps(value, ensure_ascii=False)):
         return None
-    for where, text in _texts(value, ""):
-        if _ABSOLUTE.match(text):
-            return f"{where} is an absolute path"
-        if _CREDENTIAL.search(text):
-            return f"{where} looks like a credential"
+    for where, text in texts_of(value):
+        if (kind := private_kind(text)) is not None:
+            return f"{where} {kind}"
     return None
 
 
-def _texts(value: Any, where: str) -> Iterator[tuple[str, str]]:
+def private_kind(text: str) -> str | None:
+    """What a single text is that no record may hold, such as `is an absolute path`."""
+    if _ABSOLUTE.match(text):
+        return "is an absolute path"
+    return "looks like a credential" if _CREDENTIAL.search(text) else None
+
+
+def texts_of(
+    value: Any, where: str = "", named: Callable[[str], str] = str
+) -> Iterator[tuple[str, str]]:
+    """The place of each text of a JSON value, and the text; keys are texts, too.
+
+    Args:
+        value: The value.
+        where: Its place.
+        named: A key as places show it.
+    """
     if isinstance(value, str):
         yield where, value
     elif isinstance(value, dict):
         for key, inner in value.items():
-            yield from _texts(key, f"a key of {where or 'it'}")
-            yield from _texts(inner, f"{where}.{key}".lstrip("."))
+            yield f"a key of {where or 'it'}", key
+            yield from texts_of(inner, f"{where}.{named(key)}".lstrip("."), named)
     elif isinstance(value, list | tuple):
         for index, inner in enumerate(value):
-            yield from _texts(inner, f"{where}[{index}]")
+            yield from texts_of(inner, f"{where}[{index}]", named)
 
 
 # ------------------------------------------------------------------------------------ differences

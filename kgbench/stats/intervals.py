@@ -393,7 +393,9 @@ class Resampled:
         return Estimate.hull(self.value, self.n, bootstrap, self.floor)
 
 
-def resampled_ratios(parts: Sequence[Parts], counts: Array) -> list[Resampled]:
+def resampled_ratios(
+    parts: Sequence[Parts], counts: Array, anchors: Sequence[int] = RECOVERIES
+) -> list[Resampled]:
     """Ratios of two means under one resample of the facts, by one product for all of them.
 
     A draw whose denominator has lost its sign counts against both ends.
@@ -402,6 +404,7 @@ def resampled_ratios(parts: Sequence[Parts], counts: Array) -> list[Resampled]:
         parts: Contrasts [n] of each numerator, integers where the scores are hits, and of its
             denominator, with a mean that differs from 0.
         counts: Resample [draws, n].
+        anchors: Ratios that facts can take exactly.
     """
     columns = list(chain.from_iterable(parts))
     means = resampled_means(np.stack(columns, axis=1, dtype=float), counts)
@@ -409,7 +412,7 @@ def resampled_ratios(parts: Sequence[Parts], counts: Array) -> list[Resampled]:
     for i, (numerator, denominator) in enumerate(parts):
         gap = float(np.mean(denominator))
         draws = ratio_draws(means[:, 2 * i], means[:, 2 * i + 1], gap)
-        floor = ratio_floor(numerator, denominator)
+        floor = ratio_floor(numerator, denominator, anchors)
         value = float(np.mean(numerator)) / gap
         ratios.append(Resampled(value, draws, floor, len(numerator)))
     return ratios

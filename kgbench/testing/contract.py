@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kgbench import __version__
 from kgbench.errors import InputError, LawError
-from kgbench.leaderboard.submission import Contract
+from kgbench.leaderboard.entries import Contract
 from kgbench.localizers import AbstractLocalizer, check_name, create, fingerprint, is_foreign
 from kgbench.records import Record
 from kgbench.runner.rerun import Places, argument_text, localizer_of

@@ -14,7 +14,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Request, sync_playwright
 
 from kgbench.leaderboard.board_tables import Leaderboard
-from kgbench.leaderboard.serve import site_server, write_site
+from kgbench.leaderboard.build import site_server, write_site
 from tests import fake_boards
 
 FLAGS = (

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Page
 
 from kgbench.leaderboard.board_tables import Board, Leaderboard, Line, Table
-from kgbench.leaderboard.serve import write_site
+from kgbench.leaderboard.build import write_site
 from tests.fake_boards import PATHWAYS, figure
 
 METHODS = 1000

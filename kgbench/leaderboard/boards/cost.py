@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
 
 from kgbench.estimate import Estimate
 from kgbench.leaderboard.board_tables import Board, Column, Line, Measured, Table, ordered
@@ -13,13 +15,14 @@ from kgbench.leaderboard.cells import (
     core_cells,
     cost_spread,
     first_runs,
+    runs_on,
     shipped_plants,
 )
 from kgbench.leaderboard.entries import Entry
 from kgbench.models import catalog
 from kgbench.numbers import number_text
 
-__all__ = ["BOARDS", "PLACE", "SUITES", "cost_board"]
+__all__ = ["SUITES", "cost_board"]
 
 SUITES = {
     "pathways": "the eight pathway configurations",
@@ -46,54 +49,56 @@ ABOUT = (
 
 
 def cost_board(entries: Sequence[Entry]) -> Board:
-    """The board.
+    """The board of costs.
 
     Args:
         entries: All entries.
     """
-    runs: dict[str, Runs] = {}
     replicas = frozenset(catalog.replicas())
+    runs: dict[str, Runs] = {}
     methods: dict[str, None] = {}
-    cells: dict[Cell, dict[str, dict[str, Entry]]] = {}
+    cells: dict[Cell, None] = {}
     for suite in SUITES:
-        own = first_runs(
+        runs[suite] = first_runs(
             entry for entry in entries if entry.suite == suite and entry.pair not in replicas
         )
-        runs[suite] = own
-        methods |= dict.fromkeys(method for method, _ in own)
-        for cell, by_method in by_cell(own).items():
-            for method, entry in by_method.items():
-                cells.setdefault(cell, {}).setdefault(method, {})[suite] = entry
-    title = "All shipped pairs and plants"
+        methods |= dict.fromkeys(runs[suite])
+        cells |= dict.fromkeys(by_cell(runs[suite]))
     lines = ordered({name: _mean(name, runs) for name in methods})
+    title = "All shipped pairs and plants"
     overall = Table("all", title, COLUMNS, lines, spread="range")
     tables = [overall]
     for cell in sorted(cells, key=lambda cell: (not cell.core, cell)):
-        measured = {}
-        asked: set[str] = set()
-        for name, by_suite in cells[cell].items():
-            figures = {suite: _spread(suite, [entry]) for suite, entry in by_suite.items()}
-            measured[name] = Measured(list(by_suite.values()), figures, unranked=UNRANKED)
-            asked |= by_suite.keys()
+        by_method: dict[str, dict[str, list[Entry]]] = {}
+        for suite, own in runs.items():
+            for name, found in runs_on([cell], own).items():
+                by_method.setdefault(name, {})[suite] = list(found.values())
+        asked = set(chain.from_iterable(by_method.values()))
         columns = tuple(column for column in COLUMNS if column.key in asked)
-        lines = ordered(measured)
+        lines = ordered({name: _measured(by_suite) for name, by_suite in by_method.items()})
         tables.append(Table(cell.key, cell.title, columns, lines, cell.scope, spread="range"))
     return Board("cost", "Cost", ABOUT, _lead(overall), tuple(tables))
 
 
 def _mean(method: str, runs: Mapping[str, Runs]) -> Measured:
     """Mean cost of each suite that was run on all cells."""
-    figures = {}
-    entries: list[Entry] = []
-    have = of = 0
+    by_suite: dict[str, list[Entry]] = {}
+    lacking, have, of = set(), 0, 0
     for suite, found in runs.items():
         cells = shipped_plants(core_cells(planted=suite == "planted", prompts=("",)))
-        own = [found[method, cell] for cell in cells if (method, cell) in found]
-        if own:
-            entries, have, of = [*entries, *own], have + len(own), of + len(cells)
-        if len(own) == len(cells):
-            figures[suite] = _spread(suite, own)
-    return Measured(entries, figures, unranked=UNRANKED, coverage=(have, of))
+        if own := list(runs_on(cells, found).get(method, {}).values()):
+            by_suite[suite], have, of = own, have + len(own), of + len(cells)
+        if len(own) < len(cells):
+            lacking.add(suite)
+    measured = _measured(by_suite)
+    figures = {suite: cost for suite, cost in measured.figures.items() if suite not in lacking}
+    return replace(measured, figures=figures, coverage=(have, of))
+
+
+def _measured(by_suite: Mapping[str, Sequence[Entry]]) -> Measured:
+    """Costs of a method by suite."""
+    figures = {suite: _spread(suite, entries) for suite, entries in by_suite.items()}
+    return Measured(list(chain.from_iterable(by_suite.values())), figures, UNRANKED)
 
 
 def _spread(suite: str, entries: Sequence[Entry]) -> Estimate:
@@ -105,22 +110,16 @@ def _spread(suite: str, entries: Sequence[Entry]) -> Estimate:
 
 
 def _lead(table: Table) -> str:
-    cheapest: tuple[float, Line] | None = None
+    lines: dict[float, Line] = {}
     for line in table.lines:
         figure = line.figures.get("pathways")
-        if figure is None or figure.value is None or line.baseline:
-            continue
-        if cheapest is None or figure.value < cheapest[0]:
-            cheapest = figure.value, line
-    if cheapest is None:
+        if figure is not None and figure.value is not None and not line.baseline:
+            lines.setdefault(figure.value, line)
+    if not lines:
         return "No method has been run on all pairs."
-    value, line = cheapest
-    shown = f"{number_text(value)} plain forward passes ({line.badge})"
+    value = min(lines)
+    shown = f"{number_text(value)} plain forward passes ({lines[value].badge})"
     return (
-        f"The eight pathway configurations are cheapest by {line.method}: {shown}, without "
-        "an interval."
+        f"The eight pathway configurations are cheapest by {lines[value].method}: {shown}, "
+        "without an interval."
     )
-
-
-PLACE = 5
-BOARDS = (cost_board,)

@@ -1,37 +1,221 @@
 """The boards of plants: how well each method finds the places that planted facts use.
 
 Plants at all tokens ask for a (layer, component), position plants for a (layer, component, region):
-two questions, two boards.
+two questions, two boards. A third is of the recoveries that a method says of FE, LT and FE+LT.
+
+A plant with its seed is the unit where methods are scored on plants, since sites of one plant are
+no sample of anything. All methods share one resample of the plants, so that their differences are
+paired. Levels are fixed by design, and seeds are sampled. So a mean over plants is the mean over
+levels, which weigh the same, of the mean over seeds; its interval and the resample are stratified
+by level. That needs two seeds of every level. Until then the level is the unit, by the mean of its
+seeds, and intervals treat levels as a sample.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
+from math import lcm
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from kgbench.errors import DataError
 from kgbench.estimate import Estimate
-from kgbench.leaderboard.board_tables import Board, Column, Measured, Table, lead
+from kgbench.leaderboard.board_tables import Board, Column, Line, Measured, Table, lead, ordered
 from kgbench.leaderboard.cells import (
     FORWARDS,
+    PROMPTS,
     Cell,
+    Measure,
+    Plant,
     Runs,
+    by_cell,
     core_cells,
     first_runs,
-    level_lines,
-    level_tables,
     overall_lines,
-    plants_tables,
-    seeds_note,
+    runs_on,
+    shipped_plants,
     without_scans,
 )
-from kgbench.leaderboard.contrasts import Plant, PlantScores, mean_over_plants, on_plant
 from kgbench.leaderboard.entries import Entry
 from kgbench.leaderboard.hits import METRIC
 from kgbench.models import catalog
+from kgbench.numbers import count_text
 from kgbench.records import Effect, Planted
-from kgbench.stats import hit_rate
+from kgbench.stats import Resampled, hit_rate, resampled_strata, stratified_mean
 
-__all__ = ["BOARDS", "PLACE", "Kind", "components_board", "plant_cells", "positions_board"]
+__all__ = [
+    "FIXED",
+    "PlantScores",
+    "Recoveries",
+    "components_board",
+    "distance",
+    "fixed_answer",
+    "plant_cells",
+    "plant_pathways_board",
+    "positions_board",
+]
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class PlantScores:
+    """A method's score on each of some plants; higher is better."""
+
+    values: Mapping[Plant, float]
+    """By plant."""
+    support: tuple[float, float] = (0.0, 1.0)
+    """Bounds of a score."""
+
+    @cached_property
+    def figure(self) -> Estimate:
+        """The mean with its interval; of one plant the value alone."""
+        if len(self.values) == 1:
+            return on_plant(next(iter(self.values.values())))
+        return stratified_mean(_strata(self.values), self.support)
+
+    def minus(self, other: PlantScores) -> Resampled:
+        """Its paired difference from another method on the same plants.
+
+        Raises:
+            DataError: The two are not of the same plants.
+        """
+        if set(self.values) != set(other.values):
+            raise DataError("two methods have figures of other plants, and cannot be compared")
+        gaps = {plant: own - other.values[plant] for plant, own in self.values.items()}
+        return resampled_strata(_strata(gaps))
+
+
+def _strata(values: Mapping[Plant, float]) -> list[Array]:
+    """Values by level, or the means of levels as one stratum where a level has one seed."""
+    levels: dict[str, list[float]] = {}
+    for (level, _), value in sorted(values.items()):
+        levels.setdefault(level, []).append(value)
+    if len(levels) > 1 and min(map(len, levels.values())) < 2:
+        return [np.array([float(np.mean(own)) for own in levels.values()])]
+    return [np.array(own) for own in levels.values()]
+
+
+def on_plant(value: float, n: int = 1) -> Estimate:
+    """A figure on one plant, which has no interval."""
+    return Estimate.alone(value, n, "one plant")
+
+
+def mean_over_plants(
+    figures: Mapping[Plant, Estimate], support: tuple[float, float] = (0.0, 1.0)
+) -> Estimate:
+    """The mean over levels of the mean over seeds, as of `PlantScores`.
+
+    It is undefined where the figure of a plant is; of one plant it is the figure.
+
+    Args:
+        figures: By plant.
+        support: Bounds of a figure.
+    """
+    if not figures:
+        return Estimate.missing("no plant has such a figure")
+    if len(figures) == 1:
+        return next(iter(figures.values()))
+    values = {}
+    for plant, figure in figures.items():
+        if figure.value is None:
+            return Estimate.missing(f"{figure.undefined} (on {plant[1]})")
+        values[plant] = figure.value
+    return PlantScores(values, support).figure.rounded()
+
+
+# ------------------------------------------------------------------------------------------- tables
+
+
+def plant_tables(
+    runs: Runs,
+    cells: Sequence[Cell],
+    overall: Callable[[Sequence[Cell], Runs], Table],
+    level: Callable[[Sequence[Cell], Runs], Table],
+    flat: Sequence[Cell] = (),
+) -> tuple[Table, ...]:
+    """The tables over all plants, over the shipped ones where others are replicas, and by level.
+
+    A table of a level is over its seeds; a plant that is run in another way has one of its own.
+
+    Args:
+        runs: Runs of the board.
+        cells: The plants that means are over.
+        overall: Makes a table over some of them, of the runs on these.
+        level: Makes the table of the plants of a level.
+        flat: Plants that only have tables of their own.
+    """
+    tables, shipped = [overall(cells, runs_on(cells, runs))], shipped_plants(cells)
+    if len(shipped) < len(cells):
+        note = (
+            "Replicas can only be run where they were built. A method that was run on the shipped "
+            "plants alone has its rank in the table of these."
+        )
+        part = overall(shipped, runs_on(shipped, runs))
+        tables = [
+            replace(tables[0], notes=(*tables[0].notes, note)),
+            replace(part, key="shipped", title=f"The {len(shipped)} shipped plants"),
+        ]
+    levels: dict[str, dict[Cell, None]] = {}
+    ran = by_cell(runs)
+    for cell in (*cells, *flat, *ran):
+        levels.setdefault(cell.level, {})[cell] = None
+    for name in dict.fromkeys(cell.level for cell in ran):
+        tables.append(level(list(levels[name]), runs_on(levels[name], runs)))
+    return tuple(tables)
+
+
+def seeds_note(cells: Sequence[Cell]) -> str:
+    """What means over plants are over, and what their intervals and ranks speak of."""
+    sizes = Counter(cell.level for cell in cells).values()
+    least, most = min(sizes, default=0), max(sizes, default=0)
+    if most < 2:
+        return (
+            f"Means, intervals and ranks are over these {len(cells)} plants, each weighing the "
+            "same, and say nothing of other models."
+        )
+    levels = count_text(len(sizes), "level")
+    seeds = str(least) if least == most else f"{least} to {most}"
+    if least < 2 and len(sizes) > 1:
+        return (
+            f"Means, intervals and ranks are over these {levels}, each weighing the same, by the "
+            f"mean of its plants ({len(cells)} in all, {seeds} training seeds of a level). They "
+            "are over seeds within levels once every level has two."
+        )
+    return (
+        f"Levels are fixed by design, and training seeds are sampled: means are over {levels}, "
+        f"each weighing the same, of the mean over its {seeds} seeds. Intervals and ranks are "
+        "from the variance between seeds of one level; they speak of further seeds of these "
+        "levels, and say nothing of other levels or models."
+    )
+
+
+def level_lines(cells: Sequence[Cell], runs: Runs, measure: Measure) -> tuple[Line, ...]:
+    """Lines of a level's table: figures over the seeds that a method has been run on.
+
+    Args:
+        cells: The plants of the level.
+        runs: The runs on them.
+        measure: Measures a method on some plants.
+    """
+    measured = {}
+    for method, own in runs.items():
+        line = replace(measure(own), coverage=(len(own), len(cells)))
+        if len(own) < len(cells) and not isinstance(line.standing, str):
+            lacks = f"it has been run on {len(own)} of {len(cells)} seeds"
+            line = replace(line, standing=lacks)
+        measured[method] = line
+    return ordered(measured)
+
+
+# ------------------------------------------------------------------------------------------- places
+
 
 RANKED, ABOVE, TOLD = "graded_precision", "above_chance", "told"
 
@@ -90,39 +274,16 @@ ABOUT = (
 )
 
 
-@dataclass(frozen=True)
-class Kind:
-    """The kind of plants, and so of the places that are ranked."""
-
-    key: str
-    title: str
-    by_region: bool
-    """Whether places have a region."""
-    about: str
-
-
-COMPONENTS = Kind(
-    "planted",
-    "Planted: layer and component",
-    False,
-    "Here facts were planted at all tokens, and a place is a (layer, component).",
-)
-POSITIONS = Kind(
-    "planted-positions",
-    "Planted: positions",
-    True,
-    "Here facts were planted at some tokens, and a place is a (layer, component, region).",
-)
-
-
 def components_board(entries: Sequence[Entry]) -> Board:
     """The board of plants at all tokens; its entries are those that were judged by one."""
-    return _board(entries, COMPONENTS)
+    about = "Here facts were planted at all tokens, and a place is a (layer, component)."
+    return _board(entries, "planted", "Planted: layer and component", False, about)
 
 
 def positions_board(entries: Sequence[Entry]) -> Board:
     """The board of position plants; its entries are those that were judged by one."""
-    return _board(entries, POSITIONS)
+    about = "Here facts were planted at some tokens, and a place is a (layer, component, region)."
+    return _board(entries, "planted-positions", "Planted: positions", True, about)
 
 
 def plant_cells(by_region: bool) -> tuple[list[Cell], list[Cell]]:
@@ -140,31 +301,23 @@ def plant_cells(by_region: bool) -> tuple[list[Cell], list[Cell]]:
     return ranked, flat
 
 
-def _board(entries: Sequence[Entry], kind: Kind) -> Board:
-    own = [
-        entry
-        for entry in entries
-        if entry.record.planted is not None
-        and (entry.record.planted.units == "site") == kind.by_region
-    ]
-    runs = first_runs(without_scans(own))
-    cells, flat = plant_cells(kind.by_region)
-    overall = plants_tables(cells, lambda some: _overall(runs, some, flat))
-    singles = level_tables(runs, [*cells, *flat], _table)
-    about = ABOUT + kind.about
-    return Board(kind.key, kind.title, about, _lead(overall[0]), (*overall, *singles))
-
-
-def _overall(runs: Runs, cells: Sequence[Cell], flat: Sequence[Cell]) -> Table:
-    """The table over all plants, or over the shipped ones.
+def _board(entries: Sequence[Entry], key: str, title: str, by_region: bool, about: str) -> Board:
+    """A board of one kind of plants.
 
     Args:
-        runs: Runs of the board.
-        cells: The plants.
-        flat: Plants whose truth puts no places in an order.
+        entries: All entries.
+        key: Its key.
+        title: Its title.
+        by_region: Whether places have a region.
+        about: Where facts were planted, and what a place is.
     """
+    own = []
+    for entry in entries:
+        planted = entry.record.planted
+        if planted is not None and (planted.units == "site") == by_region:
+            own.append(entry)
+    cells, flat = plant_cells(by_region)
     notes = [
-        seeds_note(cells),
         "Who knows no more than which weights changed has the graded average precision of "
         "chance: the line in the picture.",
         "The truth is made of grafts of places in several orders: methods that scan single "
@@ -175,17 +328,19 @@ def _overall(runs: Runs, cells: Sequence[Cell], flat: Sequence[Cell]) -> Table:
             f"Without {', '.join(cell.pair for cell in flat)}: no place there is used by itself "
             "so much that an order of places could be wrong."
         )
-    return Table(
-        key="all",
-        title=f"All {len(cells)} plants",
-        columns=(
-            *_columns({cell: entry for (_, cell), entry in runs.items() if cell in cells}),
-            FORWARDS,
-        ),
-        lines=overall_lines(runs, cells, "plants", _measure),
-        ranked_by=RANKED,
-        notes=tuple(notes),
-    )
+
+    def overall(some: Sequence[Cell], runs: Runs) -> Table:
+        return Table(
+            key="all",
+            title=f"All {len(some)} plants",
+            columns=(*_columns(_one_each(runs)), FORWARDS),
+            lines=overall_lines(runs, some, "plants", _measure),
+            ranked_by=RANKED,
+            notes=(seeds_note(some), *notes),
+        )
+
+    tables = plant_tables(first_runs(without_scans(own)), cells, overall, _level, flat)
+    return Board(key, title, ABOUT + about, _lead(tables[0]), tables)
 
 
 def _lead(table: Table) -> str:
@@ -204,12 +359,10 @@ def _lead(table: Table) -> str:
     )
 
 
-def _table(cells: Sequence[Cell], methods: Mapping[str, Mapping[Cell, Entry]]) -> Table:
+def _level(cells: Sequence[Cell], runs: Runs) -> Table:
     """A level, over its seeds."""
-    runs: dict[Cell, Entry] = {}
-    for own in methods.values():
-        runs |= own
-    planted = _planted(next(iter(runs.values())))
+    entries = _one_each(runs)
+    planted = _planted(next(iter(entries.values())))
     places = "sites" if planted.units == "site" else "(layer, component)"
     decoy = f", decoy at {planted.decoy}" if planted.decoy else ""
     first, note = cells[0], "On one plant no method is told from another: ranks are over plants."
@@ -221,12 +374,20 @@ def _table(cells: Sequence[Cell], methods: Mapping[str, Mapping[Cell, Entry]]) -
         key=first.key,
         title=f"{first.title}: planted at {planted.plant}{decoy}; {planted.n_true} of "
         f"{planted.n_units} {places} whose weights changed{seeds}",
-        columns=_columns(runs),
-        lines=level_lines(cells, methods, _measure),
+        columns=_columns(entries),
+        lines=level_lines(cells, runs, _measure),
         scope=first.scope,
         ranked_by=RANKED,
         notes=(note,),
     )
+
+
+def _one_each(runs: Runs) -> dict[Cell, Entry]:
+    """An entry of each plant."""
+    entries: dict[Cell, Entry] = {}
+    for own in runs.values():
+        entries |= own
+    return entries
 
 
 def _measure(own: Mapping[Cell, Entry]) -> Measured:
@@ -237,9 +398,9 @@ def _measure(own: Mapping[Cell, Entry]) -> Measured:
         if (figure := _figure(judged, column.key)) is not None:
             figures[column.key] = figure
     if any(entry.localizer == "oracle" for entry in entries):
-        return Measured(entries, figures, unranked=PRIVILEGED)
-    if figures[RANKED].value is None:
-        return Measured(entries, figures, unranked=figures[RANKED].undefined or "")
+        return Measured(entries, figures, PRIVILEGED)
+    if (undefined := figures[RANKED]).value is None:
+        return Measured(entries, figures, undefined.undefined or "")
     values = {plant: planted.graded_precision.value or 0.0 for plant, planted in judged.items()}
     return Measured(entries, figures, PlantScores(values))
 
@@ -281,18 +442,15 @@ def _figure(judged: Judged, key: str) -> Estimate | None:
 
 def _above(judged: Judged) -> Estimate | None:
     """The mean difference from chance; None of a single plant, or without a graded truth."""
-    chance: list[float] = []
+    chance = [planted.chance for planted in judged.values() if planted.chance is not None]
+    if len(chance) < max(2, len(judged)):
+        return None
     gaps = {}
-    for plant, planted in judged.items():
-        if planted.chance is None:
-            return None
-        chance.append(planted.chance)
+    for (plant, planted), expected in zip(judged.items(), chance, strict=True):
         gap = planted.graded_precision
         if gap.value is not None:
-            gap = on_plant(gap.value - planted.chance, gap.n).rounded()
+            gap = on_plant(gap.value - expected, gap.n).rounded()
         gaps[plant] = gap
-    if len(judged) == 1:
-        return None
     return mean_over_plants(gaps, (-max(chance) - ROUNDING, 1 - min(chance) + ROUNDING))
 
 
@@ -325,5 +483,190 @@ def _columns(runs: Mapping[Cell, Entry]) -> tuple[Column, ...]:
     return tuple(replace(column, marks=marks.get(column.key, ())) for column in shown)
 
 
-PLACE = 1
-BOARDS = (components_board, positions_board)
+# ----------------------------------------------------------------------------------------- pathways
+
+
+GRAFTS = ("FE", "LT", "FE+LT")
+
+Recoveries = Mapping[tuple[str, str], float]
+"""Recovery by prompt and pathway."""
+
+ARBITER = "dynamic_graft"
+"""The method whose grafts are the truth."""
+
+SAME = 1e-3
+"""Distance below which a method's grafts are those of the truth: cards have three decimals."""
+
+FIXED = "fixed answer"
+"""Name of the line of the best answer that is the same for all plants."""
+
+DISTANCE = Column(
+    "distance",
+    "distance from the truth",
+    "Mean absolute difference of the recoveries of FE, LT and FE+LT from those of the grafts, over "
+    "pathways and prompts",
+    "lower",
+)
+
+PATHWAYS_ABOUT = (
+    "Facts were planted at some tokens, so that FE, LT and FE+LT carry known shares of them. A "
+    "method says what each brings by itself; the "
+    "distance is how far that is from what a graft of all components there brings, the mean "
+    "absolute difference over pathways and prompts."
+)
+
+WHY_ARBITER = "the arbiter: the truth is made by this very graft"
+
+
+def plant_pathways_board(entries: Sequence[Entry]) -> Board:
+    """The board of planted pathways: distance of a method's FE, LT and FE+LT from the truth.
+
+    Args:
+        entries: All entries; its own are those of interventions on shipped position plants.
+    """
+    found = [e for e in entries if e.record.planted is not None and e.record.kind == "intervention"]
+    cells = [cell for cell in core_cells(planted=True, prompts=("",)) if _truth(cell) is not None]
+    tables = plant_tables(
+        runs_on(cells, first_runs(found)), cells, _pathways_overall, _pathways_level
+    )
+    return Board(
+        "planted-pathways", "Planted: pathways", PATHWAYS_ABOUT, _pathways_lead(tables[0]), tables
+    )
+
+
+def _pathways_overall(cells: Sequence[Cell], runs: Runs) -> Table:
+    """The table over all position plants, or over the shipped ones."""
+    fixed = {}
+    if runs:
+        truths = {cell.plant: _truth(cell) or {} for cell in cells}
+        answer = fixed_answer(truths)
+        gaps = {plant: distance(answer, truth) for plant, truth in truths.items()}
+        fixed[FIXED] = replace(_placed([], gaps), coverage=(len(cells),) * 2)
+    return Table(
+        key="all",
+        title=f"All {len(cells)} position plants",
+        columns=(DISTANCE, FORWARDS),
+        lines=overall_lines(runs, cells, "plants", _measure_distance, fixed),
+        ranked_by=DISTANCE.key,
+        notes=(
+            seeds_note(cells),
+            f"{FIXED}: the median of the true recoveries, said of every plant alike. No answer "
+            "that does not "
+            "look at the plant, such as the donor's output whatever is asked, has a smaller mean "
+            "distance.",
+        ),
+    )
+
+
+def _pathways_lead(table: Table) -> str:
+    """The best method; the fixed answer is none."""
+    methods = replace(table, lines=tuple(line for line in table.lines if line.method != FIXED))
+    ranks = [line.rank for line in methods.lines if line.rank is not None]
+    if ranks and min(ranks) > 1:
+        return f"{FIXED.capitalize()} is told to be better than every method."
+    return lead(methods)
+
+
+def distance(claimed: Recoveries, truth: Recoveries) -> float:
+    """Mean absolute difference over pathways and prompts."""
+    return float(np.mean([abs(claimed[key] - value) for key, value in truth.items()]))
+
+
+def fixed_answer(truths: Mapping[Plant, Recoveries]) -> Recoveries:
+    """The medians over plants, levels weighing the same: the answer of the smallest mean distance.
+
+    Args:
+        truths: By plant; all of the same pathways and prompts.
+    """
+    seeds = Counter(level for level, _ in truths)
+    whole = lcm(*seeds.values())
+    weights = [whole // seeds[level] for level, _ in truths]
+    answer = {}
+    for key in next(iter(truths.values())):
+        values = [truth[key] for truth in truths.values()]
+        answer[key] = float(np.median(np.repeat(values, weights)))
+    return answer
+
+
+def _truth(cell: Cell) -> Recoveries | None:
+    """The recoveries of the grafts on a position plant; None of any other pair."""
+    truth = catalog.graded_truth(cell.pair)
+    if truth is None or not truth.by_region:
+        return None
+    return {key: truth.pathways[key[0]][key[1]].value or 0.0 for key in product(PROMPTS, GRAFTS)}
+
+
+def _claims(entry: Entry) -> dict[tuple[str, str], Estimate]:
+    """A method's recovery of each pathway that was run, by prompt and pathway."""
+    rows = {(row.prompt, row.graft): row.sufficiency for row in entry.record.rows}
+    return {key: rows[key] for key in product(PROMPTS, GRAFTS) if key in rows}
+
+
+def _missing(entry: Entry, claims: Mapping[tuple[str, str], Estimate]) -> str:
+    """Why a method has no distance; empty where it has one."""
+    if entry.record.metric != METRIC:
+        return f"the run's ratios are of {entry.record.metric}, and the board's are of {METRIC}"
+    for key in product(PROMPTS, GRAFTS):
+        if key not in claims:
+            return f"{key[1]} was not run on {key[0]}"
+        if claims[key].value is None:
+            return claims[key].undefined or ""
+    return ""
+
+
+def _measure_distance(own: Mapping[Cell, Entry]) -> Measured:
+    """A method over some plants."""
+    entries, gaps = list(own.values()), {}
+    for cell, entry in own.items():
+        claims = _claims(entry)
+        if reason := _missing(entry, claims):
+            return Measured(entries, {}, f"{reason} (on {cell.pair})")
+        values = {key: claim.value or 0.0 for key, claim in claims.items()}
+        gaps[cell.plant] = distance(values, _truth(cell) or {})
+    return _placed(entries, gaps)
+
+
+def _placed(entries: Sequence[Entry], gaps: Mapping[Plant, float]) -> Measured:
+    """A method by its distance on each plant."""
+    alone = {plant: on_plant(value).rounded() for plant, value in gaps.items()}
+    figures = {DISTANCE.key: mean_over_plants(alone)}
+    if any(entry.localizer == ARBITER for entry in entries) or max(gaps.values()) < SAME:
+        return Measured(entries, figures, WHY_ARBITER)
+    if len(gaps) == 1:
+        return Measured(entries, figures, "ranks are over plants")
+    scores = PlantScores({plant: -value for plant, value in gaps.items()}, (-1.0, 0.0))
+    return Measured(entries, figures, scores)
+
+
+def _pathways_level(cells: Sequence[Cell], runs: Runs) -> Table:
+    """A level: the recoveries of each method over its seeds, and the truth in the titles."""
+    truths = [_truth(cell) or {} for cell in cells]
+    columns = [DISTANCE]
+    for prompt, graft in product(PROMPTS, GRAFTS):
+        mean = float(np.mean([truth[prompt, graft] for truth in truths]))
+        about = f"Recovery of {graft} on {prompt}; of the grafts {mean:.2f}"
+        columns.append(Column(f"{prompt} {graft}", f"{graft}, {prompt}", about))
+    first, several = cells[0], len(cells) > 1
+    seeds = f"; {len(cells)} training seeds" if several else ""
+    return Table(
+        first.key,
+        f"{first.title}: what each method says{seeds}",
+        tuple(columns),
+        level_lines(cells, runs, _with_claims),
+        first.scope,
+        ranked_by=DISTANCE.key if several else None,
+    )
+
+
+def _with_claims(own: Mapping[Cell, Entry]) -> Measured:
+    """A method over some plants, with the mean of what it says of each pathway."""
+    measured = _measure_distance(own)
+    figures = dict(measured.figures)
+    claims: dict[str, dict[Plant, Estimate]] = {}
+    if not figures:
+        figures[DISTANCE.key] = Estimate.missing(str(measured.standing))
+    for cell, entry in own.items():
+        for key, claim in _claims(entry).items():
+            claims.setdefault(" ".join(key), {})[cell.plant] = claim
+    figures |= {key: mean_over_plants(said) for key, said in claims.items()}
+    return replace(measured, figures=figures)

@@ -14,13 +14,12 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, get_args
 
-from jinja2 import BytecodeCache, Environment, PackageLoader, StrictUndefined
-from jinja2.bccache import Bucket
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from kgbench.errors import DataError
 from kgbench.estimate import Estimate
-from kgbench.leaderboard.board_tables import Board, Column, Leaderboard, Line
+from kgbench.leaderboard.board_tables import Board, Leaderboard
 from kgbench.leaderboard.entries import Badge, Entry
 from kgbench.leaderboard.hits import STEPS, fact_ranks
 from kgbench.leaderboard.site.tables import (
@@ -28,7 +27,6 @@ from kgbench.leaderboard.site.tables import (
     Places,
     brief,
     compact_json,
-    curve_points,
     map_data,
     run_name,
     script_call,
@@ -70,24 +68,6 @@ DRAWN = 40
 """Methods in the picture of the first page."""
 
 
-class _Compiled(BytecodeCache):
-    """Templates that this process has compiled."""
-
-    def __init__(self) -> None:
-        self.codes: dict[tuple[str, str], Any] = {}
-
-    def load_bytecode(self, bucket: Bucket) -> None:
-        """Give what was compiled of the same source."""
-        bucket.code = self.codes.get((bucket.key, bucket.checksum))
-
-    def dump_bytecode(self, bucket: Bucket) -> None:
-        """Keep what was compiled."""
-        self.codes[bucket.key, bucket.checksum] = bucket.code
-
-
-_COMPILED = _Compiled()
-
-
 class _Pages:
     """A leaderboard, and the templates of its pages."""
 
@@ -110,7 +90,6 @@ class _Pages:
             trim_blocks=True,
             lstrip_blocks=True,
             undefined=StrictUndefined,
-            bytecode_cache=_COMPILED,
         )
         self._templates.filters.update(inline=inline_json, capital=_capital, brief=brief)
         self._templates.globals.update(boards=self.boards, steps=STEPS, policy=POLICY)
@@ -139,14 +118,10 @@ class _Pages:
         """The page of a board, and a file for each table that has budget curves."""
         curves = {}
         for table in board.tables:
-            data = [[name, curve_points(own)] for name, own in table_curves(table, self.by_id)]
-            if data:
+            if data := table_curves(table, self.by_id):
                 curves[table.key] = data
-        columns: list[Column] = []
-        lines: list[Line] = []
-        for table in board.tables:
-            columns += table.columns
-            lines += table.lines
+        columns = chain.from_iterable(table.columns for table in board.tables)
+        lines = list(chain.from_iterable(table.lines for table in board.tables))
         badges = {line.badge for line in lines}
         yield (
             f"{board.key}.html",
@@ -487,8 +462,7 @@ def _facts(record: Record) -> Iterator[tuple[str, str]]:
     hashes = [
         ("facts", what.dataset.hash),
         *what.prompts.items(),
-        ("recipient", what.weights.recipient),
-        *what.weights.donors.items(),
+        *what.weights.by_part.items(),
         ("tokenizer", what.tokenizer),
     ]
     yield "Hashes", ", ".join(f"{name} {value[:12]}" for name, value in hashes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from itertools import groupby, product
@@ -16,7 +16,7 @@ from kgbench.estimate import Estimate
 from kgbench.leaderboard.board_tables import Board, Column, Line, Spread, Table, spread_text
 from kgbench.leaderboard.entries import Entry
 from kgbench.leaderboard.hits import DIGITS
-from kgbench.leaderboard.validate.known import planted_sites
+from kgbench.leaderboard.validate.known import planted_sites, site_scores
 from kgbench.numbers import number_text
 from kgbench.records import Curve, Record
 from kgbench.report import Footnotes
@@ -29,7 +29,6 @@ __all__ = [
     "ShownTable",
     "brief",
     "compact_json",
-    "curve_points",
     "map_data",
     "method_slug",
     "run_name",
@@ -96,6 +95,10 @@ class Cells:
                 return Markup(f"<td>{text}")
         exact = " ".join(_unpadded(f"{end:.4g}") for end in ends)
         return Markup(f'<td data-v="{exact} {estimate.n}">{text}')
+
+    def row(self, line: Line, columns: Iterable[Column]) -> list[Markup]:
+        """The cells of a line."""
+        return [self.cell(line.figures.get(column.key)) for column in columns]
 
     def precise(self, estimate: Estimate | None) -> Markup:
         """A plain cell with three decimals, for pages that draw pictures from their tables."""
@@ -206,10 +209,6 @@ class ShownTable:
         return any(row.runs for row in self.rows)
 
 
-def _cells(line: Line, columns: Sequence[Column], cells: Cells) -> list[Markup]:
-    return [cells.cell(line.figures.get(column.key)) for column in columns]
-
-
 def shown_table(
     table: Table, places: Places, limit: int | None = None, only: Sequence[str] = ()
 ) -> ShownTable:
@@ -225,9 +224,8 @@ def shown_table(
     lines = tuple(sorted(table.lines, key=lambda line: line.badge != "yours")[:limit])
     cells, rows = Cells(), []
     for line in lines:
-        figures, page = _cells(line, columns, cells), places.method(line.method)
-        runs = places.named(line, table)
-        rows.append(ShownRow(line, page, table.is_tied(line), figures, runs))
+        page, runs = places.method(line.method), places.named(line, table)
+        rows.append(ShownRow(line, page, table.is_tied(line), cells.row(line, columns), runs))
     first = "Setting" if all(line.badge == "published" for line in lines) else "Method"
     return ShownTable(replace(table, columns=columns, lines=lines), rows, cells, first)
 
@@ -245,10 +243,7 @@ def shown_rows(board: Board, method: str) -> ShownTable | None:
         return None
     cells, rows = Cells(exact=False), []
     for table, line in found:
-        figures, href = (
-            _cells(line, list(columns.values()), cells),
-            f"{board.key}.html#t={table.key}",
-        )
+        href, figures = f"{board.key}.html#t={table.key}", cells.row(line, columns.values())
         rows.append(ShownRow(line, href, table.is_tied(line), figures))
     summary = replace(
         board.tables[0],
@@ -289,23 +284,25 @@ def _short(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def table_curves(table: Table, entries: Mapping[str, Entry]) -> Iterator[tuple[str, Curve]]:
+def table_curves(table: Table, entries: Mapping[str, Entry]) -> list[tuple[str, list[list[float]]]]:
     """Budget curves of a table's methods on its prompt, of those lines that are from one run."""
-    prompt = table.scope.get("prompt", "")
+    curves = []
     for line in table.lines:
         runs = [entries[id] for id in line.runs if id in entries]
-        curves = runs[0].record.curve if len(runs) == 1 else None
-        if (curve := (curves or {}).get(prompt)) is not None:
-            yield line.method, curve
+        by_prompt = runs[0].record.curve if len(runs) == 1 else None
+        if (curve := (by_prompt or {}).get(table.scope.get("prompt", ""))) is not None:
+            curves.append((line.method, _curve_points(curve)))
+    return curves
 
 
-def curve_points(curve: Curve) -> list[list[float]]:
+def _curve_points(curve: Curve) -> list[list[float]]:
     """Points: budget in per cent, recovery with its interval; without undefined points."""
     points = []
     for point in curve.points:
-        numbers = (point.budget, point.recovery.value, point.recovery.low, point.recovery.high)
-        if None not in numbers:
-            points.append([_short(number) for number in numbers if number is not None])
+        recovery = point.recovery
+        if recovery.low is not None:
+            numbers = (point.budget, recovery.value, recovery.low, recovery.high)
+            points.append([_short(number or 0.0) for number in numbers])
     return points
 
 
@@ -315,9 +312,8 @@ def map_data(record: Record) -> dict[str, Any] | None:
     A score is its step of 4,094 between the least and the largest; `..` means that the model has no
     such site, and `AB(7)` seven times `AB`.
     """
-    if not record.scores:
+    if not (scores := site_scores(record)):
         return None
-    scores = {Site(s.layer, s.component, s.region): s.score for s in record.scores}
     used_regions = {site.region for site in scores}
     used_components = {site.component for site in scores}
     regions = [region for region in SCORED_REGIONS if region in used_regions]

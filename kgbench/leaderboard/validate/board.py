@@ -18,25 +18,24 @@ from math import ceil
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kgbench.leaderboard.entries import entry_name, pack_name, suites_of
+from kgbench.leaderboard.entries import (
+    SAMPLE,
+    Submission,
+    Verification,
+    entry_name,
+    pack_name,
+    suites_of,
+)
 from kgbench.leaderboard.limits import FACTS, FILES, RECORD, SUBMISSION, VERIFICATION
-from kgbench.leaderboard.submission import SAMPLE, Submission, Verification
-from kgbench.leaderboard.validate.files import EntryFiles, Finding, in_file, shown, unmet
+from kgbench.leaderboard.validate.files import CheckedEntry, Finding, in_file, shown, unmet
 from kgbench.leaderboard.validate.known import known
-from kgbench.leaderboard.validate.rows import unlike
+from kgbench.leaderboard.validate.record import unlike
 from kgbench.records import Record, canonical_json
 from kgbench.records.fact_rows import spans
 from kgbench.sites import BASELINES
 from kgbench.stats.repetition import TIES, TOLERANCES
 
-__all__ = [
-    "Others",
-    "check_hashes",
-    "check_place",
-    "check_submission",
-    "check_verification",
-    "check_written",
-]
+__all__ = ["Others", "check_place", "check_submission", "check_verification"]
 
 # ------------------------------------------------------------------------------------ submission
 
@@ -54,13 +53,26 @@ _HIDDEN = ("truth", "graded")
 """Parameters by which a method knows where facts were planted."""
 
 
-def check_submission(record: Record, submission: Submission) -> Iterator[Finding]:
-    """The submission goes with the record, and its name and code with the method.
+def check_submission(
+    submission: Submission, record: Record | None, files: Mapping[str, bytes], strict: bool
+) -> Iterator[Finding]:
+    """The submission goes with the record and its bytes, and its name and code with the method.
 
     Args:
-        record: The record of the entry.
         submission: The submission.
+        record: The record of the entry; None where it does not read.
+        files: The files of the entry.
+        strict: Whether the submission is as kgbench writes it, with the hashes of the files.
     """
+    if record is not None:
+        yield from _check_method(record, submission)
+    if strict:
+        yield from _check_hashes(submission, files)
+        yield from _check_written(submission, files[SUBMISSION])
+
+
+def _check_method(record: Record, submission: Submission) -> Iterator[Finding]:
+    """Name and code are those of the record's method."""
     method, name, code = record.identity.localizer, submission.name, submission.code
     builtin, ours = known().localizers.get(method.name), f"kgbench=={record.provenance.kgbench}"
     of_record = submission.record == record.id
@@ -118,18 +130,23 @@ def _check_name(record: Record, name: str) -> Iterator[Finding]:
 
 
 def check_verification(
-    record: Record, verification: Verification, files: Mapping[str, bytes]
+    verification: Verification, record: Record | None, files: Mapping[str, bytes], strict: bool
 ) -> Iterator[Finding]:
     """The verification is of these very files, and its sample agreed within the usual tolerance.
 
     Args:
-        record: The record of the entry.
         verification: The verification.
+        record: The record of the entry; None where it does not read.
         files: The files of the entry.
+        strict: Whether the verification is as kgbench writes it.
     """
+    if strict:
+        yield from _check_written(verification, files[VERIFICATION])
+    if record is None:
+        return
     own, what = verification, record.identity
     allowed = TOLERANCES.get(what.dtype, 0.0)
-    n = min(what.limit or what.dataset.n, what.dataset.n)
+    n = what.n_facts
     rows = own.n * sum(row.applicable for row in record.rows)
     most = {
         "tolerance": allowed,
@@ -177,25 +194,15 @@ def _origin(code: str) -> str:
     return code.rpartition("@")[0].casefold().rstrip("/").removesuffix(".git")
 
 
-def check_written(part: Submission | Verification, data: bytes) -> Iterator[Finding]:
-    """A smaller file is as kgbench writes it.
-
-    Args:
-        part: The content of the file.
-        data: Its bytes.
-    """
+def _check_written(part: Submission | Verification, data: bytes) -> Iterator[Finding]:
+    """A smaller file is as kgbench writes it."""
     if data != part.to_json().encode():
         expected = "the file as kgbench submit or kgbench verify wrote it"
         yield Finding("content", "it is not as kgbench writes it", expected)
 
 
-def check_hashes(submission: Submission, files: Mapping[str, bytes]) -> Iterator[Finding]:
-    """The record and its rows have the hashes that the submission states.
-
-    Args:
-        submission: The submission.
-        files: The files of the entry.
-    """
+def _check_hashes(submission: Submission, files: Mapping[str, bytes]) -> Iterator[Finding]:
+    """The record and its rows have the hashes that the submission states."""
     for name in sorted({RECORD, FACTS} | submission.files.keys()):
         stated, at = submission.files.get(name), f"files.{name}"
         if name not in (RECORD, FACTS):
@@ -209,21 +216,21 @@ def check_hashes(submission: Submission, files: Mapping[str, bytes]) -> Iterator
 
 
 def check_place(
-    folder: EntryFiles, record: Record, submission: Submission | None
+    entry: CheckedEntry, record: Record, submission: Submission | None
 ) -> Iterator[Finding]:
     """A packed entry is in the pack of its method and board, under its own name.
 
     Args:
-        folder: The entry.
+        entry: Its files.
         record: Its record.
         submission: What goes with it.
     """
-    if folder.pack is None or submission is None or not suites_of(record):
+    if entry.pack is None or submission is None or not suites_of(record):
         return
-    place = "/".join(folder.pack.absolute().parts[-2:])
+    place = "/".join(entry.pack.absolute().parts[-2:])
     if place != (expected := pack_name(record, submission.name)):
         yield Finding("pack", f"it is in {shown(place)}", expected)
-    if folder.name != (expected := entry_name(record, submission.name)):
+    if entry.folder != (expected := entry_name(record, submission.name)):
         yield Finding("name", "it is not the entry's", expected)
 
 
@@ -261,15 +268,15 @@ class Others:
     board: dict[str, Mapping[str, bytes]] | None = None
     """Hashes of the files of entries on the board; None where there is no board to compare with."""
 
-    def replaced(self, folder: EntryFiles) -> list[Finding]:
+    def replaced(self, entry: CheckedEntry) -> list[Finding]:
         """Changes of an entry that is on the board, and verifications that are not.
 
         Args:
-            folder: The entry.
+            entry: Its files.
         """
         if self.board is None:
             return []
-        before, now = self.board.get(folder.name, {}), folder.hashes()
+        before, now = self.board.get(entry.folder, {}), entry.hashes()
         findings = []
         for name in FILES:
             was, own = before.get(name), now.get(name)
@@ -283,17 +290,17 @@ class Others:
             else:
                 wrong = "it is another one than on the board"
                 expected = "entries as they are, and new ones beside them"
-            findings.append(Finding("file", wrong, expected, file=folder.at(name)))
+            findings.append(Finding("file", wrong, expected, file=entry.at(name)))
         return findings
 
-    def outdated(self, folder: EntryFiles, record: Record) -> list[Finding]:
+    def outdated(self, entry: CheckedEntry, record: Record) -> list[Finding]:
         """Findings on a new entry that counts ties for the method; older entries stay, marked."""
-        new = self.board is not None and folder.name not in self.board
+        new = self.board is not None and entry.folder not in self.board
         if not new or not record.identity.ties_count_for_the_target:
             return []
         wrong = "it is 1, in which ties count for the method"
         expected = f"{known().metric_version}; run it again"
-        return [Finding("identity.metric_version", wrong, expected, file=folder.at(RECORD))]
+        return [Finding("identity.metric_version", wrong, expected, file=entry.at(RECORD))]
 
     def compare(
         self, folder: str, record: Record, table: pa.Table | None, submission: Submission | None

@@ -13,25 +13,25 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+import pyarrow as pa
 from pydantic import ValidationError
 
 from kgbench.errors import DataError, InputError, UnknownNameError
 from kgbench.leaderboard import limits
-from kgbench.leaderboard.entries import BOARDS
+from kgbench.leaderboard.entries import BOARDS, Entry, Submission, Verification
 from kgbench.leaderboard.limits import FILES, RECORD
 from kgbench.leaderboard.packs import NAME, SUFFIX, inside_pack, read_pack, read_regular
-from kgbench.records import SEAL, Strict
-from kgbench.records.identity import perhaps_private, private_text
+from kgbench.records import SEAL, Record, Strict
+from kgbench.records.identity import perhaps_private, private_kind, texts_of
 
 __all__ = [
-    "EntryFiles",
+    "CheckedEntry",
     "Finding",
     "Law",
     "bad_text",
     "folders_below",
     "in_file",
     "read_json",
-    "read_part",
     "refusals",
     "shown",
     "unmet",
@@ -103,6 +103,9 @@ def shown(value: object) -> str:
 # ------------------------------------------------------------------------------------------- files
 
 
+_M = TypeVar("_M", bound=Strict)
+
+
 NEEDED = FILES[:2]
 """Files without which there is no entry."""
 
@@ -117,24 +120,57 @@ RESULTS = "results"
 
 
 @dataclass
-class EntryFiles:
-    """The files of one entry, and the findings of reading them."""
+class CheckedEntry:
+    """The files of one entry, what they hold as far as they read, and the findings on them."""
 
-    name: str
+    folder: str
+    """Its name."""
     files: dict[str, bytes] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     pack: Path | None = None
     """The pack that it is in."""
     path: Path | None = None
     """The folder that it is, where it is one."""
+    record: Record | None = None
+    table: pa.Table | None = None
+    """Its per-fact rows."""
+    submission: Submission | None = None
+    verification: Verification | None = None
+
+    @property
+    def accepted(self) -> bool:
+        """Whether nothing in it is refused."""
+        return not refusals(self.findings)
+
+    @property
+    def entry(self) -> Entry | None:
+        """What a board shows of it; None where the record does not read."""
+        if self.record is None:
+            return None
+        place = self.path or (self.pack or Path()) / self.folder
+        packed = self.files if self.path is None else None
+        return Entry(place, self.record, self.submission, self.verification, packed)
 
     def at(self, file: str) -> str:
         """Name of one of its files in findings."""
-        return f"{self.name}/{file}"
+        return f"{self.folder}/{file}"
 
     def add(self, findings: Iterable[Finding], file: str = "") -> None:
         """Add the findings of a check of one of its files, or of the folder."""
-        self.findings += in_file(self.at(file) if file else self.name, findings)
+        self.findings += in_file(self.at(file) if file else self.folder, findings)
+
+    def read(self, file: str, model: type[_M]) -> _M | None:
+        """The content of one of its JSON files; None where it is not there, or is refused.
+
+        Args:
+            file: Its name.
+            model: Type of its content.
+        """
+        if file not in self.files:
+            return None
+        content, findings = _content(self.files[file], model)
+        self.add(findings, file)
+        return content
 
     def hashes(self) -> dict[str, bytes]:
         """SHA-256 of each file."""
@@ -157,7 +193,7 @@ class EntryFiles:
             self.add([Finding("size", wrong, f"at most {limits.ENTRY} in all")])
 
 
-def folders_below(path: Path, strict: bool) -> Iterator[EntryFiles]:
+def folders_below(path: Path, strict: bool) -> Iterator[CheckedEntry]:
     """The entry that a path is, or those in it, by name.
 
     Args:
@@ -201,7 +237,7 @@ def _items(path: Path) -> list[os.DirEntry[str]]:
     return sorted(os.scandir(path), key=lambda item: item.name)
 
 
-def _below(item: os.DirEntry[str], strict: bool, in_board: bool = False) -> Iterator[EntryFiles]:
+def _below(item: os.DirEntry[str], strict: bool, in_board: bool = False) -> Iterator[CheckedEntry]:
     """The entries of a folder's item: itself, those of a pack, or those of a board's packs.
 
     Args:
@@ -209,7 +245,7 @@ def _below(item: os.DirEntry[str], strict: bool, in_board: bool = False) -> Iter
         strict: As of `folders_below`.
         in_board: Whether it is in a board's folder.
     """
-    folder, path = EntryFiles(folder_name(item.name)), Path(item.path)
+    folder, path = CheckedEntry(folder_name(item.name)), Path(item.path)
     is_folder = item.is_dir(follow_symlinks=False)
     if item.name.endswith(SUFFIX) and item.is_file(follow_symlinks=False):
         yield from _packed(path)
@@ -231,23 +267,23 @@ def _below(item: os.DirEntry[str], strict: bool, in_board: bool = False) -> Iter
     yield folder
 
 
-def _packed(path: Path) -> list[EntryFiles]:
+def _packed(path: Path) -> list[CheckedEntry]:
     """The entries of a pack; where it does not read, one folder that holds the finding."""
     try:
         entries = read_pack(path)
     except DataError as error:
         wrong = str(error).removeprefix(f"{path}: ")
         expected = "a pack as kgbench submit or kgbench leaderboard pack writes it"
-        whole = EntryFiles(folder_name(path.name))
+        whole = CheckedEntry(folder_name(path.name))
         whole.add([Finding("pack", wrong, expected)])
         return [whole]
-    folders = [EntryFiles(name, files, pack=path) for name, files in entries.items()]
-    for folder in folders:
-        folder.close()
-    return folders
+    checked = [CheckedEntry(name, files, pack=path) for name, files in entries.items()]
+    for entry in checked:
+        entry.close()
+    return checked
 
 
-def _named(pack: Path, name: str) -> list[EntryFiles]:
+def _named(pack: Path, name: str) -> list[CheckedEntry]:
     """The entries of a pack, or the one of a name.
 
     Raises:
@@ -256,14 +292,14 @@ def _named(pack: Path, name: str) -> list[EntryFiles]:
     folders = _packed(pack)
     if not name or any(folder.pack is None for folder in folders):
         return folders
-    if not (named := [folder for folder in folders if folder.name == name]):
-        names = [folder.name for folder in folders]
+    if not (named := [each for each in folders if each.folder == name]):
+        names = [each.folder for each in folders]
         raise UnknownNameError("entry", name, names, f"looked in {str(pack)!r}", most=5)
     return named
 
 
-def _folder(path: Path, name: str, strict: bool) -> EntryFiles:
-    folder = EntryFiles(folder_name(name), path=path)
+def _folder(path: Path, name: str, strict: bool) -> CheckedEntry:
+    folder = CheckedEntry(folder_name(name), path=path)
     for item in _items(path):
         if item.name in FILES:
             try:
@@ -301,8 +337,6 @@ private and unassigned ones, line ends."""
 
 _MOST = 5
 """Findings of one kind that are listed of one file."""
-
-_M = TypeVar("_M", bound=Strict)
 
 
 def read_json(data: bytes) -> dict[str, Any]:
@@ -366,18 +400,9 @@ def _depth(value: Any) -> int:
     return 1 + max((_depth(each) for each in inner if isinstance(each, dict | list)), default=0)
 
 
-def _texts(value: Any, where: str = "") -> Iterator[tuple[str, str]]:
-    """All texts of a JSON value, keys included, with their places."""
-    if isinstance(value, str):
-        yield where or "it", value
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            name = key if re.fullmatch(r"[\w +()^%.:@;=-]{1,80}", key) else shown(key)
-            yield f"a key of {where or 'it'}", key
-            yield from _texts(inner, f"{where}.{name}".lstrip("."))
-    elif isinstance(value, list):
-        for index, inner in enumerate(value):
-            yield from _texts(inner, f"{where}[{index}]")
+def _key_name(key: str) -> str:
+    """A key as places show it."""
+    return key if re.fullmatch(r"[\w +()^%.:@;=-]{1,80}", key) else shown(key)
 
 
 def bad_text(text: str) -> str | None:
@@ -391,34 +416,21 @@ def bad_text(text: str) -> str | None:
     return "what a browser could take for markup" if _MARKUP.search(text) else None
 
 
-def _all_plain(whole: str) -> bool:
-    """Whether no text of a value is a bad one, as its JSON tells at once; False if unsure."""
-    if "\\" in whole or not whole.isprintable():  # without escapes, texts are as between quotes
-        return False
-    return max(map(len, whole.split('"'))) <= limits.TEXT and not _MARKUP.search(whole)
-
-
-def read_part(data: bytes, model: type[_M]) -> tuple[_M | None, list[Finding]]:
-    """The content of a JSON file, None where it is refused, and the findings on it.
-
-    Args:
-        data: Its bytes.
-        model: Type of its content.
-    """
+def _content(data: bytes, model: type[_M]) -> tuple[_M | None, list[Finding]]:
+    """The content of a JSON file, None where it is refused, and the findings on it."""
     try:
         raw = read_json(data)
     except DataError as error:
         expected = "strict JSON: UTF-8, each key once, finite numbers"
         return None, [Finding("JSON", str(error), expected)]
     findings = []
-    whole = json.dumps(raw, ensure_ascii=False)  # searched at once, for nearly all files are fine
-    has_private = perhaps_private(whole)
-    for where, text in () if _all_plain(whole) and not has_private else _texts(raw):
+    has_private = perhaps_private(json.dumps(raw, ensure_ascii=False))
+    for where, text in texts_of(raw, named=_key_name):
         if (reason := bad_text(text)) is not None:
             findings.append(Finding(where, f"it holds {reason}", "plain text"))
-        elif has_private and (reason := private_text(text)) is not None:
+        elif has_private and (kind := private_kind(text)) is not None:
             expected = "no absolute path and no credential in a result"
-            findings.append(Finding(where, f"it {reason.strip()}", expected))
+            findings.append(Finding(where, f"it {kind}", expected))
     if findings:
         return None, findings[:_MOST]
     try:
@@ -445,11 +457,16 @@ def _coerced(raw: Any, made: Any, where: str) -> Iterator[Finding]:
 
 def _kind(value: object) -> str:
     """JSON type of a value."""
-    if isinstance(value, bool):
-        return "truth value"
-    if isinstance(value, int | float):
-        return "number"
-    return "text" if isinstance(value, str) else "nothing" if value is None else "object"
+    return _KINDS.get(type(value), "object")
+
+
+_KINDS: Mapping[type, str] = {
+    bool: "truth value",
+    int: "number",
+    float: "number",
+    str: "text",
+    type(None): "nothing",
+}
 
 
 def _schema_finding(error: Mapping[str, Any]) -> Finding:

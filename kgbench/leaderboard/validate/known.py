@@ -39,6 +39,7 @@ __all__ = [
     "pair_of",
     "planted_sites",
     "shipped_sites",
+    "site_scores",
 ]
 
 Spot = tuple[int | None, str]
@@ -168,8 +169,7 @@ def dataset_of(record: Record) -> Dataset | None:
 def pair_of(record: Record) -> KnownPair | None:
     """The shipped pair of a record; None where its weights are others."""
     pair, weights = known().pairs.get(record.model), record.identity.weights
-    hashes = {"recipient": weights.recipient, **weights.donors}
-    if pair is None or pair.weights.get(record.identity.dtype) != hashes:
+    if pair is None or pair.weights.get(record.identity.dtype) != weights.by_part:
         return None
     return pair
 
@@ -217,6 +217,13 @@ def planted_sites(sites: Collection[Site], graft: Graft, n_layers: int) -> froze
     return frozenset(planted)
 
 
+def site_scores(record: Record) -> dict[Site, float] | None:
+    """A record's map by site; None where it has none."""
+    if record.scores is None:
+        return None
+    return {Site(s.layer, s.component, s.region): s.score for s in record.scores}
+
+
 def judged_anew(record: Record) -> Record:
     """The record with its ground-truth figures recomputed, where its plant is a shipped one."""
     pair = pair_of(record)
@@ -249,8 +256,5 @@ def judged(record: Record, pair: KnownPair, sites: Collection[Site]) -> dict[str
         changed=pair.changed,
         relevance=None if graded is None else graded.relevance,
     )
-    scores = None
-    if record.scores is not None:
-        scores = {Site(s.layer, s.component, s.region): s.score for s in record.scores}
-    made = against_truth(ground, scores, record.not_applicable.get(BEST, ""))
+    made = against_truth(ground, site_scores(record), record.not_applicable.get(BEST, ""))
     return {**made, "pathways": None if ground.everywhere else pathways_of(record, ground.graft)}

@@ -1,44 +1,65 @@
-"""A record against what is shipped, and its figures against those that its rows give."""
+"""A record against what is shipped and against its per-fact rows, and its figures made anew."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta, timezone
-from itertools import chain, islice
+from itertools import chain, islice, product
 from math import isclose
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from kgbench import __version__
 from kgbench.data import dataset_names, is_shipped, prompt_hash
 from kgbench.errors import KgbenchError
-from kgbench.estimate import Estimate
-from kgbench.leaderboard.hits import METRIC
-from kgbench.leaderboard.submission import NAME
-from kgbench.leaderboard.validate.files import Finding, Law, shown, unmet
-from kgbench.leaderboard.validate.known import KnownPair, dataset_of, judged, known
+from kgbench.leaderboard.entries import NAME
+from kgbench.leaderboard.hits import METRIC, TOP
+from kgbench.leaderboard.limits import FACTS, RECORD
+from kgbench.leaderboard.validate.files import CheckedEntry, Finding, Law, refusals, shown, unmet
+from kgbench.leaderboard.validate.known import (
+    KnownPair,
+    dataset_of,
+    judged,
+    known,
+    known_answers,
+    own_facts,
+    pair_of,
+    shipped_sites,
+    site_scores,
+)
 from kgbench.models import catalog
 from kgbench.numbers import same_sentence
-from kgbench.records import Record, Truth, measured_on
-from kgbench.sites import Site
-from kgbench.sites.configurations import BEST, parse_top
+from kgbench.records import Record, Strict, Truth, measured_on
+from kgbench.records.fact_rows import KEYS, is_ordered, spans
+from kgbench.sites import BASELINES, Site, parse_graft
+from kgbench.sites.configurations import BEST, budget_labels, parse_top
 from kgbench.stats import rescored
 
-__all__ = ["check_cost", "check_figures", "check_planted", "check_record", "check_sites"]
+__all__ = [
+    "check_record",
+    "check_scores",
+    "check_with_rows",
+    "unlike",
+]
 
 
 def check_record(record: Record, strict: bool) -> Iterator[Finding]:
-    """A record whose configurations are in order, by itself.
+    """A record by itself; the rest of it only where its configurations are in order.
 
     Args:
         record: The record.
         strict: Whether results are refused that are of unknown data or models, or of less than a
             whole suite.
     """
+    findings = list(_check_configurations(record))
+    yield from findings
+    if refusals(findings):
+        return
     yield from _check_names(record)
     yield from _check_data(record, strict)
     yield from _check_models(record, strict)
@@ -62,8 +83,7 @@ def _check_names(record: Record) -> Iterator[Finding]:
     what = record.identity
     prompts, weights = what.prompts, what.weights
     names = (record.model, what.dataset.name, what.localizer.name, *prompts, *weights.donors)
-    hashes = [what.dataset.hash, what.tokenizer, weights.recipient, *weights.donors.values()]
-    hashes += prompts.values()
+    hashes = (what.dataset.hash, what.tokenizer, *weights.by_part.values(), *prompts.values())
     for texts, pattern, noun, expected in (
         (names, NAME, "name", "letters, digits, blanks and . _ + ( ) = , -, at most 60"),
         (hashes, r"[0-9a-f]{64}", "hash", "64 hexadecimal digits of a SHA-256"),
@@ -117,7 +137,7 @@ def _check_models(record: Record, strict: bool) -> Iterator[Finding]:
         wrong = f"no weights of {record.model} are shipped to compare with"
         yield Finding("identity.weights", wrong, refuses=False)
     else:
-        weights = {"recipient": what.weights.recipient, **what.weights.donors}
+        weights = what.weights.by_part
         made = ", ".join(f"{name} {version}" for name, version in known().made_with.items())
         hashes, dtypes = f"{record.model}'s as {made} give it", shipped.weights
         laws: list[Law] = [
@@ -238,7 +258,7 @@ _AHEAD = timedelta(days=1)
 """How far another machine's clock may be ahead."""
 
 
-def check_cost(record: Record, table: pa.Table) -> Iterator[Finding]:
+def _check_cost(record: Record, table: pa.Table) -> Iterator[Finding]:
     """The record's cost; PRE and SFT share no computation, so each prompt is read at least twice.
 
     Args:
@@ -305,10 +325,10 @@ def _version(text: str) -> list[int] | None:
 
 def _check_ranking(record: Record) -> Iterator[Finding]:
     """A ranking is there where configurations are filled by one, and only there."""
-    what, ranking, scores = record.identity, record.ranking, record.scores
+    what, ranking, sites = record.identity, record.ranking, site_scores(record)
     tops = [graft for graft in what.configurations if parse_top(graft) is not None]
     ranked = any(graft not in record.not_applicable for graft in tops)
-    for name, part in (("scores", scores), ("ranking", ranking)):
+    for name, part in (("scores", sites), ("ranking", ranking)):
         if ranked and part is None:
             wrong = f"it is missing, though {tops[0]!r} was run"
             yield Finding(name, wrong, "the ranking behind the best-ranked sites")
@@ -319,18 +339,17 @@ def _check_ranking(record: Record) -> Iterator[Finding]:
         wrong = "it does not go with the configurations"
         expected = "a version exactly where sites are ranked"
         yield Finding("identity.ranking_version", wrong, expected)
-    if ranking is None or scores is None:
+    if ranking is None or sites is None:
         return
-    n = min(what.limit or what.dataset.n, what.dataset.n)
-    halves = ((n + 1) // 2, n // 2)
-    sites = {(score.layer, score.component, score.region) for score in scores}
+    halves = ((what.n_facts + 1) // 2, what.n_facts // 2)
     sizes = chain.from_iterable(chain.from_iterable(g.values()) for g in ranking.sites.values())
     fit = ranking.sites.keys() <= what.prompts.keys() and all(0 <= k <= len(sites) for k in sizes)
+    once = len(sites) == len(record.scores or ())
     at_most = f"the record's prompts, and at most {len(sites)} sites each"
     yield from unmet(
         [
             ("ranking.facts", ranking.facts, ranking.facts == halves, f"{halves}"),
-            ("scores", "a map with a site twice", len(sites) == len(scores), "each site once"),
+            ("scores", "a map with a site twice", once, "each site once"),
             ("ranking.sites", "of others", fit, at_most),
         ]
     )
@@ -349,7 +368,7 @@ _MOST = 5
 """Fields that are named of one record."""
 
 
-def check_figures(record: Record, table: pa.Table) -> Iterator[Finding]:
+def _check_figures(record: Record, table: pa.Table) -> Iterator[Finding]:
     """All figures against those that the rows give; figures that need models are not among them.
 
     Args:
@@ -364,21 +383,17 @@ def check_figures(record: Record, table: pa.Table) -> Iterator[Finding]:
         reason = f"{type(error).__name__}: {shown(str(error))}"
         yield Finding("rows", f"no figures can be made of its per-fact rows ({reason})")
         return
-    left = _MOST
-    for name in _FIGURES:
-        own, made = getattr(record, name), getattr(anew, name)
-        if name == "verdict" and same_sentence(own, made):
-            continue
-        for finding in islice(_apart(own, made, name, "per-fact rows"), left):
-            left -= 1
-            yield finding
+    names = [*_FIGURES]
+    if same_sentence(record.verdict, anew.verdict):
+        names.remove("verdict")
+    yield from islice(_apart(record, anew, names, "", "per-fact rows"), _MOST)
 
 
-def check_sites(record: Record, sites: Collection[Site]) -> Iterator[Finding]:
+def _check_sites(record: Record, sites: Collection[Site]) -> Iterator[Finding]:
     """The map has a score for every site of the pair, and no others."""
-    if record.scores is None:
+    if (scores := site_scores(record)) is None:
         return
-    have = {Site(score.layer, score.component, score.region) for score in record.scores}
+    have = set(scores)
     changes = (("were removed", set(sites) - have), ("are none of the pair's", have - set(sites)))
     for what, some in changes:
         if some:
@@ -386,7 +401,7 @@ def check_sites(record: Record, sites: Collection[Site]) -> Iterator[Finding]:
             yield Finding("scores", wrong, f"the {len(sites)} of the pair")
 
 
-def check_planted(record: Record, pair: KnownPair, sites: Collection[Site]) -> Iterator[Finding]:
+def _check_planted(record: Record, pair: KnownPair, sites: Collection[Site]) -> Iterator[Finding]:
     """Every figure of the comparison with the truth that does not come from per-fact rows.
 
     Args:
@@ -394,28 +409,21 @@ def check_planted(record: Record, pair: KnownPair, sites: Collection[Site]) -> I
         pair: What is known of its pair.
         sites: All sites of the pair on the record's prompts.
     """
-    for name, made in judged(record, pair, sites).items():
-        own = getattr(record.planted, name)
-        yield from _apart(own, made, f"planted.{name}", "record's map and the plant")
+    assert record.planted is not None
+    fields = judged(record, pair, sites)
+    made = record.planted.model_copy(update=fields)
+    yield from _apart(record.planted, made, fields, "planted.", "record's map and the plant")
 
 
-def _apart(own: object, made: object, name: str, source: str) -> Iterator[Finding]:
-    """Findings on a field that differs from what its source gives."""
-    if own == made:  # as nearly always, and far quicker to see
-        return
-    for field, stated, expected in _differences(_plain(own), _plain(made), name):
-        yield Finding(field, f"it is {shown(stated)}", f"{shown(expected)}, as the {source} give")
-
-
-def _plain(value: Any) -> Any:
-    """Models as mappings."""
-    if isinstance(value, tuple):
-        return list(map(_plain, value))
-    if isinstance(value, Mapping):
-        return {key: _plain(inner) for key, inner in value.items()}
-    if isinstance(value, Estimate):
-        return dict(vars(value))
-    return value.model_dump() if hasattr(value, "model_dump") else value
+def _apart(
+    own: Strict, made: Strict, names: Iterable[str], where: str, source: str
+) -> Iterator[Finding]:
+    """Findings on fields that differ from what their source gives."""
+    for name in names:
+        if getattr(own, name) != getattr(made, name):  # seldom, and dumping both takes long
+            stated, expected = (part.model_dump(include={name})[name] for part in (own, made))
+            for field, one, other in _differences(stated, expected, f"{where}{name}"):
+                yield Finding(field, f"it is {shown(one)}", f"{shown(other)}, as the {source} give")
 
 
 def _differences(own: Any, made: Any, where: str) -> Iterator[tuple[str, Any, Any]]:
@@ -441,3 +449,266 @@ def _same(own: Any, made: Any) -> bool:
     if isinstance(made, float) and type(own) in (int, float):
         return isclose(own, made, rel_tol=_RELATIVE, abs_tol=_ABSOLUTE)
     return own == made and isinstance(own, bool) == isinstance(made, bool)
+
+
+# --------------------------------------------------------------------------------------------- rows
+
+
+def check_with_rows(entry: CheckedEntry, record: Record, table: pa.Table) -> None:
+    """A record against its per-fact rows; figures are recomputed where all else is sound.
+
+    Args:
+        entry: Its files, to which findings are added.
+        record: The record.
+        table: Its per-fact rows, sorted.
+    """
+    dataset, pair, facts = dataset_of(record), pair_of(record), None
+    if dataset is not None:
+        facts = tuple(fact.id for fact in dataset.facts[: record.identity.limit])
+    entry.add(_check_rows(record, table, facts), FACTS)
+    entry.add(_check_cost(record, table), RECORD)
+    if not entry.accepted:
+        return
+    if pair is not None and dataset is not None and dataset is own_facts(record.model):
+        entry.add(_check_answers(record, table), FACTS)
+    entry.add(_check_figures(record, table), RECORD)
+    if pair is None or dataset is None:
+        return
+    if sites := shipped_sites(pair, record.identity.prompts):
+        entry.add(_check_sites(record, sites), RECORD)
+        if record.planted is not None and record.identity.truth is not None:
+            entry.add(_check_planted(record, pair, sites), RECORD)
+
+
+Array = NDArray[Any]
+
+_NEAR = 1e-4
+"""Nats by which probabilities computed in single precision may pass their bounds."""
+
+_KNOWN = 0.0105
+"""Nats by which PRE and SFT may differ from what is known to three digits, as between machines."""
+
+_FLIPS = 0.01
+"""Share of hits of PRE and SFT, plus one hit, that may differ as near ties do between machines."""
+
+_MOST_NAMES = 500
+"""Configurations, and prompts."""
+
+_LONGEST_NAME = 300
+"""Characters of a configuration."""
+
+
+def check_scores(table: pa.Table) -> list[Finding]:
+    """Laws of single rows, and repeated rows; one finding per law, which names the first row.
+
+    Args:
+        table: Per-fact rows, as stored.
+    """
+    columns = {
+        name: table[name].to_numpy()
+        for name in table.column_names
+        if table[name].type != pa.string()
+    }
+    laws = []
+    for name, values in columns.items():
+        laws.append((name, np.isfinite(values), "it is NaN or infinite", "a finite number"))
+    if all(holds.all() for _, holds, _, _ in laws):
+        laws = list(_laws(columns))
+    findings = []
+    for name, holds, wrong, expected in laws:
+        if not holds.all():
+            row = table.slice(int(np.argmin(holds)), 1).to_pylist()[0]
+            where = f"first in fact {shown(row['fact'])}, prompt {shown(row['prompt'])}, "
+            where += f"configuration {shown(row['graft'])}"
+            count = f"in {int((~holds).sum())} of {table.num_rows} rows"
+            findings.append(Finding(name, f"{wrong} {count}, {where}", expected))
+    if not is_ordered(table) and table.group_by(KEYS).aggregate([]).num_rows != table.num_rows:
+        expected = "one row per prompt, configuration, fact and position"
+        findings.append(Finding("rows", "rows stand twice", expected))
+    return findings
+
+
+def _laws(columns: dict[str, Array]) -> Iterator[tuple[str, Array, str, str]]:
+    """Column, whether each row is as it must be, what is wrong otherwise, and what was expected."""
+    rank, logprob, gap = columns["rank"], columns["logprob"], columns["logit_diff"]
+    for name, least in (("rank", 1), ("position", 0), ("target", 0)):
+        yield name, columns[name] >= least, f"it is below {least}", f"{least} or more"
+    likeliest = -np.log(np.maximum(rank, 1))
+    left = -np.logaddexp(0, -gap)
+    yield "logit_diff", (rank > 1) | (gap != 0), "a tie at rank 1", "ties against the target"
+    wrong = "it does not go with the rank"
+    yield "logit_diff", (rank == 1) == (gap > 0), wrong, "above 0 exactly at rank 1"
+    for most, why in (
+        (np.zeros_like(logprob), "above 1"),
+        (likeliest, "too large for the rank: at most 1 / rank, since so many tokens are likelier"),
+        (left, "too large for the logit difference: at most what the best other token leaves"),
+    ):
+        wrong = f"the probability is {why}"
+        yield "logprob", logprob <= most + _NEAR, wrong, "the logarithm of a probability, in nats"
+    if "prob" in columns:  # of files of version 1
+        same = np.isclose(columns["prob"], np.exp(logprob), rtol=1e-6, atol=1e-12)
+        yield "prob", same, "it is not exp(logprob)", "the same probability twice"
+
+
+def _check_configurations(record: Record) -> Iterator[Finding]:
+    """The record's tables against its identity: each configuration on each prompt."""
+    asked, prompts = record.identity.configurations, record.identity.prompts
+    field, few = "identity.configurations", min(len(asked), len(prompts)) > 0
+    few = few and max(len(asked), len(prompts)) <= _MOST_NAMES
+    sizes = f"{len(asked)} configurations on {len(prompts)} prompts"
+    absent = {row.graft for row in record.rows if not row.applicable}
+    both = absent ^ set(record.not_applicable)
+    unread = [name for name in asked[:_MOST_NAMES] if not _is_configuration(name)]
+    once = len(set(asked)) == len(asked)
+    reasons = "a reason for each configuration without figures, PRE and SFT not among them"
+    laws: list[Law] = [
+        ("identity.prompts", sizes, few, f"1 to {_MOST_NAMES} of each"),
+        (field, unread, not unread, "PRE, SFT, graft expressions or budgets"),
+        (field, "a list with one twice", once, "each once"),
+        (field, asked, set(BASELINES) <= set(asked), "PRE and SFT, the ends of every ratio"),
+        ("not_applicable", sorted(both or absent), not both | absent & set(BASELINES), reasons),
+    ]
+    yield from unmet(laws)
+    if not few:
+        return
+    have = {(row.prompt, row.graft) for row in record.rows}
+    yield from _exchanged("rows", have, set(product(prompts, asked)))
+
+
+def _exchanged(
+    field: str, have: Collection[tuple[str, str]], wanted: Collection[tuple[str, str]]
+) -> Iterator[Finding]:
+    """Findings on configurations that are missing or too many.
+
+    Args:
+        field: Where they are.
+        have: Prompt and configuration of each.
+        wanted: The same as it must be.
+    """
+    for pair in sorted({*wanted} - {*have})[:3]:
+        yield Finding(field, f"{_on(*pair)} was removed", "figures of it, or the reason")
+    for pair in sorted({*have} - {*wanted})[:3]:
+        yield Finding(field, f"{_on(*pair)} was not asked for", "no others")
+
+
+def _on(prompt: str, graft: str) -> str:
+    return f"configuration {shown(graft)} on prompt {shown(prompt)}"
+
+
+def _is_configuration(name: str) -> bool:
+    if len(name) > _LONGEST_NAME:
+        return False
+    try:
+        top = parse_top(name)
+        if name not in BASELINES and top is None:
+            parse_graft(name)
+    except (KgbenchError, ValueError):
+        return False
+    if top is None or top.percent is None:
+        return True
+    return 0 <= top.percent <= 100 and name in budget_labels([top.percent])
+
+
+def _check_rows(
+    record: Record, table: pa.Table, facts: tuple[str, ...] | None
+) -> Iterator[Finding]:
+    """The rows against the record: all facts under all configurations, with the same targets.
+
+    Args:
+        record: The record.
+        table: Its per-fact rows, sorted.
+        facts: Ids of all facts that are to be there; None where the data set is not known.
+    """
+    applicable = {(row.prompt, row.graft) for row in record.rows if row.applicable}
+    places = spans(table)
+    yield from _exchanged("graft", places, applicable)
+    n = record.identity.n_facts
+    for name in sorted({prompt for prompt, _ in places.keys() & applicable}):
+        parts = {
+            graft: table.slice(*at) for (prompt, graft), at in places.items() if prompt == name
+        }
+        yield from _check_prompt(parts, name, n, facts)
+
+
+def _check_prompt(
+    parts: Mapping[str, pa.Table], prompt: str, n: int, facts: tuple[str, ...] | None
+) -> Iterator[Finding]:
+    """Every configuration of a prompt has the facts, positions and targets that PRE has."""
+    if "PRE" not in parts:
+        return
+    first, on = parts["PRE"], f"on prompt {shown(prompt)}"
+    for graft, own in parts.items():
+        for columns, name in ((["fact", "position"], "fact"), (["target"], "target")):
+            if own.select(columns) != first.select(columns):
+                wrong = f"{_on(prompt, graft)} has {own.num_rows} rows of another {name} than PRE"
+                yield Finding(name, wrong, "the same facts, positions and targets under all")
+                return
+    ids = pc.unique(first["fact"]).to_pylist()
+    if first.num_rows != len(ids):
+        wrong = f"{first.num_rows} positions of {len(ids)} facts are read {on}"
+        yield Finding("position", wrong, "one position of each fact")
+    if len(ids) != n:
+        yield Finding("fact", f"there are {len(ids)} facts {on}", f"{n}, as the identity says")
+    if facts is not None and (strange := sorted(set(ids) - set(facts))):
+        wrong = f"{len(strange)} {on} are none of the data set's, such as {shown(strange[0])}"
+        yield Finding("fact", wrong, "ids of its first facts")
+
+
+# ----------------------------------------------------------------------------------------- answers
+
+
+def _check_answers(record: Record, table: pa.Table) -> Iterator[Finding]:
+    """Positions, targets and the answers of PRE and SFT, as they are known of a shipped pair.
+
+    Args:
+        record: A record of a shipped pair on its own facts.
+        table: Its per-fact rows, of those facts alone, sorted.
+    """
+    tolerance = np.inf if "16" in record.identity.dtype else _KNOWN
+    places = spans(table)
+    for prompt, graft in product(record.identity.prompts, BASELINES):
+        wanted = known_answers(record.model, prompt, graft)
+        if wanted is None:
+            continue
+        rows = table.slice(*places.get((prompt, graft), (0, 0)))
+        if (difference := unlike(rows, wanted, tolerance, hits=True)) is not None:
+            column, wrong = difference
+            expected = f"what is known of {record.model}"
+            yield Finding(column, f"{graft} on {prompt}: {wrong}", expected)
+            return
+
+
+def unlike(
+    own: pa.Table, other: pa.Table, tolerance: float, hits: bool = False
+) -> tuple[str, str] | None:
+    """The column in which answers of one model differ, and how, on the facts that both have.
+
+    Args:
+        own: Rows of one configuration.
+        other: Rows of the same models on the same texts.
+        tolerance: Nats by which log-probabilities may differ.
+        hits: Whether to compare hits too, where there is a tolerance.
+    """
+    places = pc.index_in(own["fact"], other["fact"].combine_chunks())  # each fact is there once
+    own, other = own.filter(pc.is_valid(places)), other.take(places.drop_null())
+    for name, words in (
+        ("position", "is read at another position"),
+        ("target", "has another target"),
+    ):
+        moved = own.filter(pc.not_equal(own[name], other[name]))
+        if moved.num_rows:
+            return name, f"fact {shown(moved['fact'][0].as_py())} {words}"
+    if not own.num_rows or tolerance == np.inf:
+        return None
+    off = np.abs(own["logprob"].to_numpy() - other["logprob"].to_numpy())
+    worst = int(off.argmax())
+    if off[worst] > tolerance:
+        return (
+            "logprob",
+            f"fact {shown(own['fact'][worst].as_py())} is off by {off[worst]:.3g} nats",
+        )
+    ranks = (own["rank"].to_numpy(), other["rank"].to_numpy())
+    flips = int(((ranks[0] <= TOP) != (ranks[1] <= TOP)).sum())
+    if hits and flips > 1 + _FLIPS * own.num_rows:
+        return "rank", f"{flips} of {own.num_rows} hits are others"
+    return None

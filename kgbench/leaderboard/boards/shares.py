@@ -1,0 +1,409 @@
+"""The boards of shares of the donor's gain: of the pathways, and of budgets of sites.
+
+All methods share one resample of the facts of a cell, so that their differences are paired.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, lru_cache
+from typing import Any, Literal, NamedTuple
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgbench.estimate import Estimate
+from kgbench.leaderboard.board_tables import Board, Column, Measured, Table, lead, ordered
+from kgbench.leaderboard.cells import (
+    FORWARDS,
+    Cell,
+    Runs,
+    by_cell,
+    core_cells,
+    first_runs,
+    overall_lines,
+    runs_on,
+    without_scans,
+)
+from kgbench.leaderboard.entries import Entry
+from kgbench.leaderboard.hits import PromptHits
+from kgbench.numbers import count_text
+from kgbench.sites import BASELINES, PATHWAYS
+from kgbench.sites.configurations import budget_labels, parse_top
+from kgbench.stats import Parts, Resampled, apart, mean_of, resample, resampled_ratios
+from kgbench.stats.ratios import area_weights, no_gain
+
+__all__ = [
+    "Contrast",
+    "Means",
+    "Shares",
+    "budget_board",
+    "contrast",
+    "pathways_board",
+    "share_tables",
+]
+
+Array = NDArray[Any]
+
+
+@lru_cache(maxsize=4)
+def _counts(n: int, seed: int) -> Array:
+    """A resample of n facts [draws, n], the same for every method."""
+    return resample(n, seed=seed)
+
+
+@dataclass(frozen=True, eq=False)
+class Contrast:
+    """A method's figure on a cell: a weighted sum of configurations over the donor's gain."""
+
+    facts: tuple[str, ...]
+    """Ids of the facts."""
+    numerator: Array
+    """The weighted sum, of each fact [n]; integers where the weights are."""
+    denominator: Array
+    """The donor's gain, of each fact [n]."""
+    anchors: tuple[int, ...] = (0, 1)
+    """Ratios that facts can take exactly."""
+
+    @property
+    def parts(self) -> Parts:
+        """Numerator and denominator."""
+        return self.numerator, self.denominator
+
+    @cached_property
+    def resampled(self) -> Resampled:
+        """The ratio under the resample of its facts."""
+        counts = _counts(len(self.facts), crc32("\n".join(self.facts).encode()))
+        return resampled_ratios([self.parts], counts, self.anchors)[0]
+
+    def minus(self, other: Contrast) -> Resampled:
+        """The paired difference; both are of the same facts."""
+        return apart((other.parts, other.resampled), (self.parts, self.resampled), self.anchors)
+
+
+def contrast(
+    prompt: PromptHits, weights: Mapping[str, float], anchors: tuple[int, ...] = (0, 1)
+) -> Contrast | str:
+    """Share of the donor's gain that a weighted sum of configurations has, or why there is none.
+
+    Args:
+        prompt: One prompt's hits.
+        weights: Of each configuration; whole numbers where the sum is of hits.
+        anchors: Ratios that facts can take exactly.
+    """
+    hits = prompt.hits
+    if missing := [graft for graft in (*BASELINES, *weights) if graft not in hits]:
+        return f"{' and '.join(dict.fromkeys(missing))} was not run"
+    if (undefined := no_gain(hits)) is not None:
+        return undefined.undefined or ""
+    whole = all(weight == int(weight) for weight in weights.values())
+    kind: type = np.int64 if whole else np.float64
+    parts = [kind(weight) * hits[graft].astype(kind) for graft, weight in weights.items()]
+    total = np.sum(parts, axis=0)
+    if not whole:
+        # Rounded, so that facts tie exactly where nothing but the order of the sum differs.
+        total = np.round(total, 12)
+    return Contrast(prompt.facts, total, hits["SFT"].astype(kind) - hits["PRE"], anchors)
+
+
+@dataclass(frozen=True, eq=False)
+class Means:
+    """The mean of a figure over cells, of one method."""
+
+    cells: Mapping[Any, Contrast]
+    """By cell."""
+
+    @property
+    def n(self) -> int:
+        """Number of facts behind it, each counted once."""
+        facts: set[str] = set()
+        return len(facts.union(*(own.facts for own in self.cells.values())))
+
+    @cached_property
+    def figure(self) -> Estimate:
+        """The mean with its interval."""
+        return mean_of([own.resampled for own in self.cells.values()], self.n).figure()
+
+    def minus(self, other: Means) -> Resampled:
+        """Its paired difference from another method on the same cells."""
+        return mean_of([own.minus(other.cells[cell]) for cell, own in self.cells.items()], self.n)
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Shares of the donor's gain: of one cell, or their means over several."""
+
+    share: Callable[[Entry, Cell], Mapping[str, Contrast | str]]
+    """Figures by key, or why there is none; empty where the method does not answer the question."""
+    why_not: str
+    """Why a method without figures is not ranked."""
+    ranked_by: str | None = None
+    """Key of a figure; None where methods are not ranked."""
+    unranked: str = ""
+    """Why no method is ranked."""
+
+    def measure(self, own: Mapping[Cell, Entry]) -> Measured:
+        """Figures of a method, and what it is ranked by."""
+        entries = list(dict.fromkeys(own.values()))
+        shares = {cell: self.share(entry, cell) for cell, entry in own.items()}
+        if not all(shares.values()):
+            return Measured(entries, {}, self.why_not)
+        figures = {}
+        standing: Means | str = self.unranked
+        for key in next(iter(shares.values())):
+            means = _means({cell: by_key[key] for cell, by_key in shares.items()})
+            if isinstance(means, str):
+                figures[key] = Estimate.missing(means)
+            else:
+                figures[key] = means.figure.rounded()
+            if key == self.ranked_by:
+                standing = means
+        return Measured(entries, figures, standing)
+
+
+def _means(parts: Mapping[Cell, Contrast | str]) -> Means | str:
+    """The mean, or the first reason why there is none."""
+    contrasts = {}
+    for cell, part in parts.items():
+        if isinstance(part, str):
+            return f"{part} (on {cell.title})" if len(parts) > 1 else part
+        contrasts[cell] = part
+    return Means(contrasts)
+
+
+def share_tables(
+    entries: Sequence[Entry],
+    shares: Shares,
+    overall: Sequence[Column],
+    single: Sequence[Column],
+    shown: Callable[[Entry, Cell], Mapping[str, Estimate]] = lambda entry, cell: {},
+) -> tuple[Table, ...]:
+    """The table of means over the shipped pairs and prompts, and one per cell.
+
+    Args:
+        entries: Entries of the board.
+        shares: Measures their shares.
+        overall: Columns of the means.
+        single: Columns of single cells.
+        shown: Figures of the record that are shown on single cells as they are.
+    """
+    cells, runs = core_cells(planted=False), first_runs(entries, by_prompt=True)
+    lines = overall_lines(runs, cells, "cells", shares.measure)
+    notes, title = _notes(runs, entries, cells), f"All {len(cells)} cells"
+    ranked_by = shares.ranked_by
+    tables = [Table("all", title, tuple(overall), lines, ranked_by=ranked_by, notes=notes)]
+    for cell, by_method in by_cell(runs).items():
+        measured, n = {}, 0
+        for name, entry in by_method.items():
+            line = shares.measure({cell: entry})
+            figures = {**line.figures, **shown(entry, cell)}
+            measured[name] = replace(line, figures=figures)
+            n = max([n, *(figure.n for figure in figures.values())])
+        lines, title = ordered(measured), f"{cell.title}, {n} facts"
+        tables.append(Table(cell.key, title, tuple(single), lines, cell.scope, ranked_by))
+    return tuple(tables)
+
+
+def _notes(runs: Runs, entries: Sequence[Entry], cells: Sequence[Cell]) -> tuple[str, ...]:
+    """The cells that means are over, and how many runs are on others."""
+    counts = []
+    for noun in ("pair", "prompt"):
+        names = sorted({getattr(cell, noun) for cell in cells})
+        counts.append(f"{count_text(len(names), noun)} ({', '.join(names)})")
+    about = (
+        f"Means, intervals and ranks are for these {' and '.join(counts)}, each weighing the same; "
+        "they say nothing of other models or wordings."
+    )
+    counted: set[Entry] = set()
+    for own in runs_on(cells, runs).values():
+        counted.update(own.values())
+    more = len(entries) - len(counted)
+    if not more:
+        return (about,)
+    further = (
+        f"{more} further run{'s' * (more != 1)} with other seeds, facts or settings count in no "
+        "mean and have tables of their own."
+    )
+    return about, further
+
+
+# ----------------------------------------------------------------------------------------- pathways
+
+
+BOTH, REST = "FE+LT", "(FE+LT)^C"
+
+
+class Ratio(NamedTuple):
+    """A weighted sum of configurations over the donor's gain, as a column."""
+
+    title: str
+    about: str
+    weights: Mapping[str, float]
+    anchors: tuple[int, ...] = (0, 1)
+    """Values that facts can take exactly."""
+    better: Literal["higher"] | None = None
+
+
+RATIOS = {
+    "separation": Ratio(
+        "separation",
+        "Recovery of FE+LT less recovery of its complement (sufficiency + necessity − 1): 1 where "
+        "both tokens carry everything and nothing else carries anything, 0 where it makes no "
+        "difference which tokens are treated",
+        {BOTH: 1, REST: -1},
+        (-1, 0, 1),
+        "higher",
+    ),
+    "sufficiency": Ratio(
+        "sufficiency of FE+LT",
+        "Share of what finetuning added that FE and LT bring by themselves",
+        {BOTH: 1, "PRE": -1},
+        better="higher",
+    ),
+    "necessity": Ratio(
+        "necessity of FE+LT",
+        "Share of it that is lost where only FE and LT lack the finetuned behaviour",
+        {"SFT": 1, REST: -1},
+        better="higher",
+    ),
+    "synergy": Ratio(
+        "synergy of FE and LT",
+        "What FE and LT bring together beyond the sum of each alone; negative where either would "
+        "do",
+        {BOTH: 1, "FE": -1, "LT": -1, "PRE": 1},
+        (-1, 0, 1),
+    ),
+    "sufficiency_fe": Ratio(
+        "sufficiency of FE",
+        "Share of it that the first entity brings by itself",
+        {"FE": 1, "PRE": -1},
+    ),
+    "sufficiency_lt": Ratio(
+        "sufficiency of LT",
+        "Share of it that the last token brings by itself",
+        {"LT": 1, "PRE": -1},
+    ),
+}
+
+COLUMNS = tuple(Column(key, r.title, r.about, r.better) for key, r in RATIOS.items())
+
+HITS = (*BASELINES, "ALL", *PATHWAYS)
+"""Configurations in the paper's order."""
+
+HIT_COLUMNS = tuple(
+    Column(graft, graft, f"Top-5 hit rate of the configuration {graft}") for graft in HITS
+)
+
+UNRANKED = (
+    "nobody knows the truth on these pairs, and no figure here tells a right answer from a wrong "
+    "one: a method that only copies the donor's output whenever the last token is named would have "
+    "a separation of 1"
+)
+
+ABOUT = (
+    "Which tokens carry what finetuning added, as each method sees it: it is asked what the model "
+    "says when only the first entity (FE), the last token (LT), both, or all others carry the "
+    "finetuned behaviour."
+)
+
+
+def pathways_board(entries: Sequence[Entry]) -> Board:
+    """The board of pathways: the share that each method gives to the first entity and last token.
+
+    Args:
+        entries: All entries; its own are those that ran the pathways, and the baseline that ranks
+            sites.
+    """
+    why_not = "it ranks sites and makes no choice of tokens of its own: see the budget board"
+    shares = Shares(cache(_share), why_not, unranked=UNRANKED)
+    found = [
+        entry
+        for entry in entries
+        if entry.record.planted is None and (_asked(entry) or entry.localizer == "random")
+    ]
+    tables = share_tables(found, shares, COLUMNS, (*COLUMNS, *HIT_COLUMNS), _hits)
+    lead = f"Nothing here has a rank: {UNRANKED}."
+    return Board("pathways", "Pathways", ABOUT, lead, tables)
+
+
+def _asked(entry: Entry) -> bool:
+    return BOTH in entry.record.identity.configurations
+
+
+def _share(entry: Entry, cell: Cell) -> Mapping[str, Contrast | str]:
+    if not _asked(entry):
+        return {}
+    rows = [row for row in entry.record.rows if row.prompt == cell.prompt and not row.applicable]
+    absent = {row.graft: row.sufficiency.undefined or "" for row in rows}
+    shares: dict[str, Contrast | str] = {}
+    for key, ratio in RATIOS.items():
+        reasons = [absent[graft] for graft in ratio.weights if graft in absent]
+        hits = entry.hits[cell.prompt]
+        shares[key] = next(iter(reasons), "") or contrast(hits, ratio.weights, ratio.anchors)
+    return shares
+
+
+def _hits(entry: Entry, cell: Cell) -> Mapping[str, Estimate]:
+    rows = [row for row in entry.record.rows if row.prompt == cell.prompt]
+    return {row.graft: row.top5 for row in rows if row.graft in HITS}
+
+
+# ------------------------------------------------------------------------------------------ budgets
+
+
+BUDGET_ABOUT = (
+    "Every method ranks all sites (layer, component, region), and the same engine grafts the "
+    "highest-ranked ones, up to a share of all "
+    "weights × tokens. The area is the mean recovery over the logarithm of the budget, from .1 to "
+    "100 %. Half of the facts rank, the "
+    "other half is measured, and then they change places; methods that intervene rank sites by "
+    "their effect at each alone."
+)
+
+KEYS = {1.0: "recovery_1", 10.0: "recovery_10"}
+"""Columns of single budgets, in per cent."""
+
+BUDGET_COLUMNS = (
+    Column(
+        "area", "area", "Mean recovery over the logarithm of the budget, from .1 to 100 %", "higher"
+    ),
+    *(
+        Column(key, f"recovery at {b:g} %", f"Where the best-ranked {b:g} % are grafted", "higher")
+        for b, key in KEYS.items()
+    ),
+)
+
+
+def budget_board(entries: Sequence[Entry]) -> Board:
+    """The board of budgets: how much the sites carry that a method ranks highest.
+
+    Args:
+        entries: All entries; its own are those that ran budgets.
+    """
+    found = without_scans(e for e in entries if e.record.planted is None and _has_budgets(e))
+    shares = Shares(cache(_budget_share), "it cannot rank sites", ranked_by="area")
+    tables = share_tables(found, shares, (*BUDGET_COLUMNS, FORWARDS), BUDGET_COLUMNS)
+    return Board("budget", "Budget", BUDGET_ABOUT, lead(tables[0]), tables)
+
+
+def _has_budgets(entry: Entry) -> bool:
+    tops = map(parse_top, entry.record.identity.configurations)
+    return any(top is not None and top.percent is not None for top in tops)
+
+
+def _budget_share(entry: Entry, cell: Cell) -> Mapping[str, Contrast | str]:
+    if entry.record.curve is None:
+        return {}
+    points = next(iter(entry.record.curve.values())).points
+    budgets = budget_labels([point.budget for point in points])
+    if not budgets:
+        return {}
+    shares = area_weights(np.array(list(budgets.values())))
+    area = {label: float(share) for label, share in zip(budgets, shares, strict=True) if share}
+    sums = {"area": {**area, "PRE": -1.0}}
+    for label, budget in budgets.items():
+        if budget in KEYS:
+            sums[KEYS[budget]] = {label: 1.0, "PRE": -1.0}
+    return {key: contrast(entry.hits[cell.prompt], own) for key, own in sums.items()}
