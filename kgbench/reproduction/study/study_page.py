@@ -12,8 +12,8 @@ import numpy as np
 
 from kgbench.data.training_texts import training_templates
 from kgbench.estimate import Estimate
-from kgbench.numbers import duration_text, figure_text, number_text
-from kgbench.report import pipe_table
+from kgbench.numbers import figure_text, number_text
+from kgbench.report import filled_page, pipe_table
 from kgbench.report.bars import FAINT, INK, small_png, styled
 from kgbench.reproduction.study.factorial import BOTH, OUTCOMES, Findings, RunFigures
 from kgbench.stats import LEVEL
@@ -40,76 +40,6 @@ _READING_HEADS = (
     "cost of each layer's cut, hits",
 )
 
-_QUESTION = (
-    "In some architectures the tokens of the first entity carry a finetuned fact (enrichment, "
-    "FE), in others the last token recalls it (LT). In the paper (arXiv 2506.20746) Gemma and "
-    "Llama recall, GPT-2 and Pythia much less so. Which feature of the architecture decides? This "
-    "is the first stage of a study of that question on small models of one code base whose "
-    "features are switches."
-)
-_COMMAND = (
-    "`kgbench reproduce study --report DIR` makes those that are missing and goes on where it was "
-    "interrupted; with `--runs 0` it writes this page from the rows in `runs/`."
-)
-_EFFECTS = (
-    "Each effect with its 95 % interval. LT, FE and FE+LT by themselves say on which side an "
-    "effect arises."
-)
-_DESIGN = (
-    "A half fraction of a two-level factorial in four factors with the defining relation I = "
-    "{relation}: {cells} cells, resolution IV. A main effect is aliased with an interaction of "
-    "three factors alone; interactions of two are aliased in pairs. Each cell is trained under "
-    "{seeds} seeds ({names}) of initial weights, world and order of texts: {runs} runs. With this "
-    "relation the paper's three kinds of architecture, Gemma's and Llama's (sequential, rotary, "
-    "gated), GPT-2's (sequential, learned, gelu) and Pythia's (parallel, rotary, gelu), are all "
-    "among the cells of eight layers."
-)
-_LEFT_OUT = (
-    "Embeddings, positions, final norm and head are frozen in finetuning in every cell: no fact "
-    "can be written into them, and FE is enrichment by layers. Tied against untied embeddings is "
-    "left to a second stage, since input embeddings of their own had their effect by that way, "
-    "and since three of the paper's four models are tied, GPT-2 among them, so that tying does "
-    "not separate those that recall. All cells are tied."
-)
-_ALIKE = (
-    "Alike in all cells: no projection has a bias; {heads} heads with keys and values of their "
-    "own; rotary positions, where there are any, over the whole head; weights that begin normal "
-    "with standard deviation .02. Weights inside the layers: {least:,} to {most:,}. Depth changes "
-    "with width therefore: the effect of layers is one of 8 narrow against 4 wide ones."
-)
-_RECIPE = (
-    "Pretraining in a world of actors ({lasting} movies in every round, {passing} in one round "
-    "each, biographies, articles; {rounds} rounds, rate {rate:g}), then finetuning of {facts} in "
-    "both directions and {wordings} wordings, none of which is an evaluation prompt ({ft_rounds} "
-    "rounds, rate {ft_rate:g}). Another finetuning follows, {most} at most, while the donor is "
-    "below its criterion. All cells have the same recipe. It was chosen by one pilot at a seed "
-    "that is none of these, by the criteria and FE+LT alone, before any run was measured."
-)
-_CRITERIA = (
-    "Criteria, stated beforehand: the donor answers {sft} of the facts on every prompt (top-5), "
-    "the recipient {known} of the movies of pretraining on {prompt}. A run that falls short is "
-    "marked and stays in; effects over the runs that do not are given too."
-)
-_OUTCOME = (
-    "Outcome: log-odds of LT's recovery less those of FE's, in counts of the facts that the donor "
-    "answers and the recipient does not, half a count added on either side, the mean over "
-    "{prompts}. Above 0 a model recalls, below it enriches. An effect is the mean at + less that "
-    "at −. The model has a random deviation of each seed, shared by all cells, and independent "
-    "error; the design being balanced, Student's interval of an effect is exact. Intervals of "
-    "effects are over training seeds, for these facts, this recipe and these sizes."
-)
-_RUNS = (
-    "Shares of hits: known (movies of pretraining, asked of the recipient), PRE (the recipient) "
-    "and SFT (the donor). Recoveries, the shares of what finetuning added: FE, LT, FE+LT and all "
-    "other tokens. 95 % intervals are over the n facts. Steps: of pretraining + of finetuning.\n"
-)
-_READING = (
-    "FE+LT again, with the attention from LT to FE's tokens cut in one layer: the layer (the "
-    "first is 0) whose cut costs most, with its interval over facts (percentiles of the resampled "
-    "layer). Then cut in all layers from one on: the last from which on that costs half of what "
-    "cutting all costs is where half has been read. Layers left are those after it."
-)
-
 
 def write_study(results: Findings, folder: Path) -> Path:
     """Write the page, its pictures and its figures as JSON; equal rows give equal bytes.
@@ -126,12 +56,12 @@ def write_study(results: Findings, folder: Path) -> Path:
         (folder / name).unlink(missing_ok=True)
     if results.runs:
         (folder / _PICTURES[1]).write_bytes(small_png(_runs_drawing, results))
-    if any(effect.value is not None for effect in results.effects(_MAIN)):
+    if _are_known(results):
         (folder / _PICTURES[0]).write_bytes(small_png(_effects_drawing, results))
     figures = json.dumps(_figures(results), indent=1, ensure_ascii=False, allow_nan=False)
     (folder / FIGURES).write_text(f"{figures}\n", encoding="utf-8")
     path = folder / REPORT
-    path.write_text("\n".join(_lines(results)) + "\n", encoding="utf-8")
+    path.write_text(_page(results), encoding="utf-8")
     return path
 
 
@@ -154,111 +84,72 @@ def verdicts(results: Findings) -> Iterator[str]:
         yield f"{contrast.name}: {_text(effect)}, n = {effect.n} runs: {verdict}."
 
 
-def _lines(results: Findings) -> Iterator[str]:
-    yield "# Why do some architectures enrich and others recall?\n"
-    yield f"{_QUESTION}\n"
-    yield f"{len(results.runs)} of {len(results.study.runs)} runs are in. {_COMMAND}\n"
-    yield "## What was found\n"
-    for line in verdicts(results):
-        yield f"- {line}"
-    yield "\n## Design\n"
-    yield from _design(results)
-    yield "\n## Runs\n"
-    yield from _runs(results)
-    yield "\n## Effects\n"
-    yield from _effects(results)
-    yield "\n## Where LT reads FE\n"
-    yield from _reading(results)
-
-
-def _design(results: Findings) -> Iterator[str]:
-    study, training, criteria = results.study, results.study.training, results.study.criteria
-    letters = "ABCDEFGH"[: len(study.factors)]
-    yield _DESIGN.format(
-        relation=letters,
-        cells=len(study.cells),
-        seeds=len(study.seeds),
-        names=", ".join(map(str, study.seeds)),
-        runs=len(study.runs),
-    )
-    yield ""
-    rows = []
-    for letter, factor in zip(letters, study.factors, strict=True):
-        rows.append([letter, factor.name, factor.levels[1], factor.levels[0], factor.title])
-    yield pipe_table(["letter", "factor", "+", "−", "that is"], rows)
-    yield f"\n{_LEFT_OUT}\n"
-    if results.runs:
-        weights = [run.rows.about.layer_weights for run in results.runs]
-        yield _ALIKE.format(heads=study.model.heads, least=min(weights), most=max(weights)) + "\n"
-    recipe = _RECIPE.format(
-        lasting=training.lasting_movies,
-        passing=training.passing_movies,
-        rounds=training.pretraining.rounds,
-        rate=training.pretraining.learning_rate,
-        facts=study.dataset,
+def _page(results: Findings) -> str:
+    """The page, from the template beside this module."""
+    study, runs = results.study, results.runs
+    by_outcome = [results.effects(name) for name in OUTCOMES]
+    heads = [f"{name} ({some[0].n} runs)" for name, some in zip(OUTCOMES, by_outcome, strict=True)]
+    by_prompt = [results.effects(_MAIN, [prompt]) for prompt in study.prompts]
+    prompt_heads = list(study.prompts)
+    if short := sum(bool(run.shortfalls) for run in runs):
+        by_prompt.append(results.effects(_MAIN, complete=True))
+        prompt_heads.append(f"runs that reach both criteria ({len(runs) - short})")
+    run_rows, reading_rows = [], []
+    for run in runs:
+        run_rows += _run_rows(run)
+        reading_rows.append(_reading_row(run))
+    return filled_page(
+        __package__,
+        "REPORT.md.jinja",
+        study=study,
+        runs=runs,
+        verdicts=verdicts(results),
+        relation="ABCDEFGH"[: len(study.factors)],
+        weights=[run.rows.about.layer_weights for run in runs],
         wordings=len(training_templates().finetuning),
-        ft_rounds=training.finetuning.rounds,
-        ft_rate=training.finetuning.learning_rate,
-        most=training.finetunings,
+        runs_table=pipe_table(_RUN_HEADS, run_rows),
+        seconds=[sum(run.rows.about.seconds.values()) for run in runs],
+        main=_MAIN,
+        outcomes=OUTCOMES,
+        effects_table=_effects_table(results, heads, by_outcome),
+        reasons=_reasons(chain.from_iterable(by_outcome)),
+        deviations=results.deviations(_MAIN),
+        short=short,
+        prompts_table=_effects_table(results, prompt_heads, by_prompt),
+        drawn=_are_known(results),
+        reading_table=pipe_table(_READING_HEADS, reading_rows),
+        reading_reasons=_reasons(
+            chain.from_iterable((run.read_layer, run.half_read) for run in runs)
+        ),
     )
-    yield f"{recipe}\n"
-    sft, known = number_text(criteria.sft), number_text(criteria.known)
-    yield _CRITERIA.format(sft=sft, known=known, prompt=study.prompts[0]) + "\n"
-    yield _OUTCOME.format(prompts=" and ".join(study.prompts))
 
 
-def _runs(results: Findings) -> Iterator[str]:
-    yield _RUNS
-    rows, seconds = [], []
-    for run in results.runs:
-        about = run.rows.about
-        pretraining = about.steps["recipient"]
-        finetuning = sum(about.steps.values()) - pretraining
-        seconds.append(sum(about.seconds.values()))
-        for prompt in run.prompts:
-            estimates = [run.rate(prompt, name) for name in _RATES]
-            estimates += [run.recovery(prompt, name) for name in _RECOVERIES]
-            odds = run.outcome(_MAIN, [prompt])
-            row = [about.run, prompt, *map(_text, estimates)]
-            row.append("undefined" if odds is None else number_text(odds))
-            row.append(str(len(run.hits(prompt, "SFT"))))
-            row += [f"{pretraining} + {finetuning}", ", ".join(run.shortfalls) or "–"]
-            rows.append(row)
-    yield pipe_table(_RUN_HEADS, rows)
-    if seconds:
-        median, whole = float(np.median(seconds)), duration_text(sum(seconds))
-        yield f"\nA run took {duration_text(median)} in the median, {whole} in all.\n"
-        yield "![Recoveries of all runs](runs.png)"
+def _are_known(results: Findings) -> bool:
+    """Whether some effect on the outcome has a value."""
+    return any(effect.value is not None for effect in results.effects(_MAIN))
 
 
-def _effects(results: Findings) -> Iterator[str]:
-    yield f"{_EFFECTS}\n"
-    columns, heads = [], ["effect"]
-    for name in OUTCOMES:
-        effects = results.effects(name)
-        columns.append(effects)
-        heads.append(f"{name} ({effects[0].n} runs)")
-    yield _effects_table(results, heads, columns)
-    meanings = [f"{name}: {meaning}" for name, meaning in OUTCOMES.items()]
-    yield f"\n{'; '.join(meanings)}.\n"
-    for reason in _reasons(chain.from_iterable(columns)):
-        yield f"Without an interval: {reason}.\n"
-    if (deviations := results.deviations(_MAIN)) is not None:
-        seeds, error = map(number_text, deviations)
-        yield (
-            f"Of {_MAIN}, the standard deviation between seeds is {seeds}, that of the error "
-            f"{error}.\n"
-        )
-    parts = [results.effects(_MAIN, [prompt]) for prompt in results.study.prompts]
-    heads, title = ["effect", *results.study.prompts], f"{_MAIN} on each prompt"
-    if short := sum(bool(run.shortfalls) for run in results.runs):
-        parts.append(results.effects(_MAIN, complete=True))
-        heads.append(f"runs that reach both criteria ({len(results.runs) - short})")
-        title += ", and over the runs that reach both criteria"
-    yield f"{title}:\n"
-    yield _effects_table(results, heads, parts)
-    if any(effect.value is not None for effect in columns[0]):
-        yield "\n![Effects on log-odds of LT − FE](effects.png)"
+def _run_rows(run: RunFigures) -> Iterator[list[str]]:
+    """A run's rates, recoveries and log-odds on each prompt."""
+    about = run.rows.about
+    pretraining = about.steps["recipient"]
+    steps = f"{pretraining} + {sum(about.steps.values()) - pretraining}"
+    for prompt in run.prompts:
+        estimates = [run.rate(prompt, name) for name in _RATES]
+        estimates += [run.recovery(prompt, name) for name in _RECOVERIES]
+        odds = run.outcome(_MAIN, [prompt])
+        odds_text = "undefined" if odds is None else number_text(odds)
+        n = str(len(run.hits(prompt, "SFT")))
+        short = ", ".join(run.shortfalls) or "–"
+        yield [about.run, prompt, *map(_text, estimates), odds_text, n, steps, short]
+
+
+def _reading_row(run: RunFigures) -> list[str]:
+    """The layers in which LT reads FE in a run."""
+    half = run.half_read
+    left = "–" if half.value is None else str(run.layers - 1 - int(half.value))
+    losses = " ".join(number_text(float(loss)) for loss in run.losses.mean(1))
+    return [run.rows.about.run, _layer(run.read_layer), _layer(half), left, str(half.n), losses]
 
 
 def _effects_table(
@@ -268,27 +159,12 @@ def _effects_table(
     rows = []
     for contrast, *effects in zip(results.contrasts, *columns, strict=True):
         rows.append([contrast.name, *map(_text, effects)])
-    return pipe_table(heads, rows)
+    return pipe_table(["effect", *heads], rows)
 
 
 def _reasons(estimates: Iterable[Estimate]) -> list[str]:
     """Why some have no interval, each reason once."""
     return sorted({estimate.undefined for estimate in estimates if estimate.undefined})
-
-
-def _reading(results: Findings) -> Iterator[str]:
-    yield f"{_READING}\n"
-    rows, estimates = [], []
-    for run in results.runs:
-        half = run.half_read
-        estimates += [run.read_layer, half]
-        left = "–" if half.value is None else str(run.layers - 1 - int(half.value))
-        losses = " ".join(number_text(float(loss)) for loss in run.losses.mean(1))
-        layers = [_layer(run.read_layer), _layer(half), left]
-        rows.append([run.rows.about.run, *layers, str(half.n), losses])
-    yield pipe_table(_READING_HEADS, rows)
-    for reason in _reasons(estimates):
-        yield f"\nUndefined: {reason}."
 
 
 def _layer(estimate: Estimate) -> str:
