@@ -94,7 +94,8 @@ def _page(results: Findings) -> str:
     if short := sum(bool(run.shortfalls) for run in runs):
         by_prompt.append(results.effects(_MAIN, complete=True))
         prompt_heads.append(f"runs that reach both criteria ({len(runs) - short})")
-    run_rows, reading_rows = [], []
+    run_rows: list[list[str]] = []
+    reading_rows = []
     for run in runs:
         run_rows += _run_rows(run)
         reading_rows.append(_reading_row(run))
