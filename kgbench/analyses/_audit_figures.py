@@ -89,16 +89,13 @@ class MethodScores:
     seeds: tuple[str, ...]
     cells: Mapping[Cell, PromptColumns]
     notes: tuple[str, ...]
+    facts: np.ndarray
+    """Those that every cell has."""
 
     @property
     def n(self) -> int:
         """Number of facts."""
-        return len(next(iter(self.cells.values())).facts)
-
-    @property
-    def shared_facts(self) -> np.ndarray:
-        """Facts that every cell has."""
-        return reduce(np.intersect1d, [cell.facts for cell in self.cells.values()])
+        return len(self.facts)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -137,16 +134,17 @@ def methods_of(parts: Sequence[AuditedRun]) -> tuple[MethodScores, ...]:
     _check(parts)
     groups: dict[str, list[AuditedRun]] = {}
     for part in parts:
-        groups.setdefault(_key(part.record.identity), []).append(part)
+        what = part.record.identity
+        groups.setdefault(canonical_json([what.localizer.name, _parameters(what)]), []).append(part)
     names = _names([runs[0].record.identity for runs in groups.values()])
     methods = [_method(name, runs) for name, runs in zip(names, groups.values(), strict=True)]
-    shared = reduce(np.intersect1d, [method.shared_facts for method in methods])
+    shared = reduce(np.intersect1d, [method.facts for method in methods])
     if len(shared) < 2:
         raise InputError(
             f"these runs have {len(shared)} facts in common, and an audit needs two at least; give "
             "runs over the same facts"
         )
-    return tuple(_shared(method, shared) for method in methods)
+    return tuple(_over(method, shared) for method in methods)
 
 
 def _check(parts: Sequence[AuditedRun]) -> None:
@@ -169,23 +167,22 @@ def _check(parts: Sequence[AuditedRun]) -> None:
                 )
 
 
-def _key(what: Identity) -> str:
-    kept = {name: value for name, value in what.localizer.parameters.items() if name != "seed"}
-    return canonical_json([what.localizer.name, what.localizer.version, kept])
+def _parameters(what: Identity) -> dict[str, Any]:
+    """Parameters and version of the method, without its seed."""
+    values = {**what.localizer.parameters, "version": what.localizer.version}
+    values.pop("seed", None)
+    return values
 
 
 def _names(identities: Sequence[Identity]) -> list[str]:
     """Names of the methods, with the parameters that differ where names are equal."""
     alike: dict[str, list[dict[str, Any]]] = {}
-    parameters = []
     for what in identities:
-        values = {**what.localizer.parameters, "version": what.localizer.version}
-        values.pop("seed", None)
-        parameters.append((what.localizer.name, values))
-        alike.setdefault(what.localizer.name, []).append(values)
+        alike.setdefault(what.localizer.name, []).append(_parameters(what))
     names = []
-    for name, values in parameters:
-        differing = ", ".join(differing_parameters(values, alike[name]))
+    for what in identities:
+        name = what.localizer.name
+        differing = ", ".join(differing_parameters(_parameters(what), alike[name]))
         names.append(f"{name} ({differing})" if differing else name)
     return names
 
@@ -213,7 +210,9 @@ def _method(name: str, parts: Sequence[AuditedRun]) -> MethodScores:
         )
     kept = {cell: columns for cell, columns in cells.items() if cell[0] in wordings}
     notes = tuple(_notes(name, parts, cells, wordings))
-    return MethodScores(name, any(map(_is_drawn, parts)), tuple(wordings), seeds, kept, notes)
+    facts = reduce(np.intersect1d, [columns.facts for columns in kept.values()])
+    drawn = any(map(_is_drawn, parts))
+    return MethodScores(name, drawn, tuple(wordings), seeds, kept, notes, facts)
 
 
 def _seed(what: Identity) -> str:
@@ -243,7 +242,7 @@ def _notes(
     return notes
 
 
-def _shared(method: MethodScores, facts: np.ndarray) -> MethodScores:
+def _over(method: MethodScores, facts: np.ndarray) -> MethodScores:
     """A method over these of its facts, and a note where it has others."""
     every: set[str] = set()
     for cell in method.cells.values():
@@ -254,16 +253,7 @@ def _shared(method: MethodScores, facts: np.ndarray) -> MethodScores:
             f"{method.name}: {len(others)} of {len(every)} facts left out, for "
             "not every run and wording has them"
         )
-    cells = {key: _over(cell, facts) for key, cell in method.cells.items()}
-    return replace(method, cells=cells, notes=tuple(notes))
-
-
-def _over(cell: PromptColumns, facts: np.ndarray) -> PromptColumns:
-    where = np.isin(cell.facts, facts)
-    columns = {}
-    for graft, scores in cell.columns.items():
-        columns[graft] = {name: column[where] for name, column in scores.items()}
-    return PromptColumns(cell.name, columns)
+    return replace(method, facts=facts, notes=tuple(notes))
 
 
 Array = NDArray[Any]
@@ -438,7 +428,7 @@ class _View:
         self.resampled: dict[tuple[str, str, str], Resampled] = {}
         """Ratios by configuration, wording and seed, as far as `quantity` was asked for them."""
         for cell, columns in method.cells.items():
-            scores = self.scores[cell] = columns.scores(metric)
+            scores = self.scores[cell] = columns.scores(metric, method.facts)
             self.no_gain[cell] = no_gain(scores)
 
     def missing(self, label: str) -> dict[str, str]:
