@@ -315,15 +315,18 @@ class Quantity:
         sources: dict[str, Estimate] = {}
         if self.components is not None:
             sources = {source: self.components.figure(source) for source in SOURCES}
+        estimates = {
+            "value": self.value,
+            "wordings": self.by_wording,
+            "wordings_sd": self.wordings_sd,
+            "seeds": self.by_seed,
+            "seeds_sd": self.seeds_sd,
+            "components": sources,
+            "variance": self.parts,
+        }
         return {
             "graft": self.label,
-            "value": self.value.to_json(),
-            "wordings": plain(self.by_wording, True),
-            "wordings_sd": self.wordings_sd.to_json(),
-            "seeds": plain(self.by_seed, True),
-            "seeds_sd": self.seeds_sd.to_json(),
-            "components": plain(sources, True),
-            "variance": plain(self.parts, True),
+            **plain(estimates, True),
             **({"undefined": self.undefined} if self.undefined else {}),
             "detectable": _detectable_json(self.detectable, difference),
             "left_out": dict(self.left_out),
@@ -425,8 +428,8 @@ class _View:
         self.method, self.counts = method, counts
         self.scores: dict[Cell, dict[str, Array]] = {}
         self.no_gain: dict[Cell, Estimate | None] = {}
-        self.resampled: dict[tuple[str, str, str], Resampled] = {}
-        """Ratios by configuration, wording and seed, as far as `quantity` was asked for them."""
+        self.resampled: dict[str, dict[Cell, Resampled]] = {}
+        """Ratios by configuration and cell, as far as `quantity` was asked for them."""
         for cell, columns in method.cells.items():
             scores = self.scores[cell] = columns.scores(metric, method.facts)
             self.no_gain[cell] = no_gain(scores)
@@ -465,16 +468,15 @@ class _View:
             why = next(iter(left_out.values()))
             no = Estimate.missing(why, n)
             return Quantity(label, no, {}, {}, no, no, None, {}, left_out, why, method.drawn)
-        ratios = [self.ratio(label, *cell) for cell in product(wordings, seeds)]
-        # [wordings][seeds]
-        resampled = resampled_ratios(ratios, self.counts)
-        for (wording, seed), value in zip(product(wordings, seeds), resampled, strict=True):
-            self.resampled[label, wording, seed] = value
+        cells = list(product(wordings, seeds))
+        ratios = [self.ratio(label, *cell) for cell in cells]
+        resampled = dict(zip(cells, resampled_ratios(ratios, self.counts), strict=True))
+        self.resampled[label] = resampled
         by_wording, by_seed = {}, {}
-        for i, wording in enumerate(wordings):
-            by_wording[wording] = mean_of(resampled[i * len(seeds) : (i + 1) * len(seeds)], n)
-        for i, seed in enumerate(seeds):
-            by_seed[seed] = mean_of(resampled[i :: len(seeds)], n)
+        for wording in wordings:
+            by_wording[wording] = mean_of([resampled[wording, seed] for seed in seeds], n)
+        for seed in seeds:
+            by_seed[seed] = mean_of([resampled[wording, seed] for wording in wordings], n)
         few = _few(ratios)
         found = None if few else components(self.cube(label, wordings), self.counts)
         detectable = {scope: Detectable(n=n, undefined=few) for scope in SCOPES}
@@ -484,7 +486,7 @@ class _View:
         varies = method.drawn or len(seeds) > 1
         return Quantity(
             label=label,
-            value=mean_of(resampled, n).figure(),
+            value=mean_of(list(resampled.values()), n).figure(),
             by_wording={name: value.figure() for name, value in by_wording.items()},
             by_seed={name: value.figure() for name, value in by_seed.items()},
             wordings_sd=_spread(list(by_wording.values()), n),
@@ -551,10 +553,8 @@ def _difference(
     for wording, seed, other_seed in product(wordings, *(method.seeds for method in methods)):
         one = first.ratio(label, wording, seed)
         other = second.ratio(label, wording, other_seed)
-        here, there = (
-            first.resampled[label, wording, seed],
-            second.resampled[label, wording, other_seed],
-        )
+        here = first.resampled[label][wording, seed]
+        there = second.resampled[label][wording, other_seed]
         ratios.append(apart((one, here), (other, there)))
         contrasts.append((other[0] - one[0], one[1]))
     value = mean_of(ratios, n).figure()

@@ -431,9 +431,9 @@ def _share_text(estimate: Estimate) -> str:
 
 def _nats_text(estimate: Estimate) -> str:
     """`2.4 [2.0, 2.8]`, or why it is undefined."""
-    if estimate.value is None or estimate.low is None or estimate.high is None:
+    if estimate.numbers is None:
         return f"undefined ({reason_text(estimate.undefined or '')})"
-    value, low, high = map(significant_text, (estimate.value, estimate.low, estimate.high))
+    value, low, high = map(significant_text, estimate.numbers)
     return f"{value} [{low}, {high}]"
 
 
@@ -471,10 +471,10 @@ def _sentence(rows: Mapping[str, DivergenceRow], donor: DivergenceRow) -> str:
 
 def _percent(estimate: Estimate) -> str:
     """`46 % [34, 59]`; small shares, which leaks are, with two significant digits."""
-    if estimate.value is None or estimate.low is None or estimate.high is None:
-        return f"undefined ({reason_text(estimate.undefined or '')})"
+    if estimate.numbers is None:
+        return _nats_text(estimate)
     texts = []
-    for share in (estimate.value, estimate.low, estimate.high):
+    for share in estimate.numbers:
         texts.append(significant_text(100 * share) if abs(share) < 0.1 else percent_text(share))
     return f"{texts[0]} % [{texts[1]}, {texts[2]}]"
 

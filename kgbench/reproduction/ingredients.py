@@ -17,7 +17,7 @@ from kgbench.models.checkpoints import locate
 from kgbench.models.tensors import stored_hash
 from kgbench.progress import Progress
 from kgbench.reproduction.page import KNOWN, Page, Training
-from kgbench.runner import Settings, Spec
+from kgbench.runner import Spec
 from kgbench.runner.workload import load_suite
 from kgbench.training.builds import hash_of, read_card
 from kgbench.training.finetuning_plan import FinetuneSpec, plan_finetuning
@@ -267,7 +267,3 @@ class Ingredients:
             partial.write_text(text, encoding="utf-8")
             partial.replace(path)
         return str(path)
-
-    def settings(self, output_dir: Path, device: str) -> Settings:
-        """Settings of jobs."""
-        return Settings(device=device, output_dir=output_dir)

@@ -246,8 +246,8 @@ def checked_claims(
             difference = difference_over(columns, metric, first, second, spec.share).rounded()
             larger = None if difference.undefined else larger_term(spec, means)
             ends = None
-            if difference.low is not None and difference.high is not None:
-                ends = (difference.low, difference.high) if difference.n >= FEWEST else None
+            if difference.numbers is not None and difference.n >= FEWEST:
+                ends = difference.numbers[1:]
             outcome = _outcome(spec, ends, larger)
             paper = _in_rates(rates, spec)
             claims.append(CheckedClaim(prompt, spec, difference, outcome, paper, metric, larger))

@@ -19,7 +19,7 @@ from kgbench.numbers import (
     plain_text,
 )
 from kgbench.report import Cell, Lines, Report, Table, filled_page, markdown_text, pipe_table
-from kgbench.report.bars import FAINT, INK, small_png, styled
+from kgbench.report.bars import FAINT, INK, panels, small_png, styled
 from kgbench.reproduction.ingredients import SHIPPED
 from kgbench.reproduction.measurements import ROWS, About, Donor, Evaluated
 from kgbench.reproduction.page import MEDIAN_RANK, chosen, page
@@ -198,10 +198,9 @@ def _meaning(claim: CheckedClaim) -> str:
 def _difference(claim: CheckedClaim) -> str:
     """With more decimals where two would not show on which side of the bound an end lies."""
     estimate, texts = claim.difference, []
-    if estimate.undefined is not None:
+    if estimate.numbers is None:
         return figure_text(estimate)
-    for number in (estimate.value, estimate.low, estimate.high):
-        assert number is not None
+    for number in estimate.numbers:
         text = number_text(number)
         hidden = [b for b in claim.spec.bounds.values() if b != number and number_text(b) == text]
         texts.append(plain_text(number, 4) if hidden else text)
@@ -366,9 +365,10 @@ def _far_rates(figure: PaperFigure, like: str | None) -> Iterator[str]:
             if name not in known:
                 continue
             ours, rate = figure.estimate(prompt, graft), known[name].top5
-            if ours.value is None or ours.low is None or ours.high is None:
+            if ours.numbers is None:
                 continue
-            if not ours.low <= rate <= ours.high and abs(rate - ours.value) >= _FAR:
+            value, low, high = ours.numbers
+            if not low <= rate <= high and abs(rate - value) >= _FAR:
                 far.append(f"{name} {figure_text(ours)} ({number_text(rate)})")
         if far:
             what = f"top-5 rates far from those of {like}, in brackets"
@@ -424,12 +424,10 @@ _SHAPES: Mapping[str, tuple[str, str]] = {
 @styled
 def draw(figure: PaperFigure) -> Figure:
     """One panel per prompt; the paper's configurations from left to right."""
-    from matplotlib.figure import Figure
-
     prompts, names = figure.spec.prompts, list(figure.rows)
     size = (1.6 + 0.55 * len(names), 0.9 + 2.5 * len(prompts))
-    drawn = Figure(figsize=size, layout="constrained")
-    axes = list(drawn.subplots(len(prompts), 1, squeeze=False)[:, 0])
+    drawn, grid = panels(size, len(prompts), 1)
+    axes = list(grid[:, 0])
     for axis, prompt in zip(axes, prompts, strict=True):
         _panel(axis, figure, prompt)
         axis.set_xticks(range(len(names)), [])
@@ -463,10 +461,11 @@ def _panel(axis: Axes, figure: PaperFigure, prompt: str) -> None:
         if ours.value is None:
             continue
         axis.bar(x, ours.value, 0.7, color=_BAR, zorder=2)
-        if ours.low is None or ours.high is None:
+        if ours.numbers is None:
             continue
-        ends = [[ours.value - ours.low], [ours.high - ours.value]]
-        axis.errorbar(x, ours.value, ends, color=INK, capsize=3, lw=1, zorder=3)
+        value, low, high = ours.numbers
+        ends = [[value - low], [high - value]]
+        axis.errorbar(x, value, ends, color=INK, capsize=3, lw=1, zorder=3)
     _marks(axis, figure, prompt)
     if spec.metric == MEDIAN_RANK:
         axis.set_yscale("log")

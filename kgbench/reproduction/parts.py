@@ -13,7 +13,7 @@ from kgbench.errors import InputError
 from kgbench.models.catalog import CARD, read_donor_card
 from kgbench.models.checkpoints import locate
 from kgbench.models.placement import usable_device
-from kgbench.progress import Progress
+from kgbench.progress import Progress, numbered
 from kgbench.records import RecordStore
 from kgbench.reproduction.ingredients import SHIPPED, Ingredients
 from kgbench.reproduction.measurements import (
@@ -119,7 +119,7 @@ def make(
     parts, measured = parts_of(figures, seeds, known), known
     loaded: tuple[int | None, Pairs] = (None, Pairs())
     for number, part in enumerate(parts, 1):
-        what, report = part.what, _numbered(progress, f"{number} of {len(parts)}")
+        what, report = part.what, numbered(progress, number, len(parts))
         if part.kind == "pair":
             what.build(bool(part.name), report)
         elif part.kind == "donor":
@@ -128,7 +128,7 @@ def make(
         else:
             if loaded[0] != what.seed:
                 loaded = (what.seed, Pairs())
-            settings = replace(what.settings(output_dir, device), on_record=on_record)
+            settings = Settings(device=device, output_dir=output_dir, on_record=on_record)
             rows = _evaluated(part, settings, report, loaded[1])
             measured = joined(measured, rows)
             if keep is not None:
@@ -136,12 +136,6 @@ def make(
         gc.collect()  # a trainer and its model refer to each other; of large models two do not fit
     assert measured is not None
     return measured
-
-
-def _numbered(progress: Progress | None, number: str) -> Progress | None:
-    if progress is None:
-        return None
-    return lambda done, total, text: progress(done, total, f"{number}: {text}")
 
 
 def _evaluated(
@@ -246,7 +240,9 @@ def room(what: Ingredients, output_dir: Path, device: str) -> Room:
     Raises:
         InputError: There is no such device.
     """
-    memory, where = free_bytes(what.settings(output_dir, device), usable_device(device))
+    memory, where = free_bytes(
+        Settings(device=device, output_dir=output_dir), usable_device(device)
+    )
     folder = what.made / "donors"
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     return Room(memory, where, shutil.disk_usage(there).free, folder)
@@ -378,7 +374,7 @@ def _evaluation_forecast(
     # With the recipient as its own donor everything takes as long as with missing donors.
     donors = dict.fromkeys(spec.donors, what.entry.recipient)
     stand_in = replace(spec, recipient=what.entry.recipient, donors=donors)
-    cost = dry_run(stand_in, what.settings(output_dir, device), pairs)
+    cost = dry_run(stand_in, Settings(device=device, output_dir=output_dir), pairs)
     prompts = f"{cost.prompts} prompts × {cost.configurations} configurations"
     return PartForecast(
         title,

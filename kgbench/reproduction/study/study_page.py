@@ -14,13 +14,13 @@ from kgbench.data.training_texts import training_templates
 from kgbench.estimate import Estimate
 from kgbench.numbers import figure_text, number_text
 from kgbench.report import filled_page, pipe_table
-from kgbench.report.bars import FAINT, INK, small_png, styled
+from kgbench.report.bars import FAINT, INK, panels, small_png, styled
 from kgbench.reproduction.study.factorial import BOTH, OUTCOMES, Findings, RunFigures
 from kgbench.stats import LEVEL
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure as Drawing
+    from matplotlib.figure import Figure
 
 __all__ = ["REPORT", "verdicts", "write_study"]
 
@@ -73,13 +73,13 @@ def verdicts(results: Findings) -> Iterator[str]:
     shared = 1 - (1 - LEVEL) / count
     both = results.effects(_MAIN), results.effects(_MAIN, level=shared)
     for contrast, effect, strict in zip(results.contrasts, *both, strict=True):
-        if effect.low is None or effect.high is None:
+        if effect.numbers is None:
             yield f"{contrast.name}: undecided ({effect.undefined})."
             continue
-        verdict = "towards recall at LT" if effect.low > 0 else "towards enrichment at FE"
-        if effect.low * effect.high <= 0:
+        verdict = "towards recall at LT" if effect.numbers[1] > 0 else "towards enrichment at FE"
+        if not effect.excludes_zero:
             verdict = "its interval holds 0"
-        elif strict.low is None or strict.high is None or strict.low * strict.high <= 0:
+        elif not strict.excludes_zero:
             verdict += f", though not at one error rate for all {count}"
         yield f"{contrast.name}: {_text(effect)}, n = {effect.n} runs: {verdict}."
 
@@ -169,10 +169,10 @@ def _reasons(estimates: Iterable[Estimate]) -> list[str]:
 
 
 def _layer(estimate: Estimate) -> str:
-    if estimate.value is None:
+    if estimate.numbers is None:
         return "undefined"
-    assert estimate.low is not None and estimate.high is not None
-    return f"{estimate.value:.0f} [{estimate.low:.0f}, {estimate.high:.0f}]"
+    value, low, high = estimate.numbers
+    return f"{value:.0f} [{low:.0f}, {high:.0f}]"
 
 
 def _text(estimate: Estimate) -> str:
@@ -215,18 +215,15 @@ def _stored(estimate: Estimate) -> Any:
 
 
 @styled
-def _effects_drawing(results: Findings) -> Drawing:
+def _effects_drawing(results: Findings) -> Figure:
     """Effects on the outcome with their intervals."""
-    from matplotlib.figure import Figure as Drawing
-
-    drawn = Drawing(figsize=(7, 0.9 + 0.36 * len(results.contrasts)), layout="constrained")
-    axis = drawn.subplots()
+    drawn, ((axis,),) = panels((7, 0.9 + 0.36 * len(results.contrasts)), 1, 1)
     for y, effect in enumerate(results.effects(_MAIN)):
         if effect.value is None:
             continue
         axis.plot(effect.value, y, "o", color=_TONES[0], zorder=3)
-        if effect.low is not None and effect.high is not None:
-            axis.plot([effect.low, effect.high], [y, y], color=_TONES[0], lw=1.5, zorder=2)
+        if effect.numbers is not None:
+            axis.plot(effect.numbers[1:], [y, y], color=_TONES[0], lw=1.5, zorder=2)
     axis.axvline(0, color=INK, lw=0.8)
     axis.set_yticks(range(len(results.contrasts)), [c.name for c in results.contrasts])
     axis.invert_yaxis()
@@ -238,13 +235,11 @@ def _effects_drawing(results: Findings) -> Drawing:
 
 
 @styled
-def _runs_drawing(results: Findings) -> Drawing:
+def _runs_drawing(results: Findings) -> Figure:
     """Recovery of FE against LT: a panel per factor, levels in two tones, seeds by shape."""
-    from matplotlib.figure import Figure as Drawing
-
     factors = results.study.factors
-    drawn = Drawing(figsize=(2.6 * len(factors), 3.2), layout="constrained")
-    axes = drawn.subplots(1, len(factors), squeeze=False, sharex=True, sharey=True)[0]
+    size = (2.6 * len(factors), 3.2)
+    drawn, ((*axes,),) = panels(size, 1, len(factors), sharex=True, sharey=True)
     for axis, factor in zip(axes, factors, strict=True):
         for run in results.runs:
             at = [_mean_recovery(run, name) for name in ("FE", "LT")]
