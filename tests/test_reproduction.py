@@ -25,7 +25,6 @@ from kgbench.models import catalog
 from kgbench.models.catalog import HOME
 from kgbench.records import RecordStore
 from kgbench.report import to_text
-from kgbench.reproduction.ingredients import Ingredients
 from kgbench.reproduction.page import ClaimSpec, Page, chosen, page
 from kgbench.reproduction.paper_figures import (
     LEAST,
@@ -41,7 +40,7 @@ from kgbench.reproduction.paper_figures import (
     published_rates,
 )
 from kgbench.reproduction.paper_report import difference_text, draw, terminal_report, write_report
-from kgbench.reproduction.parts import PartForecast, Room, forecasts, make, total_needs
+from kgbench.reproduction.parts import Ingredients, PartForecast, Room, forecasts, make, total_needs
 from kgbench.runner.workload import load_suite
 from kgbench.sites.configurations import configurations
 from kgbench.training.finetuning import finetune

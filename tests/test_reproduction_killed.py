@@ -13,12 +13,11 @@ import forks
 import pytest
 
 from kgbench.models.catalog import HOME
-from kgbench.reproduction.ingredients import Ingredients
 from kgbench.reproduction.measurements import PairRows
 from kgbench.reproduction.page import Page, page
 from kgbench.reproduction.paper_figures import PaperFigure, figures_from
 from kgbench.reproduction.paper_report import write_report
-from kgbench.reproduction.parts import make
+from kgbench.reproduction.parts import Ingredients, make
 
 MODEL, FIGURE = "tiny-gpt2", "figure-2"
 SAVED, KILLED = 50, 52
@@ -39,7 +38,7 @@ def small() -> Page:
 
 SCRIPT = """
 import json, os, pathlib, signal, sys
-from kgbench.reproduction.ingredients import Ingredients
+from kgbench.reproduction.parts import Ingredients
 from kgbench.reproduction.parts import make
 from kgbench.reproduction.page import Page
 page, model, figure, results, kind, last = sys.argv[1:]

@@ -21,7 +21,6 @@ from kgbench.errors import DataError, InputError
 from kgbench.estimate import Estimate
 from kgbench.models.catalog import CARD, HOME
 from kgbench.models.tensors import stored_hash
-from kgbench.reproduction.ingredients import Ingredients
 from kgbench.reproduction.measurements import (
     ROWS,
     SCHEMA,
@@ -34,7 +33,7 @@ from kgbench.reproduction.measurements import (
 from kgbench.reproduction.page import page
 from kgbench.reproduction.paper_figures import figures_from, figures_there, lacking
 from kgbench.reproduction.paper_report import REPORT, write_report
-from kgbench.reproduction.parts import forecasts, make, parts_of
+from kgbench.reproduction.parts import Ingredients, forecasts, make, parts_of
 from kgbench.stats import mean
 from kgbench.stats.intervals import median
 from kgbench.stats.ratios import between_configurations

@@ -13,7 +13,6 @@ from kgbench.errors import InputError, python_names
 from kgbench.progress import Progress, with_progress
 from kgbench.records.mirror import folder_of
 from kgbench.report import Lines, Report, to_html, to_text
-from kgbench.reproduction.ingredients import SHIPPED, Ingredients
 from kgbench.reproduction.measurements import (
     ROWS,
     PairRows,
@@ -30,7 +29,7 @@ from kgbench.reproduction.paper_figures import (
     results,
 )
 from kgbench.reproduction.paper_report import terminal_report, write_report
-from kgbench.reproduction.parts import make
+from kgbench.reproduction.parts import SHIPPED, Ingredients, make
 from kgbench.reproduction.study.design import study_design
 from kgbench.reproduction.study.factorial import Findings, RunRows, findings, rows_path
 from kgbench.reproduction.study.study_page import verdicts, write_study

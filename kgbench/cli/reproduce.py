@@ -115,9 +115,8 @@ def reproduce_figures(what: str, options: Mapping[str, Any]) -> int:
 
 def _forecast(what: str, options: Mapping[str, Any]) -> dict[str, Any]:
     from kgbench.api.reproduction import report_folder, rows_there
-    from kgbench.reproduction.ingredients import SHIPPED, Ingredients
     from kgbench.reproduction.page import chosen, page
-    from kgbench.reproduction.parts import forecasts, room, total_needs
+    from kgbench.reproduction.parts import SHIPPED, Ingredients, forecasts, room, total_needs
 
     names, model = chosen(what), options["model"] or _MODEL
     seeds = options["seeds"] or (SHIPPED,)

@@ -1,6 +1,330 @@
-"""The explorer: one prompt of a pair, what each token and component of it brings."""
+"""The explorer: one prompt of a pair, what each token and component of it brings.
 
-from kgbench.explorer.pages import page_of, serve
-from kgbench.explorer.reading import Reader
+It is shown in a page without Python, by a server on this machine, or in a notebook.
+"""
 
-__all__ = ["Reader", "page_of", "serve"]
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache, partial
+from html import escape
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor
+
+from kgbench.data import Fact, Prompt
+from kgbench.engine import Budget, Engine, Treatment
+from kgbench.engine.gradients import default_slots, graft_effects
+from kgbench.engine.treatment import (
+    Slots,
+    baseline_donor,
+    donor_index,
+    graft_treatments,
+    parse_configuration,
+)
+from kgbench.errors import InputError, KgbenchError
+from kgbench.models.encoding import Encoded
+from kgbench.models.pair import ModelPair
+from kgbench.sites import GROUPS
+
+__all__ = ["HOST", "Cell", "Reader", "answer", "page_of", "serve"]
+
+LONGEST = 512
+"""Tokens of a prompt that a map can show."""
+LIKELIEST = 6
+_GROUPS = ("ln", "attn", "ffn")
+"""Groups of components that are a row of the map; other components are rows themselves."""
+
+Cell = tuple[int, int]
+"""A token and a row of the payload's `rows`."""
+
+
+class Reader:
+    """Reads prompts with one pair.
+
+    Args:
+        pair: The models; grafts are of the donor of `SFT`.
+        executor: As of `kgbench.engine.Engine`.
+    """
+
+    def __init__(self, pair: ModelPair, executor: str = "auto") -> None:
+        self.pair = pair
+        self._engine = Engine(pair, executor, Budget.on(pair.device))
+        self._slots = Slots(pair.family, pair.n_layers)
+        self._rows = default_slots(pair)
+        self._donor = donor_index(pair, baseline_donor(pair))
+
+    def read(
+        self,
+        text: str,
+        answer: str | None = None,
+        subject: str | None = None,
+        cells: Collection[Cell] = (),
+    ) -> dict[str, Any]:
+        """Everything that is shown of a prompt.
+
+        Args:
+            text: The prompt.
+            answer: Its continuation, of which the first token is read; by default the donor's
+                likeliest token.
+            subject: The words of the prompt that are the first entity.
+            cells: A graft: tokens with rows whose weights are the donor's.
+
+        Returns:
+            A JSON object: `text`; `asked`, with answer and subject as they were given, empty where
+            they were not; `tokens`; `regions`, tokens by region; `answer`, the token; `before` and
+            `after` with its log-probability in nats and the likeliest tokens, without any graft and
+            in the donor; `alone` [token], nats that each token brings when only it has the donor's
+            weights (exact); `rows`, each with layer, component and group; `effects` [row, token],
+            first-order effects in nats; where cells are given, `selected` as `before`, with the
+            graft's exact `effect`.
+
+        Raises:
+            InputError: The prompt is empty or too long, the answer is no continuation of it, the
+                subject is not in it, or a cell does not exist.
+        """
+        prompt = _prompt(text, answer, subject)
+        encoded = self.pair.encoded(prompt)
+        if len(encoded.ids) > LONGEST:
+            raise InputError(
+                f"the prompt has {len(encoded.ids)} tokens; a map shows {LONGEST} at most"
+            )
+        if answer is None:
+            encoded = replace(encoded, target=self._likeliest(prompt))
+        with self.pair.read_as({prompt: encoded}):
+            found = self._read(prompt, encoded, cells)
+        return {**found, "asked": {"answer": answer or "", "subject": subject or ""}}
+
+    def _likeliest(self, prompt: Prompt) -> int:
+        return int(self._engine.logits(self._engine.plan([prompt], ["SFT"]))[0, 0, 0].argmax())
+
+    def _read(self, prompt: Prompt, encoded: Encoded, cells: Collection[Cell]) -> dict[str, Any]:
+        none, whole, donor = (self._treatments(prompt, name) for name in ("NONE", "ALL", "SFT"))
+        alone = []
+        for token in range(len(encoded.ids)):
+            alone.append((*none[:token], whole[token], *none[token + 1 :]))
+        asked = [none, donor, *alone]
+        if cells:
+            asked.append(self._grafted(none, cells))
+        logprobs = self._logprobs(prompt, asked)
+        before, after, *others = logprobs
+        target = encoded.target
+        start = float(before[target])
+        found: dict[str, Any] = {
+            "text": prompt.text,
+            "tokens": self._texts(encoded.ids),
+            "regions": {name: list(tokens) for name, tokens in encoded.regions.items()},
+            "answer": self._texts([target])[0],
+            "before": self._shown(before, target),
+            "after": self._shown(after, target),
+            "alone": [_rounded(float(row[target]) - start) for row in others[: len(alone)]],
+            "rows": list(self._described()),
+            "effects": self._effects(prompt),
+        }
+        if cells:
+            found["selected"] = {
+                **self._shown(others[-1], target),
+                "effect": _rounded(float(others[-1][target]) - start),
+            }
+        return found
+
+    def _treatments(self, prompt: Prompt, configuration: str) -> tuple[Treatment, ...]:
+        return graft_treatments(self.pair, [prompt], parse_configuration(configuration))[0]
+
+    def _grafted(self, none: Sequence[Treatment], cells: Iterable[Cell]) -> tuple[Treatment, ...]:
+        """The treatment of each token under a graft of cells."""
+        weights = [bytearray(treatment.weights) for treatment in none]
+        for token, row in cells:
+            if not (0 <= token < len(weights) and 0 <= row < len(self._rows)):
+                raise InputError(
+                    f"there is no cell ({token}, {row}): the map has {len(weights)} tokens and "
+                    f"{len(self._rows)} rows"
+                )
+            weights[token][self._rows[row]] = self._donor
+        return tuple(Treatment(bytes(each)) for each in weights)
+
+    def _logprobs(
+        self, prompt: Prompt, asked: Sequence[tuple[Treatment, ...]]
+    ) -> Float[Tensor, "configuration vocabulary"]:
+        plan = self._engine.plan_treatments([prompt], [[treatment] for treatment in asked])
+        return self._engine.logits(plan)[0, :, 0].double().log_softmax(-1)
+
+    def _effects(self, prompt: Prompt) -> list[list[float]]:
+        (effects,) = graft_effects(self.pair, [prompt])
+        return [list(map(_rounded, row)) for row in effects.tolist()]
+
+    def _described(self) -> Iterable[dict[str, Any]]:
+        for slot in self._rows:
+            layer, component = self._slots.sites[slot]
+            named = [name for name in _GROUPS if component in GROUPS[name]]
+            yield {"layer": layer, "component": component, "group": (*named, component)[0]}
+
+    def _shown(self, logprobs: Float[Tensor, " vocabulary"], target: int) -> dict[str, Any]:
+        most, tokens = logprobs.topk(min(LIKELIEST, len(logprobs)))
+        likely = []
+        for text, value in zip(self._texts(tokens.tolist()), most.exp().tolist(), strict=True):
+            likely.append({"token": text, "probability": _rounded(value)})
+        return {"logprob": _rounded(float(logprobs[target])), "likely": likely}
+
+    def _texts(self, ids: Iterable[int]) -> list[str]:
+        return [str(self.pair.tokenizer.decode([token])) for token in ids]
+
+
+def _prompt(text: str, answer: str | None, subject: str | None) -> Prompt:
+    """A typed text as a prompt."""
+    if not text.strip():
+        raise InputError("the prompt is empty; type the beginning of a sentence")
+    if answer is not None and not answer.strip():
+        raise InputError("the answer is empty; type one, or leave it out")
+    spans: Mapping[str, tuple[int, int]] = {}
+    if subject:
+        start = text.find(subject)
+        if start < 0:
+            raise InputError(f"the subject {subject!r} is not in the prompt {text!r}")
+        spans = {"FE": (start, start + len(subject))}
+    fields = {"subject": subject or text, "object": answer or ""}
+    # Without an answer the target is replaced by the donor's likeliest token.
+    return Prompt("typed", Fact("typed/1", fields), text.rstrip(), (answer or "a").strip(), spans)
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+HOST = "127.0.0.1"
+_LARGEST = 1 << 20
+"""Bytes of a request."""
+_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src {}"
+)
+
+_ASK = """async (request) => {
+  const headers = { "Content-Type": "application/json" };
+  const found = await fetch("read", { method: "POST", headers, body: JSON.stringify(request) });
+  if (!found.ok) throw new Error(`the server answered ${found.status}`);
+  return found.json();
+}"""
+"""Asks the server that the page came from."""
+_FRAME = (
+    ":root { color-scheme: light dark; } "
+    "body { background: Canvas; color: CanvasText; margin: 0 auto; max-width: 72rem; "
+    "padding: 0 1rem 2rem; font: 16px/1.4 system-ui, sans-serif; }"
+)
+"""Style of a page around the explorer."""
+
+
+@cache
+def _part(name: str) -> str:
+    return Path(__file__).with_name(name).read_text("utf-8")
+
+
+def page_of(payload: Mapping[str, Any], live: bool = False) -> str:
+    """A page that shows what was read of a prompt, and requests nothing.
+
+    Args:
+        payload: As of `Reader.read`.
+        live: Whether a server behind the page reads further prompts.
+    """
+    data = json.dumps(payload).replace("<", "\\u003c")
+    script = _part("explorer.js").rpartition("export default")[0]
+    start = _ASK if live else "undefined"
+    policy = _POLICY.format("'self'" if live else "'none'")
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>kgbench: {escape(str(payload.get('text', '')))}</title>"
+        f"<style>{_FRAME}{_part('explorer.css')}</style></head>"
+        '<body><main><h1>Where is it retrieved from?</h1><div id="explorer"></div></main>'
+        f'<script type="module">{script}\nconst data = {data};\n'
+        f'show(document.getElementById("explorer"), data, {start});</script></body></html>\n'
+    )
+
+
+def answer(reader: Reader, asked: Any) -> dict[str, Any]:
+    """The payload of a request from a page or a notebook, or `{"error": …}` in a line."""
+    if not isinstance(asked, dict) or not isinstance(asked.get("text"), str):
+        return {"error": "expected an object with the prompt as `text`"}
+    cells = []
+    for cell in asked.get("cells") or ():
+        if not (isinstance(cell, list) and len(cell) == 2 and all(type(i) is int for i in cell)):
+            return {"error": f"expected cells as pairs of token and row; found {str(cell)[:40]}"}
+        cells.append((cell[0], cell[1]))
+    try:
+        return reader.read(
+            asked["text"], asked.get("answer") or None, asked.get("subject") or None, cells
+        )
+    except KgbenchError as error:
+        return {"error": str(error)}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Serves the page, and reads prompts for it, one at a time."""
+
+    server: ThreadingHTTPServer
+
+    def __init__(self, reader: Reader, page: str, lock: Lock, *arguments: Any) -> None:
+        self.reader, self.page, self.lock = reader, page, lock
+        super().__init__(*arguments)
+
+    def do_GET(self) -> None:
+        """The page."""
+        if self._is_ours() and self.path in ("/", "/index.html"):
+            self._send(self.page.encode(), "text/html; charset=utf-8")
+        else:
+            self.send_error(HTTPStatus.NOT_FOUND)
+
+    def do_POST(self) -> None:
+        """A prompt."""
+        length = self.headers.get("Content-Length", "")
+        json_alone = self.headers.get_content_type() == "application/json"
+        if not (self._is_ours() and self.path == "/read" and json_alone):
+            self.send_error(HTTPStatus.NOT_FOUND)
+        elif not length.isdigit() or int(length) > _LARGEST:
+            self.send_error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+        else:
+            try:
+                asked = json.loads(self.rfile.read(int(length)))
+            except (ValueError, RecursionError):
+                asked = None
+            with self.lock:
+                found = answer(self.reader, asked)
+            self._send(json.dumps(found).encode(), "application/json")
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Nothing is logged."""
+
+    def _is_ours(self) -> bool:
+        """Whether the request names this machine, as one of another site's page does not."""
+        port = self.server.server_port
+        return self.headers.get("Host") in {f"{HOST}:{port}", f"localhost:{port}"}
+
+    def _send(self, content: bytes, kind: str) -> None:
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        self.wfile.write(content)
+
+
+def serve(reader: Reader, payload: Mapping[str, Any], port: int = 0) -> ThreadingHTTPServer:
+    """A server of the explorer on this machine alone; `serve_forever` runs it.
+
+    Args:
+        reader: Reads prompts.
+        payload: What is shown at first.
+        port: By default any that is free.
+
+    Raises:
+        OSError: The port is in use.
+    """
+    handler = partial(_Handler, reader, page_of(payload, live=True), Lock())
+    return ThreadingHTTPServer((HOST, port), handler)

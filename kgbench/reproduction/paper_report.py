@@ -20,7 +20,6 @@ from kgbench.numbers import (
 )
 from kgbench.report import Cell, Lines, Report, Table, filled_page, markdown_text, pipe_table
 from kgbench.report.bars import FAINT, INK, panels, small_png, styled
-from kgbench.reproduction.ingredients import SHIPPED
 from kgbench.reproduction.measurements import ROWS, About, Donor, Evaluated
 from kgbench.reproduction.page import MEDIAN_RANK, chosen, page
 from kgbench.reproduction.paper_figures import (
@@ -33,6 +32,7 @@ from kgbench.reproduction.paper_figures import (
     distinct_claims,
     family,
 )
+from kgbench.reproduction.parts import SHIPPED
 from kgbench.stats.scores import LOG_RANK
 
 if TYPE_CHECKING:
