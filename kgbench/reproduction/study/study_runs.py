@@ -27,7 +27,7 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedTokenizerFast
 
 import kgbench
-from kgbench.data import Fact, Prompt, hash_facts, load_dataset, load_prompts
+from kgbench.data import Fact, Prompt, load_dataset, load_prompts
 from kgbench.engine import Engine
 from kgbench.engine.edits import Cut
 from kgbench.engine.treatment import Treatment, graft_treatments, parse_configuration
@@ -190,9 +190,7 @@ class _Making:
         """Answers of the recipient on movies that pretraining had in all wordings."""
         movies = tiny_pairs.known_movies(self.recipe, self.study.known)
         facts = tuple(Fact(f"known/{number}", movie) for number, movie in enumerate(movies))
-        subject, answer = self.dataset.subject, self.dataset.object
-        hashed = hash_facts(facts, subject, answer)
-        dataset = replace(self.dataset, name="known", facts=facts, content_hash=hashed, dropped={})
+        dataset = replace(self.dataset, name="known", facts=facts)
         for name in self.study.prompts:
             prompts = load_prompts(dataset, [name])
             (ranks,) = _ranks(pair, prompts, _treatments(pair, prompts, ["PRE"]))
