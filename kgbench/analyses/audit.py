@@ -32,7 +32,7 @@ from kgbench.estimate import Estimate
 from kgbench.numbers import count_text, duration_text, number_text, percent_text, plain_text
 from kgbench.progress import Progress, numbered
 from kgbench.records import read_record
-from kgbench.report import Cell, Dash, Lines, Report, Table
+from kgbench.report import Cell, Dash, Lines, Report, Table, number_cell
 from kgbench.runner.spec import COMPUTING, FACTS, PAIR, Settings, Spec
 from kgbench.runner.third_party import method_of
 from kgbench.runner.workload import check, job_dataset
@@ -260,17 +260,10 @@ def _by_wording(method: MethodScores, some: Sequence[Quantity]) -> list[Table]:
         shown = method.wordings[start : start + COLUMNS]
         rows: list[list[Cell]] = []
         for one in some:
-            estimates = list(map(one.by_wording.get, shown))
-            rows.append([one.label, *map(_value, estimates)])
+            values = {name: estimate.value for name, estimate in one.by_wording.items()}
+            rows.append([one.label, *(number_cell(values.get(name)) for name in shown)])
         tables.append(Table("", ["by wording", *shown], rows, GRAFT_WIDTH))
     return tables
-
-
-def _value(estimate: Estimate | None) -> Cell:
-    """A value without its interval."""
-    if estimate is None or estimate.value is None:
-        return Dash()
-    return number_text(estimate.value)
 
 
 def _variances(audit: AuditFigures, some: Sequence[Quantity]) -> Table:
@@ -281,7 +274,7 @@ def _variances(audit: AuditFigures, some: Sequence[Quantity]) -> Table:
             rows.append([one.label, *[missing] * len(PARTS), Dash()])
             continue
         total = sum(figure.value or 0.0 for figure in parts.values())
-        sd: Cell = number_text(sqrt(total)) if total >= 0 else Dash()
+        sd = number_cell(sqrt(total) if total >= 0 else None)
         rows.append([one.label, *(_scaled(parts[part], POINTS) for part in PARTS), sd])
     title = (
         f"what the variance of one figure (one wording, one seed, {audit.n} facts) is from, "
@@ -310,11 +303,9 @@ def _smallest(some: Sequence[Quantity] | Sequence[MethodDifference], difference:
 
 
 def _detectable(one: Detectable | None) -> Cell:
-    if one is None:
-        return Dash()
-    if one.smallest is None:
-        return Estimate.missing(one.undefined or "", one.n)
-    return number_text(one.smallest)
+    if one is not None and one.undefined:
+        return Estimate.missing(one.undefined, one.n)
+    return number_cell(None if one is None else one.smallest)
 
 
 def _facts(one: Detectable | None, difference: float) -> Cell:

@@ -40,6 +40,7 @@ __all__ = [
     "filled_page",
     "latex_text",
     "markdown_text",
+    "number_cell",
     "pipe_table",
     "simple_table",
     "table_width",
@@ -72,6 +73,11 @@ class Dash:
 
 Cell = Estimate | str | int | Dash
 """What a table holds."""
+
+
+def number_cell(value: float | None) -> Cell:
+    """A number without an interval, or a dash."""
+    return Dash() if value is None else number_text(value)
 
 
 @dataclass(frozen=True)
