@@ -182,15 +182,15 @@ def draw_chart(record: Record) -> Figure:
 
     Configurations are in the paper's order from the top; colours are by role.
     """
-    prompts = list(dict.fromkeys(row.prompt for row in record.rows))
+    prompts = record.by_prompt
     names = short_names(record.rows)
     columns = min(len(prompts), PER_LINE)
     lines = -(-len(prompts) // columns)
     height = BAR_INCH * sum(1 + 0.6 * name.count("\n") for name in names.values())
     size = (2.2 + PANEL_INCH * columns, 1.0 + lines * (0.7 + height))
     figure, axes = panels(size, lines, columns, sharex=True, sharey=True)
-    for axis, prompt in zip(axes.flat, prompts, strict=False):
-        _bar_panel(axis, _by_graft(record, prompt), names, _roles(record.rows), record.metric)
+    for axis, rows in zip(axes.flat, prompts.values(), strict=False):
+        _bar_panel(axis, rows, names, _roles(record.rows), record.metric)
     for axis in axes.flat[: len(prompts)]:
         number_ticks(axis.xaxis)
     for axis in axes.flat[len(prompts) :]:
@@ -346,24 +346,21 @@ def draw_grouped(records: Sequence[Record]) -> Figure:
     """
     metric = records[0].metric
     grafts: dict[str, dict[str, None]] = {}
-    for record in records:
-        for row in record.rows:
-            grafts.setdefault(row.prompt, {})[row.graft] = None
+    by_prompt = [record.by_prompt for record in records]
+    for own in by_prompt:
+        for prompt, rows in own.items():
+            grafts.setdefault(prompt, {}).update(dict.fromkeys(rows))
     prompts = list(grafts)
     bars = max(map(len, grafts.values())) * (len(records) + 1)
     size = (max(6.4, 1.3 + GROUP_BAR_INCH * bars), 0.9 + GROUP_PANEL_INCH * len(prompts))
     figure, axes = panels(size, len(prompts), 1, sharey=True)
     for axis, prompt in zip(axes[:, 0], prompts, strict=True):
-        rows = [_by_graft(record, prompt) for record in records]
-        _group_panel(axis, rows, list(grafts[prompt]), metric)
-        axis.set_title(f"{prompt} ({_facts(rows)} facts)", loc="left", color=INK, fontsize=10)
+        runs = [own.get(prompt, {}) for own in by_prompt]
+        _group_panel(axis, runs, list(grafts[prompt]), metric)
+        axis.set_title(f"{prompt} ({_facts(runs)} facts)", loc="left", color=INK, fontsize=10)
         axis.set_ylabel(metric_name(metric), color=INK)
     _run_legend(figure, run_names(records))
     return figure
-
-
-def _by_graft(record: Record, prompt: str) -> dict[str, Row]:
-    return {row.graft: row for row in record.rows if row.prompt == prompt}
 
 
 def _facts(rows: Sequence[dict[str, Row]]) -> str:
