@@ -130,7 +130,8 @@ def report_text(
         cited_table=_claims_table(cited, CLAIM_HEADS),
         added_count=_counted(added),
         added_table=_claims_table(added, CLAIM_HEADS[:-1]),
-        departures=_departures(figures),
+        departures=page().departures,
+        settings=_settings(figures),
         differences=_differences(figures),
         doubts=paper().doubts,
         donors=donors,
@@ -280,24 +281,20 @@ def _terminal_row(claim: CheckedClaim) -> list[Cell]:
     ]
 
 
-def _departures(figures: Sequence[PaperFigure]) -> Iterator[str]:
-    """Settings that are not the paper's, as the page lists them."""
+def _settings(figures: Sequence[PaperFigure]) -> dict[str, str]:
+    """What the page's list of settings that are not the paper's is filled with."""
     about, precisions = figures[0].about, dict[str, None]()
     for figure in figures:
         for donor in figure.donors.values():
             if donor.precision:
                 precisions[donor.precision] = None
-    filled = {
+    return {
         "trained": _trained_text(figures),
         "precision": " and ".join(precisions) or "fp32",
         "seeds": _seeds_text(about),
         "facts": _facts_text(figures),
         "supplement": f"{page().tiny.supplement:,}",
     }
-    for departure in page().departures:
-        if about.tiny or not departure.tiny:
-            here = departure.here.format(**filled)
-            yield f"**{departure.setting}**: in the paper {departure.paper}; here {here}."
 
 
 def _trained_text(figures: Sequence[PaperFigure]) -> str:
