@@ -1,4 +1,4 @@
-"""Analyses: one question about runs each, a file per question.
+"""Analyses: one question about runs each, a file per question; large ones are packages.
 
 An analysis describes its command: its dataclass fields are options, and `kgbench.cli.analysis`
 makes the rest. Listing analyses, and the help of their commands, load no torch.

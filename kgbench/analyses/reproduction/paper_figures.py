@@ -11,11 +11,18 @@ from typing import Literal
 
 import numpy as np
 
+from kgbench.analyses.reproduction.measurements import About, Donor, PairRows, columns_of
+from kgbench.analyses.reproduction.page import (
+    MEDIAN_RANK,
+    ClaimSpec,
+    Criterion,
+    FigureSpec,
+    Page,
+    page,
+)
 from kgbench.estimate import Estimate
 from kgbench.leaderboard.published import PublishedRow, published
 from kgbench.numbers import number_text
-from kgbench.reproduction.measurements import About, Donor, PairRows, columns_of
-from kgbench.reproduction.page import MEDIAN_RANK, ClaimSpec, Criterion, FigureSpec, Page, page
 from kgbench.stats.scores import PromptColumns
 from kgbench.stats.training_seeds import difference_over, mean_over, median_rank_over
 from kgbench.testing.decisions import FEWEST, OPERATORS

@@ -10,6 +10,15 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from kgbench.analyses.reproduction.measurements import (
+    About,
+    Donor,
+    Evaluated,
+    PairRows,
+    joined,
+    kept_rows,
+)
+from kgbench.analyses.reproduction.page import KNOWN, Page, Training
 from kgbench.data import is_shipped, load_dataset
 from kgbench.data.builders import FIELDS, with_other_costars
 from kgbench.errors import InputError
@@ -20,15 +29,6 @@ from kgbench.models.placement import usable_device
 from kgbench.models.tensors import stored_hash
 from kgbench.progress import Progress, numbered
 from kgbench.records import RecordStore
-from kgbench.reproduction.measurements import (
-    About,
-    Donor,
-    Evaluated,
-    PairRows,
-    joined,
-    kept_rows,
-)
-from kgbench.reproduction.page import KNOWN, Page, Training
 from kgbench.runner import Pairs, Run, Settings, Spec, dry_run, run_job
 from kgbench.runner.forecast import free_bytes
 from kgbench.runner.workload import load_suite

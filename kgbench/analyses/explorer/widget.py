@@ -8,7 +8,7 @@ from typing import Any
 import anywidget
 import traitlets
 
-from kgbench.explorer import Reader, answer, page_of
+from kgbench.analyses.explorer import Reader, answer, page_of
 
 __all__ = ["Explorer"]
 

@@ -27,11 +27,11 @@ import pyarrow as pa
 from jaxtyping import Float, Int
 from scipy.stats import t
 
+from kgbench.analyses.reproduction.measurements import read_stored, write_stored
+from kgbench.analyses.reproduction.study.design import Criteria, Study
 from kgbench.errors import DataError
 from kgbench.estimate import Estimate
 from kgbench.records import Strict
-from kgbench.reproduction.measurements import read_stored, write_stored
-from kgbench.reproduction.study.design import Criteria, Study
 from kgbench.stats import LEVEL, difference, hit_rate, resample
 from kgbench.stats.intervals import outwards
 from kgbench.stats.ratios import recovery

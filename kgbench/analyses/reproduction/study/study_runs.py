@@ -27,17 +27,8 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedTokenizerFast
 
 import kgbench
-from kgbench.data import Fact, Prompt, load_dataset, load_prompts
-from kgbench.engine import Engine
-from kgbench.engine.edits import Cut
-from kgbench.engine.treatment import Treatment, graft_treatments, parse_configuration
-from kgbench.errors import DataError
-from kgbench.metrics import score_logits
-from kgbench.models.catalog import donors_folder
-from kgbench.models.pair import ModelPair, prepare
-from kgbench.progress import Progress
-from kgbench.reproduction.study.design import Study, StudyRun
-from kgbench.reproduction.study.factorial import (
+from kgbench.analyses.reproduction.study.design import Study, StudyRun
+from kgbench.analyses.reproduction.study.factorial import (
     BOTH,
     KNOWN,
     PATHWAYS,
@@ -50,12 +41,21 @@ from kgbench.reproduction.study.factorial import (
     table_of,
     write_rows,
 )
-from kgbench.reproduction.study.switched_model import (
+from kgbench.analyses.reproduction.study.switched_model import (
     SwitchedConfig,
     SwitchedModel,
     new_model,
     switched_family,
 )
+from kgbench.data import Fact, Prompt, load_dataset, load_prompts
+from kgbench.engine import Engine
+from kgbench.engine.edits import Cut
+from kgbench.engine.treatment import Treatment, graft_treatments, parse_configuration
+from kgbench.errors import DataError
+from kgbench.metrics import score_logits
+from kgbench.models.catalog import donors_folder
+from kgbench.models.pair import ModelPair, prepare
+from kgbench.progress import Progress
 from kgbench.training import tiny_pairs
 from kgbench.training.builds import Build
 from kgbench.training.model_setup import freeze

@@ -9,6 +9,19 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
+from kgbench.analyses.reproduction.measurements import ROWS, About, Donor, Evaluated
+from kgbench.analyses.reproduction.page import MEDIAN_RANK, chosen, page
+from kgbench.analyses.reproduction.paper_figures import (
+    LEAST,
+    CheckedClaim,
+    PaperFigure,
+    Result,
+    claims_agreement,
+    distinct,
+    distinct_claims,
+    family,
+)
+from kgbench.analyses.reproduction.parts import SHIPPED
 from kgbench.estimate import Estimate
 from kgbench.leaderboard.published import experiments, paper
 from kgbench.numbers import (
@@ -20,19 +33,6 @@ from kgbench.numbers import (
 )
 from kgbench.report import Cell, Lines, Report, Table, filled_page, markdown_text, pipe_table
 from kgbench.report.bars import FAINT, INK, panels, small_png, styled
-from kgbench.reproduction.measurements import ROWS, About, Donor, Evaluated
-from kgbench.reproduction.page import MEDIAN_RANK, chosen, page
-from kgbench.reproduction.paper_figures import (
-    LEAST,
-    CheckedClaim,
-    PaperFigure,
-    Result,
-    claims_agreement,
-    distinct,
-    distinct_claims,
-    family,
-)
-from kgbench.reproduction.parts import SHIPPED
 from kgbench.stats.scores import LOG_RANK
 
 if TYPE_CHECKING:
