@@ -59,9 +59,22 @@ class Estimate:
             )
 
     def _complete(self) -> bool:
-        if self.value is None or self.low is None or self.high is None:
+        if self.numbers is None:
             return False
-        return isfinite(self.low) and isfinite(self.high) and self.low <= self.value <= self.high
+        value, low, high = self.numbers
+        return isfinite(low) and isfinite(high) and low <= value <= high
+
+    @property
+    def numbers(self) -> tuple[float, float, float] | None:
+        """Value, low and high end; None without an interval."""
+        if self.value is None or self.low is None or self.high is None:
+            return None
+        return self.value, self.low, self.high
+
+    @property
+    def excludes_zero(self) -> bool:
+        """Whether there is an interval, and 0 is not in it."""
+        return self.numbers is not None and not self.numbers[1] <= 0 <= self.numbers[2]
 
     @classmethod
     def hull(cls, value: float, n: int, *intervals: tuple[float, float]) -> Estimate:
@@ -85,9 +98,10 @@ class Estimate:
         """The estimate of 1 - x; undefined stays undefined."""
         if self.value is None:
             return self
-        if self.low is None or self.high is None:
+        if self.numbers is None:
             return Estimate(1 - self.value, n=self.n, undefined=self.undefined)
-        return Estimate(1 - self.value, 1 - self.high, 1 - self.low, self.n)
+        value, low, high = self.numbers
+        return Estimate(1 - value, 1 - high, 1 - low, self.n)
 
     def rounded(self) -> Estimate:
         """The estimate as a record holds it, with `DIGITS` significant digits."""

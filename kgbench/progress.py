@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-__all__ = ["Progress", "progress", "with_progress"]
+__all__ = ["Progress", "numbered", "progress", "with_progress"]
 
 T = TypeVar("T")
 
@@ -50,6 +50,13 @@ def progress(shown: bool = True) -> Iterator[Progress | None]:
             bars.update(task, completed=done, total=total or None, description=description)
 
         yield report
+
+
+def numbered(report: Progress | None, number: int, parts: int) -> Progress | None:
+    """The callback of one of several parts, whose number comes before the task."""
+    if report is None:
+        return None
+    return lambda done, total, text: report(done, total, f"{number} of {parts}: {text}")
 
 
 def with_progress(wanted: Progress | bool, work: Callable[[Progress | None], T]) -> T:

@@ -30,7 +30,7 @@ class Registry:
     """Classes of one kind, loaded when asked for.
 
     A module `some_method.py` of the package registers the class in it whose `name` is
-    `some_method`; modules whose names begin with an underscore register nothing.
+    `some_method`; packages, and modules whose names begin with an underscore, register nothing.
     """
 
     kind: str
@@ -45,7 +45,8 @@ class Registry:
     @cached_property
     def _builtin(self) -> tuple[str, ...]:
         found = importlib.import_module(self.package).__path__
-        return tuple(sorted(m.name for m in iter_modules(found) if not m.name.startswith("_")))
+        modules = [m.name for m in iter_modules(found) if not m.ispkg]
+        return tuple(sorted(name for name in modules if not name.startswith("_")))
 
     @cached_property
     def _plugins(self) -> Mapping[str, EntryPoint]:

@@ -15,13 +15,12 @@ import torch
 from laws import EXACT
 
 import kgbench
+from kgbench.analyses.explorer import Reader, answer, page_of, serve
 from kgbench.cli import main
 from kgbench.data import Fact, Prompt
 from kgbench.engine.gradients import default_slots, graft_effects
 from kgbench.engine.treatment import Slots
 from kgbench.errors import InputError
-from kgbench.explorer import Reader, page_of, serve
-from kgbench.explorer.pages import answer
 from kgbench.models.pair import ModelPair
 from kgbench.testing import pico_pair
 

@@ -15,19 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgbench.api.reproduction import answer_of
-from kgbench.cli import main
-from kgbench.data import load_dataset, training_texts
-from kgbench.errors import InputError, UnknownNameError
-from kgbench.estimate import Estimate
-from kgbench.leaderboard.published import published
-from kgbench.models import catalog
-from kgbench.models.catalog import HOME
-from kgbench.records import RecordStore
-from kgbench.report import to_text
-from kgbench.reproduction.ingredients import Ingredients
-from kgbench.reproduction.page import ClaimSpec, Page, chosen, page
-from kgbench.reproduction.paper_figures import (
+from kgbench.analyses.reproduction.page import ClaimSpec, Page, chosen, page
+from kgbench.analyses.reproduction.paper_figures import (
     LEAST,
     Agreement,
     CheckedClaim,
@@ -40,8 +29,30 @@ from kgbench.reproduction.paper_figures import (
     larger_term,
     published_rates,
 )
-from kgbench.reproduction.paper_report import difference_text, draw, terminal_report, write_report
-from kgbench.reproduction.parts import PartForecast, Room, forecasts, make, total_needs
+from kgbench.analyses.reproduction.paper_report import (
+    difference_text,
+    draw,
+    terminal_report,
+    write_report,
+)
+from kgbench.analyses.reproduction.parts import (
+    Ingredients,
+    PartForecast,
+    Room,
+    forecasts,
+    make,
+    total_needs,
+)
+from kgbench.api.reproduction import answer_of
+from kgbench.cli import main
+from kgbench.data import load_dataset, training_texts
+from kgbench.errors import InputError, UnknownNameError
+from kgbench.estimate import Estimate
+from kgbench.leaderboard.published import published
+from kgbench.models import catalog
+from kgbench.models.catalog import HOME
+from kgbench.records import RecordStore
+from kgbench.report import to_text
 from kgbench.runner.workload import load_suite
 from kgbench.sites.configurations import configurations
 from kgbench.training.finetuning import finetune

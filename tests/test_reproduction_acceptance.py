@@ -17,10 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pages import block
 
-from kgbench.models import catalog
-from kgbench.reproduction.measurements import ROWS, SCHEMA, PairRows, read_measured
-from kgbench.reproduction.page import Criterion, chosen, page
-from kgbench.reproduction.paper_figures import (
+from kgbench.analyses.reproduction.measurements import ROWS, SCHEMA, PairRows, read_measured
+from kgbench.analyses.reproduction.page import Criterion, chosen, page
+from kgbench.analyses.reproduction.paper_figures import (
     Result,
     figures_from,
     figures_there,
@@ -28,7 +27,8 @@ from kgbench.reproduction.paper_figures import (
     lacking,
     results,
 )
-from kgbench.reproduction.paper_report import REPORT, report_text
+from kgbench.analyses.reproduction.paper_report import REPORT, report_text
+from kgbench.models import catalog
 
 if sys.version_info >= (3, 11):
     import tomllib

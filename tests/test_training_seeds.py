@@ -16,13 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom, norm
 
-from kgbench.cli import main
-from kgbench.errors import DataError, InputError
-from kgbench.estimate import Estimate
-from kgbench.models.catalog import CARD, HOME
-from kgbench.models.tensors import stored_hash
-from kgbench.reproduction.ingredients import Ingredients
-from kgbench.reproduction.measurements import (
+from kgbench.analyses.reproduction.measurements import (
     ROWS,
     SCHEMA,
     Donor,
@@ -31,10 +25,15 @@ from kgbench.reproduction.measurements import (
     read_measured,
     write_measured,
 )
-from kgbench.reproduction.page import page
-from kgbench.reproduction.paper_figures import figures_from, figures_there, lacking
-from kgbench.reproduction.paper_report import REPORT, write_report
-from kgbench.reproduction.parts import forecasts, make, parts_of
+from kgbench.analyses.reproduction.page import page
+from kgbench.analyses.reproduction.paper_figures import figures_from, figures_there, lacking
+from kgbench.analyses.reproduction.paper_report import REPORT, write_report
+from kgbench.analyses.reproduction.parts import Ingredients, forecasts, make, parts_of
+from kgbench.cli import main
+from kgbench.errors import DataError, InputError
+from kgbench.estimate import Estimate
+from kgbench.models.catalog import CARD, HOME
+from kgbench.models.tensors import stored_hash
 from kgbench.stats import mean
 from kgbench.stats.intervals import median
 from kgbench.stats.ratios import between_configurations

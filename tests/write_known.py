@@ -16,13 +16,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from kgbench import evaluate
+from kgbench.analyses.explorer import Reader
 from kgbench.data import builtin_prompts, load_prompts
 from kgbench.engine import load_pair
 from kgbench.engine.site_sets import all_sites
 from kgbench.engine.treatment import Slots
 from kgbench.engine.weights import changed
 from kgbench.errors import KgbenchError
-from kgbench.explorer import Reader
 from kgbench.leaderboard.boards.cost import SUITES
 from kgbench.leaderboard.cells import PROMPTS
 from kgbench.leaderboard.entries import schemas

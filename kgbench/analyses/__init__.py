@@ -1,4 +1,4 @@
-"""Analyses: one question about runs each, a file per question.
+"""Analyses: one question about runs each, a file per question; large ones are packages.
 
 An analysis describes its command: its dataclass fields are options, and `kgbench.cli.analysis`
 makes the rest. Listing analyses, and the help of their commands, load no torch.
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from random import Random
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from kgbench.registry import Registry
 
@@ -22,7 +22,19 @@ if TYPE_CHECKING:  # the help of a command must not wait for them
     from kgbench.report import Report
     from kgbench.runner.spec import Settings, Spec
 
-__all__ = ["GRAFTS", "SAMPLED", "Analysis", "Answer", "Inputs", "Need", "analyses", "fact_sample"]
+__all__ = [
+    "GRAFTS",
+    "SAMPLED",
+    "Analysis",
+    "Answer",
+    "Inputs",
+    "Need",
+    "analyses",
+    "fact_sample",
+    "sampled",
+]
+
+T = TypeVar("T")
 
 GRAFTS = ("FE", "LT", "FE+LT")
 """Default grafts of analyses."""
@@ -34,10 +46,15 @@ SAMPLED: Mapping[str, Mapping[str, Any]] = {
 """Help of options of an analysis that reads `GRAFTS` on a sample of the facts."""
 
 
+def sampled(items: Sequence[T], n: int, seed: int) -> list[T]:
+    """So many drawn at random, all where there are fewer, in their order."""
+    places = sorted(Random(seed).sample(range(len(items)), min(n, len(items))))
+    return [items[place] for place in places]
+
+
 def fact_sample(prompts: Iterable[Prompt], n: int, seed: int) -> list[str]:
-    """Ids of n facts drawn from those of prompts, all where there are fewer, in their order."""
-    ids = sorted({prompt.fact.id for prompt in prompts})
-    return sorted(Random(seed).sample(ids, min(n, len(ids))))
+    """Ids of n facts drawn from those of prompts, sorted."""
+    return sampled(sorted({prompt.fact.id for prompt in prompts}), n, seed)
 
 
 @dataclass(frozen=True)

@@ -89,16 +89,13 @@ class MethodScores:
     seeds: tuple[str, ...]
     cells: Mapping[Cell, PromptColumns]
     notes: tuple[str, ...]
+    facts: np.ndarray
+    """Those that every cell has."""
 
     @property
     def n(self) -> int:
         """Number of facts."""
-        return len(next(iter(self.cells.values())).facts)
-
-    @property
-    def shared_facts(self) -> np.ndarray:
-        """Facts that every cell has."""
-        return reduce(np.intersect1d, [cell.facts for cell in self.cells.values()])
+        return len(self.facts)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -137,16 +134,17 @@ def methods_of(parts: Sequence[AuditedRun]) -> tuple[MethodScores, ...]:
     _check(parts)
     groups: dict[str, list[AuditedRun]] = {}
     for part in parts:
-        groups.setdefault(_key(part.record.identity), []).append(part)
+        what = part.record.identity
+        groups.setdefault(canonical_json([what.localizer.name, _parameters(what)]), []).append(part)
     names = _names([runs[0].record.identity for runs in groups.values()])
     methods = [_method(name, runs) for name, runs in zip(names, groups.values(), strict=True)]
-    shared = reduce(np.intersect1d, [method.shared_facts for method in methods])
+    shared = reduce(np.intersect1d, [method.facts for method in methods])
     if len(shared) < 2:
         raise InputError(
             f"these runs have {len(shared)} facts in common, and an audit needs two at least; give "
             "runs over the same facts"
         )
-    return tuple(_shared(method, shared) for method in methods)
+    return tuple(_over(method, shared) for method in methods)
 
 
 def _check(parts: Sequence[AuditedRun]) -> None:
@@ -169,23 +167,22 @@ def _check(parts: Sequence[AuditedRun]) -> None:
                 )
 
 
-def _key(what: Identity) -> str:
-    kept = {name: value for name, value in what.localizer.parameters.items() if name != "seed"}
-    return canonical_json([what.localizer.name, what.localizer.version, kept])
+def _parameters(what: Identity) -> dict[str, Any]:
+    """Parameters and version of the method, without its seed."""
+    values = {**what.localizer.parameters, "version": what.localizer.version}
+    values.pop("seed", None)
+    return values
 
 
 def _names(identities: Sequence[Identity]) -> list[str]:
     """Names of the methods, with the parameters that differ where names are equal."""
     alike: dict[str, list[dict[str, Any]]] = {}
-    parameters = []
     for what in identities:
-        values = {**what.localizer.parameters, "version": what.localizer.version}
-        values.pop("seed", None)
-        parameters.append((what.localizer.name, values))
-        alike.setdefault(what.localizer.name, []).append(values)
+        alike.setdefault(what.localizer.name, []).append(_parameters(what))
     names = []
-    for name, values in parameters:
-        differing = ", ".join(differing_parameters(values, alike[name]))
+    for what in identities:
+        name = what.localizer.name
+        differing = ", ".join(differing_parameters(_parameters(what), alike[name]))
         names.append(f"{name} ({differing})" if differing else name)
     return names
 
@@ -213,7 +210,9 @@ def _method(name: str, parts: Sequence[AuditedRun]) -> MethodScores:
         )
     kept = {cell: columns for cell, columns in cells.items() if cell[0] in wordings}
     notes = tuple(_notes(name, parts, cells, wordings))
-    return MethodScores(name, any(map(_is_drawn, parts)), tuple(wordings), seeds, kept, notes)
+    facts = reduce(np.intersect1d, [columns.facts for columns in kept.values()])
+    drawn = any(map(_is_drawn, parts))
+    return MethodScores(name, drawn, tuple(wordings), seeds, kept, notes, facts)
 
 
 def _seed(what: Identity) -> str:
@@ -243,7 +242,7 @@ def _notes(
     return notes
 
 
-def _shared(method: MethodScores, facts: np.ndarray) -> MethodScores:
+def _over(method: MethodScores, facts: np.ndarray) -> MethodScores:
     """A method over these of its facts, and a note where it has others."""
     every: set[str] = set()
     for cell in method.cells.values():
@@ -254,16 +253,7 @@ def _shared(method: MethodScores, facts: np.ndarray) -> MethodScores:
             f"{method.name}: {len(others)} of {len(every)} facts left out, for "
             "not every run and wording has them"
         )
-    cells = {key: _over(cell, facts) for key, cell in method.cells.items()}
-    return replace(method, cells=cells, notes=tuple(notes))
-
-
-def _over(cell: PromptColumns, facts: np.ndarray) -> PromptColumns:
-    where = np.isin(cell.facts, facts)
-    columns = {}
-    for graft, scores in cell.columns.items():
-        columns[graft] = {name: column[where] for name, column in scores.items()}
-    return PromptColumns(cell.name, columns)
+    return replace(method, facts=facts, notes=tuple(notes))
 
 
 Array = NDArray[Any]
@@ -325,15 +315,18 @@ class Quantity:
         sources: dict[str, Estimate] = {}
         if self.components is not None:
             sources = {source: self.components.figure(source) for source in SOURCES}
+        estimates = {
+            "value": self.value,
+            "wordings": self.by_wording,
+            "wordings_sd": self.wordings_sd,
+            "seeds": self.by_seed,
+            "seeds_sd": self.seeds_sd,
+            "components": sources,
+            "variance": self.parts,
+        }
         return {
             "graft": self.label,
-            "value": self.value.to_json(),
-            "wordings": plain(self.by_wording, True),
-            "wordings_sd": self.wordings_sd.to_json(),
-            "seeds": plain(self.by_seed, True),
-            "seeds_sd": self.seeds_sd.to_json(),
-            "components": plain(sources, True),
-            "variance": plain(self.parts, True),
+            **plain(estimates, True),
             **({"undefined": self.undefined} if self.undefined else {}),
             "detectable": _detectable_json(self.detectable, difference),
             "left_out": dict(self.left_out),
@@ -435,10 +428,10 @@ class _View:
         self.method, self.counts = method, counts
         self.scores: dict[Cell, dict[str, Array]] = {}
         self.no_gain: dict[Cell, Estimate | None] = {}
-        self.resampled: dict[tuple[str, str, str], Resampled] = {}
-        """Ratios by configuration, wording and seed, as far as `quantity` was asked for them."""
+        self.resampled: dict[str, dict[Cell, Resampled]] = {}
+        """Ratios by configuration and cell, as far as `quantity` was asked for them."""
         for cell, columns in method.cells.items():
-            scores = self.scores[cell] = columns.scores(metric)
+            scores = self.scores[cell] = columns.scores(metric, method.facts)
             self.no_gain[cell] = no_gain(scores)
 
     def missing(self, label: str) -> dict[str, str]:
@@ -475,16 +468,15 @@ class _View:
             why = next(iter(left_out.values()))
             no = Estimate.missing(why, n)
             return Quantity(label, no, {}, {}, no, no, None, {}, left_out, why, method.drawn)
-        ratios = [self.ratio(label, *cell) for cell in product(wordings, seeds)]
-        # [wordings][seeds]
-        resampled = resampled_ratios(ratios, self.counts)
-        for (wording, seed), value in zip(product(wordings, seeds), resampled, strict=True):
-            self.resampled[label, wording, seed] = value
+        cells = list(product(wordings, seeds))
+        ratios = [self.ratio(label, *cell) for cell in cells]
+        resampled = dict(zip(cells, resampled_ratios(ratios, self.counts), strict=True))
+        self.resampled[label] = resampled
         by_wording, by_seed = {}, {}
-        for i, wording in enumerate(wordings):
-            by_wording[wording] = mean_of(resampled[i * len(seeds) : (i + 1) * len(seeds)], n)
-        for i, seed in enumerate(seeds):
-            by_seed[seed] = mean_of(resampled[i :: len(seeds)], n)
+        for wording in wordings:
+            by_wording[wording] = mean_of([resampled[wording, seed] for seed in seeds], n)
+        for seed in seeds:
+            by_seed[seed] = mean_of([resampled[wording, seed] for wording in wordings], n)
         few = _few(ratios)
         found = None if few else components(self.cube(label, wordings), self.counts)
         detectable = {scope: Detectable(n=n, undefined=few) for scope in SCOPES}
@@ -494,7 +486,7 @@ class _View:
         varies = method.drawn or len(seeds) > 1
         return Quantity(
             label=label,
-            value=mean_of(resampled, n).figure(),
+            value=mean_of(list(resampled.values()), n).figure(),
             by_wording={name: value.figure() for name, value in by_wording.items()},
             by_seed={name: value.figure() for name, value in by_seed.items()},
             wordings_sd=_spread(list(by_wording.values()), n),
@@ -561,10 +553,8 @@ def _difference(
     for wording, seed, other_seed in product(wordings, *(method.seeds for method in methods)):
         one = first.ratio(label, wording, seed)
         other = second.ratio(label, wording, other_seed)
-        here, there = (
-            first.resampled[label, wording, seed],
-            second.resampled[label, wording, other_seed],
-        )
+        here = first.resampled[label][wording, seed]
+        there = second.resampled[label][wording, other_seed]
         ratios.append(apart((one, here), (other, there)))
         contrasts.append((other[0] - one[0], one[1]))
     value = mean_of(ratios, n).figure()

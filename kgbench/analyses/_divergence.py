@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import groupby
-from random import Random
 
 import numpy as np
 import torch
 from jaxtyping import Float
 
+from kgbench.analyses import sampled
 from kgbench.analyses.specificity import KINDS, MeasuredTexts, Moved, Specificity, Texts
 from kgbench.data import Dataset, Fact, Prompt, hash_facts, load_dataset, load_prompts
 from kgbench.data.builders import World
@@ -49,7 +49,7 @@ def texts_of(job: Job, sample: Specificity) -> list[Texts]:
     Raises:
         InputError: A named data set does not exist or does not fit the prompts.
     """
-    chosen = _sample(job.dataset.facts, sample.facts, job.spec.seed)
+    chosen = sampled(job.dataset.facts, sample.facts, job.spec.seed)
     kept = {fact.id for fact in chosen}
     target = tuple(prompt for prompt in job.all_prompts if prompt.fact.id in kept)
     present = {prompt.fact.id for prompt in target}
@@ -62,12 +62,6 @@ def texts_of(job: Job, sample: Specificity) -> list[Texts]:
         _other(job, sample),
         Texts("neutral", KINDS["neutral"], tuple(neutral_prompts())),
     ]
-
-
-def _sample(facts: Sequence[Fact], n: int, seed: int) -> list[Fact]:
-    """Facts at random, in their order."""
-    places = sorted(Random(seed).sample(range(len(facts)), min(n, len(facts))))
-    return [facts[place] for place in places]
 
 
 def _known(job: Job, sample: Specificity) -> Texts:
@@ -143,7 +137,7 @@ def _filled(
     if shared := len(dataset.facts) - len(apart):
         reason = "left out, since a name in them is in the facts too"
         about = f"{about}; {shared} of {len(dataset.facts)} {reason}"
-    facts = tuple(_sample(apart, n, job.spec.seed))
+    facts = tuple(sampled(apart, n, job.spec.seed))
     wordings = dict(dataset.templates)
     if kind == "known":
         wordings = {**job.dataset.templates, **wordings}
@@ -208,45 +202,35 @@ def _treatments(
     job: Job, prompts: Sequence[Prompt], labels: Sequence[str]
 ) -> tuple[dict[str, dict[int, Sequence[Treatment]]], dict[str, dict[str, int]]]:
     """By configuration and place of a prompt, the treatment of its tokens; reasons without one."""
-    method: InterventionLocalizer | str
-    assert isinstance(job.localizer, InterventionLocalizer)
     method = job.localizer
+    assert isinstance(method, InterventionLocalizer)
+    unfit: NotApplicableError | None = None
     try:
         if prompts:
             method = method.fitted(job.pair, asked_prompts(method, job.pair, prompts))
     except NotApplicableError as error:
-        method = str(error)
+        unfit = error
     treatments: dict[str, dict[int, Sequence[Treatment]]] = {}
     absent: dict[str, dict[str, int]] = {}
     for label in labels:
+        configuration = parse_configuration(label)
         reasons: Counter[str] = Counter()
         by_place = treatments[label] = {}
         for place, prompt in enumerate(prompts):
-            treatment = _treatment(job, method, label, prompt)
-            if isinstance(treatment, str):
-                reasons[treatment] += 1
-            else:
-                by_place[place] = treatment
+            try:
+                if not isinstance(configuration, Graft):
+                    by_place[place] = graft_treatments(job.pair, [prompt], configuration)[0]
+                elif unfit is not None:
+                    raise unfit
+                else:
+                    by_place[place] = treated(method, job.pair, [prompt], configuration)[0]
+            except NotApplicableError as error:
+                reasons[str(error)] += 1
+            except RegionError as error:  # its cause is the same for all prompts of a kind
+                reasons[str(error.__cause__ or error)] += 1
         if reasons:
             absent[label] = dict(reasons)
     return treatments, absent
-
-
-def _treatment(
-    job: Job, method: InterventionLocalizer | str, label: str, prompt: Prompt
-) -> Sequence[Treatment] | str:
-    """Treatment of a prompt's tokens, or why there is none."""
-    configuration = parse_configuration(label)
-    if not isinstance(configuration, Graft):
-        return graft_treatments(job.pair, [prompt], configuration)[0]
-    if isinstance(method, str):
-        return method
-    try:
-        return treated(method, job.pair, [prompt], configuration)[0]
-    except NotApplicableError as error:
-        return str(error)
-    except RegionError as error:
-        return str(error.__cause__ or error)  # the cause is the same for all prompts of a kind
 
 
 def _batches(

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
-import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from transformers import PreTrainedTokenizerBase
 
 from kgbench.analyses.answers import ScoredAnswer
@@ -235,42 +234,6 @@ class Asked:
     """Numbers of those that it is read under."""
 
 
-@dataclass(frozen=True)
-class Chunk:
-    """Row i is of request number `asked[i]`, under `configuration[i]`, after `after[i]` tokens."""
-
-    asked: Int[np.ndarray, " answer"]
-    configuration: Int[np.ndarray, " answer"]
-    after: Int[np.ndarray, " answer"]
-    logits: Float[torch.Tensor, "answer vocabulary"]
-
-
-def read_chunks(
-    engine: Engine, asked: Sequence[Asked], configurations: Sequence[str]
-) -> Iterator[Chunk]:
-    """Read prompts and tokens of answers under their configurations, one chunk in memory.
-
-    Args:
-        engine: Of the pair.
-        asked: What is read, of any lengths.
-        configurations: Graft expressions, `PRE` or `SFT`, by the numbers that `asked` names.
-
-    Raises:
-        RegionError: A prompt does not have a region that a graft names.
-    """
-    for first in range(0, len(asked), PASSAGES_AT_ONCE):
-        some = asked[first : first + PASSAGES_AT_ONCE]
-        starts = np.array([one.start for one in some])
-        for answers in engine.run(_plan(engine, some, configurations)):
-            which, number, readout = (
-                x.cpu().numpy() for x in (answers.prompt, answers.configuration, answers.readout)
-            )
-            chosen = []
-            for place, configuration in zip(which.tolist(), number.tolist(), strict=True):
-                chosen.append(some[place].configurations[configuration])
-            yield Chunk(first + which, np.array(chosen), starts[which] + readout, answers.logits)
-
-
 def _plan(engine: Engine, asked: Sequence[Asked], configurations: Sequence[str]) -> Plan:
     """A plan in which every passage has but the configurations that are asked of it."""
     pair = engine.pair
@@ -322,7 +285,7 @@ class _Question:
     """Tokens that the answer can begin with, and their texts."""
     searches: list[Search]
     """By configuration."""
-    first: dict[int, dict[str, float]] = field(default_factory=dict)
+    first: dict[int, dict[str, Any]] = field(default_factory=dict)
     """By configuration, scores of the first token and of its alternatives."""
 
     def missing(self) -> Iterator[Asked]:
@@ -363,27 +326,21 @@ def score_prompts(
         searches = [Search(candidates, prompt.target) for _ in configurations]
         questions.append(_Question(prompt, candidates, alternatives, searches))
     every = tuple(range(len(configurations)))
-    first = []
+    wanted = []
     for question in questions:
         tokens = question.candidates.tokens[question.prompt.target]
-        first.append((question, Asked(question.prompt, tokens[:-1], 0, every)))
-    _read_all(engine, first, configurations)
-    while left := _left(questions):
-        _read_all(engine, left, configurations)
+        wanted.append((question, Asked(question.prompt, tokens[:-1], 0, every)))
+    while wanted:
+        _read_all(engine, wanted, configurations)
+        wanted = []
+        for question in questions:
+            wanted += [(question, asked) for asked in question.missing()]
     decode = engine.pair.tokenizer.decode
     scored = []
     for question in questions:
         for number, label in enumerate(configurations):
             scored.append(_scored(question, number, label, decode))
     return scored
-
-
-def _left(questions: Sequence[_Question]) -> list[tuple[_Question, Asked]]:
-    """What must be read before all ranks are known."""
-    left = []
-    for question in questions:
-        left += [(question, asked) for asked in question.missing()]
-    return left
 
 
 def _check_length(engine: Engine, prompt: Prompt, candidates: Candidates) -> None:
@@ -400,65 +357,78 @@ def _check_length(engine: Engine, prompt: Prompt, candidates: Candidates) -> Non
 def _read_all(
     engine: Engine, wanted: Sequence[tuple[_Question, Asked]], configurations: Sequence[str]
 ) -> None:
-    for chunk in read_chunks(engine, [asked for _, asked in wanted], configurations):
-        _note(chunk, wanted, configurations)
+    """Read what is asked, one chunk of logits in memory, and keep what candidates need."""
+    for first in range(0, len(wanted), PASSAGES_AT_ONCE):
+        some = wanted[first : first + PASSAGES_AT_ONCE]
+        for answers in engine.run(_plan(engine, [asked for _, asked in some], configurations)):
+            rows = []
+            for place, number, readout in zip(
+                answers.prompt.tolist(),
+                answers.configuration.tolist(),
+                answers.readout.tolist(),
+                strict=True,
+            ):
+                question, asked = some[place]
+                prefix = asked.tokens[: asked.start + readout]
+                rows.append((question, asked.configurations[number], prefix))
+            _note(answers.logits, rows, configurations)
 
 
 def _note(
-    chunk: Chunk, wanted: Sequence[tuple[_Question, Asked]], configurations: Sequence[str]
+    logits: Float[torch.Tensor, "row vocabulary"],
+    read: Sequence[tuple[_Question, int, Tokens]],
+    configurations: Sequence[str],
 ) -> None:
-    """Keep the log-probabilities that candidates need, and scores of first tokens."""
-    logits = (
-        chunk.logits
-        if chunk.logits.dtype in (torch.float32, torch.float64)
-        else chunk.logits.float()
-    )
+    """Keep the log-probabilities that candidates need, and scores of first tokens.
+
+    Args:
+        logits: Of the token after each prefix.
+        read: Question, number of the configuration, and prefix of each row.
+        configurations: Names of the configurations.
+    """
+    if logits.dtype not in (torch.float32, torch.float64):
+        logits = logits.float()
 
     def which(row: int) -> str:
-        prompt = wanted[chunk.asked[row]][0].prompt
-        label = configurations[chunk.configuration[row]]
-        return f"configuration {label}, fact {prompt.fact.id}, prompt {prompt.name!r}"
+        question, number, _ = read[row]
+        fact, name = question.prompt.fact.id, question.prompt.name
+        return f"configuration {configurations[number]}, fact {fact}, prompt {name!r}"
 
     require_finite(logits, logits.argmax(dim=1), which)
     total = logits.logsumexp(dim=1).tolist()
-    rows, tokens, where = list[int](), list[int](), list[tuple[dict[int, float], int, float]]()
-    bare = list[tuple[int, _Question, int]]()
-    for row, (number, configuration, after) in enumerate(
-        zip(chunk.asked, chunk.configuration, chunk.after, strict=True)
-    ):
-        question, asked = wanted[number]
-        prefix = asked.tokens[:after]
-        known = question.searches[configuration].known.setdefault(prefix, {})
-        for token in question.candidates.children[prefix]:
-            rows.append(row)
-            tokens.append(token)
-            where.append((known, token, total[row]))
-        if after == 0:
-            bare.append((row, question, int(configuration)))
+    rows, tokens = list[int](), list[int]()
+    for row, (question, _, prefix) in enumerate(read):
+        children = question.candidates.children[prefix]
+        rows += [row] * len(children)
+        tokens += children
     values = logits[
         torch.tensor(rows, device=logits.device), torch.tensor(tokens, device=logits.device)
     ].tolist()
-    for (known, token, whole), value in zip(where, values, strict=True):
-        known[token] = value - whole
-    if bare:
-        _note_first(logits, bare, which)
+    for row, token, value in zip(rows, tokens, values, strict=True):
+        question, number, prefix = read[row]
+        known = question.searches[number].known.setdefault(prefix, {})
+        known[token] = value - total[row]
+    if bare := [row for row, (_, _, prefix) in enumerate(read) if not prefix]:
+        own = logits[torch.tensor(bare, device=logits.device)]
+        _note_first(own, [read[row][:2] for row in bare], lambda i: which(bare[i]))
 
 
 def _note_first(
-    logits: torch.Tensor, bare: Sequence[tuple[int, _Question, int]], which: Callable[[int], str]
+    logits: Float[torch.Tensor, "row vocabulary"],
+    bare: Sequence[tuple[_Question, int]],
+    which: Callable[[int], str],
 ) -> None:
-    """Scores of first tokens and alternatives; logits [answer, vocabulary] after bare prompts."""
-    own = logits[torch.tensor([row for row, _, _ in bare], device=logits.device)]
-    targets = torch.tensor([q.candidates.tokens[q.prompt.target][0] for _, q, _ in bare])
-    scored = score_logits(own, targets, lambda i: which(bare[i][0]))
-    total = own.logsumexp(dim=1)
-    for i, (_, question, configuration) in enumerate(bare):
-        some = own[i, torch.tensor(list(question.alternatives), device=own.device)]
+    """Scores of first tokens and alternatives, from logits after bare prompts."""
+    targets = torch.tensor([q.candidates.tokens[q.prompt.target][0] for q, _ in bare])
+    scored = score_logits(logits, targets, which)
+    total = logits.logsumexp(dim=1)
+    for i, (question, configuration) in enumerate(bare):
+        some = logits[i, torch.tensor(list(question.alternatives), device=logits.device)]
         question.first[configuration] = {
             "first_logprob": float(scored["logprob"][i]),
             "first_rank": int(scored["rank"][i]),
             "alternatives_prob": float((some - total[i]).double().exp().sum()),
-            "alternatives_rank": int(worst_rank(own[i], some.max())),
+            "alternatives_rank": int(worst_rank(logits[i], some.max())),
         }
 
 
@@ -468,7 +438,6 @@ def _scored(
     search, prompt = question.searches[number], question.prompt
     better = search.better()
     tokens = question.candidates.tokens[prompt.target]
-    first = question.first[number]
     return ScoredAnswer(
         fact=prompt.fact.id,
         prompt=prompt.name,
@@ -479,13 +448,10 @@ def _scored(
         rank=1 + len(better),
         likeliest=better[0][0] if better else prompt.target,
         first_token=str(decode([tokens[0]])),
-        first_logprob=first["first_logprob"],
-        first_rank=int(first["first_rank"]),
         alternatives=tuple(
             text or str(decode([token])) for token, text in question.alternatives.items()
         ),
-        alternatives_prob=first["alternatives_prob"],
-        alternatives_rank=int(first["alternatives_rank"]),
         collisions=question.candidates.collisions(prompt.target),
         scored=search.scored(),
+        **question.first[number],
     )

@@ -30,9 +30,9 @@ from kgbench.data import Dataset, builtin_prompts, load_prompts
 from kgbench.errors import InputError
 from kgbench.estimate import Estimate
 from kgbench.numbers import count_text, duration_text, number_text, percent_text, plain_text
-from kgbench.progress import Progress
+from kgbench.progress import Progress, numbered
 from kgbench.records import read_record
-from kgbench.report import Cell, Dash, Lines, Report, Table
+from kgbench.report import Cell, Dash, Lines, Report, Table, number_cell
 from kgbench.runner.spec import COMPUTING, FACTS, PAIR, Settings, Spec
 from kgbench.runner.third_party import method_of
 from kgbench.runner.workload import check, job_dataset
@@ -124,15 +124,9 @@ def run_plans(
         specs += plan.specs
     pairs, runs = Pairs(), []
     for number, spec in enumerate(specs, 1):
-        run = run_job(spec, settings, _numbered(progress, number, len(specs)), pairs)
+        run = run_job(spec, settings, numbered(progress, number, len(specs)), pairs)
         runs.append(AuditedRun(run.record, read_record(run.path).facts()))
     return runs
-
-
-def _numbered(progress: Progress | None, number: int, parts: int) -> Progress | None:
-    if progress is None:
-        return None
-    return lambda done, total, text: progress(done, total, f"{number} of {parts}: {text}")
 
 
 _SUPERSEDED = re.compile(r"(.+)_v\d+")
@@ -221,7 +215,7 @@ def audit_report(audit: AuditFigures, what: str, whole: bool = False) -> Report:
         parts.append(_spreads(method, some))
         if whole:
             parts += [*_by_wording(method, some), _variances(audit, some)]
-        parts.append(_smallest({one.label: one.detectable for one in some}, difference))
+        parts.append(_smallest(some, difference))
     for (first, second), pairs in audit.differences.items():
         if not pairs:
             parts.append(
@@ -229,7 +223,7 @@ def audit_report(audit: AuditFigures, what: str, whole: bool = False) -> Report:
             )
             continue
         parts.append(_differences(f"{second} − {first}, on the same facts and wordings", pairs))
-        parts.append(_smallest({one.label: one.detectable for one in pairs}, difference))
+        parts.append(_smallest(pairs, difference))
     parts += [Lines([note], "  ") for note in notes_of(audit)] if whole else [Lines([MORE])]
     return Report(title, parts, verdict=audit_verdict(audit))
 
@@ -266,17 +260,10 @@ def _by_wording(method: MethodScores, some: Sequence[Quantity]) -> list[Table]:
         shown = method.wordings[start : start + COLUMNS]
         rows: list[list[Cell]] = []
         for one in some:
-            estimates = list(map(one.by_wording.get, shown))
-            rows.append([one.label, *map(_value, estimates)])
+            values = {name: estimate.value for name, estimate in one.by_wording.items()}
+            rows.append([one.label, *(number_cell(values.get(name)) for name in shown)])
         tables.append(Table("", ["by wording", *shown], rows, GRAFT_WIDTH))
     return tables
-
-
-def _value(estimate: Estimate | None) -> Cell:
-    """A value without its interval."""
-    if estimate is None or estimate.value is None:
-        return Dash()
-    return number_text(estimate.value)
 
 
 def _variances(audit: AuditFigures, some: Sequence[Quantity]) -> Table:
@@ -287,7 +274,7 @@ def _variances(audit: AuditFigures, some: Sequence[Quantity]) -> Table:
             rows.append([one.label, *[missing] * len(PARTS), Dash()])
             continue
         total = sum(figure.value or 0.0 for figure in parts.values())
-        sd: Cell = number_text(sqrt(total)) if total >= 0 else Dash()
+        sd = number_cell(sqrt(total) if total >= 0 else None)
         rows.append([one.label, *(_scaled(parts[part], POINTS) for part in PARTS), sd])
     title = (
         f"what the variance of one figure (one wording, one seed, {audit.n} facts) is from, "
@@ -297,30 +284,28 @@ def _variances(audit: AuditFigures, some: Sequence[Quantity]) -> Table:
 
 
 def _scaled(estimate: Estimate, by: float) -> Estimate:
-    if estimate.value is None or estimate.low is None or estimate.high is None:
+    if estimate.numbers is None:
         return estimate.rounded()
-    low, high = estimate.low * by, estimate.high * by
-    return Estimate(estimate.value * by, low, high, estimate.n).rounded()
+    value, low, high = estimate.numbers
+    return Estimate(value * by, low * by, high * by, estimate.n).rounded()
 
 
-def _smallest(by_label: Mapping[str, Mapping[str, Detectable]], difference: float) -> Table:
+def _smallest(some: Sequence[Quantity] | Sequence[MethodDifference], difference: float) -> Table:
     """The smallest differences, and how many facts a given one takes."""
     rows: list[list[Cell]] = []
-    for label, scopes in by_label.items():
-        cells = [_detectable(scopes.get(scope)) for scope in SCOPES]
-        needed = [_facts(scopes.get(scope), difference) for scope in ("facts", "wordings")]
-        rows.append([label, *cells, *needed])
+    for one in some:
+        cells = [_detectable(one.detectable.get(scope)) for scope in SCOPES]
+        needed = [_facts(one.detectable.get(scope), difference) for scope in ("facts", "wordings")]
+        rows.append([one.label, *cells, *needed])
     needed_heads = [f"facts\nfor {number_text(difference)}", "over all\nwordings"]
     heads = ["graft", *HEADS.values(), *needed_heads]
     return Table(SMALLEST, heads, rows, GRAFT_WIDTH)
 
 
 def _detectable(one: Detectable | None) -> Cell:
-    if one is None:
-        return Dash()
-    if one.smallest is None:
-        return Estimate.missing(one.undefined or "", one.n)
-    return number_text(one.smallest)
+    if one is not None and one.undefined:
+        return Estimate.missing(one.undefined, one.n)
+    return number_cell(None if one is None else one.smallest)
 
 
 def _facts(one: Detectable | None, difference: float) -> Cell:

@@ -89,15 +89,11 @@ class Comparison:
 
     def answer(self) -> dict[str, Any]:
         """The object that `--json` prints."""
+        names = ("metric", "hits", "differing", "facts", "rows", "areas")
         return {
             "first": _named(self.first),
             "second": _named(self.second),
-            "metric": self.metric,
-            "hits": self.hits,
-            "differing": plain(self.differing),
-            "facts": plain(self.facts),
-            "rows": plain(self.rows),
-            "areas": plain(self.areas),
+            **{name: plain(getattr(self, name)) for name in names},
             "first_only": _keys(self.first_only),
             "second_only": _keys(self.second_only),
             "notes": list(self.notes),
@@ -106,7 +102,7 @@ class Comparison:
 
     def significant(self) -> list[Compared]:
         """The rows whose difference on the metric has an interval without 0."""
-        return [row for row in self.rows if _apart(row.difference)]
+        return [row for row in self.rows if row.difference.excludes_zero]
 
     def verdict(self) -> str:
         """The result in a sentence."""
@@ -234,9 +230,10 @@ def _necessity(
     if other not in recoveries:
         return Estimate.missing("its complement was not run in both", n)
     found = recoveries[other]
-    if found.value is None or found.low is None or found.high is None:
+    if found.numbers is None:
         return found
-    return Estimate(0.0 - found.value, 0.0 - found.high, 0.0 - found.low, found.n)
+    value, low, high = found.numbers
+    return Estimate(0.0 - value, 0.0 - high, 0.0 - low, found.n)
 
 
 def _flipped(
@@ -281,13 +278,6 @@ def _targets(table: pa.Table) -> dict[tuple[str, str], int]:
     return dict(zip(keys, table["target"].to_pylist(), strict=True))
 
 
-def _apart(estimate: Estimate) -> bool:
-    """Whether the interval excludes 0."""
-    if estimate.low is None or estimate.high is None:
-        return False
-    return not estimate.low <= 0 <= estimate.high
-
-
 def _named(record: Record) -> dict[str, Any]:
     return {
         "id": record.id,
@@ -318,7 +308,7 @@ def comparison_report(comparison: Comparison, all_facts: bool = False) -> Report
     if comparison.areas:
         line: list[str | Estimate] = ["area under the recovery curve, B − A: "]
         for number, (prompt, area) in enumerate(comparison.areas.items()):
-            star = " *" if _apart(area) else ""
+            star = " *" * area.excludes_zero
             line += [", " * (number > 0), area, f"{star} on {prompt}"]
         parts.append(Lines([line], "  "))
     parts += [*_flips(comparison, all_facts), *_left_out(comparison)]
@@ -365,7 +355,7 @@ def _table(comparison: Comparison, prompt: str) -> Table:
 
 
 def _starred(estimate: Estimate) -> str:
-    return figure_text(estimate) + " *" * _apart(estimate)
+    return figure_text(estimate) + " *" * estimate.excludes_zero
 
 
 def _flips(comparison: Comparison, all_facts: bool) -> list[Lines]:

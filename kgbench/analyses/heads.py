@@ -78,8 +78,7 @@ def _tables(record: Record, component: str, grafts: dict[tuple[int, int], str]) 
     """For each prompt and figure, a row per layer and a column per head."""
     heads = sorted({head for _, head in grafts})
     tables = []
-    for prompt in dict.fromkeys(row.prompt for row in record.rows):
-        found = {row.graft: row for row in record.rows if row.prompt == prompt}
+    for prompt, found in record.by_prompt.items():
         for figure, title in FIGURES.items():
             rows: list[list[Cell]] = []
             for layer in sorted({layer for layer, _ in grafts}):

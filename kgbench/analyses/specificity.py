@@ -202,33 +202,34 @@ def _row(
         missing = Estimate.missing(f"absent: {'; '.join(reasons[:2])}")
         return DivergenceRow(label, kind, 0, lacking, None, missing, missing)
     kl, every = _Scores.of(moved, moved.kl), measured.moved.values()
-    row = DivergenceRow(
+    changed, before, after, change = (
+        _Scores.of(moved, values).values
+        for values in (moved.changed, moved.top5_before, moved.top5, moved.logprob)
+    )
+    estimates: dict[str, Estimate] = {}
+    if kind != "target" and label in target:
+        near = target[label]
+        pair = draws[kind][label], draws["target"][label]
+        estimates["leak"] = _leak(kl, _Scores.of(near, near.kl), pair)
+    if label != "SFT" and "SFT" in measured.moved:
+        estimates["of_sft"] = _share(kl, moved, measured.moved["SFT"])
+    if measured.texts.answers:
+        changes = [0.0, *(float(other.logprob.mean()) for other in every)]
+        estimates |= {
+            "logprob_change": mean(change, (min(changes), max(changes))),
+            "top5_pre": mean(before, (0.0, 1.0)),
+            "top5": mean(after, (0.0, 1.0)),
+            "top5_change": difference(after, before),
+        }
+    return DivergenceRow(
         label,
         kind,
         len(moved.kl),
         lacking,
         float(moved.kl.max()),
         mean(kl.values, (0.0, max(float(other.kl.mean()) for other in every))),
-        mean(_Scores.of(moved, moved.changed).values, (0.0, 1.0)),
-    )
-    if kind != "target" and label in target:
-        near = target[label]
-        pair = draws[kind][label], draws["target"][label]
-        row = replace(row, leak=_leak(kl, _Scores.of(near, near.kl), pair))
-    if label != "SFT" and "SFT" in measured.moved:
-        row = replace(row, of_sft=_share(kl, moved, measured.moved["SFT"]))
-    if not measured.texts.answers:
-        return row
-    changes = [0.0, *(float(other.logprob.mean()) for other in every)]
-    change = _Scores.of(moved, moved.logprob).values
-    before = _Scores.of(moved, moved.top5_before).values
-    after = _Scores.of(moved, moved.top5).values
-    return replace(
-        row,
-        logprob_change=mean(change, (min(changes), max(changes))),
-        top5_pre=mean(before, (0.0, 1.0)),
-        top5=mean(after, (0.0, 1.0)),
-        top5_change=difference(after, before),
+        mean(changed, (0.0, 1.0)),
+        **estimates,
     )
 
 
@@ -431,9 +432,9 @@ def _share_text(estimate: Estimate) -> str:
 
 def _nats_text(estimate: Estimate) -> str:
     """`2.4 [2.0, 2.8]`, or why it is undefined."""
-    if estimate.value is None or estimate.low is None or estimate.high is None:
+    if estimate.numbers is None:
         return f"undefined ({reason_text(estimate.undefined or '')})"
-    value, low, high = map(significant_text, (estimate.value, estimate.low, estimate.high))
+    value, low, high = map(significant_text, estimate.numbers)
     return f"{value} [{low}, {high}]"
 
 
@@ -471,10 +472,10 @@ def _sentence(rows: Mapping[str, DivergenceRow], donor: DivergenceRow) -> str:
 
 def _percent(estimate: Estimate) -> str:
     """`46 % [34, 59]`; small shares, which leaks are, with two significant digits."""
-    if estimate.value is None or estimate.low is None or estimate.high is None:
-        return f"undefined ({reason_text(estimate.undefined or '')})"
+    if estimate.numbers is None:
+        return _nats_text(estimate)
     texts = []
-    for share in (estimate.value, estimate.low, estimate.high):
+    for share in estimate.numbers:
         texts.append(significant_text(100 * share) if abs(share) < 0.1 else percent_text(share))
     return f"{texts[0]} % [{texts[1]}, {texts[2]}]"
 

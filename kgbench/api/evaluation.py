@@ -17,11 +17,11 @@ from torch import nn
 
 from kgbench.analyses import Analysis, Answer, Inputs, analyses
 from kgbench.analyses.compare import Compare
+from kgbench.analyses.explorer import Reader
 from kgbench.data import Dataset, ImportOptions
 from kgbench.data.facts import dataset_of
 from kgbench.engine import load_pair
 from kgbench.errors import InputError, python_names
-from kgbench.explorer import Reader
 from kgbench.leaderboard.entries import Entry, find_run, read_entry
 from kgbench.localizers import AbstractLocalizer, created
 from kgbench.models.loading import Source, check_donors
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from transformers import PreTrainedTokenizerBase
 
-    from kgbench.explorer.widget import Explorer
+    from kgbench.analyses.explorer.widget import Explorer
 
 __all__ = ["Evaluation", "Picture", "compare", "evaluate", "explore", "open_run"]
 
@@ -255,7 +255,7 @@ def explore(
         InputError: anywidget is not installed, or the prompt cannot be read.
     """
     try:
-        from kgbench.explorer.widget import Explorer
+        from kgbench.analyses.explorer.widget import Explorer
     except ImportError as error:
         raise InputError(
             "the widget needs anywidget: pip install 'kgbench[notebook]'; or write a page, by "

@@ -9,32 +9,31 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from kgbench.errors import InputError, python_names
-from kgbench.progress import Progress, with_progress
-from kgbench.records.mirror import folder_of
-from kgbench.report import Lines, Report, to_html, to_text
-from kgbench.reproduction.ingredients import SHIPPED, Ingredients
-from kgbench.reproduction.measurements import (
+from kgbench.analyses.reproduction.measurements import (
     ROWS,
     PairRows,
     joined,
     read_measured,
     write_measured,
 )
-from kgbench.reproduction.page import chosen, page
-from kgbench.reproduction.paper_figures import (
+from kgbench.analyses.reproduction.page import chosen, page
+from kgbench.analyses.reproduction.paper_figures import (
     PaperFigure,
     figures_from,
     figures_there,
     lacking,
     results,
 )
-from kgbench.reproduction.paper_report import terminal_report, write_report
-from kgbench.reproduction.parts import make
-from kgbench.reproduction.study.design import study_design
-from kgbench.reproduction.study.factorial import Findings, RunRows, findings, rows_path
-from kgbench.reproduction.study.study_page import verdicts, write_study
-from kgbench.reproduction.study.study_runs import finished, make_runs
+from kgbench.analyses.reproduction.paper_report import terminal_report, write_report
+from kgbench.analyses.reproduction.parts import SHIPPED, Ingredients, make
+from kgbench.analyses.reproduction.study.design import study_design
+from kgbench.analyses.reproduction.study.factorial import Findings, RunRows, findings, rows_path
+from kgbench.analyses.reproduction.study.study_page import verdicts, write_study
+from kgbench.analyses.reproduction.study.study_runs import finished, make_runs
+from kgbench.errors import InputError, python_names
+from kgbench.progress import Progress, with_progress
+from kgbench.records.mirror import folder_of
+from kgbench.report import Lines, Report, to_html, to_text
 from kgbench.runner import Run
 from kgbench.runner.spec import RESULTS
 

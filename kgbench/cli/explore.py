@@ -46,7 +46,7 @@ def command(text: str, answer: str | None, subject: str | None, **options: Any) 
     kgbench explore "Alan Collins stars in a movie alongside" --model tiny-gemma -o page.html
     kgbench explore "Alan Collins stars in a movie alongside" --model tiny-gemma --serve
     """  # noqa: D301 (click reads the character, not its escape)
-    from kgbench.explorer import Reader, page_of, serve
+    from kgbench.analyses.explorer import Reader, page_of, serve
     from kgbench.runner import Pairs
 
     output: Path | None = options["output"]

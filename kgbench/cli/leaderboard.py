@@ -19,7 +19,7 @@ from kgbench.numbers import count_text, duration_text
 from kgbench.progress import progress
 
 if TYPE_CHECKING:
-    from kgbench.reproduction.board_runs import BoardRun, Campaign
+    from kgbench.analyses.reproduction.board_runs import BoardRun, Campaign
 
 root_option = click.option(
     "--root",
@@ -184,8 +184,8 @@ def run(root: Path, output_dir: Path, study: Path | None, **options: Any) -> int
     kgbench leaderboard run --board planted --method snip,random --model tiny-gemma
     kgbench leaderboard run --plants my-plants
     """  # noqa: D301 (click reads the character, not its escape)
+    from kgbench.analyses.reproduction.board_runs import Campaign, board_runs
     from kgbench.leaderboard.entries import BOARDS
-    from kgbench.reproduction.board_runs import Campaign, board_runs
     from kgbench.runner import Settings
 
     boards, methods, pairs = (listed(options[name]) for name in ("board", "method", "model"))

@@ -20,7 +20,7 @@ from kgbench.errors import InputError
 from kgbench.progress import progress
 
 if TYPE_CHECKING:
-    from kgbench.reproduction.parts import Needs, PartForecast
+    from kgbench.analyses.reproduction.parts import Needs, PartForecast
 
 __all__ = ["STUDY", "is_figure", "reproduce_figures", "reproduce_study"]
 
@@ -61,9 +61,9 @@ def reproduce_study(options: Mapping[str, Any]) -> int:
 
 def _study_states(options: Mapping[str, Any]) -> None:
     """Print which runs are in."""
+    from kgbench.analyses.reproduction.study.design import study_design
+    from kgbench.analyses.reproduction.study.factorial import rows_path
     from kgbench.api.reproduction import report_folder
-    from kgbench.reproduction.study.design import study_design
-    from kgbench.reproduction.study.factorial import rows_path
 
     design, folder, states = study_design(), report_folder(STUDY, options["report"]), {}
     for run in design.chosen(options["only"], options["seeds"] or ()):
@@ -77,7 +77,7 @@ def _study_states(options: Mapping[str, Any]) -> None:
 
 def is_figure(what: str) -> bool:
     """Whether it is the name of a figure, or looks as if it was meant to be one."""
-    from kgbench.reproduction.page import full_name, page
+    from kgbench.analyses.reproduction.page import full_name, page
 
     known = page().figures
     if what in ("all", *page().shares, *known):
@@ -114,10 +114,15 @@ def reproduce_figures(what: str, options: Mapping[str, Any]) -> int:
 
 
 def _forecast(what: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    from kgbench.analyses.reproduction.page import chosen, page
+    from kgbench.analyses.reproduction.parts import (
+        SHIPPED,
+        Ingredients,
+        forecasts,
+        room,
+        total_needs,
+    )
     from kgbench.api.reproduction import report_folder, rows_there
-    from kgbench.reproduction.ingredients import SHIPPED, Ingredients
-    from kgbench.reproduction.page import chosen, page
-    from kgbench.reproduction.parts import forecasts, room, total_needs
 
     names, model = chosen(what), options["model"] or _MODEL
     seeds = options["seeds"] or (SHIPPED,)

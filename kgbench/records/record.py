@@ -431,6 +431,14 @@ class Record(Strict):
             raise ValueError(f"a record holds no absolute path and no credential, but {found}")
         return self
 
+    @property
+    def by_prompt(self) -> dict[str, dict[str, Row]]:
+        """The rows, by prompt and configuration."""
+        found: dict[str, dict[str, Row]] = {}
+        for row in self.rows:
+            found.setdefault(row.prompt, {})[row.graft] = row
+        return found
+
     def to_json(self) -> str:
         """The text of `record.json`: a line per field and per row, in the order of the model.
 

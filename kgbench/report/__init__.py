@@ -15,12 +15,14 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from importlib.resources import files
+from statistics import median
 from typing import Any
 
 from tabulate import tabulate
 
 from kgbench.estimate import Estimate
-from kgbench.numbers import figure_text, reason_text
+from kgbench.numbers import duration_text, figure_text, number_text, reason_text
 from kgbench.records import NOT_APPLICABLE
 
 __all__ = [
@@ -35,8 +37,10 @@ __all__ = [
     "Table",
     "csv_lines",
     "csv_text",
+    "filled_page",
     "latex_text",
     "markdown_text",
+    "number_cell",
     "pipe_table",
     "simple_table",
     "table_width",
@@ -69,6 +73,11 @@ class Dash:
 
 Cell = Estimate | str | int | Dash
 """What a table holds."""
+
+
+def number_cell(value: float | None) -> Cell:
+    """A number without an interval, or a dash."""
+    return Dash() if value is None else number_text(value)
 
 
 @dataclass(frozen=True)
@@ -258,6 +267,21 @@ def pipe_table(heads: Sequence[object], rows: Iterable[Sequence[object]]) -> str
         cells = [f"{cell} |" if str(cell) else "|" for cell in row]
         lines.append(" ".join(["|", *cells]))
     return "\n".join([lines[0], "|" + "---|" * len(heads), *lines[1:]])
+
+
+def filled_page(package: str, template: str, **values: object) -> str:
+    """A Markdown page from a template of a package.
+
+    Numbers are written as in tables by the filters `number`, `duration` and `median`.
+    """
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(
+        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined
+    )
+    environment.filters |= {"number": number_text, "duration": duration_text, "median": median}
+    text = files(package).joinpath(template).read_text("utf-8")
+    return environment.from_string(text).render(values)
 
 
 def to_html(report: Report) -> str:

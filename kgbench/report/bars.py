@@ -28,6 +28,7 @@ __all__ = [
     "draw_chart",
     "draw_grouped",
     "number_ticks",
+    "panels",
     "picture_bytes",
     "picture_files",
     "plain_axes",
@@ -97,6 +98,16 @@ def _bytes(figure: Figure, kind: str) -> bytes:
     buffer = BytesIO()
     figure.savefig(buffer, format=kind, dpi=160, metadata=KINDS[kind], facecolor="white")
     return buffer.getvalue()
+
+
+def panels(
+    size: tuple[float, float], lines: int, columns: int, **shared: Any
+) -> tuple[Figure, Any]:
+    """A figure and its panels [line, column]."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, layout="constrained")
+    return figure, figure.subplots(lines, columns, squeeze=False, **shared)
 
 
 def title(figure: Figure, text: str) -> None:
@@ -171,18 +182,15 @@ def draw_chart(record: Record) -> Figure:
 
     Configurations are in the paper's order from the top; colours are by role.
     """
-    from matplotlib.figure import Figure
-
-    prompts = list(dict.fromkeys(row.prompt for row in record.rows))
+    prompts = record.by_prompt
     names = short_names(record.rows)
     columns = min(len(prompts), PER_LINE)
     lines = -(-len(prompts) // columns)
     height = BAR_INCH * sum(1 + 0.6 * name.count("\n") for name in names.values())
     size = (2.2 + PANEL_INCH * columns, 1.0 + lines * (0.7 + height))
-    figure = Figure(figsize=size, layout="constrained")
-    axes = figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True)
-    for axis, prompt in zip(axes.flat, prompts, strict=False):
-        _bar_panel(axis, _by_graft(record, prompt), names, _roles(record.rows), record.metric)
+    figure, axes = panels(size, lines, columns, sharex=True, sharey=True)
+    for axis, rows in zip(axes.flat, prompts.values(), strict=False):
+        _bar_panel(axis, rows, names, _roles(record.rows), record.metric)
     for axis in axes.flat[: len(prompts)]:
         number_ticks(axis.xaxis)
     for axis in axes.flat[len(prompts) :]:
@@ -256,13 +264,13 @@ def _is_share(metric: str) -> bool:
 
 def _bar(axis: Axes, y: int, row: Row, colour: str, metric: str) -> None:
     estimate = row.estimate(metric)
-    value, low, high = estimate.value, estimate.low, estimate.high
-    if value is None or low is None or high is None:
+    if estimate.numbers is None:
         axis.annotate(
             undefined_text(estimate), (0, y), xytext=(3, 0), textcoords="offset points",
             va="center", color=ROLE_COLOURS["reference"], fontsize=8,
         )  # fmt: skip
         return
+    value, low, high = estimate.numbers
     axis.barh(y, value, 0.7, color=colour, zorder=2)
     axis.errorbar(
         value, y, xerr=[[value - low], [high - value]], color=INK, capsize=3, lw=1, zorder=3
@@ -336,31 +344,23 @@ def draw_grouped(records: Sequence[Record]) -> Figure:
     A configuration that a run does not have leaves its place empty; an undefined figure is named as
     such.
     """
-    from matplotlib.figure import Figure
-
     metric = records[0].metric
     grafts: dict[str, dict[str, None]] = {}
-    for record in records:
-        for row in record.rows:
-            grafts.setdefault(row.prompt, {})[row.graft] = None
+    by_prompt = [record.by_prompt for record in records]
+    for own in by_prompt:
+        for prompt, rows in own.items():
+            grafts.setdefault(prompt, {}).update(dict.fromkeys(rows))
     prompts = list(grafts)
     bars = max(map(len, grafts.values())) * (len(records) + 1)
-    figure = Figure(
-        figsize=(max(6.4, 1.3 + GROUP_BAR_INCH * bars), 0.9 + GROUP_PANEL_INCH * len(prompts)),
-        layout="constrained",
-    )
-    axes = figure.subplots(len(prompts), 1, squeeze=False, sharey=True)[:, 0]
-    for axis, prompt in zip(axes, prompts, strict=True):
-        rows = [_by_graft(record, prompt) for record in records]
-        _group_panel(axis, rows, list(grafts[prompt]), metric)
-        axis.set_title(f"{prompt} ({_facts(rows)} facts)", loc="left", color=INK, fontsize=10)
+    size = (max(6.4, 1.3 + GROUP_BAR_INCH * bars), 0.9 + GROUP_PANEL_INCH * len(prompts))
+    figure, axes = panels(size, len(prompts), 1, sharey=True)
+    for axis, prompt in zip(axes[:, 0], prompts, strict=True):
+        runs = [own.get(prompt, {}) for own in by_prompt]
+        _group_panel(axis, runs, list(grafts[prompt]), metric)
+        axis.set_title(f"{prompt} ({_facts(runs)} facts)", loc="left", color=INK, fontsize=10)
         axis.set_ylabel(metric_name(metric), color=INK)
     _run_legend(figure, run_names(records))
     return figure
-
-
-def _by_graft(record: Record, prompt: str) -> dict[str, Row]:
-    return {row.graft: row for row in record.rows if row.prompt == prompt}
 
 
 def _facts(rows: Sequence[dict[str, Row]]) -> str:
@@ -397,7 +397,7 @@ def _group_panel(
 
 def _group_bar(axis: Axes, row: Row, metric: str, at: tuple[float, float, int]) -> None:
     estimate, (x, width, i) = row.estimate(metric), at
-    if estimate.value is None or estimate.low is None or estimate.high is None:
+    if estimate.numbers is None:
         axis.annotate(
             undefined_text(estimate),
             (x, 0),
@@ -408,10 +408,10 @@ def _group_bar(axis: Axes, row: Row, metric: str, at: tuple[float, float, int]) 
             fontsize=7,
         )
         return
-    error = [[estimate.value - estimate.low], [estimate.high - estimate.value]]
+    value, low, high = estimate.numbers
     axis.bar(
         x,
-        estimate.value,
+        value,
         width * 0.92,
         color=RUN_COLOURS[i],
         hatch=HATCHES[i],
@@ -419,7 +419,7 @@ def _group_bar(axis: Axes, row: Row, metric: str, at: tuple[float, float, int]) 
         lw=0,
         zorder=2,
     )
-    axis.errorbar(x, estimate.value, error, color=INK, capsize=2, lw=0.9, zorder=3)
+    axis.errorbar(x, value, [[value - low], [high - value]], color=INK, capsize=2, lw=0.9, zorder=3)
 
 
 def _run_legend(figure: Figure, names: Sequence[str]) -> None:

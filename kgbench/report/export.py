@@ -332,25 +332,30 @@ def necessity_cell(row: Row) -> Cell:
 
 
 def _others(records: Sequence[Record]) -> Table:
-    """Figures of records over configurations: synergy, area under the curve, the truth."""
+    """Figures of records over configurations."""
     rows: list[list[Cell]] = []
     for record, name in zip(records, run_names(records), strict=True):
-        if record.curve is None and record.planted is None:
-            for prompt, synergy in record.synergy.items():
-                rows.append([name, prompt, "synergy of FE and LT", synergy, synergy.n])
-        for prompt, curve in (record.curve or {}).items():
-            area = curve.area
-            rows.append([name, prompt, "area under the recovery curve", area, area.n])
-        for prompt, prior in record.baselines.get("name_prior", {}).items():
-            rows.append([name, prompt, "name prior (top5)", prior, prior.n])
-        if (planted := record.planted) is None:
-            continue
-        for key, what in OF_TRUTH.items():
-            if (estimate := getattr(planted, key)) is not None:
-                rows.append([name, "all", what, estimate, estimate.n])
-        for key in ("sufficiency", "necessity"):
-            estimate = getattr(planted.effect, key)
-            what = f"{key} of the {planted.k} best-ranked sites"
-            rows.append([name, "all", what, estimate, estimate.n])
+        for prompt, what, estimate in _over_configurations(record):
+            rows.append([name, prompt, what, estimate, estimate.n])
     heads = ("run", "prompt", "figure", "value", "n")
     return Table("figures over configurations", heads, rows)
+
+
+def _over_configurations(record: Record) -> Iterator[tuple[str, str, Estimate]]:
+    """Synergy, area under the curve, the truth: prompt, figure and estimate."""
+    planted = record.planted
+    if record.curve is None and planted is None:
+        for prompt, synergy in record.synergy.items():
+            yield prompt, "synergy of FE and LT", synergy
+    for prompt, curve in (record.curve or {}).items():
+        yield prompt, "area under the recovery curve", curve.area
+    for prompt, prior in record.baselines.get("name_prior", {}).items():
+        yield prompt, "name prior (top5)", prior
+    if planted is None:
+        return
+    for key, what in OF_TRUTH.items():
+        if (estimate := getattr(planted, key)) is not None:
+            yield "all", what, estimate
+    for key in ("sufficiency", "necessity"):
+        what = f"{key} of the {planted.k} best-ranked sites"
+        yield "all", what, getattr(planted.effect, key)

@@ -24,6 +24,7 @@ from kgbench.report import (
     Lines,
     Report,
     Table,
+    number_cell,
     table_width,
     text_width,
     wrapped,
@@ -186,7 +187,7 @@ PLANTS_LEGEND = wrapped(
 def planted_parts(planted: Planted) -> list[Table | Lines]:
     """One ranking against the truth, with what chance gives."""
     rows: list[list[Cell]] = [
-        ["graded average precision", planted.graded_precision, _expected(planted.chance)]
+        ["graded average precision", planted.graded_precision, number_cell(planted.chance)]
     ]
     if planted.auroc_decoy is not None:
         rows.append(["AUROC against the decoy's", planted.auroc_decoy, ".50"])
@@ -228,7 +229,7 @@ def plants_report(records: Sequence[Record]) -> Report:
         planted, name = _planted(record), _plant_lines(record.model)
         count = f"{planted.n_true} of {planted.n_units}"
         decoy: Cell = Dash() if planted.auroc_decoy is None else planted.auroc_decoy
-        ranking: list[Cell] = [name, count, planted.graded_precision, _expected(planted.chance)]
+        ranking: list[Cell] = [name, count, planted.graded_precision, number_cell(planted.chance)]
         rankings.append([*ranking, decoy])
         single = [_short(planted.prompts.get(prompt)) for prompt in prompts]
         shares: list[Cell] = [name, planted.effect.sufficiency, planted.effect.necessity]
@@ -283,10 +284,6 @@ def _pathway_lines(record: Record) -> list[str]:
 
 def _value(estimate: Estimate) -> str:
     return "undefined" if estimate.value is None else number_text(estimate.value)
-
-
-def _expected(value: float | None) -> Cell:
-    return Dash() if value is None else number_text(value)
 
 
 def _units(planted: Planted) -> str:

@@ -15,6 +15,7 @@ from kgbench.report.bars import (
     INK,
     RUN_COLOURS,
     number_ticks,
+    panels,
     picture_files,
     plain_axes,
     run_title,
@@ -64,11 +65,9 @@ def curve_images(record: Record) -> dict[str, bytes]:
 @styled
 def draw_curve(record: Record) -> Figure:
     """A panel per prompt: recovery over the log budget, with 95 % intervals; budget 0 is apart."""
-    from matplotlib.figure import Figure
-
     curves = record.curve or {}
-    figure = Figure(figsize=(max(5.6, 4.2 * len(curves)), 3.8), layout="constrained")
-    axes = figure.subplots(1, len(curves), squeeze=False, sharey=True)[0]
+    size = (max(5.6, 4.2 * len(curves)), 3.8)
+    figure, ((*axes,),) = panels(size, 1, len(curves), sharey=True)
     for axis, (prompt, curve) in zip(axes, curves.items(), strict=True):
         _curve_panel(axis, curve)
         axis.set_title(
@@ -83,8 +82,6 @@ def draw_curve(record: Record) -> Figure:
 @styled
 def draw_curves(records: Sequence[Record]) -> Figure:
     """A panel per prompt, a line per run with its 95 % band; the legend gives each area."""
-    from matplotlib.figure import Figure
-
     names, prompts = distinct_names(records), dict[str, None]()
     for record in records:
         prompts |= dict.fromkeys(record.curve or {})
@@ -94,8 +91,7 @@ def draw_curves(records: Sequence[Record]) -> Figure:
         labels[prompt] = _labels(curves[prompt], names)
         lines = max(lines, sum(1.2 + label.count("\n") for label in labels[prompt]))
     size = (max(5.6, 4.6 * len(prompts)), 3.9 + 0.15 * lines)
-    figure = Figure(figsize=size, layout="constrained")
-    axes = figure.subplots(1, len(prompts), squeeze=False, sharey=True)[0]
+    figure, ((*axes,),) = panels(size, 1, len(prompts), sharey=True)
     for axis, prompt in zip(axes, prompts, strict=True):
         for i, curve in enumerate(curves[prompt]):
             if curve is not None:
@@ -223,8 +219,6 @@ def draw_heatmap(record: Record) -> Figure:
     Scores of both signs have white at 0 and red above it; scores of one sign are light where they
     are low.
     """
-    from matplotlib.figure import Figure
-
     scores = record.scores or ()
     regions, layers, components = places = _places(scores)
     lines, columns = -(-len(regions) // PER_LINE), min(len(regions), PER_LINE)
@@ -232,8 +226,7 @@ def draw_heatmap(record: Record) -> Figure:
         0.9 + columns * (0.6 + 0.26 * len(components)),
         0.7 + lines * (1.4 + 0.24 * (len(layers) + 1)),
     )
-    figure = Figure(figsize=(max(size[0], 4.5), size[1]), layout="constrained")
-    axes = figure.subplots(lines, columns, squeeze=False, sharey=True)
+    figure, axes = panels((max(size[0], 4.5), size[1]), lines, columns, sharey=True)
     image = None
     for axis, region in zip(axes.flat, regions, strict=False):
         image = _map_panel(axis, scores, region, places)
@@ -254,8 +247,6 @@ def draw_heatmaps(maps: Sequence[tuple[Record, str]]) -> Figure:
     Args:
         maps: Runs with scores, each with the meaning of its scores.
     """
-    from matplotlib.figure import Figure
-
     records = [record for record, _ in maps]
     scores: list[SiteScore] = []
     for record in records:
@@ -265,8 +256,8 @@ def draw_heatmaps(maps: Sequence[tuple[Record, str]]) -> Figure:
         2.4 + len(regions) * (0.25 + 0.14 * len(components)),
         1.0 + len(maps) * (0.75 + max(0.9, 0.16 * (len(layers) + 1))),
     )
-    figure = Figure(figsize=(max(size[0], 5.5), size[1]), layout="constrained")
-    axes = figure.subplots(len(maps), len(regions), squeeze=False, sharex=True, sharey=True)
+    size = (max(size[0], 5.5), size[1])
+    figure, axes = panels(size, len(maps), len(regions), sharex=True, sharey=True)
     for line, (record, meaning), name in zip(axes, maps, distinct_names(records), strict=True):
         for axis, region in zip(line, regions, strict=True):
             image = _map_panel(axis, record.scores or (), region, places)

@@ -450,11 +450,10 @@ def pathways_of(record: Record, plant: Graft) -> dict[str, Pathway] | None:
     positions = {str(term.positions) for term in plant.terms}
     planted = next(iter(positions)) if len(positions) == 1 else ""
     other = OTHER.get(planted, "")
-    rows = {(row.prompt, row.graft): row for row in record.rows}
     pathways = {}
-    for prompt in dict.fromkeys(row.prompt for row in record.rows):
-        if (prompt, planted) in rows and (prompt, other) in rows:
-            pathways[prompt] = _pathway(rows[prompt, planted], rows[prompt, other])
+    for prompt, rows in record.by_prompt.items():
+        if planted in rows and other in rows:
+            pathways[prompt] = _pathway(rows[planted], rows[other])
     return pathways or None
 
 

@@ -11,7 +11,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
-from kgbench.explorer import Reader, page_of, serve
+from kgbench.analyses.explorer import Reader, page_of, serve
 from kgbench.testing import pico_pair
 
 TEXT, SUBJECT, TARGET = "Uma Lind plays beside", "Uma Lind", "Bo Ek"

@@ -11,7 +11,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Locator, expect
 
 import kgbench
-from kgbench.explorer import Reader
+from kgbench.analyses.explorer import Reader
 from tests.page.conftest import watched
 from tests.page.lab import PATIENCE, SUBJECT, TEXT, explorer_in, jupyterlab
 

@@ -54,7 +54,7 @@ POLICY = (
 _LIBRARIES = ("charts/d3.min.js.gz", "charts/plot.min.js.gz")
 """Third-party scripts as published, packed; `assets/charts.js` of the site shows them."""
 
-_EXPLORER = files("kgbench") / "explorer"
+_EXPLORER = files("kgbench") / "analyses" / "explorer"
 """The explorer's files; its modules need torch."""
 
 _CHARTS = ("charts/tables.js", "charts/pictures.js", "data.js")

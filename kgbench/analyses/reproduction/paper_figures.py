@@ -6,15 +6,23 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
 
+from kgbench.analyses.reproduction.measurements import About, Donor, PairRows, columns_of
+from kgbench.analyses.reproduction.page import (
+    MEDIAN_RANK,
+    ClaimSpec,
+    Criterion,
+    FigureSpec,
+    Page,
+    page,
+)
 from kgbench.estimate import Estimate
 from kgbench.leaderboard.published import PublishedRow, published
 from kgbench.numbers import number_text
-from kgbench.reproduction.measurements import About, Donor, PairRows, columns_of
-from kgbench.reproduction.page import MEDIAN_RANK, ClaimSpec, Criterion, FigureSpec, Page, page
 from kgbench.stats.scores import PromptColumns
 from kgbench.stats.training_seeds import difference_over, mean_over, median_rank_over
 from kgbench.testing.decisions import FEWEST, OPERATORS
@@ -28,7 +36,6 @@ __all__ = [
     "PaperFigure",
     "PublishedDifference",
     "Result",
-    "checked_claims",
     "claims_agreement",
     "distinct",
     "distinct_claims",
@@ -100,16 +107,17 @@ class PaperFigure:
 
     name: str
     spec: FigureSpec
+    page: Page
     about: About
     prompts: Mapping[str, Sequence[PromptColumns]]
     """Each prompt's columns under each training seed."""
-    claims: Sequence[CheckedClaim]
-    dataset: str
-    """Shipped data set of the facts."""
     rows: Mapping[str, str]
     """Our expression of each configuration, by the paper's name."""
-    trainings: Sequence[str]
-    """Trainings of its donors."""
+
+    @property
+    def trainings(self) -> Sequence[str]:
+        """Trainings of its donors."""
+        return self.page.trainings_of([self.spec.evaluation], self.about.tiny)
 
     @property
     def model(self) -> str:
@@ -150,7 +158,33 @@ class PaperFigure:
 
     def rates(self, prompt: str) -> dict[str, dict[str, PublishedRow]]:
         """The paper's figures of a prompt, see `published_rates`."""
-        return published_rates(self.spec, self.dataset, prompt)
+        learned = self.page.evaluations[self.spec.evaluation].learned(self.about.tiny)
+        return published_rates(self.spec, self.page.trainings[learned].dataset, prompt)
+
+    @cached_property
+    def claims(self) -> Sequence[CheckedClaim]:
+        """All claims about it.
+
+        Differences are of recoveries: m(first) - m(second) over m(SFT) - m(PRE), by fact and seed.
+        For ranks m is the mean log rank, since few facts dominate a mean rank; the paper has no log
+        ranks.
+        """
+        metric, rows = self.spec.claimed, self.rows
+        claims = []
+        for prompt, columns in self.prompts.items():
+            rates = self.rates(prompt) if metric == "top5" else {}
+            means = _means(columns, metric, rows)
+            for spec in self.page.claims_of(self.spec):
+                first, second = rows.get(spec.first, spec.first), rows.get(spec.second, spec.second)
+                difference = difference_over(columns, metric, first, second, spec.share).rounded()
+                larger = None if difference.undefined else larger_term(spec, means)
+                ends = None
+                if difference.numbers is not None and difference.n >= FEWEST:
+                    ends = difference.numbers[1:]
+                outcome, paper = _outcome(spec, ends, larger), _in_rates(rates, spec)
+                claim = CheckedClaim(prompt, spec, difference, outcome, paper, metric, larger)
+                claims.append(claim)
+        return claims
 
 
 def figures_from(names: Sequence[str], measured: PairRows, page: Page) -> list[PaperFigure]:
@@ -163,27 +197,16 @@ def figures_from(names: Sequence[str], measured: PairRows, page: Page) -> list[P
 
     Raises:
         InputError: An evaluation of these figures has no rows.
-        DataError: Facts differ between seeds, or a configuration is missing.
+        DataError: A configuration is missing.
     """
-    columns: dict[str, dict[str, tuple[PromptColumns, ...]]] = {}
-    tiny, figures = measured.about.tiny, []
+    evaluations = page.evaluations_of(names)
+    columns = {evaluation: columns_of(measured, evaluation) for evaluation in evaluations}
+    figures = []
     for name in names:
         spec = page.figures[name]
-        if spec.evaluation not in columns:
-            columns[spec.evaluation] = columns_of(measured, spec.evaluation)
         prompts = {prompt: columns[spec.evaluation][prompt] for prompt in spec.prompts}
-        dataset = page.trainings[page.evaluations[spec.evaluation].learned(tiny)].dataset
-        figure = PaperFigure(
-            name,
-            spec,
-            measured.about,
-            prompts,
-            checked_claims(spec, page, prompts, dataset),
-            dataset,
-            page.rows[spec.rows],
-            page.trainings_of([spec.evaluation], tiny),
-        )
-        figures.append(figure)
+        rows = page.rows[spec.rows]
+        figures.append(PaperFigure(name, spec, page, measured.about, prompts, rows))
     return figures
 
 
@@ -219,39 +242,6 @@ def distinct_claims(figures: Sequence[PaperFigure]) -> list[tuple[str, CheckedCl
             key = (figure.spec.evaluation, claim.prompt, figure.spec.metric, claim.spec.says)
             first.setdefault(key, (figure.name, claim))
     return list(first.values())
-
-
-def checked_claims(
-    figure: FigureSpec, page: Page, prompts: Mapping[str, Sequence[PromptColumns]], dataset: str
-) -> list[CheckedClaim]:
-    """All claims of a figure.
-
-    Differences are of recoveries: m(first) - m(second) over m(SFT) - m(PRE), by fact and seed. For
-    ranks m is the mean log rank, since few facts dominate a mean rank; the paper has no log ranks.
-
-    Args:
-        figure: The figure.
-        page: Its page.
-        prompts: Each prompt's columns under each training seed.
-        dataset: Shipped data set of the facts.
-    """
-    metric, rows = figure.claimed, page.rows[figure.rows]
-    claims = []
-    for prompt in figure.prompts:
-        columns = prompts[prompt]
-        rates = published_rates(figure, dataset, prompt) if metric == "top5" else {}
-        means = _means(columns, metric, rows)
-        for spec in page.claims_of(figure):
-            first, second = rows.get(spec.first, spec.first), rows.get(spec.second, spec.second)
-            difference = difference_over(columns, metric, first, second, spec.share).rounded()
-            larger = None if difference.undefined else larger_term(spec, means)
-            ends = None
-            if difference.low is not None and difference.high is not None:
-                ends = (difference.low, difference.high) if difference.n >= FEWEST else None
-            outcome = _outcome(spec, ends, larger)
-            paper = _in_rates(rates, spec)
-            claims.append(CheckedClaim(prompt, spec, difference, outcome, paper, metric, larger))
-    return claims
 
 
 def _means(

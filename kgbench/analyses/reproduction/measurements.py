@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import ValidationError
 
+from kgbench.analyses.reproduction.page import Page
 from kgbench.errors import DataError, InputError
 from kgbench.records import Record, Strict
-from kgbench.reproduction.page import Page
 from kgbench.stats.scores import PromptColumns, by_prompt
 
 __all__ = [

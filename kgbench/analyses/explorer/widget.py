@@ -8,8 +8,7 @@ from typing import Any
 import anywidget
 import traitlets
 
-from kgbench.explorer.pages import answer, page_of
-from kgbench.explorer.reading import Reader
+from kgbench.analyses.explorer import Reader, answer, page_of
 
 __all__ = ["Explorer"]
 

@@ -241,20 +241,18 @@ class Page(Strict):
 
     @field_validator("rows", mode="before")
     @classmethod
-    def _named(cls, rows: dict[str, object]) -> dict[str, object]:
+    def _canonical(
+        cls, rows: Mapping[str, list[str] | Mapping[str, str]]
+    ) -> dict[str, dict[str, str]]:
         """A list of configurations names each by its expression."""
-        named = {}
+        named: dict[str, dict[str, str]] = {}
         for name, own in rows.items():
-            named[name] = dict(zip(own, own, strict=True)) if isinstance(own, list) else own
+            pairs = zip(own, own, strict=True) if isinstance(own, list) else own.items()
+            named[name] = {}
+            for paper, graft in pairs:
+                known = graft in BASELINES
+                named[name][paper] = graft if known else str(canonical(parse_graft(graft)))
         return named
-
-    @field_validator("rows")
-    @classmethod
-    def _canonical(cls, rows: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
-        for own in rows.values():
-            for named, graft in own.items():
-                own[named] = graft if graft in BASELINES else str(canonical(parse_graft(graft)))
-        return rows
 
     @model_validator(mode="after")
     def _fits(self) -> Page:

@@ -19,9 +19,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
 from kgbench.errors import InputError, UnknownNameError
+from kgbench.records import Strict
 from kgbench.training.recipes import Recipe, Stage
 
 if sys.version_info >= (3, 11):
@@ -41,11 +40,7 @@ __all__ = [
 ]
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Factor(_Table):
+class Factor(Strict):
     """A feature of the architecture with two levels."""
 
     name: str
@@ -54,7 +49,7 @@ class Factor(_Table):
     title: str
 
 
-class Shape(_Table):
+class Shape(Strict):
     """Sizes of models of one depth."""
 
     width: int
@@ -62,7 +57,7 @@ class Shape(_Table):
     """Inner width of the FFN, by the level of the factor `ffn`."""
 
 
-class ModelSettings(_Table):
+class ModelSettings(Strict):
     """Common to all models."""
 
     heads: int
@@ -72,7 +67,7 @@ class ModelSettings(_Table):
     """Whether head and embeddings are one matrix."""
 
 
-class Criteria(_Table):
+class Criteria(Strict):
     """Least rates for meaningful pathways; a run below them is marked."""
 
     sft: float
@@ -81,7 +76,7 @@ class Criteria(_Table):
     """Share of the movies of pretraining that the recipient answers, on the first prompt."""
 
 
-class StudyTraining(_Table):
+class StudyTraining(Strict):
     """World and training, the same in all cells."""
 
     vocabulary: int
@@ -128,7 +123,7 @@ class StudyRun:
         return f"{self.cell.name}.seed{self.seed}"
 
 
-class Study(_Table):
+class Study(Strict):
     """The whole design."""
 
     seeds: tuple[int, ...]

@@ -27,11 +27,11 @@ import pyarrow as pa
 from jaxtyping import Float, Int
 from scipy.stats import t
 
+from kgbench.analyses.reproduction.measurements import read_stored, write_stored
+from kgbench.analyses.reproduction.study.design import Criteria, Study
 from kgbench.errors import DataError
 from kgbench.estimate import Estimate
 from kgbench.records import Strict
-from kgbench.reproduction.measurements import read_stored, write_stored
-from kgbench.reproduction.study.design import Criteria, Study
 from kgbench.stats import LEVEL, difference, hit_rate, resample
 from kgbench.stats.intervals import outwards
 from kgbench.stats.ratios import recovery
@@ -276,23 +276,34 @@ class RunFigures:
     @cached_property
     def read_layer(self) -> Estimate:
         """The layer whose cut costs most; undefined where that cost may be 0."""
-        n = self.losses.shape[1]
         most = int(self.losses.mean(1).argmax())
-        loss = difference(self.losses[most], np.zeros(n))
-        if loss.low is None or loss.low <= 0:
-            return Estimate.missing("no single layer's cut has a cost whose interval excludes 0", n)
-        drawn = (resample(n) @ self.losses.T).argmax(1)
-        return Estimate.hull(most, n, outwards(drawn))
+        reason = "no single layer's cut has a cost whose interval excludes 0"
+        return _layer(self.losses, most, lambda costs: costs.argmax(1), reason)
 
     @cached_property
     def half_read(self) -> Estimate:
         """The last layer from which on a cut costs half of what cutting all layers costs."""
-        n = self.reading.shape[1]
-        whole = difference(self.reading[0], np.zeros(n))
-        if whole.low is None or whole.low <= 0:
-            return Estimate.missing("the cost of cutting all attention from LT to FE may be 0", n)
-        drawn = _half(resample(n) @ self.reading.T)
-        return Estimate.hull(int(_half(self.reading.mean(1)[None])[0]), n, outwards(drawn))
+        reason = "the cost of cutting all attention from LT to FE may be 0"
+        return _layer(self.reading, 0, _half, reason)
+
+
+def _layer(
+    costs: np.ndarray, tested: int, choose: Callable[[np.ndarray], np.ndarray], reason: str
+) -> Estimate:
+    """A layer that costs choose, its interval over facts from resamples.
+
+    Args:
+        costs: Of cuts [layer, fact].
+        tested: The layer whose cost must not be 0.
+        choose: Layers by their costs [draw, layer].
+        reason: Why there is none.
+    """
+    n = costs.shape[1]
+    whole = difference(costs[tested], np.zeros(n))
+    if whole.low is None or whole.low <= 0:
+        return Estimate.missing(reason, n)
+    (layer,), drawn = choose(costs.mean(1)[None]), choose(resample(n) @ costs.T)
+    return Estimate.hull(int(layer), n, outwards(drawn))
 
 
 def _half(costs: np.ndarray) -> np.ndarray:
@@ -394,19 +405,17 @@ def factor_contrasts(names: Sequence[str], signs: Signs) -> tuple[FactorContrast
     Raises:
         ValueError: A main effect shares a column with another effect: the resolution is below IV.
     """
-    by_column: dict[bytes, list[tuple[int, ...]]] = {}
+    by_column: dict[bytes, list[FactorContrast]] = {}
     singles = [(i,) for i in range(len(names))]
     for factors in (*singles, *combinations(range(len(names)), 2)):
-        column = np.prod(signs[:, list(factors)], axis=1).astype(np.int64)
-        by_column.setdefault(column.tobytes(), []).append(factors)
+        one = FactorContrast((" × ".join(names[i] for i in factors),), factors)
+        by_column.setdefault(one.column(signs).tobytes(), []).append(one)
     columns = []
     for same in by_column.values():
-        if len(same) > 1 and len(same[0]) == 1:
-            raise ValueError(f"the main effect of {names[same[0][0]]} is aliased with others")
-        effects = []
-        for factors in same:
-            effects.append(" × ".join(names[i] for i in factors))
-        columns.append(FactorContrast(tuple(effects), same[0]))
+        first = same[0]
+        if len(same) > 1 and len(first.factors) == 1:
+            raise ValueError(f"the main effect of {first.name} is aliased with others")
+        columns.append(FactorContrast(tuple(one.name for one in same), first.factors))
     return tuple(columns)
 
 

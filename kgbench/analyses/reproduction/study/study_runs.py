@@ -27,17 +27,8 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedTokenizerFast
 
 import kgbench
-from kgbench.data import Fact, Prompt, hash_facts, load_dataset, load_prompts
-from kgbench.engine import Engine
-from kgbench.engine.edits import Cut
-from kgbench.engine.treatment import Treatment, graft_treatments, parse_configuration
-from kgbench.errors import DataError
-from kgbench.metrics import score_logits
-from kgbench.models.catalog import donors_folder
-from kgbench.models.pair import ModelPair, prepare
-from kgbench.progress import Progress
-from kgbench.reproduction.study.design import Study, StudyRun
-from kgbench.reproduction.study.factorial import (
+from kgbench.analyses.reproduction.study.design import Study, StudyRun
+from kgbench.analyses.reproduction.study.factorial import (
     BOTH,
     KNOWN,
     PATHWAYS,
@@ -50,12 +41,21 @@ from kgbench.reproduction.study.factorial import (
     table_of,
     write_rows,
 )
-from kgbench.reproduction.study.switched_model import (
+from kgbench.analyses.reproduction.study.switched_model import (
     SwitchedConfig,
     SwitchedModel,
     new_model,
     switched_family,
 )
+from kgbench.data import Fact, Prompt, load_dataset, load_prompts
+from kgbench.engine import Engine
+from kgbench.engine.edits import Cut
+from kgbench.engine.treatment import Treatment, graft_treatments, parse_configuration
+from kgbench.errors import DataError
+from kgbench.metrics import score_logits
+from kgbench.models.catalog import donors_folder
+from kgbench.models.pair import ModelPair, prepare
+from kgbench.progress import Progress
 from kgbench.training import tiny_pairs
 from kgbench.training.builds import Build
 from kgbench.training.model_setup import freeze
@@ -190,9 +190,7 @@ class _Making:
         """Answers of the recipient on movies that pretraining had in all wordings."""
         movies = tiny_pairs.known_movies(self.recipe, self.study.known)
         facts = tuple(Fact(f"known/{number}", movie) for number, movie in enumerate(movies))
-        subject, answer = self.dataset.subject, self.dataset.object
-        hashed = hash_facts(facts, subject, answer)
-        dataset = replace(self.dataset, name="known", facts=facts, content_hash=hashed, dropped={})
+        dataset = replace(self.dataset, name="known", facts=facts)
         for name in self.study.prompts:
             prompts = load_prompts(dataset, [name])
             (ranks,) = _ranks(pair, prompts, _treatments(pair, prompts, ["PRE"]))

@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
-from kgbench.estimate import Estimate
-from kgbench.leaderboard.published import experiments, paper
-from kgbench.numbers import (
-    duration_text,
-    exact_text,
-    figure_text,
-    metric_name,
-    number_text,
-    plain_text,
-)
-from kgbench.report import Cell, Lines, Report, Table, markdown_text, pipe_table
-from kgbench.report.bars import FAINT, INK, small_png, styled
-from kgbench.reproduction.ingredients import SHIPPED
-from kgbench.reproduction.measurements import ROWS, About, Donor
-from kgbench.reproduction.page import MEDIAN_RANK, chosen, page
-from kgbench.reproduction.paper_figures import (
+from kgbench.analyses.reproduction.measurements import ROWS, About, Donor, Evaluated
+from kgbench.analyses.reproduction.page import MEDIAN_RANK, chosen, page
+from kgbench.analyses.reproduction.paper_figures import (
     LEAST,
     CheckedClaim,
     PaperFigure,
@@ -34,6 +21,18 @@ from kgbench.reproduction.paper_figures import (
     distinct_claims,
     family,
 )
+from kgbench.analyses.reproduction.parts import SHIPPED
+from kgbench.estimate import Estimate
+from kgbench.leaderboard.published import experiments, paper
+from kgbench.numbers import (
+    exact_text,
+    figure_text,
+    metric_name,
+    number_text,
+    plain_text,
+)
+from kgbench.report import Cell, Lines, Report, Table, filled_page, markdown_text, pipe_table
+from kgbench.report.bars import FAINT, INK, panels, small_png, styled
 from kgbench.stats.scores import LOG_RANK
 
 if TYPE_CHECKING:
@@ -61,43 +60,6 @@ _LEGEND = (
     "training seeds, where there are several); in the paper, of top-5 rates: (no) where they do "
     "not keep the bound, (?) where so many facts do not tell; vacuous: the larger term recovers "
     f"less than {number_text(LEAST)}"
-)
-_ABOUT = (
-    "Built by `{command}`. {ours} The paper's figures (arXiv 2506.20746, v1, and the runs behind "
-    "it) are those of its own four models and have no intervals. They are no target: compare the "
-    "claims. Every figure follows from the rows in `{rows}`: `kgbench reproduce {what} --rows "
-    "{rows}`."
-)
-_NOT_YET = (
-    "Not measured yet, of the seeds above: {left}. Figures of these evaluations are over fewer "
-    "seeds, or not shown."
-)
-_ONE_SEED = (
-    "Ours are means over facts with 95 % intervals, which are over facts: each donor was trained "
-    "once, and another seed would give other figures."
-)
-_SEEDS = (
-    "Ours are means over facts and {n} training seeds ({seeds}), with 95 % intervals over both: "
-    "they speak of the recipe, and not of these {n} pairs alone. Margins over facts and over "
-    "seeds are squared and added."
-)
-_CLAIMS = (
-    "A difference is one of recoveries, shares of what finetuning added, fact by fact. A claim "
-    "holds where the whole interval keeps its bound, fails where none of it does, and is "
-    "undecided otherwise. It is vacuous where the larger of its terms recovers less than "
-    f"{number_text(LEAST)}: then it is about next to nothing, whether it is kept or not. The "
-    "paper's are differences of its top-5 rates; (no) where they do not keep the bound, (?) where "
-    "as many facts as it has, taken for independent, do not tell."
-)
-_CONTROL = (
-    "What a benchmark of methods rests on: whether the pair shows the mechanism that the paper "
-    "describes. Bounds are on mean hit rates under each training seed; they were set before the "
-    "pairs were built. A criterion is shown where it is kept under four of five seeds, and of "
-    "fewer under all."
-)
-_ADDED = (
-    "Claims that the paper does not make, or gives no figures of. They are no part of the "
-    "agreement."
 )
 _BY_HEAD = (
     "With the donor's head FE+LT does what the donor does ({where}): what it lacks there is the "
@@ -139,87 +101,65 @@ def report_text(
     left: Mapping[str, Sequence[int]] | None = None,
     control: Sequence[Result] = (),
 ) -> str:
-    """The report as Markdown, see `write_report`."""
-    return "\n".join(_lines(figures, left or {}, control)) + "\n"
-
-
-def _lines(
-    figures: Sequence[PaperFigure], left: Mapping[str, Sequence[int]], control: Sequence[Result]
-) -> Iterator[str]:
+    """The report as Markdown from the template beside this module, see `write_report`."""
     model, about = figures[0].model, figures[0].about
-    yield f"# The paper's figures on {model}\n"
-    yield f"{_about(figures, left)}\n"
-    if left:
-        seeds = [f"{name} ({_named_seeds(own)})" for name, own in left.items()]
-        yield f"{_NOT_YET.format(left='; '.join(seeds))}\n"
-    yield from _control(control)
     cited: list[tuple[str, CheckedClaim]] = []
     added: list[tuple[str, CheckedClaim]] = []
     for name, claim in distinct_claims(figures):
         (cited if claim.paper else added).append((name, claim))
-    yield f"## The paper's claims: {_counted(cited)}\n"
-    yield f"{_CLAIMS}\n"
-    yield f"{_agreement_text(model, [claim for _, claim in cited])}\n"
-    yield _claims_table(cited, CLAIM_HEADS)
-    yield f"\n## Additional claims: {_counted(added)}\n"
-    yield f"{_ADDED}\n"
-    yield _claims_table(added, CLAIM_HEADS[:-1])
-    yield "\n## Settings that are not the paper's\n"
-    yield from _bullets(_departures(figures))
-    yield "\n## Where it is unlike the paper\n"
-    yield from _bullets(_differences(figures))
-    yield "\n## Before comparing with the paper\n"
-    yield from _bullets(paper().doubts)
-    yield "\n## Times\n"
-    yield from _times(figures, about)
-    firsts = distinct(figures)
+    like = family(model)
+    what = _share(figures, left or {})
+    donors: dict[tuple[int, str], Donor] = {}
     for figure in figures:
-        yield f"\n## {figure.name}: {figure.spec.title}\n"
-        first = firsts[figure.content]
-        if figure is first:
-            yield from _figure_lines(figure)
-        else:
-            yield f"As {first.name}: the paper shows it twice.\n"
+        donors.update(figure.donors)
+    evaluations = list(_evaluations(figures))
+    runs = [run for _, _, run in evaluations]
+    return filled_page(
+        __package__,
+        "REPORT.md.jinja",
+        model=model,
+        about=about,
+        command=_command(what, about),
+        what=what,
+        rows=ROWS,
+        left=left,
+        control=control,
+        least=LEAST,
+        agreement=like and claims_agreement([claim for _, claim in cited], like),
+        cited_count=_counted(cited),
+        cited_table=_claims_table(cited, CLAIM_HEADS),
+        added_count=_counted(added),
+        added_table=_claims_table(added, CLAIM_HEADS[:-1]),
+        departures=page().departures,
+        settings=_settings(figures),
+        differences=_differences(figures),
+        doubts=paper().doubts,
+        donors=donors,
+        evaluations=evaluations,
+        seconds=[donor.seconds for donor in donors.values()] + [run.seconds for run in runs],
+        origins=dict.fromkeys(
+            f"kgbench {run.kgbench}, torch {run.torch}, {run.device}, {run.platform}"
+            for run in runs
+        ),
+        figures=figures,
+        firsts=distinct(figures),
+        figure_table=_figure_markdown,
+        experiments=experiments(),
+    )
 
 
-def _bullets(lines: Iterable[str]) -> Iterator[str]:
-    for line in lines:
-        yield f"- {line}"
+def _share(figures: Sequence[PaperFigure], left: Mapping[str, Sequence[int]]) -> str:
+    """What `kgbench reproduce` is asked for to make these figures."""
+    names = tuple(figure.name for figure in figures)
+    if len(names) == 1 and not left:
+        return names[0]
+    return {chosen(share): share for share in page().shares}.get(names, "all")
 
 
-def _about(figures: Sequence[PaperFigure], left: Mapping[str, Sequence[int]]) -> str:
-    """The command that makes these figures, and the sample of our intervals."""
-    about, names = figures[0].about, tuple(figure.name for figure in figures)
-    seeds = ", ".join(map(str, about.seeds))
-    shares = {chosen(share): share for share in page().shares}
-    what = names[0] if len(names) == 1 and not left else shares.get(names, "all")
-    command = f"kgbench reproduce {what} --model {about.model}"
-    if about.seeds != (SHIPPED,):
-        command += f" --seeds {seeds.replace(' ', '')}"
-    n = len(about.seeds)
-    ours = _ONE_SEED if n == 1 else _SEEDS.format(n=n, seeds=seeds)
-    return _ABOUT.format(command=command, what=what, ours=ours, rows=ROWS)
-
-
-def _named_seeds(seeds: Sequence[int]) -> str:
-    return f"{'seeds' if len(seeds) > 1 else 'seed'} {', '.join(map(str, seeds))}"
-
-
-def _control(control: Sequence[Result]) -> Iterator[str]:
-    """Which criteria the pair shows, with the rates of each seed."""
-    if not control:
-        return
-    shown = sum(result.shown for result in control)
-    yield f"## Positive control: {shown} of {len(control)} criteria shown\n"
-    yield f"{_CONTROL}\n"
-    rows = []
-    for result in control:
-        rates = [f"seed {seed}: {text}" for seed, text in result.figures().items()]
-        seeds = f"{len(result.kept)} of {len(result.rates)}"
-        mark = "yes" if result.shown else "**no**"
-        rows.append([result.criterion.title, mark, seeds, "<br>".join(rates)])
-    yield pipe_table(["criterion", "shown", "seeds", "top-5 hit rates"], rows)
-    yield ""
+def _command(what: str, about: About) -> str:
+    """The command that makes these figures."""
+    seeds = "" if about.seeds == (SHIPPED,) else f" --seeds {','.join(map(str, about.seeds))}"
+    return f"kgbench reproduce {what} --model {about.model}{seeds}"
 
 
 def _counted(claims: Sequence[tuple[str, CheckedClaim]]) -> str:
@@ -227,18 +167,6 @@ def _counted(claims: Sequence[tuple[str, CheckedClaim]]) -> str:
     return (
         f"{counts['holds']} hold, {counts['fails']} fail, {counts['undecided']} are undecided, "
         f"{counts['vacuous']} vacuous"
-    )
-
-
-def _agreement_text(model: str, claims: Sequence[CheckedClaim]) -> str:
-    """Number of claims with the paper's outcome, of those that both sides decide."""
-    like = family(model)
-    if like is None:
-        return f"The paper has no model of the family of {model}: agreement is not counted."
-    count = claims_agreement(claims, like)
-    return (
-        f"Agreement with {like}: {count.agree} of {count.decided}, over those of its "
-        f"{count.claims} claims here that both sides decide, neither undecided nor vacuous."
     )
 
 
@@ -271,10 +199,9 @@ def _meaning(claim: CheckedClaim) -> str:
 def _difference(claim: CheckedClaim) -> str:
     """With more decimals where two would not show on which side of the bound an end lies."""
     estimate, texts = claim.difference, []
-    if estimate.undefined is not None:
+    if estimate.numbers is None:
         return figure_text(estimate)
-    for number in (estimate.value, estimate.low, estimate.high):
-        assert number is not None
+    for number in estimate.numbers:
         text = number_text(number)
         hidden = [b for b in claim.spec.bounds.values() if b != number and number_text(b) == text]
         texts.append(plain_text(number, 4) if hidden else text)
@@ -289,48 +216,16 @@ def _in_paper(claim: CheckedClaim) -> list[str]:
     return texts or ["–"]
 
 
-def _times(figures: Sequence[PaperFigure], about: About) -> Iterator[str]:
-    donors: dict[tuple[int, str], Donor] = {}
-    for figure in figures:
-        donors.update(figure.donors)
-    evaluations = dict.fromkeys(figure.spec.evaluation for figure in figures)
-    rows: list[list[object]] = []
-    for (seed, name), donor in donors.items():
-        time, weights = duration_text(donor.seconds), f"weights {donor.weights[:12]}"
-        rows.append([seed, f"donor {name}", donor.data, donor.texts, donor.steps, time, weights])
-    seconds = [donor.seconds for donor in donors.values()]
-    origins: dict[str, None] = {}
-    for seed, runs in sorted(about.evaluations.items()):
-        for name in evaluations:
-            if name in runs:
-                run = runs[name]
-                time, record = duration_text(run.seconds), f"record {run.record[:12]}"
-                rows.append([seed, f"evaluation {name}", run.data, "", "", time, record])
-                seconds.append(run.seconds)
-                origin = f"kgbench {run.kgbench}, torch {run.torch}, {run.device}, {run.platform}"
-                origins[origin] = None
-    yield pipe_table(["seed", "part", "facts", "texts", "steps", "time", "identity"], rows)
-    yield (
-        f"\n{duration_text(sum(seconds))} of training and evaluation in all, by the clock of the "
-        f"machine that they ran on: {'; '.join(origins)}."
-    )
+def _evaluations(figures: Sequence[PaperFigure]) -> Iterator[tuple[int, str, Evaluated]]:
+    """Training seed and name of each evaluation of figures."""
+    names = dict.fromkeys(figure.spec.evaluation for figure in figures)
+    for seed, runs in sorted(figures[0].about.evaluations.items()):
+        yield from ((seed, name, runs[name]) for name in names if name in runs)
 
 
-def _figure_lines(figure: PaperFigure) -> Iterator[str]:
-    spec = figure.spec
-    if spec.note:
-        yield f"{spec.note}\n"
-    if figure.seeds != figure.about.seeds:
-        yield f"Of the seeds above this figure has {', '.join(map(str, figure.seeds))}.\n"
-    yield f"![{spec.title}]({figure.name}.png)\n"
-    for prompt in spec.prompts:
-        heads, rows = _figure_table(figure, prompt)
-        texts = [list(map(_text, row)) for row in rows]
-        yield pipe_table(list(map(markdown_text, heads)), texts)
-        yield ""
-    if spec.published is not None:
-        yield "Before comparing, beside what is said above:\n"
-        yield from _bullets(experiments()[spec.published].doubts)
+def _figure_markdown(figure: PaperFigure, prompt: str) -> str:
+    heads, rows = _figure_table(figure, prompt)
+    return pipe_table(list(map(markdown_text, heads)), [list(map(_text, row)) for row in rows])
 
 
 def _text(cell: Cell) -> str:
@@ -386,24 +281,20 @@ def _terminal_row(claim: CheckedClaim) -> list[Cell]:
     ]
 
 
-def _departures(figures: Sequence[PaperFigure]) -> Iterator[str]:
-    """Settings that are not the paper's, as the page lists them."""
+def _settings(figures: Sequence[PaperFigure]) -> dict[str, str]:
+    """What the page's list of settings that are not the paper's is filled with."""
     about, precisions = figures[0].about, dict[str, None]()
     for figure in figures:
         for donor in figure.donors.values():
             if donor.precision:
                 precisions[donor.precision] = None
-    filled = {
+    return {
         "trained": _trained_text(figures),
         "precision": " and ".join(precisions) or "fp32",
         "seeds": _seeds_text(about),
         "facts": _facts_text(figures),
         "supplement": f"{page().tiny.supplement:,}",
     }
-    for departure in page().departures:
-        if about.tiny or not departure.tiny:
-            here = departure.here.format(**filled)
-            yield f"**{departure.setting}**: in the paper {departure.paper}; here {here}."
 
 
 def _trained_text(figures: Sequence[PaperFigure]) -> str:
@@ -471,9 +362,10 @@ def _far_rates(figure: PaperFigure, like: str | None) -> Iterator[str]:
             if name not in known:
                 continue
             ours, rate = figure.estimate(prompt, graft), known[name].top5
-            if ours.value is None or ours.low is None or ours.high is None:
+            if ours.numbers is None:
                 continue
-            if not ours.low <= rate <= ours.high and abs(rate - ours.value) >= _FAR:
+            value, low, high = ours.numbers
+            if not low <= rate <= high and abs(rate - value) >= _FAR:
                 far.append(f"{name} {figure_text(ours)} ({number_text(rate)})")
         if far:
             what = f"top-5 rates far from those of {like}, in brackets"
@@ -529,12 +421,10 @@ _SHAPES: Mapping[str, tuple[str, str]] = {
 @styled
 def draw(figure: PaperFigure) -> Figure:
     """One panel per prompt; the paper's configurations from left to right."""
-    from matplotlib.figure import Figure
-
     prompts, names = figure.spec.prompts, list(figure.rows)
     size = (1.6 + 0.55 * len(names), 0.9 + 2.5 * len(prompts))
-    drawn = Figure(figsize=size, layout="constrained")
-    axes = list(drawn.subplots(len(prompts), 1, squeeze=False)[:, 0])
+    drawn, grid = panels(size, len(prompts), 1)
+    axes = list(grid[:, 0])
     for axis, prompt in zip(axes, prompts, strict=True):
         _panel(axis, figure, prompt)
         axis.set_xticks(range(len(names)), [])
@@ -568,10 +458,11 @@ def _panel(axis: Axes, figure: PaperFigure, prompt: str) -> None:
         if ours.value is None:
             continue
         axis.bar(x, ours.value, 0.7, color=_BAR, zorder=2)
-        if ours.low is None or ours.high is None:
+        if ours.numbers is None:
             continue
-        ends = [[ours.value - ours.low], [ours.high - ours.value]]
-        axis.errorbar(x, ours.value, ends, color=INK, capsize=3, lw=1, zorder=3)
+        value, low, high = ours.numbers
+        ends = [[value - low], [high - value]]
+        axis.errorbar(x, value, ends, color=INK, capsize=3, lw=1, zorder=3)
     _marks(axis, figure, prompt)
     if spec.metric == MEDIAN_RANK:
         axis.set_yscale("log")

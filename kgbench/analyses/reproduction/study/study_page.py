@@ -1,0 +1,275 @@
+"""The study's page: design, runs, effects with intervals, and the layers where LT reads FE."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kgbench.analyses.reproduction.study.factorial import BOTH, OUTCOMES, Findings, RunFigures
+from kgbench.data.training_texts import training_templates
+from kgbench.estimate import Estimate
+from kgbench.numbers import figure_text, number_text
+from kgbench.report import filled_page, pipe_table
+from kgbench.report.bars import FAINT, INK, panels, small_png, styled
+from kgbench.stats import LEVEL
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["REPORT", "verdicts", "write_study"]
+
+REPORT, FIGURES = "REPORT.md", "report.json"
+_PICTURES = ("effects.png", "runs.png")
+_MARKS = ("o", "s", "^", "D", "v", "P")
+_TONES = ("#0072B2", "#D55E00")
+_MAIN = "LT − FE"
+_RATES = ("KNOWN", "PRE", "SFT")
+_RECOVERIES = ("FE", "LT", BOTH, "(FE+LT)^C")
+_RUN_HEADS = (
+    *("run", "prompt", "known", "PRE", "SFT", "FE", "LT", "FE+LT", "neither"),
+    *("log-odds LT − FE", "n", "steps", "short of"),
+)
+_READING_HEADS = (
+    *("run", "cut costs most in", "half is read by", "layers left", "n"),
+    "cost of each layer's cut, hits",
+)
+
+
+def write_study(results: Findings, folder: Path) -> Path:
+    """Write the page, its pictures and its figures as JSON; equal rows give equal bytes.
+
+    Args:
+        results: Figures of the runs that are in.
+        folder: Where the page goes.
+
+    Returns:
+        Path of the page.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in _PICTURES:
+        (folder / name).unlink(missing_ok=True)
+    if results.runs:
+        (folder / _PICTURES[1]).write_bytes(small_png(_runs_drawing, results))
+    if _are_known(results):
+        (folder / _PICTURES[0]).write_bytes(small_png(_effects_drawing, results))
+    figures = json.dumps(_figures(results), indent=1, ensure_ascii=False, allow_nan=False)
+    (folder / FIGURES).write_text(f"{figures}\n", encoding="utf-8")
+    path = folder / REPORT
+    path.write_text(_page(results), encoding="utf-8")
+    return path
+
+
+def verdicts(results: Findings) -> Iterator[str]:
+    """One sentence on each effect on the outcome."""
+    n, wanted, count = len(results.runs), len(results.study.runs), len(results.contrasts)
+    if n < wanted:
+        yield f"{n} of {wanted} runs are in; what follows is of these."
+    shared = 1 - (1 - LEVEL) / count
+    both = results.effects(_MAIN), results.effects(_MAIN, level=shared)
+    for contrast, effect, strict in zip(results.contrasts, *both, strict=True):
+        if effect.numbers is None:
+            yield f"{contrast.name}: undecided ({effect.undefined})."
+            continue
+        verdict = "towards recall at LT" if effect.numbers[1] > 0 else "towards enrichment at FE"
+        if not effect.excludes_zero:
+            verdict = "its interval holds 0"
+        elif not strict.excludes_zero:
+            verdict += f", though not at one error rate for all {count}"
+        yield f"{contrast.name}: {_text(effect)}, n = {effect.n} runs: {verdict}."
+
+
+def _page(results: Findings) -> str:
+    """The page, from the template beside this module."""
+    study, runs = results.study, results.runs
+    by_outcome = [results.effects(name) for name in OUTCOMES]
+    heads = [f"{name} ({some[0].n} runs)" for name, some in zip(OUTCOMES, by_outcome, strict=True)]
+    by_prompt = [results.effects(_MAIN, [prompt]) for prompt in study.prompts]
+    prompt_heads = list(study.prompts)
+    if short := sum(bool(run.shortfalls) for run in runs):
+        by_prompt.append(results.effects(_MAIN, complete=True))
+        prompt_heads.append(f"runs that reach both criteria ({len(runs) - short})")
+    run_rows: list[list[str]] = []
+    reading_rows = []
+    for run in runs:
+        run_rows += _run_rows(run)
+        reading_rows.append(_reading_row(run))
+    return filled_page(
+        __package__,
+        "REPORT.md.jinja",
+        study=study,
+        runs=runs,
+        verdicts=verdicts(results),
+        relation="ABCDEFGH"[: len(study.factors)],
+        weights=[run.rows.about.layer_weights for run in runs],
+        wordings=len(training_templates().finetuning),
+        runs_table=pipe_table(_RUN_HEADS, run_rows),
+        seconds=[sum(run.rows.about.seconds.values()) for run in runs],
+        main=_MAIN,
+        outcomes=OUTCOMES,
+        effects_table=_effects_table(results, heads, by_outcome),
+        reasons=_reasons(chain.from_iterable(by_outcome)),
+        deviations=results.deviations(_MAIN),
+        short=short,
+        prompts_table=_effects_table(results, prompt_heads, by_prompt),
+        drawn=_are_known(results),
+        reading_table=pipe_table(_READING_HEADS, reading_rows),
+        reading_reasons=_reasons(
+            chain.from_iterable((run.read_layer, run.half_read) for run in runs)
+        ),
+    )
+
+
+def _are_known(results: Findings) -> bool:
+    """Whether some effect on the outcome has a value."""
+    return any(effect.value is not None for effect in results.effects(_MAIN))
+
+
+def _run_rows(run: RunFigures) -> Iterator[list[str]]:
+    """A run's rates, recoveries and log-odds on each prompt."""
+    about = run.rows.about
+    pretraining = about.steps["recipient"]
+    steps = f"{pretraining} + {sum(about.steps.values()) - pretraining}"
+    for prompt in run.prompts:
+        estimates = [run.rate(prompt, name) for name in _RATES]
+        estimates += [run.recovery(prompt, name) for name in _RECOVERIES]
+        odds = run.outcome(_MAIN, [prompt])
+        odds_text = "undefined" if odds is None else number_text(odds)
+        n = str(len(run.hits(prompt, "SFT")))
+        short = ", ".join(run.shortfalls) or "–"
+        yield [about.run, prompt, *map(_text, estimates), odds_text, n, steps, short]
+
+
+def _reading_row(run: RunFigures) -> list[str]:
+    """The layers in which LT reads FE in a run."""
+    half = run.half_read
+    left = "–" if half.value is None else str(run.layers - 1 - int(half.value))
+    losses = " ".join(number_text(float(loss)) for loss in run.losses.mean(1))
+    return [run.rows.about.run, _layer(run.read_layer), _layer(half), left, str(half.n), losses]
+
+
+def _effects_table(
+    results: Findings, heads: Sequence[str], columns: Sequence[Sequence[Estimate]]
+) -> str:
+    """A row per contrast."""
+    rows = []
+    for contrast, *effects in zip(results.contrasts, *columns, strict=True):
+        rows.append([contrast.name, *map(_text, effects)])
+    return pipe_table(["effect", *heads], rows)
+
+
+def _reasons(estimates: Iterable[Estimate]) -> list[str]:
+    """Why some have no interval, each reason once."""
+    return sorted({estimate.undefined for estimate in estimates if estimate.undefined})
+
+
+def _layer(estimate: Estimate) -> str:
+    if estimate.numbers is None:
+        return "undefined"
+    value, low, high = estimate.numbers
+    return f"{value:.0f} [{low:.0f}, {high:.0f}]"
+
+
+def _text(estimate: Estimate) -> str:
+    return figure_text(estimate.rounded())
+
+
+def _figures(results: Findings) -> dict[str, Any]:
+    """The page's figures for programs."""
+    effects = {}
+    for name in OUTCOMES:
+        pairs = zip(results.contrasts, results.effects(name), strict=True)
+        effects[name] = {contrast.name: _stored(effect) for contrast, effect in pairs}
+    return {
+        "design": results.study.model_dump(mode="json"),
+        "runs_in": len(results.runs),
+        "runs_wanted": len(results.study.runs),
+        "runs": list(map(_run_figures, results.runs)),
+        "effects": effects,
+    }
+
+
+def _run_figures(run: RunFigures) -> dict[str, Any]:
+    prompts = {}
+    for prompt in run.prompts:
+        rates = {name: _stored(run.rate(prompt, name)) for name in _RATES}
+        shares = {name: _stored(run.recovery(prompt, name)) for name in _RECOVERIES}
+        prompts[prompt] = rates | shares
+    return {
+        **run.rows.about.model_dump(mode="json"),
+        "short_of": list(run.shortfalls),
+        "outcomes": {name: run.outcome(name) for name in OUTCOMES},
+        "read_layer": _stored(run.read_layer),
+        "half_read": _stored(run.half_read),
+        "prompts": prompts,
+    }
+
+
+def _stored(estimate: Estimate) -> Any:
+    return estimate.rounded().stored()
+
+
+@styled
+def _effects_drawing(results: Findings) -> Figure:
+    """Effects on the outcome with their intervals."""
+    drawn, ((axis,),) = panels((7, 0.9 + 0.36 * len(results.contrasts)), 1, 1)
+    for y, effect in enumerate(results.effects(_MAIN)):
+        if effect.value is None:
+            continue
+        axis.plot(effect.value, y, "o", color=_TONES[0], zorder=3)
+        if effect.numbers is not None:
+            axis.plot(effect.numbers[1:], [y, y], color=_TONES[0], lw=1.5, zorder=2)
+    axis.axvline(0, color=INK, lw=0.8)
+    axis.set_yticks(range(len(results.contrasts)), [c.name for c in results.contrasts])
+    axis.invert_yaxis()
+    axis.set_xlabel(
+        f"effect on log-odds of LT − FE, {len(results.runs)} runs (right: towards recall)"
+    )
+    _plain(axis, "x")
+    return drawn
+
+
+@styled
+def _runs_drawing(results: Findings) -> Figure:
+    """Recovery of FE against LT: a panel per factor, levels in two tones, seeds by shape."""
+    factors = results.study.factors
+    size = (2.6 * len(factors), 3.2)
+    drawn, ((*axes,),) = panels(size, 1, len(factors), sharex=True, sharey=True)
+    for axis, factor in zip(axes, factors, strict=True):
+        for run in results.runs:
+            at = [_mean_recovery(run, name) for name in ("FE", "LT")]
+            if None in at:
+                continue
+            level, seed = run.rows.about.levels[factor.name], run.rows.about.seed
+            tone, mark = _TONES[factor.levels.index(level)], _MARKS[seed % len(_MARKS)]
+            axis.scatter(
+                *at, c=tone, marker=mark, s=22, edgecolors="white", linewidths=0.4, zorder=3
+            )
+        for tone, level in zip(_TONES, factor.levels, strict=True):
+            axis.scatter([], [], c=tone, label=level)
+        axis.legend(fontsize=7, frameon=False, title=factor.name, title_fontsize=7)
+        axis.set_xlabel("recovery of FE")
+        _plain(axis, "both")
+    axes[0].set_ylabel("recovery of LT")
+    return drawn
+
+
+def _mean_recovery(run: RunFigures, name: str) -> float | None:
+    """The mean over prompts; None where one is undefined."""
+    values = []
+    for prompt in run.prompts:
+        value = run.recovery(prompt, name).value
+        if value is None:
+            return None
+        values.append(value)
+    return float(np.mean(values))
+
+
+def _plain(axis: Axes, which: Any) -> None:
+    axis.grid(axis=which, color=FAINT, lw=0.6, zorder=0)
+    axis.spines[["top", "right"]].set_visible(False)
