@@ -81,17 +81,19 @@ HOMES: Mapping[str, str] = {
     "plot": "records",
     "export": "records",
     "rescore": "records",
-    "rerun": "records",
+    "rerun": "verify",
+    "train": "models",
     "family": "models",
     "zoo": "models",
     "new-localizer": "localizers",
     "check-localizer": "localizers",
     "lm-eval": "tasks",
-    "tasks": "tasks",
+    "validate": "leaderboard",
+    "submit": "leaderboard",
     "doctor": "setup",
     "completion": "setup",
 }
-"""Modules of several commands, by command: the object `NAME_command`; others hold `command`."""
+"""Modules of several commands, by command; a command's object is `NAME_command`."""
 
 _RUNS = (
     "the same command goes on from what was finished; the ranking of a half of the facts "
@@ -133,10 +135,8 @@ class LazyGroup(click.Group):
             from kgbench.cli.analysis import analysis_command
 
             return analysis_command(name)
-        module, attribute = name.replace("-", "_"), "command"
-        if name in HOMES:
-            module, attribute = HOMES[name], f"{module}_command"
-        found = getattr(import_module(f"{__package__}.{module}"), attribute)
+        module = import_module(f"{__package__}.{HOMES.get(name, name)}")
+        found = getattr(module, f"{name.replace('-', '_')}_command")
         assert isinstance(found, click.Command)
         found.name = name  # not that of the function
         return found

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -13,36 +12,26 @@ import click
 from click.core import ParameterSource
 
 from kgbench.cli.options import (
-    COMPUTING,
-    FACTS,
     FILE_OPTIONS,
-    PAIR,
+    VERDICT_ONLY,
+    File,
+    cli_command,
     donors_of,
     grafts_of,
     listed,
     pairs,
-    run_options,
     settings_of,
     spec_of,
 )
-from kgbench.cli.output import (
-    VERDICT_ONLY,
-    echo_json,
-    echo_table,
-    json_option,
-    quiet_option,
-    write_file,
-)
+from kgbench.cli.output import Output, table_text, write_file
 from kgbench.errors import InputError, UnknownNameError
 from kgbench.progress import progress
+from kgbench.runner.spec import COMPUTING, FACTS, PAIR
 from kgbench.sites import BASELINES, parse_graft
 
 if TYPE_CHECKING:
     from kgbench.records import Record
     from kgbench.runner import Pairs, Run, Spec
-
-__all__ = ["models_of", "run_all", "trained_lines", "write_pictures"]
-
 
 _FILE = "kgbench.config"
 """Key of the context's `meta`: the file that was read."""
@@ -148,23 +137,11 @@ def _value(path: Path, key: str, value: Any, multiple: bool) -> Any:
     return texts if multiple else texts[0]
 
 
-@click.command(
+@cli_command(
+    *("localizer", "localizer_args", *PAIR, *FACTS, "grafts", "suite", "layers", "limit"),
+    *("metric", "seed", *COMPUTING, "output_dir", "config", "dry_run", "as_json", "quiet"),
     epilog="Exit status: 0 done; 1 ran, and something did not hold; 2 wrong input; 130 "
     "interrupted.",
-)
-@run_options(
-    "localizer",
-    "localizer_args",
-    *PAIR,
-    *FACTS,
-    "grafts",
-    "suite",
-    "layers",
-    "limit",
-    "metric",
-    "seed",
-    *COMPUTING,
-    "output_dir",
     localizer={
         "multiple": True,
         "default": ["dynamic_graft"],
@@ -180,24 +157,16 @@ def _value(path: Path, key: str, value: Any, multiple: bool) -> Any:
         "help": "Model pair by name, see `kgbench ls models`; several with commas; all: every "
         "shipped pair, or plant of --suite planted.",
     },
+    config={"is_eager": True, "expose_value": False, "callback": read_config},
+    quiet=VERDICT_ONLY,
 )
-@click.option(
-    "--config",
-    type=click.Path(path_type=Path, dir_okay=False),
-    is_eager=True,
-    expose_value=False,
-    callback=read_config,
-    help="YAML with these options as keys; options given here win.",
-)
-@click.option(
-    "--dry-run",
-    is_flag=True,
-    help="Only say what it would take: forwards, token rows, memory, seconds.",
-)
-@json_option('One JSON object on stdout, all else on stderr; of several runs {"runs": [...]}.')
-@quiet_option(VERDICT_ONLY)
-@click.pass_context
-def command(ctx: click.Context, /, **options: Any) -> int:
+def eval_command(
+    *,
+    config: File | None = None,
+    dry_run: bool,
+    as_json: bool,
+    **_others: Any,
+) -> Output:
     """Measure where a finetuned fact is retrieved from, by one or several localizers.
 
     Runs every configuration of the suite on every prompt, prints a table that
@@ -210,35 +179,33 @@ def command(ctx: click.Context, /, **options: Any) -> int:
     kgbench eval --model tiny-gemma --prompt qa --graft "LT:o+ffn@second_half,FE"
     kgbench eval --suite planted --localizer oracle,random,weight_delta
     kgbench eval --recipient before/ --donor after/ --dataset facts.jsonl
+
+    Args:
+        config: YAML with these options as keys; options given here win.
+        dry_run: Only say what it would take: forwards, token rows, memory, seconds.
+        as_json: One JSON object on stdout, all else on stderr; of several runs {"runs": [...]}.
     """  # noqa: D301 (click reads the character, not its escape)
-    with config_key_in_errors(ctx):
-        return run_all(options)
+    context = click.get_current_context()
+    with config_key_in_errors(context):
+        return run_all(context.params)
 
 
 Options = Mapping[str, Any]
 
 
-def run_all(options: Options) -> int:
-    """Run one job per localizer and model pair, of a suite of plants per plant; print results.
-
-    Returns:
-        The exit status.
-    """
+def run_all(options: Options) -> Output:
+    """Run one job per localizer and model pair, of a suite of plants per plant; print results."""
     localizers = listed(options["localizer"])
     if not localizers:
         raise InputError("--localizer: expected a name, see `kgbench ls localizers`")
     planted = _check(options)
-    # Whatever a library or a localizer prints must not mix with the JSON object.
-    with redirect_stdout(sys.stderr if options["as_json"] else sys.stdout):
-        specs: list[Spec] = []
-        for model in models_of(options, planted):  # a pair's runs in turn: it is loaded once
-            specs += [spec_of(options, localizer=name, model=model) for name in localizers]
-        for line in _check_specs(specs):
-            click.echo(f"kgbench: warning: {line}", err=True)
-        answers = _dry(specs, options) if options["dry_run"] else _answers(specs, options, planted)
-    if options["as_json"]:
-        echo_json(answers[0] if len(answers) == 1 else {"runs": answers})
-    return 0
+    specs: list[Spec] = []
+    for model in models_of(options, planted):  # a pair's runs in turn: it is loaded once
+        specs += [spec_of(options, localizer=name, model=model) for name in localizers]
+    for line in _check_specs(specs):
+        click.echo(f"kgbench: warning: {line}", err=True)
+    answers = _dry(specs, options) if options["dry_run"] else _answers(specs, options, planted)
+    return Output(json=answers[0] if len(answers) == 1 else {"runs": answers})
 
 
 def _dry(specs: Sequence[Spec], options: Options) -> list[dict[str, Any]]:
@@ -407,7 +374,7 @@ def _print_verdicts(runs: Sequence[Run], alone: bool) -> None:
         for run in runs:
             record = run.record
             rows.append([record.model, record.identity.localizer.name, verdict_of(record)])
-        echo_table(["model", "localizer", "verdict"], rows)
+        click.echo(table_text(["model", "localizer", "verdict"], rows))
     elif alone:
         click.echo(verdict_of(runs[0].record))
 
@@ -465,7 +432,7 @@ def _forecast(spec: Spec, options: Options, loaded: Pairs) -> dict[str, Any]:
     estimate = dry_run(spec, settings_of(options), loaded)
     if not (options["as_json"] and options["quiet"]):
         named = spec.localizer if spec.model is None else f"{spec.localizer} on {spec.model}"
-        echo_table(["what", named], estimate.rows())
+        click.echo(table_text(["what", named], estimate.rows()))
     return {"model": spec.model, "localizer": spec.localizer, **estimate.to_json()}
 
 
