@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from kgbench.cli.options import cli_command, completer, imports_of
+from kgbench.cli.options import CATALOGUES, cli_command, completer, imports_of
 from kgbench.cli.output import Output, terminal_text
 from kgbench.data import Dataset, ImportOptions, Prompt, load_dataset
 from kgbench.data.facts import check_target, left_out, write_dataset
@@ -35,15 +35,10 @@ from kgbench.data.sources import (
     locate_source,
     named_relation,
     read_relations,
+    source_names,
 )
 from kgbench.errors import InputError, RegionError
 from kgbench.testing.decisions import FEWEST
-
-
-def _sources(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    from kgbench.data.sources import source_names
-
-    return [name for name in source_names() if name.startswith(incomplete)]
 
 
 @click.group()
@@ -60,12 +55,12 @@ def data_command() -> None:
         " nothing written."
     ),
     file={"type": click.Path()},
-    source={"shell_complete": _sources},
+    source={"shell_complete": completer(source_names)},
     subject={"help": "What a fact is about.  [default: first_actor or subject]"},
     object={"help": "What is asked for.  [default: second_actor or object]"},
     templates={"help": "Evaluation template with {columns} to fill; may be repeated."},
     columns={"help": "Rename a column, so that a template or built-in prompt finds it."},
-    tokenizer={"shell_complete": completer("models")},
+    tokenizer={"shell_complete": completer(CATALOGUES["models"])},
     output={"type": click.Path(path_type=Path)},
     as_json={"help": "One JSON object on stdout, all else on stderr."},
 )

@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kgbench.cli.options import VERDICT_ONLY, Folder, cli_command, completer, listed, pairs
+from kgbench.cli.options import (
+    CATALOGUES,
+    VERDICT_ONLY,
+    Folder,
+    cli_command,
+    completer,
+    listed,
+    pairs,
+)
 from kgbench.cli.output import Output, table_text
 from kgbench.errors import InputError, OutputError, UnknownNameError
 from kgbench.progress import Progress
@@ -101,7 +109,7 @@ def _write(texts: Mapping[Path, str]) -> None:
 @cli_command(
     *("as_json", "quiet"),
     epilog="Exit status: 0 all laws hold; 1 one does not; 2 wrong input.",
-    target={"shell_complete": completer("localizers")},
+    target={"shell_complete": completer(CATALOGUES["localizers"])},
     as_json={"help": "One JSON object on stdout, all else on stderr."},
     quiet=VERDICT_ONLY,
 )
@@ -130,8 +138,13 @@ def check_localizer_command(
     from kgbench.localizers import check_name
 
     check_name(target)
-    families = _families(listed(family))
+    from kgbench.testing import PICO_FAMILIES
     from kgbench.testing.contract import check_by_name
+
+    families = listed(family) or tuple(PICO_FAMILIES)
+    for name in families:
+        if name not in PICO_FAMILIES:
+            raise UnknownNameError("family", name, PICO_FAMILIES)
 
     checked = check_by_name(target, pairs("--localizer-arg", localizer_arg), families, progress)
     by_law: dict[str, list[Verdict]] = {}
@@ -157,15 +170,6 @@ def check_localizer_command(
         verdict_text = f"{failed} of {len(laws)} laws do not hold of {target}"
     table = table_text(["law", *families, "why"], rows)
     return Output([table, "", verdict_text], answer, int(failed > 0), verdict_text)
-
-
-def _families(wanted: Sequence[str]) -> Sequence[str]:
-    from kgbench.testing import PICO_FAMILIES
-
-    for name in wanted:
-        if name not in PICO_FAMILIES:
-            raise UnknownNameError("family", name, PICO_FAMILIES)
-    return wanted or tuple(PICO_FAMILIES)
 
 
 def _why(same: Sequence[Verdict]) -> str:

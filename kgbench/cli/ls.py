@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from kgbench.cli.options import CATALOGUES, NOTES, Rows, cli_command
+from kgbench.cli.options import CATALOGUES, NOTES, Rows, cli_command, completer
 from kgbench.cli.output import Output, table_text
 from kgbench.errors import InputError, UnknownNameError
 
@@ -20,13 +20,12 @@ CELL = 18
 RUNS = "runs"
 
 
-def _kinds(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    return [kind for kind in (*CATALOGUES, RUNS) if kind.startswith(incomplete)]
+KINDS = (*CATALOGUES, RUNS)
 
 
 @cli_command(
     *("records", "as_json"),
-    kind={"metavar": "|".join((*CATALOGUES, RUNS)), "shell_complete": _kinds},
+    kind={"metavar": "|".join(KINDS), "shell_complete": completer(lambda: KINDS)},
     as_json={
         "help": "One JSON object on stdout: name to description; of localizers, name to object."
     },
@@ -40,8 +39,8 @@ def ls_command(kind: str, name: str | None, **options: Path) -> Output:
     kgbench ls localizers mask_graft
     kgbench ls runs --results kgbench-results
     """  # noqa: D301 (click reads the character, not its escape)
-    if kind not in CATALOGUES and kind != RUNS:
-        raise UnknownNameError("kind", kind, (*CATALOGUES, RUNS))
+    if kind not in KINDS:
+        raise UnknownNameError("kind", kind, KINDS)
     if name is not None and kind != "localizers":
         raise click.UsageError(
             f"a NAME goes with `kgbench ls localizers`, and {name!r} is given with {kind}"

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kgbench.cli.options import (
+    CATALOGUES,
     ExistingFolder,
     Folder,
     Natural,
     cli_command,
     completer,
     imports_of,
+    later,
 )
 from kgbench.cli.output import Output, json_text, table_text, terminal_text
 from kgbench.errors import InputError, ModelError
@@ -114,7 +116,7 @@ def zoo_command() -> None:
     """Tiny model pairs and plants: build one."""
 
 
-@cli_command("quiet", group=zoo_command, pair={"shell_complete": completer("models")})
+@cli_command("quiet", group=zoo_command, pair={"shell_complete": completer(CATALOGUES["models"])})
 def build_command(
     pair: str,
     *,
@@ -193,7 +195,7 @@ def _pair(
     ]
 
 
-@cli_command("quiet", group=zoo_command, plants={"shell_complete": completer("models")})
+@cli_command("quiet", group=zoo_command, plants={"shell_complete": completer(CATALOGUES["models"])})
 def truth(plants: tuple[str, ...], *, quiet: bool) -> None:
     """Measure which places a plant uses, and store it on its card.
 
@@ -234,12 +236,6 @@ FIELDS = ("model", "recipient", "revision", "chat_template", "dataset", "dtype")
 """Fields of the specification of a training that are fields of a run."""
 
 
-def _recipes(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    from kgbench.training.recipes import finetuning_recipe_names
-
-    return [name for name in finetuning_recipe_names() if name.startswith(incomplete)]
-
-
 @cli_command(
     *("model", "recipient", "revision", "chat_template", "dataset"),
     *("recipe", "direction", "split"),
@@ -257,7 +253,7 @@ def _recipes(ctx: click.Context, parameter: click.Parameter, incomplete: str) ->
         "help": "Put texts and prompts into the tokenizer's chat template.  [default: off]"
     },
     dataset={"required": True, "help": "Facts to learn."},
-    recipe={"shell_complete": _recipes},
+    recipe={"shell_complete": completer(later("training.recipes", "finetuning_recipe_names"))},
     templates={
         "metavar": "TEXT",
         "help": "Training wording, such as '{first_actor} met {second_actor}.'; may be repeated.",

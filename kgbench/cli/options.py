@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
 from functools import cache
+from importlib import import_module
 from inspect import Parameter, getdoc, signature
 from itertools import chain
 from pathlib import Path
@@ -27,10 +28,9 @@ Rows = Mapping[str, str | Mapping[str, Any]]
 """By name, a description or a table row."""
 
 
-def _models() -> Rows:
-    from kgbench.models.catalog import describe_pairs
-
-    return describe_pairs()
+def later(module: str, name: str) -> Callable[[], Any]:
+    """A function of kgbench that is imported when it is called."""
+    return lambda: getattr(import_module(f"kgbench.{module}"), name)()
 
 
 def _datasets() -> Rows:
@@ -47,18 +47,6 @@ def _prompts() -> Rows:
     }
 
 
-def _localizers() -> Rows:
-    from kgbench.localizers import describe
-
-    return describe()
-
-
-def _suites() -> Rows:
-    from kgbench.runner import suites
-
-    return suites()
-
-
 def _first_sentence(card: str) -> str:
     """The first sentence of a Markdown card that is not a heading."""
     for paragraph in card.split("\n\n"):
@@ -69,11 +57,11 @@ def _first_sentence(card: str) -> str:
 
 
 CATALOGUES: Mapping[str, Callable[[], Rows]] = {
-    "models": _models,
+    "models": later("models.catalog", "describe_pairs"),
     "datasets": _datasets,
     "prompts": _prompts,
-    "localizers": _localizers,
-    "suites": _suites,
+    "localizers": later("localizers", "describe"),
+    "suites": later("runner", "suites"),
 }
 """The kinds of `kgbench ls`, in the order of its help."""
 
@@ -202,12 +190,15 @@ def arguments_of(
     return {**shared, **own}
 
 
-def completer(kind: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """Shell completion over the names of one catalogue; after a comma too."""
+Completer = Callable[[click.Context, click.Parameter, str], list[str]]
+
+
+def completer(names: Callable[[], Iterable[str]]) -> Completer:
+    """Shell completion over some names; after a comma too."""
 
     def complete(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
         before, comma, start = incomplete.rpartition(",")
-        return [before + comma + name for name in CATALOGUES[kind]() if name.startswith(start)]
+        return [before + comma + name for name in names() if name.startswith(start)]
 
     return complete
 
@@ -321,7 +312,7 @@ def _option(declared: Declared, changes: Mapping[str, Any]) -> click.Option:
     names = str(meta.pop("flag", f"--{declared.name.replace('_', '-')}")).split()
     kind, kind_of_option, shape = declared.kind, click.Option, dict[str, Any]()
     if "names" in meta:
-        shape["shell_complete"] = completer(meta.pop("names"))
+        shape["shell_complete"] = completer(CATALOGUES[meta.pop("names")])
     if kind == "bool":
         shape["is_flag" if "/" not in names[0] else "default"] = "/" not in names[0]
     elif kind.startswith(("tuple", "Mapping")):
@@ -529,25 +520,37 @@ def imports_of(options: Options) -> ImportOptions | None:
     )
 
 
-def check_pair_options(options: Options) -> None:
+def check_options(options: Options, named: bool) -> None:
     """Refuse options that name no pair, or columns of no file, before anything heavy is loaded.
+
+    Args:
+        options: Values of options by parameter.
+        named: Whether the pair has a name.
 
     Raises:
         InputError: Something is wrong with the options.
     """
-    from kgbench.runner.workload import check_different
-
-    if options["model"] is None and options["recipient"] is None:
+    if not named and options["recipient"] is None:
         raise InputError(
             "which model? Give --model NAME (see `kgbench ls models`), or --recipient PATH "
             "with --donor PATH"
         )
     for name in FILE_OPTIONS:
         if options.get(name) and options["dataset"] is None:
-            raise InputError(
-                f"--{name} says how to read facts: add --dataset NAME or --dataset FILE"
-            )
+            raise InputError(f"--{name} says how to read a file of facts: add --dataset FILE")
+    donors_of(options["donor"])
+    for name in ("localizer_arg", "column", "template"):
+        pairs(f"--{name.replace('_', '-')}", options.get(name, ()))
+
+
+def check_pair_options(options: Options) -> None:
+    """The same for options of one pair, whose models must differ.
+
+    Raises:
+        InputError: Something is wrong with the options.
+    """
+    from kgbench.runner.workload import check_different
+
+    check_options(options, options["model"] is not None)
     donors = donors_of(options["donor"])
     check_different(Spec(model=options["model"], recipient=options["recipient"], donors=donors))
-    for name in ("column", "template"):
-        pairs(f"--{name}", options.get(name, ()))

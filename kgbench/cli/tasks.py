@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict
 from itertools import chain
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kgbench.cli.options import ExistingFolder, Natural, cli_command, listed
+from kgbench.cli.options import ExistingFolder, Natural, cli_command, completer, listed
 from kgbench.cli.output import Output, table_text
 from kgbench.progress import Progress
 
@@ -26,14 +26,14 @@ SHOWN = 10
 JSON = {"help": "JSON on stdout."}
 
 
-def _names(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+def _names() -> Iterable[str]:
     from kgbench.harness import shipped_tasks
 
     entries = shipped_tasks()
     known = dict.fromkeys(entry.name for entry in entries)
     for entry in entries:
         known |= dict.fromkeys(entry.tags)
-    return [name for name in known if name.startswith(incomplete)]
+    return known
 
 
 @click.group()
@@ -65,7 +65,9 @@ def ls() -> Output:
     return Output([table, "", counts], list(map(asdict, entries)))
 
 
-@cli_command("as_json", group=tasks_command, as_json=JSON, task={"shell_complete": _names})
+@cli_command(
+    "as_json", group=tasks_command, as_json=JSON, task={"shell_complete": completer(_names)}
+)
 def show_command(
     task: str, *, document: Natural = 0, include_path: ExistingFolder | None
 ) -> Output:
@@ -107,7 +109,7 @@ def _lines(rendered: dict[str, Any]) -> list[str]:
     *("as_json", "quiet"),
     group=tasks_command,
     epilog="Exit status: 0 all is well; 1 something is wrong with a task; 2 wrong input.",
-    tasks={"shell_complete": _names},
+    tasks={"shell_complete": completer(_names)},
     as_json=JSON,
 )
 def validate_command(
