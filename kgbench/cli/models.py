@@ -287,8 +287,8 @@ def train_command(
     Every fact is stated in the data set's training wordings; about a fifth of
     the wordings is held out and only validates. The donor is found again by
     `kgbench eval --model NAME --dataset NAME`, or --recipient PATH in place of
-    --model, or by its name as --donor sft=NAME. It is kept in the user's data folder, or where the environment
-    variable KGBENCH_HOME points to.
+    --model, or by its name as --donor sft=NAME. It is kept in the user's data
+    folder, or where the environment variable KGBENCH_HOME points to.
 
     With --chat-template each fact is the model's turn after an empty turn of
     the user, and prompts are scored as `kgbench eval --chat-template` reads them.

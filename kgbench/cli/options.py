@@ -272,7 +272,8 @@ class Declared:
     metadata: Mapping[str, Any]
 
 
-def declared_fields(kind: type) -> dict[str, Declared]:
+@cache
+def declared_fields(kind: type) -> Mapping[str, Declared]:
     """The fields of a dataclass by name; their docstrings are the help."""
     docs = field_docs(kind)
     declared = {}
@@ -280,15 +281,6 @@ def declared_fields(kind: type) -> dict[str, Declared]:
         help = docs.get(each.name, "")
         declared[each.name] = Declared(each.name, str(each.type), each.default, help, each.metadata)
     return declared
-
-
-@cache
-def _fields() -> Mapping[str, Declared]:
-    """Fields of specification, file of facts and settings, and shared options, by name."""
-    by_name: dict[str, Declared] = {}
-    for kind in (Spec, ImportOptions, Settings, Shared):
-        by_name |= declared_fields(kind)
-    return by_name
 
 
 def options_of(
@@ -303,7 +295,10 @@ def options_of(
         changes: By field, metadata or arguments of `click.Option` that replace those of the field.
         own: Further declarations, which come before fields of the same name.
     """
-    known = {**_fields(), **own}
+    known: dict[str, Declared] = {}
+    for kind in (Spec, ImportOptions, Settings, Shared):
+        known |= declared_fields(kind)
+    known |= own
     return [_option(known[name], changes.get(name, {})) for name in names]
 
 

@@ -84,7 +84,7 @@ def run_command(
     retry_failed: bool,
     watch: bool,
     quiet: bool,
-) -> Output:
+) -> Output | None:
     """Compute what is left of a study.
 
     One failed unit stops nothing: `kgbench sweep status` has its reason.
@@ -115,7 +115,7 @@ def run_command(
     for each in submitted:
         click.echo(f"submitted {each.text}; see kgbench sweep status {study}")
     if submitted and not watch:
-        return Output()
+        return None
     if submitted:
         _wait(plan, None if quiet else 1, lambda: any(each.going() for each in submitted))
     now = _now(plan)
