@@ -10,10 +10,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kgbench.api.evaluation import Evaluation, compare, evaluate, explore, open_run
+    from kgbench.api.evaluation import Evaluation, compare, evaluate, explore, open_run, sweep
     from kgbench.api.reproduction import reproduce, study
     from kgbench.api.submission import submit
-    from kgbench.api.sweep import sweep
     from kgbench.api.training import plant, train
     from kgbench.engine import grafted_logits, load_pair
     from kgbench.runner import load_prompts
@@ -54,7 +53,7 @@ _HOMES = {
     "reproduce": "kgbench.api.reproduction",
     "study": "kgbench.api.reproduction",
     "submit": "kgbench.api.submission",
-    "sweep": "kgbench.api.sweep",
+    "sweep": "kgbench.api.evaluation",
     "train": "kgbench.api.training",
 }
 

@@ -100,7 +100,12 @@ def pytest_runtest_call(item: pytest.Item) -> Wrapped:
     try:
         result = yield
     finally:
-        _take_from_fixtures(item)
+        claimed = item.config.stash.get(_OF_FIXTURES, {})
+        if (claims := item.stash.get(_CLAIMS, None)) is not None:
+            for fixture in _used(getattr(item, "_request", None)).values():
+                for message in claimed.get(fixture, ()):
+                    if message not in claims.undecided:
+                        claims.undecided.append(message)
     _fail_if_strict(item)
     return result
 
@@ -135,15 +140,6 @@ def _used(request: Any) -> Mapping[str, pytest.FixtureDef[Any]]:
     return used
 
 
-def _take_from_fixtures(item: pytest.Item) -> None:
-    claimed = item.config.stash.get(_OF_FIXTURES, {})
-    if (claims := item.stash.get(_CLAIMS, None)) is not None:
-        for fixture in _used(getattr(item, "_request", None)).values():
-            for message in claimed.get(fixture, ()):
-                if message not in claims.undecided:
-                    claims.undecided.append(message)
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Wrapped:
     """The same while fixtures end; earlier claims are reported by now."""
@@ -169,27 +165,19 @@ def pytest_runtest_makereport(
     )  # JUnit's XML shows these
     report = yield
     report.sections.append(("undecided as well", "\n".join(messages)))  # shown where it fails
-    undecided = call.excinfo is None and (report.passed or _unexpectedly(report))
+    # A mark of expected failure is ignored: the test has neither passed nor failed.
+    unexpected = str(report.longrepr).startswith("[XPASS(strict)]")
+    undecided = call.excinfo is None and (report.passed or unexpected)
     if undecided:
-        _make_undecided(report, messages)
+        report.outcome, report.longrepr = "passed", None
+        vars(report).pop("wasxfail", None)
+        setattr(report, ATTRIBUTE, messages)
     if call.when == "call":
         item.stash[_CALL] = undecided
     if call.when == "teardown":
         setattr(report, AGAIN, item.stash.get(_CALL, False))
         claims.undecided.clear()  # a plug-in may run the test once more
     return report
-
-
-def _unexpectedly(report: pytest.TestReport) -> bool:
-    """Whether a report fails for the mark of an expected failure alone."""
-    return str(report.longrepr).startswith("[XPASS(strict)]")
-
-
-def _make_undecided(report: pytest.TestReport, messages: Sequence[str]) -> None:
-    """A mark of expected failure is ignored: the test has neither passed nor failed."""
-    report.outcome, report.longrepr = "passed", None
-    vars(report).pop("wasxfail", None)
-    setattr(report, ATTRIBUTE, list(messages))
 
 
 def pytest_report_teststatus(

@@ -82,7 +82,10 @@ class Submitted:
     @property
     def advice(self) -> list[str]:
         """What to do about refusals."""
-        found = dict.fromkeys(_advice(finding.field) for finding in self.refused)
+        found: dict[str, None] = {}
+        for finding in self.refused:
+            anew = finding.field.startswith(_FIGURES)
+            found[_ANEW if anew else _ADVICE.get(finding.field, "")] = None
         return [text for text in found if text]
 
     @property
@@ -201,10 +204,6 @@ def _tried(record: Record, localizer: str | None) -> Contract | str:
 
 def _contract_answer(outcome: Contract | str) -> dict[str, Any]:
     return {"not_run": outcome} if isinstance(outcome, str) else outcome.model_dump(mode="json")
-
-
-def _advice(field: str) -> str:
-    return _ANEW if field.startswith(_FIGURES) else _ADVICE.get(field, "")
 
 
 def _next_steps(names: Sequence[str], root: Path) -> list[str]:

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from importlib import import_module
+from itertools import chain
 from typing import Any, TextIO, cast
 
 import click
@@ -70,8 +71,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
 }
 """Commands by heading, each with its line in the help."""
 
-_COMMANDS = {**SECTIONS["Run"], **SECTIONS["Look"], **SECTIONS["Trust"], **SECTIONS["Extend"]}
-_COMMANDS |= {**SECTIONS["Publish"], **SECTIONS["Set up"]}
+_COMMANDS = list(chain.from_iterable(SECTIONS.values()))
 
 ALIASES = {"check": "check-localizer"}
 """Older names of commands, which go on working."""
@@ -81,17 +81,19 @@ HOMES: Mapping[str, str] = {
     "plot": "records",
     "export": "records",
     "rescore": "records",
-    "rerun": "records",
+    "rerun": "verify",
+    "train": "models",
     "family": "models",
     "zoo": "models",
     "new-localizer": "localizers",
     "check-localizer": "localizers",
     "lm-eval": "tasks",
-    "tasks": "tasks",
+    "validate": "leaderboard",
+    "submit": "leaderboard",
     "doctor": "setup",
     "completion": "setup",
 }
-"""Modules of several commands, by command: the object `NAME_command`; others hold `command`."""
+"""Modules of several commands, by command; a command's object is `NAME_command`."""
 
 _RUNS = (
     "the same command goes on from what was finished; the ranking of a half of the facts "
@@ -133,10 +135,8 @@ class LazyGroup(click.Group):
             from kgbench.cli.analysis import analysis_command
 
             return analysis_command(name)
-        module, attribute = name.replace("-", "_"), "command"
-        if name in HOMES:
-            module, attribute = HOMES[name], f"{module}_command"
-        found = getattr(import_module(f"{__package__}.{module}"), attribute)
+        module = import_module(f"{__package__}.{HOMES.get(name, name)}")
+        found = getattr(module, f"{name.replace('-', '_')}_command")
         assert isinstance(found, click.Command)
         found.name = name  # not that of the function
         return found
@@ -223,14 +223,7 @@ def _left(arguments: Sequence[str]) -> str:
     return f"nothing half-written is left, and {kept}" if kept else "nothing half-written is left"
 
 
-def _warn(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
+def _warn(message: Warning | str, *_place: object, **_more: object) -> None:
     """A warning as one line for a user, who has no use for the place in the code."""
     print(terminal_text(f"kgbench: warning: {message}"), file=sys.stderr)
 

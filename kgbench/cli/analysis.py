@@ -10,35 +10,24 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from kgbench.analyses import Analysis, Answer, Inputs, Need, analyses
+from kgbench.analyses import Analysis, Inputs, Need, analyses
 from kgbench.cli.eval import trained_lines
 from kgbench.cli.options import (
-    COMPUTING,
     check_pair_options,
-    field_options,
+    declared_fields,
     listed,
-    run_options,
+    options_of,
     settings_of,
     spec_of,
 )
-from kgbench.cli.output import (
-    echo_json,
-    echo_table,
-    json_option,
-    quiet_option,
-    terminal_text,
-    working,
-    write_file,
-)
-from kgbench.cli.runs import output_dir
+from kgbench.cli.output import Output, table_text, terminal_text, working, write_file
 from kgbench.errors import InputError, OutputError
 from kgbench.progress import Progress
+from kgbench.runner.spec import COMPUTING
 
 if TYPE_CHECKING:
     from kgbench.leaderboard.entries import Entry
     from kgbench.runner.spec import Spec
-
-__all__ = ["analysis_command"]
 
 
 def analysis_command(name: str) -> click.Command:
@@ -50,99 +39,53 @@ def analysis_command(name: str) -> click.Command:
     kind: type[Analysis] = analyses().load(name)
 
     def callback(**options: Any) -> None:
-        _run(kind, options)
+        with working(options["as_json"], options.get("quiet", False)) as report:
+            output = _run(kind, options, report)
+        output.print(options["as_json"])
 
-    runs = [] if not kind.arguments else kind.arguments.split()
-    decorators = list(map(_run_argument, runs))
-    decorators.append(run_options(*kind.takes, **kind.changes))
-    decorators.append(field_options(kind, skip=kind.takes))
+    runs = kind.arguments.split()
+    own = {n: each for n, each in declared_fields(kind).items() if n not in kind.takes}
+    names = [*kind.takes, *own]
     if runs and "output_dir" not in kind.takes:
-        decorators.append(output_dir)
-    decorators += _output_options(kind)
-    for decorator in reversed(decorators):
-        callback = decorator(callback)
-    return click.command(name, help=kind.__doc__)(callback)
-
-
-def _run_argument(metavar: str) -> Any:
-    several = metavar.endswith("...")
-    parameter = f"run_{metavar.strip('[].').lower()}"
-    return click.argument(
-        parameter,
-        metavar=metavar,
-        nargs=-1 if several else 1,
-        required=not metavar.startswith("["),
-    )
-
-
-def _output_options(kind: type[Analysis]) -> list[Any]:
-    """Options of how the answer is printed."""
-    options = []
+        names.append("records")
     if kind.forecast is not Analysis.forecast:
-        options.append(
-            click.option("--dry-run", is_flag=True, help="Only show what it would take.")
-        )
+        names.append("dry_run")
     if kind.writes_csv:
-        file = click.Path(path_type=Path, dir_okay=False)
-        options.append(
-            click.option(
-                "--csv", "csv_file", type=file, metavar="FILE", help="Write the rows there as CSV."
-            )
-        )
-    options.append(json_option())
+        names.append("csv_file")
+    names.append("as_json")
     if {*COMPUTING} & {*kind.takes}:
-        options.append(quiet_option())
-    return options
+        names.append("quiet")
+    params = [*map(_run_argument, runs), *options_of(names, kind.changes, own)]
+    return click.Command(name, params=params, callback=callback, help=kind.__doc__)
 
 
-def _run(kind: type[Analysis], options: Mapping[str, Any]) -> None:
-    """Answer or forecast, and print the result."""
+def _run_argument(metavar: str) -> click.Argument:
+    name = f"run_{metavar.strip('[].').lower()}"
+    several, required = metavar.endswith("..."), not metavar.startswith("[")
+    return click.Argument([name], metavar=metavar, nargs=-1 if several else 1, required=required)
+
+
+def _run(kind: type[Analysis], options: Mapping[str, Any], report: Progress | None) -> Output:
+    """Answer or forecast."""
     analysis = kind(**{field.name: options[field.name] for field in dataclasses.fields(kind)})
+    inputs = _inputs(kind, options, report)
     target: Path | None = options.get("csv_file")
-    quiet, as_json = options.get("quiet", False), options["as_json"]
-    needs: Sequence[Need] = ()
-    with working(as_json, quiet) as report:
-        inputs = _inputs(kind, options, report)
-        if target is not None and not target.parent.is_dir():
-            raise OutputError(
-                f"cannot write {str(target)!r}: there is no folder {str(target.parent)!r}"
-            )
-        if options.get("dry_run"):
-            needs = analysis.forecast(inputs)
-        else:
-            answer = analysis.answer(inputs)
-    if needs:
-        _print_forecast(needs, as_json)
-        return
+    if target is not None and not target.parent.is_dir():
+        raise OutputError(
+            f"cannot write {str(target)!r}: there is no folder {str(target.parent)!r}"
+        )
+    if options.get("dry_run"):
+        return _forecast(analysis.forecast(inputs))
+    answer = analysis.answer(inputs)
     if target is not None:
         write_file(target, answer.csv.encode())
-    _print(answer, as_json)
+    return Output([answer.report, *trained_lines(answer.origins)], answer.json)
 
 
-def _announce(line: str) -> None:
-    click.echo(terminal_text(line), err=True)
-
-
-def _silent(line: str) -> None:
-    pass
-
-
-def _print(answer: Answer, as_json: bool) -> None:
-    from kgbench.report import to_text
-
-    if as_json:
-        echo_json(answer.json)
-    else:
-        click.echo("\n".join([to_text(answer.report), *trained_lines(answer.origins)]))
-
-
-def _print_forecast(needs: Sequence[Need], as_json: bool) -> None:
-    if as_json:
-        answers = [need.json for need in needs]
-        echo_json(answers[0] if len(answers) == 1 else {"methods": answers})
-        return
-    for need in needs:
-        echo_table(["what", need.title], need.rows)
+def _forecast(needs: Sequence[Need]) -> Output:
+    tables = [table_text(["what", need.title], need.rows) for need in needs]
+    answers = [need.json for need in needs]
+    return Output(tables, answers[0] if len(answers) == 1 else {"methods": answers})
 
 
 def _inputs(kind: type[Analysis], options: Mapping[str, Any], report: Progress | None) -> Inputs:
@@ -165,7 +108,11 @@ def _inputs(kind: type[Analysis], options: Mapping[str, Any], report: Progress |
     else:
         check_pair_options(options)
         specs = _specs(options)
-    announce = _silent if options.get("quiet", False) else _announce
+
+    def announce(line: str) -> None:
+        if not options.get("quiet", False):
+            click.echo(terminal_text(line), err=True)
+
     return Inputs(specs, runs, settings_of(options), report, announce)
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 
-from kgbench.cli.options import completer, imports_of, run_options
-from kgbench.cli.output import json_option
+from kgbench.cli.options import CATALOGUES, cli_command, completer, imports_of
+from kgbench.cli.output import Output, terminal_text
 from kgbench.data import Dataset, ImportOptions, Prompt, load_dataset
 from kgbench.data.facts import check_target, left_out, write_dataset
 from kgbench.data.imports import FactTable, read_fact_table
@@ -26,6 +26,7 @@ from kgbench.data.prompts import (
     subject_mentions,
 )
 from kgbench.data.sources import (
+    PREFIX,
     Relation,
     choose_fields,
     choose_relation,
@@ -34,79 +35,47 @@ from kgbench.data.sources import (
     locate_source,
     named_relation,
     read_relations,
+    source_names,
 )
 from kgbench.errors import InputError, RegionError
 from kgbench.testing.decisions import FEWEST
 
-__all__ = ["Imported", "Listed", "import_facts", "import_source"]
-
-
-def _sources(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    from kgbench.data.sources import source_names
-
-    return [name for name in source_names() if name.startswith(incomplete)]
-
 
 @click.group()
-def command() -> None:
+def data_command() -> None:
     """Facts of your own or by others: import them."""
 
 
-@command.command(
-    "import",
+@cli_command(
+    *("source", "relation", "split", "subject", "object", "templates", "columns"),
+    *("name", "limit", "tokenizer", "output", "force", "as_json"),
+    group=data_command,
     epilog=(
         "Exit status: 0 done; 1 written, but --tokenizer cannot read every prompt; 2 wrong input,"
         " nothing written."
     ),
-)
-@click.argument("file", type=click.Path(), required=False)
-@click.option(
-    "--source",
-    metavar="NAME",
-    help="A set by others: counterfact, counterfact-rome, lre, popqa.",
-    shell_complete=_sources,
-)
-@click.option(
-    "--relation",
-    metavar="NAME",
-    help="One relation of it; without this, they are listed. With hub:, COLUMN=VALUE.",
-)
-@click.option(
-    "--split",
-    metavar="NAME",
-    help="Which part of it.  [default: that of the source; with hub:, train]",
-)
-@run_options(
-    "subject",
-    "object",
-    "templates",
-    "columns",
+    file={"type": click.Path()},
+    source={"shell_complete": completer(source_names)},
     subject={"help": "What a fact is about.  [default: first_actor or subject]"},
     object={"help": "What is asked for.  [default: second_actor or object]"},
     templates={"help": "Evaluation template with {columns} to fill; may be repeated."},
     columns={"help": "Rename a column, so that a template or built-in prompt finds it."},
+    tokenizer={"shell_complete": completer(CATALOGUES["models"])},
+    output={"type": click.Path(path_type=Path)},
+    as_json={"help": "One JSON object on stdout, all else on stderr."},
 )
-@click.option("--name", metavar="NAME", help="What to call the data set.  [default: as FILE]")
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the first N facts.")
-@click.option(
-    "--tokenizer",
-    metavar="PATH|PAIR",
-    help=(
-        "Also try whether the words of each prompt can be found in its tokens, and whether the"
-        " answer's first token is among them."
-    ),
-    shell_complete=completer("models"),
-)
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    metavar="OUT.jsonl",
-    help="Where it goes.  [default: ./NAME.jsonl]",
-)
-@click.option("--force", is_flag=True, help="Replace OUT.jsonl.")
-@json_option("One JSON object on stdout, all else on stderr.")
-def import_(file: str | None, as_json: bool, **options: Any) -> int:
+def import_command(
+    file: str | None,
+    *,
+    source: str | None,
+    relation: str | None,
+    split: str | None,
+    name: str | None,
+    tokenizer: str | None,
+    output: Path | None,
+    force: bool,
+    **_others: Any,
+) -> Output:
     """Bring FILE, a JSONL or CSV file of facts, into one file with all that an evaluation needs.
 
     With --source, FILE is that of a set by others, and may be left out
@@ -126,29 +95,36 @@ def import_(file: str | None, as_json: bool, **options: Any) -> int:
     kgbench data import cast.csv --column first_actor=actor --column second_actor=costar --column movie_title=film
     kgbench data import --source counterfact --relation P103
     kgbench data import hub:OWNER/NAME --subject country --object capital --template "ask=The capital {P:of} {country} is"
-    """  # noqa: D301 (click reads the character, not its escape)
-    from kgbench.cli.output import echo_json, terminal_text
-    from kgbench.data.sources import PREFIX
 
-    if options["source"] or (file or "").startswith(PREFIX):
+    Args:
+        file: A file of your own, or of the source.
+        source (NAME): A set by others: counterfact, counterfact-rome, lre, popqa.
+        relation (NAME): One relation of it; without this, they are listed. With hub:, COLUMN=VALUE.
+        split (NAME): Which part of it.  [default: that of the source; with hub:, train]
+        name (NAME): What to call the data set.  [default: as FILE]
+        tokenizer (PATH|PAIR): Also try whether the words of each prompt can be found in its tokens,
+            and whether the answer's first token is among them.
+        output (OUT.jsonl): Where it goes.  [default: ./NAME.jsonl]
+        force: Replace OUT.jsonl.
+    """  # noqa: D301 (click reads the character, not its escape)
+    options = click.get_current_context().params
+    if source or (file or "").startswith(PREFIX):
         imported = import_source(
             file, options, lambda line: click.echo(terminal_text(f"kgbench: {line}"), err=True)
         )
-    elif file is None or options["relation"] or options["split"]:
+    elif file is None or relation or split:
         raise InputError(
             f"give a FILE of your own, or a set by others: --source NAME or {PREFIX}OWNER/NAME;"
             " --relation and --split are of one"
         )
     else:
         imported = import_facts(Path(file), options)
+    faults = False
     if isinstance(imported, Imported):
+        faults = bool(imported.faults)
         for line in imported.warnings():
             click.echo(terminal_text(f"kgbench: warning: {line}"), err=True)
-    if as_json:
-        echo_json(imported.to_json())
-    else:
-        click.echo("\n".join(imported.lines()))
-    return 1 if isinstance(imported, Imported) and imported.faults else 0
+    return Output(list(imported.lines()), imported.to_json(), int(faults))
 
 
 SHOWN = 5

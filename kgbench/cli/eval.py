@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -13,42 +12,25 @@ import click
 from click.core import ParameterSource
 
 from kgbench.cli.options import (
-    COMPUTING,
-    FACTS,
-    FILE_OPTIONS,
-    PAIR,
-    donors_of,
+    VERDICT_ONLY,
+    File,
+    check_options,
+    cli_command,
     grafts_of,
     listed,
-    pairs,
-    run_options,
     settings_of,
     spec_of,
 )
-from kgbench.cli.output import (
-    VERDICT_ONLY,
-    echo_json,
-    echo_table,
-    json_option,
-    quiet_option,
-    write_file,
-)
+from kgbench.cli.output import Output, table_text, write_file
 from kgbench.errors import InputError, UnknownNameError
 from kgbench.progress import progress
+from kgbench.runner.spec import COMPUTING, FACTS, PAIR
 from kgbench.sites import BASELINES, parse_graft
 
 if TYPE_CHECKING:
     from kgbench.records import Record
+    from kgbench.report import Report
     from kgbench.runner import Pairs, Run, Spec
-
-__all__ = ["models_of", "run_all", "trained_lines", "write_pictures"]
-
-
-_FILE = "kgbench.config"
-"""Key of the context's `meta`: the file that was read."""
-
-OUTSIDE_FILES = ("config", "help")
-"""Options that a file cannot hold."""
 
 
 def read_config(ctx: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
@@ -58,64 +40,36 @@ def read_config(ctx: click.Context, parameter: click.Parameter, path: Path | Non
         InputError: The file does not read, or a value has the wrong shape.
         UnknownNameError: A key is no option.
     """
-    if path is not None:
-        options = {}
-        for option in ctx.command.params:
-            if isinstance(option, click.Option):
-                options[_key(option)] = option
-        for name in OUTSIDE_FILES:
-            options.pop(name, None)
-        defaults = {}
-        for key, value in _mapping(path).items():
-            name = str(key).replace("_", "-")
-            if name not in options:
-                raise UnknownNameError(f"key in {path}", str(key), options)
-            read = _value(path, str(key), value, options[name].multiple)
-            try:
-                options[name].type_cast_value(ctx, read)
-            except click.BadParameter as error:
-                raise InputError(f"{path}: {key}: {error.message}") from None
-            defaults[str(options[name].name)] = read
-        ctx.default_map = {**(ctx.default_map or {}), **defaults}
-        ctx.meta[_FILE] = path
+    if path is None:
+        return None
+    options = {}
+    for option in ctx.command.params:
+        if isinstance(option, click.Option) and option is not parameter:
+            options[next(text for text in option.opts if text.startswith("--"))[2:]] = option
+    defaults = {}
+    for key, value in _mapping(path).items():
+        name = str(key).replace("_", "-")
+        if name not in options:
+            raise UnknownNameError(f"key in {path}", str(key), options)
+        read = _value(path, str(key), value, options[name].multiple)
+        try:
+            options[name].type_cast_value(ctx, read)
+        except click.BadParameter as error:
+            raise InputError(f"{path}: {key}: {error.message}") from None
+        defaults[str(options[name].name)] = read
+    ctx.default_map = {**(ctx.default_map or {}), **defaults}
     return path
-
-
-@contextmanager
-def config_key_in_errors(ctx: click.Context) -> Iterator[None]:
-    """Name file and key in an error that quotes a value of the configuration file.
-
-    Raises:
-        InputError: As raised within, with file and key.
-    """
-    try:
-        yield
-    except InputError as error:
-        keys = [key for key, value in _from_file(ctx) if repr(value) in str(error)]
-        if not keys:
-            raise
-        raise InputError(f"{ctx.meta[_FILE]}: {keys[0]}: {error}") from None
 
 
 def _from_file(ctx: click.Context) -> Iterator[tuple[str, str]]:
     """Texts of the file that no option of the command line replaces, each with its key."""
     for name, value in (ctx.default_map or {}).items():
-        if (
-            _FILE not in ctx.meta
-            or ctx.get_parameter_source(name) is not ParameterSource.DEFAULT_MAP
-        ):
+        if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT_MAP:
             continue
         for text in value if isinstance(value, list) else [value]:
-            parts = (
-                dict.fromkeys((text, *text.split(","), text.partition("=")[2]))
-                if isinstance(text, str)
-                else ()
-            )
-            yield from ((name, part) for part in parts if part)
-
-
-def _key(option: click.Option) -> str:
-    return next(text for text in option.opts if text.startswith("--"))[2:]
+            if isinstance(text, str):
+                parts = dict.fromkeys((text, *text.split(","), text.partition("=")[2]))
+                yield from ((name, part) for part in parts if part)
 
 
 def _mapping(path: Path) -> Mapping[Any, Any]:
@@ -148,23 +102,11 @@ def _value(path: Path, key: str, value: Any, multiple: bool) -> Any:
     return texts if multiple else texts[0]
 
 
-@click.command(
+@cli_command(
+    *("localizer", "localizer_args", *PAIR, *FACTS, "grafts", "suite", "layers", "limit"),
+    *("metric", "seed", *COMPUTING, "output_dir", "config", "dry_run", "as_json", "quiet"),
     epilog="Exit status: 0 done; 1 ran, and something did not hold; 2 wrong input; 130 "
     "interrupted.",
-)
-@run_options(
-    "localizer",
-    "localizer_args",
-    *PAIR,
-    *FACTS,
-    "grafts",
-    "suite",
-    "layers",
-    "limit",
-    "metric",
-    "seed",
-    *COMPUTING,
-    "output_dir",
     localizer={
         "multiple": True,
         "default": ["dynamic_graft"],
@@ -180,24 +122,16 @@ def _value(path: Path, key: str, value: Any, multiple: bool) -> Any:
         "help": "Model pair by name, see `kgbench ls models`; several with commas; all: every "
         "shipped pair, or plant of --suite planted.",
     },
+    config={"is_eager": True, "callback": read_config},
+    quiet=VERDICT_ONLY,
 )
-@click.option(
-    "--config",
-    type=click.Path(path_type=Path, dir_okay=False),
-    is_eager=True,
-    expose_value=False,
-    callback=read_config,
-    help="YAML with these options as keys; options given here win.",
-)
-@click.option(
-    "--dry-run",
-    is_flag=True,
-    help="Only say what it would take: forwards, token rows, memory, seconds.",
-)
-@json_option('One JSON object on stdout, all else on stderr; of several runs {"runs": [...]}.')
-@quiet_option(VERDICT_ONLY)
-@click.pass_context
-def command(ctx: click.Context, /, **options: Any) -> int:
+def eval_command(
+    *,
+    config: File | None,
+    dry_run: bool,
+    as_json: bool,
+    **_others: Any,
+) -> Output:
     """Measure where a finetuned fact is retrieved from, by one or several localizers.
 
     Runs every configuration of the suite on every prompt, prints a table that
@@ -210,42 +144,53 @@ def command(ctx: click.Context, /, **options: Any) -> int:
     kgbench eval --model tiny-gemma --prompt qa --graft "LT:o+ffn@second_half,FE"
     kgbench eval --suite planted --localizer oracle,random,weight_delta
     kgbench eval --recipient before/ --donor after/ --dataset facts.jsonl
+
+    Args:
+        config: YAML with these options as keys; options given here win.
+        dry_run: Only say what it would take: forwards, token rows, memory, seconds.
+        as_json: One JSON object on stdout, all else on stderr; of several runs {"runs": [...]}.
     """  # noqa: D301 (click reads the character, not its escape)
-    with config_key_in_errors(ctx):
-        return run_all(options)
+    context = click.get_current_context()
+    try:
+        return run_all(context.params)
+    except InputError as error:  # with the file and key of a value that it quotes
+        keys = [key for key, value in _from_file(context) if repr(value) in str(error)]
+        if config is None or not keys:
+            raise
+        raise InputError(f"{config}: {keys[0]}: {error}") from None
 
 
 Options = Mapping[str, Any]
 
 
-def run_all(options: Options) -> int:
-    """Run one job per localizer and model pair, of a suite of plants per plant; print results.
-
-    Returns:
-        The exit status.
-    """
+def run_all(options: Options) -> Output:
+    """Run one job per localizer and model pair, of a suite of plants per plant; print results."""
     localizers = listed(options["localizer"])
     if not localizers:
         raise InputError("--localizer: expected a name, see `kgbench ls localizers`")
     planted = _check(options)
-    # Whatever a library or a localizer prints must not mix with the JSON object.
-    with redirect_stdout(sys.stderr if options["as_json"] else sys.stdout):
-        specs: list[Spec] = []
-        for model in models_of(options, planted):  # a pair's runs in turn: it is loaded once
-            specs += [spec_of(options, localizer=name, model=model) for name in localizers]
-        for line in _check_specs(specs):
-            click.echo(f"kgbench: warning: {line}", err=True)
-        answers = _dry(specs, options) if options["dry_run"] else _answers(specs, options, planted)
-    if options["as_json"]:
-        echo_json(answers[0] if len(answers) == 1 else {"runs": answers})
-    return 0
+    specs: list[Spec] = []
+    for model in models_of(options, planted):  # a pair's runs in turn: it is loaded once
+        specs += [spec_of(options, localizer=name, model=model) for name in localizers]
+    for line in _check_specs(specs):
+        click.echo(f"kgbench: warning: {line}", err=True)
+    answers = (
+        _forecasts(specs, options) if options["dry_run"] else _answers(specs, options, planted)
+    )
+    return Output(json=answers[0] if len(answers) == 1 else {"runs": answers})
 
 
-def _dry(specs: Sequence[Spec], options: Options) -> list[dict[str, Any]]:
-    from kgbench.runner import Pairs
+def _forecasts(specs: Sequence[Spec], options: Options) -> list[dict[str, Any]]:
+    from kgbench.runner import Pairs, dry_run
 
-    loaded = Pairs()
-    return [_forecast(spec, options, loaded) for spec in specs]
+    loaded, answers = Pairs(), []
+    for spec in specs:
+        estimate = dry_run(spec, settings_of(options), loaded)
+        if not (options["as_json"] and options["quiet"]):
+            named = spec.localizer if spec.model is None else f"{spec.localizer} on {spec.model}"
+            click.echo(table_text(["what", named], estimate.rows()))
+        answers.append({"model": spec.model, "localizer": spec.localizer, **estimate.to_json()})
+    return answers
 
 
 def _answers(specs: Sequence[Spec], options: Options, planted: bool) -> list[dict[str, Any]]:
@@ -275,10 +220,7 @@ def _answers(specs: Sequence[Spec], options: Options, planted: bool) -> list[dic
         if not quiet:
             _print_plants(list(by_localizer.values()))
         return list(map(_plants_json, by_localizer.values()))
-    answers = []
-    for some in by_localizer.values():
-        answers += [run.to_json() for run in some]
-    return answers
+    return [run.to_json() for run in chain.from_iterable(by_localizer.values())]
 
 
 def _check_specs(specs: Sequence[Spec]) -> list[str]:
@@ -327,11 +269,7 @@ def _check(options: Options) -> bool:
 
     planted = options["suite"] is not None and load_suite(options["suite"]).truth
     models = listed(options["model"])
-    if not models and options["recipient"] is None and not planted:
-        raise InputError(
-            "which model? Give --model NAME (see `kgbench ls models`), or --recipient PATH with "
-            "--donor PATH"
-        )
+    check_options(options, bool(models) or planted)
     if len(models) > 1 or "all" in models:
         for name in ("recipient", "donor"):
             if options[name]:
@@ -339,12 +277,6 @@ def _check(options: Options) -> bool:
                     f"--{name} is about one pair, and --model names several: give one --model, or "
                     f"leave out --{name}"
                 )
-    for name in FILE_OPTIONS:
-        if options[name] and options["dataset"] is None:
-            raise InputError(f"--{name} says how to read a file of facts: add --dataset FILE")
-    donors_of(options["donor"])
-    for name in ("localizer_arg", "column", "template"):
-        pairs(f"--{name.replace('_', '-')}", options[name])
     for graft in grafts_of(options["graft"]):
         if graft not in BASELINES:
             parse_graft(graft)
@@ -381,19 +313,14 @@ def _run(spec: Spec, options: Options, loaded: Callable[[], Pairs]) -> Run:
 
 def _print(run: Run) -> None:
     from kgbench.numbers import duration_text
-    from kgbench.report import to_text
     from kgbench.report.run_report import record_report
 
-    click.echo(to_text(record_report(run.record)))
-    click.echo()
-    click.echo(
-        "computed before: this run computed nothing"
-        if run.reused
-        else f"computed in {duration_text(run.record.cost.seconds)}"
-    )
-    for line in trained_lines(run.record.notes.get("origins")):
-        click.echo(line)
-    click.echo(f"record   {run.path}")
+    computed = f"computed in {duration_text(run.record.cost.seconds)}"
+    if run.reused:
+        computed = "computed before: this run computed nothing"
+    donors = trained_lines(run.record.notes.get("origins"))
+    report = record_report(run.record)
+    Output([report, "", computed, *donors, f"record   {run.path}"]).print()
 
 
 def _print_verdicts(runs: Sequence[Run], alone: bool) -> None:
@@ -407,7 +334,7 @@ def _print_verdicts(runs: Sequence[Run], alone: bool) -> None:
         for run in runs:
             record = run.record
             rows.append([record.model, record.identity.localizer.name, verdict_of(record)])
-        echo_table(["model", "localizer", "verdict"], rows)
+        click.echo(table_text(["model", "localizer", "verdict"], rows))
     elif alone:
         click.echo(verdict_of(runs[0].record))
 
@@ -429,17 +356,13 @@ def trained_lines(origins: object) -> list[str]:
 
 
 def _print_plants(by_localizer: Sequence[Sequence[Run]]) -> None:
-    from kgbench.report import to_text
     from kgbench.report.run_report import PLANTS_LEGEND, plants_report
 
+    parts: list[str | Report] = []
     for runs in by_localizer:
-        click.echo(to_text(plants_report([run.record for run in runs])))
-        click.echo()
-    click.echo(PLANTS_LEGEND)
-    click.echo()
-    for runs in by_localizer:
-        for run in runs:
-            click.echo(f"record   {run.path}")
+        parts += [plants_report([run.record for run in runs]), ""]
+    paths = [f"record   {run.path}" for run in chain.from_iterable(by_localizer)]
+    Output([*parts, PLANTS_LEGEND, "", *paths]).print()
 
 
 def _plants_json(runs: Sequence[Run]) -> dict[str, Any]:
@@ -457,16 +380,6 @@ def _plants_json(runs: Sequence[Run]) -> dict[str, Any]:
             }
         )
     return {"localizer": runs[0].record.identity.localizer.name, "suite": "planted", "rows": rows}
-
-
-def _forecast(spec: Spec, options: Options, loaded: Pairs) -> dict[str, Any]:
-    from kgbench.runner import dry_run
-
-    estimate = dry_run(spec, settings_of(options), loaded)
-    if not (options["as_json"] and options["quiet"]):
-        named = spec.localizer if spec.model is None else f"{spec.localizer} on {spec.model}"
-        echo_table(["what", named], estimate.rows())
-    return {"model": spec.model, "localizer": spec.localizer, **estimate.to_json()}
 
 
 Draw: TypeAlias = "Callable[[Record], Mapping[str, bytes]]"
@@ -489,17 +402,12 @@ def write_pictures(record: Record, folder: Path) -> list[Path]:
         drawn.append((f"curve-{record.metric}", curve_images))
     if record.scores:
         drawn.append(("map", heatmap_images))
-    paths = []
+    paths: list[Path] = []
     for name, draw in drawn:
         files = [folder / f"{name}{suffix}" for suffix in (".png", ".svg")]
-        paths += _missing(record, files, draw)
-    return paths
-
-
-def _missing(record: Record, paths: list[Path], draw: Draw) -> list[Path]:
-    """Write what is not there yet."""
-    if not all(path.exists() for path in paths):
-        contents = {Path(name).suffix: content for name, content in draw(record).items()}
-        for path in paths:
-            write_file(path, contents[path.suffix])
+        if not all(path.exists() for path in files):
+            contents = {Path(name).suffix: content for name, content in draw(record).items()}
+            for path in files:
+                write_file(path, contents[path.suffix])
+        paths += files
     return paths

@@ -3,39 +3,34 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import click
 
-from kgbench.cli.options import check_pair_options, run_options, settings_of, spec_of
-from kgbench.cli.output import echo_json, json_option, write_file
+from kgbench.cli.options import File, check_pair_options, cli_command, settings_of, spec_of
+from kgbench.cli.output import Output, write_file
 from kgbench.errors import InputError
 from kgbench.runner.spec import PAIR
 
 DEFAULTS = ("dtype", "device", "device_map", "stream_donors", "executor", "attention")
 
 
-@click.command()
-@click.argument("text", metavar="PROMPT")
-@click.option(
-    "--answer", metavar="TEXT", help="Its continuation.  [default: the donor's likeliest token]"
+@cli_command(
+    *("answer", "subject", *PAIR, *DEFAULTS, "output", "served", "port", "as_json"),
+    served={"flag": "--serve"},
+    port={"type": click.IntRange(0, 65535)},
 )
-@click.option("--subject", metavar="TEXT", help="Words of the prompt that are the first entity.")
-@run_options(*PAIR, *DEFAULTS)
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE.html",
-    help="Write a page, which needs no Python.",
-)
-@click.option("--serve", "served", is_flag=True, help="Serve it on this machine, for any prompt.")
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=0, help="Of --serve.  [default: a free one]"
-)
-@json_option()
-def command(text: str, answer: str | None, subject: str | None, **options: Any) -> None:
+def explore_command(
+    text: str,
+    *,
+    answer: str | None,
+    subject: str | None,
+    output: File | None,
+    served: bool,
+    port: int = 0,
+    as_json: bool,
+    **options: Any,
+) -> Output:
     """Show which tokens and components of one prompt bring the finetuned answer.
 
     Each token's effect when it alone has the finetuned weights is exact; those of
@@ -45,24 +40,31 @@ def command(text: str, answer: str | None, subject: str | None, **options: Any) 
     \b
     kgbench explore "Alan Collins stars in a movie alongside" --model tiny-gemma -o page.html
     kgbench explore "Alan Collins stars in a movie alongside" --model tiny-gemma --serve
+
+    Args:
+        text (PROMPT): The prompt.
+        answer (TEXT): Its continuation.  [default: the donor's likeliest token]
+        subject (TEXT): Words of the prompt that are the first entity.
+        output (FILE.html): Write a page, which needs no Python.
+        served: Serve it on this machine, for any prompt.
+        port: Of --serve.  [default: a free one]
+        as_json: One JSON object on stdout.
+        **options: Fields of the pair and of how it is computed.
     """  # noqa: D301 (click reads the character, not its escape)
     from kgbench.analyses.explorer import Reader, page_of, serve
     from kgbench.runner import Pairs
 
-    output: Path | None = options["output"]
-    if sum((output is not None, options["served"], options["as_json"])) != 1:
+    if sum((output is not None, served, as_json)) != 1:
         raise InputError("give one of --output FILE.html, --serve and --json")
     check_pair_options(options)
     pair = Pairs().load(spec_of(options), settings_of(options))
     reader = Reader(pair, options["executor"])
     payload = reader.read(text, answer, subject)
-    if options["as_json"]:
-        echo_json(payload)
-    elif output is not None:
+    if output is not None:
         write_file(output, page_of(payload).encode())
-        click.echo(f"page     {output}")
-    else:
-        _serve(serve(reader, payload, options["port"]))
+    if served:
+        _serve(serve(reader, payload, port))
+    return Output([f"page     {output}"] if output else [], payload)
 
 
 def _serve(server: Any) -> None:

@@ -1,37 +1,27 @@
-"""`kgbench leaderboard`: write the board from its entries, check it, look at it."""
+"""`kgbench leaderboard`, `kgbench validate` and `kgbench submit`: the board and its entries."""
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from kgbench.cli.options import listed
-from kgbench.cli.output import echo_json, echo_table, json_option, quiet_option, write_file
-from kgbench.cli.runs import output_dir
-from kgbench.errors import UnknownNameError
+from kgbench.cli.options import ExistingFolder, File, Folder, cli_command, listed
+from kgbench.cli.output import Output, table_text, write_file
+from kgbench.errors import InputError, UnknownNameError
 from kgbench.numbers import count_text, duration_text
 from kgbench.progress import progress
 
 if TYPE_CHECKING:
     from kgbench.analyses.reproduction.board_runs import BoardRun, Campaign
-
-root_option = click.option(
-    "--root",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("leaderboard"),
-    show_default=True,
-    help="The leaderboard's folder, which holds results/.",
-)
+    from kgbench.leaderboard.validate import Finding
 
 
 @click.group()
-def command() -> None:
+def leaderboard_command() -> None:
     """The leaderboard: tables and pages of its results.
 
     \b
@@ -43,10 +33,8 @@ def command() -> None:
     """  # noqa: D301 (click reads the character, not its escape)
 
 
-@command.command()
-@root_option
-@json_option()
-def build(root: Path, as_json: bool) -> int:
+@cli_command("as_json", group=leaderboard_command)
+def build(*, root: Folder) -> Output:
     """Write LEADERBOARD.md and site/ from the results.
 
     The same results give the same bytes on every machine.
@@ -54,22 +42,19 @@ def build(root: Path, as_json: bool) -> int:
     from kgbench.leaderboard.build import build as build_all
 
     files, changed = build_all(root)
-    if as_json:
-        echo_json({"root": str(root), "files": files, "changed": changed})
-    else:
-        click.echo(
-            f"{files} files, {changed} of them written or deleted; look at "
-            f"{root / 'site' / 'index.html'}"
-        )
-    return 0
+    line = (
+        f"{files} files, {changed} of them written or deleted; look at "
+        f"{root / 'site' / 'index.html'}"
+    )
+    return Output([line], {"root": str(root), "files": files, "changed": changed})
 
 
-@command.command(
-    epilog="Exit status: 0 all is as it should be; 1 something differs; 2 wrong input."
+@cli_command(
+    "as_json",
+    group=leaderboard_command,
+    epilog="Exit status: 0 all is as it should be; 1 something differs; 2 wrong input.",
 )
-@root_option
-@json_option()
-def check(root: Path, as_json: bool) -> int:
+def check(*, root: Folder) -> Output:
     """Check every entry, and whether LEADERBOARD.md is what they give."""
     from kgbench.leaderboard.build import RESULTS, differences, uncollected
     from kgbench.leaderboard.validate import validate
@@ -82,36 +67,31 @@ def check(root: Path, as_json: bool) -> int:
             wrong += [str(finding) for finding in checked.findings if finding.refuses]
         if not wrong:  # a damaged entry gives no board to compare with
             wrong = differences(root, [entry for entry in entries if entry is not None])
-    if as_json:
-        echo_json({"root": str(root), "entries": len(entries), "wrong": wrong})
-    else:
-        fine = f"{len(entries)} entries are in order, and LEADERBOARD.md is what they give"
-        click.echo("\n".join(wrong or [fine]))
-    return 1 if wrong else 0
+    fine = f"{len(entries)} entries are in order, and LEADERBOARD.md is what they give"
+    answer = {"root": str(root), "entries": len(entries), "wrong": wrong}
+    return Output(wrong or [fine], answer, int(bool(wrong)))
 
 
-@command.command()
-@root_option
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=8765,
-    show_default=True,
-    help="On this machine; 0 takes a free one.",
+@cli_command(
+    *("root", "port", "records"),
+    group=leaderboard_command,
+    port={"type": click.IntRange(0, 65535)},
 )
-@output_dir
-def serve(root: Path, port: int, output_dir: Path) -> int:
-    """Show the pages in a browser, together with your own runs."""
+def serve(*, port: int = 8765, **options: Path) -> None:
+    """Show the pages in a browser, together with your own runs.
+
+    Args:
+        port: On this machine; 0 takes a free one.
+        **options: Folders of the leaderboard and of records.
+    """
     from kgbench.leaderboard.build import serve as serve_site
 
-    serve_site(root, port, output_dir if output_dir.is_dir() else None, click.echo)
-    return 0
+    folder = options["output_dir"]
+    serve_site(options["root"], port, folder if folder.is_dir() else None, click.echo)
 
 
-@command.command()
-@root_option
-@json_option()
-def pack(root: Path, as_json: bool) -> int:
+@cli_command("as_json", group=leaderboard_command)
+def pack(*, root: Folder) -> Output:
     """Move entries that are folders into packs, one for each method and board.
 
     The files of each entry stay as they are: `tar xf PACK` unpacks them. Run
@@ -119,55 +99,30 @@ def pack(root: Path, as_json: bool) -> int:
     """
     from kgbench.leaderboard.drafts import pack_loose
 
-    packs = pack_loose(root)
-    if as_json:
-        echo_json({"root": str(root), "packs": list(map(str, packs))})
-    else:
-        click.echo("\n".join(map(str, packs)) or "no entry is a folder")
-    return 0
+    packs = list(map(str, pack_loose(root)))
+    return Output(packs or ["no entry is a folder"], {"root": str(root), "packs": packs})
 
 
-@command.command(
+@cli_command(
+    *("root", "records", "dry_run", "study", "as_json", "quiet"),
+    group=leaderboard_command,
     epilog="Exit status: 0 all entries are there; 1 some runs failed; 2 wrong input; 130 "
-    "interrupted."
+    "interrupted.",
+    quiet={"help": "The last lines only."},
 )
-@click.option(
-    "--board", multiple=True, metavar="NAME", help="Only of this board; several with commas."
-)
-@click.option("--method", multiple=True, metavar="NAME", help="Only of this method; likewise.")
-@click.option(
-    "--model",
-    multiple=True,
-    metavar="PAIR",
-    help="Only on this pair and the plants in it, or on this plant; likewise.",
-)
-@click.option(
-    "--plants",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    metavar="DIR",
-    help="Only on the replicas in this folder, each as `kgbench zoo build` made it.",
-)
-@click.option(
-    "--limit",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Only the first N facts, to try it out.",
-)
-@click.option(
-    "--device", default="auto", show_default=True, metavar="DEVICE", help="cpu, cuda, cuda:1, mps."
-)
-@root_option
-@output_dir
-@click.option("--dry-run", is_flag=True, help="Only count the entries, and estimate the time.")
-@click.option(
-    "--study",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Only write what is to run as a study, for `kgbench sweep run`.",
-)
-@json_option()
-@quiet_option("The last lines only.")
-def run(root: Path, output_dir: Path, study: Path | None, **options: Any) -> int:
+def run(
+    *,
+    board: tuple[str, ...],
+    method: tuple[str, ...],
+    model: tuple[str, ...],
+    plants: ExistingFolder | None,
+    limit: int | None,
+    device: str = "auto",
+    dry_run: bool,
+    study: File | None,
+    quiet: bool,
+    **options: Path,
+) -> Output:
     """Make the project's own entries anew: every built-in method on every board.
 
     A run of which there is an entry or a record is not computed again. Records
@@ -183,42 +138,52 @@ def run(root: Path, output_dir: Path, study: Path | None, **options: Any) -> int
     kgbench leaderboard run --dry-run
     kgbench leaderboard run --board planted --method snip,random --model tiny-gemma
     kgbench leaderboard run --plants my-plants
+
+    Args:
+        board (NAME): Only of this board; several with commas.
+        method (NAME): Only of this method; likewise.
+        model (PAIR): Only on this pair and the plants in it, or on this plant; likewise.
+        plants (DIR): Only on the replicas in this folder, each as `kgbench zoo build` made it.
+        limit (N): Only the first N facts, to try it out.
+        device (DEVICE): cpu, cuda, cuda:1, mps.
+        dry_run: Only count the entries, and estimate the time.
+        study (FILE): Only write what is to run as a study, for `kgbench sweep run`.
+        quiet: The last lines only.
+        **options: Folders of the leaderboard and of records.
     """  # noqa: D301 (click reads the character, not its escape)
     from kgbench.analyses.reproduction.board_runs import Campaign, board_runs
     from kgbench.leaderboard.entries import BOARDS
     from kgbench.runner import Settings
 
-    boards, methods, pairs = (listed(options[name]) for name in ("board", "method", "model"))
+    boards = listed(board)
     for name in boards:
         if name not in BOARDS:
             raise UnknownNameError("board", name, BOARDS)
     began = time.monotonic()
-    runs = board_runs(boards, methods, pairs, options["limit"], options["plants"])
-    watched, as_json, dry = not options["quiet"], options["as_json"], options["dry_run"]
+    runs = board_runs(boards, listed(method), listed(model), limit, plants)
     packs: list[Path] = []
-    with redirect_stdout(sys.stderr if as_json else sys.stdout):
-        campaign = Campaign(runs, root, Settings(output_dir=output_dir, device=options["device"]))
-        with progress(shown=watched) as report:
-            campaign.identify(report)
-        left = campaign.left()
-        if watched:
-            _print_campaign(campaign, left)
-        if study is not None:
-            write_file(study, _study(left, output_dir).encode())
-        elif not dry:
-            announce = click.echo if watched else lambda line: None
-            with progress(shown=watched) as report:
-                campaign.compute(announce, report)
-            packs = campaign.pack(announce)
+    output_dir = options["output_dir"]
+    campaign = Campaign(runs, options["root"], Settings(output_dir=output_dir, device=device))
+    with progress(shown=not quiet) as report:
+        campaign.identify(report)
+    left = campaign.left()
+    if not quiet:
+        _print_campaign(campaign, left)
+    if study is not None:
+        write_file(study, _study(left, output_dir).encode())
+    elif not dry_run:
+        announce = (lambda line: None) if quiet else click.echo
+        with progress(shown=not quiet) as report:
+            campaign.compute(announce, report)
+        packs = campaign.pack(announce)
     seconds = time.monotonic() - began
-    if as_json:
-        forecast = {"to_run": len(left), "seconds_left": campaign.seconds_left(left)}
-        echo_json({"entries": len(runs), **(forecast if dry else _made(campaign, packs, seconds))})
-    else:
-        _print_end(campaign, packs, None if dry or study else seconds)
-        if study is not None:
-            click.echo(f"next      kgbench sweep run {study}, then this command without --study")
-    return 1 if campaign.failures else 0
+    answer = {"to_run": len(left), "seconds_left": campaign.seconds_left(left)}
+    if not dry_run:
+        answer = _made(campaign, packs, seconds)
+    lines = _last_lines(campaign, packs, None if dry_run or study else seconds)
+    if study is not None:
+        lines.append(f"next      kgbench sweep run {study}, then this command without --study")
+    return Output(lines, {"entries": len(runs), **answer}, int(bool(campaign.failures)))
 
 
 def _study(runs: Sequence[BoardRun], output_dir: Path) -> str:
@@ -249,7 +214,7 @@ def _print_campaign(campaign: Campaign, left: Sequence[BoardRun]) -> None:
         to_run = [run for run in left if run.board == board]
         counts = ({run.method for run in runs}, {run.pair for run in runs}, runs, to_run)
         rows.append([board, *map(str, map(len, counts))])
-    echo_table(["board", "methods", "pairs", "entries", "to run"], rows)
+    click.echo(table_text(["board", "methods", "pairs", "entries", "to run"], rows))
     seconds = campaign.seconds_left(left)
     known = "nobody knows yet" if seconds is None else f"about {duration_text(seconds)}"
     click.echo(f"\ntime      {known if left else 'none: every entry is there'}")
@@ -258,17 +223,128 @@ def _print_campaign(campaign: Campaign, left: Sequence[BoardRun]) -> None:
     click.echo()
 
 
-def _print_end(campaign: Campaign, packs: Sequence[Path], seconds: float | None) -> None:
+def _last_lines(campaign: Campaign, packs: Sequence[Path], seconds: float | None) -> list[str]:
     """Failures; of a campaign that ran, also its time and the next command."""
-    for each in campaign.failures:
-        click.echo(f"failed    {each.run}: {each.reason}")
+    lines = [f"failed    {each.run}: {each.reason}" for each in campaign.failures]
     if seconds is None:
-        return
+        return lines
     computed = count_text(len(campaign.finished), "run")
     written = f"{count_text(len(packs), 'pack')} written"
-    click.echo(f"computed  {computed} in {duration_text(seconds)}; {written}")
+    lines.append(f"computed  {computed} in {duration_text(seconds)}; {written}")
     left = len(campaign.left())
     there = f"{len(campaign.runs) - left} of {len(campaign.runs)} entries"
-    click.echo(f"in all    {there}, {duration_text(campaign.seconds)} of computing")
+    lines.append(f"in all    {there}, {duration_text(campaign.seconds)} of computing")
     if packs:
-        click.echo("next      kgbench leaderboard build, then kgbench leaderboard check")
+        lines.append("next      kgbench leaderboard build, then kgbench leaderboard check")
+    return lines
+
+
+# ------------------------------------------------------------------------- entries
+
+SCHEMAS = ("record", "submission", "verification")
+
+
+@cli_command(
+    "as_json",
+    epilog="Exit status: 0 all is well; 1 something is refused; 2 wrong input.",
+    path={"type": click.Path(path_type=Path)},
+    schema={"type": click.Choice(SCHEMAS)},
+)
+def validate_command(
+    path: Path | None,
+    *,
+    strict: bool,
+    beside: Folder | None,
+    withdraw: tuple[str, ...],
+    schema: str | None,
+) -> Output | None:
+    """Check results: everything that needs no model.
+
+    PATH is a run's folder, its record.json, a folder of such folders, or a pack
+    of the leaderboard, alone or with the name of one of its entries after it.
+    Every figure is computed anew from the per-fact rows; data, prompts and
+    weights are compared with what is shipped. The first line counts the entries
+    in order; then a line for each finding, notes last: file, field, what is
+    wrong and what was expected. With --strict and --beside, a folder of entries
+    is the whole board as it is to be: what is changed or gone is refused.
+
+    \b
+    kgbench validate kgbench-results/tiny-gemma-tiny_movies-my_method-0123456789ab
+    kgbench validate --strict leaderboard/results
+    kgbench validate --strict leaderboard/results/planted/snip.tar.xz
+
+    Args:
+        path: What is checked.
+        strict: As for the board: known data, models and prompts only, and submission.json beside
+            each record.
+        beside: Results on the board already, to compare with.
+        withdraw (NAME): An entry, or a method, that is taken from --beside; may be repeated.
+        schema: Print the JSON Schema of a file instead.
+    """  # noqa: D301 (click reads the character, not its escape)
+    from kgbench.leaderboard.validate import validate
+
+    if schema is not None:
+        from kgbench.leaderboard.entries import schemas
+
+        click.echo(schemas()[schema])
+        return None
+    if path is None:
+        raise InputError("which results? Give a run's folder, a folder of such, or a pack")
+    if withdraw and beside is None:
+        raise InputError("--withdraw is for --beside: give the results on the board")
+    findings: list[Finding] = []
+    checked = accepted = 0
+    for entry in validate(path, strict, beside, withdraw):
+        checked, accepted = checked + 1, accepted + entry.accepted
+        findings += entry.findings
+    noun = "entry is" if checked == 1 else "entries are"
+    lines = [f"{accepted} of {checked} {noun} in order{'' if strict else ' (not --strict)'}"]
+    lines += map(str, sorted(findings, key=lambda finding: not finding.refuses))
+    answer = {"path": str(path), "strict": strict, "entries": checked, "accepted": accepted}
+    answer["findings"] = [finding.to_json() for finding in findings]
+    return Output(lines, answer, int(accepted != checked))
+
+
+@cli_command(
+    *("name", "code", "localizer", "paper", "root", "records", "dry_run", "as_json"),
+    name={"flag": "--as"},
+    epilog="Exit status: 0 done; 1 a run is refused, and nothing was copied; 2 wrong input.",
+)
+def submit_command(
+    runs: tuple[str, ...],
+    *,
+    name: str | None,
+    code: str | None,
+    localizer: str | None,
+    paper: str | None,
+    dry_run: bool,
+    **options: Any,
+) -> Output:
+    """Check recorded runs, copy them into the leaderboard, and show their rank.
+
+    RUN is a run's folder, or the start of its id or of its folder's name, as in
+    `kgbench show`; give all runs of a method at once. Only results are copied:
+    the method's code comes as an installed package or a pull request of its own.
+    The laws of `kgbench check-localizer` are tried on it, and the outcome
+    is part of the entry: a method that breaks one, or on which they were not
+    tried, has no rank.
+
+    \b
+    kgbench submit kgbench-results/*-my_method-* --as "my method" --code my-package==1.0
+    kgbench submit 0123abcd --code https://github.com/me/method@89abcdef
+
+    Args:
+        runs (RUN...): Recorded runs.
+        name (NAME): The method's name on the board.  [default: the localizer's]
+        code (URL@COMMIT|PACKAGE==VERSION): Where the method's code is.  [default: its installed
+            package]
+        localizer (FILE.py:CLASS): The method, where it is not installed: the laws are tried on it.
+        paper (URL): A paper about the method.
+        dry_run: Check and show, but copy nothing.
+        **options: Folders of the leaderboard and of records.
+    """  # noqa: D301 (click reads the character, not its escape)
+    from kgbench.api.submission import submit
+
+    about: dict[str, Any] = {"name": name, "code": code, "localizer": localizer, "paper": paper}
+    submitted = submit(*runs, **about, **options, dry_run=dry_run)
+    return Output([str(submitted)], submitted.to_json(), int(not submitted.accepted))

@@ -10,59 +10,56 @@ from keyword import iskeyword
 from pathlib import Path
 from re import ASCII, fullmatch
 from string import Template
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from kgbench.cli.options import completer, listed, pairs
-from kgbench.cli.output import (
+from kgbench.cli.options import (
+    CATALOGUES,
     VERDICT_ONLY,
-    echo_json,
-    echo_table,
-    json_option,
-    quiet_option,
-    working,
+    Folder,
+    cli_command,
+    completer,
+    listed,
+    pairs,
 )
+from kgbench.cli.output import Output, table_text
 from kgbench.errors import InputError, OutputError, UnknownNameError
+from kgbench.progress import Progress
 
 if TYPE_CHECKING:
-    from kgbench.testing.contract import CheckedLocalizer, Verdict
+    from kgbench.testing.contract import Verdict
 
 
 KINDS = ("scoring", "intervention")
 
 
-@click.command()
-@click.argument("name", metavar="NAME")
-@click.option(
-    "--kind",
-    type=click.Choice(KINDS),
-    default=KINDS[0],
-    show_default=True,
-    help="Ranks sites, or intervenes at given ones.",
-)
-@click.option(
-    "--output-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path(),
-    metavar="DIR",
-    help="Where the files go.  [default: .]",
-)
-def new_localizer_command(name: str, kind: str, output_dir: Path) -> None:
+@cli_command(kind={"type": click.Choice(KINDS)})
+def new_localizer_command(
+    name: str, *, kind: str = KINDS[0], output_dir: Folder = Path()
+) -> Output:
     """Write a working localizer of your own, and its test.
 
     NAME.py holds a short method to change into yours; test_NAME.py tries the
     contract of localizers on it.
+
+    Args:
+        name: The localizer's name.
+        kind: Ranks sites, or intervenes at given ones.
+        output_dir (DIR): Where the files go.  [default: .]
     """
     _check_name(name)
     method = "".join(part.capitalize() for part in name.split("_"))
     made = {output_dir / f"{name}.py": kind, output_dir / f"test_{name}.py": "test"}
     _write({path: _filled(template, name, method) for path, template in made.items()})
     file, test = made
-    click.echo(f"wrote {file} and {test}; next:")
-    click.echo(f"    kgbench check-localizer {file}:{method}")
-    click.echo(f"    python -m pytest {test}")
-    click.echo(f"    kgbench eval --localizer {file}:{method} --model tiny-gemma --limit 20")
+    lines = [
+        f"wrote {file} and {test}; next:",
+        f"    kgbench check-localizer {file}:{method}",
+        f"    python -m pytest {test}",
+        f"    kgbench eval --localizer {file}:{method} --model tiny-gemma --limit 20",
+    ]
+    return Output(lines)
 
 
 def _check_name(name: str) -> None:
@@ -109,25 +106,20 @@ def _write(texts: Mapping[Path, str]) -> None:
         ) from None
 
 
-@click.command(epilog="Exit status: 0 all laws hold; 1 one does not; 2 wrong input.")
-@click.argument("target", metavar="NAME|FILE.py:CLASS", shell_complete=completer("localizers"))
-@click.option(
-    "--localizer-arg",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Argument of the localizer; may be repeated.",
+@cli_command(
+    *("as_json", "quiet"),
+    epilog="Exit status: 0 all laws hold; 1 one does not; 2 wrong input.",
+    target={"shell_complete": completer(CATALOGUES["localizers"])},
+    as_json={"help": "One JSON object on stdout, all else on stderr."},
+    quiet=VERDICT_ONLY,
 )
-@click.option(
-    "--family",
-    multiple=True,
-    metavar="NAME",
-    help="Family of models; several with commas.  [default: all that there are]",
-)
-@json_option("One JSON object on stdout, all else on stderr.")
-@quiet_option(VERDICT_ONLY)
 def check_localizer_command(
-    target: str, localizer_arg: Sequence[str], family: Sequence[str], as_json: bool, quiet: bool
-) -> int:
+    target: str,
+    *,
+    localizer_arg: tuple[str, ...],
+    family: tuple[str, ...],
+    progress: Progress | None,
+) -> Output:
     """Try on a localizer every law that localizers keep.
 
     Runs it on small random models of each family and a few prompts, and
@@ -136,73 +128,48 @@ def check_localizer_command(
     \b
     kgbench check-localizer dynamic_graft
     kgbench check-localizer my_method.py:MyMethod --family gemma
+
+    Args:
+        target (NAME|FILE.py:CLASS): The localizer.
+        localizer_arg (KEY=VALUE): Argument of the localizer; may be repeated.
+        family (NAME): Family of models; several with commas.  [default: all that there are]
+        progress: Progress callback.
     """  # noqa: D301 (click reads the character, not its escape)
     from kgbench.localizers import check_name
 
     check_name(target)
-    families = _families(listed(family))
+    from kgbench.testing import PICO_FAMILIES
     from kgbench.testing.contract import check_by_name
 
-    with working(as_json, quiet) as report:
-        checked = check_by_name(target, pairs("--localizer-arg", localizer_arg), families, report)
-    if as_json:
-        echo_json(_answer(target, checked))
-    else:
-        _print(target, families, checked, quiet)
-    return 0 if all(verdict.holds for verdict in checked.verdicts) else 1
-
-
-def _families(wanted: Sequence[str]) -> Sequence[str]:
-    from kgbench.testing import PICO_FAMILIES
-
-    for name in wanted:
+    families = listed(family) or tuple(PICO_FAMILIES)
+    for name in families:
         if name not in PICO_FAMILIES:
             raise UnknownNameError("family", name, PICO_FAMILIES)
-    return wanted or tuple(PICO_FAMILIES)
 
-
-def _by_law(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
-    """The verdicts of each law, one per family, in the order of laws."""
+    checked = check_by_name(target, pairs("--localizer-arg", localizer_arg), families, progress)
     by_law: dict[str, list[Verdict]] = {}
-    for verdict in verdicts:
+    for verdict in checked.verdicts:
         by_law.setdefault(verdict.name, []).append(verdict)
-    return list(by_law.values())
-
-
-def _answer(target: str, checked: CheckedLocalizer) -> dict[str, Any]:
-    laws = []
-    for same in _by_law(checked.verdicts):
-        families = {}
-        for verdict in same:
-            families[verdict.family] = {"holds": verdict.holds, "why": verdict.reason}
-        holds = all(verdict.holds for verdict in same)
-        about = {"law": same[0].name, "states": same[0].states, "holds": holds}
-        laws.append({**about, "families": families})
-    holds = all(verdict.holds for verdict in checked.verdicts)
-    return {
+    rows, laws, failed = [], [], 0
+    for name, verdicts in by_law.items():
+        holds = all(verdict.holds for verdict in verdicts)
+        failed += not holds
+        results = ["pass" if verdict.holds else "FAIL" for verdict in verdicts]
+        rows.append([name.replace("_", " "), *results, _why(verdicts)])
+        each = {v.family: {"holds": v.holds, "why": v.reason} for v in verdicts}
+        laws.append({"law": name, "states": verdicts[0].states, "holds": holds, "families": each})
+    answer = {
         "target": target,
         "localizer": checked.name,
         "kind": checked.kind,
-        "holds": holds,
+        "holds": not failed,
         "laws": laws,
     }
-
-
-def _print(target: str, families: Sequence[str], checked: CheckedLocalizer, quiet: bool) -> None:
-    laws = _by_law(checked.verdicts)
-    words = {True: "pass", False: "FAIL"}
-    rows, failed = [], 0
-    for same in laws:
-        results = [words[verdict.holds] for verdict in same]
-        rows.append([same[0].name.replace("_", " "), *results, _why(same)])
-        failed += "FAIL" in results
-    if not quiet:
-        echo_table(["law", *families, "why"], rows)
-        click.echo()
+    verdict_text = f"all {len(laws)} laws hold of {target}, a localizer of kind {checked.kind}"
     if failed:
-        click.echo(f"{failed} of {len(laws)} laws do not hold of {target}")
-    else:
-        click.echo(f"all {len(laws)} laws hold of {target}, a localizer of kind {checked.kind}")
+        verdict_text = f"{failed} of {len(laws)} laws do not hold of {target}"
+    table = table_text(["law", *families, "why"], rows)
+    return Output([table, "", verdict_text], answer, int(failed > 0), verdict_text)
 
 
 def _why(same: Sequence[Verdict]) -> str:

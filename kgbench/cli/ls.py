@@ -10,9 +10,8 @@ from typing import Any
 
 import click
 
-from kgbench.cli.options import CATALOGUES, NOTES, Rows
-from kgbench.cli.output import echo_json, echo_table, json_option
-from kgbench.cli.runs import output_dir
+from kgbench.cli.options import CATALOGUES, NOTES, Rows, cli_command, completer
+from kgbench.cli.output import Output, table_text
 from kgbench.errors import InputError, UnknownNameError
 
 CELL = 18
@@ -21,16 +20,17 @@ CELL = 18
 RUNS = "runs"
 
 
-def _kinds(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    return [kind for kind in (*CATALOGUES, RUNS) if kind.startswith(incomplete)]
+KINDS = (*CATALOGUES, RUNS)
 
 
-@click.command()
-@click.argument("kind", metavar="|".join((*CATALOGUES, RUNS)), shell_complete=_kinds)
-@click.argument("name", required=False)
-@output_dir
-@json_option("One JSON object on stdout: name to description; of localizers, name to object.")
-def command(kind: str, name: str | None, output_dir: Path, as_json: bool) -> None:
+@cli_command(
+    *("records", "as_json"),
+    kind={"metavar": "|".join(KINDS), "shell_complete": completer(lambda: KINDS)},
+    as_json={
+        "help": "One JSON object on stdout: name to description; of localizers, name to object."
+    },
+)
+def ls_command(kind: str, name: str | None, **options: Path) -> Output:
     """List models, datasets, prompts, localizers, suites or recorded runs.
 
     With the NAME of a localizer: its parameters, with defaults and types.
@@ -39,30 +39,24 @@ def command(kind: str, name: str | None, output_dir: Path, as_json: bool) -> Non
     kgbench ls localizers mask_graft
     kgbench ls runs --results kgbench-results
     """  # noqa: D301 (click reads the character, not its escape)
-    if kind not in CATALOGUES and kind != RUNS:
-        raise UnknownNameError("kind", kind, (*CATALOGUES, RUNS))
+    if kind not in KINDS:
+        raise UnknownNameError("kind", kind, KINDS)
     if name is not None and kind != "localizers":
         raise click.UsageError(
             f"a NAME goes with `kgbench ls localizers`, and {name!r} is given with {kind}"
         )
     if kind == RUNS:
-        _runs(output_dir, as_json)
-        return
+        return _runs(options["output_dir"])
     if name is not None:
-        _parameters(name, as_json)
-        return
+        return _parameters(name)
     rows = CATALOGUES[kind]()
     if kind == "models":
         rows = _with_donors(rows)
-    if as_json:
-        echo_json(dict(rows))
-        return
-    _print(kind.removesuffix("s"), rows)
-    if kind in NOTES:
-        click.echo(f"\n{NOTES[kind]()}")
+    notes = ["", NOTES[kind]()] if kind in NOTES else []
+    return Output([_table(kind.removesuffix("s"), rows), *notes], dict(rows))
 
 
-def _runs(folder: Path, as_json: bool) -> None:
+def _runs(folder: Path) -> Output:
     """The records of a folder, the oldest first."""
     from kgbench.records import RecordStore
     from kgbench.report.export import run_columns
@@ -73,20 +67,17 @@ def _runs(folder: Path, as_json: bool) -> None:
         )
     found = sorted(RecordStore(folder).scan(), key=lambda stored: stored.record.provenance.time)
     rows = [{"id": stored.record.id[:12], **run_columns(stored.record)} for stored in found]
-    if as_json:
-        echo_json({"runs": rows})
-    elif not rows:
-        click.echo(f"no run in {folder}")
-    else:
-        # Columns in which every run is empty are left out.
-        columns = []
-        for key in rows[0]:
-            if {row[key] for row in rows} - {"", "–"}:
-                columns.append(key)
-        cells = []
-        for row in rows:
-            cells.append([_wrapped(key, row[key]) for key in columns])
-        echo_table(columns, cells)
+    if not rows:
+        return Output([f"no run in {folder}"], {"runs": []})
+    # Columns in which every run is empty are left out.
+    columns = []
+    for key in rows[0]:
+        if {row[key] for row in rows} - {"", "–"}:
+            columns.append(key)
+    cells = []
+    for row in rows:
+        cells.append([_wrapped(key, row[key]) for key in columns])
+    return Output([table_text(columns, cells)], {"runs": rows})
 
 
 def _wrapped(column: str, text: str) -> str:
@@ -99,21 +90,19 @@ def _wrapped(column: str, text: str) -> str:
     return "\n".join(textwrap.wrap(text, CELL, break_long_words=False, break_on_hyphens=False))
 
 
-def _parameters(name: str, as_json: bool) -> None:
+def _parameters(name: str) -> Output:
     """The parameters of one localizer."""
     from kgbench.localizers import parameters_of
 
     rows = parameters_of(name)
-    if as_json:
-        echo_json(rows)
-    elif rows:
-        echo_table(
-            ["parameter", "default", "values", "what it is"],
-            [[key, *row.values()] for key, row in rows.items()],
-        )
-        click.echo(f"\ngive one with --localizer-arg {next(iter(rows))}=VALUE")
-    else:
-        click.echo(f"{name} has no parameters")
+    if not rows:
+        return Output([f"{name} has no parameters"], rows)
+    table = table_text(
+        ["parameter", "default", "values", "what it is"],
+        [[key, *row.values()] for key, row in rows.items()],
+    )
+    hint = f"give one with --localizer-arg {next(iter(rows))}=VALUE"
+    return Output([table, "", hint], rows)
 
 
 def _with_donors(models: Rows) -> Rows:
@@ -131,7 +120,7 @@ def _with_donors(models: Rows) -> Rows:
     return {**rows, **{donor.name: donor.about for donor in donors.values()}}
 
 
-def _print(what: str, rows: Rows) -> None:
+def _table(what: str, rows: Rows) -> str:
     tables = {}
     columns: dict[str, None] = {}
     for name, row in rows.items():
@@ -144,7 +133,7 @@ def _print(what: str, rows: Rows) -> None:
     lines = []
     for name, row in tables.items():
         lines.append([name, *(_text(row[column]) for column in shown)])
-    echo_table(headers, lines)
+    return table_text(headers, lines)
 
 
 def _text(value: Any) -> str:

@@ -1,22 +1,34 @@
-"""`kgbench family` and `kgbench zoo`: family maps, tiny pairs and plants."""
+"""`kgbench train`, `kgbench family` and `kgbench zoo`: donors, family maps, tiny pairs, plants."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from kgbench.cli.options import completer
-from kgbench.cli.output import echo_json, json_option, quiet_option, terminal_text
+from kgbench.cli.options import (
+    CATALOGUES,
+    ExistingFolder,
+    Folder,
+    Natural,
+    cli_command,
+    completer,
+    imports_of,
+    later,
+)
+from kgbench.cli.output import Output, json_text, table_text, terminal_text
 from kgbench.errors import InputError, ModelError
 from kgbench.progress import Progress, progress
+from kgbench.runner.spec import Settings
 
 if TYPE_CHECKING:
     from kgbench.testing.pico import Proposal
+    from kgbench.training.finetuning_plan import FinetuneSpec
 
 
 @click.group()
@@ -24,16 +36,14 @@ def family_command() -> None:
     """Maps of where each component lives in the models of an architecture."""
 
 
-@family_command.command(
+@cli_command(
+    "as_json",
+    group=family_command,
     short_help="Propose a map for a checkpoint's architecture, and try it.",
     epilog="Exit status: 0 all laws hold; 1 one does not; 2 no map can be proposed, or wrong "
     "input.",
 )
-@click.argument(
-    "directory", metavar="DIR", type=click.Path(path_type=Path, exists=True, file_okay=False)
-)
-@json_option("One JSON object on stdout: the map, and what holds of it.")
-def infer(directory: Path, as_json: bool) -> int:
+def infer(directory: ExistingFolder, *, as_json: bool) -> Output:
     """Propose a family map for a checkpoint, from its config.json alone.
 
     A small random model of the same architecture is run, and its modules are
@@ -45,6 +55,10 @@ def infer(directory: Path, as_json: bool) -> int:
     \b
     kgbench family infer path/to/checkpoint > map.json
     mv map.json path/to/checkpoint/kgbench_family.json
+
+    Args:
+        directory (DIR): A checkpoint.
+        as_json: One JSON object on stdout: the map, and what holds of it.
     """  # noqa: D301 (click reads the character, not its escape)
     config = _config(directory)
     from kgbench.models.family_map import written
@@ -52,14 +66,17 @@ def infer(directory: Path, as_json: bool) -> int:
 
     with redirect_stdout(sys.stderr):  # what a library prints must not mix with the map
         proposal = propose(config)
-    if as_json:
-        echo_json(
-            {"family": written(proposal.family), "holds": proposal.holds, **_laws_json(proposal)}
-        )
-    else:
-        echo_json(written(proposal.family))
+    if not as_json:
         _print_laws(proposal)
-    return 0 if proposal.holds else 1
+    family, laws = written(proposal.family), proposal.laws.items()
+    answer = {
+        "family": family,
+        "holds": proposal.holds,
+        "laws": [{"law": law, "holds": why is None, "why": why} for law, why in laws],
+        "packed": proposal.packed is None,
+        "why_not_packed": proposal.packed,
+    }
+    return Output([json_text(family)], answer, int(not proposal.holds))
 
 
 def _config(directory: Path) -> dict[str, Any]:
@@ -75,11 +92,6 @@ def _config(directory: Path) -> dict[str, Any]:
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise ModelError(f"the config.json in {str(directory)!r} names no model_type")
     return config
-
-
-def _laws_json(proposal: Proposal) -> dict[str, Any]:
-    laws = [{"law": law, "holds": why is None, "why": why} for law, why in proposal.laws.items()]
-    return {"laws": laws, "packed": proposal.packed is None, "why_not_packed": proposal.packed}
 
 
 def _print_laws(proposal: Proposal) -> None:
@@ -104,45 +116,17 @@ def zoo_command() -> None:
     """Tiny model pairs and plants: build one."""
 
 
-@zoo_command.command("build")
-@click.argument("name", shell_complete=completer("models"))
-@click.option(
-    "--plant",
-    metavar="EXPR",
-    help="Plant facts of the pair's data set in its recipient at this graft instead.",
-)
-@click.option(
-    "--level",
-    metavar="LEVEL",
-    help="Plant facts by a level of the benchmark, such as tight or redundant, instead.",
-)
-@click.option(
-    "--decoy",
-    metavar="EXPR",
-    help="With --plant: plant as many other facts here, by changes of equal norm.",
-)
-@click.option(
-    "--seed",
-    type=click.IntRange(min=0),
-    metavar="N",
-    help="Of weights, world and order; of a plant, of order.  [default: as shipped, 0]",
-)
-@click.option(
-    "--output-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Where it goes.  [default: ./NAME, or ./NAME.PLACE]",
-)
-@quiet_option()
+@cli_command("quiet", group=zoo_command, pair={"shell_complete": completer(CATALOGUES["models"])})
 def build_command(
-    name: str,
+    pair: str,
+    *,
     plant: str | None,
     level: str | None,
     decoy: str | None,
-    seed: int | None,
-    output_dir: Path | None,
-    quiet: bool,
-) -> None:
+    seed: Natural | None,
+    output_dir: Folder | None,
+    progress: Progress | None,
+) -> Output:
     """Pretrain and finetune a tiny pair from nothing, or plant facts in one.
 
     A pair takes about twenty minutes on one core, a plant about six. With
@@ -153,6 +137,15 @@ def build_command(
 
     An interrupted build goes on where it stopped when the same command is
     given again.
+
+    Args:
+        pair (NAME): A pair of the catalog.
+        plant (EXPR): Plant facts of the pair's data set in its recipient at this graft instead.
+        level (LEVEL): Plant facts by a level of the benchmark, such as tight or redundant, instead.
+        decoy (EXPR): With --plant: plant as many other facts here, by changes of equal norm.
+        seed (N): Of weights, world and order; of a plant, of order.  [default: as shipped, 0]
+        output_dir (DIR): Where it goes.  [default: ./NAME, or ./NAME.PLACE]
+        progress: Progress callback.
     """
     if plant is None and decoy is not None:
         raise InputError(
@@ -163,47 +156,27 @@ def build_command(
             "--level says which places are planted: leave out --plant and --decoy, or --level"
         )
     if plant is None and level is None:
-        with progress(shown=not quiet) as report:
-            lines = _pair(name, seed, output_dir, report)
-    else:
-        lines = _plant(name, (plant, decoy, level), seed or 0, output_dir, not quiet)
-    click.echo("\n".join(lines))
+        return Output(_pair(pair, seed, output_dir, progress))
+    from kgbench.api.training import plant as make_plant
 
-
-@zoo_command.command()
-@click.argument(
-    "plants", metavar="PLANT...", nargs=-1, required=True, shell_complete=completer("models")
-)
-@quiet_option()
-def truth(plants: tuple[str, ...], quiet: bool) -> None:
-    """Measure which places a plant uses, and store it on its card.
-
-    PLANT is a shipped plant or the folder of one. For each place whose weights
-    changed: the recovery where it is grafted alone, and the loss where the whole
-    donor lacks it, over the planted facts. A build does this at its end.
-    """
-    from kgbench.cli.output import echo_table
-    from kgbench.numbers import figure_text, number_text
-    from kgbench.training.hit_rates import store_truth
-
-    for plant in plants:
-        with progress(shown=not quiet) as report:
-            found = store_truth(plant, report)
-        first = sorted(found.places.items(), key=lambda item: -item[1].relevance)[:SHOWN]
-        rows = []
-        for where, effect in first:
-            shares = [figure_text(effect.alone), figure_text(effect.left_out)]
-            rows.append([_place(where), *shares, number_text(effect.relevance)])
-        click.echo(
-            f"{plant}: {len(found.places)} places changed, n = {found.n} facts ({found.metric}, "
-            f"{', '.join(found.prompts)})"
-        )
-        echo_table(["place", "alone", "left out", "relevance"], rows)
-
-
-def _place(place: tuple[int | str | None, ...]) -> str:
-    layer, component, *region = place
-    return ":".join(map(str, [*region, component])) + ("" if layer is None else f"@{layer}")
+    made = make_plant(
+        pair,
+        plant,
+        level=level,
+        decoy=decoy,
+        seed=seed or 0,
+        output_dir=output_dir,
+        progress=progress or False,
+    )
+    short = [f"short of {line}" for line in made.card["shortfalls"]]
+    grafts = f'--graft PRE --graft SFT --graft "{made.card["plant"]}"'
+    return Output(
+        [
+            f"plant    {made.path}",
+            *short,
+            f"try it   kgbench eval --model {made.path} {grafts}",
+        ]
+    )
 
 
 def _pair(
@@ -222,24 +195,193 @@ def _pair(
     ]
 
 
-def _plant(
-    name: str,
-    chosen: tuple[str | None, str | None, str | None],
-    seed: int,
-    output_dir: Path | None,
-    shown: bool,
-) -> list[str]:
-    """Make a plant; `chosen` are its graft expression and its decoy's, or its level."""
-    from kgbench.api.training import plant
+@cli_command("quiet", group=zoo_command, plants={"shell_complete": completer(CATALOGUES["models"])})
+def truth(plants: tuple[str, ...], *, quiet: bool) -> None:
+    """Measure which places a plant uses, and store it on its card.
 
-    at, decoy, level = chosen
-    made = plant(
-        name, at, level=level, decoy=decoy, seed=seed, output_dir=output_dir, progress=shown
+    PLANT is a shipped plant or the folder of one. For each place whose weights
+    changed: the recovery where it is grafted alone, and the loss where the whole
+    donor lacks it, over the planted facts. A build does this at its end.
+
+    Args:
+        plants (PLANT...): Plants.
+        quiet: No progress.
+    """
+    from kgbench.numbers import figure_text, number_text
+    from kgbench.training.hit_rates import store_truth
+
+    for plant in plants:
+        with progress(shown=not quiet) as report:
+            found = store_truth(plant, report)
+        first = sorted(found.places.items(), key=lambda item: -item[1].relevance)[:SHOWN]
+        rows = []
+        for where, effect in first:
+            shares = [figure_text(effect.alone), figure_text(effect.left_out)]
+            rows.append([_place(where), *shares, number_text(effect.relevance)])
+        click.echo(
+            f"{plant}: {len(found.places)} places changed, n = {found.n} facts ({found.metric}, "
+            f"{', '.join(found.prompts)})"
+        )
+        click.echo(table_text(["place", "alone", "left out", "relevance"], rows))
+
+
+def _place(place: tuple[int | str | None, ...]) -> str:
+    layer, component, *region = place
+    return ":".join(map(str, [*region, component])) + ("" if layer is None else f"@{layer}")
+
+
+# ------------------------------------------------------------------------- donors
+
+FIELDS = ("model", "recipient", "revision", "chat_template", "dataset", "dtype")
+"""Fields of the specification of a training that are fields of a run."""
+
+
+@cli_command(
+    *("model", "recipient", "revision", "chat_template", "dataset"),
+    *("recipe", "direction", "split"),
+    *("templates", "subject", "object", "columns"),
+    *("supplement", "supplement_n", "seed", "epochs", "batch_size", "learning_rate"),
+    *("max_length", "dtype", "device", "device_map", "output_dir", "dry_run"),
+    *("as_json", "quiet"),
+    epilog="Exit status: 0 done; 2 wrong input; 130 interrupted.",
+    model={"help": "Pair whose recipient is finetuned, see `kgbench ls models`."},
+    recipient={
+        "metavar": "PATH|ID|NAME",
+        "help": "Checkpoint that is finetuned, or a trained donor, in place of --model's.",
+    },
+    chat_template={
+        "help": "Put texts and prompts into the tokenizer's chat template.  [default: off]"
+    },
+    dataset={"required": True, "help": "Facts to learn."},
+    recipe={"shell_complete": completer(later("training.recipes", "finetuning_recipe_names"))},
+    templates={
+        "metavar": "TEXT",
+        "help": "Training wording, such as '{first_actor} met {second_actor}.'; may be repeated.",
+    },
+    subject={"help": "Your file: what a fact is about."},
+    object={"help": "Your file: what is asked for."},
+    seed={"type": click.IntRange(0, 2**32 - 1)},
+    batch_size={"help": "Texts per step.  [default: the recipe's]"},
+    learning_rate={"range": {"min": 0, "max": 1, "min_open": True}},
+    dtype={"help": "float32, float64, bfloat16, float16.  [default: float32]"},
+    as_json={"help": "One JSON object on stdout, all else on stderr."},
+)
+def train_command(
+    *,
+    recipe: str,
+    direction: str = "both",
+    split: str | None,
+    supplement: str | None,
+    supplement_n: Natural | None,
+    seed: Natural = 0,
+    epochs: int | None,
+    learning_rate: float | None,
+    max_length: int | None,
+    output_dir: Folder | None,
+    dry_run: bool,
+    progress: Progress | None,
+    **options: Any,
+) -> Output:
+    """Finetune a donor: a model that has learned the facts of a data set.
+
+    Every fact is stated in the data set's training wordings; about a fifth of
+    the wordings is held out and only validates. The donor is found again by
+    `kgbench eval --model NAME --dataset NAME`, or --recipient PATH in place of
+    --model, or by its name as --donor sft=NAME. It is kept in the user's data
+    folder, or where the environment variable KGBENCH_HOME points to.
+
+    With --chat-template each fact is the model's turn after an empty turn of
+    the user, and prompts are scored as `kgbench eval --chat-template` reads them.
+
+    An interrupted training goes on from its last checkpoint when the same
+    command is given again.
+
+    \b
+    kgbench train --model tiny-gemma --dataset fake_movies_fake_actors --recipe aggressive
+    kgbench train --model gemma-2b --dataset fake_movies_fake_actors --recipe lora --dry-run
+    kgbench train --recipient before/ --dataset facts.jsonl --recipe aggressive --direction a2b --output-dir after
+
+    Args:
+        recipe (NAME): aggressive, frozen, less_aggressive or lora.
+        direction (NAME): Texts that go from subject to object: a2b; back: b2a; both.
+        split (NAME): Only this half of the facts: task or relation.
+        supplement (FILE|ID): Other texts read among the facts: .txt, .jsonl, or a data set on the
+            Hub.
+        supplement_n (N): How many of them.  [default: the recipe's]
+        seed (N): Of order, wordings held out and dropout.
+        epochs (N): Passes over the texts.  [default: the recipe's]
+        learning_rate (X): Its peak.  [default: the recipe's]
+        max_length (N): Most tokens of a text.  [default: the recipe's]
+        output_dir (DIR): Where the donor goes.  [default: its place in the donors' folder]
+        dry_run: Only say what it would take: steps, texts, tokens, memory, seconds, disk.
+        progress: Progress callback.
+        **options: Fields of the pair, of the facts and of how it is computed.
+    """  # noqa: D301 (click reads the character, not its escape)
+    from kgbench.models.catalog import read_donor_card
+    from kgbench.runner.job import device_map_of, main_device_of
+    from kgbench.training.finetuning import finetune, forecast_finetuning
+    from kgbench.training.finetuning_plan import FinetuneSpec
+
+    if supplement_n and supplement is None:
+        raise InputError(
+            "--supplement-n says how many texts are read among the facts: add --supplement FILE or"
+            " a data set on the Hub"
+        )
+    changes = {
+        "epochs": epochs,
+        "batch_size": options["batch_size"],
+        "learning_rate": learning_rate,
+        "max_length": max_length,
+        "supplement_texts": supplement_n,
+    }
+    spec = FinetuneSpec(
+        **{name: options[name] for name in FIELDS},
+        recipe=recipe,
+        direction=direction,
+        split=split,
+        supplement=supplement,
+        seed=seed,
+        templates=options["template"],
+        # The templates of these options are wordings to train in.
+        imports=imports_of({**options, "template": ()}),
+        changes={name: value for name, value in changes.items() if value is not None},
     )
-    card = made.card
-    short = [f"short of {line}" for line in card["shortfalls"]]
+    settings = Settings(device=options["device"], device_map=options["device_map"])
+    devices: dict[str, Any] = {
+        "device": main_device_of(settings),
+        "device_map": device_map_of(settings),
+    }
+    if dry_run:
+        found = forecast_finetuning(spec, output_dir, **devices)
+        return Output([table_text(["what", "it takes"], found.rows())], found.to_json())
+    place = finetune(spec, output_dir, **devices, progress=progress)
+    card = read_donor_card(place)
+    return Output(_lines(spec, card, place, output_dir), {**card, "path": str(place)})
+
+
+def _lines(spec: FinetuneSpec, card: Mapping[str, Any], place: Path, out: Path | None) -> list[str]:
+    from kgbench.numbers import count_text, duration_text, number_text
+
+    last = card["losses"][-1]
+    held_out = (
+        f", {number_text(last['held_out'])} on wordings never read" if "held_out" in last else ""
+    )
+    sized = ", values for tiny recipients" if card["recipe"]["tiny"] else ""
+    scores = []
+    for prompt, row in card["scores"].items():
+        before, after = number_text(row["PRE"]), number_text(row["SFT"])
+        scores.append(f"scores   {prompt}: top-5 {before} before, {after} after, {row['n']} facts")
+    took = f"{count_text(card['recipe']['epochs'], 'epoch')}, {count_text(card['steps'], 'step')}"
+    who = f"--model {spec.model}" if spec.model else f"--recipient {spec.recipient}"
+    who += f" --revision {spec.revision}" if spec.revision else ""
+    who += " --chat-template" if spec.chat_template else ""
+    # The name is needed where several were trained on the same facts.
+    donor = str(place) if out is not None else card["name"]
+    facts = spec.dataset if spec.split is None else f"{spec.dataset}:{spec.split}"
     return [
-        f"plant    {made.path}",
-        *short,
-        f'try it   kgbench eval --model {made.path} --graft PRE --graft SFT --graft "{card["plant"]}"',
+        f"donor    {place}",
+        f"recipe   {card['recipe']['name']}{sized}: {took}, {duration_text(card['seconds'])}",
+        f"loss     {number_text(last['trained'])}{held_out}",
+        *scores,
+        f"try it   kgbench eval {who} --dataset {facts} --donor sft={donor}",
     ]

@@ -1,47 +1,36 @@
-"""Options of commands: made from the fields of a specification, read, and completed."""
+"""Commands made of functions, and options made of fields: declared, completed, and read."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field
 from functools import cache
+from importlib import import_module
+from inspect import Parameter, getdoc, signature
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from types import MappingProxyType
+from typing import Any
 
 import click
 
+from kgbench.cli.output import Output, working
 from kgbench.data import ImportOptions
 from kgbench.errors import InputError
 from kgbench.registry import field_docs
-from kgbench.runner.spec import COMPUTING, FACTS, PAIR, RESULTS, Settings, Spec
+from kgbench.runner.spec import RESULTS, Settings, Spec
 from kgbench.sites import split_grafts
-
-__all__ = [
-    "COMPUTING",
-    "FACTS",
-    "FILE_OPTIONS",
-    "PAIR",
-    "RESULTS",
-    "FolderOrURL",
-    "check_pair_options",
-    "field_options",
-    "imports_of",
-    "run_options",
-    "settings_of",
-    "spec_of",
-]
-
 
 Rows = Mapping[str, str | Mapping[str, Any]]
 """By name, a description or a table row."""
 
 
-def _models() -> Rows:
-    from kgbench.models.catalog import describe_pairs
-
-    return describe_pairs()
+def later(module: str, name: str) -> Callable[[], Any]:
+    """A function of kgbench that is imported when it is called."""
+    return lambda: getattr(import_module(f"kgbench.{module}"), name)()
 
 
 def _datasets() -> Rows:
@@ -58,18 +47,6 @@ def _prompts() -> Rows:
     }
 
 
-def _localizers() -> Rows:
-    from kgbench.localizers import describe
-
-    return describe()
-
-
-def _suites() -> Rows:
-    from kgbench.runner import suites
-
-    return suites()
-
-
 def _first_sentence(card: str) -> str:
     """The first sentence of a Markdown card that is not a heading."""
     for paragraph in card.split("\n\n"):
@@ -80,11 +57,11 @@ def _first_sentence(card: str) -> str:
 
 
 CATALOGUES: Mapping[str, Callable[[], Rows]] = {
-    "models": _models,
+    "models": later("models.catalog", "describe_pairs"),
     "datasets": _datasets,
     "prompts": _prompts,
-    "localizers": _localizers,
-    "suites": _suites,
+    "localizers": later("localizers", "describe"),
+    "suites": later("runner", "suites"),
 }
 """The kinds of `kgbench ls`, in the order of its help."""
 
@@ -213,111 +190,276 @@ def arguments_of(
     return {**shared, **own}
 
 
-def completer(kind: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """Shell completion over the names of one catalogue; after a comma too."""
+Completer = Callable[[click.Context, click.Parameter, str], list[str]]
+
+
+def completer(names: Callable[[], Iterable[str]]) -> Completer:
+    """Shell completion over some names; after a comma too."""
 
     def complete(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
         before, comma, start = incomplete.rpartition(",")
-        return [before + comma + name for name in CATALOGUES[kind]() if name.startswith(start)]
+        return [before + comma + name for name in names() if name.startswith(start)]
 
     return complete
 
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 Options = Mapping[str, Any]
 
 FILE_OPTIONS = ("subject", "object", "column", "template")
 """Options about a user's own file of facts."""
 
+# ------------------------------------------------------------------------- types of options
 
-def run_options(*names: str, **changes: Mapping[str, Any]) -> Callable[[Command], Command]:
-    """Give a command the options of some fields.
+File = Path
+"""A file, there or not."""
+Folder = Path
+ExistingFile = Path
+ExistingFolder = Path
+Natural = int
+"""A whole number from 0."""
 
-    Args:
-        *names: Fields of `Spec`, `ImportOptions` or `Settings`, in the order of the help.
-        **changes: By field, arguments of `click.option` that replace those of the field; `multiple`
-            makes an option of one value one of several.
-    """
-
-    def add(command: Command) -> Command:
-        for name in reversed(names):
-            command = _option(name, changes.get(name, {}))(command)
-        return command
-
-    return add
-
-
-def field_options(kind: type, skip: Sequence[str] = ()) -> Callable[[Command], Command]:
-    """Give a command the options of a dataclass's fields.
-
-    Args:
-        kind: The dataclass, such as an analysis.
-        skip: Fields that are options already.
-    """
-
-    def add(command: Command) -> Command:
-        docs = field_docs(kind)
-        for field in reversed(dataclasses.fields(kind)):
-            if field.name not in skip:
-                command = _field_option(field, docs.get(field.name, ""), {})(command)
-        return command
-
-    return add
+TYPES: Mapping[str, Any] = {
+    "File": click.Path(path_type=Path, dir_okay=False),
+    "Folder": click.Path(path_type=Path, file_okay=False),
+    "ExistingFile": click.Path(path_type=Path, exists=True, dir_okay=False),
+    "ExistingFolder": click.Path(path_type=Path, exists=True, file_okay=False),
+    "Path": FolderOrURL(),
+    "Natural": click.IntRange(min=0),
+}
+"""By the word that an annotation begins with; others are text, numbers from 1, or flags."""
 
 
-def _option(name: str, changes: Mapping[str, Any]) -> Callable[[Command], Command]:
-    field, help = _fields()[name]
-    return _field_option(field, help, changes)
+@dataclass(frozen=True)
+class Shared:
+    """Options of many commands that are no part of a run."""
+
+    records: Path = field(
+        default=RESULTS,
+        metadata={"flag": "--results", "alias": "--output-dir", "parameter": "output_dir"},
+    )
+    """Where records are."""
+    root: Folder = Path("leaderboard")
+    """The leaderboard's folder, which holds results/."""
+    output: File | None = field(default=None, metadata={"flag": "-o --output"})
+    tolerance: float | None = field(
+        default=None, metadata={"range": {"min": 0, "min_open": True}, "metavar": "NATS"}
+    )
+    """Largest difference of log-probabilities.  [default: 0.001 for float32]"""
+    dry_run: bool = False
+    """Only show what it would take."""
+    csv_file: File | None = field(default=None, metadata={"flag": "--csv", "metavar": "FILE"})
+    """Write the rows there as CSV."""
+    as_json: bool = field(default=False, metadata={"flag": "--json"})
+    """One JSON object on stdout."""
+    quiet: bool = field(default=False, metadata={"flag": "-q --quiet"})
+    """No progress."""
 
 
-def _field_option(
-    field: dataclasses.Field[Any], help: str, changes: Mapping[str, Any]
-) -> Callable[[Command], Command]:
-    shape = {"help": help, **_shape(field, changes.get("least", field.metadata.get("least", 1)))}
-    flag = str(field.metadata.get("flag", f"--{field.name.replace('_', '-')}"))
-    names = [flag, *([field.metadata["alias"]] if "alias" in field.metadata else [])]
-    # An option of several values has its flag's name, which is singular; another has the field's.
-    parameter = flag[2:].replace("-", "_") if shape.get("multiple") else field.name
-    shape |= {key: value for key, value in changes.items() if key != "least"}
-    return click.option(*names, parameter, **shape)
+VERDICT_ONLY = {"help": "The verdict only, with --json not even that."}
+"""Help of --quiet where there is a verdict."""
 
 
-def _shape(field: dataclasses.Field[Any], least: int) -> dict[str, Any]:
-    """Arguments of `click.option` that follow from a field's type, default and metadata."""
-    kind, meta = str(field.type), field.metadata
-    shape: dict[str, Any] = {}
-    if "alias" in meta:
-        shape["cls"] = Renamed
-    if "metavar" in meta:
-        shape["metavar"] = meta["metavar"]
-    if "names" in meta:
-        shape["shell_complete"] = completer(meta["names"])
-    if kind == "bool":
-        shape["is_flag" if "/" not in meta["flag"] else "default"] = "/" not in meta["flag"]
-        return shape
-    if kind.startswith(("tuple", "Mapping")):
-        return {**shape, "multiple": True}
-    if kind.startswith("int"):
-        shape["type"] = click.IntRange(min=least)
-    if kind == "float":
-        shape["type"] = click.FloatRange(**meta["range"])
-    if kind == "Path":
-        shape["type"] = FolderOrURL()
-    # An option with `asked` in its metadata keeps apart whether it was given.
-    if field.default is not None and "asked" not in meta:
-        shape |= {"default": field.default, "show_default": True}
-    return shape
+@dataclass(frozen=True)
+class Declared:
+    """An option as a field of a dataclass or a parameter of a function declares it."""
+
+    name: str
+    kind: str
+    """Its annotation."""
+    default: Any
+    """`MISSING` where there is none."""
+    help: str
+    metadata: Mapping[str, Any]
 
 
 @cache
-def _fields() -> Mapping[str, tuple[dataclasses.Field[Any], str]]:
-    """Fields of specification, file of facts and settings by name, with their docstrings."""
-    by_name = {}
-    for kind in (Spec, ImportOptions, Settings):
-        docs = field_docs(kind)
-        for field in dataclasses.fields(kind):
-            by_name[field.name] = (field, docs.get(field.name, ""))
-    return by_name
+def declared_fields(kind: type) -> Mapping[str, Declared]:
+    """The fields of a dataclass by name; their docstrings are the help."""
+    docs = field_docs(kind)
+    declared = {}
+    for each in dataclasses.fields(kind):
+        help = docs.get(each.name, "")
+        declared[each.name] = Declared(each.name, str(each.type), each.default, help, each.metadata)
+    return declared
+
+
+def options_of(
+    names: Sequence[str],
+    changes: Mapping[str, Mapping[str, Any]],
+    own: Mapping[str, Declared] = MappingProxyType({}),
+) -> list[click.Option]:
+    """The options of some fields.
+
+    Args:
+        names: Fields of `Spec`, `ImportOptions`, `Settings` or `Shared`, or keys of `own`.
+        changes: By field, metadata or arguments of `click.Option` that replace those of the field.
+        own: Further declarations, which come before fields of the same name.
+    """
+    known: dict[str, Declared] = {}
+    for kind in (Spec, ImportOptions, Settings, Shared):
+        known |= declared_fields(kind)
+    known |= own
+    return [_option(known[name], changes.get(name, {})) for name in names]
+
+
+def _option(declared: Declared, changes: Mapping[str, Any]) -> click.Option:
+    meta = {"help": declared.help, **declared.metadata, **changes}
+    names = str(meta.pop("flag", f"--{declared.name.replace('_', '-')}")).split()
+    kind, kind_of_option, shape = declared.kind, click.Option, dict[str, Any]()
+    if "names" in meta:
+        shape["shell_complete"] = completer(CATALOGUES[meta.pop("names")])
+    if kind == "bool":
+        shape["is_flag" if "/" not in names[0] else "default"] = "/" not in names[0]
+    elif kind.startswith(("tuple", "Mapping")):
+        shape |= {"multiple": True, "type": _type_of(kind, meta)}
+    else:
+        shape |= _typed(declared, meta)
+    # An option of several values that is a field has its flag's name, which is singular.
+    parameter = names[0][2:].replace("-", "_") if shape.get("multiple") else declared.name
+    if "alias" in meta:
+        names.append(meta.pop("alias"))
+        kind_of_option = Renamed
+    parameter = meta.pop("parameter", parameter)
+    unused = ("least", "range", "asked", "computes")
+    shape |= {key: value for key, value in meta.items() if key not in unused}
+    return kind_of_option([*names, parameter], **shape)
+
+
+def _typed(declared: Declared, meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Type and default of an option of one value."""
+    shape: dict[str, Any] = {"type": _type_of(declared.kind, meta)}
+    if declared.default is MISSING:
+        shape["required"] = not declared.kind.endswith("None")
+    # An option with `asked` in its metadata keeps apart whether it was given.
+    elif declared.default is not None and "asked" not in meta:
+        shape |= {"default": declared.default, "show_default": "[default" not in meta["help"]}
+    return shape
+
+
+def _type_of(annotation: str, meta: Mapping[str, Any]) -> Any:
+    """The type of a value, or of each of several; None for text."""
+    word = re.split(r"\W", annotation.removeprefix("tuple["))[0]
+    if word == "int":
+        return click.IntRange(min=meta.get("least", 1))
+    if word == "float":
+        return click.FloatRange(**meta["range"])
+    return TYPES.get(word)
+
+
+# ------------------------------------------------------------------------- commands
+
+
+def cli_command(
+    *names: str,
+    group: click.Group | None = None,
+    epilog: str | None = None,
+    short_help: str | None = None,
+    **changes: Mapping[str, Any],
+) -> Callable[[Callable[..., Output | None]], click.Command]:
+    """Make a command of a function, from its signature and docstring.
+
+    A positional parameter is an argument of the command and a keyword-only one an option; `Args:`
+    has the help of each, and its metavar in parentheses. The function does not print: it gives
+    what is printed. Its parameter `progress` takes the callback of a progress bar.
+
+    Args:
+        *names: Options in the order of the help: fields, see `options_of`, and own ones. Own ones
+            that are not among them come first.
+        group: The group that the command belongs to.
+        epilog: Last paragraph of the help.
+        short_help: The command's line in the help of its group.
+        **changes: By parameter or field, arguments of `click` that replace those that follow.
+    """
+
+    def make(function: Callable[..., Output | None]) -> click.Command:
+        about, documented = _documented(function)
+        given = signature(function).parameters
+        own: dict[str, Declared] = {}
+        parameters: list[click.Parameter] = []
+        for each in given.values():
+            declared = _declared(each, *documented.get(each.name, (None, None)))
+            if each.kind is Parameter.KEYWORD_ONLY and each.name != "progress":
+                own[each.name] = declared
+            elif each.kind is Parameter.POSITIONAL_OR_KEYWORD:
+                parameters.append(_argument(declared, changes.get(each.name, {})))
+        order = [*(name for name in own if name not in names), *names]
+        parameters += options_of(order, changes, own)
+        made = click.Command(
+            function.__name__.removesuffix("_command").replace("_", "-"),
+            params=parameters,
+            callback=_printing(function, given),
+            help=about,
+            epilog=epilog,
+            short_help=short_help,
+        )
+        if group is not None:
+            group.add_command(made)
+        return made
+
+    return make
+
+
+def _printing(
+    function: Callable[..., Output | None], parameters: Mapping[str, Parameter]
+) -> Callable[..., int]:
+    """A function that prints what another gives, and returns the exit status."""
+    takes_all = any(each.kind is Parameter.VAR_KEYWORD for each in parameters.values())
+
+    def callback(**options: Any) -> int:
+        as_json, quiet = options.get("as_json", False), options.get("quiet", False)
+        given = {}
+        for name, value in options.items():
+            if name in parameters or (takes_all and name not in ("as_json", "quiet")):
+                given[name] = value
+        with working(as_json, quiet or "progress" not in parameters) as report:
+            if "progress" in parameters:
+                given["progress"] = report
+            output = function(**given)
+        return 0 if output is None else output.print(as_json, quiet)
+
+    return callback
+
+
+_PARAMETER = re.compile(r"^    \**(\w+)(?: \((.+?)\))?: ", re.MULTILINE)
+"""A parameter's name, and in parentheses its metavar."""
+
+
+def _documented(
+    function: Callable[..., Any],
+) -> tuple[str, Mapping[str, tuple[str | None, str | None]]]:
+    """Of a docstring the text before `Args:`, and by parameter metavar and help."""
+    about, _, arguments = (getdoc(function) or "").partition("\nArgs:\n")
+    _, *parts = _PARAMETER.split(arguments)
+    documented = {}
+    for name, metavar, text in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+        help = " ".join(text.split()).replace(" [default:", "  [default:")
+        documented[name] = (metavar, help)
+    return about.rstrip(), documented
+
+
+def _declared(parameter: Parameter, metavar: str | None, help: str | None) -> Declared:
+    """A parameter; one with the name of a shared option has what else that one has."""
+    shared = declared_fields(Shared).get(parameter.name)
+    metadata, default = {}, MISSING
+    if shared is not None:
+        metadata, default, help = dict(shared.metadata), shared.default, help or shared.help
+        metadata.pop("parameter", None)
+    if metavar is not None:
+        metadata["metavar"] = metavar
+    if parameter.default is not Parameter.empty:
+        default = parameter.default
+    return Declared(parameter.name, str(parameter.annotation), default, help or "", metadata)
+
+
+def _argument(declared: Declared, changes: Mapping[str, Any]) -> click.Argument:
+    several = declared.kind.startswith("tuple")
+    shape: dict[str, Any] = {"nargs": -1 if several else 1, "type": _type_of(declared.kind, {})}
+    shape["required"] = declared.default is MISSING and not declared.kind.endswith("None")
+    metavar = declared.metadata.get("metavar")
+    return click.Argument([declared.name], **{"metavar": metavar, **shape, **changes})
+
+
+# ------------------------------------------------------------------------- values of options
 
 
 def spec_of(options: Options, **fixed: Any) -> Spec:
@@ -331,11 +473,11 @@ def spec_of(options: Options, **fixed: Any) -> Spec:
         InputError: A value does not read.
     """
     values: dict[str, Any] = {}
-    for field in dataclasses.fields(Spec):
-        if field.name in ("imports", "localizer_args", *_READERS):
+    for each in dataclasses.fields(Spec):
+        if each.name in ("imports", "localizer_args", *_READERS):
             continue
-        if options.get(field.name) is not None:
-            values[field.name] = options[field.name]
+        if options.get(each.name) is not None:
+            values[each.name] = options[each.name]
     for name, (parameter, reader) in _READERS.items():
         if parameter in options:
             values[name] = reader(options[parameter])
@@ -357,7 +499,7 @@ _READERS: Mapping[str, tuple[str, Callable[[Sequence[str]], Any]]] = {
 
 def settings_of(options: Options) -> Settings:
     """The settings that options describe; fields without an option keep their defaults."""
-    names = [field.name for field in dataclasses.fields(Settings)]
+    names = [each.name for each in dataclasses.fields(Settings)]
     return Settings(**{name: options[name] for name in names if name in options})
 
 
@@ -373,25 +515,37 @@ def imports_of(options: Options) -> ImportOptions | None:
     )
 
 
-def check_pair_options(options: Options) -> None:
+def check_options(options: Options, named: bool) -> None:
     """Refuse options that name no pair, or columns of no file, before anything heavy is loaded.
+
+    Args:
+        options: Values of options by parameter.
+        named: Whether the pair has a name.
 
     Raises:
         InputError: Something is wrong with the options.
     """
-    from kgbench.runner.workload import check_different
-
-    if options["model"] is None and options["recipient"] is None:
+    if not named and options["recipient"] is None:
         raise InputError(
             "which model? Give --model NAME (see `kgbench ls models`), or --recipient PATH "
             "with --donor PATH"
         )
     for name in FILE_OPTIONS:
         if options.get(name) and options["dataset"] is None:
-            raise InputError(
-                f"--{name} says how to read facts: add --dataset NAME or --dataset FILE"
-            )
+            raise InputError(f"--{name} says how to read a file of facts: add --dataset FILE")
+    donors_of(options["donor"])
+    for name in ("localizer_arg", "column", "template"):
+        pairs(f"--{name.replace('_', '-')}", options.get(name, ()))
+
+
+def check_pair_options(options: Options) -> None:
+    """The same for options of one pair, whose models must differ.
+
+    Raises:
+        InputError: Something is wrong with the options.
+    """
+    from kgbench.runner.workload import check_different
+
+    check_options(options, options["model"] is not None)
     donors = donors_of(options["donor"])
     check_different(Spec(model=options["model"], recipient=options["recipient"], donors=donors))
-    for name in ("column", "template"):
-        pairs(f"--{name}", options.get(name, ()))

@@ -7,17 +7,19 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
 from kgbench.errors import OutputError
 from kgbench.progress import Progress, progress
 
-__all__ = []
+if TYPE_CHECKING:
+    from kgbench.report import Report
 
 CONTROL = re.compile(
     r"(?!\r\n)[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
@@ -60,20 +62,34 @@ class TerminalText:
         return getattr(self._stream, name)
 
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+@dataclass(frozen=True)
+class Output:
+    """What a command prints, and its exit status."""
+
+    parts: Sequence[str | Report] = ()
+    """Lines, tables and reports; none where everything but JSON is printed already."""
+    json: Any = None
+    """The value that `--json` prints."""
+    status: int = 0
+    brief: str | None = None
+    """What `--quiet` prints, where it is something else."""
+
+    def print(self, as_json: bool = False, quiet: bool = False) -> int:
+        """Print it, and return the exit status."""
+        parts = self.parts if self.brief is None or not quiet else [self.brief]
+        if as_json:
+            click.echo(json_text(self.json))
+        elif parts:
+            click.echo("\n".join(map(_text, parts)))
+        return self.status
 
 
-def json_option(about: str = "One JSON object on stdout.") -> Callable[[Command], Command]:
-    """The option `--json`, as the parameter `as_json`."""
-    return click.option("--json", "as_json", is_flag=True, help=about)
+def _text(part: str | Report) -> str:
+    if isinstance(part, str):
+        return part
+    from kgbench.report import to_text
 
-
-def quiet_option(about: str = "No progress.") -> Callable[[Command], Command]:
-    """The option `--quiet`."""
-    return click.option("-q", "--quiet", is_flag=True, help=about)
-
-
-VERDICT_ONLY = "The verdict only, with --json not even that."
+    return to_text(part)
 
 
 def json_text(value: Any) -> str:
@@ -81,13 +97,8 @@ def json_text(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
 
 
-def echo_json(value: Any) -> None:
-    """Print one JSON value."""
-    click.echo(json_text(value))
-
-
-def echo_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows under headers; the last column wraps at the width of the terminal."""
+def table_text(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Rows under headers; the last column wraps at the width of the terminal."""
     from tabulate import tabulate
 
     from kgbench.report import wrapped
@@ -96,7 +107,7 @@ def echo_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     before = sum(max(map(len, column)) + 2 for column in columns[:-1])
     room = max(shutil.get_terminal_size().columns - before, 30)
     fitted = [[*row[:-1], wrapped(row[-1], width=room)] for row in rows]
-    click.echo(tabulate(fitted, headers=headers, tablefmt="simple", disable_numparse=True))
+    return tabulate(fitted, headers=headers, tablefmt="simple", disable_numparse=True)
 
 
 def write_file(path: Path, content: bytes) -> None:

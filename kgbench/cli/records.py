@@ -1,55 +1,39 @@
-"""Commands on recorded runs: `show`, `export`, `plot`, `rescore` and `rerun`."""
+"""Commands on recorded runs that run no model: `show`, `export`, `plot` and `rescore`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from kgbench.cli.options import RESULTS, settings_of
-from kgbench.cli.output import (
-    VERDICT_ONLY,
-    echo_json,
-    echo_table,
-    json_option,
-    json_text,
-    quiet_option,
-    working,
-    write_file,
-)
-from kgbench.cli.runs import again_options, output_dir, places_of
+from kgbench.cli.options import File, Folder, cli_command
+from kgbench.cli.output import Output, json_text, table_text, write_file
 from kgbench.errors import InputError
+from kgbench.runner.spec import RESULTS
 
 if TYPE_CHECKING:
-    from kgbench.estimate import Estimate
     from kgbench.leaderboard.entries import Entry
     from kgbench.records import Identity, Record
+    from kgbench.report import Report
     from kgbench.report.export import Changed
 
 
-@click.command()
-@click.argument("run", metavar="RUN")
-@output_dir
-@json_option("One JSON object on stdout, as `kgbench eval --json`.")
-def show_command(run: str, output_dir: Path, as_json: bool) -> None:
+@cli_command("as_json", as_json={"help": "One JSON object on stdout, as `kgbench eval --json`."})
+def show_command(run: str, *, records: Path) -> Output:
     """Print the table of a recorded run.
 
     RUN is its folder, or the start of its id or of its folder's name; for an
     entry of the leaderboard, its submission and verification are printed too.
     """
     from kgbench.leaderboard.entries import find_run
-    from kgbench.report import to_text
     from kgbench.report.run_report import record_report
 
-    found = find_run(run, output_dir)
-    if as_json:
-        echo_json({**found.record.answer(str(found.folder)), **_submission_json(found)})
-        return
-    click.echo(to_text(record_report(found.record)))
-    if found.submission is not None:
-        click.echo(f"\n{_submission_text(found)}")
+    found = find_run(run, records)
+    submitted = [] if found.submission is None else ["", *_submission_lines(found)]
+    answer = {**found.record.answer(str(found.folder)), **_submission_json(found)}
+    return Output([record_report(found.record), *submitted], answer)
 
 
 def _submission_json(run: Entry) -> dict[str, Any]:
@@ -63,7 +47,7 @@ def _submission_json(run: Entry) -> dict[str, Any]:
     }
 
 
-def _submission_text(run: Entry) -> str:
+def _submission_lines(run: Entry) -> list[str]:
     from kgbench.numbers import plain_text
 
     submission, verification = run.submission, run.verification
@@ -71,7 +55,7 @@ def _submission_text(run: Entry) -> str:
     paper = f", {submission.paper}" if submission.paper else ""
     lines = [f"submitted as {submission.name}, code {submission.code}{paper}"]
     if verification is None:
-        return "\n".join([*lines, "self-reported: nobody has run a sample of it again"])
+        return [*lines, "self-reported: nobody has run a sample of it again"]
     flips = (
         f", {verification.changed_hits} of {verification.rows} hits flipped"
         if verification.changed_hits
@@ -84,29 +68,21 @@ def _submission_text(run: Entry) -> str:
     sample = f"{verification.about} (seed {verification.seed})"
     again = f"{sample} run again by kgbench {verification.kgbench} on {verification.time[:10]}"
     badge = "verified" if run.verified else "self-reported"
-    return "\n".join([*lines, f"{badge}: {again}, {largest}{flips}"])
+    return [*lines, f"{badge}: {again}, {largest}{flips}"]
 
 
-@click.command()
-@click.argument("runs", metavar="RUN...", nargs=-1, required=True)
-@click.option(
-    "--format",
-    "kind",
-    type=click.Choice(["csv", "markdown", "latex", "json"]),
-    help="Format.  [default: csv]",
+@cli_command(
+    *("kind", "output", "records", "as_json"),
+    kind={"flag": "--format", "type": click.Choice(["csv", "markdown", "latex", "json"])},
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Where to.  [default: stdout]",
-)
-@output_dir
-@json_option("The same as --format json.")
 def export_command(
-    runs: tuple[str, ...], kind: str | None, output: Path | None, output_dir: Path, as_json: bool
-) -> None:
+    runs: tuple[str, ...],
+    *,
+    kind: str | None,
+    output: File | None,
+    as_json: bool,
+    **options: Path,
+) -> Output | None:
     """Write the figures of one or several runs as text.
 
     CSV has a line per figure, all of them, with interval, number of facts and
@@ -116,63 +92,50 @@ def export_command(
     \b
     kgbench export kgbench-results/RUN --format csv -o run.csv
     kgbench export RUN_A RUN_B --format latex
+
+    Args:
+        runs (RUN...): Recorded runs.
+        kind: Format.  [default: csv]
+        output (FILE): Where to.  [default: stdout]
+        as_json: The same as --format json.
+        **options: The folder of records.
     """  # noqa: D301 (click reads the character, not its escape)
     if as_json and kind not in (None, "json"):
         raise click.UsageError(
             f"--json is --format json, and --format {kind} is given: give one of them"
         )
     from kgbench.leaderboard.entries import find_run
-
-    found = [find_run(run, output_dir) for run in runs]
-    text = _exported_json(found) if as_json or kind == "json" else _exported(found, kind or "csv")
-    if output is None:
-        click.echo(text, nl=False)
-    else:
-        write_file(output, text.encode())
-        click.echo(f"written to {output}", err=True)
-
-
-def _exported(runs: Sequence[Entry], kind: str) -> str:
     from kgbench.report.export import FORMATS
 
-    return FORMATS[kind]([run.record for run in runs])
-
-
-def _exported_json(runs: Sequence[Entry]) -> str:
-    answers = [run.record.answer(str(run.folder)) for run in runs]
-    return json_text(answers[0] if len(answers) == 1 else {"runs": answers}) + "\n"
+    found = [find_run(run, options["output_dir"]) for run in runs]
+    answers = [run.record.answer(str(run.folder)) for run in found]
+    answer = answers[0] if len(answers) == 1 else {"runs": answers}
+    text = f"{json_text(answer)}\n"
+    if not as_json and kind != "json":
+        text = FORMATS[kind or "csv"]([run.record for run in found])
+    if output is None:
+        return Output([text.removesuffix("\n")], answer)
+    write_file(output, text.encode())
+    click.echo(f"written to {output}", err=True)
+    return None
 
 
 SUFFIXES = (".png", ".svg", ".pdf")
 
 
-@click.command()
-@click.argument("runs", metavar="RUN...", nargs=-1, required=True)
-@click.option(
-    "--kind",
-    type=click.Choice(["chart", "curve", "map"]),
-    default="chart",
-    show_default=True,
-    help="What to draw.",
+@cli_command(
+    *("kind", "metric", "output", "records", "as_json"),
+    kind={"type": click.Choice(["chart", "curve", "map"])},
+    as_json={"help": "One JSON object on stdout: the file and what it shows."},
 )
-@click.option("--metric", metavar="NAME", help="What is drawn.  [default: the first run's]")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Where to: .png, .svg or .pdf.  [default: KIND-METRIC.png here]",
-)
-@output_dir
-@json_option("One JSON object on stdout: the file and what it shows.")
 def plot_command(
     runs: tuple[str, ...],
-    kind: str,
+    *,
+    kind: str = "chart",
     metric: str | None,
-    output: Path | None,
-    output_dir: Path,
-    as_json: bool,
-) -> None:
+    output: File | None,
+    **options: Path,
+) -> Output:
     """Draw runs, with 95 % intervals.
 
     One run: its bars, its budget curve, or the map of its scores. Several: bars
@@ -182,10 +145,17 @@ def plot_command(
     kgbench plot kgbench-results/RUN -o run.pdf
     kgbench plot RUN_A RUN_B --metric logprob -o both.svg
     kgbench plot --kind curve RUN_A RUN_B RUN_C -o curves.svg
+
+    Args:
+        runs (RUN...): Recorded runs.
+        kind: What to draw.
+        metric (NAME): What is drawn.  [default: the first run's]
+        output (FILE): Where to: .png, .svg or .pdf.  [default: KIND-METRIC.png here]
+        **options: The folder of records.
     """  # noqa: D301 (click reads the character, not its escape)
     from kgbench.leaderboard.entries import find_run
 
-    found = [find_run(run, output_dir) for run in runs]
+    found = [find_run(run, options["output_dir"]) for run in runs]
     records = [_on_metric(run, metric or found[0].record.metric) for run in found]
     path = output or Path(f"{kind}-{records[0].metric}.png" if kind != "map" else "map.png")
     if path.suffix.lower() not in SUFFIXES:
@@ -196,11 +166,9 @@ def plot_command(
 
     draw, shown = _picture(records, kind)
     write_file(path, picture_bytes(draw, shown, path.suffix.lower()[1:]))
-    if as_json:
-        ids = [record.id for record in records]
-        echo_json({"path": str(path), "kind": kind, "metric": records[0].metric, "runs": ids})
-    else:
-        click.echo(f"picture  {path}")
+    ids = [record.id for record in records]
+    answer = {"path": str(path), "kind": kind, "metric": records[0].metric, "runs": ids}
+    return Output([f"picture  {path}"], answer)
 
 
 def _on_metric(run: Entry, metric: str) -> Record:
@@ -284,26 +252,13 @@ def _run_text(record: Record) -> str:
     return f"the run of {record.identity.localizer.name} on {record.model}"
 
 
-@click.command(
+@cli_command(
+    "as_json",
     epilog="Exit status: 0 the stored figures are those of the rows; 1 some differ; 2 wrong input.",
 )
-@click.argument("run", metavar="RUN")
-@click.option(
-    "--metric",
-    metavar="NAME",
-    help="Make the ratios and the verdict on this metric.  [default: the run's]",
-)
-@click.option("--in-place", is_flag=True, help="Write the record back, in the present format.")
-@click.option(
-    "--output-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Write the record to this folder of records.",
-)
-@json_option()
 def rescore_command(
-    run: str, metric: str | None, in_place: bool, output_dir: Path | None, as_json: bool
-) -> int:
+    run: str, *, metric: str | None, in_place: bool, output_dir: Folder | None
+) -> Output:
     """Recompute all figures of a run from its per-fact rows, and list those that differ.
 
     No model is needed. By default nothing is written.
@@ -311,6 +266,12 @@ def rescore_command(
     \b
     kgbench rescore kgbench-results/RUN
     kgbench rescore kgbench-results/RUN --metric logprob --output-dir on-logprob
+
+    Args:
+        run: A recorded run.
+        metric (NAME): Make the ratios and the verdict on this metric.  [default: the run's]
+        in_place: Write the record back, in the present format.
+        output_dir (DIR): Write the record to this folder of records.
     """  # noqa: D301 (click reads the character, not its escape)
     if in_place and output_dir is not None:
         raise click.UsageError(
@@ -319,6 +280,7 @@ def rescore_command(
     from kgbench.leaderboard.entries import find_run
     from kgbench.leaderboard.validate.known import judged_anew
     from kgbench.report.export import changed_figures
+    from kgbench.report.run_report import record_report
     from kgbench.stats.summary import rescored
 
     found = find_run(run, RESULTS)
@@ -335,13 +297,22 @@ def rescore_command(
         written = _in_place(found, wanted)
     elif output_dir is not None:
         written = _written(found, wanted, output_dir)
-    if as_json:
-        echo_json(_rescored_json(found, wanted, changes, written))
-    else:
-        _print_rescored(found.record, wanted, changes, metric is not None)
-        if written is not None:
-            click.echo(f"\nrecord   {written}")
-    return 1 if changes else 0
+    parts: list[str | Report] = [] if metric is None else [record_report(wanted), ""]
+    parts += _differences(found.record, changes)
+    if written is not None:
+        parts += ["", f"record   {written}"]
+    differences = []
+    for change in changes:
+        stored, now = change.stored and change.stored.answer(), change.now and change.now.answer()
+        differences.append({"figure": change.where, "stored": stored, "now": now})
+    answer = {
+        **wanted.answer(str(written or found.folder)),
+        "metric": wanted.metric,
+        "agrees": not changes,
+        "differences": differences,
+        "written": written is not None,
+    }
+    return Output(parts, answer, int(bool(changes)))
 
 
 def _written(run: Entry, record: Record, root: Path) -> Path:
@@ -384,111 +355,25 @@ def _in_place(run: Entry, record: Record) -> Path:
     return run.folder
 
 
-def _print_rescored(
-    stored: Record, now: Record, changes: Sequence[Changed], other_metric: bool
-) -> None:
-    from kgbench.report import to_text
+def _differences(stored: Record, changes: Sequence[Changed]) -> list[str]:
+    """Figures that differ from what the rows give, and how many do."""
+    from kgbench.numbers import exact_text
     from kgbench.report.export import figures, from_rows
-    from kgbench.report.run_report import record_report
 
-    if other_metric:
-        click.echo(to_text(record_report(now)))
-        click.echo()
-    if changes:
-        echo_table(
-            ["stored figure", "stored", "from the rows"],
-            [[c.where, _estimate_text(c.stored), _estimate_text(c.now)] for c in changes],
-        )
-        click.echo()
     n = sum(map(from_rows, figures(stored)))
-    line = f"all {n} figures of the rows are as stored ({stored.metric})"
+    lines, line = [], f"all {n} figures of the rows are as stored ({stored.metric})"
     if changes:
+        rows = []
+        for each in changes:
+            texts = ["–" if of is None else exact_text(of) for of in (each.stored, each.now)]
+            rows.append([each.where, *texts])
+        lines = [table_text(["stored figure", "stored", "from the rows"], rows), ""]
         differing = f"{len(changes)} of {n} stored figures differ from what the rows give"
         line = f"{differing} ({stored.metric})"
     if stored.ranking is not None:
         line += "; how the map ranks its sites is of the models, and taken over"
-    click.echo(line)
-
-
-def _estimate_text(estimate: Estimate | None) -> str:
-    from kgbench.numbers import exact_text
-
-    return "–" if estimate is None else exact_text(estimate)
-
-
-def _rescored_json(
-    run: Entry, record: Record, changes: Sequence[Changed], written: Path | None
-) -> dict[str, Any]:
-    differences = []
-    for change in changes:
-        stored, now = change.stored and change.stored.answer(), change.now and change.now.answer()
-        differences.append({"figure": change.where, "stored": stored, "now": now})
-    answer = record.answer(str(written or run.folder))
-    return {
-        **answer,
-        "metric": record.metric,
-        "agrees": not changes,
-        "differences": differences,
-        "written": written is not None,
-    }
+    return [*lines, line]
 
 
 def _prompts_text(what: Identity) -> str:
     return ", ".join(f"{name} ({text[:8]})" for name, text in what.prompts.items())
-
-
-@click.command(
-    epilog="Exit status: 0 it agrees; 1 it differs; 2 it cannot be run here, or wrong input."
-)
-@click.argument("run", metavar="RUN")
-@again_options
-@output_dir
-@json_option()
-@quiet_option(VERDICT_ONLY)
-def rerun_command(run: str, **options: Any) -> int:
-    """Run a recorded run again from nothing, and compare every row.
-
-    The weights, facts, prompts and code must be those of the record: where one
-    is not, it is named. A row agrees where its log-probability does within
-    the tolerance, by default 0.001 nats for float32, which is room for the
-    rounding of one platform: another device, executor or version of torch may
-    round otherwise. Cost is not compared. `kgbench verify` runs a sample of the
-    facts; `kgbench rescore` needs no model.
-
-    \b
-    kgbench rerun kgbench-results/RUN
-    kgbench rerun ENTRY --localizer my_method.py:Mine
-    """  # noqa: D301 (click reads the character, not its escape)
-    return rerun(run, options)
-
-
-def rerun(run: str, options: Mapping[str, Any]) -> int:
-    """Run a recorded run again and print how it compares.
-
-    Args:
-        run: As `find_run` takes it.
-        options: Those of the command.
-
-    Returns:
-        The exit status.
-    """
-    from kgbench.leaderboard.entries import find_run
-    from kgbench.report import to_text
-    from kgbench.report.run_report import repeat_report, repeated_answer, repeated_sentence
-    from kgbench.runner.rerun import run_again
-
-    found = find_run(run, options["output_dir"])
-    with working(options["as_json"], options["quiet"]) as report:
-        places, settings = places_of(options), settings_of(options)
-        again = run_again(
-            found.record, found.facts(), places, settings, options["tolerance"], report
-        )
-    what = f"all {len(set(found.facts()['fact'].to_pylist()))} facts"
-    if options["as_json"]:
-        echo_json(
-            {"id": found.record.id, "path": str(found.folder), **repeated_answer(again, what)}
-        )
-    else:
-        report_text = to_text(repeat_report(again, what))
-        click.echo(repeated_sentence(again, what) if options["quiet"] else report_text)
-    return 0 if again.agrees else 1

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import redirect_stdout
 from dataclasses import asdict
 from difflib import get_close_matches
 from pathlib import Path
@@ -12,70 +10,173 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kgbench.cli.options import RESULTS
-from kgbench.cli.output import echo_json, echo_table, json_option, quiet_option
-from kgbench.cli.records import rerun
-from kgbench.cli.runs import again_options
+from kgbench.cli.options import ExistingFile, Folder, cli_command
+from kgbench.cli.output import Output, table_text
+from kgbench.cli.verify import AGAIN, AGAIN_HELP, rerun
 from kgbench.errors import InputError
-from kgbench.progress import progress
+from kgbench.progress import Progress
+from kgbench.runner.spec import RESULTS
 
 if TYPE_CHECKING:
     from kgbench.analyses.reproduction.parts import Needs, PartForecast
 
-__all__ = ["STUDY", "is_figure", "reproduce_figures", "reproduce_study"]
-
 STUDY = "study"
-
 _MODEL = "tiny-gemma"
+Seeds = tuple[int, ...]
+
+OF_FIGURES = ("report", "supplement", "seeds", "rows", "dry_run")
+OF_RUNS = (
+    "localizer",
+    "recipient",
+    "donor",
+    "revision",
+    "chat_template",
+    "dataset",
+    "subject",
+    "object",
+    "column",
+    "template",
+    "batch_size",
+    "device_map",
+    "stream_donors",
+    "tolerance",
+)
+"""Options that only one of the two kinds takes and that have no default value."""
+OF_STUDY = ("only", "runs")
+"""Options of the study alone; of the others it takes --report, --seeds and --dry-run."""
 
 
-def reproduce_study(options: Mapping[str, Any]) -> int:
-    """Make runs, write the page and print its verdicts.
+def _read_seeds(ctx: click.Context, parameter: click.Parameter, text: str | None) -> Seeds:
+    parts = [part.strip() for part in text.split(",")] if text else []
+    if not all(part.isdecimal() for part in parts) or len(set(map(int, parts))) < len(parts):
+        raise InputError(f"--seeds {text}: expected different whole numbers, such as 0,1,2,3,4")
+    return tuple(map(int, parts))
 
-    Returns:
-        The exit status, 0.
-    """
-    from kgbench.api.reproduction import study
 
-    if options["dry_run"]:
-        _study_states(options)
-        return 0
+@cli_command(
+    *(*AGAIN, "output_dir", "report", "supplement", "seeds", "rows", "only", "runs", "dry_run"),
+    *("as_json", "quiet"),
+    epilog="Exit status: 0 done, also where a claim fails; 2 wrong input; 130 interrupted.",
+    seeds={"callback": _read_seeds},
+    runs={"type": click.IntRange(min=0)},
+    **AGAIN_HELP,
+)
+def reproduce_command(
+    what: str,
+    *,
+    output_dir: Folder = RESULTS,
+    report: Folder | None,
+    supplement: str | None,
+    seeds: Seeds | None,
+    rows: tuple[ExistingFile, ...],
+    only: tuple[str, ...],
+    runs: int | None,
+    dry_run: bool,
+    progress: Progress | None,
+    **options: Any,
+) -> Output:
+    """Compute a figure of the paper again, and compare it with the paper's.
 
-    def on_run(path: Path) -> None:
-        click.echo(f"run      {path}")
+    A figure (figure-2 to figure-15 or their numbers, title_in_prompt,
+    title_in_prompt_names, movie_title, relation, head, layers, articles,
+    articles_top50, forgetting; `all` for all, `acceptance` for those of the
+    positive control) is computed on --model, by default tiny-gemma: missing
+    donors are trained, evaluations run, and our estimates printed next to the
+    paper's, with its claims checked one by one. A tiny pair has smaller data in
+    place of the paper's. An interrupted command goes on where it was, and
+    evaluations in the report's rows.parquet are not run again.
 
-    with redirect_stdout(sys.stderr if options["as_json"] else sys.stdout):
-        found = study(
-            only=options["only"],
-            seeds=options["seeds"] or (),
-            runs=options["runs"],
-            report=options["report"],
-            on_run=on_run,
-            progress=not options["quiet"],
+    The study asks which features of an architecture make it recall at the last
+    token or enrich at the first entity: small models of one code base,
+    pretrained and finetuned in eight cells under three seeds, some minutes a
+    run. Runs in the report's folder are not made again, and several processes
+    may work on one study.
+
+    \b
+    kgbench reproduce figure-2 --model tiny-gemma
+    kgbench reproduce all --seeds 0,1,2,3,4            # over training seeds
+    kgbench reproduce acceptance --seeds 1             # a share of one more seed
+    kgbench reproduce all --rows kgbench-reproduction/tiny-gemma/rows.parquet
+    kgbench reproduce all --model gemma-2b --supplement Skylion007/openwebtext --dry-run
+    kgbench reproduce study --report study --runs 4    # the next four runs and the page
+    kgbench rerun RUN                                  # a recorded run again
+
+    Args:
+        what (FIGURE|acceptance|all|study): What is computed.
+        output_dir: Where records go.
+        report (DIR): Where the report goes.  [default: ./kgbench-reproduction/MODEL]
+        supplement (FILE|ID): Other text for the gentle recipe; a tiny pair has its own.
+        seeds (N,N,…): Training seeds; a tiny pair of another than 0 is pretrained anew. Intervals
+            of several are over facts and seeds.  [default: 0]
+        rows (FILE): Figures from the rows.parquet of a report, without a model; several, such as of
+            further seeds, are joined in the report's folder.
+        only (RUN|CELL): Of the study: this run, or the runs of this cell; may be repeated.
+            [default: all]
+        runs (N): Of the study: make at most N of the runs that are missing; 0 only writes the page
+            from those that are in.
+        dry_run: Only forecast time, memory and disk.
+        progress: Progress callback.
+        **options: Of a recorded run: its parts, and how it is computed.
+    """  # noqa: D301 (click reads the character, not its escape)
+    given, chosen_seeds = click.get_current_context().params, seeds or ()
+    if what == STUDY:
+        others = (*OF_RUNS, "supplement", "rows", "model")
+        _refuse(what, "a figure or a run", [name for name in others if given[name]])
+        if dry_run:
+            return _study_states(only, chosen_seeds, report)
+        from kgbench.api.reproduction import study
+
+        studied = study(
+            only=only,
+            seeds=chosen_seeds,
+            runs=runs,
+            report=report,
+            on_run=lambda path: click.echo(f"run      {path}"),
+            progress=progress or False,
         )
-        click.echo(str(found))
-    if options["as_json"]:
-        echo_json(found.to_json())
-    return 0
+        return Output([str(studied)], studied.to_json())
+    _refuse(what, "the study", [name for name in OF_STUDY if given[name] not in (None, ())])
+    if not _is_figure(what):
+        _refuse(what, "a figure", [name for name in OF_FIGURES if given[name]])
+        note = f"kgbench: note: to run a recorded run again, write kgbench rerun {what}"
+        click.echo(note, err=True)
+        return rerun(what, given, progress)
+    _refuse(what, "a run", [name for name in OF_RUNS if given[name]])
+    if rows and dry_run:
+        raise InputError("--rows computes figures from files alone: leave out --dry-run")
+    if dry_run:
+        return _forecast(what, given, progress)
+    from kgbench.api.reproduction import reproduce
+
+    made = reproduce(
+        what,
+        model=options["model"],
+        seeds=chosen_seeds,
+        supplement=supplement,
+        rows=rows,
+        report=report,
+        device=options["device"],
+        output_dir=output_dir,
+        progress=progress or False,
+    )
+    return Output([str(made)], made.to_json())
 
 
-def _study_states(options: Mapping[str, Any]) -> None:
-    """Print which runs are in."""
-    from kgbench.analyses.reproduction.study.design import study_design
-    from kgbench.analyses.reproduction.study.factorial import rows_path
-    from kgbench.api.reproduction import report_folder
-
-    design, folder, states = study_design(), report_folder(STUDY, options["report"]), {}
-    for run in design.chosen(options["only"], options["seeds"] or ()):
-        states[run.name] = "in" if rows_path(folder, run.name).is_file() else "missing"
-    if options["as_json"]:
-        missing = [name for name, state in states.items() if state == "missing"]
-        echo_json({"missing": missing, "runs": len(design.runs)})
-    else:
-        echo_table(["run", "state"], [[name, state] for name, state in states.items()])
+for option in reproduce_command.params:
+    # They go with `kgbench reproduce RUN`, the older name of `kgbench rerun RUN`.
+    if isinstance(option, click.Option):
+        option.hidden = option.name in (*OF_RUNS, "attention")
+        if option.name == "model":
+            option.help = "The pair.  [default: tiny-gemma]"
 
 
-def is_figure(what: str) -> bool:
+def _refuse(what: str, kind: str, given: Sequence[str]) -> None:
+    if given:
+        option = f"--{given[0].replace('_', '-')}"
+        raise InputError(f"{option} is an option of {kind}, and {what!r} is none: leave it out")
+
+
+def _is_figure(what: str) -> bool:
     """Whether it is the name of a figure, or looks as if it was meant to be one."""
     from kgbench.analyses.reproduction.page import full_name, page
 
@@ -87,33 +188,22 @@ def is_figure(what: str) -> bool:
     )
 
 
-def reproduce_figures(what: str, options: Mapping[str, Any]) -> int:
-    """Make figures, print them next to the paper's, and write the report.
+def _study_states(only: Sequence[str], seeds: Seeds, report: Path | None) -> Output:
+    """Which runs are in."""
+    from kgbench.analyses.reproduction.study.design import study_design
+    from kgbench.analyses.reproduction.study.factorial import rows_path
+    from kgbench.api.reproduction import report_folder
 
-    Returns:
-        The exit status, 0: a claim that fails is a result.
-    """
-    from kgbench.api.reproduction import reproduce
-
-    if options["rows"] and options["dry_run"]:
-        raise InputError("--rows computes figures from files alone: leave out --dry-run")
-    with redirect_stdout(sys.stderr if options["as_json"] else sys.stdout):
-        if options["dry_run"]:
-            answer = _forecast(what, options)
-        else:
-            names = ("model", "supplement", "rows", "report", "device", "output_dir")
-            given = {name: options[name] for name in names}
-            found = reproduce(
-                what, seeds=options["seeds"] or (), progress=not options["quiet"], **given
-            )
-            click.echo(str(found))
-            answer = found.to_json()
-    if options["as_json"]:
-        echo_json(answer)
-    return 0
+    design, folder = study_design(), report_folder(STUDY, report)
+    states = []
+    for run in design.chosen(only, seeds):
+        states.append([run.name, "in" if rows_path(folder, run.name).is_file() else "missing"])
+    missing = [name for name, state in states if state == "missing"]
+    answer = {"missing": missing, "runs": len(design.runs)}
+    return Output([table_text(["run", "state"], states)], answer)
 
 
-def _forecast(what: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def _forecast(what: str, options: Mapping[str, Any], progress: Progress | None) -> Output:
     from kgbench.analyses.reproduction.page import chosen, page
     from kgbench.analyses.reproduction.parts import (
         SHIPPED,
@@ -129,21 +219,17 @@ def _forecast(what: str, options: Mapping[str, Any]) -> dict[str, Any]:
     pairs = [Ingredients(page(), model, options["supplement"], seed) for seed in seeds]
     output_dir, device = options["output_dir"], options["device"]
     free = room(pairs[0], output_dir, device)
-    with progress(shown=not options["quiet"]) as report:
-        known = rows_there(report_folder(model, options["report"]))
-        parts = list(forecasts(names, pairs, output_dir, device, report, known))
+    known = rows_there(report_folder(model, options["report"]))
+    parts = list(forecasts(names, pairs, output_dir, device, progress, known))
     total = total_needs(parts, free)
-    if not options["as_json"]:
-        echo_table(["part", "time", "memory", "disk", "it takes"], list(map(_row, parts)))
-        click.echo()
-        for line in _total(parts, total):
-            click.echo(line)
-    return {
+    table = table_text(["part", "time", "memory", "disk", "it takes"], list(map(_row, parts)))
+    answer = {
         "model": model,
         "figures": list(names),
         "parts": list(map(asdict, parts)),
         **total.to_json(),
     }
+    return Output([table, "", *_total(parts, total)], answer)
 
 
 def _row(part: PartForecast) -> list[str]:
@@ -189,140 +275,3 @@ def _total(parts: Sequence[PartForecast], needs: Needs) -> Iterator[str]:
 
 def _fits(enough: bool) -> str:
     return "fits" if enough else "does not fit"
-
-
-OF_FIGURES = ("report", "supplement", "seeds", "rows", "dry_run")
-OF_RUNS = (
-    "localizer",
-    "recipient",
-    "donor",
-    "revision",
-    "chat_template",
-    "dataset",
-    "subject",
-    "object",
-    "column",
-    "template",
-    "batch_size",
-    "device_map",
-    "stream_donors",
-    "tolerance",
-)
-"""Options that only one of the two kinds takes and that have no default value."""
-OF_STUDY = ("only", "runs")
-"""Options of the study alone; of the others it takes --report, --seeds and --dry-run."""
-
-
-@click.command(
-    epilog="Exit status: 0 done, also where a claim fails; 2 wrong input; 130 interrupted."
-)
-@click.argument("what", metavar="FIGURE|acceptance|all|study")
-@again_options
-@click.option(
-    "--output-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=RESULTS,
-    show_default=True,
-    help="Where records go.",
-)
-@click.option(
-    "--report",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Where the report goes.  [default: ./kgbench-reproduction/MODEL]",
-)
-@click.option(
-    "--supplement",
-    metavar="FILE|ID",
-    help="Other text for the gentle recipe; a tiny pair has its own.",
-)
-@click.option(
-    "--seeds",
-    metavar="N,N,…",
-    callback=lambda _, __, text: _seeds(text),
-    help="Training seeds; a tiny pair of another than 0 is pretrained anew. Intervals of several "
-    "are over facts and seeds.  [default: 0]",
-)
-@click.option(
-    "--rows",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    multiple=True,
-    metavar="FILE",
-    help="Figures from the rows.parquet of a report, without a model; several, such as of further "
-    "seeds, are joined in the report's folder.",
-)
-@click.option(
-    "--only",
-    multiple=True,
-    metavar="RUN|CELL",
-    help="Of the study: this run, or the runs of this cell; may be repeated.  [default: all]",
-)
-@click.option(
-    "--runs",
-    type=click.IntRange(min=0),
-    metavar="N",
-    help="Of the study: make at most N of the runs that are missing; 0 only writes the page from "
-    "those that are in.",
-)
-@click.option("--dry-run", is_flag=True, help="Only forecast time, memory and disk.")
-@json_option()
-@quiet_option()
-def command(what: str, output_dir: Path, as_json: bool, quiet: bool, **options: Any) -> int:
-    """Compute a figure of the paper again, and compare it with the paper's.
-
-    A figure (figure-2 to figure-15 or their numbers, title_in_prompt,
-    title_in_prompt_names, movie_title, relation, head, layers, articles,
-    articles_top50, forgetting; `all` for all, `acceptance` for those of the
-    positive control) is computed on --model, by default tiny-gemma: missing
-    donors are trained, evaluations run, and our estimates printed next to the
-    paper's, with its claims checked one by one. A tiny pair has smaller data in
-    place of the paper's. An interrupted command goes on where it was, and
-    evaluations in the report's rows.parquet are not run again.
-
-    The study asks which features of an architecture make it recall at the last
-    token or enrich at the first entity: small models of one code base,
-    pretrained and finetuned in eight cells under three seeds, some minutes a
-    run. Runs in the report's folder are not made again, and several processes
-    may work on one study.
-
-    \b
-    kgbench reproduce figure-2 --model tiny-gemma
-    kgbench reproduce all --seeds 0,1,2,3,4            # over training seeds
-    kgbench reproduce acceptance --seeds 1             # a share of one more seed
-    kgbench reproduce all --rows kgbench-reproduction/tiny-gemma/rows.parquet
-    kgbench reproduce all --model gemma-2b --supplement Skylion007/openwebtext --dry-run
-    kgbench reproduce study --report study --runs 4    # the next four runs and the page
-    kgbench rerun RUN                                  # a recorded run again
-    """  # noqa: D301 (click reads the character, not its escape)
-    given = {**options, "output_dir": output_dir, "as_json": as_json, "quiet": quiet}
-    if what == STUDY:
-        others = (*OF_RUNS, "supplement", "rows", "model")
-        _refuse(what, "a figure or a run", [name for name in others if options[name]])
-        return reproduce_study(given)
-    _refuse(what, "the study", [name for name in OF_STUDY if options[name] not in (None, ())])
-    if is_figure(what):
-        _refuse(what, "a run", [name for name in OF_RUNS if options[name]])
-        return reproduce_figures(what, given)
-    _refuse(what, "a figure", [name for name in OF_FIGURES if options[name]])
-    click.echo(f"kgbench: note: to run a recorded run again, write kgbench rerun {what}", err=True)
-    return rerun(what, given)
-
-
-for option in command.params:
-    # They go with `kgbench reproduce RUN`, the older name of `kgbench rerun RUN`.
-    if option.name == "model":
-        option.help = "The pair.  [default: tiny-gemma]"
-    option.hidden = option.name in (*OF_RUNS, "attention")  # type: ignore[attr-defined]  # arguments of this command are none of them
-
-
-def _seeds(text: str | None) -> tuple[int, ...]:
-    parts = [part.strip() for part in text.split(",")] if text else []
-    if not all(part.isdecimal() for part in parts) or len(set(map(int, parts))) < len(parts):
-        raise InputError(f"--seeds {text}: expected different whole numbers, such as 0,1,2,3,4")
-    return tuple(map(int, parts))
-
-
-def _refuse(what: str, kind: str, given: Sequence[str]) -> None:
-    if given:
-        option = f"--{given[0].replace('_', '-')}"
-        raise InputError(f"{option} is an option of {kind}, and {what!r} is none: leave it out")

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
 import click
 
 from kgbench import __version__
-from kgbench.cli.options import RESULTS
-from kgbench.cli.output import echo_json, echo_table, json_option
+from kgbench.cli.options import cli_command
+from kgbench.cli.output import Output, table_text
+from kgbench.runner.spec import RESULTS
 
 PACKAGES = (
     "torch",
@@ -51,9 +51,8 @@ EXTRAS = {
 GIB = 2**30
 
 
-@click.command()
-@json_option()
-def doctor_command(as_json: bool) -> int:
+@cli_command("as_json")
+def doctor_command() -> Output:
     """Show versions, devices, memory, caches, and what is missing."""
     from kgbench.models.catalog import plants
 
@@ -62,9 +61,7 @@ def doctor_command(as_json: bool) -> int:
     planted = [name for name in here if name in plants()]
     unplanted = [name for name in here if name not in planted]
     facts = {
-        **_versions(),
         **_machine(),
-        **_places(),
         "shipped pairs": ", ".join(unplanted) or "none",
         "shipped plants": ", ".join(planted) or "none",
     }
@@ -76,25 +73,16 @@ def doctor_command(as_json: bool) -> int:
         if name not in here:
             missing.append(f"shipped pair {name}: install kgbench again")
     extras = {name: _lacking(name) for name in EXTRAS}
-    if as_json:
-        installed = {name: not lacking for name, lacking in extras.items()}
-        echo_json({"facts": facts, "missing": missing, "extras": installed})
-    else:
-        echo_table(["what", "here"], list(facts.items()))
-        click.echo()
-        click.echo("\n".join([*(f"missing: {line}" for line in missing), *_extra_lines(extras)]))
-        if not missing:
-            click.echo("nothing that kgbench needs is missing")
-    return 1 if missing else 0
-
-
-def _extra_lines(extras: Mapping[str, Sequence[str]]) -> list[str]:
-    """A line on each extra: installed, or by which command it would be."""
-    lines = []
+    lines = [f"missing: {line}" for line in missing]
     for name, lacking in extras.items():
         state = f"not installed: pip install 'kgbench[{name}]'" if lacking else "installed"
         lines.append(f"extra    {name:7}  {state}  ({EXTRAS[name]})")
-    return lines
+    if not missing:
+        lines.append("nothing that kgbench needs is missing")
+    table = table_text(["what", "here"], list(facts.items()))
+    installed = {name: not lacking for name, lacking in extras.items()}
+    answer = {"facts": facts, "missing": missing, "extras": installed}
+    return Output([table, "", *lines], answer, int(bool(missing)))
 
 
 def _lacking(extra: str) -> list[str]:
@@ -104,14 +92,6 @@ def _lacking(extra: str) -> list[str]:
         if re.search(rf"extra == ['\"]{extra}['\"]", line):
             names.append(re.split(r"[^\w.-]", line, maxsplit=1)[0])
     return [name for name in names if _version(name) is None]
-
-
-def _versions() -> dict[str, str]:
-    return {
-        "kgbench": __version__,
-        "python": platform.python_version(),
-        **{name: _version(name) or "missing" for name in PACKAGES},
-    }
 
 
 def _version(name: str) -> str | None:
@@ -136,25 +116,29 @@ def _shipped_pairs() -> dict[str, bool]:
 
 
 def _machine() -> dict[str, str]:
+    """Versions, the machine, and where files are read and written."""
     import psutil
+    from huggingface_hub.constants import HF_HUB_CACHE, HF_HUB_OFFLINE
 
-    memory = psutil.virtual_memory()
+    memory, process, hub = psutil.virtual_memory(), psutil.Process(), Path(HF_HUB_CACHE)
+    cores = psutil.cpu_count() or 1
+    if hasattr(process, "cpu_affinity"):  # those that this process may use
+        cores = len(process.cpu_affinity())
+    checkpoints = len(list(hub.glob("models--*"))) if hub.is_dir() else 0
     return {
+        "kgbench": __version__,
+        "python": platform.python_version(),
+        **{name: _version(name) or "missing" for name in PACKAGES},
         "platform": f"{platform.system()} {platform.machine()}",
-        "cores": str(_cores()),
+        "cores": str(cores),
         "memory": f"{memory.available / GIB:.1f} GiB free of {memory.total / GIB:.1f}",
         "devices": ", ".join(_devices()),
+        "hub": "offline (HF_HUB_OFFLINE)"
+        if HF_HUB_OFFLINE
+        else "asked for ids that are no directory",
+        "hub cache": f"{hub}, {checkpoints} models",
+        "records go to": f"{RESULTS.absolute()} (eval --output-dir)",
     }
-
-
-def _cores() -> int:
-    """Cores that this process may use."""
-    import psutil
-
-    process = psutil.Process()
-    return (
-        len(process.cpu_affinity()) if hasattr(process, "cpu_affinity") else psutil.cpu_count() or 1
-    )
 
 
 def _devices() -> list[str]:
@@ -171,24 +155,8 @@ def _devices() -> list[str]:
     return found
 
 
-def _places() -> dict[str, str]:
-    from huggingface_hub.constants import HF_HUB_CACHE, HF_HUB_OFFLINE
-
-    hub = Path(HF_HUB_CACHE)
-    checkpoints = len(list(hub.glob("models--*"))) if hub.is_dir() else 0
-    return {
-        "hub": "offline (HF_HUB_OFFLINE)"
-        if HF_HUB_OFFLINE
-        else "asked for ids that are no directory",
-        "hub cache": f"{hub}, {checkpoints} models",
-        "records go to": f"{RESULTS.absolute()} (eval --output-dir)",
-    }
-
-
-@click.command()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]), metavar="bash|zsh|fish")
-@click.pass_context
-def completion_command(ctx: click.Context, shell: str) -> None:
+@cli_command(shell={"type": click.Choice(["bash", "zsh", "fish"]), "metavar": "bash|zsh|fish"})
+def completion_command(shell: str) -> Output:
     """Print the completion script of a shell.
 
     \b
@@ -198,6 +166,7 @@ def completion_command(ctx: click.Context, shell: str) -> None:
     """  # noqa: D301 (click reads the character, not its escape)
     from click.shell_completion import get_completion_class
 
-    script = get_completion_class(shell)
+    script, context = get_completion_class(shell), click.get_current_context()
     assert script is not None
-    click.echo(script(ctx.find_root().command, {}, "kgbench", "_KGBENCH_COMPLETE").source())
+    program = context.find_root().command
+    return Output([script(program, {}, "kgbench", "_KGBENCH_COMPLETE").source()])

@@ -5,49 +5,33 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
-from kgbench.cli.options import FolderOrURL, listed
-from kgbench.cli.output import VERDICT_ONLY, echo_json, json_option, quiet_option, working
+from kgbench.cli.options import File, cli_command, listed
+from kgbench.cli.output import Output
 from kgbench.errors import InputError
+from kgbench.progress import progress
 
 if TYPE_CHECKING:
     from kgbench.sweeps.plan import StudyPlan
-
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 WATCH_S = 5.0
 """How often a status is shown again."""
 
 
-class _Part(click.ParamType[tuple[int, int]]):
+Part = tuple[int, int]
+
+
+def _part(ctx: click.Context, parameter: click.Parameter, text: str | None) -> Part | None:
     """`K/N`, the k-th of n parts, from 1."""
-
-    name = "part"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, int]:
-        """Read it."""
-        if isinstance(value, tuple):
-            return value
-        k, slash, n = str(value).partition("/")
-        if not (slash and k.isdigit() and n.isdigit() and 1 <= int(k) <= int(n)):
-            self.fail(f"{value!r}: expected K/N with K from 1 to N, such as 3/16", param, ctx)
-        return int(k), int(n)
-
-
-_study = click.argument("study", type=click.Path(path_type=Path, dir_okay=False))
-_workers = click.option(
-    "--workers",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Bundles of units that run at once.",
-)
+    if text is None:
+        return None
+    k, slash, n = text.partition("/")
+    if not (slash and k.isdigit() and n.isdigit() and 1 <= int(k) <= int(n)):
+        raise click.BadParameter(f"{text!r}: expected K/N with K from 1 to N, such as 3/16")
+    return int(k), int(n)
 
 
 def _plan(study: Path) -> StudyPlan:
@@ -62,7 +46,7 @@ def _plan(study: Path) -> StudyPlan:
 @click.group(
     epilog="Exit status: 0 done; 1 some units failed or are left; 2 wrong input; 130 interrupted."
 )
-def command() -> None:
+def sweep_command() -> None:
     """Compute studies: many evaluations, here, on SLURM or on Ray.
 
     A study is a YAML file with any options of `kgbench eval` and a matrix of
@@ -71,53 +55,36 @@ def command() -> None:
     """
 
 
-@command.command("plan")
-@_study
-@_workers
-@json_option()
-def plan_command(study: Path, workers: int, as_json: bool) -> None:
+@cli_command("as_json", group=sweep_command)
+def plan_command(study: File, *, workers: int = 1) -> Output:
     """Show what a study would take; no model is loaded.
 
     \b
     kgbench sweep plan study.yaml --workers 8
+
+    Args:
+        study: The study.
+        workers (N): Bundles of units that run at once.
     """  # noqa: D301 (click reads the character, not its escape)
-    from kgbench.report import to_text
-
     plan = _plan(study)
-    if as_json:
-        echo_json(plan.to_json(workers))
-    else:
-        click.echo(to_text(plan.report(workers)))
+    return Output([plan.report(workers)], plan.to_json(workers))
 
 
-@command.command("run")
-@_study
-@click.option(
-    "--on",
-    "engine",
-    default="local",
-    show_default=True,
-    metavar="ENGINE",
-    help="local, slurm or ray; the study's `engines` has their options.",
+@cli_command(
+    *("as_json", "quiet"),
+    group=sweep_command,
+    part={"callback": _part},
 )
-@_workers
-@click.option(
-    "--part", type=_Part(), metavar="K/N", help="Only the K-th of N parts, in this process."
-)
-@click.option("--retry-failed", is_flag=True, help="Compute units that failed again.")
-@click.option("--watch", is_flag=True, help="On SLURM: wait until all units have ended.")
-@json_option()
-@quiet_option(VERDICT_ONLY)
 def run_command(
-    study: Path,
-    engine: str,
-    workers: int,
-    part: tuple[int, int] | None,
+    study: File,
+    *,
+    on: str = "local",
+    workers: int = 1,
+    part: Part | None,
     retry_failed: bool,
     watch: bool,
-    as_json: bool,
     quiet: bool,
-) -> int:
+) -> Output | None:
     """Compute what is left of a study.
 
     One failed unit stops nothing: `kgbench sweep status` has its reason.
@@ -126,54 +93,63 @@ def run_command(
     kgbench sweep run study.yaml --workers 2
     kgbench sweep run study.yaml --on slurm --workers 16 --watch
     kgbench sweep run study.yaml --part 3/16       # in an array task of any scheduler
-    """  # noqa: D301 (click reads the character, not its escape)
-    from kgbench.sweeps.plan import StudyPlan, run_study
 
-    if part is not None and (engine != "local" or workers > 1):
+    Args:
+        study: The study.
+        on (ENGINE): local, slurm or ray; the study's `engines` has their options.
+        workers (N): Bundles of units that run at once.
+        part (K/N): Only the K-th of N parts, in this process.
+        retry_failed: Compute units that failed again.
+        watch: On SLURM: wait until all units have ended.
+        quiet: The verdict only, with --json not even that.
+    """  # noqa: D301 (click reads the character, not its escape)
+    from kgbench.sweeps.plan import run_study
+
+    if part is not None and (on != "local" or workers > 1):
         raise InputError("--part runs in this process: leave out --on and --workers")
     plan = _plan(study)
-    with working(as_json, quiet) as report:
+    with progress(not quiet) as report:
         submitted = run_study(
-            plan, engine, workers=workers, part=part, retry_failed=retry_failed, announce=report
+            plan, on, workers=workers, part=part, retry_failed=retry_failed, announce=report
         )
     for each in submitted:
-        click.echo(f"submitted {each.text}; see kgbench sweep status {study}", err=as_json)
+        click.echo(f"submitted {each.text}; see kgbench sweep status {study}")
     if submitted and not watch:
-        return 0
+        return None
     if submitted:
         _wait(plan, None if quiet else 1, lambda: any(each.going() for each in submitted))
-    now = StudyPlan(plan.study, plan.root)
-    if quiet and not as_json:
-        click.echo(now.status().verdict)
-    else:
-        _show(now, as_json, ())
-    return int(any(state.word != "done" for state in now.states) and part is None)
+    now = _now(plan)
+    unfinished = any(state.word != "done" for state in now.states) and part is None
+    return _status(now, (), int(unfinished))
 
 
-@command.command("status")
-@_study
-@click.option("--by", multiple=True, metavar="OPTION", help="By these options; with commas.")
-@click.option("--watch", is_flag=True, help="Again and again, until no unit is left.")
-@json_option()
-def status_command(study: Path, by: Sequence[str], watch: bool, as_json: bool) -> None:
+@cli_command("as_json", group=sweep_command)
+def status_command(study: File, *, by: tuple[str, ...], watch: bool) -> Output:
     """Show what of a study is done, runs, or failed and why.
 
     \b
     kgbench sweep status study.yaml --watch
+
+    Args:
+        study: The study.
+        by (OPTION): By these options; with commas.
+        watch: Again and again, until no unit is left.
     """  # noqa: D301 (click reads the character, not its escape)
     plan = _plan(study)
     if watch:
         _wait(plan, 2)
-    _show(plan if not watch else _plan(study), as_json, listed(by))
+        plan = _plan(study)
+    return _status(plan, listed(by))
 
 
-def _show(plan: StudyPlan, as_json: bool, axes: Sequence[str]) -> None:
-    from kgbench.report import to_text
+def _status(plan: StudyPlan, axes: Sequence[str], status: int = 0) -> Output:
+    report = plan.status(axes)
+    return Output([report], plan.to_json(), status, report.verdict)
 
-    if as_json:
-        echo_json(plan.to_json())
-    else:
-        click.echo(to_text(plan.status(axes)))
+
+def _now(plan: StudyPlan) -> StudyPlan:
+    """The same study and what is done by now."""
+    return type(plan)(plan.study, plan.root)
 
 
 def _wait(plan: StudyPlan, shown: int | None, going: Callable[[], bool] = lambda: True) -> None:
@@ -188,12 +164,11 @@ def _wait(plan: StudyPlan, shown: int | None, going: Callable[[], bool] = lambda
     from rich.live import Live
 
     from kgbench.report import to_text
-    from kgbench.sweeps.plan import StudyPlan
 
     console = Console(stderr=True, quiet=shown is None)
     with Live(console=console, transient=True, auto_refresh=False) as live:
         while True:
-            now = StudyPlan(plan.study, plan.root)
+            now = _now(plan)
             ended = [state for state in now.states if state.word in ("done", "failed")]
             if len(ended) == len(now.states) or not going():
                 return
@@ -203,18 +178,12 @@ def _wait(plan: StudyPlan, shown: int | None, going: Callable[[], bool] = lambda
             time.sleep(WATCH_S)
 
 
-@command.command("merge")
-@click.argument("sources", metavar="FOLDER|URL...", type=FolderOrURL(), nargs=-1, required=True)
-@click.option(
-    "-o",
-    "--output-dir",
-    required=True,
-    type=FolderOrURL(),
-    metavar="FOLDER|URL",
-    help="Where all records go.",
+@cli_command(
+    *("output_dir", "as_json"),
+    group=sweep_command,
+    output_dir={"flag": "-o --output-dir"},
 )
-@json_option()
-def merge_command(sources: Sequence[Path], output_dir: Path, as_json: bool) -> None:
+def merge_command(sources: tuple[Path, ...], *, output_dir: Path) -> Output:
     """Put the records of several folders or URLs into one.
 
     Records of one identity are one record; where their rows contradict each
@@ -222,11 +191,13 @@ def merge_command(sources: Sequence[Path], output_dir: Path, as_json: bool) -> N
 
     \b
     kgbench sweep merge node-1/ node-2/ -o all/
+
+    Args:
+        sources (FOLDER|URL...): Folders of records.
+        output_dir (FOLDER|URL): Where all records go.
     """  # noqa: D301 (click reads the character, not its escape)
     from kgbench.sweeps.merge import merge
 
     merged = merge(sources, output_dir)
-    if as_json:
-        echo_json({"new": merged.new, "known": merged.known})
-    else:
-        click.echo(f"{merged.new} records new, {merged.known} known before")
+    answer = {"new": merged.new, "known": merged.known}
+    return Output([f"{merged.new} records new, {merged.known} known before"], answer)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from kgbench.cli.options import listed
-from kgbench.cli.output import echo_json, echo_table, json_option, quiet_option, working
+from kgbench.cli.options import ExistingFolder, Natural, cli_command, completer, listed
+from kgbench.cli.output import Output, table_text
+from kgbench.progress import Progress
 
 if TYPE_CHECKING:
     from kgbench.harness.task_validation import TaskFinding, Validation
@@ -23,23 +23,17 @@ if TYPE_CHECKING:
 SHOWN = 10
 """Findings of one task that are printed; a fault of a template recurs in every document."""
 
-_folder = click.option(
-    "--include-path",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    metavar="DIR",
-    help="A folder with your own tasks.",
-)
-_json = json_option("JSON on stdout.")
+JSON = {"help": "JSON on stdout."}
 
 
-def _names(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+def _names() -> Iterable[str]:
     from kgbench.harness import shipped_tasks
 
     entries = shipped_tasks()
     known = dict.fromkeys(entry.name for entry in entries)
     for entry in entries:
         known |= dict.fromkeys(entry.tags)
-    return [name for name in known if name.startswith(incomplete)]
+    return known
 
 
 @click.group()
@@ -47,59 +41,51 @@ def tasks_command() -> None:
     """Tasks for the Language Model Evaluation Harness."""
 
 
-@tasks_command.command()
-def path() -> None:
+@cli_command(group=tasks_command)
+def path() -> Output:
     """Print the folder of the tasks.
 
     For lm-eval: --include_path "$(kgbench tasks path)".
     """
     from kgbench.harness import tasks_path
 
-    click.echo(tasks_path())
+    return Output([str(tasks_path())])
 
 
-@tasks_command.command()
-@_json
-def ls(as_json: bool) -> None:
+@cli_command("as_json", group=tasks_command, as_json=JSON)
+def ls() -> Output:
     """List the tasks that kgbench ships."""
     from kgbench.harness import shipped_tasks
 
     entries = shipped_tasks()
-    if as_json:
-        echo_json(list(map(asdict, entries)))
-        return
     rows = [[e.name, e.dataset, e.prompt, e.form, str(e.documents)] for e in entries]
-    echo_table(["task", "data set", "prompt", "form", "documents"], rows)
-    click.echo()
+    table = table_text(["task", "data set", "prompt", "form", "documents"], rows)
     tags = Counter(chain.from_iterable(entry.tags for entry in entries))
-    echo_table(["tag", "tasks"], [[tag, str(tags[tag])] for tag in sorted(tags)])
+    counts = table_text(["tag", "tasks"], [[tag, str(tags[tag])] for tag in sorted(tags)])
+    return Output([table, "", counts], list(map(asdict, entries)))
 
 
-@tasks_command.command("show")
-@click.argument("name", shell_complete=_names)
-@click.option(
-    "--document",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    metavar="N",
-    help="Which document, from 0.",
+@cli_command(
+    "as_json", group=tasks_command, as_json=JSON, task={"shell_complete": completer(_names)}
 )
-@_folder
-@_json
-def show_document(name: str, document: int, include_path: Path | None, as_json: bool) -> None:
-    """Show one document of a task as a model sees it."""
+def show_command(
+    task: str, *, document: Natural = 0, include_path: ExistingFolder | None
+) -> Output:
+    """Show one document of a task as a model sees it.
+
+    Args:
+        task (NAME): The task.
+        document (N): Which document, from 0.
+        include_path (DIR): A folder with your own tasks.
+    """
     from kgbench.harness import needs_lm_eval
 
     needs_lm_eval()
     from kgbench.harness.task_validation import preview
 
     with redirect_stdout(sys.stderr):  # libraries print while they load data
-        rendered = preview(name, document, include_path)
-    if as_json:
-        echo_json(rendered)
-    else:
-        click.echo("\n".join(_lines(rendered)))
+        rendered = preview(task, document, include_path)
+    return Output(_lines(rendered), rendered)
 
 
 def _lines(rendered: dict[str, Any]) -> list[str]:
@@ -119,27 +105,20 @@ def _lines(rendered: dict[str, Any]) -> list[str]:
     return [*lines, f"metrics   {', '.join(rendered['metrics'])}"]
 
 
-@tasks_command.command(
-    "validate",
+@cli_command(
+    *("as_json", "quiet"),
+    group=tasks_command,
     epilog="Exit status: 0 all is well; 1 something is wrong with a task; 2 wrong input.",
+    tasks={"shell_complete": completer(_names)},
+    as_json=JSON,
 )
-@click.argument("names", nargs=-1, metavar="[NAME|TAG]…", shell_complete=_names)
-@_folder
-@click.option(
-    "--tokenizer",
-    multiple=True,
-    metavar="NAME|PATH|ID",
-    help="Tokenizer to try; several with commas.  [default: those of the tiny pairs]",
-)
-@_json
-@quiet_option()
 def validate_command(
-    names: Sequence[str],
-    include_path: Path | None,
-    tokenizer: Sequence[str],
-    as_json: bool,
-    quiet: bool,
-) -> int:
+    tasks: tuple[str, ...] = (),
+    *,
+    include_path: ExistingFolder | None,
+    tokenizer: tuple[str, ...],
+    progress: Progress | None,
+) -> Output:
     """Check tasks, every document of them.
 
     Loads each task with lm-eval, renders every document, and checks spans
@@ -153,21 +132,23 @@ def validate_command(
     \b
     kgbench tasks validate
     kgbench tasks validate --include-path my_tasks --tokenizer path/to/checkpoint
+
+    Args:
+        tasks ([NAME|TAG]…): Tasks, or tags of such.
+        include_path (DIR): A folder with your own tasks.
+        tokenizer (NAME|PATH|ID): Tokenizer to try; several with commas.  [default: those of the
+            tiny pairs]
+        progress: Progress callback.
     """  # noqa: D301 (click reads the character, not its escape)
     from kgbench.harness import needs_lm_eval
 
     needs_lm_eval()
     from kgbench.harness.task_validation import validate_tasks
 
-    with working(as_json=True, quiet=quiet) as report:
-        validation = validate_tasks(
-            tuple(dict.fromkeys(names)), include_path, listed(tokenizer), report
-        )
-    if as_json:
-        echo_json(_answer(validation))
-    else:
-        _print(validation)
-    return 1 if validation.findings else 0
+    with redirect_stdout(sys.stderr):
+        names = tuple(dict.fromkeys(tasks))
+        validation = validate_tasks(names, include_path, listed(tokenizer), progress)
+    return Output(_table(validation), _answer(validation), int(bool(validation.findings)))
 
 
 def _answer(validation: Validation) -> dict[str, Any]:
@@ -187,28 +168,32 @@ def _count(validation: Validation, task: str) -> int:
     return sum(finding.task == task for finding in validation.findings)
 
 
-def _print(validation: Validation) -> None:
+def _table(validation: Validation) -> list[str]:
     by_task: dict[str | None, list[TaskFinding]] = {}
     for finding in validation.findings:
         by_task.setdefault(finding.task, []).append(finding)
+    lines: list[str] = []
     for task, findings in by_task.items():
-        click.echo("\n".join(map(str, findings[:SHOWN])))
+        lines += map(str, findings[:SHOWN])
         if len(findings) > SHOWN:
-            click.echo(f"… and {len(findings) - SHOWN} more in task {task}; --json has them all")
+            lines.append(f"… and {len(findings) - SHOWN} more in task {task}; --json has them all")
     if validation.findings:
-        click.echo()
+        lines.append("")
     tokenizers = validation.tokenizers
     rows = []
     for checked in validation.tasks:
-        number = _count(validation, checked.name)
-        rows.append(
-            [checked.name, str(checked.documents), str(len(tokenizers)), str(number or "none")]
-        )
-    echo_table(["task", "documents", "tokenizers", "findings"], rows)
+        findings_text = str(_count(validation, checked.name) or "none")
+        rows.append([checked.name, str(checked.documents), str(len(tokenizers)), findings_text])
     documents = sum(checked.documents for checked in validation.tasks)
     tasks = f"{_many(len(rows), 'task')}, {_many(documents, 'document')}"
-    result = _many(len(validation.findings), "finding") if validation.findings else "all is well"
-    click.echo(f"\n{tasks}, with the tokenizers of {', '.join(tokenizers)}: {result}")
+    number = len(validation.findings)
+    result = _many(number, "finding") if number else "all is well"
+    return [
+        *lines,
+        table_text(["task", "documents", "tokenizers", "findings"], rows),
+        "",
+        f"{tasks}, with the tokenizers of {', '.join(tokenizers)}: {result}",
+    ]
 
 
 def _many(number: int, thing: str) -> str:

@@ -17,8 +17,8 @@ from kgbench.records import NOT_APPLICABLE, Planted, Record, Row
 from kgbench.sites import BASELINES, parse_graft
 from kgbench.sites.configurations import canonical
 from kgbench.stats import METRICS
-from kgbench.testing.decisions import OPERATORS, Decision, decide, sentence
-from kgbench.testing.undecided import note_record, report_undecided
+from kgbench.testing.decisions import OPERATORS, Decision, conclude, decide, sentence
+from kgbench.testing.undecided import note_record
 
 if TYPE_CHECKING:  # a claim about a record loads no torch
     from kgbench.runner import Run
@@ -148,7 +148,7 @@ def assert_planted(run: Record | Run, **bounds: float) -> None:
         estimate, units = known[field]
         what = f"{record.planted.plant}: {field}"
         decisions.append(_decided(estimate, op, bound, what, units))
-    _conclude(decisions)
+    conclude(decisions)
 
 
 def _of_planted(planted: Planted) -> dict[str, tuple[Estimate, str]]:
@@ -166,10 +166,6 @@ def _of_planted(planted: Planted) -> dict[str, tuple[Estimate, str]]:
     return figures
 
 
-Sentenced = tuple[Decision, str]
-"""A decision and its sentence."""
-
-
 def _assert_rows(run: Record | Run, at: str, prompt: str | None, bounds: Bounds) -> None:
     __tracebackhide__ = True
     decisions = []
@@ -177,7 +173,7 @@ def _assert_rows(run: Record | Run, at: str, prompt: str | None, bounds: Bounds)
         for (field, op), bound in bounds.items():
             what = f"{row.prompt}, {row.graft}: {field}"
             decisions.append(_decided(_estimate(row, field), op, bound, what))
-    _conclude(decisions)
+    conclude(decisions)
 
 
 def _seen(run: Record | Run) -> Record:
@@ -191,20 +187,9 @@ def _seen(run: Record | Run) -> Record:
     return record
 
 
-def _conclude(decisions: list[Sentenced]) -> None:
-    """Fail with the bounds that do not hold, then the undecided ones; or report undecided ones.
-
-    Raises:
-        AssertionError: Something fails.
-    """
-    __tracebackhide__ = True
-    undecided = [text for decision, text in decisions if decision.outcome == "undecided"]
-    if failed := [text for decision, text in decisions if decision.outcome == "fails"]:
-        raise AssertionError("\n".join([*failed, *(f"undecided: {text}" for text in undecided)]))
-    report_undecided(undecided)
-
-
-def _decided(estimate: Estimate, op: str, bound: float, what: str, over: str = "") -> Sentenced:
+def _decided(
+    estimate: Estimate, op: str, bound: float, what: str, over: str = ""
+) -> tuple[Decision, str]:
     if (estimate.undefined or "").startswith(NOT_APPLICABLE):
         raise InputError(f"{what} is {estimate.undefined}; no number of facts decides that")
     if not over and estimate.value is not None and estimate.value == estimate.low == estimate.high:
@@ -249,7 +234,9 @@ def _rows(record: Record, at: str, prompt: str | None) -> Iterator[Row]:
         raise UnknownNameError("prompt of this record:", prompt, prompts)
     rows = {(row.prompt, row.graft): row for row in record.rows}
     known = {row.graft for row in record.rows}
-    graft = at if at in known else _canonical(at)
+    graft = at
+    if at not in known and at not in BASELINES and not at.startswith(("top ", "(top ")):
+        graft = str(canonical(parse_graft(at)))  # as records spell it
     for name in prompts if prompt is None else [prompt]:
         if (name, graft) not in rows:
             hint = (
@@ -259,13 +246,6 @@ def _rows(record: Record, at: str, prompt: str | None) -> Iterator[Row]:
             )
             raise UnknownNameError("configuration of this record:", at, known, hint)
         yield rows[name, graft]
-
-
-def _canonical(at: str) -> str:
-    """A graft as records spell it."""
-    if at in BASELINES or at.startswith(("top ", "(top ")):
-        return at
-    return str(canonical(parse_graft(at)))
 
 
 def _estimate(row: Row, field: str) -> Estimate:

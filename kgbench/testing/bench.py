@@ -9,6 +9,7 @@ One group per prompt. Names and groups are the same for every localizer, so that
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -21,9 +22,8 @@ if TYPE_CHECKING:
     from pytest_benchmark.fixture import BenchmarkFixture
 
     from kgbench.data import Prompt
+    from kgbench.localizers import InterventionLocalizer
     from kgbench.runner.job import Job
-
-Work = Callable[[], object]
 
 
 @pytest.fixture(scope="module")
@@ -105,26 +105,30 @@ def test_localizer(
     )
 
 
-def _work(job: Job, prompts: Sequence[Prompt]) -> Work:
+def _work(job: Job, prompts: Sequence[Prompt]) -> Callable[[], object]:
     """The timed work of a method."""
+    from kgbench.engine.engine import choosing
     from kgbench.localizers import InterventionLocalizer
+    from kgbench.runner.measure import score_sites
 
     if isinstance(job.localizer, InterventionLocalizer):
-        return _interventions(job, prompts)
-    return _scores(job, prompts)
+        return _interventions(job, job.localizer, prompts)
+
+    def work() -> None:
+        with choosing(job.engine.executor, job.engine.budget):
+            score_sites(job.localizer, job.pair, prompts)
+
+    return work
 
 
-def _interventions(job: Job, prompts: Sequence[Prompt]) -> Work:
-    from dataclasses import replace
-
-    from kgbench.localizers import InterventionLocalizer
+def _interventions(
+    job: Job, method: InterventionLocalizer, prompts: Sequence[Prompt]
+) -> Callable[[], object]:
     from kgbench.localizers._base import asked
     from kgbench.runner.measure import expressed
 
     workload = replace(job.workload, prompts={prompts[0].name: prompts})
-    own = replace(job, workload=workload)
-    applicable, method = expressed(own), job.localizer
-    assert isinstance(method, InterventionLocalizer)
+    applicable = expressed(replace(job, workload=workload))
 
     def work() -> None:
         measurement = replace(
@@ -134,17 +138,6 @@ def _interventions(job: Job, prompts: Sequence[Prompt]) -> Work:
             plan, _ = measurement.plan(prompts[start : start + measurement.at_once])
             for _ in job.engine.run(plan):
                 pass
-
-    return work
-
-
-def _scores(job: Job, prompts: Sequence[Prompt]) -> Work:
-    from kgbench.engine.engine import choosing
-    from kgbench.runner.measure import score_sites
-
-    def work() -> None:
-        with choosing(job.engine.executor, job.engine.budget):
-            score_sites(job.localizer, job.pair, prompts)
 
     return work
 

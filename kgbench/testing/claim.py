@@ -18,9 +18,7 @@ from kgbench.records import Record
 from kgbench.sites import complement
 from kgbench.stats.ratios import between_configurations, between_prompts
 from kgbench.stats.scores import PromptColumns
-from kgbench.testing import decide
-from kgbench.testing.decisions import sentence
-from kgbench.testing.undecided import report_undecided
+from kgbench.testing.decisions import conclude, decide, sentence
 
 __all__ = ["Claim", "assert_complement_identity", "everything_else", "exchanged"]
 
@@ -93,13 +91,8 @@ class Claim:
     def _keeps(self, estimate: Estimate, what: str, bounds: Mapping[str, float]) -> None:
         """Undecided, with the reason, where a method cannot express a configuration."""
         __tracebackhide__ = True
-        texts: dict[str, list[str]] = {"holds": [], "fails": [], "undecided": []}
-        for op, bound in bounds.items():
-            decision = decide(estimate, op, bound)
-            texts[decision.outcome].append(sentence(decision, what))
-        if texts["fails"]:
-            raise AssertionError("\n".join(texts["fails"]))
-        report_undecided(texts["undecided"])
+        decisions = [decide(estimate, op, bound) for op, bound in bounds.items()]
+        conclude([(decision, sentence(decision, what)) for decision in decisions])
 
 
 SITES = ("FE", "LT", "FE+LT")

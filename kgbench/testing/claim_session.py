@@ -135,18 +135,15 @@ def pytest_pycollect_makeitem(collector: pytest.Collector, name: str) -> list[py
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
     """A line on each claim that was left out, and why."""
-    return [
-        _left_out(name, chosen_session(config).spec.prompts)
-        for name in config.stash.get(_LEFT_OUT, ())
-    ]
-
-
-def _left_out(name: str, prompts: Sequence[str]) -> str:
-    missing = " and ".join(prompt for prompt in COMPARED[name] if prompt not in prompts)
-    return (
-        f"kgbench: {name} needs the prompts {' and '.join(COMPARED[name])}, and is left "
-        f"out: {missing} not chosen"
-    )
+    lines = []
+    for name in config.stash.get(_LEFT_OUT, ()):
+        needed, chosen = COMPARED[name], chosen_session(config).spec.prompts
+        missing = " and ".join(prompt for prompt in needed if prompt not in chosen)
+        lines.append(
+            f"kgbench: {name} needs the prompts {' and '.join(needed)}, and is left out: "
+            f"{missing} not chosen"
+        )
+    return lines
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

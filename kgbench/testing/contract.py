@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from inspect import getdoc
-from itertools import product
 from typing import TYPE_CHECKING
 
 from kgbench import __version__
@@ -218,13 +217,11 @@ def parametrize_with_checks(
     import pytest  # kgbench is used without it
 
     checks = []
-    for made, family in product(map(_made, localizers), families or PICO_FAMILIES):
-        trial = Trial(made, family)
-        checks += [Check(law, trial) for law in laws_of(made)]
+    for each in localizers:
+        made = create(each, {}, seed=0) if isinstance(each, str) else each
+        if isinstance(made, type):
+            made = made()
+        for family in families or PICO_FAMILIES:
+            trial = Trial(made, family)
+            checks += [Check(law, trial) for law in laws_of(made)]
     return pytest.mark.parametrize("check", checks, ids=str)
-
-
-def _made(localizer: str | type[AbstractLocalizer] | AbstractLocalizer) -> AbstractLocalizer:
-    if isinstance(localizer, str):
-        return create(localizer, {}, seed=0)
-    return localizer() if isinstance(localizer, type) else localizer

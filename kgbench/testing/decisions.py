@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, isclose, isfinite
 from numbers import Real
@@ -14,8 +14,9 @@ from kgbench.errors import InputError, UnknownNameError
 from kgbench.estimate import Estimate
 from kgbench.numbers import figure_text, number_text, plain_text, reason_text
 from kgbench.stats import rate_interval
+from kgbench.testing.undecided import report_undecided
 
-__all__ = ["FEWEST", "OPERATORS", "Decision", "decide", "sentence"]
+__all__ = ["FEWEST", "OPERATORS", "Decision", "conclude", "decide", "sentence"]
 
 FEWEST = 10
 """Fewer facts never decide anything."""
@@ -148,28 +149,20 @@ def sentence(decision: Decision, what: str, over: str = "") -> str:
             lacking = f"{number_text(decision.estimate.value)} has no interval"
         reason = reason_text(decision.estimate.undefined)
         return f"{what} {lacking}, so that {bound} is undecided: {reason}"
-    figure = (
-        f"{what} {_figure(decision.estimate, decision.bound)} over {over or _facts(decision.n)}"
-    )
+    units = over or f"{decision.n} fact{'s' * (decision.n != 1)}"
+    figure = f"{what} {_figure(decision.estimate, decision.bound)} over {units}"
     if decision.outcome == "holds":
         return f"{figure} keeps {bound}"
     if decision.outcome == "fails":
         return f"{figure} {BROKEN[decision.op]} {bound}"
     few = f": fewer than {FEWEST} do" if decision.n < FEWEST else " does"
-    return f"{figure}{few} not decide {bound}; {_remedy(decision, over)}"
-
-
-def _facts(n: int) -> str:
-    return f"{n} fact{'s' * (n != 1)}"
-
-
-def _remedy(decision: Decision, over: str) -> str:
+    remedy = "the estimate lies on the bound, so that no number of facts would decide it"
     if over:
-        return "it is not over facts, so that more of them do not narrow it"
-    if decision.facts_needed is None:
-        return "the estimate lies on the bound, so that no number of facts would decide it"
-    number = f"{'about' if decision.is_rate else 'at most about'} {decision.facts_needed}"
-    return f"{number} facts would decide it"
+        remedy = "it is not over facts, so that more of them do not narrow it"
+    elif decision.facts_needed is not None:
+        about = "about" if decision.is_rate else "at most about"
+        remedy = f"{about} {decision.facts_needed} facts would decide it"
+    return f"{figure}{few} not decide {bound}; {remedy}"
 
 
 def _figure(estimate: Estimate, bound: float) -> str:
@@ -179,3 +172,20 @@ def _figure(estimate: Estimate, bound: float) -> str:
         return figure_text(estimate)
     value, low, high = (plain_text(x, 4) for x in numbers)
     return f"{value} [{low}, {high}]"
+
+
+def conclude(decisions: Sequence[tuple[Decision, str]]) -> None:
+    """Fail with the bounds that do not hold, then the undecided ones; or report undecided ones.
+
+    Args:
+        decisions: Decisions, each with its sentence.
+
+    Raises:
+        AssertionError: Something fails.
+        UndecidedError: Something is undecided, and nothing collects it.
+    """
+    __tracebackhide__ = True
+    undecided = [text for decision, text in decisions if decision.outcome == "undecided"]
+    if failed := [text for decision, text in decisions if decision.outcome == "fails"]:
+        raise AssertionError("\n".join([*failed, *(f"undecided: {text}" for text in undecided)]))
+    report_undecided(undecided)

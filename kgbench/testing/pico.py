@@ -165,15 +165,12 @@ def propose(config: dict[str, Any]) -> Proposal:
     """
     configs = [reduced_config(config, probe) for probe in PROBES]
     family = infer_family([random_model(small, 0) for small in configs])
-    proposals = [try_map(_random_pair(small, family)) for small in configs]
+    proposals = []
+    for small in configs:
+        recipient, donor = prepare(random_model(small, 0)), prepare(random_model(small, 1))
+        name, tokenizer = f"a small {small.model_type}", pico_tokenizer(bos=False)
+        proposals.append(try_map(ModelPair(name, recipient, {"sft": donor}, tokenizer, family)))
     return next((each for each in proposals if not each.holds), proposals[0])
-
-
-def _random_pair(config: PreTrainedConfig, family: Family) -> ModelPair:
-    recipient, donor = prepare(random_model(config, 0)), prepare(random_model(config, 1))
-    return ModelPair(
-        f"a small {config.model_type}", recipient, {"sft": donor}, pico_tokenizer(bos=False), family
-    )
 
 
 def try_map(pair: ModelPair) -> Proposal:

@@ -152,16 +152,25 @@ def _same_question(
             "--kgbench-compare-fail: no saved record answers the question of "
             f"{_name(record)}; {why}"
         )
-    taken = max(matching, key=lambda other: _nearness(record, other.record))
+    ours = record.identity
+
+    def nearness(stored: StoredRecord) -> tuple[bool, bool, bool, str]:
+        """Likeness of two records apart from their weights, then the time of the other."""
+        other, theirs = stored.record, stored.record.identity
+        same_facts = theirs.dataset.hash == ours.dataset.hash
+        same_grafts = theirs.configurations == ours.configurations
+        return same_facts, same_grafts, other.id != record.id, other.provenance.time
+
+    taken = max(matching, key=nearness)
     notes = []
     if len(matching) > 1:
         notes.append(
             f"of {len(matching)} saved records that answer the question, the one of "
             f"{taken.record.provenance.time} was taken"
         )
-    if taken.record.identity.dataset.hash != record.identity.dataset.hash:
+    if taken.record.identity.dataset.hash != ours.dataset.hash:
         notes.append(
-            f"data set {record.identity.dataset.name!r} has changed since: compared over the facts "
+            f"data set {ours.dataset.name!r} has changed since: compared over the facts "
             "whose ids are in both"
         )
     return taken, tuple(notes)
@@ -179,14 +188,6 @@ def _other_parts(record: Record, other: Record) -> list[str]:
     if theirs.prompts != ours.prompts:
         differing.append("prompts")
     return differing
-
-
-def _nearness(record: Record, other: Record) -> tuple[bool, bool, bool, str]:
-    """Sort key: likeness of two records apart from their weights, then the time of the other."""
-    ours, theirs = record.identity, other.identity
-    same_facts = theirs.dataset.hash == ours.dataset.hash
-    same_grafts = theirs.configurations == ours.configurations
-    return same_facts, same_grafts, other.id != record.id, other.provenance.time
 
 
 def _name(record: Record) -> str:

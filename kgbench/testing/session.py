@@ -141,24 +141,34 @@ class Given:
         from kgbench.data import dataset_names
         from kgbench.models import catalog
         from kgbench.runner import Spec
+        from kgbench.runner.workload import read_donors
 
+        localizer, limit, prompts = self.one("localizer"), self.one("limit"), list[str]()
+        place, colon, attribute = (localizer or "").rpartition(":")
+        if place and colon:
+            localizer = f"{self._resolved('localizer', place)}:{attribute}"
+        donors = read_donors("--kgbench-donor", self.many("donor"))
+        for text in self.many("prompt"):
+            prompts += map(str.strip, text.split(","))
+        if prompts and not any(prompts):
+            raise InputError(
+                "--kgbench-prompt: names no prompt; give some, see `kgbench ls prompts`, or leave "
+                "it out"
+            )
+        if limit is not None and not (limit.isdecimal() and int(limit) > 0):
+            raise InputError(
+                f"--kgbench-limit {limit!r}: expected how many facts, a whole number of at least 1"
+            )
         return Spec(
-            localizer=self._localizer() or Spec.localizer,
+            localizer=localizer or Spec.localizer,
             model=self._place("model", catalog.pair_names()),
             recipient=self._place("recipient"),
-            donors=self._donors(),
+            donors={name: self._resolved("donor", place) for name, place in donors.items()},
             dataset=self._place("dataset", dataset_names()),
-            prompts=self._prompts(),
+            prompts=tuple(dict.fromkeys(filter(None, prompts))),
             suite=self.one("suite") or Spec.suite,
-            limit=self._limit(),
+            limit=None if limit is None else int(limit),
         )
-
-    def _base(self, name: str) -> Path:
-        """The folder of relative paths: where pytest was called, or where the ini file is."""
-        if self.on_command_line(name):
-            return self._config.invocation_params.dir
-        ini = self._config.inipath
-        return self._config.rootpath if ini is None else ini.parent
 
     def _place(self, name: str, known: Sequence[str] = ()) -> str | None:
         text = self.one(name)
@@ -170,37 +180,12 @@ class Given:
         return str(path) if text not in known and path.exists() else text
 
     def _full(self, name: str, text: str) -> Path:
-        return Path(os.path.normpath(self._base(name) / Path(text).expanduser()))
-
-    def _localizer(self) -> str | None:
-        text = self.one("localizer")
-        place, colon, attribute = (text or "").rpartition(":")
-        return f"{self._resolved('localizer', place)}:{attribute}" if place and colon else text
-
-    def _donors(self) -> dict[str, str]:
-        from kgbench.runner.workload import read_donors
-
-        donors = read_donors("--kgbench-donor", self.many("donor"))
-        return {name: self._resolved("donor", place) for name, place in donors.items()}
-
-    def _prompts(self) -> tuple[str, ...]:
-        names: list[str] = []
-        for text in self.many("prompt"):
-            names += map(str.strip, text.split(","))
-        if names and not any(names):
-            raise InputError(
-                "--kgbench-prompt: names no prompt; give some, see `kgbench ls prompts`, or leave "
-                "it out"
-            )
-        return tuple(dict.fromkeys(filter(None, names)))
-
-    def _limit(self) -> int | None:
-        text = self.one("limit")
-        if text is not None and not (text.isdecimal() and int(text) > 0):
-            raise InputError(
-                f"--kgbench-limit {text!r}: expected how many facts, a whole number of at least 1"
-            )
-        return None if text is None else int(text)
+        """A path from where pytest was called, or of an ini file from where that is."""
+        config = self._config
+        base = config.invocation_params.dir
+        if not self.on_command_line(name):
+            base = config.rootpath if config.inipath is None else config.inipath.parent
+        return Path(os.path.normpath(base / Path(text).expanduser()))
 
 
 def _help(text: str) -> str:

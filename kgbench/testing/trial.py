@@ -95,7 +95,13 @@ class Trial:
 
     def first_run(self, act: Callable[[], object]) -> Watched:
         """Result and forwards of the first run."""
-        return self.once("run", lambda: _watch(self.pair, act))
+
+        def run() -> Watched:
+            with _interrupted(self.pair, at=None) as calls:
+                value = act()
+            return Watched(value, calls[0])
+
+        return self.once("run", run)
 
 
 @cache
@@ -162,13 +168,6 @@ class Watched:
     """Value that the run returned."""
     forwards: int
     """Forwards of the pair's models."""
-
-
-def _watch(pair: ModelPair, act: Callable[[], object]) -> Watched:
-    """Run something and count the forwards of the pair's models."""
-    with _interrupted(pair, at=None) as calls:
-        value = act()
-    return Watched(value, calls[0])
 
 
 def _whole_state(pair: ModelPair) -> dict[str, object]:
