@@ -132,10 +132,9 @@ class Estimate:
         from pydantic_core import core_schema
 
         number = core_schema.nullable_schema(core_schema.float_schema(allow_inf_nan=False))
-        fields = {
-            name: core_schema.typed_dict_field(number, required=False)
-            for name in ("value", "low", "high")
-        }
+        fields = {}
+        for name in ("value", "low", "high"):
+            fields[name] = core_schema.typed_dict_field(number, required=False)
         fields["n"] = core_schema.typed_dict_field(core_schema.int_schema(ge=0))
         reason = core_schema.nullable_schema(core_schema.str_schema())
         fields["undefined"] = core_schema.typed_dict_field(reason, required=False)

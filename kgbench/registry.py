@@ -132,11 +132,10 @@ class Registry:
             frames = frames_in(error, path)
             where = f" ({path.name}:{frames[-1].lineno})" if frames else ""
             raise InputError(f"{path} does not load: {told(error)}{where}") from error
-        classes = [
-            v
-            for v in vars(module).values()
-            if isinstance(v, type) and v.__module__ == module.__name__
-        ]
+        classes = []
+        for v in vars(module).values():
+            if isinstance(v, type) and v.__module__ == module.__name__:
+                classes.append(v)
         if not attribute:
             return self._only([found for found in classes if issubclass(found, self.base)], path)
         if not hasattr(module, attribute):

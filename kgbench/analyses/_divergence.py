@@ -43,7 +43,7 @@ MARGIN = 2
 """Movies drawn per fact asked for, since some may share a name with the facts."""
 
 
-def texts_of(job: Job, sample: Specificity) -> list[Texts]:
+def sample_texts(job: Job, sample: Specificity) -> list[Texts]:
     """The texts of each kind; a kind that cannot be had has no prompts and the reason.
 
     Raises:

@@ -571,12 +571,12 @@ def _specificity(
 ) -> Divergences:
     _check_method(spec)
     check_named(spec, sample)
-    from kgbench.analyses._divergence import measure, texts_of
+    from kgbench.analyses._divergence import measure, sample_texts
     from kgbench.runner.job import prepare_job
 
     job = prepare_job(spec, settings)
     assert isinstance(job.localizer, InterventionLocalizer)
-    texts = texts_of(job, sample)
+    texts = sample_texts(job, sample)
     assert [some.kind for some in texts] == list(KINDS)
     with blamed(job):
         measured = [measure(job, some, labels, progress) for some in texts]

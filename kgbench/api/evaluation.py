@@ -338,7 +338,7 @@ def evaluate(
         attention: `sdpa`, `eager`, or `auto`.
         output_dir: Where records are kept.
         on_record: Called with the run when its record is there, also of the runs that an analysis
-            of it makes; `reused` says whether it was found.
+            of it makes; `reused` is whether it was found.
         progress: A callback, True for a bar in a terminal or notebook, False for none.
 
     Returns:

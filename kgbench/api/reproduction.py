@@ -122,7 +122,7 @@ def reproduce(
         for option, value in (("model", model), ("supplement", supplement), ("seeds", seeds)):
             if value:
                 raise InputError(f"--rows computes figures from files alone: leave out --{option}")
-        given = [Path(path) for path in rows]
+        given = list(map(Path, rows))
         return _reported(names, _joined(given, report), report, given)
     pairs = [
         Ingredients(page(), model or "tiny-gemma", supplement, seed) for seed in seeds or (SHIPPED,)

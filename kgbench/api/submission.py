@@ -66,7 +66,7 @@ class Submitted:
 
     @property
     def findings(self) -> list[Finding]:
-        """What is to say of the entries."""
+        """Findings of all entries."""
         return list(chain.from_iterable(entry.findings for entry in self.entries))
 
     @property

@@ -505,7 +505,7 @@ def settings_of(options: Options) -> Settings:
 
 def imports_of(options: Options) -> ImportOptions | None:
     """How to read a user's own file; None where the options leave that to the file."""
-    if not any(options.get(name) for name in FILE_OPTIONS):
+    if not any(map(options.get, FILE_OPTIONS)):
         return None
     return ImportOptions(
         subject=options["subject"],

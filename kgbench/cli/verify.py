@@ -56,10 +56,9 @@ def _places_of(options: Mapping[str, Any]) -> Places:
     """Locations of the parts of a run, from the options."""
     from kgbench.runner.rerun import Places
 
-    same = {
-        name: options[name]
-        for name in ("localizer", "model", "recipient", "revision", "chat_template", "dataset")
-    }
+    same = {}
+    for name in ("localizer", "model", "recipient", "revision", "chat_template", "dataset"):
+        same[name] = options[name]
     return Places(**same, donors=donors_of(options["donor"]), imports=imports_of(options))
 
 

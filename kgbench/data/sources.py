@@ -196,7 +196,7 @@ def choose_fields(
         )
     fields = {subject: column, object_: other, **given.columns}
     needed = {subject: None, object_: None}
-    columns = {name: name for name in fields}
+    columns = dict(zip(fields, fields, strict=True))
     for name, text in given.templates.items():
         for part in parse_template(name, text).parts:
             if part.is_field and part.text not in ("subject", "object"):

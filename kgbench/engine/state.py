@@ -102,11 +102,10 @@ def _settings() -> tuple[object, ...]:
 
 
 def _global_hooks() -> list[int]:
-    named = [
-        name
-        for name in vars(global_hooks)
-        if name.startswith("_global_") and name.endswith("_hooks")
-    ]
+    named = []
+    for name in vars(global_hooks):
+        if name.startswith("_global_") and name.endswith("_hooks"):
+            named.append(name)
     return _hook_ids(global_hooks, sorted(named))
 
 

@@ -323,10 +323,9 @@ def _ended_by_signals() -> Iterator[None]:
 def own_entries(own: Path, board: list[Entry]) -> list[Entry]:
     """Runs of a folder that are not on the board; a damaged one gives a `DamagedRecordWarning`."""
     there = {entry.record.id for entry in board}
-    found = {
-        stored.record.id: Entry(stored.path, stored.record, None, None)
-        for stored in RecordStore(own).scan()
-    }
+    found = {}
+    for stored in RecordStore(own).scan():
+        found[stored.record.id] = Entry(stored.path, stored.record, None, None)
     return [entry for id, entry in found.items() if id not in there]
 
 

@@ -274,7 +274,7 @@ class Entry:
 
     @property
     def untried(self) -> bool:
-        """Whether it was submitted and nobody tried the laws on its method."""
+        """Whether it was submitted without a trial of the laws on its method."""
         return self.submission is not None and self.contract is None
 
     @property

@@ -145,10 +145,9 @@ def read_sites(
         raise NotApplicableError(
             f"{method.name} treats whole activations, so it cannot tell the heads in '{sites}' apart"
         )
-    terms = [
-        (term, _hooks(method, pair, term, points), donor_index(pair, term.donor))
-        for term in sites.terms
-    ]
+    terms = []
+    for term in sites.terms:
+        terms.append((term, _hooks(method, pair, term, points), donor_index(pair, term.donor)))
     slots = Slots(pair.family, pair.n_layers)
     known: dict[tuple[object, ...], Reading] = {}
     readings = []

@@ -240,9 +240,10 @@ def _resample_fill(
 
     def fill(token: int, hook: Hook) -> Values:
         source = sources[cells[token]]
-        tokens = [
-            other for other, cell in enumerate(token_cells(pair, source)) if cell == cells[token]
-        ]
+        tokens = []
+        for other, cell in enumerate(token_cells(pair, source)):
+            if cell == cells[token]:
+                tokens.append(other)
         # The i-th token of a region takes the i-th of the source's, modulo their number.
         turn = cells[:token].count(cells[token])
         return Values(by_prompt[source][numbers[hook], tokens[turn % len(tokens)]])

@@ -459,7 +459,9 @@ class Record(Strict):
             path: The record's folder, as the user should see it.
         """
         ratio = self.cost.plain_forward_ratio
-        rows = [{name: plain(getattr(row, name)) for name in _ANSWERED} for row in self.rows]
+        rows = []
+        for row in self.rows:
+            rows.append({name: plain(getattr(row, name)) for name in _ANSWERED})
         return {
             "id": self.id,
             "model": self.model,

@@ -184,7 +184,9 @@ def run_group(
     if plain_each is None:
         # Before and after, so that a drift of the machine cancels.
         plain_each = (before + plain_seconds(job.engine, prompts)) / 2 / len(prompts)
-    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    columns = {}
+    for name in parts[0]:
+        columns[name] = np.concatenate([part[name] for part in parts])
     return columns, {**cost, "seconds": seconds, "plain_seconds": plain_each * len(prompts)}
 
 
@@ -351,10 +353,9 @@ class SiteRanking:
         orders = []
         for half, scores in enumerate(self.scores):
             drawn = np.random.default_rng([self.seed, half]).permutation(len(self.sites)).tolist()
-            keys = {
-                site: (-scores.get(site, -np.inf), place)
-                for site, place in zip(self.sites, drawn, strict=True)
-            }
+            keys = {}
+            for site, place in zip(self.sites, drawn, strict=True):
+                keys[site] = (-scores.get(site, -np.inf), place)
             orders.append(tuple(sorted(self.sites, key=keys.__getitem__)))
         return orders
 

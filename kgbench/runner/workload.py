@@ -362,7 +362,8 @@ def _same_weights(first: Path, second: Path) -> bool:
     """Whether two folders are the same, or their weight files are equal byte for byte."""
     if not (first.is_dir() and second.is_dir()):
         return False
-    names, others = ({path.name for path in of.glob("*.safetensors")} for of in (first, second))
+    names = {path.name for path in first.glob("*.safetensors")}
+    others = {path.name for path in second.glob("*.safetensors")}
     if first.samefile(second) or not names or names != others:
         return first.samefile(second)
     _, differing, unreadable = filecmp.cmpfiles(first, second, names, shallow=False)

@@ -211,7 +211,7 @@ def stratified_mean(strata: Sequence[Array], support: tuple[float, float]) -> Es
     low, high, whole = centre - margin, centre + margin, np.concatenate(strata)
     if support[0] <= whole.min() and whole.max() <= support[1]:
         low, high = max(support[0], low), min(support[1], high)
-    return Estimate.hull(float(np.mean([np.mean(values) for values in strata])), n, (low, high))
+    return Estimate.hull(float(np.mean(list(map(np.mean, strata)))), n, (low, high))
 
 
 def satterthwaite(variances: Array, freedom: Array) -> float:

@@ -192,8 +192,9 @@ def repeated(
     repeats = []
     for prompt, graft in sorted(shared, key=place):
         keys = shared[prompt, graft]
-        one = {name: column[[before[key] for key in keys]] for name, column in first.items()}
-        two = {name: column[[after[key] for key in keys]] for name, column in second.items()}
+        at, again = [before[key] for key in keys], [after[key] for key in keys]
+        one = {name: column[at] for name, column in first.items()}
+        two = {name: column[again] for name, column in second.items()}
         apart = np.flatnonzero(_apart(one, two, tolerance)).tolist()
         repeat = Repeat(
             prompt,
@@ -228,16 +229,17 @@ def repeated_map(stored: Sequence[SiteScore], now: Sequence[SiteScore]) -> MapRe
         stored: Scores.
         now: Scores of the same method again.
     """
-    before, after = (
-        {(site.region, site.component, site.layer): site.score for site in scores}
-        for scores in (stored, now)
-    )
+    before, after = _by_site(stored), _by_site(now)
     shared = [(score, after[site]) for site, score in before.items() if site in after]
     a, b = np.array(shared, float).reshape(-1, 2).T
     spread = float(np.ptp(a)) or float(np.max(np.abs(a), initial=0.0))
     largest = float(np.max(np.abs(a - b), initial=0.0))
     missing = len(set(before) ^ set(after))
     return MapRepeat(agreement(a, b).rounded(), largest, SCORES * spread, missing)
+
+
+def _by_site(scores: Sequence[SiteScore]) -> dict[tuple[object, ...], float]:
+    return {(site.region, site.component, site.layer): site.score for site in scores}
 
 
 def _apart(first: Columns, second: Columns, tolerance: float) -> Array:

@@ -327,7 +327,7 @@ def study_of(content: Any) -> StudyFile:
     combined = []
     for values in product(*matrix.values()) if matrix or not included else ():
         row = dict(zip(matrix, values, strict=True))
-        if not any(all(row.get(k) == v for k, v in some.items()) for some in listed["exclude"]):
+        if not any(some.items() <= row.items() for some in listed["exclude"]):
             combined.append(row)
     units: dict[str, StudyUnit] = {}
     for row in (*combined, *included):
@@ -376,7 +376,7 @@ def _named(given: Any, key: str, known: Mapping[str, Any] | None) -> dict[str, A
     Args:
         given: The options.
         key: The part of the study that they are of; empty for those of all units.
-        known: Names that there are; None where that is the command's to say.
+        known: Names that there are; None where the command checks them.
 
     Raises:
         UnknownNameError: A name is no option.

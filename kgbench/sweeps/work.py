@@ -1,6 +1,6 @@
 """What an engine runs: the units of a bundle, one after the other, with a receipt each.
 
-A receipt ties a unit to its record, so that a study is planned, told and taken up again without a
+A receipt ties a unit to its record, so that a study is planned, reported and resumed without a
 model. It is written after the record, and a lost one costs the identity of a run, never a figure.
 """
 

@@ -240,10 +240,9 @@ def _interrupted(pair: ModelPair, at: int | None) -> Iterator[list[int]]:
         if calls[0] == at:
             raise Interruption
 
-    layers = [
-        module_at(model, f"{pair.family.layers}.{pair.n_layers // 2}")
-        for model in (pair.recipient, *pair.donors.values())
-    ]
+    layers = []
+    for model in (pair.recipient, *pair.donors.values()):
+        layers.append(module_at(model, f"{pair.family.layers}.{pair.n_layers // 2}"))
     handles = [layer.register_forward_pre_hook(count) for layer in layers]
     try:
         yield calls

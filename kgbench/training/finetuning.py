@@ -1,7 +1,7 @@
 """Finetune a donor: from its specification to a folder with its weights, its card and its log.
 
 What is unfinished is in a folder next to the donor's place, where the donor appears complete. A
-forecast says what a training would take, without training or downloads.
+forecast is of what a training would take, without training or downloads.
 """
 
 from __future__ import annotations

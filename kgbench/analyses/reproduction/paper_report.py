@@ -101,7 +101,7 @@ def report_text(
     left: Mapping[str, Sequence[int]] | None = None,
     control: Sequence[Result] = (),
 ) -> str:
-    """The report as Markdown from the template beside this module, see `write_report`."""
+    """The report as Markdown from the template in this folder, see `write_report`."""
     model, about = figures[0].model, figures[0].about
     cited: list[tuple[str, CheckedClaim]] = []
     added: list[tuple[str, CheckedClaim]] = []

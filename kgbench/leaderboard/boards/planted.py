@@ -1,7 +1,7 @@
 """The boards of plants: how well each method finds the places that planted facts use.
 
 Plants at all tokens ask for a (layer, component), position plants for a (layer, component, region):
-two questions, two boards. A third is of the recoveries that a method says of FE, LT and FE+LT.
+two questions, two boards. A third is of the recoveries that a method claims for FE, LT and FE+LT.
 
 A plant with its seed is the unit where methods are scored on plants, since sites of one plant are
 no sample of anything. All methods share one resample of the plants, so that their differences are
@@ -99,7 +99,7 @@ def _strata(values: Mapping[Plant, float]) -> list[Array]:
         levels.setdefault(level, []).append(value)
     if len(levels) > 1 and min(map(len, levels.values())) < 2:
         return [np.array([float(np.mean(own)) for own in levels.values()])]
-    return [np.array(own) for own in levels.values()]
+    return list(map(np.array, levels.values()))
 
 
 def on_plant(value: float, n: int = 1) -> Estimate:
@@ -345,11 +345,10 @@ def _board(entries: Sequence[Entry], key: str, title: str, by_region: bool, abou
 
 def _lead(table: Table) -> str:
     """The best method, and the number of methods that are better than chance."""
-    above = [
-        line.figures[ABOVE]
-        for line in table.lines
-        if line.rank is not None and not line.baseline and ABOVE in line.figures
-    ]
+    above = []
+    for line in table.lines:
+        if line.rank is not None and not line.baseline and ABOVE in line.figures:
+            above.append(line.figures[ABOVE])
     if not above:
         return lead(table)
     better = sum((figure.low or 0.0) > 0 for figure in above)
@@ -659,7 +658,7 @@ def _pathways_level(cells: Sequence[Cell], runs: Runs) -> Table:
 
 
 def _with_claims(own: Mapping[Cell, Entry]) -> Measured:
-    """A method over some plants, with the mean of what it says of each pathway."""
+    """A method over some plants, with the mean of what it claims for each pathway."""
     measured = _measure_distance(own)
     figures = dict(measured.figures)
     claims: dict[str, dict[Plant, Estimate]] = {}

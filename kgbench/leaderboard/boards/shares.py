@@ -318,11 +318,10 @@ def pathways_board(entries: Sequence[Entry]) -> Board:
     """
     why_not = "it ranks sites and makes no choice of tokens of its own: see the budget board"
     shares = Shares(cache(_share), why_not, unranked=UNRANKED)
-    found = [
-        entry
-        for entry in entries
-        if entry.record.planted is None and (_asked(entry) or entry.localizer == "random")
-    ]
+    found = []
+    for entry in entries:
+        if entry.record.planted is None and (_asked(entry) or entry.localizer == "random"):
+            found.append(entry)
     tables = share_tables(found, shares, COLUMNS, (*COLUMNS, *HIT_COLUMNS), _hits)
     lead = f"Nothing here has a rank: {UNRANKED}."
     return Board("pathways", "Pathways", ABOUT, lead, tables)

@@ -105,11 +105,10 @@ class _Pages:
         return self._templates.get_template(template).render(up=up, **content).encode()
 
     def index(self) -> bytes:
-        parts = {
-            board.key: shown_part(board, self.places, DRAWN)
-            for board in self.boards
-            if board.tables
-        }
+        parts = {}
+        for board in self.boards:
+            if board.tables:
+                parts[board.key] = shown_part(board, self.places, DRAWN)
         verified = sum(entry.verified for entry in self.entries)
         count = (len(self.entries), len(self.places.methods), verified)
         return self.render("index.html", parts=parts, count=count)
@@ -243,7 +242,7 @@ def render_site(leaderboard: Leaderboard) -> Iterator[tuple[str, bytes]]:
         yield pages.places.method(name), pages.method(name)
     for name, entry in pages.by_name.items():
         yield f"runs/{name}.html", pages.run(name, entry)
-    for pair in sorted(filter(None, {_explored(entry) for entry in pages.entries})):
+    for pair in sorted(filter(None, set(map(_explored, pages.entries)))):
         yield f"explore/{pair}.html", pages.explorer(pair)
     yield "read.html", pages.render("read.html")
     yield "environments.html", pages.environments()

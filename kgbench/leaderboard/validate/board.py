@@ -372,10 +372,9 @@ class Others:
             return []
         digest = sha256(record.identity.weights.model_dump_json().encode())
         if record.planted is not None:
-            ranked = [
-                (-site.score, f"{site.layer} {site.component} {site.region}\n")
-                for site in record.scores or ()
-            ]
+            ranked = []
+            for site in record.scores or ():
+                ranked.append((-site.score, f"{site.layer} {site.component} {site.region}\n"))
             digest.update("".join(name for _, name in sorted(ranked)).encode())
         rows = table.filter(pc.invert(pc.is_in(table["graft"], pa.array(BASELINES))))
         for place, (first, n) in spans(rows).items():

@@ -30,11 +30,11 @@ __all__ = [
     "Known",
     "KnownLocalizer",
     "KnownPair",
-    "dataset_of",
     "judged",
     "judged_anew",
     "known",
     "known_answers",
+    "known_dataset",
     "own_facts",
     "pair_of",
     "planted_sites",
@@ -119,7 +119,7 @@ def known() -> Known:
 
 
 def _add_replica(name: str, pairs: dict[str, KnownPair], answers: dict[str, Any]) -> None:
-    """Add a replica beside the shipped plant of its level; without that, or a hash, it is unknown."""
+    """Add a replica to the shipped plant of its level; without that, or a hash, it is unknown."""
     entry = catalog.published(name)
     if entry is None or entry.donor_hash is None or entry.level not in pairs:
         return
@@ -155,7 +155,7 @@ def known_answers(model: str, prompt: str, graft: str) -> pa.Table | None:
     return pa.table({"fact": ids, **columns, "logprob": answers[graft], "rank": rank})
 
 
-def dataset_of(record: Record) -> Dataset | None:
+def known_dataset(record: Record) -> Dataset | None:
     """The shipped data set of a record's facts, the pair's own or another; None if unknown."""
     wanted = record.identity.dataset
     if (own := own_facts(record.model)) is not None and own.content_hash == wanted.hash:
@@ -202,11 +202,10 @@ def planted_sites(sites: Collection[Site], graft: Graft, n_layers: int) -> froze
     """
     present = {site.region for site in sites}
     cells = [region for region in SCORED_REGIONS if region in present]
-    tokens = {
-        region: [cells.index(region if region in cells else "LT")]
-        for region in SCORED_REGIONS[:-1]
-        if region in cells or region == "P"
-    }
+    tokens = {}
+    for region in SCORED_REGIONS[:-1]:
+        if region in cells or region == "P":
+            tokens[region] = [cells.index(region if region in cells else "LT")]
     planted: set[Site] = set()
     for term in graft.terms:
         inside = {cells[token] for token in term.positions.tokens(tokens, len(cells))}

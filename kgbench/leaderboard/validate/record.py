@@ -23,10 +23,10 @@ from kgbench.leaderboard.limits import FACTS, RECORD
 from kgbench.leaderboard.validate.files import CheckedEntry, Finding, Law, refusals, shown, unmet
 from kgbench.leaderboard.validate.known import (
     KnownPair,
-    dataset_of,
     judged,
     known,
     known_answers,
+    known_dataset,
     own_facts,
     pair_of,
     shipped_sites,
@@ -95,7 +95,7 @@ def _check_names(record: Record) -> Iterator[Finding]:
 
 def _check_data(record: Record, strict: bool) -> Iterator[Finding]:
     """Data set and prompts."""
-    what, dataset = record.identity, dataset_of(record)
+    what, dataset = record.identity, known_dataset(record)
     wanted = what.dataset
     if dataset is None:
         if is_shipped(wanted.name):
@@ -462,7 +462,7 @@ def check_with_rows(entry: CheckedEntry, record: Record, table: pa.Table) -> Non
         record: The record.
         table: Its per-fact rows, sorted.
     """
-    dataset, pair, facts = dataset_of(record), pair_of(record), None
+    dataset, pair, facts = known_dataset(record), pair_of(record), None
     if dataset is not None:
         facts = tuple(fact.id for fact in dataset.facts[: record.identity.limit])
     entry.add(_check_rows(record, table, facts), FACTS)
@@ -504,11 +504,10 @@ def check_scores(table: pa.Table) -> list[Finding]:
     Args:
         table: Per-fact rows, as stored.
     """
-    columns = {
-        name: table[name].to_numpy()
-        for name in table.column_names
-        if table[name].type != pa.string()
-    }
+    columns = {}
+    for name in table.column_names:
+        if table[name].type != pa.string():
+            columns[name] = table[name].to_numpy()
     laws = []
     for name, values in columns.items():
         laws.append((name, np.isfinite(values), "it is NaN or infinite", "a finite number"))
@@ -624,9 +623,10 @@ def _check_rows(
     yield from _exchanged("graft", places, applicable)
     n = record.identity.n_facts
     for name in sorted({prompt for prompt, _ in places.keys() & applicable}):
-        parts = {
-            graft: table.slice(*at) for (prompt, graft), at in places.items() if prompt == name
-        }
+        parts = {}
+        for (prompt, graft), at in places.items():
+            if prompt == name:
+                parts[graft] = table.slice(*at)
         yield from _check_prompt(parts, name, n, facts)
 
 

@@ -85,9 +85,9 @@ def verdicts(results: Findings) -> Iterator[str]:
 
 
 def _page(results: Findings) -> str:
-    """The page, from the template beside this module."""
+    """The page, from the template in this folder."""
     study, runs = results.study, results.runs
-    by_outcome = [results.effects(name) for name in OUTCOMES]
+    by_outcome = list(map(results.effects, OUTCOMES))
     heads = [f"{name} ({some[0].n} runs)" for name, some in zip(OUTCOMES, by_outcome, strict=True)]
     by_prompt = [results.effects(_MAIN, [prompt]) for prompt in study.prompts]
     prompt_heads = list(study.prompts)
