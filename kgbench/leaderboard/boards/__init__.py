@@ -1,32 +1,25 @@
-"""The boards, one module each, in the order of pages."""
+"""The boards: in each module `BOARDS` makes them of entries, and `PLACE` puts them in order."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING
 
-from kgbench.leaderboard.board_tables import Board
-from kgbench.leaderboard.boards.cost import cost_board
-from kgbench.leaderboard.boards.planted import (
-    components_board,
-    plant_pathways_board,
-    positions_board,
-)
-from kgbench.leaderboard.boards.shares import budget_board, pathways_board
-from kgbench.leaderboard.entries import Entry
 from kgbench.leaderboard.published import published_board
 
-__all__ = ["all_boards"]
+if TYPE_CHECKING:
+    from kgbench.leaderboard.board_tables import Board
+    from kgbench.leaderboard.entries import Entry
 
-BOARDS = (
-    components_board,
-    positions_board,
-    plant_pathways_board,
-    pathways_board,
-    budget_board,
-    cost_board,
-)
+__all__ = ["all_boards"]
 
 
 def all_boards(entries: Sequence[Entry]) -> list[Board]:
     """All boards of some entries."""
-    return [*(board(entries) for board in BOARDS), published_board()]
+    modules = [import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__)]
+    made: list[Board] = []
+    for module in sorted(modules, key=lambda module: int(module.PLACE)):
+        made += [board(entries) for board in module.BOARDS]
+    return [*made, published_board()]

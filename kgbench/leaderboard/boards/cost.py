@@ -123,3 +123,7 @@ def _lead(table: Table) -> str:
         f"The eight pathway configurations are cheapest by {lines[value].method}: {shown}, "
         "without an interval."
     )
+
+
+PLACE = 3
+BOARDS = (cost_board,)

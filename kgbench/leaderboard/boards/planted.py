@@ -669,3 +669,7 @@ def _with_claims(own: Mapping[Cell, Entry]) -> Measured:
             claims.setdefault(" ".join(key), {})[cell.plant] = claim
     figures |= {key: mean_over_plants(said) for key, said in claims.items()}
     return replace(measured, figures=figures)
+
+
+PLACE = 1
+BOARDS = (components_board, positions_board, plant_pathways_board)

@@ -406,3 +406,7 @@ def _budget_share(entry: Entry, cell: Cell) -> Mapping[str, Contrast | str]:
         if budget in KEYS:
             sums[KEYS[budget]] = {label: 1.0, "PRE": -1.0}
     return {key: contrast(entry.hits[cell.prompt], own) for key, own in sums.items()}
+
+
+PLACE = 2
+BOARDS = (pathways_board, budget_board)
