@@ -21,10 +21,10 @@ from kgbench.cli import main
 from kgbench.errors import InputError, UnknownNameError
 from kgbench.records import Journal, RecordStore
 from kgbench.runner.measure import GROUP
-from kgbench.sweeps.merge import merge
-from kgbench.sweeps.plan import StudyPlan
-from kgbench.sweeps.study import StudyFile, study_of
-from kgbench.sweeps.work import Receipts
+from kgbench.runner.sweeps.merge import merge
+from kgbench.runner.sweeps.plan import StudyPlan
+from kgbench.runner.sweeps.study import StudyFile, study_of
+from kgbench.runner.sweeps.work import Receipts
 
 ROOT = Path(__file__).parent.parent
 SHORT = {"model": "tiny-gemma", "prompt": "headline"}

@@ -36,10 +36,10 @@ from kgbench.report.run_report import record_report
 from kgbench.runner import Run, Settings, Spec, run_job
 from kgbench.runner.rerun import Places, specification
 from kgbench.runner.spec import RESULTS, Held
+from kgbench.runner.sweeps.engines import Pending
+from kgbench.runner.sweeps.plan import StudyPlan, run_study
+from kgbench.runner.sweeps.study import read_study, study_of
 from kgbench.sites import RECIPIENT, split_grafts
-from kgbench.sweeps.engines import Pending
-from kgbench.sweeps.plan import StudyPlan, run_study
-from kgbench.sweeps.study import read_study, study_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,7 +15,7 @@ from kgbench.errors import InputError
 from kgbench.progress import progress
 
 if TYPE_CHECKING:
-    from kgbench.sweeps.plan import StudyPlan
+    from kgbench.runner.sweeps.plan import StudyPlan
 
 WATCH_S = 5.0
 """How often a status is shown again."""
@@ -36,8 +36,8 @@ def _part(ctx: click.Context, parameter: click.Parameter, text: str | None) -> P
 
 def _plan(study: Path) -> StudyPlan:
     from kgbench.records.mirror import folder_of
-    from kgbench.sweeps.plan import StudyPlan
-    from kgbench.sweeps.study import read_study
+    from kgbench.runner.sweeps.plan import StudyPlan
+    from kgbench.runner.sweeps.study import read_study
 
     read = read_study(study)
     return StudyPlan(read, folder_of(read.output_dir))
@@ -103,7 +103,7 @@ def run_command(
         watch: On SLURM: wait until all units have ended.
         quiet: The verdict only, with --json not even that.
     """  # noqa: D301 (click reads the character, not its escape)
-    from kgbench.sweeps.plan import run_study
+    from kgbench.runner.sweeps.plan import run_study
 
     if part is not None and (on != "local" or workers > 1):
         raise InputError("--part runs in this process: leave out --on and --workers")
@@ -196,7 +196,7 @@ def merge_command(sources: tuple[Path, ...], *, output_dir: Path) -> Output:
         sources (FOLDER|URL...): Folders of records.
         output_dir (FOLDER|URL): Where all records go.
     """  # noqa: D301 (click reads the character, not its escape)
-    from kgbench.sweeps.merge import merge
+    from kgbench.runner.sweeps.merge import merge
 
     merged = merge(sources, output_dir)
     answer = {"new": merged.new, "known": merged.known}

@@ -54,7 +54,7 @@ def in_journal(module: Any) -> None:
     module.Journal.append = appended
 
 
-PATCHES = {"kgbench.sweeps.work": in_work, "kgbench.records.journal": in_journal}
+PATCHES = {"kgbench.runner.sweeps.work": in_work, "kgbench.records.journal": in_journal}
 
 
 class Finder(MetaPathFinder):

@@ -14,8 +14,8 @@ from math import ceil
 from typing import Any
 
 from kgbench.errors import InputError, first_line
-from kgbench.sweeps.engines import Launch, Pending, local, need
-from kgbench.sweeps.study import StudyUnit
+from kgbench.runner.sweeps.engines import Launch, Pending, local, need
+from kgbench.runner.sweeps.study import StudyUnit
 
 LOGS = "units/slurm"
 """What jobs print, in the folder of records."""

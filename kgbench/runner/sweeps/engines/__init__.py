@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kgbench.errors import InputError, UnknownNameError
-from kgbench.sweeps.study import StudyUnit
+from kgbench.runner.sweeps.study import StudyUnit
 
 __all__ = ["ENGINES", "Launch", "Pending", "need", "run_bundles"]
 

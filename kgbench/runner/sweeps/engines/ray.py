@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from kgbench.errors import InputError, first_line
-from kgbench.sweeps.engines import Launch, need
-from kgbench.sweeps.study import StudyUnit
-from kgbench.sweeps.work import work
+from kgbench.runner.sweeps.engines import Launch, need
+from kgbench.runner.sweeps.study import StudyUnit
+from kgbench.runner.sweeps.work import work
 
 TRIES = 3
 """How often a task is begun again whose worker or node dies."""

@@ -12,8 +12,8 @@ from contextlib import suppress
 from threading import Lock
 
 from kgbench.errors import InputError, OutputError
-from kgbench.sweeps.engines import Launch
-from kgbench.sweeps.study import StudyUnit
+from kgbench.runner.sweeps.engines import Launch
+from kgbench.runner.sweeps.study import StudyUnit
 
 TRIES = 3
 """How often a bundle is begun whose process is killed."""
@@ -89,7 +89,7 @@ class _Slots:
         # Not multiprocessing, which would run the caller's script again.
         code = (
             f"import sys; sys.path[:] = {sys.path!r}; "
-            "from kgbench.sweeps.work import serve_bundles; serve_bundles()"
+            "from kgbench.runner.sweeps.work import serve_bundles; serve_bundles()"
         )
         pipe = subprocess.PIPE
         process = subprocess.Popen(

@@ -26,7 +26,7 @@ from kgbench.errors import InputError, KgbenchError, OutputError, first_line
 from kgbench.progress import Progress
 from kgbench.records import write_whole
 from kgbench.records.mirror import mirror_of
-from kgbench.sweeps.study import StudyUnit
+from kgbench.runner.sweeps.study import StudyUnit
 
 __all__ = ["Receipt", "Receipts", "Worker", "serve_bundles", "work"]
 

@@ -20,10 +20,10 @@ from kgbench.models import catalog
 from kgbench.numbers import duration_text
 from kgbench.progress import Progress
 from kgbench.report import Dash, Report, Table
+from kgbench.runner.sweeps.engines import Launch, Pending, run_bundles
+from kgbench.runner.sweeps.study import StudyFile, StudyUnit
+from kgbench.runner.sweeps.work import Receipt, Receipts, Worker, work
 from kgbench.sites.configurations import configurations
-from kgbench.sweeps.engines import Launch, Pending, run_bundles
-from kgbench.sweeps.study import StudyFile, StudyUnit
-from kgbench.sweeps.work import Receipt, Receipts, Worker, work
 
 __all__ = ["State", "StudyPlan", "run_study"]
 
@@ -385,7 +385,7 @@ def run_study(
 
     Args:
         plan: The study with its receipts.
-        engine: One of `kgbench.sweeps.engines.ENGINES`.
+        engine: One of `kgbench.runner.sweeps.engines.ENGINES`.
         workers: Bundles that run at once.
         part: The k-th of n parts, from 1, of all units, whatever is finished, so that parts that
             are launched at different times fit together. It runs in this process.
