@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -195,6 +196,26 @@ def test_two_questions_two_boards(entries: list[Entry]) -> None:
     assert {
         cell for by_region in (False, True) for part in plant_cells(by_region) for cell in part
     } == {Cell(True, plant, "") for plant in catalog.plants()}
+
+
+def test_methods_are_compared_with_the_prior(entries: list[Entry]) -> None:
+    """What a method has above the prior is the difference of the two plant by plant; the prior
+    itself has no such figure, and without it no method has one.
+    """
+    assert "above_prior" not in lines(components_board(entries))["good"].figures
+    prior = everywhere("prior", 0.2, dict.fromkeys(GRAFTS, 0.5))
+    for made in map(components_board, (entries + prior, prior + entries)):
+        found = lines(made)
+        assert "above_prior" not in found["prior"].figures
+        for method in ("good", "random"):
+            theirs = found["prior"].figures["graded_precision"].value
+            ours = found[method].figures["graded_precision"].value
+            assert ours is not None and theirs is not None
+            above = found[method].figures["above_prior"]
+            assert above.value == pytest.approx(ours - theirs, abs=1e-4)
+            assert above.low is not None and above.high is not None
+            assert above.low < above.value < above.high
+        assert re.search(r"better than chance, \d of \d than the prior", made.lead)
 
 
 def test_a_scan_has_one_line(entries: list[Entry]) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
 from math import lcm
 from typing import Any
@@ -218,6 +218,7 @@ def level_lines(cells: Sequence[Cell], runs: Runs, measure: Measure) -> tuple[Li
 
 
 RANKED, ABOVE, TOLD = "graded_precision", "above_chance", "told"
+ABOVE_PRIOR = "above_prior"
 
 PRIVILEGED = "privileged: it is told where the facts were planted"
 
@@ -236,6 +237,12 @@ COLUMNS = (
         ABOVE,
         "above chance",
         "The same less what a random order of these places is expected to have, plant by plant",
+        "higher",
+    ),
+    Column(
+        ABOVE_PRIOR,
+        "above the prior",
+        "The same less what the fixed order of the baseline prior has, plant by plant",
         "higher",
     ),
     Column(
@@ -319,7 +326,8 @@ def _board(entries: Sequence[Entry], key: str, title: str, by_region: bool, abou
     cells, flat = plant_cells(by_region)
     notes = [
         "Who knows no more than which weights changed has the graded average precision of "
-        "chance: the line in the picture.",
+        "chance: the line in the picture. Who moreover knows the paper's finding, that facts are "
+        "used at FE and LT by the upper layers, has that of the prior, which looks at nothing.",
         "The truth is made of grafts of places in several orders: methods that scan single "
         "grafts are near it where places do not interact.",
     ]
@@ -333,8 +341,8 @@ def _board(entries: Sequence[Entry], key: str, title: str, by_region: bool, abou
         return Table(
             key="all",
             title=f"All {len(some)} plants",
-            columns=(*_columns(_one_each(runs)), FORWARDS),
-            lines=overall_lines(runs, some, "plants", _measure),
+            columns=(*_columns(_one_each(runs), _prior(runs)), FORWARDS),
+            lines=overall_lines(runs, some, "plants", partial(_measure, prior=_prior(runs))),
             ranked_by=RANKED,
             notes=(seeds_note(some), *notes),
         )
@@ -344,16 +352,20 @@ def _board(entries: Sequence[Entry], key: str, title: str, by_region: bool, abou
 
 
 def _lead(table: Table) -> str:
-    """The best method, and the number of methods that are better than chance."""
-    above = []
-    for line in table.lines:
-        if line.rank is not None and not line.baseline and ABOVE in line.figures:
-            above.append(line.figures[ABOVE])
-    if not above:
+    """The best method, and the numbers of methods that are better than chance and the prior."""
+    counts = {}
+    for key in (ABOVE, ABOVE_PRIOR):
+        figures = []
+        for line in table.lines:
+            if line.rank is not None and not line.baseline and key in line.figures:
+                figures.append(line.figures[key])
+        counts[key] = sum((figure.low or 0.0) > 0 for figure in figures), len(figures)
+    (chance, n), (prior, against) = counts.values()
+    if not n:
         return lead(table)
-    better = sum((figure.low or 0.0) > 0 for figure in above)
+    than_prior = f", {prior} of {against} than the prior" if against else ""
     return (
-        f"{lead(table)} {better} of {len(above)} methods are told to be better than chance, by "
+        f"{lead(table)} {chance} of {n} methods are told to be better than chance{than_prior}, by "
         "intervals of 95 % each."
     )
 
@@ -373,8 +385,8 @@ def _level(cells: Sequence[Cell], runs: Runs) -> Table:
         key=first.key,
         title=f"{first.title}: planted at {planted.plant}{decoy}; {planted.n_true} of "
         f"{planted.n_units} {places} whose weights changed{seeds}",
-        columns=_columns(entries),
-        lines=level_lines(cells, runs, _measure),
+        columns=_columns(entries, _prior(runs)),
+        lines=level_lines(cells, runs, partial(_measure, prior=_prior(runs))),
         scope=first.scope,
         ranked_by=RANKED,
         notes=(note,),
@@ -389,12 +401,21 @@ def _one_each(runs: Runs) -> dict[Cell, Entry]:
     return entries
 
 
-def _measure(own: Mapping[Cell, Entry]) -> Measured:
+def _prior(runs: Runs) -> Judged:
+    """Comparisons of the prior with the truth."""
+    for own in runs.values():
+        if next(iter(own.values())).localizer == "prior":
+            return _judged(own)
+    return {}
+
+
+def _measure(own: Mapping[Cell, Entry], prior: Judged) -> Measured:
     """A method's figures over some plants, and what it is ranked by."""
     entries, judged = list(own.values()), _judged(own)
+    blind = entries[0].localizer == "prior"
     figures = {}
     for column in COLUMNS:
-        if (figure := _figure(judged, column.key)) is not None:
+        if (figure := _figure(judged, column.key, {} if blind else prior)) is not None:
             figures[column.key] = figure
     if any(entry.localizer == "oracle" for entry in entries):
         return Measured(entries, figures, PRIVILEGED)
@@ -424,13 +445,16 @@ def _planted(entry: Entry) -> Planted:
     return planted.model_copy(update={"effect": effect, "pathways": None})
 
 
-def _figure(judged: Judged, key: str) -> Estimate | None:
+def _figure(judged: Judged, key: str, prior: Judged) -> Estimate | None:
     """A figure of one plant, or the mean over several; None where it applies to no plant."""
     if key == TOLD:
         by_site = any(planted.units == "site" for planted in judged.values())
         return _told_right(judged) if by_site else None
     if key == ABOVE:
-        return _above(judged)
+        return _above(judged, {plant: planted.chance for plant, planted in judged.items()})
+    if key == ABOVE_PRIOR:
+        values = {plant: planted.graded_precision.value for plant, planted in prior.items()}
+        return _above(judged, values)
     figures = {}
     for plant, planted in judged.items():
         part = planted.effect if key in ("sufficiency", "necessity") else planted
@@ -439,18 +463,20 @@ def _figure(judged: Judged, key: str) -> Estimate | None:
     return mean_over_plants(figures) if figures else None
 
 
-def _above(judged: Judged) -> Estimate | None:
-    """The mean difference from chance; None of a single plant, or without a graded truth."""
-    chance = [planted.chance for planted in judged.values() if planted.chance is not None]
-    if len(chance) < max(2, len(judged)):
-        return None
-    gaps = {}
-    for (plant, planted), expected in zip(judged.items(), chance, strict=True):
-        gap = planted.graded_precision
+def _above(judged: Judged, baseline: Mapping[Plant, float | None]) -> Estimate | None:
+    """The mean difference from a baseline; None of a single plant, or where it is not known."""
+    expected, gaps = [], {}
+    for plant, planted in judged.items():
+        value, gap = baseline.get(plant), planted.graded_precision
+        if value is None:
+            return None
+        expected.append(value)
         if gap.value is not None:
-            gap = on_plant(gap.value - expected, gap.n).rounded()
+            gap = on_plant(gap.value - value, gap.n).rounded()
         gaps[plant] = gap
-    return mean_over_plants(gaps, (-max(chance) - ROUNDING, 1 - min(chance) + ROUNDING))
+    if len(gaps) < 2:
+        return None
+    return mean_over_plants(gaps, (-max(expected) - ROUNDING, 1 - min(expected) + ROUNDING))
 
 
 def _told_right(judged: Judged) -> Estimate:
@@ -467,7 +493,7 @@ def _told_right(judged: Judged) -> Estimate:
     return mean_over_plants(shares)
 
 
-def _columns(runs: Mapping[Cell, Entry]) -> tuple[Column, ...]:
+def _columns(runs: Mapping[Cell, Entry], prior: Judged) -> tuple[Column, ...]:
     """The columns of a table that some entry has, with what chance gives."""
     judged = _judged(runs)
     chance = {}
@@ -476,10 +502,14 @@ def _columns(runs: Mapping[Cell, Entry]) -> tuple[Column, ...]:
             chance[plant] = on_plant(planted.chance)
     blind = "chance, and knowing which weights changed"
     marks = {ABOVE: (("chance", 0.0),), "auroc_decoy": ((blind, 0.5),)}
+    marks[ABOVE_PRIOR] = (("prior", 0.0),)
     if chance:
         marks[RANKED] = ((blind, mean_over_plants(chance).value or 0.0),)
-    shown = [column for column in COLUMNS if not judged or _figure(judged, column.key) is not None]
-    return tuple(replace(column, marks=marks.get(column.key, ())) for column in shown)
+    shown = []
+    for column in COLUMNS:
+        if not judged or _figure(judged, column.key, prior) is not None:
+            shown.append(replace(column, marks=marks.get(column.key, ())))
+    return tuple(shown)
 
 
 # ----------------------------------------------------------------------------------------- pathways
