@@ -410,6 +410,11 @@ JSON_TAMPERED: dict[str, tuple[Change, str, str]] = {
         RECORD,
         "identity.localizer.parameters.seed",
     ),
+    "a donor that hides the recipient": (
+        record_edit(lambda c: c["identity"]["weights"]["donors"].update(recipient="0" * 64)),
+        RECORD,
+        "named 'recipient'",
+    ),
     "no submission": (lambda folder: (folder / SUBMISSION).unlink(), SUBMISSION, "file"),
 }
 

@@ -64,6 +64,13 @@ class WeightHashes(Strict):
     recipient: Hash
     donors: dict[str, Hash]
 
+    @model_validator(mode="after")
+    def _recipient_is_no_donor(self) -> WeightHashes:
+        # `by_part` has one name for each: a donor of this name would hide the recipient's hash.
+        if "recipient" in self.donors:
+            raise ValueError("a donor is named 'recipient': name donors otherwise, such as sft")
+        return self
+
     @property
     def by_part(self) -> dict[str, str]:
         """The hash of the recipient and of each donor."""
