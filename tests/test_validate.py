@@ -413,7 +413,7 @@ JSON_TAMPERED: dict[str, tuple[Change, str, str]] = {
     "a donor that hides the recipient": (
         record_edit(lambda c: c["identity"]["weights"]["donors"].update(recipient="0" * 64)),
         RECORD,
-        "named 'recipient'",
+        "identity.weights: a donor is named 'recipient'",
     ),
     "no submission": (lambda folder: (folder / SUBMISSION).unlink(), SUBMISSION, "file"),
 }
