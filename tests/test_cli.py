@@ -111,8 +111,8 @@ def test_help_lists_every_command(run) -> None:
             if isinstance(value, click.Command) and name.endswith("_command"):
                 made[name.removesuffix("_command").replace("_", "-")] = value
     assert len(made) > 20
-    for name, command in made.items():
-        assert name in listed_commands() or command in members, name
+    for name, each in made.items():
+        assert name in listed_commands() or each in members, name
 
 
 def listed_commands() -> list[str]:
