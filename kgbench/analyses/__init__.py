@@ -31,7 +31,6 @@ __all__ = [
     "Need",
     "analyses",
     "fact_sample",
-    "sampled",
 ]
 
 T = TypeVar("T")
