@@ -147,14 +147,17 @@ class Mirror:
             for path in files:
                 if path.name != "record.json":
                     system.pipe_file(f"{self._record(id)}/{path.name}", path.read_bytes())
-            last, content = f"{self._record(id)}/record.json", (folder / "record.json").read_bytes()
-            with suppress(FileExistsError):
-                try:
-                    system.pipe_file(last, content, mode="create")
-                except (NotImplementedError, TypeError, ValueError):
-                    # A store that cannot create exclusively; equal identities have equal rows.
-                    if not system.exists(last):
-                        system.pipe_file(last, content)
+            self._create(f"{self._record(id)}/record.json", (folder / "record.json").read_bytes())
+
+    def _create(self, path: str, content: bytes) -> None:
+        system, _ = self._place
+        with suppress(FileExistsError):
+            try:
+                system.pipe_file(path, content, mode="create")
+            except (NotImplementedError, TypeError, ValueError):
+                # A store that cannot create exclusively; equal identities have equal rows.
+                if not system.exists(path):
+                    system.pipe_file(path, content)
 
     def read(self, names: Iterable[str]) -> dict[str, bytes]:
         """Those of some files at the URL that there are, by name.
