@@ -15,7 +15,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgbench.analyses._divergence import divergence, measure, texts_of
+from kgbench.analyses._divergence import divergence, measure, sample_texts
 from kgbench.analyses.specificity import (
     KINDS,
     MeasuredTexts,
@@ -55,7 +55,7 @@ def job() -> Job:
 
 @pytest.fixture(scope="module")
 def measured(job: Job) -> list[MeasuredTexts]:
-    return [measure(job, texts, LABELS) for texts in texts_of(job, Specificity(facts=6))]
+    return [measure(job, texts, LABELS) for texts in sample_texts(job, Specificity(facts=6))]
 
 
 def test_nothing_grafted_moves_nothing(measured: list[MeasuredTexts]) -> None:
@@ -276,7 +276,7 @@ def test_texts_are_apart(job: Job) -> None:
     """
     spec = replace(job.spec, model="tiny-gemma")
     tiny = replace(job, workload=replace(job.workload, spec=spec))
-    target, sibling, known, other, neutral = texts_of(tiny, Specificity(facts=10))
+    target, sibling, known, other, neutral = sample_texts(tiny, Specificity(facts=10))
     assert [t.kind for t in (target, sibling, known, other, neutral)] == list(KINDS)
     taken = {
         fact.fields[field]
@@ -293,7 +293,7 @@ def test_texts_are_apart(job: Job) -> None:
         prompts={"battle_year": load_prompts("battles", ["battle_year"])},
     )
     battles = replace(job, workload=work)
-    kinds = {texts.kind: texts for texts in texts_of(battles, Specificity(facts=3))}
+    kinds = {texts.kind: texts for texts in sample_texts(battles, Specificity(facts=3))}
     assert not kinds["known"].prompts and "--known" in kinds["known"].about
     assert kinds["other"].about == "fake_movies_fake_actors" and len(kinds["target"].prompts) == 3
 
@@ -354,6 +354,6 @@ def test_command(
 
 def test_a_kind_without_texts(job: Job) -> None:
     """Its rows say why there is nothing."""
-    target = measure(job, texts_of(job, Specificity(facts=3))[0], ["SFT"])
+    target = measure(job, sample_texts(job, Specificity(facts=3))[0], ["SFT"])
     row = rows_of([target, MeasuredTexts(Texts("known", "nobody knows"), {})], ["SFT"])[1]
     assert row.kl.undefined == "absent: nobody knows" and row.top5 is None
