@@ -12,8 +12,8 @@ Invariants:
   the treatment of row i, and `table[tokens[i], slot]` the weight set of row i in a slot.
 - Weight-bearing modules treat rows independently, so that any subset of rows can be computed alone.
   Attention itself always runs in the recipient on all rows together.
-- The head is computed at readout rows only: it sees `readout` rows, every other module sees all.
-  So does the MLP of the last layer, where nothing else reads its output (`MLP_SAVED`).
+- The head is computed at readout rows only, and so is the MLP of the last layer where nothing else
+  reads its output (`_needed`); every other module sees all rows.
 - An attention head is a slice of the outputs of `q`, `k` and `v`, and of the inputs of `o`, whose
   bias belongs to no head.
 - Rows that compute the same in the first layers are computed once there: a stage is a run of layers
@@ -376,7 +376,7 @@ def treated(
     Args:
         wiring: The pair's sockets.
         weights: Weight sets under each treatment.
-        tokens: Treatment of each token of the batch.
+        tokens: Treatment of each token of the batch, flattened over rows and positions.
         readout: Rows of the flattened batch at which the head is computed; the model's logits are
             [answer, vocabulary].
         activity: Interventions on activations and attention; edits and masks of the layers of a
@@ -437,7 +437,7 @@ def treated(
 def _needed(
     wiring: Wiring, mlp: str, read: Int[np.ndarray, " answer"], n: int, activity: Activity
 ) -> Int[np.ndarray, " row"] | None:
-    """Rows of `n` at which the output of the last MLP is read; None if it is computed at all."""
+    """Rows at which the last MLP is computed; None for all `n`."""
     last = wiring.slots.n_layers - 1
     edited = {Hook(last, "mlp_out"), Hook(last, "resid_post")} & activity.edits.keys()
     within = any(socket.path.startswith(f"{mlp}.") for socket in wiring.sockets)
