@@ -300,6 +300,9 @@ def test_effects_without_enough_runs_say_why() -> None:
         none = effects(np.arange(float(n)), signs[:n], seeds[:n], chosen)[0]
         assert none.value is None and f"{n} runs" in (none.undefined or "")
     assert seed_deviation(np.arange(8.0), signs, seeds, chosen) is None
+    # One cell under two seeds: as many effects as runs.
+    one = (np.arange(2.0), signs[[0, 0]], np.array([0, 1]), chosen)
+    assert seed_deviation(*one) is None
 
 
 def test_seed_deviation_is_that_of_mean_squares() -> None:

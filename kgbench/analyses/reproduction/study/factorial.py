@@ -469,7 +469,9 @@ def effects(
 def seed_deviation(
     values: Values, signs: Signs, seeds: Int[np.ndarray, " run"], chosen: Sequence[FactorContrast]
 ) -> tuple[float, float] | None:
-    """Standard deviations between seeds and of the error; None where runs are missing.
+    """Standard deviations between seeds and of the error.
+
+    None where runs of the cells or seeds are missing, or none is left over to estimate an error.
 
     That between seeds is 0 where the mean square of seeds is below that of the error.
     """
@@ -480,6 +482,8 @@ def seed_deviation(
     model = _model(chosen, signs, seeds)
     solution = np.linalg.lstsq(model, values, rcond=None)[0]
     freedom = len(values) - int(np.linalg.matrix_rank(model))
+    if not freedom:
+        return None
     error = float(np.sum((values - model @ solution) ** 2)) / freedom
     means = [values[seeds == seed].mean() for seed in np.unique(seeds)]
     between = cells * float(np.var(means, ddof=1))
