@@ -230,10 +230,20 @@ MUTANTS = (
         "the last MLP left out at rows that a copy reads",
         (
             "engine/forward.py",
-            "(wiring.staged and within) or edited or",
-            "(wiring.staged and within) or",
+            'and {out, Hook(layer, "resid_post")}.isdisjoint(activity.edits):',
+            "and {out}.isdisjoint(activity.edits):",
         ),
         only="all_copied",
+        test="test_edits.py",
+    ),
+    mutant(
+        "MLPs left out at rows that a part is copied to",
+        ("engine/schedule.py", "(kind is Copy and basis is None)", "kind is Copy"),
+        test="test_edits.py",
+    ),
+    mutant(
+        "MLPs left out at rows that something is added to",
+        ("engine/schedule.py", "if kind is Write or", "if kind is not Copy or"),
         test="test_edits.py",
     ),
     mutant(
@@ -282,8 +292,8 @@ MUTANTS = (
         "the last MLP treated as at other rows",
         (
             "engine/forward.py",
-            "tokens_of[len(stages)] = tokens[needed]",
-            "tokens_of[len(stages)] = tokens[: len(needed)]",
+            "tokens_of[number][mlp_rows[layer]]",
+            "tokens_of[number][: len(mlp_rows[layer])]",
         ),
         only="true_maps",
         test="test_selftest.py",
@@ -341,7 +351,7 @@ MUTANTS = (
     ),
     mutant(
         "weights with an equal first row taken for equal",
-        ("engine/weights.py", "if not torch.equal(part.of(ours), part.of(theirs)):", "if False:"),
+        ("engine/weights.py", "if not same(part.of(ours), part.of(theirs)):", "if False:"),
         only="one_weight",
     ),
     mutant(

@@ -12,8 +12,9 @@ Invariants:
   the treatment of row i, and `table[tokens[i], slot]` the weight set of row i in a slot.
 - Weight-bearing modules treat rows independently, so that any subset of rows can be computed alone.
   Attention itself always runs in the recipient on all rows together.
-- The head is computed at readout rows only, and so is the MLP of the last layer where nothing else
-  reads its output (`_needed`); every other module sees all rows.
+- The head is computed at readout rows only, and an MLP not at rows where nothing reads its output
+  (`_mlp_rows`): those that an edit overwrites, and in the last layer those that are not read out.
+  Every other module sees all rows.
 - An attention head is a slice of the outputs of `q`, `k` and `v`, and of the inputs of `o`, whose
   bias belongs to no head.
 - Rows that compute the same in the first layers are computed once there: a stage is a run of layers
@@ -28,6 +29,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -62,8 +64,8 @@ SPARSE = 0.15
 recomputed; above it, rows are partitioned. Measured on a CPU."""
 
 
-MLP_SAVED = 0.5
-"""Share of rows that the last MLP must be spared to be worth gathering the others."""
+MLP_SAVED = 0.2
+"""Share of rows that an MLP must be spared to be worth gathering the others."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,8 @@ class Activity:
     masks: Mapping[int, Callable[[], Tensor]] = field(default_factory=dict)
     """Attention masks of layers that do not use the mask of the model call. They are made when the
     layer is computed, so that only one is in memory."""
+    overwritten: Mapping[Hook, Int[np.ndarray, " row"]] = field(default_factory=dict)
+    """Rows at a hook whose activations no edit keeps a part of."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +171,7 @@ class Wiring:
         pair: The models; the recipient is weight set 0.
         donors: For each further weight set, a map from module paths to modules; by default those of
             the pair's donors.
-        staged: Whether the models' layers, and the last MLP, take other rows than their embeddings
+        staged: Whether the models' layers, and their MLPs, take other rows than their embeddings
             do.
     """
 
@@ -397,17 +401,21 @@ def treated(
     for number, stage in enumerate(stages):
         tokens_of[number] = tokens[stage.rows.reshape(-1)]
         stage_of |= dict.fromkeys(stage.layers, number)
-    last_mlp = f"{wiring.pair.family.layers}.{wiring.slots.n_layers - 1}.{wiring.pair.family.mlp}"
-    needed = _needed(wiring, last_mlp, read, len(tokens), activity)
-    if needed is not None:
-        tokens_of[len(stages)] = tokens[needed]
+    counts = [len(tokens_of[stage_of.get(layer)]) for layer in range(wiring.slots.n_layers)]
+    mlp_rows = _mlp_rows(wiring, read, counts, activity)
+
+    def treatments(socket: Socket) -> tuple[int | None, Int[np.ndarray, " row"]]:
+        """Stage of a module, and treatments of its rows; MLPs at fewer rows are stages as well."""
+        layer = wiring.slots.sites[socket.slots[0]][0]
+        number = stage_of.get(layer)
+        if socket.is_head:
+            return number, tokens[read]
+        if layer in mlp_rows and socket.path.startswith(f"{_mlp(wiring, layer)}."):
+            return -1 - layer, tokens_of[number][mlp_rows[layer]]
+        return number, tokens_of[number]
 
     def override(socket: Socket, forwards: Sequence[Forward]) -> Forward | None:
-        number = stage_of.get(wiring.slots.sites[socket.slots[0]][0])
-        if needed is not None and socket.path.startswith(f"{last_mlp}."):
-            number = len(stages)
-        n = len(tokens_of[number])
-        rows = tokens[read] if socket.is_head else tokens_of[number]
+        number, rows = treatments(socket)
         if not weights.heads.keys().isdisjoint(socket.slots):
             return _headed(wiring, socket, forwards, weights, rows)
         sets = weights.table[:, socket.slots]
@@ -420,12 +428,14 @@ def treated(
                 if uniform
                 else _fuse(sets[rows], socket.device)
             )
+        n = len(tokens_of[number]) if socket.is_head else len(rows)
         return _override(socket, forwards, splits[key], readout, n)
 
-    plans = _plans(wiring, override, activity)
-    if needed is not None:
-        module = module_at(wiring.model, last_mlp)
-        plans[module] = _at_rows(module.forward, needed, len(tokens))
+    at_rows: dict[nn.Module, Callable[..., object]] = {}
+    for layer, needed in mlp_rows.items():
+        module = module_at(wiring.model, _mlp(wiring, layer))
+        at_rows[module] = _at_rows(module.forward, needed, counts[layer])
+    plans = _plans(wiring, override, activity, at_rows)
     for stage in stages:
         for layer in stage.layers:
             module = module_at(wiring.model, f"{wiring.pair.family.layers}.{layer}")
@@ -434,16 +444,38 @@ def treated(
         yield wiring.model
 
 
-def _needed(
-    wiring: Wiring, mlp: str, read: Int[np.ndarray, " answer"], n: int, activity: Activity
-) -> Int[np.ndarray, " row"] | None:
-    """Rows at which the last MLP is computed; None for all `n`."""
+def _mlp(wiring: Wiring, layer: int) -> str:
+    """Path of a layer's MLP."""
+    return f"{wiring.pair.family.layers}.{layer}.{wiring.pair.family.mlp}"
+
+
+def _mlp_rows(
+    wiring: Wiring, read: Int[np.ndarray, " answer"], counts: Sequence[int], activity: Activity
+) -> dict[int, Int[np.ndarray, " row"]]:
+    """Rows at which MLPs are computed, by layer, but for layers that compute them at all rows.
+
+    Args:
+        wiring: The pair's sockets.
+        read: Rows that are read out.
+        counts: Number of rows of each layer.
+        activity: Interventions.
+    """
+    rows: dict[int, Int[np.ndarray, " row"]] = {}
+    if not wiring.staged:
+        return rows
     last = wiring.slots.n_layers - 1
-    edited = {Hook(last, "mlp_out"), Hook(last, "resid_post")} & activity.edits.keys()
-    within = any(socket.path.startswith(f"{mlp}.") for socket in wiring.sockets)
-    rows = np.unique(read)
-    if not (wiring.staged and within) or edited or len(rows) > (1 - MLP_SAVED) * n:
-        return None
+    paths = [socket.path for socket in wiring.sockets]
+    for layer, n in enumerate(counts):
+        out = Hook(layer, "mlp_out")
+        if out in activity.overwritten:
+            some = np.setdiff1d(np.arange(n), activity.overwritten[out])
+        elif layer == last and {out, Hook(layer, "resid_post")}.isdisjoint(activity.edits):
+            some = np.unique(read)
+        else:
+            continue
+        within = any(path.startswith(f"{_mlp(wiring, layer)}.") for path in paths)
+        if within and 0 < len(some) <= (1 - MLP_SAVED) * n:
+            rows[layer] = some
     return rows
 
 
@@ -692,14 +724,17 @@ def _plans(
     wiring: Wiring,
     override: Callable[[Socket, Sequence[Forward]], Forward | None],
     activity: Activity,
+    others: Mapping[nn.Module, Callable[..., object]] = MappingProxyType({}),
 ) -> dict[nn.Module, Callable[..., object] | None]:
     """Replacements for the sockets' modules and for edited layers, their attention and MLP.
 
     A module may be both, such as a norm after attention; the edit then wraps the socket's forward.
+    So it does with `others`, replacements of modules that are no sockets.
     """
     plans: dict[nn.Module, Callable[..., object] | None] = dict(
         _by_socket(wiring.sockets, override)
     )
+    plans.update(others)
 
     def edit(path: str, **changes: Any) -> None:
         if any(change is not None for change in changes.values()):

@@ -275,10 +275,12 @@ def _stages(wiring: Wiring, rooted: Sequence[Rooted], masks: Masks) -> tuple[lis
         by_layer = {layer: partial(masks.of, layer) for layer in masks.own()}
         schedule = _schedule(rooted, masks.whole.shape[-1])
         return [], Activity(
-            schedule.edits(masks.whole.device), {**by_layer, **schedule.masks(masks)}
+            schedule.edits(masks.whole.device),
+            {**by_layer, **schedule.masks(masks)},
+            schedule.overwritten(),
         )
     stages: list[Stage] = []
-    activity = Activity({}, {})
+    activity = Activity()
     for start, stop in pairwise([*sorted(starts), wiring.slots.n_layers]):
         layers, trunks = range(start, stop), [each.trunk(start) for each in rooted]
         own = _masks(wiring, [trunk.tree for trunk in trunks])[1]
@@ -292,6 +294,7 @@ def _stages(wiring: Wiring, rooted: Sequence[Rooted], masks: Masks) -> tuple[lis
                 **{layer: partial(own.of, layer) for layer in layers},
                 **schedule.masks(own),
             },
+            {**activity.overwritten, **schedule.overwritten()},
         )
     return stages, activity
 

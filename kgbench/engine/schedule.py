@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from kgbench.engine.edits import Add, Copy, Edit, Hook, SourceRun, Values
+from kgbench.engine.edits import Add, Copy, Edit, Hook, SourceRun, Values, Write
 from kgbench.engine.masks import Masks
 from kgbench.engine.treatment import Treatment
 
@@ -93,6 +93,14 @@ class Schedule:
         for (hook, _, kind, basis), step in sorted(self.steps.items(), key=lambda item: item[0][1]):
             by_hook[hook].append(_edit(kind, basis, step, device))
         return {hook: partial(_all, done) for hook, done in by_hook.items()}
+
+    def overwritten(self) -> Mapping[Hook, Int[np.ndarray, " row"]]:
+        """Rows at each hook that get a whole copy or a constant, whatever they were before."""
+        rows: dict[Hook, list[int]] = defaultdict(list)
+        for (hook, _, kind, basis), step in self.steps.items():
+            if kind is Write or (kind is Copy and basis is None):
+                rows[hook] += step.nodes
+        return {hook: np.array(some) for hook, some in rows.items()}
 
     def masks(self, masks: Masks) -> Mapping[int, Callable[[], Tensor]]:
         """Function that makes the mask of each layer with cuts, given the masks without them."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from weakref import WeakKeyDictionary
 
 import torch
@@ -95,11 +96,12 @@ def equal_slots(pair: ModelPair, name: str) -> frozenset[int]:
     is named like the recipient: forecasts take it for one that is not trained yet.
     """
     donor, equal = pair.donor(name), set[int]()
+    same: Callable[[Tensor, Tensor], bool] = cache(torch.equal)  # tied tensors are of several slots
     if pair.origins.get(name, "") == pair.origins.get(RECIPIENT):
         return frozenset()
     with torch.no_grad():
         for slot, site in enumerate(Slots(pair.family, pair.n_layers).sites):
-            if _alike(pair, donor, pair.family.paths(*site)) and _equal(pair, donor, slot):
+            if _alike(pair, donor, pair.family.paths(*site)) and _equal(pair, donor, slot, same):
                 equal.add(slot)
     return frozenset(equal)
 
@@ -113,17 +115,21 @@ def _alike(pair: ModelPair, donor: PreTrainedModel, paths: Sequence[str]) -> boo
     return True
 
 
-def _equal(pair: ModelPair, donor: PreTrainedModel, slot: int) -> bool:
+def _equal(
+    pair: ModelPair, donor: PreTrainedModel, slot: int, same: Callable[[Tensor, Tensor], bool]
+) -> bool:
     for part in parts(pair, slot):
         ours, theirs = (m.get_parameter(part.name) for m in (pair.recipient, donor))
         if ours is theirs:
             continue
         if ours.is_meta or theirs.is_meta or ours.shape != theirs.shape:
             return False
-        # Most slots of a finetuned model differ in their first row.
-        if not torch.equal(part.of(ours)[:1], part.of(theirs)[:1]):
-            return False
-        if not torch.equal(part.of(ours), part.of(theirs)):
+        # Most slots of a finetuned model differ in what they make of their first input.
+        if ours.ndim > 1:
+            few, others = (tensor.narrow(1 - part.dim, 0, 1) for tensor in (ours, theirs))
+            if not torch.equal(part.of(few), part.of(others)):
+                return False
+        if not same(part.of(ours), part.of(theirs)):
             return False
     return True
 

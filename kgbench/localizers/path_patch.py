@@ -133,11 +133,17 @@ class PathPatch(InterventionLocalizer):
     def _hidden(
         self, pair: ModelPair, reading: Reading, receiver: Hook | None
     ) -> tuple[Treatment, ...]:
-        """The hidden run, up to the receiver: senders are the donor's, all else is frozen."""
+        """The hidden run, up to the receiver: senders are the donor's, all else is frozen.
+
+        Up to the layer of the first sender it is the recipient's run, which needs no freezing.
+        """
         last, donors = len(reading.base) - 1, donor_runs(pair, reading)
         plain = own_run(pair, len(reading.base), 0)
+        stop = pair.n_layers if receiver is None else receiver.layer + 1
+        senders = reading.kept[last:] if receiver is None else reading.kept
+        first = min((hook.layer for kept in senders for hook in kept), default=stop)
         frozen: dict[Hook, Edit] = {}
-        for layer in range(pair.n_layers if receiver is None else receiver.layer + 1):
+        for layer in range(first, stop):
             for point in sorted(SENDERS[1:]):
                 if (hook := Hook(layer, point)) != receiver:
                     frozen[hook] = Copy(hook, plain)
