@@ -237,6 +237,12 @@ MUTANTS = (
         test="test_edits.py",
     ),
     mutant(
+        "the bias of o counted as its heads'",
+        ("engine/gated.py", "theirs = donor(part) - donor(nothing)", "theirs = donor(part)"),
+        only="grafts or by_heads",
+        test="test_gradients.py",
+    ),
+    mutant(
         "MLPs left out at rows that a part is copied to",
         ("engine/schedule.py", "(kind is Copy and basis is None)", "kind is Copy"),
         test="test_edits.py",

@@ -10,15 +10,15 @@ from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-import torch
 from laws import EXACT
 
 import kgbench
 from kgbench.analyses.explorer import Reader, answer, page_of, serve
 from kgbench.cli import main
 from kgbench.data import Fact, Prompt
-from kgbench.engine.gradients import default_slots, graft_effects
+from kgbench.engine.gradients import default_slots, graft_effects, head_effects, head_slots
 from kgbench.engine.treatment import Slots
 from kgbench.errors import InputError
 from kgbench.models.pair import ModelPair
@@ -42,14 +42,21 @@ def cells(found: dict[str, Any], region: str, component: str, layers: tuple[int,
     """Cells of a component group at a region."""
     named = []
     for index, row in enumerate(found["rows"]):
-        if row["layer"] in layers and component in (row["group"], row["component"]):
+        part = "of" in row and row["component"] != component
+        if row["layer"] in layers and component in (row["group"], row["component"]) and not part:
             named += ((token, index) for token in found["regions"][region])
     return named
 
 
 @pytest.mark.parametrize(
     ("region", "component", "layers"),
-    [("FE", "ffn", (0, 2)), ("LT", "o", (1,)), ("BOS", "attn", (0, 1, 2))],
+    [
+        ("FE", "ffn", (0, 2)),
+        ("LT", "o", (1,)),
+        ("BOS", "attn", (0, 1, 2)),
+        ("LT", "o.h1", (1, 2)),
+        ("FE", "k.h0", (0,)),
+    ],
 )
 def test_a_selection_is_its_graft(
     pair: ModelPair, prompt: Prompt, region: str, component: str, layers: tuple[int, ...]
@@ -74,15 +81,31 @@ def test_tokens_alone_and_effects(pair: ModelPair, prompt: Prompt) -> None:
     for name, value in zip(("LT", "BOS"), regions, strict=True):
         (token,) = found["regions"][name]
         assert found["alone"][token] == pytest.approx(value - none, rel=1e-2, abs=1e-6)
-    (effects,) = graft_effects(pair, [prompt])
-    assert torch.allclose(torch.tensor(found["effects"]), torch.tensor(effects).float(), rtol=1e-2)
+    effects = np.concatenate([of(pair, [prompt])[0] for of in (graft_effects, head_effects)])
+    assert np.allclose(found["effects"], effects, rtol=1e-2)
     sites = Slots(pair.family, pair.n_layers).sites
-    named = [(row["layer"], row["component"]) for row in found["rows"]]
+    whole_rows = [row for row in found["rows"] if "of" not in row]
+    named = [(row["layer"], row["component"]) for row in whole_rows]
     assert named == [sites[slot] for slot in default_slots(pair)]
+    heads = found["rows"][len(named) :]
+    assert [
+        f"{found['rows'][row['of']]['component']}.h{head}"
+        for row, (_, head) in zip(heads, head_slots(pair), strict=True)
+    ] == [row["component"] for row in heads]
     everything = [(t, r) for t in range(len(found["tokens"])) for r in range(len(named))]
     whole = Reader(pair).read(TEXT, TARGET, SUBJECT, everything)["selected"]
     all_of = kgbench.grafted_logits(pair, [prompt], ["ALL"])[0, 0].double().log_softmax(-1)
     assert abs(whole["logprob"] - float(all_of[pair.encoded(prompt).target])) < max(EXACT, 1e-2)
+
+
+def test_a_head_is_part_of_its_component(pair: ModelPair) -> None:
+    """A graft of a component and of a head of it is one of the component."""
+    found = Reader(pair).read(TEXT, TARGET, SUBJECT)
+    whole = cells(found, "LT", "v", (1,))
+    both = whole + cells(found, "LT", "v.h0", (1,))
+    assert len(both) == 2
+    effects = [Reader(pair).read(TEXT, TARGET, SUBJECT, some)["selected"] for some in (whole, both)]
+    assert effects[0] == effects[1]
 
 
 def test_without_an_answer(pair: ModelPair) -> None:

@@ -21,10 +21,18 @@ from kgbench.engine import Engine, grafted_logits
 from kgbench.engine.edits import Hook
 from kgbench.engine.engine import choosing
 from kgbench.engine.gated import Differentiable, Gates
-from kgbench.engine.gradients import default_slots, graft_effects, patch_effects, weight_gradients
+from kgbench.engine.gradients import (
+    default_slots,
+    graft_effects,
+    head_effects,
+    head_slots,
+    patch_effects,
+    weight_gradients,
+)
 from kgbench.engine.plan import Budget
-from kgbench.engine.treatment import graft_treatments, parse_configuration
+from kgbench.engine.treatment import graft_treatments, n_heads, parse_configuration
 from kgbench.engine.weights import parts
+from kgbench.models.family_map import module_at
 from kgbench.models.pair import ModelPair, weights_hash
 
 pytestmark = pytest.mark.usefixtures("exact")
@@ -36,6 +44,7 @@ GRAFTS = (
     "FE:q+up; LT:v+o@1-2",
     "FE^C:ln+emb+k; LT:head",
     "LT:ln_f; ALL:down@0",
+    "LT:o.h0@1; FE:q.h1+v.h0; ALL:k.h0@0; R:o.h1",
 )
 STEP = 1e-5
 
@@ -51,15 +60,24 @@ def width(pair: ModelPair, some: Sequence[Prompt]) -> int:
 
 
 def gates_of(pair: ModelPair, some: Sequence[Prompt], graft: str) -> Gates:
-    """1 where a graft gives the donor's weights."""
+    """1 where a graft gives the donor's weights, by head where it names heads."""
     treatments = graft_treatments(pair, some, parse_configuration(graft))
-    gates = torch.zeros(
-        len(Differentiable(pair).wiring.slots), len(some), width(pair, some), dtype=pair.dtype
-    )
+    sites = Differentiable(pair).wiring.slots.sites
+    gates: dict[int, Tensor] = {}
     for row, tokens in enumerate(treatments):
         for token, treatment in enumerate(tokens):
-            gates[:, row, token] = torch.tensor(list(treatment.weights), dtype=pair.dtype)
-    return dict(enumerate(gates))
+            for slot, weight_set in enumerate(treatment.weights):
+                shape = (len(some), width(pair, some))
+                gate = gates.setdefault(slot, torch.zeros(shape, dtype=pair.dtype))
+                gate[row, token] = weight_set
+    for row, tokens in enumerate(treatments):
+        for token, treatment in enumerate(tokens):
+            for slot, head, weight_set in treatment.heads:
+                if gates[slot].ndim == 2:
+                    count = n_heads(pair, sites[slot][1])
+                    gates[slot] = gates[slot][..., None].repeat(1, 1, count)
+                gates[slot][row, token, head] = weight_set
+    return gates
 
 
 def random_gates(pair: ModelPair, some: Sequence[Prompt], seed: int = 0) -> dict[int, Tensor]:
@@ -198,6 +216,37 @@ def test_derivatives_by_gates(family: str, at: float) -> None:
         assert slope(lambda by, d=direction: moved(d, by)) == pytest.approx(
             predicted, rel=1e-6, abs=1e-8
         )
+
+
+@families
+def test_derivatives_by_heads(family: str) -> None:
+    """Effects of heads are the derivatives by their gates, and those of q, k and v add up to the
+    component's, as o's do but for its bias.
+    """
+    pair, some = pair_of(family), prompts()
+    model, places, effects = Differentiable(pair), head_slots(pair), head_effects(pair, some)
+    shape = (len(places), len(some), width(pair, some))
+    direction = torch.randn(shape, generator=torch.Generator().manual_seed(2), dtype=pair.dtype)
+
+    def moved(by: float) -> float:
+        of_slot: dict[int, list[Tensor]] = {}
+        for (slot, _), gate in zip(places, by * direction, strict=True):
+            of_slot.setdefault(slot, []).append(gate)
+        gates = {slot: torch.stack(several, dim=-1) for slot, several in of_slot.items()}
+        return float(model.logprobs(some, gates).sum())
+
+    predicted = 0.0
+    for row, effect in enumerate(effects):
+        predicted += float((direction[:, row, : effect.shape[1]].numpy() * effect).sum())
+    assert slope(moved) == pytest.approx(predicted, rel=1e-6, abs=1e-8)
+    slots, sites = default_slots(pair), model.wiring.slots.sites
+    for whole, parts_of in zip(graft_effects(pair, some), effects, strict=True):
+        for slot in {slot for slot, _ in places}:
+            own = [row for row, (each, _) in enumerate(places) if each == slot]
+            o = module_at(pair.recipient, pair.family.path(*sites[slot]))
+            if sites[slot][1] != "o" or getattr(o, "bias", None) is None:
+                together = parts_of[own].sum(axis=0)
+                np.testing.assert_allclose(together, whole[slots.index(slot)], atol=1e-9)
 
 
 @families

@@ -3,13 +3,15 @@
 Weight-bearing modules are linear in their weights, so y + g (y' - y), with output y of the
 recipient's module, y' of the donor's and a gate g per slot and token, equals the module with
 weights W + g (W' - W) at that token. A gate of 0 is the recipient, a gate of 1 the donor, and the
-derivative by a gate is the first-order effect of the graft at its slot and token.
+derivative by a gate is the first-order effect of the graft at its slot and token. A slot of attention
+heads may have a gate per head: of the columns of the output, or for `o` of those of the input x, as
+y + W' (g x) - W (g x), without the bias.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -31,7 +33,7 @@ from kgbench.models.streaming import homes
 
 __all__ = ["Differentiable", "Gates", "Touch"]
 
-Gates = Mapping[int, Float[Tensor, "prompt token"]]
+Gates = Mapping[int, Float[Tensor, "prompt token"] | Float[Tensor, "prompt token head"]]
 """Gates by slot; missing slots have gate 0."""
 
 Touch = Callable[[Tensor], Tensor]
@@ -121,7 +123,8 @@ class Differentiable:
     ) -> Iterator[tuple[nn.Module, Callable[..., Tensor] | None]]:
         ranges = _ranges(gates)
         for socket in self.wiring.sockets:
-            gate = _Gate.of(socket, gates, ranges)
+            component = self.wiring.slots.sites[socket.slots[0]][1]
+            gate = _Gate.of(socket, gates, ranges, component == "o")
             recipient, donor = socket.modules[0].forward, socket.modules[self.donor].forward
             if socket.is_head:
                 yield socket.modules[0], partial(_read_out, batch.lasts, gate, recipient, donor)
@@ -171,9 +174,10 @@ def _ranges(gates: Gates) -> dict[int, tuple[float, float]]:
     """Smallest and largest gate of each slot, with one device sync for all slots."""
     if not gates:
         return {}
-    values = torch.stack([gate.detach() for gate in gates.values()]).flatten(1)
-    bounds = zip(values.amin(1).tolist(), values.amax(1).tolist(), strict=True)
-    return dict(zip(gates, bounds, strict=True))
+    lows = torch.stack([gate.detach().amin() for gate in gates.values()])
+    highs = torch.stack([gate.detach().amax() for gate in gates.values()])
+    bounds = torch.stack([lows, highs], dim=1).tolist()
+    return {slot: (low, high) for slot, (low, high) in zip(gates, bounds, strict=True)}
 
 
 @dataclass(frozen=True)
@@ -181,36 +185,54 @@ class _Gate:
     """The gates of one module."""
 
     value: Float[Tensor, "prompt token column"]
-    """One column, or for a fused module one for each column of its output."""
+    """One column, one for each head, or for a fused module one for each column of its output."""
     at: int | None
     """0 or 1 if all gates have this value: the branch of weight 0 then needs no graph."""
     tokens: int = 1
     """Token dimension of the module's output."""
+    of_input: bool = False
+    """Whether heads are columns of the module's input."""
 
     @classmethod
     def of(
-        cls, socket: Socket, gates: Gates, ranges: Mapping[int, tuple[float, float]]
+        cls,
+        socket: Socket,
+        gates: Gates,
+        ranges: Mapping[int, tuple[float, float]],
+        of_input: bool,
     ) -> _Gate | None:
-        """Gates of a socket; None if the recipient's module alone gives the output."""
+        """Gates of a socket; None if the recipient's module alone gives the output.
+
+        Args:
+            socket: The module.
+            gates: Gates of all slots.
+            ranges: Smallest and largest gate of each slot.
+            of_input: Whether heads are columns of the module's input.
+        """
         lows, highs = zip(*(ranges.get(slot, (0.0, 0.0)) for slot in socket.slots), strict=True)
         low, high = min(lows), max(highs)
         some = [gates[slot] for slot in socket.slots if slot in gates]
         if not some or (low == high == 0 and not any(gate.requires_grad for gate in some)):
             return None
-        none = torch.zeros_like(some[0])
-        by_slot = torch.stack([gates.get(slot, none) for slot in socket.slots], dim=-1)
         at = int(low) if low == high and low in (0, 1) else None
+        none = some[0].new_zeros(some[0].shape[:2])
+        by_slot = [gates.get(slot, none) for slot in socket.slots]
+        parts = [gate if gate.ndim == 3 else gate[..., None] for gate in by_slot]
         if not socket.columns:
-            return cls(by_slot, at, socket.place.tokens)
-        # Indicator [slot, column]: each output column takes the gate of its slot.
-        indicator = by_slot.new_zeros(len(socket.slots), socket.width)
-        for row, columns in zip(indicator, socket.columns, strict=True):
-            row[columns] = 1
-        return cls(by_slot @ indicator, at, socket.place.tokens)
+            (value,) = parts
+            return cls(value, at, socket.place.tokens, of_input and some[0].ndim == 3)
+        # Indicator [gate, column]: each output column takes the gate of its slot, or of its head.
+        rows = list[Tensor]()
+        for part, columns in zip(parts, socket.columns, strict=True):
+            for own in columns.reshape(part.shape[-1], -1):
+                rows.append(none.new_zeros(socket.width).index_fill(0, own, 1))
+        return cls(torch.cat(parts, dim=-1) @ torch.stack(rows), at, socket.place.tokens)
 
     def broadcast(self, y: Tensor) -> Tensor:
         """Weights of the far branch, broadcastable to the output `y`, which may be flat."""
         value = 1 - self.value if self.at == 1 else self.value
+        if value.shape[-1] not in (1, y.shape[-1]):
+            value = value.repeat_interleave(y.shape[-1] // value.shape[-1], dim=-1)
         if y.ndim == 2:
             return value.reshape(-1, value.shape[-1])
         return value.reshape(
@@ -225,6 +247,8 @@ def _between(
     gate: _Gate, recipient: Forward, donor: Forward, *inputs: Any, **options: Any
 ) -> Tensor:
     """Output of a module interpolated between recipient and donor."""
+    if gate.of_input:
+        return _between_heads(replace(gate, at=None), recipient, donor, *inputs)
     if gate.at == 1 and not gate.value.requires_grad:
         return donor(*inputs, **options)
     # The near branch has weight 1 - gate. If all gates are 0 or all are 1, it has weight 1, and the
@@ -234,6 +258,14 @@ def _between(
     with torch.set_grad_enabled(torch.is_grad_enabled() and gate.at is None):
         change = far(*inputs, **options) - y
     return y + (gate.broadcast(y) * change).to(y.dtype)
+
+
+def _between_heads(gate: _Gate, recipient: Forward, donor: Forward, x: Tensor) -> Tensor:
+    """Output of a module of attention heads' outputs; heads are without its bias."""
+    part = (gate.broadcast(x) * x).to(x.dtype)
+    nothing = x.new_zeros(1, x.shape[-1])
+    theirs = donor(part) - donor(nothing)
+    return recipient(x) + theirs - (recipient(part) - recipient(nothing))
 
 
 def _read_out(

@@ -16,12 +16,20 @@ from kgbench.data import Prompt
 from kgbench.engine.edits import Hook
 from kgbench.engine.gated import Differentiable, Touch
 from kgbench.engine.plan import Budget
-from kgbench.engine.treatment import Slots, donor_index
+from kgbench.engine.treatment import Slots, donor_index, n_heads
 from kgbench.models.lora import plain_names
 from kgbench.models.pair import ModelPair
-from kgbench.sites import GROUPS
+from kgbench.sites import GROUPS, HEADED
 
-__all__ = ["default_slots", "differentiating", "graft_effects", "patch_effects", "weight_gradients"]
+__all__ = [
+    "default_slots",
+    "differentiating",
+    "graft_effects",
+    "head_effects",
+    "head_slots",
+    "patch_effects",
+    "weight_gradients",
+]
 
 Effects = list[Float[np.ndarray, "place token"]]
 """Effects of each prompt, in nats."""
@@ -51,16 +59,47 @@ def graft_effects(pair: ModelPair, prompts: Sequence[Prompt], at: float = 0.0) -
     Returns:
         For each prompt [default slot, token].
     """
-    model, slots = Differentiable(pair), default_slots(pair)
+    return _gate_effects(pair, prompts, dict.fromkeys(default_slots(pair)), at)
+
+
+def head_slots(pair: ModelPair) -> list[tuple[int, int]]:
+    """Slot and number of each attention head of `q`, `k`, `v` and `o`."""
+    counts = _head_counts(pair).items()
+    return [(slot, head) for slot, count in counts for head in range(count)]
+
+
+def _head_counts(pair: ModelPair) -> dict[int, int]:
+    sites = Slots(pair.family, pair.n_layers).sites
+    headed = [slot for slot in default_slots(pair) if sites[slot][1] in HEADED]
+    return {slot: n_heads(pair, sites[slot][1]) for slot in headed}
+
+
+def head_effects(pair: ModelPair, prompts: Sequence[Prompt]) -> Effects:
+    """First-order effect of grafting each attention head at each token, as `graft_effects`.
+
+    Returns:
+        For each prompt [head, token], heads in the order of `head_slots`.
+    """
+    return _gate_effects(pair, prompts, _head_counts(pair), 0.0)
+
+
+def _gate_effects(
+    pair: ModelPair, prompts: Sequence[Prompt], counts: Mapping[int, int | None], at: float
+) -> Effects:
+    """Derivatives by the gates of some slots, or of so many heads of them, all at one value."""
+    model = Differentiable(pair)
     effects: Effects = [np.empty(0)] * len(prompts)
     with differentiating():
         for batch in model.batches(prompts):
             some = [prompts[i] for i in batch]
             gates = {}
-            for slot in slots:
-                gates[slot] = _gate(pair, some, at).requires_grad_()
+            for slot, count in counts.items():
+                gate = _gate(pair, some, at)
+                several = gate if count is None else gate[..., None].repeat(1, 1, count)
+                gates[slot] = several.requires_grad_()
             by_gate = torch.autograd.grad(model.logprobs(some, gates).sum(), list(gates.values()))
-            _put(effects, pair, prompts, batch, torch.stack(by_gate))
+            places = [each.reshape(*each.shape[:2], -1).movedim(-1, 0) for each in by_gate]
+            _put(effects, pair, prompts, batch, torch.cat(places))
     return effects
 
 

@@ -73,6 +73,19 @@ def test_a_typed_prompt_is_answered(browser: Browser, live: str, reader: Reader)
     expect(page.locator(".exact-effect")).to_have_text(re.compile(re.escape(effect)))
     page.get_by_role("button", name="ffn 1", exact=True).click()
     expect(page.locator("code")).to_have_text(re.compile(r'--graft "LT:[a-z+]+@1"'))
+    page.get_by_role("button", name="ffn 1", exact=True).click()
+    page.get_by_role("button", name="heads of o 1").click()
+    page.get_by_role("button", name="· o.h1 1", exact=True).click()
+    expect(page.locator("code")).to_have_text('--graft "LT:o.h1@1"')
+    row = next(
+        i
+        for i, each in enumerate(found["rows"])
+        if each["component"] == "o.h1" and each["layer"] == 1
+    )
+    exact = reader.read("Bo Ek plays beside", "Uma Lind", "Bo Ek", [(last, row)])["selected"]
+    expect(page.locator(".exact-effect")).to_have_text(
+        re.compile(re.escape(f"{abs(exact['effect']):.2f}"))
+    )
     page.get_by_label("First entity").fill("Nobody")
     page.get_by_role("button", name="Read").click()
     expect(page.get_by_role("status")).to_have_text(re.compile("'Nobody' is not in the prompt"))
@@ -86,7 +99,10 @@ def test_a_page_from_disk(browser: Browser, reader: Reader, tmp_path: Path) -> N
     page = opened(browser, file.as_uri())
     lines = page.locator("tbody tr").count()
     page.get_by_role("button", name="components of ffn 2").click()
-    assert page.locator("tbody tr").count() > lines
+    page.get_by_role("button", name="components of attn 2").click()
+    unfolded = page.locator("tbody tr").count()
+    page.get_by_role("button", name="heads of q 2").click()
+    assert lines < unfolded < page.locator("tbody tr").count()
     page.locator(".cell").first.focus()
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowRight")

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from kgbench.data import Fact, Prompt
 from kgbench.engine import Budget, Engine, Treatment
-from kgbench.engine.gradients import default_slots, graft_effects
+from kgbench.engine.gradients import default_slots, graft_effects, head_effects, head_slots
 from kgbench.engine.treatment import (
     Slots,
     baseline_donor,
@@ -59,6 +59,7 @@ class Reader:
         self._engine = Engine(pair, executor, Budget.on(pair.device))
         self._slots = Slots(pair.family, pair.n_layers)
         self._rows = default_slots(pair)
+        self._heads = head_slots(pair)
         self._donor = donor_index(pair, baseline_donor(pair))
 
     def read(
@@ -82,9 +83,9 @@ class Reader:
             they were not; `tokens`; `regions`, tokens by region; `answer`, the token; `before` and
             `after` with its log-probability in nats and the likeliest tokens, without any graft and
             in the donor; `alone` [token], nats that each token brings when only it has the donor's
-            weights (exact); `rows`, each with layer, component and group; `effects` [row, token],
-            first-order effects in nats; where cells are given, `selected` as `before`, with the
-            graft's exact `effect`.
+            weights (exact); `rows`, each with layer, component and group, and those of attention
+            heads with the row that they are a part of; `effects` [row, token], first-order effects
+            in nats; where cells are given, `selected` as `before`, with the graft's exact `effect`.
 
         Raises:
             InputError: The prompt is empty or too long, the answer is no continuation of it, the
@@ -141,14 +142,24 @@ class Reader:
     def _grafted(self, none: Sequence[Treatment], cells: Iterable[Cell]) -> tuple[Treatment, ...]:
         """The treatment of each token under a graft of cells."""
         weights = [bytearray(treatment.weights) for treatment in none]
+        heads: list[set[tuple[int, int]]] = [set() for _ in none]
+        rows: list[int | tuple[int, int]] = [*self._rows, *self._heads]
         for token, row in cells:
-            if not (0 <= token < len(weights) and 0 <= row < len(self._rows)):
+            if not (0 <= token < len(weights) and 0 <= row < len(rows)):
                 raise InputError(
                     f"there is no cell ({token}, {row}): the map has {len(weights)} tokens and "
-                    f"{len(self._rows)} rows"
+                    f"{len(rows)} rows"
                 )
-            weights[token][self._rows[row]] = self._donor
-        return tuple(Treatment(bytes(each)) for each in weights)
+            place = rows[row]
+            if isinstance(place, tuple):
+                heads[token].add(place)
+            else:
+                weights[token][place] = self._donor
+        treatments = []
+        for own, of_token in zip(weights, heads, strict=True):
+            apart = [(*place, self._donor) for place in sorted(of_token) if not own[place[0]]]
+            treatments.append(Treatment(bytes(own), heads=tuple(apart)))
+        return tuple(treatments)
 
     def _logprobs(
         self, prompt: Prompt, asked: Sequence[tuple[Treatment, ...]]
@@ -157,14 +168,18 @@ class Reader:
         return self._engine.logits(plan)[0, :, 0].double().log_softmax(-1)
 
     def _effects(self, prompt: Prompt) -> list[list[float]]:
-        (effects,) = graft_effects(self.pair, [prompt])
-        return [list(map(_rounded, row)) for row in effects.tolist()]
+        (whole,), (heads,) = (of(self.pair, [prompt]) for of in (graft_effects, head_effects))
+        return [list(map(_rounded, row)) for row in (*whole.tolist(), *heads.tolist())]
 
     def _described(self) -> Iterable[dict[str, Any]]:
         for slot in self._rows:
             layer, component = self._slots.sites[slot]
             named = [name for name in _GROUPS if component in GROUPS[name]]
             yield {"layer": layer, "component": component, "group": (*named, component)[0]}
+        for slot, head in self._heads:
+            layer, component = self._slots.sites[slot]
+            row = {"layer": layer, "component": f"{component}.h{head}", "group": "attn"}
+            yield {**row, "of": self._rows.index(slot)}
 
     def _shown(self, logprobs: Float[Tensor, " vocabulary"], target: int) -> dict[str, Any]:
         most, tokens = logprobs.topk(min(LIKELIEST, len(logprobs)))

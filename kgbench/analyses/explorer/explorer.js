@@ -19,10 +19,14 @@ const shade = (value, most) => {
   return `color-mix(in srgb, var(${value < 0 ? "--against" : "--for"}) ${Math.round(80 * part)}%, transparent)`;
 };
 
+/** Numbers of the payload's rows that are components; the others are attention heads, parts of these. */
+const whole = (rows) => [...rows.keys()].filter((index) => rows[index].of === undefined);
+
 /** Rows of the map: groups of components by layer, each with the payload's rows that are in it. */
 function grouped(rows) {
   const found = new Map();
-  rows.forEach(({ layer, group }, index) => {
+  whole(rows).forEach((index) => {
+    const { layer, group } = rows[index];
     const key = `${layer} ${group}`;
     if (!found.has(key)) found.set(key, { layer, group, members: [] });
     found.get(key).members.push(index);
@@ -45,10 +49,11 @@ function positions(chosen, regions, count) {
 
 /** Terms of a graft expression for some rows of the payload: components at layers. */
 function terms(chosen, rows) {
-  if (chosen.size === rows.length) return [""];
+  if (whole(rows).every((index) => chosen.has(index))) return [""];
   const byLayer = new Map();
   for (const index of [...chosen].sort((a, b) => a - b)) {
-    const { layer, component } = rows[index];
+    const { layer, component, of } = rows[index];
+    if (chosen.has(of)) continue;
     byLayer.set(layer, [...(byLayer.get(layer) ?? []), component]);
   }
   const byComponents = new Map();
@@ -92,7 +97,7 @@ function show(place, data, ask) {
     if (!ask) return;
     status.textContent = "reading …";
     const cells = [];
-    for (const token of tokens) for (const row of rows.size ? rows : current.rows.keys()) cells.push([token, row]);
+    for (const token of tokens) for (const row of rows.size ? rows : whole(current.rows)) cells.push([token, row]);
     const request = { text: fields.text.value, answer: fields.answer.value, subject: fields.subject.value, cells };
     let found;
     try {
@@ -129,20 +134,21 @@ function show(place, data, ask) {
     return (tokens.size || rows.size) && (!tokens.size || tokens.has(token)) && (!rows.size || members.some((row) => rows.has(row)));
   }
 
-  function line(label, members, group, focus) {
+  /** A line of the map: of some rows together, which a button unfolds into `inside`. */
+  function line(label, key, members, inside, focus) {
     const row = element("tr");
     const head = element("th");
     head.scope = "row";
-    if (group) {
-      const fold = element("button", open.has(group) ? "▾" : "▸", "fold");
-      fold.setAttribute("aria-label", `components of ${label}`);
-      fold.setAttribute("aria-expanded", String(open.has(group)));
+    if (inside.length > 1) {
+      const fold = element("button", open.has(key) ? "▾" : "▸", "fold");
+      fold.setAttribute("aria-label", `${members.length > 1 ? "components" : "heads"} of ${key}`);
+      fold.setAttribute("aria-expanded", String(open.has(key)));
       fold.addEventListener("click", () => {
-        open.has(group) ? open.delete(group) : open.add(group);
+        open.has(key) ? open.delete(key) : open.add(key);
         draw(`fold ${label}`);
       });
       fold.dataset.key = `fold ${label}`;
-      if (members.length > 1) head.append(fold);
+      head.append(fold);
     }
     const name = element("button", label, "row");
     name.dataset.key = `row ${label}`;
@@ -211,13 +217,15 @@ function show(place, data, ask) {
         largest = Math.max(largest, Math.abs(members.reduce((sum, each) => sum + current.effects[each][token], 0)));
       });
     }
-    for (const { layer, group, members } of groups) {
-      const label = where(layer, group), key = `${layer} ${group}`;
-      body.append(line(label, members, key, largest));
-      if (open.has(key)) {
-        for (const index of members) body.append(line(`· ${where(layer, current.rows[index].component)}`, [index], null, largest));
-      }
-    }
+    /** The line of some rows, and where it is open those of its components, or of a component's heads. */
+    const add = (label, members, depth) => {
+      const inside = members.length > 1 ? members : [...current.rows.keys()].filter((index) => current.rows[index].of === members[0]);
+      const marked = depth ? `${"·".repeat(depth)} ${label}` : label;
+      body.append(line(marked, label, members, inside, largest));
+      if (!open.has(label)) return;
+      for (const index of inside) add(where(current.rows[index].layer, current.rows[index].component), [index], depth + 1);
+    };
+    for (const { layer, group, members } of groups) add(where(layer, group), members, 0);
     table.append(top, body);
     table.addEventListener("keydown", walk);
     const first = table.querySelector(".cell");
@@ -251,7 +259,7 @@ function show(place, data, ask) {
       return box;
     }
     const named = positions(tokens, current.regions, current.tokens.length);
-    const parts = terms(rows.size ? rows : new Set(current.rows.keys()), current.rows);
+    const parts = terms(rows.size ? rows : new Set(whole(current.rows)), current.rows);
     if (named) {
       const expression = parts.map((part) => `${named}${part}`).join("; ");
       box.append(element("p", "for kgbench eval:"), element("code", `--graft "${expression}"`));
