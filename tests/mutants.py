@@ -230,8 +230,8 @@ MUTANTS = (
         "the last MLP left out at rows that a copy reads",
         (
             "engine/forward.py",
-            'and {out, Hook(layer, "resid_post")}.isdisjoint(activity.edits):',
-            "and {out}.isdisjoint(activity.edits):",
+            "[*activity.sources.get(out, ()), *activity.sources.get(after, ())]",
+            "[*activity.sources.get(out, ())]",
         ),
         only="all_copied",
         test="test_edits.py",

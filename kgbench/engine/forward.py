@@ -13,8 +13,8 @@ Invariants:
 - Weight-bearing modules treat rows independently, so that any subset of rows can be computed alone.
   Attention itself always runs in the recipient on all rows together.
 - The head is computed at readout rows only, and an MLP not at rows where nothing reads its output
-  (`_mlp_rows`): those that an edit overwrites, and in the last layer those that are not read out.
-  Every other module sees all rows.
+  (`_mlp_rows`): those that an edit overwrites, and in the last layer those that are neither read
+  out nor copied from. Every other module sees all rows.
 - An attention head is a slice of the outputs of `q`, `k` and `v`, and of the inputs of `o`, whose
   bias belongs to no head.
 - Rows that compute the same in the first layers are computed once there: a stage is a run of layers
@@ -112,8 +112,10 @@ class Activity:
     masks: Mapping[int, Callable[[], Tensor]] = field(default_factory=dict)
     """Attention masks of layers that do not use the mask of the model call. They are made when the
     layer is computed, so that only one is in memory."""
-    overwritten: Mapping[Hook, Int[np.ndarray, " row"]] = field(default_factory=dict)
+    overwritten: Mapping[Hook, Sequence[int]] = field(default_factory=dict)
     """Rows at a hook whose activations no edit keeps a part of."""
+    sources: Mapping[Hook, Sequence[int]] = field(default_factory=dict)
+    """Rows at a hook that edits copy from."""
 
 
 @dataclass(frozen=True)
@@ -466,13 +468,12 @@ def _mlp_rows(
     last = wiring.slots.n_layers - 1
     paths = [socket.path for socket in wiring.sockets]
     for layer, n in enumerate(counts):
-        out = Hook(layer, "mlp_out")
-        if out in activity.overwritten:
-            some = np.setdiff1d(np.arange(n), activity.overwritten[out])
-        elif layer == last and {out, Hook(layer, "resid_post")}.isdisjoint(activity.edits):
-            some = np.unique(read)
-        else:
-            continue
+        out, after = Hook(layer, "mlp_out"), Hook(layer, "resid_post")
+        some = np.arange(n)
+        if layer == last:
+            copied = [*activity.sources.get(out, ()), *activity.sources.get(after, ())]
+            some = np.union1d(read, np.array(copied, dtype=np.int64))
+        some = np.setdiff1d(some, activity.overwritten.get(out, ()))
         within = any(path.startswith(f"{_mlp(wiring, layer)}.") for path in paths)
         if within and 0 < len(some) <= (1 - MLP_SAVED) * n:
             rows[layer] = some

@@ -278,6 +278,7 @@ def _stages(wiring: Wiring, rooted: Sequence[Rooted], masks: Masks) -> tuple[lis
             schedule.edits(masks.whole.device),
             {**by_layer, **schedule.masks(masks)},
             schedule.overwritten(),
+            schedule.sources(),
         )
     stages: list[Stage] = []
     activity = Activity()
@@ -295,6 +296,7 @@ def _stages(wiring: Wiring, rooted: Sequence[Rooted], masks: Masks) -> tuple[lis
                 **schedule.masks(own),
             },
             {**activity.overwritten, **schedule.overwritten()},
+            {**activity.sources, **schedule.sources()},
         )
     return stages, activity
 

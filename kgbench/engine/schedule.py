@@ -94,13 +94,20 @@ class Schedule:
             by_hook[hook].append(_edit(kind, basis, step, device))
         return {hook: partial(_all, done) for hook, done in by_hook.items()}
 
-    def overwritten(self) -> Mapping[Hook, Int[np.ndarray, " row"]]:
+    def overwritten(self) -> Mapping[Hook, list[int]]:
         """Rows at each hook that get a whole copy or a constant, whatever they were before."""
         rows: dict[Hook, list[int]] = defaultdict(list)
         for (hook, _, kind, basis), step in self.steps.items():
             if kind is Write or (kind is Copy and basis is None):
                 rows[hook] += step.nodes
-        return {hook: np.array(some) for hook, some in rows.items()}
+        return rows
+
+    def sources(self) -> Mapping[Hook, list[int]]:
+        """Rows at each hook that are copied from."""
+        rows: dict[Hook, list[int]] = defaultdict(list)
+        for (hook, *_), step in self.steps.items():
+            rows[hook] += step.sources
+        return rows
 
     def masks(self, masks: Masks) -> Mapping[int, Callable[[], Tensor]]:
         """Function that makes the mask of each layer with cuts, given the masks without them."""
