@@ -216,8 +216,13 @@ def _print_campaign(campaign: Campaign, left: Sequence[BoardRun]) -> None:
         rows.append([board, *map(str, map(len, counts))])
     click.echo(table_text(["board", "methods", "pairs", "entries", "to run"], rows))
     seconds = campaign.seconds_left(left)
-    known = "nobody knows yet" if seconds is None else f"about {duration_text(seconds)}"
+    known = "not known yet" if seconds is None else f"about {duration_text(seconds)}"
     click.echo(f"\ntime      {known if left else 'none: every entry is there'}")
+    if seconds and (guessed := campaign.guessed(left)):
+        click.echo(
+            f"note      no entry tells the time of {', '.join(guessed)}: counted like the median "
+            "method; `kgbench eval --dry-run` measures it"
+        )
     for line in campaign.other_versions():
         click.echo(f"note      some entries were {line}; to run them again, delete their packs")
     click.echo()

@@ -231,8 +231,12 @@ class Campaign:
             scale = sum(self.finished.values()) / sum(map(self._expected, self.finished))
         return scale * sum(map(self._expected, runs))
 
+    def guessed(self, runs: Sequence[BoardRun]) -> list[str]:
+        """Methods whose time is a guess, since their board has no entry of them."""
+        return list(dict.fromkeys(r.method for r in runs if (r.board, r.method) not in self._usual))
+
     def _expected(self, run: BoardRun) -> float:
-        """Seconds by the entries that there are; where there are none, all runs count alike."""
+        """Seconds by the entries that there are; where there are none, those of a usual method."""
         typical = median(self._usual.values()) if self._usual else 1.0
         return self._usual.get((run.board, run.method), typical)
 
