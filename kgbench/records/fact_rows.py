@@ -68,20 +68,21 @@ def facts_table(columns: Mapping[str, Sequence[Any] | np.ndarray[Any, Any]] | pa
     table = pa.table(data, schema=FACTS_SCHEMA).combine_chunks()
     if missing := [name for name in table.column_names if table[name].null_count]:
         raise DataError(f"per-fact rows: values are missing in {', '.join(missing)}")
-    table = in_order(table)
+    ordered = is_ordered(table)
+    table = table if ordered else in_order(table)
     wrong = {}
     for name in ("prob", "logprob", "logit_diff"):
         wrong[f"the {name} is not a finite number"] = pc.invert(pc.is_finite(table[name]))
     wrong["the rank is below 1"] = pc.less(table["rank"], 1)
     for what, rows in wrong.items():
-        found = table.filter(rows)
-        if found.num_rows:
+        if pc.any(rows).as_py():
+            found = table.filter(rows)
             first = found.slice(0, 1).to_pylist()[0]
             raise DataError(
                 f"per-fact rows: {what} in {found.num_rows} of {table.num_rows} rows, first in "
                 f"fact {first['fact']}, prompt {first['prompt']}, configuration {first['graft']}"
             )
-    if not is_ordered(table):
+    if not ordered and not is_ordered(table):
         raise DataError("per-fact rows: two rows are of the same prompt, fact, graft and position")
     return table
 

@@ -145,7 +145,7 @@ class PromptColumns:
             facts: Only of these; by default of all.
         """
         scores = {graft: score(columns, metric) for graft, columns in self.columns.items()}
-        if facts is None:
+        if facts is None or np.array_equal(facts, self.facts):
             return scores
         kept = np.isin(self.facts, facts)
         return {graft: own[kept] for graft, own in scores.items()}
