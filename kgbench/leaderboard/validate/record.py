@@ -22,7 +22,6 @@ from kgbench.leaderboard.hits import METRIC, TOP
 from kgbench.leaderboard.limits import FACTS, RECORD
 from kgbench.leaderboard.validate.files import CheckedEntry, Finding, Law, refusals, shown, unmet
 from kgbench.leaderboard.validate.known import (
-    KnownPair,
     judged,
     known,
     known_answers,
@@ -401,16 +400,14 @@ def _check_sites(record: Record, sites: Collection[Site]) -> Iterator[Finding]:
             yield Finding("scores", wrong, f"the {len(sites)} of the pair")
 
 
-def _check_planted(record: Record, pair: KnownPair, sites: Collection[Site]) -> Iterator[Finding]:
+def _check_planted(record: Record) -> Iterator[Finding]:
     """Every figure of the comparison with the truth that does not come from per-fact rows.
 
     Args:
-        record: A record with a truth.
-        pair: What is known of its pair.
-        sites: All sites of the pair on the record's prompts.
+        record: A record with a truth, of a shipped pair on built-in prompts.
     """
     assert record.planted is not None
-    fields = judged(record, pair, sites)
+    fields = judged(record)
     made = record.planted.model_copy(update=fields)
     yield from _apart(record.planted, made, fields, "planted.", "record's map and the plant")
 
@@ -477,7 +474,7 @@ def check_with_rows(entry: CheckedEntry, record: Record, table: pa.Table) -> Non
     if sites := shipped_sites(pair, record.identity.prompts):
         entry.add(_check_sites(record, sites), RECORD)
         if record.planted is not None and record.identity.truth is not None:
-            entry.add(_check_planted(record, pair, sites), RECORD)
+            entry.add(_check_planted(record), RECORD)
 
 
 Array = NDArray[Any]
@@ -689,15 +686,16 @@ def unlike(
         tolerance: Nats by which log-probabilities may differ.
         hits: Whether to compare hits too, where there is a tolerance.
     """
-    places = pc.index_in(own["fact"], other["fact"].combine_chunks())  # each fact is there once
-    own, other = own.filter(pc.is_valid(places)), other.take(places.drop_null())
+    if not own["fact"].equals(other["fact"]):
+        places = pc.index_in(own["fact"], other["fact"].combine_chunks())  # each fact is there once
+        own, other = own.filter(pc.is_valid(places)), other.take(places.drop_null())
     for name, words in (
         ("position", "is read at another position"),
         ("target", "has another target"),
     ):
-        moved = own.filter(pc.not_equal(own[name], other[name]))
-        if moved.num_rows:
-            return name, f"fact {shown(moved['fact'][0].as_py())} {words}"
+        moved = np.flatnonzero(own[name].to_numpy() != other[name].to_numpy())
+        if len(moved):
+            return name, f"fact {shown(own['fact'][int(moved[0])].as_py())} {words}"
     if not own.num_rows or tolerance == np.inf:
         return None
     off = np.abs(own["logprob"].to_numpy() - other["logprob"].to_numpy())
