@@ -16,6 +16,7 @@ from kgbench.errors import DataError
 
 __all__ = [
     "FACTS_SCHEMA",
+    "Spans",
     "check_facts",
     "facts_bytes",
     "facts_table",
@@ -102,6 +103,10 @@ def in_order(table: pa.Table) -> pa.Table:
     if is_ordered(table):
         return table
     return table.sort_by([(key, "ascending") for key in KEYS]).combine_chunks()
+
+
+Spans = Mapping[tuple[str, str], tuple[int, int]]
+"""First row and number of rows by prompt and configuration."""
 
 
 def spans(table: pa.Table) -> dict[tuple[str, str], tuple[int, int]]:
@@ -199,7 +204,8 @@ def _table(
     check_facts(path, content)
     with _readable(path):
         file = pq.ParquetFile(path if content is None else pa.BufferReader(content))
-        table = file.read(None if columns is None else list(columns))
+        # Threads take longer to start than such a file takes to read.
+        table = file.read(None if columns is None else list(columns), use_threads=False)
     if columns is not None or DERIVED in table.column_names:
         return table
     place = FACTS_SCHEMA.get_field_index(DERIVED)
