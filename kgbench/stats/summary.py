@@ -39,7 +39,7 @@ from kgbench.sites.configurations import (
     complements,
     parse_top,
 )
-from kgbench.stats.intervals import mean, median
+from kgbench.stats.intervals import Array, mean, median
 from kgbench.stats.ranking_quality import auroc, chance_precision, graded_precision
 from kgbench.stats.ratios import (
     COMPLEMENTS,
@@ -449,12 +449,17 @@ def best_effects(record: Record, facts: pa.Table) -> tuple[Effect, dict[str, Eff
             sufficiency=sufficiency(scores, BEST), necessity=necessity(scores, BEST, {BEST: REST})
         )
 
-    shared = reduce(np.intersect1d, [prompt.facts for prompt in prompts])
+    shared = reduce(_common, [prompt.facts for prompt in prompts])
     first, *others = (prompt.scores(record.metric, shared) for prompt in prompts)
     sums = {graft: numbers(own) for graft, own in first.items()}
     for scores in others:
         sums = {name: own + numbers(scores[name]) for name, own in sums.items() if name in scores}
     return effect(sums), {p.name: effect(p.scores(record.metric)) for p in prompts}
+
+
+def _common(first: Array, second: Array) -> Array:
+    """Facts that two prompts have, both in order."""
+    return first if np.array_equal(first, second) else np.intersect1d(first, second)
 
 
 def pathways_of(record: Record, plant: Graft) -> dict[str, Pathway] | None:
