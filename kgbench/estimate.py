@@ -20,6 +20,7 @@ DIGITS = 6
 """Significant digits of a stored estimate: more than any interval resolves."""
 
 _FORMAT = f".{DIGITS}g"
+_LISTS = (list, tuple)
 
 
 def rounded(number: float) -> float:
@@ -179,10 +180,11 @@ def _read(data: Any, fields: Callable[[Any], Mapping[str, Any]]) -> Estimate:
     """An estimate of a record, from an estimate or one of the forms of `Estimate.stored`."""
     if isinstance(data, Estimate):
         return data
-    if isinstance(data, list | tuple):
+    if isinstance(data, _LISTS):
         if len(data) != 4:
             raise ValueError("an estimate is a list of value, low, high and n")
-        data = dict(zip(("value", "low", "high", "n"), data, strict=True))
+        value, low, high, n = data
+        data = {"value": value, "low": low, "high": high, "n": n}
     return Estimate(**fields(data))
 
 

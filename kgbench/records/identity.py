@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import sha256
 from typing import Annotated, Any
 
@@ -157,6 +158,7 @@ def private_text(value: Any) -> str | None:
     return None
 
 
+@lru_cache(maxsize=4096)
 def private_kind(text: str) -> str | None:
     """What a single text is that no record may hold, such as `is an absolute path`."""
     if _ABSOLUTE.match(text):
