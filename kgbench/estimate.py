@@ -19,10 +19,13 @@ __all__ = ["DIGITS", "Estimate", "plain", "rounded"]
 DIGITS = 6
 """Significant digits of a stored estimate: more than any interval resolves."""
 
+_FORMAT = f".{DIGITS}g"
+_LISTS = (list, tuple)
+
 
 def rounded(number: float) -> float:
     """The number as it is stored."""
-    return float(f"{number:.{DIGITS}g}")
+    return float(format(number, _FORMAT))
 
 
 @dataclass(frozen=True)
@@ -46,23 +49,19 @@ class Estimate:
     """Why there is no value or, where there is one, why it has no interval."""
 
     def __post_init__(self) -> None:
-        numbers = (self.value, self.low, self.high)
+        value, low, high = self.value, self.low, self.high
         if self.undefined is not None:
-            valid = bool(self.undefined) and self.low is None and self.high is None
-            valid = valid and (self.value is None or isfinite(self.value))
+            valid = bool(self.undefined) and low is None and high is None
+            valid = valid and (value is None or isfinite(value))
+        elif value is None or low is None or high is None:
+            valid = False
         else:
-            valid = self._complete()
+            valid = isfinite(low) and isfinite(high) and low <= value <= high
         if not valid:
             raise ValueError(
                 "an estimate holds finite low <= value <= high, or the reason why it has no "
-                f"interval and no ends: {numbers}, {self.undefined!r}"
+                f"interval and no ends: {(value, low, high)}, {self.undefined!r}"
             )
-
-    def _complete(self) -> bool:
-        if self.numbers is None:
-            return False
-        value, low, high = self.numbers
-        return isfinite(low) and isfinite(high) and low <= value <= high
 
     @property
     def numbers(self) -> tuple[float, float, float] | None:
@@ -105,10 +104,14 @@ class Estimate:
 
     def rounded(self) -> Estimate:
         """The estimate as a record holds it, with `DIGITS` significant digits."""
-        value, low, high = (
-            None if x is None else rounded(x) for x in (self.value, self.low, self.high)
+        value, low, high = self.value, self.low, self.high
+        return Estimate(
+            None if value is None else rounded(value),
+            None if low is None else rounded(low),
+            None if high is None else rounded(high),
+            int(self.n),
+            self.undefined,
         )
-        return Estimate(value, low, high, int(self.n), self.undefined)
 
     def answer(self) -> dict[str, Any]:
         """`{"value", "low", "high"}`, or `{"undefined": reason}` with the value if there is one."""
@@ -177,10 +180,11 @@ def _read(data: Any, fields: Callable[[Any], Mapping[str, Any]]) -> Estimate:
     """An estimate of a record, from an estimate or one of the forms of `Estimate.stored`."""
     if isinstance(data, Estimate):
         return data
-    if isinstance(data, list | tuple):
+    if isinstance(data, _LISTS):
         if len(data) != 4:
             raise ValueError("an estimate is a list of value, low, high and n")
-        data = dict(zip(("value", "low", "high", "n"), data, strict=True))
+        value, low, high, n = data
+        data = {"value": value, "low": low, "high": high, "n": n}
     return Estimate(**fields(data))
 
 

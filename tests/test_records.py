@@ -35,6 +35,7 @@ from kgbench.records import (
     facts_table,
     load_record,
 )
+from kgbench.records.identity import texts_in, texts_of
 from kgbench.records.provenance import package_commit
 
 CHANGES: dict[str, object] = {
@@ -79,6 +80,12 @@ def test_canonical_json(value: object) -> None:
     assert json.loads(text) == value and canonical_json(json.loads(text)) == text
 
 
+@given(json_values)
+def test_texts_of_a_value(value: object) -> None:
+    """Texts are the same with and without their places."""
+    assert texts_in(value) == {text for _, text in texts_of(value)}
+
+
 def test_canonical_json_has_one_form() -> None:
     """Keys are sorted, there is no white space, and NaN is no JSON."""
     assert canonical_json({"b": [1, 2.5], "a": {"é": None}}) == '{"a":{"é":null},"b":[1,2.5]}'
@@ -119,10 +126,12 @@ def test_unknown_fields_are_refused(made: Record) -> None:
         {"schema_version": 3},
         {"model": "/home/me/model"},
         {"notes": {"x": float("nan")}},
+        {"scores": {"LT": {"/home/me": {"0": 0.5}}}},
+        {"scores": {"hf_" + "a" * 34: {"mlp": {"0": 0.5}}}},
     ],
 )
 def test_record_refuses(made: Record, change: dict[str, object]) -> None:
-    """A foreign id, another schema, an absolute path and NaN are refused."""
+    """A foreign id, another schema, NaN, and a private text, also in a map, are refused."""
     with pytest.raises(ValidationError):
         Record.model_validate({**made.model_dump(), **change})
 

@@ -16,6 +16,7 @@ from kgbench.errors import DataError
 
 __all__ = [
     "FACTS_SCHEMA",
+    "Spans",
     "check_facts",
     "facts_bytes",
     "facts_table",
@@ -68,20 +69,21 @@ def facts_table(columns: Mapping[str, Sequence[Any] | np.ndarray[Any, Any]] | pa
     table = pa.table(data, schema=FACTS_SCHEMA).combine_chunks()
     if missing := [name for name in table.column_names if table[name].null_count]:
         raise DataError(f"per-fact rows: values are missing in {', '.join(missing)}")
-    table = in_order(table)
+    ordered = is_ordered(table)
+    table = table if ordered else in_order(table)
     wrong = {}
     for name in ("prob", "logprob", "logit_diff"):
         wrong[f"the {name} is not a finite number"] = pc.invert(pc.is_finite(table[name]))
     wrong["the rank is below 1"] = pc.less(table["rank"], 1)
     for what, rows in wrong.items():
-        found = table.filter(rows)
-        if found.num_rows:
+        if pc.any(rows).as_py():
+            found = table.filter(rows)
             first = found.slice(0, 1).to_pylist()[0]
             raise DataError(
                 f"per-fact rows: {what} in {found.num_rows} of {table.num_rows} rows, first in "
                 f"fact {first['fact']}, prompt {first['prompt']}, configuration {first['graft']}"
             )
-    if not is_ordered(table):
+    if not ordered and not is_ordered(table):
         raise DataError("per-fact rows: two rows are of the same prompt, fact, graft and position")
     return table
 
@@ -101,6 +103,10 @@ def in_order(table: pa.Table) -> pa.Table:
     if is_ordered(table):
         return table
     return table.sort_by([(key, "ascending") for key in KEYS]).combine_chunks()
+
+
+Spans = Mapping[tuple[str, str], tuple[int, int]]
+"""First row and number of rows by prompt and configuration."""
 
 
 def spans(table: pa.Table) -> dict[tuple[str, str], tuple[int, int]]:
@@ -198,7 +204,8 @@ def _table(
     check_facts(path, content)
     with _readable(path):
         file = pq.ParquetFile(path if content is None else pa.BufferReader(content))
-        table = file.read(None if columns is None else list(columns))
+        # Threads take longer to start than such a file takes to read.
+        table = file.read(None if columns is None else list(columns), use_threads=False)
     if columns is not None or DERIVED in table.column_names:
         return table
     place = FACTS_SCHEMA.get_field_index(DERIVED)

@@ -199,18 +199,18 @@ def _flat(scores: Any) -> Any:
         return scores
     sites = []
     for region, components in _NESTED.validate_python(scores).items():
+        order = _REGIONS.get(region, len(SCORED_REGIONS))
         for component, layers in components.items():
             place = _COMPONENTS.get(component, len(COMPONENTS))
+            # Embeddings, the layers, final norm and head.
+            outside = -1.0 if component in ("emb", "pos") else inf
             for text, score in layers.items():
                 if text and not (text.isascii() and text.isdigit()):
                     raise ValueError(
                         f"a layer is a number, or empty outside the layers, not {text!r}"
                     )
                 layer = int(text) if text else None
-                # Embeddings, the layers, final norm and head.
-                outside = -1.0 if component in ("emb", "pos") else inf
-                depth = outside if layer is None else float(layer)
-                key = (depth, place, _REGIONS.get(region, len(SCORED_REGIONS)))
+                key = (outside if layer is None else float(layer), place, order)
                 site = {"layer": layer, "component": component, "region": region, "score": score}
                 sites.append((key, site))
     return tuple(site for _, site in sorted(sites, key=itemgetter(0)))
@@ -427,7 +427,11 @@ class Record(Strict):
         if self.id != self.identity.digest():
             raise ValueError("the id is not the hash of the identity")
         canonical_json(self.notes)
-        if found := private_text(self.model_dump(mode="json")):
+        # Sites by themselves: a map has hundreds of them, with few names.
+        data = self.model_dump(mode="json", exclude={"scores"})
+        sites = {(site.component, site.region) for site in self.scores or ()}
+        if private_text([data, *sites]):
+            found = private_text(self.model_dump(mode="json"))
             raise ValueError(f"a record holds no absolute path and no credential, but {found}")
         return self
 

@@ -170,7 +170,7 @@ def mean(
             + (f" (the value is {values[0]:.4g})" if n else ""),
             n,
         )
-    value = float(np.mean(values))
+    value = float(values.sum() / n)  # np.mean takes three times as long
     ends = None
     if support is not None and min(support) < max(support):
         ends = (min(support), max(support))
@@ -178,7 +178,7 @@ def mean(
         return Estimate.missing(
             f"all {n} values are {value:.4g}, so that nothing is known of how far others may be", n
         )
-    low, high = _student(value, float(np.sum((values - value) ** 2)), n, ends, level)
+    low, high = _student(value, float(((values - value) ** 2).sum()), n, ends, level)
     if ends is not None and ends[0] <= values.min() and values.max() <= ends[1]:
         low, high = max(ends[0], low), min(ends[1], high)
     return Estimate.hull(value, n, (low, high))
@@ -280,7 +280,7 @@ def ratio(numerator: Array, denominator: Array) -> Estimate:
         denominator: Contrasts [n].
     """
     n, (size, needed) = len(numerator), _size(denominator)
-    if not divides(denominator):
+    if not _is_told(n, size):
         return Estimate.missing(
             f"the denominator, {np.mean(denominator) if n else 0:.3g} on average of {n} facts, is "
             "not told from 0",
@@ -307,8 +307,12 @@ def ratio(numerator: Array, denominator: Array) -> Estimate:
 
 def divides(denominator: Array) -> bool:
     """Whether a mean of contrasts [n] differs from 0, so that ratios to it are defined."""
-    n = len(denominator)
-    return n > 1 and _size(denominator)[0] > _quantile(n + 2 * _imagined(LEVEL) - 1, LEVEL)
+    return _is_told(len(denominator), _size(denominator)[0])
+
+
+def _is_told(n: int, size: float) -> bool:
+    """Whether a mean of n contrasts of this size in standard errors is told from 0."""
+    return n > 1 and size > _quantile(n + 2 * _imagined(LEVEL) - 1, LEVEL)
 
 
 def _size(denominator: Array) -> tuple[float, float]:
@@ -530,8 +534,8 @@ def _contrast(values: Array) -> Array:
 
 def _reach(contrast: Array) -> float:
     """How far the imagined facts of a difference lie from 0."""
-    whole = np.issubdtype(contrast.dtype, np.integer)
-    return 1.0 if whole or not len(contrast) else abs(float(np.mean(contrast)))
+    whole = contrast.dtype.kind in "iu"
+    return 1.0 if whole or not len(contrast) else abs(float(contrast.sum() / len(contrast)))
 
 
 @lru_cache(maxsize=64)

@@ -64,7 +64,7 @@ def support_of(scores: Iterable[Array], metric: str = "") -> tuple[float, float]
     """Bounds of means: the metric's own, else the least and the largest mean of these scores."""
     if metric in SUPPORT:
         return SUPPORT[metric]
-    centres = [float(np.mean(values)) for values in scores]
+    centres = [float(values.sum() / len(values)) for values in scores]
     return min(centres), max(centres)
 
 
@@ -145,7 +145,7 @@ class PromptColumns:
             facts: Only of these; by default of all.
         """
         scores = {graft: score(columns, metric) for graft, columns in self.columns.items()}
-        if facts is None:
+        if facts is None or np.array_equal(facts, self.facts):
             return scores
         kept = np.isin(self.facts, facts)
         return {graft: own[kept] for graft, own in scores.items()}
@@ -165,15 +165,15 @@ def by_prompt(facts: pa.Table, order: Sequence[str]) -> list[PromptColumns]:
     found = []
     places, kept = spans(facts), facts.drop_columns(["prompt", "graft"])
     whole = {name: kept[name].to_numpy() for name in kept.column_names}
+    last = np.append(whole["fact"][1:] != whole["fact"][:-1], True)  # of several positions
     for name in dict.fromkeys(prompt for prompt, _ in places):
         grafts = [graft for prompt, graft in places if prompt == name]
         columns = {}
         for graft in _ordered(grafts, order):
             start, n = places[name, graft]
-            rows = {key: values[start : start + n] for key, values in whole.items()}
-            ids = rows["fact"]
-            last = np.append(ids[1:] != ids[:-1], True)  # of several positions of a fact
-            columns[graft] = {key: values[last] for key, values in rows.items()}
+            last[start + n - 1] = True
+            rows = start + np.flatnonzero(last[start : start + n])
+            columns[graft] = {key: values[rows] for key, values in whole.items()}
         for graft in ("PRE", "SFT"):
             if graft not in columns:
                 raise DataError(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 from typing import Any, Literal
 
 import numpy as np
@@ -39,7 +39,7 @@ from kgbench.sites.configurations import (
     complements,
     parse_top,
 )
-from kgbench.stats.intervals import mean, median
+from kgbench.stats.intervals import Array, mean, median
 from kgbench.stats.ranking_quality import auroc, chance_precision, graded_precision
 from kgbench.stats.ratios import (
     COMPLEMENTS,
@@ -322,15 +322,35 @@ class Ground:
     Places in regions that the prompts lack are left out.
     """
 
-    @property
+    @cached_property
     def graft(self) -> Graft:
         """The plant as a graft."""
         return canonical(parse_graft(self.plant))
 
-    @property
+    @cached_property
     def everywhere(self) -> bool:
         """Whether facts were planted at all tokens, so that a place is a layer and component."""
         return all(str(term.positions) == "ALL" for term in self.graft.terms)
+
+    @cached_property
+    def moved(self) -> frozenset[Place]:
+        """Places whose weights changed."""
+        return self._changed(self.sites)
+
+    @cached_property
+    def true(self) -> frozenset[Place]:
+        """Those of planted sites."""
+        return self._changed(self.planted)
+
+    @cached_property
+    def decoy_places(self) -> frozenset[Place]:
+        """Those of the decoy's sites."""
+        return self._changed(self.decoys)
+
+    def _changed(self, sites: Collection[Site]) -> frozenset[Place]:
+        weights, everywhere = set(self.changed), self.everywhere
+        some = (site for site in sites if (site.layer, site.component) in weights)
+        return frozenset(_place(site, everywhere) for site in some)
 
 
 def against_truth(ground: Ground, scores: SiteScores | None, why_none: str = "") -> dict[str, Any]:
@@ -341,15 +361,7 @@ def against_truth(ground: Ground, scores: SiteScores | None, why_none: str = "")
         scores: The map; None where the method does not rank.
         why_none: Why it does not.
     """
-    everywhere, weights = ground.everywhere, set(ground.changed)
-
-    def changed(sites: Collection[Site]) -> set[Place]:
-        """Places of sites whose weights changed."""
-        some = (site for site in sites if (site.layer, site.component) in weights)
-        return {_place(site, everywhere) for site in some}
-
-    moved = changed(ground.sites)
-    true, decoy = changed(ground.planted), changed(ground.decoys)
+    everywhere, true, decoy = ground.everywhere, ground.true, ground.decoy_places
     ranked, separation, chance = by_place(scores or {}, everywhere), None, None
     values, truth = [], []
     for place, score in ranked.items():
@@ -360,7 +372,7 @@ def against_truth(ground: Ground, scores: SiteScores | None, why_none: str = "")
         separation = auroc(np.array(values), np.array(truth)).rounded()
     precision = Estimate.missing(UNMEASURED)
     if ground.relevance is not None:
-        known = [place for place in ground.relevance if place in moved]
+        known = [place for place in ground.relevance if place in ground.moved]
         # Rounded, so that what is equal on the card ties.
         relevance = np.array([rounded(ground.relevance[place]) for place in known])
         chance = chance_precision(relevance)
@@ -372,7 +384,7 @@ def against_truth(ground: Ground, scores: SiteScores | None, why_none: str = "")
         "plant": ground.plant,
         "decoy": ground.decoy,
         "units": "layer and component" if everywhere else "site",
-        "n_units": len(moved),
+        "n_units": len(ground.moved),
         "n_true": len(true),
         "k": len(ground.planted),
         "graded_precision": precision.rounded(),
@@ -437,12 +449,17 @@ def best_effects(record: Record, facts: pa.Table) -> tuple[Effect, dict[str, Eff
             sufficiency=sufficiency(scores, BEST), necessity=necessity(scores, BEST, {BEST: REST})
         )
 
-    shared = reduce(np.intersect1d, [prompt.facts for prompt in prompts])
+    shared = reduce(_common, [prompt.facts for prompt in prompts])
     first, *others = (prompt.scores(record.metric, shared) for prompt in prompts)
     sums = {graft: numbers(own) for graft, own in first.items()}
     for scores in others:
         sums = {name: own + numbers(scores[name]) for name, own in sums.items() if name in scores}
     return effect(sums), {p.name: effect(p.scores(record.metric)) for p in prompts}
+
+
+def _common(first: Array, second: Array) -> Array:
+    """Facts that two prompts have, both in order."""
+    return first if np.array_equal(first, second) else np.intersect1d(first, second)
 
 
 def pathways_of(record: Record, plant: Graft) -> dict[str, Pathway] | None:

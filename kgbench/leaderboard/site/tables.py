@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from hashlib import sha256
 from itertools import groupby, product
 from typing import Any
@@ -118,7 +119,7 @@ class Cells:
 
 def _unpadded(number: str) -> str:
     """A number without the zero before its point."""
-    return re.sub(r"^([-−]?)0\.", r"\1.", number)
+    return number.replace("0.", ".", 1) if number.lstrip("-−").startswith("0.") else number
 
 
 def _precise(estimate: Estimate) -> str:
@@ -320,10 +321,7 @@ def map_data(record: Record) -> dict[str, Any] | None:
     components = [component for component in COMPONENTS if component in used_components]
     layers = sorted({site.layer for site in scores if site.layer is not None})
     low, high = min(scores.values()), max(scores.values())
-    sites = []
-    for region, component in product(regions, components):
-        places = [None] if component in OUTSIDE else layers
-        sites += [Site(layer, component, region) for layer in places]
+    sites = _grid_sites(tuple(regions), tuple(components), tuple(layers))
     grid = ""
     for code, same in groupby(_code(scores.get(site), low, high) for site in sites):
         n = len(list(same))
@@ -334,18 +332,28 @@ def map_data(record: Record) -> dict[str, Any] | None:
         "layers": layers,
         "ends": [_short(low), _short(high)],
         "grid": grid,
-        **_planted(record, sites),
+        **({} if record.planted is None else {"planted": _stretches(record.planted.plant, sites)}),
     }
 
 
-def _planted(record: Record, sites: list[Site]) -> dict[str, list[int]]:
+@lru_cache(maxsize=100)
+def _grid_sites(
+    regions: Sequence[str], components: Sequence[str], layers: Sequence[int]
+) -> tuple[Site, ...]:
+    sites = []
+    for region, component in product(regions, components):
+        places = [None] if component in OUTSIDE else layers
+        sites += [Site(layer, component, region) for layer in places]
+    return tuple(sites)
+
+
+@lru_cache(maxsize=1000)
+def _stretches(plant: str, sites: tuple[Site, ...]) -> tuple[int, ...]:
     """Starts and ends of the stretches of planted sites."""
-    if record.planted is None:
-        return {}
     n_layers = len({site.layer for site in sites} - {None})
-    true = planted_sites(sites, parse_graft(record.planted.plant), n_layers)
+    true = planted_sites(sites, parse_graft(plant), n_layers)
     inside = [False, *(site in true for site in sites), False]
-    return {"planted": [i for i in range(len(sites) + 1) if inside[i] != inside[i + 1]]}
+    return tuple(i for i in range(len(sites) + 1) if inside[i] != inside[i + 1])
 
 
 def _code(score: float | None, low: float, high: float) -> str:

@@ -9,6 +9,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from itertools import islice
 from math import isfinite
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -22,7 +23,7 @@ from kgbench.leaderboard.entries import BOARDS, Entry, Submission, Verification
 from kgbench.leaderboard.limits import FILES, RECORD
 from kgbench.leaderboard.packs import NAME, SUFFIX, inside_pack, read_pack, read_regular
 from kgbench.records import SEAL, Record, Strict
-from kgbench.records.identity import perhaps_private, private_kind, texts_of
+from kgbench.records.identity import private_kind, texts_in, texts_of
 
 __all__ = [
     "CheckedEntry",
@@ -327,6 +328,9 @@ def folder_name(name: str) -> str:
 
 
 _DEEPEST = 16
+_CONTAINERS = (dict, list)
+_LONGEST_NUMBER = 40
+"""Characters."""
 _LARGEST = 2**53
 """From here on not every whole number has a place in a float."""
 
@@ -351,7 +355,7 @@ def read_json(data: bytes) -> dict[str, Any]:
             data.decode("utf-8"),
             object_pairs_hook=_object,
             parse_constant=_constant,
-            parse_int=_number,
+            parse_int=_whole,
             parse_float=_number,
         )
         depth = _depth(value)
@@ -384,20 +388,22 @@ def _constant(name: str) -> NoReturn:
 
 
 def _number(text: str) -> float:
-    whole = text.lstrip("-").isdigit()
-    if len(text) <= 40 and isfinite(number := float(text)):
-        if not whole:
-            return number
-        if abs(number) <= _LARGEST:
-            return int(text)
+    if len(text) <= _LONGEST_NUMBER and isfinite(number := float(text)):
+        return number
+    raise DataError(f"the number {shown(text)} is out of range")
+
+
+def _whole(text: str) -> int:
+    if len(text) <= _LONGEST_NUMBER and abs(float(text)) <= _LARGEST:
+        return int(text)
     raise DataError(f"the number {shown(text)} is out of range")
 
 
 def _depth(value: Any) -> int:
-    if not isinstance(value, dict | list):
+    if type(value) not in _CONTAINERS:
         return 0
-    inner = value.values() if isinstance(value, dict) else value
-    return 1 + max((_depth(each) for each in inner if isinstance(each, dict | list)), default=0)
+    inner = value.values() if type(value) is dict else value
+    return 1 + max((_depth(each) for each in inner if type(each) in _CONTAINERS), default=0)
 
 
 def _key_name(key: str) -> str:
@@ -423,16 +429,10 @@ def _content(data: bytes, model: type[_M]) -> tuple[_M | None, list[Finding]]:
     except DataError as error:
         expected = "strict JSON: UTF-8, each key once, finite numbers"
         return None, [Finding("JSON", str(error), expected)]
-    findings = []
-    has_private = perhaps_private(json.dumps(raw, ensure_ascii=False))
-    for where, text in texts_of(raw, named=_key_name):
-        if (reason := bad_text(text)) is not None:
-            findings.append(Finding(where, f"it holds {reason}", "plain text"))
-        elif has_private and (kind := private_kind(text)) is not None:
-            expected = "no absolute path and no credential in a result"
-            findings.append(Finding(where, f"it {kind}", expected))
-    if findings:
-        return None, findings[:_MOST]
+    if wrong := {text for text in texts_in(raw) if bad_text(text) or private_kind(text)}:
+        places = texts_of(raw, named=_key_name)
+        found = (_text_finding(where, text) for where, text in places if text in wrong)
+        return None, list(islice(found, _MOST))
     try:
         made = model.model_validate(raw)
     except ValidationError as error:
@@ -441,15 +441,24 @@ def _content(data: bytes, model: type[_M]) -> tuple[_M | None, list[Finding]]:
     return made, list(_coerced(raw, made.model_dump(mode="json"), ""))
 
 
+def _text_finding(where: str, text: str) -> Finding:
+    """What is wrong with a text."""
+    if (reason := bad_text(text)) is not None:
+        return Finding(where, f"it holds {reason}", "plain text")
+    expected = "no absolute path and no credential in a result"
+    return Finding(where, f"it {private_kind(text)}", expected)
+
+
 def _coerced(raw: Any, made: Any, where: str) -> Iterator[Finding]:
     """Values of another JSON type than their field, which the model read all the same."""
     if isinstance(raw, dict) and isinstance(made, dict):
         for key in raw.keys() & made.keys():
-            if type(raw[key]) is not type(made[key]) or isinstance(raw[key], dict | list):
-                yield from _coerced(raw[key], made[key], f"{where}.{key}".lstrip("."))
+            own, other = raw[key], made[key]
+            if type(own) is not type(other) or type(own) in _CONTAINERS:
+                yield from _coerced(own, other, f"{where}.{key}".lstrip("."))
     elif isinstance(raw, list) and isinstance(made, list):
         for index, (own, other) in enumerate(zip(raw, made, strict=False)):
-            if type(own) is not type(other) or isinstance(own, dict | list):
+            if type(own) is not type(other) or type(own) in _CONTAINERS:
                 yield from _coerced(own, other, f"{where}[{index}]")
     elif (kind := _kind(raw)) != (expected := _kind(made)) and "object" not in (kind, expected):
         yield Finding(where, f"{shown(raw)} is a {kind}", f"a {expected}")

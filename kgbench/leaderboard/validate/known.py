@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from itertools import product
 from typing import Any
@@ -21,8 +21,8 @@ import pyarrow as pa
 from kgbench.data import Dataset, is_shipped, load_dataset
 from kgbench.leaderboard.hits import TOP
 from kgbench.models import catalog
-from kgbench.records import Record
-from kgbench.sites import RECIPIENT, SCORED_REGIONS, Graft, Site, parse_graft
+from kgbench.records import Record, Truth
+from kgbench.sites import RECIPIENT, SCORED_REGIONS, Graft, Site, SiteScores, parse_graft
 from kgbench.sites.configurations import BEST, canonical
 from kgbench.stats import Ground, against_truth, pathways_of, with_clause
 
@@ -145,14 +145,18 @@ def own_facts(model: str) -> Dataset | None:
 
 @cache
 def known_answers(model: str, prompt: str, graft: str) -> pa.Table | None:
-    """Rows of a shipped pair's own facts under PRE or SFT; a hit has rank 1, others none of a hit."""
+    """Rows of a shipped pair's own facts under PRE or SFT, by fact, as per-fact rows are sorted.
+
+    A hit has rank 1, others none of a hit.
+    """
     answers, dataset = known().answers.get(model, {}).get(prompt, {}), own_facts(model)
     if graft not in answers or dataset is None:
         return None
     columns = {name: answers[name] for name in ("position", "target")}
     rank = np.where(answers[f"{graft} hits"], 1, TOP + 1)
     ids = [fact.id for fact in dataset.facts]
-    return pa.table({"fact": ids, **columns, "logprob": answers[graft], "rank": rank})
+    table = pa.table({"fact": ids, **columns, "logprob": answers[graft], "rank": rank})
+    return table.sort_by("fact").combine_chunks()
 
 
 def known_dataset(record: Record) -> Dataset | None:
@@ -185,7 +189,12 @@ def shipped_sites(pair: KnownPair, prompts: Collection[str]) -> tuple[Site, ...]
             return None
         present.update(pair.regions[prompt])
     regions = [region for region in SCORED_REGIONS if region in present]
-    return tuple(Site(*place, region) for place, region in product(pair.places, regions))
+    return _all_sites(pair.places, tuple(regions))
+
+
+@lru_cache(maxsize=100)
+def _all_sites(places: Sequence[Spot], regions: Sequence[str]) -> tuple[Site, ...]:
+    return tuple(Site(*place, region) for place, region in product(places, regions))
 
 
 def planted_sites(sites: Collection[Site], graft: Graft, n_layers: int) -> frozenset[Site]:
@@ -227,26 +236,36 @@ def judged_anew(record: Record) -> Record:
     """The record with its ground-truth figures recomputed, where its plant is a shipped one."""
     pair = pair_of(record)
     sites = shipped_sites(pair, record.identity.prompts) if pair is not None else None
-    if record.planted is None or pair is None or sites is None:
+    if record.planted is None or sites is None:
         return record
-    planted = record.planted.model_copy(update=judged(record, pair, sites))
+    planted = record.planted.model_copy(update=judged(record, site_scores(record)))
     return with_clause(record.model_copy(update={"planted": planted}))
 
 
-def judged(record: Record, pair: KnownPair, sites: Collection[Site]) -> dict[str, object]:
+def judged(record: Record, scores: SiteScores | None) -> dict[str, object]:
     """Fields of `Planted` that follow from the map and the plant, by name.
 
     Args:
-        record: A record with a truth.
-        pair: Its pair.
-        sites: All sites of the pair on the record's prompts.
+        record: A record with a truth, of a shipped pair on built-in prompts.
+        scores: Its map.
     """
-    truth, graded = record.identity.truth, catalog.graded_truth(record.model)
-    assert truth is not None
+    what = record.identity
+    assert what.truth is not None
+    ground = _ground(record.model, what.truth, tuple(what.prompts))
+    made = against_truth(ground, scores, record.not_applicable.get(BEST, ""))
+    return {**made, "pathways": None if ground.everywhere else pathways_of(record, ground.graft)}
+
+
+@lru_cache(maxsize=1000)
+def _ground(model: str, truth: Truth, prompts: tuple[str, ...]) -> Ground:
+    """What is known of a shipped pair's sites where facts are said to be planted so."""
+    pair, graded = known().pairs[model], catalog.graded_truth(model)
+    sites = shipped_sites(pair, prompts)
+    assert sites is not None
     decoys: Collection[Site] = ()
     if truth.decoy:
         decoys = planted_sites(sites, parse_graft(truth.decoy), pair.n_layers)
-    ground = Ground(
+    return Ground(
         truth.plant,
         truth.decoy,
         sites=sites,
@@ -255,5 +274,3 @@ def judged(record: Record, pair: KnownPair, sites: Collection[Site]) -> dict[str
         changed=pair.changed,
         relevance=None if graded is None else graded.relevance,
     )
-    made = against_truth(ground, site_scores(record), record.not_applicable.get(BEST, ""))
-    return {**made, "pathways": None if ground.everywhere else pathways_of(record, ground.graft)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from datetime import datetime, timedelta, timezone
 from itertools import chain, islice, product
 from math import isclose
@@ -22,7 +22,6 @@ from kgbench.leaderboard.hits import METRIC, TOP
 from kgbench.leaderboard.limits import FACTS, RECORD
 from kgbench.leaderboard.validate.files import CheckedEntry, Finding, Law, refusals, shown, unmet
 from kgbench.leaderboard.validate.known import (
-    KnownPair,
     judged,
     known,
     known_answers,
@@ -35,8 +34,8 @@ from kgbench.leaderboard.validate.known import (
 from kgbench.models import catalog
 from kgbench.numbers import same_sentence
 from kgbench.records import Record, Strict, Truth, measured_on
-from kgbench.records.fact_rows import KEYS, is_ordered, spans
-from kgbench.sites import BASELINES, Site, parse_graft
+from kgbench.records.fact_rows import KEYS, Spans, is_ordered, spans
+from kgbench.sites import BASELINES, Site, SiteScores, parse_graft
 from kgbench.sites.configurations import BEST, budget_labels, parse_top
 from kgbench.stats import rescored
 
@@ -258,18 +257,21 @@ _AHEAD = timedelta(days=1)
 """How far another machine's clock may be ahead."""
 
 
-def _check_cost(record: Record, table: pa.Table) -> Iterator[Finding]:
+def _check_cost(record: Record, table: pa.Table, places: Spans) -> Iterator[Finding]:
     """The record's cost; PRE and SFT share no computation, so each prompt is read at least twice.
 
     Args:
         record: The record.
-        table: Its per-fact rows.
+        table: Its per-fact rows, sorted.
+        places: Their places.
     """
     cost, scoring = record.cost, record.cost.scoring
-    rows = table.filter(pc.equal(table["graft"], "PRE"))
-    rows = rows.group_by(["prompt", "fact"], use_threads=False)
-    last = rows.aggregate([("position", "max")])["position_max"]
-    least = 2 * int(pc.sum(pc.add(pc.cast(last, pa.int64()), 1)).as_py() or 0)
+    least = 0
+    for (_, graft), (start, n) in places.items():
+        if graft == "PRE":
+            fact, position = (table[name].slice(start, n) for name in ("fact", "position"))
+            last = np.append(pc.not_equal(fact.slice(1), fact.slice(0, n - 1)), True)
+            least += 2 * int((position.to_numpy()[last].astype(np.int64) + 1).sum())
     most = least * len(record.identity.configurations) * _ROWS
     ratio = cost.plain_forward_ratio.value or 0.0
     bounds: list[tuple[str, float, float, float]] = [
@@ -389,28 +391,24 @@ def _check_figures(record: Record, table: pa.Table) -> Iterator[Finding]:
     yield from islice(_apart(record, anew, names, "", "per-fact rows"), _MOST)
 
 
-def _check_sites(record: Record, sites: Collection[Site]) -> Iterator[Finding]:
+def _check_sites(have: Set[Site], sites: Set[Site]) -> Iterator[Finding]:
     """The map has a score for every site of the pair, and no others."""
-    if (scores := site_scores(record)) is None:
-        return
-    have = set(scores)
-    changes = (("were removed", set(sites) - have), ("are none of the pair's", have - set(sites)))
+    changes = (("were removed", sites - have), ("are none of the pair's", have - sites))
     for what, some in changes:
         if some:
             wrong = f"{len(some)} sites {what}, such as {min(map(str, some))}"
             yield Finding("scores", wrong, f"the {len(sites)} of the pair")
 
 
-def _check_planted(record: Record, pair: KnownPair, sites: Collection[Site]) -> Iterator[Finding]:
+def _check_planted(record: Record, scores: SiteScores | None) -> Iterator[Finding]:
     """Every figure of the comparison with the truth that does not come from per-fact rows.
 
     Args:
-        record: A record with a truth.
-        pair: What is known of its pair.
-        sites: All sites of the pair on the record's prompts.
+        record: A record with a truth, of a shipped pair on built-in prompts.
+        scores: Its map.
     """
     assert record.planted is not None
-    fields = judged(record, pair, sites)
+    fields = judged(record, scores)
     made = record.planted.model_copy(update=fields)
     yield from _apart(record.planted, made, fields, "planted.", "record's map and the plant")
 
@@ -465,19 +463,22 @@ def check_with_rows(entry: CheckedEntry, record: Record, table: pa.Table) -> Non
     dataset, pair, facts = known_dataset(record), pair_of(record), None
     if dataset is not None:
         facts = tuple(fact.id for fact in dataset.facts[: record.identity.limit])
-    entry.add(_check_rows(record, table, facts), FACTS)
-    entry.add(_check_cost(record, table), RECORD)
+    places = spans(table)
+    entry.add(_check_rows(record, table, places, facts), FACTS)
+    entry.add(_check_cost(record, table, places), RECORD)
     if not entry.accepted:
         return
     if pair is not None and dataset is not None and dataset is own_facts(record.model):
-        entry.add(_check_answers(record, table), FACTS)
+        entry.add(_check_answers(record, table, places), FACTS)
     entry.add(_check_figures(record, table), RECORD)
     if pair is None or dataset is None:
         return
     if sites := shipped_sites(pair, record.identity.prompts):
-        entry.add(_check_sites(record, sites), RECORD)
+        scores = site_scores(record)
+        if scores is not None:
+            entry.add(_check_sites(scores.keys(), set(sites)), RECORD)
         if record.planted is not None and record.identity.truth is not None:
-            entry.add(_check_planted(record, pair, sites), RECORD)
+            entry.add(_check_planted(record, scores), RECORD)
 
 
 Array = NDArray[Any]
@@ -609,17 +610,17 @@ def _is_configuration(name: str) -> bool:
 
 
 def _check_rows(
-    record: Record, table: pa.Table, facts: tuple[str, ...] | None
+    record: Record, table: pa.Table, places: Spans, facts: tuple[str, ...] | None
 ) -> Iterator[Finding]:
     """The rows against the record: all facts under all configurations, with the same targets.
 
     Args:
         record: The record.
         table: Its per-fact rows, sorted.
+        places: Their places.
         facts: Ids of all facts that are to be there; None where the data set is not known.
     """
     applicable = {(row.prompt, row.graft) for row in record.rows if row.applicable}
-    places = spans(table)
     yield from _exchanged("graft", places, applicable)
     n = record.identity.n_facts
     for name in sorted({prompt for prompt, _ in places.keys() & applicable}):
@@ -657,15 +658,15 @@ def _check_prompt(
 # ----------------------------------------------------------------------------------------- answers
 
 
-def _check_answers(record: Record, table: pa.Table) -> Iterator[Finding]:
+def _check_answers(record: Record, table: pa.Table, places: Spans) -> Iterator[Finding]:
     """Positions, targets and the answers of PRE and SFT, as they are known of a shipped pair.
 
     Args:
         record: A record of a shipped pair on its own facts.
         table: Its per-fact rows, of those facts alone, sorted.
+        places: Their places.
     """
     tolerance = np.inf if "16" in record.identity.dtype else _KNOWN
-    places = spans(table)
     for prompt, graft in product(record.identity.prompts, BASELINES):
         wanted = known_answers(record.model, prompt, graft)
         if wanted is None:
@@ -689,15 +690,16 @@ def unlike(
         tolerance: Nats by which log-probabilities may differ.
         hits: Whether to compare hits too, where there is a tolerance.
     """
-    places = pc.index_in(own["fact"], other["fact"].combine_chunks())  # each fact is there once
-    own, other = own.filter(pc.is_valid(places)), other.take(places.drop_null())
+    if not own["fact"].equals(other["fact"]):
+        places = pc.index_in(own["fact"], other["fact"].combine_chunks())  # each fact is there once
+        own, other = own.filter(pc.is_valid(places)), other.take(places.drop_null())
     for name, words in (
         ("position", "is read at another position"),
         ("target", "has another target"),
     ):
-        moved = own.filter(pc.not_equal(own[name], other[name]))
-        if moved.num_rows:
-            return name, f"fact {shown(moved['fact'][0].as_py())} {words}"
+        moved = np.flatnonzero(own[name].to_numpy() != other[name].to_numpy())
+        if len(moved):
+            return name, f"fact {shown(own['fact'][int(moved[0])].as_py())} {words}"
     if not own.num_rows or tolerance == np.inf:
         return None
     off = np.abs(own["logprob"].to_numpy() - other["logprob"].to_numpy())
