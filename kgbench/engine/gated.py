@@ -174,10 +174,11 @@ def _ranges(gates: Gates) -> dict[int, tuple[float, float]]:
     """Smallest and largest gate of each slot, with one device sync for all slots."""
     if not gates:
         return {}
-    lows = torch.stack([gate.detach().amin() for gate in gates.values()])
-    highs = torch.stack([gate.detach().amax() for gate in gates.values()])
-    bounds = torch.stack([lows, highs], dim=1).tolist()
-    return {slot: (low, high) for slot, (low, high) in zip(gates, bounds, strict=True)}
+    bounds = list[Tensor]()
+    for gate in gates.values():
+        bounds += gate.detach().aminmax()
+    ends = torch.stack(bounds).tolist()
+    return dict(zip(gates, zip(ends[::2], ends[1::2], strict=True), strict=True))
 
 
 @dataclass(frozen=True)
@@ -216,8 +217,10 @@ class _Gate:
             return None
         at = int(low) if low == high and low in (0, 1) else None
         none = some[0].new_zeros(some[0].shape[:2])
-        by_slot = [gates.get(slot, none) for slot in socket.slots]
-        parts = [gate if gate.ndim == 3 else gate[..., None] for gate in by_slot]
+        parts = list[Tensor]()
+        for slot in socket.slots:
+            gate = gates.get(slot, none)
+            parts.append(gate if gate.ndim == 3 else gate[..., None])
         if not socket.columns:
             (value,) = parts
             return cls(value, at, socket.place.tokens, of_input and some[0].ndim == 3)

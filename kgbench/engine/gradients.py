@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from functools import partial
+from itertools import product
 
 import numpy as np
 import torch
@@ -64,8 +65,10 @@ def graft_effects(pair: ModelPair, prompts: Sequence[Prompt], at: float = 0.0) -
 
 def head_slots(pair: ModelPair) -> list[tuple[int, int]]:
     """Slot and number of each attention head of `q`, `k`, `v` and `o`."""
-    counts = _head_counts(pair).items()
-    return [(slot, head) for slot, count in counts for head in range(count)]
+    places = list[tuple[int, int]]()
+    for slot, count in _head_counts(pair).items():
+        places += product([slot], range(count))
+    return places
 
 
 def _head_counts(pair: ModelPair) -> dict[int, int]:
@@ -98,8 +101,8 @@ def _gate_effects(
                 several = gate if count is None else gate[..., None].repeat(1, 1, count)
                 gates[slot] = several.requires_grad_()
             by_gate = torch.autograd.grad(model.logprobs(some, gates).sum(), list(gates.values()))
-            places = [each.reshape(*each.shape[:2], -1).movedim(-1, 0) for each in by_gate]
-            _put(effects, pair, prompts, batch, torch.cat(places))
+            places = torch.cat([each.reshape(*each.shape[:2], -1) for each in by_gate], dim=-1)
+            _put(effects, pair, prompts, batch, places.movedim(-1, 0))
     return effects
 
 

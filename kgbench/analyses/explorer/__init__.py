@@ -157,7 +157,10 @@ class Reader:
                 weights[token][place] = self._donor
         treatments = []
         for own, of_token in zip(weights, heads, strict=True):
-            apart = [(*place, self._donor) for place in sorted(of_token) if not own[place[0]]]
+            apart = list[tuple[int, int, int]]()
+            for slot, head in sorted(of_token):
+                if not own[slot]:  # else the whole slot is the donor's
+                    apart.append((slot, head, self._donor))
             treatments.append(Treatment(bytes(own), heads=tuple(apart)))
         return tuple(treatments)
 
