@@ -212,10 +212,11 @@ def _until(treatment: Treatment, layer: int) -> tuple[object, ...]:
 def _chunks(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[list[Group]]:
     """Collect groups by size into chunks within the budget; a chunk has at least one group."""
     config = wiring.model.config
-    vocabulary, keys = config.vocab_size, KEYS * config.hidden_size
+    vocabulary = config.vocab_size
+    groups = _groups(plan, budget, vocabulary, KEYS * config.hidden_size)
     chunk: list[Group] = []
     answers = 0
-    for group in sorted(_groups(plan, budget, vocabulary, keys), key=lambda g: g.nodes):
+    for group in sorted(groups, key=lambda g: g.nodes):
         full = (
             (len(chunk) + 1) * group.nodes > budget.tokens
             or (answers + group.answers) * vocabulary > budget.logits
