@@ -93,6 +93,16 @@ def test_everything_and_nothing_hold_in_single_precision(
         assert torch.equal(got.argmax(-1), own.argmax(-1))
 
 
+@executors
+def test_sizes_are_those_of_the_chunks(executor: str) -> None:
+    """Of each chunk the token rows are known before it is computed."""
+    pair = pair_of("llama")
+    engine = Engine(pair, executor, Budget(tokens=200, tree=90))
+    plan = engine.plan(pool()[::4], CONFIGURATIONS)
+    sizes = engine.sizes(plan)
+    assert sizes == [chunk.token_rows for chunk in engine.run(plan)] and len(sizes) > 2
+
+
 @families
 def test_a_donor_that_is_the_recipient_changes_nothing(family: str) -> None:
     """Whatever is grafted from a donor with the recipient's weights, the answer is the recipient's."""

@@ -148,18 +148,16 @@ class NamePools:
 def draw_pools() -> NamePools:
     """The pools of the installed version of Faker, from a fixed seed."""
     from faker import Faker
+    from faker.providers.person.en_US import Provider
 
     fake = Faker("en_US")
     fake.seed_instance(_POOL_SEED)
 
-    def pool(draw: Callable[[], str], draws: int) -> tuple[str, ...]:
-        return tuple(sorted({draw() for _ in range(draws)}))
-
-    return NamePools(
-        first=pool(fake.first_name, 4000),
-        last=pool(fake.last_name, 6000),
-        city=pool(fake.city, 600),
-    )
+    # The same as so many calls of `first_name`, each of which would sum all weights again.
+    first = fake.random_elements(Provider.first_names, length=4000)
+    last = fake.random_elements(Provider.last_names, length=6000)
+    city = [fake.city() for _ in range(600)]
+    return NamePools(*(tuple(sorted(set(drawn))) for drawn in (first, last, city)))
 
 
 class World:

@@ -19,7 +19,7 @@ from kgbench.engine.masks import make_masks
 from kgbench.engine.plan import Answers, Budget, Plan
 from kgbench.engine.schedule import Schedule, make_schedule
 
-__all__ = ["plain", "read_activations", "run_rows"]
+__all__ = ["plain", "read_activations", "rows_sizes", "run_rows"]
 
 Row = tuple[int, int]
 """Prompt and configuration; run r of the prompt, a source of copies, is configuration -1 - r."""
@@ -37,6 +37,12 @@ def run_rows(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[Answers]:
         yield Answers(
             *_labels(plan, chunk), logits, sum(len(plan.requests[p].ids) for p, _ in chunk)
         )
+
+
+def rows_sizes(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[int]:
+    """Token rows of each forward of `run_rows`, of which none is computed."""
+    for chunk in _chunks(plan, budget, wiring.model.config.vocab_size):
+        yield sum(len(plan.requests[prompt].ids) for prompt, _ in chunk)
 
 
 def read_activations(

@@ -10,12 +10,12 @@ import torch
 from jaxtyping import Float
 
 from kgbench.data import Prompt
-from kgbench.engine.batch_rows import read_activations, run_rows
+from kgbench.engine.batch_rows import read_activations, rows_sizes, run_rows
 from kgbench.engine.edits import Hook
 from kgbench.engine.forward import Wiring
-from kgbench.engine.packed import run_packed
+from kgbench.engine.packed import packed_sizes, run_packed
 from kgbench.engine.plan import Answers, Budget, Plan, make_plan
-from kgbench.engine.sequential import run_sequential
+from kgbench.engine.sequential import run_sequential, sequential_sizes
 from kgbench.engine.treatment import Configuration, Treatment, graft_treatments, parse_configuration
 from kgbench.engine.weights import equal_slots
 from kgbench.errors import ModelError, UnknownNameError
@@ -27,6 +27,11 @@ EXECUTORS: Mapping[str, Callable[[Wiring, Plan, Budget], Iterator[Answers]]] = {
     "packed": run_packed,
     "rows": run_rows,
     "sequential": run_sequential,
+}
+SIZES: Mapping[str, Callable[[Wiring, Plan, Budget], Iterator[int]]] = {
+    "packed": packed_sizes,
+    "rows": rows_sizes,
+    "sequential": sequential_sizes,
 }
 
 
@@ -147,6 +152,10 @@ class Engine:
             if chunk is None:
                 return
             yield chunk
+
+    def sizes(self, plan: Plan) -> list[int]:
+        """Token rows of each chunk that `run` would answer; nothing is computed."""
+        return list(SIZES[self.executor](self.wiring, plan, self.budget))
 
     @torch.inference_mode()
     def activations(

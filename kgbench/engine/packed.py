@@ -17,7 +17,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -35,7 +35,7 @@ from kgbench.engine.siblings import Siblings, siblings
 from kgbench.engine.treatment import Slots, Treatment
 from kgbench.engine.tree import END, Tree, grow, size, split
 
-__all__ = ["run_packed"]
+__all__ = ["packed_sizes", "run_packed"]
 
 
 KEYS = 2
@@ -97,11 +97,9 @@ class Rooted:
 def run_packed(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[Answers]:
     """Answer a plan chunk by chunk; the models must pass the self-test of this executor."""
     wiring = wiring.scaled(plan.scaled)
-    config = wiring.model.config
-    groups = _groups(plan, budget, config.vocab_size, KEYS * config.hidden_size)
     forks = _Forks(plan, wiring)
     grown: dict[tuple[int, int], Rooted] = {}
-    for chunk in _chunks(groups, budget, config.vocab_size):
+    for chunk in _chunks(wiring, plan, budget):
         # Trees are kept from one chunk to the next only, so that a plan's number of prompts does
         # not matter for memory.
         before, grown = grown, {}
@@ -109,6 +107,12 @@ def run_packed(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[Answers]:
             if group.key not in grown:
                 grown[group.key] = before.get(group.key) or _grow(plan, group, forks)
         yield _answer(wiring, plan, chunk, [grown[group.key] for group in chunk])
+
+
+def packed_sizes(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[int]:
+    """Token rows of each forward of `run_packed`, of which none is computed."""
+    for chunk in _chunks(wiring, plan, budget):
+        yield sum(group.nodes for group in chunk)
 
 
 def _groups(plan: Plan, budget: Budget, vocabulary: int, keys: int) -> Iterator[Group]:
@@ -205,8 +209,11 @@ def _until(treatment: Treatment, layer: int) -> tuple[object, ...]:
     return edits, tuple(cut for cut in treatment.cuts if cut.layer <= layer)
 
 
-def _chunks(groups: Iterable[Group], budget: Budget, vocabulary: int) -> Iterator[list[Group]]:
+def _chunks(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[list[Group]]:
     """Collect groups by size into chunks within the budget; a chunk has at least one group."""
+    config = wiring.model.config
+    vocabulary = config.vocab_size
+    groups = _groups(plan, budget, vocabulary, KEYS * config.hidden_size)
     chunk: list[Group] = []
     answers = 0
     for group in sorted(groups, key=lambda g: g.nodes):

@@ -20,7 +20,7 @@ from kgbench.engine.masks import known_windows
 from kgbench.engine.plan import Answers, Budget, Plan, Request
 from kgbench.engine.treatment import Treatment
 
-__all__ = ["run_sequential"]
+__all__ = ["run_sequential", "sequential_sizes"]
 
 Kept = dict[tuple[Hook, int], Tensor]
 """Activations [1, 1, width] of one run by hook and token."""
@@ -50,6 +50,12 @@ def run_sequential(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[Answe
             yield Answers(
                 *labels, torch.stack([read[token] for token in request.readouts]), len(request.ids)
             )
+
+
+def sequential_sizes(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[int]:
+    """Token rows of each answer of `run_sequential`, of which none is computed."""
+    for request in plan.requests:
+        yield from [len(request.ids)] * len(request.treatments)
 
 
 class _Pass:

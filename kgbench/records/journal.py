@@ -17,7 +17,7 @@ import pyarrow as pa
 from filelock import FileLock, Timeout
 
 from kgbench.errors import DataError, OutputError
-from kgbench.records.fact_rows import FACTS_SCHEMA, facts_bytes, facts_table, parse_facts
+from kgbench.records.fact_rows import FACTS_SCHEMA, PASSING, facts_bytes, facts_table, parse_facts
 
 __all__ = ["Journal", "write_whole"]
 
@@ -208,9 +208,8 @@ class Journal:
             OutputError: It cannot be written, as on a full disk.
         """
         part = facts_table(columns)
-        content = facts_bytes(
-            part, {key: repr(float(value)) for key, value in (cost or {}).items()}
-        )
+        spent = {key: repr(float(value)) for key, value in (cost or {}).items()}
+        content = facts_bytes(part, spent, PASSING)
         name = self._hash(content)
         self._seen.add(name)
         self._put(f"{name}.parquet", content)

@@ -29,12 +29,14 @@ from kgbench.runner.job import Job, Pairs, device_map_of, main_device_of, prepar
 from kgbench.runner.measure import (
     GROUP,
     Measurement,
+    chunks,
     counted,
     expressed,
+    mixed,
     now,
     ranked,
-    run_group,
     score_sites,
+    scored,
     warm_up,
     without_ranking,
 )
@@ -269,8 +271,8 @@ def _scaled(counted: Forecast, entry: Entry, spec: Spec, settings: Settings) -> 
     )
 
 
-TIMED = 16
-"""Prompts of each template that are timed: they fill about two forwards."""
+FIRST = 16
+"""Prompts of each template whose forwards are counted, the first of which is timed."""
 SAMPLE = 4
 """Facts whose prompts a scoring is timed on."""
 _RECORD, _ROW = 100_000, 50
@@ -422,7 +424,7 @@ def _measured(spec: Spec, settings: Settings, pairs: Pairs) -> Forecast:
         forwards=round(sum(cost["forwards"] for cost in costs)),
         token_rows=round(sum(cost["token_rows"] for cost in costs)),
         plain_token_rows=sum(len(pair.encode(prompt)) for prompt in job.all_prompts),
-        seconds=sum(p["seconds"] + p["plain_seconds"] for p in parts) + scoring["seconds"],
+        seconds=sum(cost["seconds"] for cost in costs),
         scoring_seconds=scoring["seconds"],
         known=RecordStore(settings.output_dir).find(job.identity.digest()) is not None,
         disk_bytes=_RECORD + _ROW * len(job.all_prompts) * n,
@@ -432,7 +434,7 @@ def _measured(spec: Spec, settings: Settings, pairs: Pairs) -> Forecast:
 
 def _ready(job: Job) -> tuple[Measurement, dict[str, float]]:
     """The job ranked on a few facts, and the cost of ranking on all."""
-    measurement = expressed(job, GROUP)
+    measurement = expressed(job, FIRST)
     cost = {"forwards": 0.0, "token_rows": 0.0, "seconds": 0.0}
     warm_up(job)
     if not job.ranks:
@@ -452,7 +454,26 @@ def _ready(job: Job) -> tuple[Measurement, dict[str, float]]:
 
 
 def _part(measurement: Measurement, prompts: Sequence[Prompt]) -> dict[str, float]:
-    """Cost of all prompts of a template, extrapolated from the first ones."""
-    first = prompts[:TIMED]
-    _, cost = run_group(measurement, first)
+    """Cost of all prompts of a template, from counts of the first ones and their first forward.
+
+    A plain forward of each prompt is added, whose rows are taken to cost as much as others.
+    """
+    first, job = prompts[:FIRST], measurement.job
+    plain = sum(len(job.pair.encoded(prompt).ids) for prompt in first)
+    started, parts = now(job.pair), list(chunks(first, measurement.at_once))
+    plans, labels = zip(*map(measurement.plan, parts), strict=True)
+    planning, sizes = now(job.pair) - started, list[int]()
+    for plan in plans:
+        sizes += job.engine.sizes(plan)
+    started = now(job.pair)
+    answers = next(job.engine.run(plans[0]))
+    for some in mixed([answers], labels[0]):
+        scored(measurement, parts[0], some)
+    each = (now(job.pair) - started) / answers.token_rows
+    rows = sum(sizes)
+    cost = {
+        "forwards": float(len(sizes)),
+        "token_rows": float(rows),
+        "seconds": planning + each * (rows + plain),
+    }
     return {what: value * len(prompts) / len(first) for what, value in cost.items()}

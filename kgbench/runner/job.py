@@ -53,6 +53,7 @@ __all__ = [
     "Pairs",
     "device_map_of",
     "job_configurations",
+    "load_job",
     "main_device_of",
     "prepare_job",
     "split_facts",
@@ -291,17 +292,21 @@ class Job:
 
 
 def prepare_job(spec: Spec, settings: Settings, pairs: Pairs | None = None) -> Job:
-    """Check a specification, load its models and check the rest.
+    """Check a specification, load its models and check the rest; see `load_job`."""
+    return load_job(check(spec), settings, pairs)
+
+
+def load_job(work: Workload, settings: Settings, pairs: Pairs | None = None) -> Job:
+    """Load the models of a specification that is checked, and check the rest.
 
     Args:
-        spec: What is evaluated.
+        work: What is evaluated.
         settings: How it is computed.
         pairs: Loader that may hold the models already.
 
     Raises:
         InputError: The specification is wrong, or does not fit the models.
     """
-    work = check(spec)
     spec, suite = work.spec, work.suite
     localizer = spec.in_memory.localizer
     if localizer is None:

@@ -59,6 +59,7 @@ __all__ = [
     "ready",
     "run_group",
     "score_sites",
+    "scored",
     "treated",
     "warm_up",
     "without_ranking",
@@ -179,7 +180,7 @@ def run_group(
     for some in chunks(prompts, measurement.at_once):
         plan, labels = measurement.plan(some)
         for answers in mixed(run(plan), labels):
-            parts.append(_columns(measurement, some, answers))
+            parts.append(scored(measurement, some, answers))
     seconds = now(job.pair) - started
     if plain_each is None:
         # Before and after, so that a drift of the machine cancels.
@@ -190,9 +191,10 @@ def run_group(
     return columns, {**cost, "seconds": seconds, "plain_seconds": plain_each * len(prompts)}
 
 
-def _columns(
+def scored(
     measurement: Measurement, prompts: Sequence[Prompt], answers: Mixed
 ) -> dict[str, np.ndarray]:
+    """Per-fact rows of the answers to prompts of one template."""
     encoded = list(map(measurement.job.pair.encoded, prompts))
     names = np.array(measurement.labels(prompts[0].name), dtype=object)
     which, labels, logits = answers[0].numpy(), answers[1].numpy(), answers[2]

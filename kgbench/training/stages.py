@@ -22,24 +22,19 @@ from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
 from random import Random
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import (
-    PrinterCallback,
-    Trainer,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-)
 
 from kgbench.errors import InputError, OutputError
 from kgbench.models.loading import quiet_library
 from kgbench.training.recipes import Stage
+
+if TYPE_CHECKING:
+    from transformers import TrainerControl, TrainerState, TrainingArguments
 
 __all__ = [
     "HELD_OUT_LOSS",
@@ -173,14 +168,17 @@ def run_stage(
         device: A torch device, such as `cuda:1`.
         **more: Further arguments of the Trainer, such as `adam_beta2` (0.98 by default).
     """
+    # Takes a second to import, and who only plans a training needs none of it.
+    from transformers import PrinterCallback, Trainer, TrainerCallback
+
     how = arguments(stage, run, device, **{"adam_beta2": 0.98, **more})
     run.work.mkdir(parents=True, exist_ok=True)
     last = last_complete(run.work)
     before = json.loads((last / _COMPLETE).read_text("utf-8"))["seconds"] if last else 0.0
-    watch = _Watch(run, before)
+    watch = type("Watch", (_Watch, TrainerCallback), {})(run, before)
     here = torch.cuda.device(how.device) if how.device.type == "cuda" else nullcontext()
     with quiet_library(), _threads(run.threads), torch.random.fork_rng(devices=[]), here:
-        trainer = _Exact(
+        trainer = type("Exact", (_Exact, Trainer), {})(
             model,
             how,
             data_collator=itemgetter(0),  # an item is a step
@@ -206,6 +204,8 @@ def arguments(stage: Stage, run: StageRun, device: str = "cpu", **more: Any) -> 
         device: A torch device, such as `cuda:1`.
         **more: Further arguments, such as `adam_beta2`.
     """
+    from transformers import TrainingArguments
+
     settings: dict[str, Any] = dict(
         output_dir=str(run.work),
         # One item of the data set is one step, and all rounds are one epoch: the order of steps is
@@ -324,16 +324,22 @@ def _threads(wanted: int | None) -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-class _Exact(Trainer):
-    """A Trainer whose checkpoints hold trained weights by module name, and no pickles.
+class _Exact:
+    """Part of a Trainer: its checkpoints hold trained weights by module name, and no pickles.
 
     The library's own checkpoints use the names of published files, which differ from the modules'
     for some types (GPT-NeoX's head); it then silently fails to read those weights back.
     """
 
+    model: nn.Module | None
+    optimizer: Any
+    lr_scheduler: Any
+    accelerator: Any
+
     def _move_model_to_device(self, model: nn.Module, device: torch.device) -> None:
         if not _is_spread(model):
-            super()._move_model_to_device(model, device)
+            trainer: Any = super()
+            trainer._move_model_to_device(model, device)
 
     def _save(
         self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None
@@ -445,8 +451,8 @@ def _trained(model: nn.Module) -> dict[str, Tensor]:
     return trained
 
 
-class _Watch(TrainerCallback):
-    """Counts steps and seconds, validates, and marks checkpoints as complete."""
+class _Watch:
+    """Part of a callback: counts steps and seconds, validates, and marks finished checkpoints."""
 
     def __init__(self, run: StageRun, before: float) -> None:
         self._run = run

@@ -27,6 +27,7 @@ from kgbench.runner.known import known_identity, note_identity
 
 if TYPE_CHECKING:
     from kgbench.runner.job import Pairs
+    from kgbench.runner.workload import Workload
 
 __all__ = ["BoardRun", "Campaign", "Failure", "board_runs", "pairs_of"]
 
@@ -182,27 +183,28 @@ class Campaign:
             if progress is not None:
                 progress(i, len(self.runs), f"identity of {run}")
             try:
-                identity = known_identity(check(run.spec), self.settings)
+                work = check(run.spec)
+                identity = known_identity(work, self.settings)
                 if (
                     identity is None or run.folder is not None
                 ):  # a replica is compared with its card
                     from kgbench.runner.job import Pairs  # takes seconds to import
 
                     loaded = loaded or Pairs()
-                    identity = self._identity(run, loaded)
+                    identity = self._identity(run, work, loaded)
             except KgbenchError as error:
                 self.failures.append(Failure(run, str(error)))
             else:
                 self.ids[run] = identity
 
-    def _identity(self, run: BoardRun, loaded: Pairs) -> str:
+    def _identity(self, run: BoardRun, work: Workload, loaded: Pairs) -> str:
         """Digest of a run's identity, of its models, which is noted."""
-        from kgbench.runner.job import prepare_job
+        from kgbench.runner.job import load_job
 
-        job = prepare_job(run.spec, self.settings, loaded)
+        job = load_job(work, self.settings, loaded)
         _check_weights(run, job.identity)
         identity = job.identity.digest()
-        note_identity(job.workload, self.settings, loaded.state, identity)
+        note_identity(work, self.settings, loaded.state, identity)
         return identity
 
     def left(self) -> list[BoardRun]:

@@ -31,7 +31,7 @@ from kgbench.models.tensors import stored_hash
 from kgbench.progress import Progress, numbered
 from kgbench.records import RecordStore
 from kgbench.runner import Pairs, Run, Settings, Spec, dry_run, run_job
-from kgbench.runner.forecast import free_bytes
+from kgbench.runner.forecast import Forecast, free_bytes
 from kgbench.runner.workload import load_suite
 from kgbench.training.builds import read_card
 from kgbench.training.finetuning import Step, finetune, forecast_finetuning
@@ -542,6 +542,8 @@ def forecasts(
     """
     parts, pairs = parts_of(figures, seeds, known), Pairs()
     steps: dict[Step, float] = {}
+    costs: list[tuple[Spec, Forecast]] = []
+    settings = Settings(device=device, output_dir=output_dir)
     for done, part in enumerate(parts):
         of = f", seed {part.what.seed}" if len(seeds) > 1 else ""
         title = f"pair{of}" if part.kind == "pair" else f"{part.kind} {part.name}{of}"
@@ -552,7 +554,7 @@ def forecasts(
         elif part.kind == "donor":
             yield _donor_forecast(part, title, device, steps)
         else:
-            yield _evaluation_forecast(part, title, output_dir, device, pairs)
+            yield _evaluation_forecast(part, title, settings, pairs, costs)
 
 
 def _pair_forecast(part: FigurePart, title: str) -> PartForecast:
@@ -621,14 +623,22 @@ def _stored_donor(title: str, card: Mapping[str, Any], plan: FinetuningPlan) -> 
 
 
 def _evaluation_forecast(
-    part: FigurePart, title: str, output_dir: Path, device: str, pairs: Pairs
+    part: FigurePart,
+    title: str,
+    settings: Settings,
+    pairs: Pairs,
+    costs: list[tuple[Spec, Forecast]],
 ) -> PartForecast:
+    """Forecast of an evaluation, from those of the same job before, to which it is added."""
     what = part.what
     spec = what.job(part.name)
     # With the recipient as its own donor everything takes as long as with missing donors.
     donors = dict.fromkeys(spec.donors, what.entry.recipient)
     stand_in = replace(spec, recipient=what.entry.recipient, donors=donors)
-    cost = dry_run(stand_in, Settings(device=device, output_dir=output_dir), pairs)
+    cost = next((cost for job, cost in costs if job == stand_in), None)
+    if cost is None:
+        cost = dry_run(stand_in, settings, pairs)
+        costs.append((stand_in, cost))
     prompts = f"{cost.prompts} prompts × {cost.configurations} configurations"
     return PartForecast(
         title,

@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 from jaxtyping import Float, Int
-from scipy.stats import t
+from scipy.special import stdtrit
 
 from kgbench.analyses.reproduction.measurements import read_stored, write_stored
 from kgbench.analyses.reproduction.study.design import Criteria, Study
@@ -456,7 +456,7 @@ def effects(
         reason = f"{n} runs leave no degrees of freedom for the error: a cell needs a second seed"
         return [Estimate.alone(solution[i], n, reason) for i in range(len(chosen))]
     variance = float(np.sum((values - model @ solution) ** 2)) / freedom
-    quantile = float(t.ppf((1 + level) / 2, freedom))
+    quantile = float(stdtrit(freedom, (1 + level) / 2))
     estimates = []
     for i in range(len(chosen)):
         margin = quantile * sqrt(variance * inverse[i, i])
