@@ -265,6 +265,7 @@ def test_an_answer_that_looks_at_no_plant_is_not_above_the_fixed_one(entries: li
         and found["near"].figures["distance"].n == cells
     )
     assert made.tables[0].lines[0].method == "near" and not made.lead.startswith(FIXED)
+    assert (f"better than a {FIXED}" in made.lead) == (fixed.rank == 1)
     assert {table.scope["pair"] for table in made.tables[1:]} == {
         p for p in catalog.plants() if catalog.entry(p).truth.by_region
     }  # type: ignore[union-attr]

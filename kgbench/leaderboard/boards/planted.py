@@ -588,12 +588,14 @@ def _pathways_overall(cells: Sequence[Cell], runs: Runs) -> Table:
 
 
 def _pathways_lead(table: Table) -> str:
-    """The best method; the fixed answer is none."""
+    """The best method, and whether any is better than the fixed answer, which is none."""
     methods = replace(table, lines=tuple(line for line in table.lines if line.method != FIXED))
+    fixed = next((line.rank for line in table.lines if line.method == FIXED), None)
     ranks = [line.rank for line in methods.lines if line.rank is not None]
     if ranks and min(ranks) > 1:
         return f"{FIXED.capitalize()} is told to be better than every method."
-    return lead(methods)
+    none = f" None is told to be better than a {FIXED}, which looks at no plant."
+    return lead(methods) + none * (fixed == 1)
 
 
 def distance(claimed: Recoveries, truth: Recoveries) -> float:
