@@ -215,10 +215,11 @@ def drawn(measured: Mapping[str, Costs]) -> Figure:
         axis, series = axes[place], SERIES[name]
         axis.plot(found.at, found.costs, marker=".", label=series.what.partition(", ")[2])
         axis.set_xscale("log")
-        axis.set_ylim(bottom=0)
         axis.set_xlabel(series.what.partition(", ")[0])
         of_weights = " and million weights" if series.each_weight else ""
         axis.set_ylabel(f"µs a token row{of_weights}")
+    for axis in axes.flat:
+        axis.set_ylim(bottom=0)
     axes[0, 0].legend(frameon=False)
     return figure
 
