@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from kgbench.data import Prompt
 from kgbench.engine.edits import POINTS, Copy, Edit, Hook, SourceRun
@@ -141,7 +142,7 @@ class PathPatch(InterventionLocalizer):
         plain = own_run(pair, len(reading.base), 0)
         stop = pair.n_layers if receiver is None else receiver.layer + 1
         senders = reading.kept[last:] if receiver is None else reading.kept
-        first = min((hook.layer for kept in senders for hook in kept), default=stop)
+        first = min((hook.layer for hook in chain.from_iterable(senders)), default=stop)
         frozen: dict[Hook, Edit] = {}
         for layer in range(first, stop):
             for point in sorted(SENDERS[1:]):
