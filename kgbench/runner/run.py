@@ -124,7 +124,7 @@ def compute_job(
     return Run(record, path, reused=False)
 
 
-PLAIN_EVERY = 8
+PLAIN_EVERY = 4
 """Of so many groups, the plain forward is timed on one: it would be a third of all computing."""
 
 
