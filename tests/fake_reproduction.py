@@ -65,7 +65,6 @@ def measured(
                 columns["configuration"] += [graft] * facts
                 columns["fact"] += [f"{evaluation}/{i:04}" for i in range(facts)]
                 columns["rank"] += list(np.clip(np.exp(logs), 1, 3000).astype(int))
-                columns["logprob"] += list(np.round(-np.log1p(np.exp(logs)), 2))
     trainings = known.trainings_of(known.evaluations_of(figures), tiny=True)
     donor = Donor(
         data="d", texts=9, steps=9, seconds=1, weights="w" * 64, recipe=RECIPE, precision="fp32"

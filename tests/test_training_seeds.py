@@ -10,7 +10,9 @@ from pathlib import Path
 
 import fake_reproduction
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -327,10 +329,28 @@ def test_shares_of_seeds_are_joined(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_rows_are_small(tmp_path: Path) -> None:
-    """A row takes at most four bytes of the file."""
+    """A row takes at most two bytes of the file."""
     rows = fake_reproduction.measured(FIGURES, facts=400)
     write_measured(rows, tmp_path / ROWS)
-    assert (tmp_path / ROWS).stat().st_size < 4 * rows.table.num_rows
+    assert (tmp_path / ROWS).stat().st_size < 2 * rows.table.num_rows
+
+
+def test_rows_of_earlier_versions_are_read(tmp_path: Path) -> None:
+    """They had log-probabilities besides; a column that is missing or of another type is refused."""
+    rows, path = fake_reproduction.measured(FIGURES), tmp_path / ROWS
+    write_measured(rows, path)
+    now, stored = read_measured(path), pq.read_table(path)
+    logprobs = pa.array([-1.5] * stored.num_rows, pa.float32())
+    pq.write_table(stored.append_column("logprob", logprobs), path)
+    before = read_measured(path)
+    assert before.about == now.about and before.table.equals(now.table)
+    for wrong in (
+        stored.drop_columns(["rank"]),
+        stored.set_column(5, "rank", stored["rank"].cast(pa.float32())),
+    ):
+        pq.write_table(wrong, path)
+        with pytest.raises(DataError, match=r"the columns are .* expected .*'rank'"):
+            read_measured(path)
 
 
 def test_rows_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

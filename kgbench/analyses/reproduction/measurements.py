@@ -48,17 +48,15 @@ SCHEMA = pa.schema(
         pa.field("seed", pa.uint32(), nullable=False),
         *(pa.field(name, pa.string(), nullable=False) for name in _NAMES),
         pa.field("rank", pa.uint32(), nullable=False),
-        pa.field("logprob", pa.float32(), nullable=False),
     ]
 )
-"""Sorted by all columns but the last two."""
+"""Sorted by all columns but the last. Log-probabilities, which no figure rests on, are in the
+records; they would double the file."""
 
 _SORTED = [(name, "ascending") for name in ("seed", *_NAMES)]
 
 _LEVEL = 9
 """Of zstd; higher ones take ten times as long and save a hundredth."""
-_DECIMALS = 2
-"""Of log-probabilities, which no figure of a report rests on; ranks are exact."""
 _ABOUT = b"kgbench_reproduction"
 
 Provenance = TypeVar("Provenance", bound=Strict)
@@ -208,7 +206,6 @@ def kept_rows(seed: int, evaluation: str, page: Page, facts: pa.Table) -> pa.Tab
         "configuration": part["graft"],
         "fact": part["fact"],
         "rank": part["rank"].cast(pa.uint32()),
-        "logprob": pc.round(part["logprob"], _DECIMALS).cast(pa.float32(), safe=False),
     }
     return pa.table(columns, schema=SCHEMA)
 
@@ -310,7 +307,7 @@ def read_stored(
 
     Args:
         kind: Type of the provenance.
-        schema: Columns of the table.
+        schema: Columns of the table; others, such as earlier versions wrote, are left out.
         key: Key of the provenance in the metadata.
         path: The file.
         expected: A name of such files, for messages.
@@ -323,9 +320,10 @@ def read_stored(
         about = kind.model_validate_json((table.schema.metadata or {})[key])
     except (OSError, pa.ArrowException, KeyError, ValidationError) as error:
         raise DataError(f"{path}: expected {expected} ({type(error).__name__})") from error
-    if table.schema.remove_metadata() != schema:
+    read = table.select([name for name in schema.names if name in table.column_names])
+    if read.schema.remove_metadata() != schema:
         raise DataError(
             f"{path}: the columns are {table.column_names}, expected {schema.names} with their "
             "types"
         )
-    return about, table.replace_schema_metadata(None)
+    return about, read.replace_schema_metadata(None)
