@@ -185,9 +185,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         0 done; 1 ran, and something did not hold; 2 wrong input; 130 interrupted.
     """
-    # Threads that wait by spinning make a run many times slower on a machine with other work; read
-    # once, when torch is loaded.
+    # Threads that wait by spinning make a run many times slower on a machine with other work, and
+    # those that sleep at once are woken a hundred thousand times in a run on a tiny pair. So they
+    # spin for some microseconds, and then sleep. Both are read once, when torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     # Libraries make half a million objects that last as long as the process. Looking through them
     # for cycles is a third of the time of their import, and again of the process's end.
     gc.set_threshold(10_000)
