@@ -23,8 +23,9 @@ from kgbench.leaderboard.board_tables import (
 )
 from kgbench.leaderboard.boards.shares import Contrast, Shares, contrast, share_tables
 from kgbench.leaderboard.build import build, differences, make_leaderboard, outputs, render_markdown
-from kgbench.leaderboard.cells import Cell
+from kgbench.leaderboard.cells import Cell, cell_of
 from kgbench.leaderboard.entries import Contract, Entry, Verification, read_entries, read_entry
+from kgbench.leaderboard.validate.record import _check_data
 from kgbench.records import LocalizerRef
 from tests.fake_runs import RATES
 from tests.submissions import CODE, KEPT, identity, result, write_entry
@@ -350,6 +351,35 @@ def test_limited_and_further_runs_stand_apart(tmp_path: Path) -> None:
     apart = [table for table in pathways.tables if "first 20" in table.title]
     assert len(apart) == 2 and all(lines(table)["good"].figures["FE+LT"].n == 20 for table in apart)
     assert any("further run" in note for note in pathways.tables[0].notes)
+
+
+@pytest.mark.parametrize(
+    ("configuration", "limit", "mark"),
+    [
+        ("FE", None, ""),
+        ("FE", 100, " (first 100)"),
+        ("top 1%", 100, ""),
+        ("top 1%", None, " (all facts)"),
+        ("top 1%", 99, " (first 99)"),
+    ],
+)
+def test_each_board_asks_for_its_facts(
+    tmp_path: Path, configuration: str, limit: int | None, mark: str
+) -> None:
+    """Budgets are of the first hundred facts of a pair, other boards of all; a run of others has a
+    cell of its own, and its check says what to run.
+    """
+    submit(tmp_path, "good", 0.96, PAIRS[:1], limit=limit)
+    (entry,) = read_entries(tmp_path / "results")
+    asked = entry.record.identity.configurations
+    what = entry.record.identity.model_copy(update={"configurations": (*asked, configuration)})
+    record = entry.record.model_copy(update={"identity": what})
+    cell = cell_of(replace(entry, record=record), "qa")
+    assert (cell.core, cell.pair) == (not mark, f"tiny-gemma{mark}")
+    notes = [finding for finding in _check_data(record, True) if finding.field == "identity.limit"]
+    assert [finding.refuses for finding in notes] == [False] * bool(mark)
+    if mark and configuration != "FE":
+        assert "expected the first 100 (--limit 100)" in str(notes[0])
 
 
 def test_build_and_differences(root: Path, tmp_path: Path) -> None:

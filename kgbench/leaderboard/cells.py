@@ -14,7 +14,7 @@ import numpy as np
 from kgbench.errors import DataError
 from kgbench.estimate import Estimate
 from kgbench.leaderboard.board_tables import Column, Line, Measured, ordered
-from kgbench.leaderboard.entries import Entry
+from kgbench.leaderboard.entries import FIRST, Entry
 from kgbench.leaderboard.validate.known import known, own_facts
 from kgbench.models import catalog
 from kgbench.records import canonical_json
@@ -49,7 +49,9 @@ class Cell:
     """A pair, its facts, and a prompt or several together."""
 
     core: bool = field(compare=False)
-    """Whether the means over all cells count it: a shipped pair, all of its facts."""
+    """Whether the means over all cells count it: a shipped pair, and as many of its facts as the
+    board asks for.
+    """
     pair: str
     """As it is shown: its name, and what sets it apart from the shipped pair of that name."""
     prompt: str
@@ -97,8 +99,8 @@ def cell_of(entry: Entry, prompt: str = "") -> Cell:
         marks.append(sha256(canonical_json(given).encode()).hexdigest()[:6])
     if what.dtype != "float32":
         marks.append(what.dtype)
-    if what.limit is not None:
-        marks.append(f"first {what.limit}")
+    if what.limit != FIRST.get(entry.suite):
+        marks.append("all facts" if what.limit is None else f"first {what.limit}")
     if what.seeds != (0,):
         marks.append(f"seed {', '.join(map(str, what.seeds))}")
     if not prompt and set(what.prompts) != set(PROMPTS):

@@ -35,6 +35,7 @@ __all__ = [
     "BOARDS",
     "CODE",
     "FILES",
+    "FIRST",
     "NAME",
     "SAMPLE",
     "Badge",
@@ -52,6 +53,7 @@ __all__ = [
     "read_entries",
     "read_entry",
     "schemas",
+    "suite_of",
     "suites_of",
 ]
 
@@ -215,6 +217,12 @@ ENTRIES = Path("leaderboard", "results")
 BOARDS = ("planted", "pathways", "budget")
 """Boards that records have figures for, each the name of a folder of packs."""
 
+FIRST: Mapping[str, int] = {"budget": 100}
+"""Boards on which a run is of the first so many facts of a pair; on others it is of all.
+
+A budget curve is of eleven grafts per prompt, and a scan of every site besides.
+"""
+
 Badge = Literal["verified", "self-reported", "published", "yours"]
 """Source of figures: verified, self-reported, the paper, or the reader's own runs."""
 
@@ -290,7 +298,7 @@ class Entry:
     @property
     def suite(self) -> str:
         """The suite that it ran: `planted`, `budget` or `pathways`."""
-        return (suites_of(self.record) or ("pathways",))[-1]
+        return suite_of(self.record)
 
     def ranks(self) -> RankGrid:
         """Ranks of all facts under all configurations."""
@@ -313,6 +321,11 @@ def suites_of(record: Record) -> tuple[str, ...]:
     asked = record.identity.configurations
     pathways = ("pathways",) if "FE+LT" in asked else ()
     return (*pathways, *(("budget",) if any(map(parse_top, asked)) else ()))
+
+
+def suite_of(record: Record) -> str:
+    """The suite that a record is of: `planted`, `budget` or `pathways`."""
+    return (suites_of(record) or ("pathways",))[-1]
 
 
 def entry_name(record: Record, method: str) -> str:
