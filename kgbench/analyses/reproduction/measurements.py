@@ -283,7 +283,7 @@ def write_stored(about: Strict, table: pa.Table, key: bytes, path: Path) -> None
 
     Args:
         about: The provenance.
-        table: The rows.
+        table: The rows; `rank` is the column with many values, of which the high bytes are alike.
         key: Key of the provenance in the metadata.
         path: The file.
     """
@@ -294,7 +294,8 @@ def write_stored(about: Strict, table: pa.Table, key: bytes, path: Path) -> None
         partial,
         compression="zstd",
         compression_level=_LEVEL,
-        use_dictionary=True,
+        use_dictionary=[name for name in table.column_names if name != "rank"],
+        use_byte_stream_split=["rank"],
         write_statistics=False,
     )
     partial.replace(path)
