@@ -1,5 +1,5 @@
 """Write what results are held against: `known.json`, from the loaded pairs, and the published JSON
-Schemas; and what the board's pages show of one prompt of each pair, `explorer.json`.
+Schemas; and what the board's pages show of one prompt of each pair, `explorer.json.gz`.
 
 Run with `python tests/write_known.py` after a change of the zoo, the localizers, the suites, the
 records, or of the versions of transformers and tokenizers in constraints.txt, on which the hashes
@@ -8,6 +8,7 @@ depend.
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Mapping
 from importlib import metadata
@@ -44,7 +45,7 @@ from kgbench.sites.configurations import BEST, REST, budget_labels, configuratio
 PACKAGE = Path(__file__).parent.parent / "kgbench" / "leaderboard"
 KNOWN = PACKAGE / "validate" / "known.json"
 SCHEMAS = PACKAGE / "schemas"
-EXPLORER = PACKAGE / "site" / "explorer.json"
+EXPLORER = PACKAGE / "site" / "explorer.json.gz"
 
 REFERENCES = ("none", "all", "random", "prior", "oracle")
 
@@ -205,7 +206,8 @@ def main() -> None:
         (SCHEMAS / f"{name}.schema.json").write_text(f"{content}\n", encoding="utf-8")
     pairs = {name: explored(name) for name in catalog.pair_names() if catalog.entry(name).donors}
     lines = [f"{json.dumps(name)}: {compact_json(own)}" for name, own in pairs.items()]
-    EXPLORER.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    shown = "{\n" + ",\n".join(lines) + "\n}\n"
+    EXPLORER.write_bytes(gzip.compress(shown.encode(), mtime=0))
     print(f"{KNOWN}, {EXPLORER} and {SCHEMAS}")
 
 
