@@ -1,6 +1,6 @@
 """How well a ranking of places agrees with what the planted facts use.
 
-Places are ranked among those whose weights changed: which these are, anybody sees. A place counts
+Places are ranked among those whose weights changed: anybody can see which these are. A place counts
 as relevant at a threshold t where its relevance r is at least t, and the average precision AP(t) is
 the mean, over relevant places, of the precision down to each of them. The graded average precision
 is the mean of AP(t) over the thresholds from a to b, each distinct relevance r(1) > r(2) > ...

@@ -277,7 +277,7 @@ ABOUT = (
     "planted elsewhere with changes of like norm. How far the facts use each place is measured: "
     "what a graft of it alone brings, and what "
     "is lost where the whole donor lacks it. Places are ranked among those whose weights changed, "
-    "since which these are anybody sees. "
+    "since anybody can see which these are. "
 )
 
 
