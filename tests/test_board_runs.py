@@ -65,6 +65,7 @@ def test_runs_on_one_pair_follow_each_other() -> None:
 def test_parts_of_the_table() -> None:
     """By board, method and pair; a pair has its plants with it."""
     runs = board_runs(["planted", "budget"], ["random", "oracle"], ["tiny-gemma"])
+    assert {(run.board, run.spec.limit) for run in runs} == {("planted", None), ("budget", 100)}
     assert {(run.board, run.method) for run in runs} == {
         ("planted", "random"),
         ("planted", "oracle"),

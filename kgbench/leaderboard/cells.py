@@ -14,7 +14,7 @@ import numpy as np
 from kgbench.errors import DataError
 from kgbench.estimate import Estimate
 from kgbench.leaderboard.board_tables import Column, Line, Measured, ordered
-from kgbench.leaderboard.entries import FIRST, Entry
+from kgbench.leaderboard.entries import BOARD_FACTS, Entry
 from kgbench.leaderboard.validate.known import known, own_facts
 from kgbench.models import catalog
 from kgbench.records import canonical_json
@@ -99,7 +99,7 @@ def cell_of(entry: Entry, prompt: str = "") -> Cell:
         marks.append(sha256(canonical_json(given).encode()).hexdigest()[:6])
     if what.dtype != "float32":
         marks.append(what.dtype)
-    if what.limit != FIRST.get(entry.suite):
+    if what.limit != BOARD_FACTS.get(entry.suite):
         marks.append("all facts" if what.limit is None else f"first {what.limit}")
     if what.seeds != (0,):
         marks.append(f"seed {', '.join(map(str, what.seeds))}")

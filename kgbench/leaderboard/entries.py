@@ -33,9 +33,9 @@ from kgbench.sites.configurations import parse_top
 
 __all__ = [
     "BOARDS",
+    "BOARD_FACTS",
     "CODE",
     "FILES",
-    "FIRST",
     "NAME",
     "SAMPLE",
     "Badge",
@@ -217,10 +217,10 @@ ENTRIES = Path("leaderboard", "results")
 BOARDS = ("planted", "pathways", "budget")
 """Boards that records have figures for, each the name of a folder of packs."""
 
-FIRST: Mapping[str, int] = {"budget": 100}
-"""Boards on which a run is of the first so many facts of a pair; on others it is of all.
+BOARD_FACTS: Mapping[str, int] = {"budget": 100}
+"""Number of facts of a pair, the first ones, in a run of a board; of boards not named, all.
 
-A budget curve is of eleven grafts per prompt, and a scan of every site besides.
+A budget curve takes eleven grafts per prompt, and often a scan of every site besides.
 """
 
 Badge = Literal["verified", "self-reported", "published", "yours"]

@@ -15,7 +15,7 @@ from kgbench import __version__
 from kgbench.errors import InputError, KgbenchError, UnknownNameError
 from kgbench.leaderboard.build import RESULTS
 from kgbench.leaderboard.drafts import drafts
-from kgbench.leaderboard.entries import BOARDS, FIRST, Entry, pack_of, read_entries, suites_of
+from kgbench.leaderboard.entries import BOARD_FACTS, BOARDS, Entry, pack_of, read_entries, suites_of
 from kgbench.leaderboard.packs import replace_pack
 from kgbench.leaderboard.validate.known import known
 from kgbench.models.catalog import built_replicas, plants, published, replicas, shipped
@@ -42,7 +42,7 @@ def pairs_of(board: str, method: str) -> tuple[str, ...]:
     and replica.
     Of the pairs without a plant, methods that intervene have pathways; budget curves have all but
     those that must be given the truth. Prompts and configurations are those of the suite that is
-    called as the board is, the facts the pair's own, as many as `FIRST` says, the seed 0.
+    called as the board is, the facts the pair's own, as many as `BOARD_FACTS` says, the seed 0.
 
     Args:
         board: One of `BOARDS`.
@@ -71,12 +71,12 @@ class BoardRun:
     def spec(self) -> Spec:
         """Specification of the run."""
         model = self.pair if self.folder is None else os.path.join(".", self.folder)
-        return Spec(localizer=self.method, model=model, suite=self.board, limit=self.first)
+        return Spec(localizer=self.method, model=model, suite=self.board, limit=self.n_facts)
 
     @property
-    def first(self) -> int | None:
-        """Number of facts, the first ones; None of all."""
-        return self.limit if self.limit is not None else FIRST.get(self.board)
+    def n_facts(self) -> int | None:
+        """Number of facts, the first ones of the pair; None of all."""
+        return self.limit if self.limit is not None else BOARD_FACTS.get(self.board)
 
     @property
     def pack(self) -> str:
@@ -311,7 +311,7 @@ class Campaign:
         if entry.record.id in ran:
             return True
         recorded = [run for id, run in ran.items() if self._record(id) is not None]
-        replaced = {(run.pair, run.first) for run in recorded}
+        replaced = {(run.pair, run.n_facts) for run in recorded}
         known = pairs_of(runs[0].board, runs[0].method)
         return entry.pair in known and (entry.pair, entry.record.identity.limit) not in replaced
 

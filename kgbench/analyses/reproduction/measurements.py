@@ -51,7 +51,8 @@ SCHEMA = pa.schema(
     ]
 )
 """Sorted by all columns but the last. Log-probabilities, which no figure rests on, are in the
-records; they would double the file."""
+records; they would double the file.
+"""
 
 _SORTED = [(name, "ascending") for name in ("seed", *_NAMES)]
 

@@ -27,7 +27,7 @@ from kgbench.leaderboard.cells import (
     runs_on,
     without_scans,
 )
-from kgbench.leaderboard.entries import FIRST, Entry
+from kgbench.leaderboard.entries import BOARD_FACTS, Entry
 from kgbench.leaderboard.hits import PromptHits
 from kgbench.numbers import count_text
 from kgbench.sites import BASELINES, PATHWAYS
@@ -358,7 +358,7 @@ BUDGET_ABOUT = (
     "weights × tokens. The area is the mean recovery over the logarithm of the budget, from .1 to "
     "100 %. Half of the facts rank, the "
     "other half is measured, and then they change places; methods that intervene rank sites by "
-    f"their effect at each alone. A run is of the first {FIRST['budget']} facts of a pair."
+    f"their effect at each alone. A run is of the first {BOARD_FACTS['budget']} facts of a pair."
 )
 
 KEYS = {1.0: "recovery_1", 10.0: "recovery_10"}

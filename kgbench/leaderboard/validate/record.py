@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from kgbench import __version__
 from kgbench.data import dataset_names, is_shipped, prompt_hash
 from kgbench.errors import KgbenchError
-from kgbench.leaderboard.entries import FIRST, NAME, suite_of
+from kgbench.leaderboard.entries import BOARD_FACTS, NAME, suite_of
 from kgbench.leaderboard.hits import METRIC, TOP
 from kgbench.leaderboard.limits import FACTS, RECORD
 from kgbench.leaderboard.validate.files import CheckedEntry, Finding, Law, refusals, shown, unmet
@@ -114,7 +114,7 @@ def _check_data(record: Record, strict: bool) -> Iterator[Finding]:
             ("dropped", record.dropped, record.dropped == dropped, shown(dropped)),
         ]
     )
-    if strict and what.limit != (first := FIRST.get(board := suite_of(record))):
+    if strict and what.limit != (first := BOARD_FACTS.get(board := suite_of(record))):
         some = "all" if what.limit is None else f"only the first {what.limit} of"
         wrong = f"{some} {wanted.n} facts were run"
         facts = "all of them" if first is None else f"the first {first} (--limit {first})"
