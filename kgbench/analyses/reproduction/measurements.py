@@ -56,8 +56,8 @@ records; they would double the file.
 
 _SORTED = [(name, "ascending") for name in ("seed", *_NAMES)]
 
-_LEVEL = 9
-"""Of zstd; higher ones take ten times as long and save a hundredth."""
+_LEVEL = 10
+"""Of brotli: a tenth smaller than the best level of zstd, in a second per half a million rows."""
 _ABOUT = b"kgbench_reproduction"
 
 Provenance = TypeVar("Provenance", bound=Strict)
@@ -290,15 +290,18 @@ def write_stored(about: Strict, table: pa.Table, key: bytes, path: Path) -> None
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
-    pq.write_table(
-        table.replace_schema_metadata({key: about.model_dump_json().encode()}),
+    with pq.ParquetWriter(
         partial,
-        compression="zstd",
+        table.schema.remove_metadata(),
+        compression="brotli",
         compression_level=_LEVEL,
         use_dictionary=[name for name in table.column_names if name != "rank"],
         use_byte_stream_split=["rank"],
         write_statistics=False,
-    )
+        store_schema=False,  # it would hold the metadata once more
+    ) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata({key: about.model_dump_json().encode()})
     partial.replace(path)
 
 
@@ -318,8 +321,9 @@ def read_stored(
         DataError: The file is not one of them.
     """
     try:
-        table = pq.read_table(path)
-        about = kind.model_validate_json((table.schema.metadata or {})[key])
+        with pq.ParquetFile(path) as file:
+            about = kind.model_validate_json((file.metadata.metadata or {})[key])
+            table = file.read()
     except (OSError, pa.ArrowException, KeyError, ValidationError) as error:
         raise DataError(f"{path}: expected {expected} ({type(error).__name__})") from error
     read = table.select([name for name in schema.names if name in table.column_names])
