@@ -103,9 +103,10 @@ class ModelPair:
 
     def encoded(self, prompt: Prompt) -> Encoded:
         """Tokens, regions and target of a prompt."""
-        if prompt not in self._encoded:
-            self._encoded[prompt] = self._encoder(prompt)
-        return self._encoded[prompt]
+        found = self._encoded.get(prompt)
+        if found is None:
+            found = self._encoded[prompt] = self._encoder(prompt)
+        return found
 
     def question(self, prompt: Prompt) -> Question:
         """A prompt without its answer, which reads the same.

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
@@ -432,11 +433,17 @@ def _measured(spec: Spec, settings: Settings, pairs: Pairs) -> Forecast:
     )
 
 
+_warm: WeakSet[ModelPair] = WeakSet()
+"""Pairs whose first forward, with its start-up costs, was run by an earlier forecast."""
+
+
 def _ready(job: Job) -> tuple[Measurement, dict[str, float]]:
     """The job ranked on a few facts, and the cost of ranking on all."""
     measurement = expressed(job, FIRST)
     cost = {"forwards": 0.0, "token_rows": 0.0, "seconds": 0.0}
-    warm_up(job)
+    if job.pair not in _warm:
+        warm_up(job)
+        _warm.add(job.pair)
     if not job.ranks:
         return measurement, cost
     facts = sorted(frozenset.union(*job.halves))
