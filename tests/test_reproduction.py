@@ -8,6 +8,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import fake_reproduction
 import numpy as np
@@ -519,8 +520,16 @@ def test_a_forecast_tells_of_its_progress(ingredients: Ingredients, tmp_path: Pa
     """Each part is told before it is measured."""
     told: list[tuple[int, int, str]] = []
     parts = forecasts(["figure-2"], [ingredients], tmp_path, "cpu", lambda *one: told.append(one))
-    assert (next(parts).part, told) == ("donor actors", [(0, 2, "donor actors")])
-    assert (next(parts).part, told[1:]) == ("evaluation actors", [(1, 2, "evaluation actors")])
+    assert [part.part for part in parts] == ["donor actors", "evaluation actors"]
+    assert told == [(0, 2, "donor actors"), (1, 2, "evaluation actors")]
+
+    def stop(done: int, total: int, title: str) -> None:
+        raise KeyboardInterrupt(title)
+
+    measuring = "kgbench.analyses.reproduction.parts.forecast_finetuning"
+    with patch(measuring) as measured, pytest.raises(KeyboardInterrupt, match="donor actors"):
+        forecasts(["figure-2"], [ingredients], tmp_path, "cpu", stop)
+    assert not measured.called
 
 
 def test_a_donor_that_is_there_is_looked_at(ingredients: Ingredients, tmp_path: Path) -> None:

@@ -220,7 +220,7 @@ def _forecast(what: str, options: Mapping[str, Any], progress: Progress | None) 
     output_dir, device = options["output_dir"], options["device"]
     free = room(pairs[0], output_dir, device)
     known = rows_there(report_folder(model, options["report"]))
-    parts = list(forecasts(names, pairs, output_dir, device, progress, known))
+    parts = forecasts(names, pairs, output_dir, device, progress, known)
     total = total_needs(parts, free)
     table = table_text(["part", "time", "memory", "disk", "it takes"], list(map(_row, parts)))
     answer = {

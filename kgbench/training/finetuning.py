@@ -13,7 +13,7 @@ import shutil
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ from kgbench.training.builds import Build, versions, write_card
 from kgbench.training.finetuning_plan import (
     FinetuneSpec,
     FinetuningPlan,
+    KnownIds,
     Supplement,
     TokenizedTexts,
     is_file,
@@ -66,7 +67,7 @@ __all__ = [
     "LOG",
     "Finetuning",
     "FinetuningForecast",
-    "Step",
+    "Shared",
     "donor_place",
     "finetune",
     "forecast_finetuning",
@@ -179,11 +180,11 @@ class Finetuning:
         # Products of float32 weights alone are computed in half precision.
         self.precision = precision(device) if self.dtype == torch.float32 else {}
         self.work = self.out.with_name(f".{self.out.name}.work")
-        empty = meta_model(recipient)
-        self.parameters = trained_parameters(empty)
+        self.empty = meta_model(recipient)
+        self.parameters = trained_parameters(self.empty)
         self.recipe = plan.recipe(self.parameters, str(recipient.config.get("model_type")))
-        self.tokenizer = read_tokenizer(recipient)
-        limit = getattr(empty.config, "max_position_embeddings", None)
+        self.tokenizer, self.known = read_tokenizer(recipient), KnownIds()
+        limit = getattr(self.empty.config, "max_position_embeddings", None)
         self.max_length = min(self.recipe.max_length, limit or self.recipe.max_length)
 
     @cached_property
@@ -191,7 +192,7 @@ class Finetuning:
         """All tokens."""
         texts = self.supplement.texts if self.supplement else ()
         wordings, chat = self.plan.wordings, self.plan.spec.chat_template
-        return tokenized_texts(self.tokenizer, wordings, texts, self.max_length, chat)
+        return tokenized_texts(self.tokenizer, wordings, texts, self.max_length, chat, self.known)
 
     @cached_property
     def supplement(self) -> Supplement | None:
@@ -461,8 +462,14 @@ class FinetuningForecast:
         return content
 
 
-Step = tuple[object, ...]
-"""What the time of a step depends on: the recipient, its type, and parts of the recipe."""
+@dataclass
+class Shared:
+    """What forecasts of several donors share: it is measured, or read, once."""
+
+    seconds: dict[tuple[object, ...], float] = field(default_factory=dict)
+    """Seconds per token of a step, by the recipient, its type, and parts of the recipe."""
+    ids: dict[Path, KnownIds] = field(default_factory=dict)
+    """Token ids of texts, by the recipient's folder."""
 
 
 def forecast_finetuning(
@@ -471,7 +478,7 @@ def forecast_finetuning(
     *,
     device: str = "auto",
     device_map: DeviceMap | None = None,
-    steps: dict[Step, float] | None = None,
+    shared: Shared | None = None,
 ) -> FinetuningForecast:
     """Forecast a finetuning; nothing is downloaded or written.
 
@@ -480,7 +487,7 @@ def forecast_finetuning(
         out: Its folder.
         device: As for `finetune`.
         device_map: As for `finetune`.
-        steps: Seconds per token of steps that were measured already, to which this one is added.
+        shared: What forecasts before this one measured and read, to which this one adds.
 
     Raises:
         InputError: The input cannot be used.
@@ -492,25 +499,26 @@ def forecast_finetuning(
         donor_place(plan, out)
         return _from_catalog(plan, where)
     finetuning = Finetuning(plan, recipient, out, where, device_map)
-    return _from_checkpoint(finetuning, {} if steps is None else steps)
+    return _from_checkpoint(finetuning, shared or Shared())
 
 
-def _from_checkpoint(finetuning: Finetuning, steps: dict[Step, float]) -> FinetuningForecast:
+def _from_checkpoint(finetuning: Finetuning, shared: Shared) -> FinetuningForecast:
     plan, device = finetuning.plan, finetuning.device
     recipe, on_hub = finetuning.recipe, _is_on_hub(plan)
     if on_hub:
         finetuning.supplement = None  # its texts are not downloaded for a forecast
+    finetuning.known = shared.ids.setdefault(finetuning.recipient.directory, {})
     texts = finetuning.texts
-    trained = trained_parameters(trainable_model(meta_model(finetuning.recipient), recipe, 0))
+    trained = trained_parameters(trainable_model(finetuning.empty, recipe, 0))
     tokens = texts.tokens
     if on_hub:
         tokens += recipe.supplement_texts * min(_CUT, finetuning.max_length)
     if finetuning.parameters <= _MEASURED or torch.device(device).type == "cuda":
         parts = (recipe.tiny, recipe.batch_size, recipe.rank, recipe.frozen)
         step = (finetuning.recipient.directory, finetuning.dtype, *parts)
-        if step not in steps:
-            steps[step] = _step_seconds(finetuning)
-        seconds, basis = steps[step], "a step measured here"
+        if step not in shared.seconds:
+            shared.seconds[step] = _step_seconds(finetuning)
+        seconds, basis = shared.seconds[step], "a step measured here"
     else:
         seconds, basis = _assumed_seconds(finetuning.parameters, device)
     return _forecast(
@@ -532,7 +540,7 @@ def _step_seconds(finetuning: Finetuning) -> float:
         model.to(device)
     trained = [weight for weight in model.parameters() if weight.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=0.0)
-    by_size = sorted(range(len(batches)), key=lambda step: batches[step]["input_ids"].numel())
+    by_size = sorted(range(len(batches)), key=batches.size)
     seconds, threads = 0.0, torch.get_num_threads()
     torch.set_num_threads(1 if recipe.tiny else threads)
     half = finetuning.precision

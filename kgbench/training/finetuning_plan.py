@@ -36,6 +36,7 @@ from kgbench.training.stages import Batches, grouped
 __all__ = [
     "FinetuneSpec",
     "FinetuningPlan",
+    "KnownIds",
     "Supplement",
     "TokenizedTexts",
     "Wordings",
@@ -356,6 +357,10 @@ def _hub_texts(source: str, n: int, seed: int) -> tuple[str, tuple[str, ...]]:
         ) from error
 
 
+KnownIds = dict[tuple[str, bool], list[int]]
+"""Token ids by text, and by whether the tokenizer added special tokens."""
+
+
 @dataclass(frozen=True)
 class TokenizedTexts:
     """Token ids of all texts of a training."""
@@ -377,12 +382,21 @@ def tokenized_texts(
     supplement: Sequence[str],
     max_length: int,
     chat_template: bool = False,
+    known: KnownIds | None = None,
 ) -> TokenizedTexts:
     """Token ids of all texts, each with EOS at its end.
 
     A supplemental text that is too long is cut and loses its EOS; a fact that is too long is an
     error. Under the chat template, a text of the facts is the model's turn after an empty turn of
     the user; supplemental texts are read as they are.
+
+    Args:
+        tokenizer: The recipient's tokenizer.
+        wordings: Texts of the facts.
+        supplement: Texts about anything else.
+        max_length: Most tokens of a text.
+        chat_template: Whether the tokenizer's chat template is put around texts of the facts.
+        known: Texts that this tokenizer read before, to which these are added.
 
     Raises:
         ModelError: The tokenizer has no EOS, or no chat template where one is asked for.
@@ -394,13 +408,18 @@ def tokenized_texts(
             "give a checkpoint whose tokenizer names one"
         )
     eos, pad = int(tokenizer.eos_token_id), tokenizer.pad_token_id
+    read: KnownIds = {} if known is None else known
 
     def rows(texts: Sequence[str], frame: str | None = None) -> list[list[int]]:
-        if not texts:
-            return []
-        read = list(texts) if frame is None else [frame + text for text in texts]
-        encoded = tokenizer(read, verbose=False, add_special_tokens=frame is None)
-        return [[*ids, eos] for ids in encoded["input_ids"]]
+        special = frame is None
+        framed = [(frame or "") + text for text in texts]
+        if new := [text for text in framed if (text, special) not in read]:
+            encoded = tokenizer(
+                new, verbose=False, add_special_tokens=special, return_attention_mask=False
+            )
+            for text, ids in zip(new, encoded["input_ids"], strict=True):
+                read[text, special] = ids
+        return [[*read[text, special], eos] for text in framed]
 
     frame = None
     if chat_template:  # which writes BOS itself

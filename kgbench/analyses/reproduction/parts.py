@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -34,7 +34,7 @@ from kgbench.runner import Pairs, Run, Settings, Spec, dry_run, run_job
 from kgbench.runner.forecast import Forecast, free_bytes
 from kgbench.runner.workload import load_suite
 from kgbench.training.builds import read_card
-from kgbench.training.finetuning import Step, finetune, forecast_finetuning
+from kgbench.training.finetuning import Shared, finetune, forecast_finetuning
 from kgbench.training.finetuning_plan import FinetuneSpec, FinetuningPlan, plan_finetuning
 from kgbench.training.recipes import Recipe, recipe
 from kgbench.training.tiny_pairs import (
@@ -526,7 +526,7 @@ def forecasts(
     device: str,
     progress: Progress | None = None,
     known: PairRows | None = None,
-) -> Iterator[PartForecast]:
+) -> list[PartForecast]:
     """Forecasts of all missing parts, in the order of making, without training or downloads.
 
     Args:
@@ -541,20 +541,31 @@ def forecasts(
         InputError: Something is wrong that can be found beforehand.
     """
     parts, pairs = parts_of(figures, seeds, known), Pairs()
-    steps: dict[Step, float] = {}
+    shared = Shared()
     costs: list[tuple[Spec, Forecast]] = []
     settings = Settings(device=device, output_dir=output_dir)
-    for done, part in enumerate(parts):
+    found: dict[int, PartForecast] = {}
+    # Evaluations with the same donors come one after the other, so that models are read once.
+    order = sorted(enumerate(parts), key=lambda numbered: _donors(numbered[1]))
+    for done, (place, part) in enumerate(order):
         of = f", seed {part.what.seed}" if len(seeds) > 1 else ""
         title = f"pair{of}" if part.kind == "pair" else f"{part.kind} {part.name}{of}"
         if progress is not None:
             progress(done, len(parts), title)
         if part.kind == "pair":
-            yield _pair_forecast(part, title)
+            found[place] = _pair_forecast(part, title)
         elif part.kind == "donor":
-            yield _donor_forecast(part, title, device, steps)
+            found[place] = _donor_forecast(part, title, device, shared)
         else:
-            yield _evaluation_forecast(part, title, settings, pairs, costs)
+            found[place] = _evaluation_forecast(part, title, settings, pairs, costs)
+    return [found[place] for place in range(len(parts))]
+
+
+def _donors(part: FigurePart) -> tuple[str, ...]:
+    """Names of the donors of an evaluation."""
+    if part.kind != "evaluation":
+        return ()
+    return tuple(part.what.page.evaluations[part.name].donors_of(part.what.tiny))
 
 
 def _pair_forecast(part: FigurePart, title: str) -> PartForecast:
@@ -580,9 +591,7 @@ def _pair_forecast(part: FigurePart, title: str) -> PartForecast:
     )
 
 
-def _donor_forecast(
-    part: FigurePart, title: str, device: str, steps: dict[Step, float]
-) -> PartForecast:
+def _donor_forecast(part: FigurePart, title: str, device: str, shared: Shared) -> PartForecast:
     what, name = part.what, part.name
     try:
         if (what.place(name) / CARD).is_file():
@@ -590,7 +599,7 @@ def _donor_forecast(
             return _stored_donor(title, card, plan_finetuning(what.training(name)))
         # A recipient that is not there yet is as large as the shipped one.
         spec = what.training(name) if what.ready else replace(what, seed=SHIPPED).training(name)
-        cost = forecast_finetuning(spec, what.place(name), device=device, steps=steps)
+        cost = forecast_finetuning(spec, what.place(name), device=device, shared=shared)
     except InputError as error:
         return PartForecast(title, f"cannot be made: {error}", None, None, 0)
     return PartForecast(
