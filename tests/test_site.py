@@ -355,7 +355,7 @@ def decoded(text: str, n: int) -> list[int]:
 def test_hits_can_be_counted_from_the_data_of_a_run(board: Leaderboard) -> None:
     """The steps of a run give each of its top-k hit rates, and the number of facts behind it."""
     entry = board.entries[0]
-    ranks = fact_ranks(entry.ranks(), [row.graft for row in entry.record.rows])
+    ranks = fact_ranks(entry.ranks, [row.graft for row in entry.record.rows])
     for row in entry.record.rows:
         steps = decoded(ranks.prompts[row.prompt][row.graft], len(ranks.facts))
         assert sum(step != 7 for step in steps) == row.n

@@ -300,6 +300,7 @@ class Entry:
         """The suite that it ran: `planted`, `budget` or `pathways`."""
         return suite_of(self.record)
 
+    @cached_property
     def ranks(self) -> RankGrid:
         """Ranks of all facts under all configurations."""
         return rank_grid(parse_facts(self.content(FACTS), self.folder / FACTS, COLUMNS))
@@ -307,7 +308,7 @@ class Entry:
     @cached_property
     def hits(self) -> Mapping[str, PromptHits]:
         """Per-fact hits of each prompt."""
-        return hits_by_prompt(self.ranks())
+        return hits_by_prompt(self.ranks)
 
     def facts(self) -> pa.Table:
         """Its per-fact rows."""

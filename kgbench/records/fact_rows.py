@@ -162,12 +162,19 @@ def check_facts(path: Path, content: bytes | None = None) -> None:
     Raises:
         DataError: If not.
     """
+    _opened(path, content).close()
+
+
+def _opened(path: Path, content: bytes | None) -> pq.ParquetFile:
+    """The file, checked as by `check_facts`."""
     with _readable(path):
-        schema = pq.read_schema(path if content is None else pa.BufferReader(content))
+        file = pq.ParquetFile(path if content is None else pa.BufferReader(content))
+        schema = file.schema_arrow
     if not (schema.equals(STORED) or schema.equals(FACTS_SCHEMA)):
         raise DataError(
             f"{path}: the columns are {schema.names}, expected {STORED.names} with their types"
         )
+    return file
 
 
 @contextmanager
@@ -205,9 +212,8 @@ def parse_facts(content: bytes, path: Path, columns: Sequence[str] | None = None
 def _table(
     path: Path, content: bytes | None = None, columns: Sequence[str] | None = None
 ) -> pa.Table:
-    check_facts(path, content)
+    file = _opened(path, content)
     with _readable(path):
-        file = pq.ParquetFile(path if content is None else pa.BufferReader(content))
         # Threads take longer to start than such a file takes to read.
         table = file.read(None if columns is None else list(columns), use_threads=False)
     if columns is not None or DERIVED in table.column_names:

@@ -194,7 +194,7 @@ class _Pages:
         lists: set[str] = set()
         for name, entry in self.by_name.items():
             what = entry.record.identity
-            ranks = fact_ranks(entry.ranks(), [row.graft for row in entry.record.rows])
+            ranks = fact_ranks(entry.ranks, [row.graft for row in entry.record.rows])
             about = [name, entry.method, entry.pair, entry.suite, what.dataset.hash[:12]]
             index.append([*about, entry.badge, list(what.prompts)])
             if ranks.list_name not in lists:
