@@ -304,28 +304,30 @@ def test_search_is_exact(tokens: dict[str, tuple[int, ...]], data: st.DataObject
     """
     candidates, answer = Candidates(tokens), min(tokens)
     # Powers of two add up without rounding, so that ties are ties.
-    after = {
-        prefix: {token: -float(data.draw(st.integers(0, 3))) for token in children}
-        for prefix, children in candidates.children.items()
-    }
-    whole = {
-        name: sum(after[own[:i]][token] for i, token in enumerate(own))
-        for name, own in tokens.items()
-    }
-    search = Search(candidates, answer)
-    own = tokens[answer]
-    search.known |= {own[:i]: dict(after[own[:i]]) for i in range(len(own))}
-    while missing := search.missing():
-        assert not set(missing) & search.known.keys()
-        for prefix in missing:
-            read = candidates.to_read(prefix)
-            search.known |= {
-                read[:i]: dict(after[read[:i]]) for i in range(len(prefix), len(read) + 1)
-            }
+    logprobs = [
+        np.array([-float(data.draw(st.integers(0, 3))) for _ in range(after.start, after.stop)])
+        for after in candidates.after
+    ]
+    whole = {}
+    for name, own in tokens.items():
+        way = zip(candidates.way(own), own, strict=True)
+        whole[name] = sum(
+            logprobs[node][list(candidates.last[candidates.after[node]]).index(token)]
+            for node, token in way
+        )
+    search = Search(candidates, answer, -float(data.draw(st.integers(0, 3))))
+    while (missing := search.missing()).any():
+        assert not (missing & search.read).any()
+        for node in np.flatnonzero(missing).tolist():
+            assert node == 0 or (search.read | missing)[candidates.parents[node]]
+            search.note(node, logprobs[node])
     assert search.loglik == whole[answer]
-    assert dict(search.better()) == {
+    better = {
         name: score for name, score in whole.items() if score >= whole[answer] and name != answer
     }
+    assert dict(search.better()) == better
+    read = {name for name, own in tokens.items() if search.read[candidates.way(own)].all()}
+    assert {answer, *better} <= read and len(better) < search.scored() <= len(read)
 
 
 def test_first_token_is_that_of_eval(tmp_path: Path) -> None:

@@ -6,14 +6,17 @@ tokens less likely than the whole answer need no scoring, and ranks are exact al
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from itertools import chain, pairwise, starmap
 from typing import Any
 
+import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from transformers import PreTrainedTokenizerBase
 
 from kgbench.analyses.answers import ScoredAnswer
@@ -23,7 +26,7 @@ from kgbench.engine.plan import Plan, make_plan
 from kgbench.engine.treatment import Treatment, graft_treatments, parse_configuration
 from kgbench.errors import InputError, RegionError
 from kgbench.metrics import require_finite, score_logits, worst_rank
-from kgbench.models.encoding import Encoder
+from kgbench.models.encoding import Encoded, Encoder
 from kgbench.models.pair import ModelPair
 
 Tokens = tuple[int, ...]
@@ -38,30 +41,71 @@ class Candidates:
     """By name."""
 
     @cached_property
-    def children(self) -> Mapping[Tokens, tuple[int, ...]]:
-        """The tokens of candidates after each prefix that one goes on from, () being the prompt."""
-        children: dict[Tokens, dict[int, None]] = {}
+    def nodes(self) -> Mapping[Tokens, int]:
+        """Numbers of all prefixes of candidates, by length from (), the prompt, which is 0."""
+        children: dict[Tokens, dict[Tokens, None]] = {}
         for tokens in self.tokens.values():
-            for i, token in enumerate(tokens):
-                children.setdefault(tokens[:i], {})[token] = None
-        return {prefix: tuple(after) for prefix, after in children.items()}
-
-    @cached_property
-    def names(self) -> Mapping[Tokens, tuple[str, ...]]:
-        """Candidates by tokens; several where a tokenizer maps names to the same tokens."""
-        by_tokens: dict[Tokens, list[str]] = {}
-        for name, tokens in self.tokens.items():
-            by_tokens.setdefault(tokens, []).append(name)
-        return {tokens: tuple(names) for tokens, names in by_tokens.items()}
-
-    @cached_property
-    def _only(self) -> Mapping[Tokens, Tokens | None]:
-        """Of each prefix, what goes on from it, where that is but one."""
-        found: dict[Tokens, Tokens | None] = {}
-        for tokens in self.names:
             for i in range(len(tokens)):
-                found[tokens[:i]] = None if tokens[:i] in found else tokens
-        return found
+                children.setdefault(tokens[:i], {})[tokens[: i + 1]] = None
+        prefixes: list[Tokens] = [()]
+        for prefix in prefixes:  # children are appended on the way, side by side
+            prefixes += children.get(prefix, ())
+        return {prefix: node for node, prefix in enumerate(prefixes)}
+
+    @cached_property
+    def prefixes(self) -> Sequence[Tokens]:
+        """Tokens of each node."""
+        return list(self.nodes)
+
+    @cached_property
+    def parents(self) -> Int[np.ndarray, " node"]:
+        """Each node without its last token; the prompt's is itself."""
+        return np.array([self.nodes[prefix[:-1]] for prefix in self.prefixes])
+
+    @cached_property
+    def levels(self) -> Sequence[slice]:
+        """Nodes of each length from 1."""
+        ends = np.cumsum(np.bincount(list(map(len, self.prefixes)))).tolist()
+        return list(starmap(slice, pairwise(ends)))
+
+    @cached_property
+    def after(self) -> Sequence[slice]:
+        """Children of each node."""
+        ends = 1 + np.cumsum(np.bincount(self.parents[1:], minlength=len(self.nodes)))
+        return list(starmap(slice, pairwise([1, *ends.tolist()])))
+
+    @cached_property
+    def last(self) -> Int[np.ndarray, " node"]:
+        """Last token of each node."""
+        return np.array([-1, *(prefix[-1] for prefix in self.prefixes[1:])])
+
+    @cached_property
+    def inner(self) -> Bool[np.ndarray, " node"]:
+        """Nodes that a candidate goes on from."""
+        return np.array([after.start < after.stop for after in self.after])
+
+    @cached_property
+    def alone(self) -> Bool[np.ndarray, " node"]:
+        """Nodes that a candidate goes on from, and no other tokens do."""
+        n = np.zeros(len(self.nodes), dtype=np.int64)
+        for tokens in set(self.tokens.values()):
+            n[self.way(tokens)] += 1
+        alone: np.ndarray = n == 1
+        return alone
+
+    @cached_property
+    def ends(self) -> Int[np.ndarray, " name"]:
+        """Node of each candidate."""
+        return np.array([self.nodes[tokens] for tokens in self.tokens.values()])
+
+    @cached_property
+    def parted(self) -> Int[np.ndarray, " name"]:
+        """Where each one goes on alone, or else its last node but one."""
+        parted = []
+        for tokens in self.tokens.values():
+            way = self.way(tokens)
+            parted.append(next((node for node in way if self.alone[node]), way[-1]))
+        return np.array(parted)
 
     @cached_property
     def _sharing(self) -> Mapping[int, int]:
@@ -71,10 +115,9 @@ class Candidates:
         """How many other candidates have the same first token."""
         return self._sharing[self.tokens[name][0]] - 1
 
-    def to_read(self, prefix: Tokens) -> Tokens:
-        """Tokens to read after a prefix: where one candidate alone has it, all but its last."""
-        only = self._only[prefix]
-        return prefix if only is None else only[:-1]
+    def way(self, tokens: Tokens) -> list[int]:
+        """Nodes that are read to score a candidate."""
+        return [self.nodes[tokens[:i]] for i in range(len(tokens))]
 
 
 def candidate_names(dataset: Dataset) -> tuple[str, ...]:
@@ -167,57 +210,90 @@ def first_tokens(texts: Mapping[str, tuple[int, ...]], answer: str, own: int) ->
 
 @dataclass
 class Search:
-    """What is known of one prompt's candidates under one configuration."""
+    """What is known of one prompt's candidates under one configuration.
+
+    The nodes read are closed under prefixes, so that a log-likelihood is known after its parent.
+    """
 
     candidates: Candidates
     answer: str
-    known: dict[Tokens, dict[int, float]] = field(default_factory=dict)
-    """Log-probabilities (nats) of the tokens that candidates have after a prefix."""
+    unread: float
+    """Log-probability (nats) that is expected of a token that is not read yet."""
 
-    @property
-    def loglik(self) -> float:
-        """Log-likelihood (nats) of the answer, the sum over its tokens; it must have been read."""
-        tokens, loglik = self.candidates.tokens[self.answer], 0.0
-        # Added up as those of candidates are, so that the answer is never more likely than itself.
-        for i, token in enumerate(tokens):
-            loglik += self.known[tokens[:i]][token]
-        return loglik
+    @cached_property
+    def read(self) -> Bool[np.ndarray, " node"]:
+        """Nodes after which it is read."""
+        return np.zeros(len(self.candidates.nodes), dtype=bool)
 
-    def missing(self) -> list[Tokens]:
-        """Unread prefixes at least as likely as the whole answer; none once the rank is known."""
-        unread = []
-        for prefix, _ in self._likelier():
-            if prefix in self.candidates.children and prefix not in self.known:
-                unread.append(prefix)
-        return unread
+    @cached_property
+    def logprobs(self) -> Float[np.ndarray, " node"]:
+        """Of the last token of each node (nats)."""
+        return np.array([0.0, *[self.unread] * (len(self.candidates.nodes) - 1)])
+
+    def note(self, node: int, logprobs: Float[np.ndarray, " child"]) -> None:
+        """Keep what was read after a node: log-probabilities (nats) of its children."""
+        self.read[node] = True
+        self.logprobs[self.candidates.after[node]] = logprobs
+
+    def logliks(self) -> Float[np.ndarray, " node"]:
+        """Log-likelihood (nats) of each node, the sum over its tokens."""
+        # All are added up from the prompt, so that the answer is never more likely than itself.
+        logliks = self.logprobs.copy()
+        for level in self.candidates.levels:
+            logliks[level] += logliks[self.candidates.parents[level]]
+        return logliks
+
+    def missing(self) -> Bool[np.ndarray, " node"]:
+        """Nodes to read next: first those of the answer; none once the rank is known.
+
+        Those at least as likely as the answer must be read, and where a candidate goes on alone, it
+        is read to its end. Those that are expected to be as likely are read at once.
+        """
+        trie, missing = self.candidates, np.zeros_like(self.read)
+        way = trie.way(trie.tokens[self.answer])
+        if not self.read[way[-1]]:
+            missing[way] = True
+            return missing
+        likely, known = self._likely()
+        whole = likely & known & trie.alone
+        for level in trie.levels:
+            whole[level] |= trie.alone[level] & whole[trie.parents[level]]
+        missing |= trie.inner & ~self.read & (likely | whole)
+        return missing
 
     def better(self) -> list[tuple[str, float]]:
         """Other candidates at least as likely as the answer, the likeliest first (nats)."""
-        others = []
-        for tokens, loglik in self._likelier():
-            for name in self.candidates.names.get(tokens, ()):
-                if name != self.answer:
-                    others.append((name, loglik))
+        likely, known = self._likely()
+        logliks, others = self.logliks()[self.candidates.ends].tolist(), []
+        better = (likely & known)[self.candidates.ends].tolist()
+        for name, loglik, is_better in zip(self.candidates.tokens, logliks, better, strict=True):
+            if is_better and name != self.answer:
+                others.append((name, loglik))
         return sorted(others, key=lambda other: (-other[1], other[0]))
 
+    @property
+    def loglik(self) -> float:
+        """Log-likelihood (nats) of the answer; it must have been read."""
+        return float(self.logliks()[self._own])
+
     def scored(self) -> int:
-        """How many candidates were scored to their last token."""
-        n = 0
-        for tokens in self.candidates.tokens.values():
-            n += all(tokens[:i] in self.known for i in range(len(tokens)))
-        return n
+        """How many candidates had to be scored to their last token."""
+        likely, known = self._likely()
+        return int((likely & known)[self.candidates.parted].sum())
 
-    def _likelier(self) -> Iterator[tuple[Tokens, float]]:
-        """Known prefixes at least as likely as the answer, and their log-likelihoods (nats)."""
-        least = self.loglik
-        left: list[tuple[Tokens, float]] = [((), 0.0)]
-        while left:
-            prefix, loglik = left.pop()
-            if loglik >= least:
-                yield prefix, loglik
-                for token, more in self.known.get(prefix, {}).items():
-                    left.append(((*prefix, token), loglik + more))
+    @property
+    def _own(self) -> int:
+        return self.candidates.nodes[self.candidates.tokens[self.answer]]
 
+    def _likely(self) -> tuple[Bool[np.ndarray, " node"], Bool[np.ndarray, " node"]]:
+        """Nodes at least as likely as the answer, and those of known likelihood."""
+        logliks = self.logliks()
+        return logliks >= logliks[self._own], self.read[self.candidates.parents]
+
+
+SURPRISE = 0.25
+"""Of a token that is not read yet, as a share of that of a uniform guess. Less reads candidates
+that prove unlikely, more reads prompts again for those that prove likely."""
 
 PASSAGES_AT_ONCE = 1024
 """Passages planned together, so that descriptions of many do not pile up."""
@@ -225,54 +301,57 @@ PASSAGES_AT_ONCE = 1024
 
 @dataclass(frozen=True)
 class Asked:
-    """A prompt with tokens after it, read after the first `start` of them and each further one."""
+    """A prompt with the tokens of the last of some nodes, read after each of them."""
 
-    prompt: Prompt
-    tokens: Tokens
-    start: int
-    configurations: tuple[int, ...]
+    question: _Question
+    nodes: Sequence[int]
+    """Each a child of the one before."""
+    configurations: Sequence[int]
     """Numbers of those that it is read under."""
 
+    @property
+    def tokens(self) -> Tokens:
+        """All that is read after the prompt."""
+        return self.question.candidates.prefixes[self.nodes[-1]]
 
-def _plan(engine: Engine, asked: Sequence[Asked], configurations: Sequence[str]) -> Plan:
+
+def _plan(engine: Engine, asked: Sequence[Asked], equal: Sequence[Collection[int]]) -> Plan:
     """A plan in which every passage has but the configurations that are asked of it."""
-    pair = engine.pair
-    longest: dict[Prompt, int] = {}
-    for one in asked:
-        longest[one.prompt] = max(len(one.tokens), longest.get(one.prompt, 0))
-    treatments = _treatments(pair, longest, configurations)
     # Passages of one length share rows, by which the plan recognises them.
     rows: dict[tuple[int, int], Sequence[Treatment]] = {}
-    number_of = {prompt: number for number, prompt in enumerate(longest)}
-    encoded, treated, readouts, stems = [], [], [], []
+    stems: dict[int, int] = {}
+    prompts, treated, readouts, stem_of = [], [], [], []
     for one in asked:
-        bare = pair.encoded(one.prompt)
-        ids = (*bare.ids, *one.tokens)
-        encoded.append(replace(bare, ids=ids))
-        whole = [treatments[number][one.prompt] for number in one.configurations]
-        treated.append([rows.setdefault((id(row), len(ids)), row[: len(ids)]) for row in whole])
-        readouts.append(range(len(bare.ids) - 1 + one.start, len(ids)))
-        stems.append(number_of[one.prompt])
-    equal = engine.equal_slots()
-    return make_plan(engine.wiring.slots, encoded, treated, readouts, equal, stems)
+        question, bare = one.question, one.question.encoded
+        prompt = replace(bare, ids=(*bare.ids, *one.tokens))
+        own = []
+        for number in one.configurations:
+            whole = question.treatments[number]
+            key = id(whole), len(prompt.ids)
+            if key not in rows:
+                rows[key] = whole[: len(prompt.ids)]
+            own.append(rows[key])
+        prompts.append(prompt)
+        treated.append(own)
+        readouts.append(range(len(prompt.ids) - len(one.nodes), len(prompt.ids)))
+        stem_of.append(stems.setdefault(id(question), len(stems)))
+    return make_plan(engine.wiring.slots, prompts, treated, readouts, equal, stem_of)
 
 
 def _treatments(
     pair: ModelPair, longest: Mapping[Prompt, int], configurations: Sequence[str]
-) -> list[Mapping[Prompt, Sequence[Treatment]]]:
-    """By configuration, treatments of prompts and of so many tokens after them, which are LT."""
+) -> Mapping[Prompt, Sequence[Sequence[Treatment]]]:
+    """Treatments of prompts and of so many tokens after them, which are LT, by configuration."""
     read = {}
     for prompt, n in longest.items():
         bare = pair.encoded(prompt)
         ids = (*bare.ids, *(0,) * n)
         last = tuple(range(len(bare.ids) - 1, len(ids)))
         read[prompt] = replace(bare, ids=ids, regions={**bare.regions, "LT": last})
-    treatments = list[Mapping[Prompt, Sequence[Treatment]]]()
+    parsed = list(map(parse_configuration, configurations))
     with pair.read_as(read):
-        for label in configurations:
-            rows = graft_treatments(pair, list(read), parse_configuration(label))
-            treatments.append(dict(zip(read, rows, strict=True)))
-    return treatments
+        treatments = [graft_treatments(pair, list(read), one) for one in parsed]
+    return dict(zip(read, zip(*treatments, strict=True), strict=True))
 
 
 @dataclass
@@ -280,22 +359,30 @@ class _Question:
     """One prompt."""
 
     prompt: Prompt
+    encoded: Encoded
     candidates: Candidates
     alternatives: Mapping[int, str]
     """Tokens that the answer can begin with, and their texts."""
-    searches: list[Search]
+    treatments: Sequence[Sequence[Treatment]]
+    """By configuration, those of the prompt and of the longest candidate."""
+    searches: Sequence[Search]
     """By configuration."""
     first: dict[int, dict[str, Any]] = field(default_factory=dict)
     """By configuration, scores of the first token and of its alternatives."""
 
-    def missing(self) -> Iterator[Asked]:
+    def asked(self) -> Iterator[Asked]:
         """What must be read next."""
-        wanted: dict[tuple[tuple[int, ...], int], list[int]] = {}
-        for number, search in enumerate(self.searches):
-            for prefix in search.missing():
-                wanted.setdefault((self.candidates.to_read(prefix), len(prefix)), []).append(number)
-        for (tokens, start), numbers in wanted.items():
-            yield Asked(self.prompt, tokens, start, tuple(numbers))
+        missing = np.array([search.missing() for search in self.searches])
+        under, parents, asked = list(map(bytes, missing.T)), self.candidates.parents, set[int]()
+        # The longest come first, and each takes the nodes before it that are missing like it.
+        for last in np.flatnonzero(missing.any(axis=0))[::-1].tolist():
+            nodes, node = [], last
+            while node not in asked and under[node] == under[last]:
+                asked.add(node)
+                nodes.append(node)
+                node = int(parents[node])
+            if nodes:
+                yield Asked(self, nodes[::-1], np.flatnonzero(missing[:, last]).tolist())
 
 
 def score_prompts(
@@ -316,30 +403,35 @@ def score_prompts(
         RegionError: The tokens of a prompt change with a candidate, or it lacks a graft's region.
         InputError: A prompt with a candidate is longer than the model reads.
     """
-    encoder = Encoder(engine.pair.tokenizer, engine.pair.chat_template)
-    texts = token_texts(encoder.tokenizer, int(engine.pair.recipient.config.vocab_size))
-    questions = []
-    for prompt, candidates in zip(prompts, encode_candidates(encoder, prompts, names), strict=True):
+    pair = engine.pair
+    encoder = Encoder(pair.tokenizer, pair.chat_template)
+    vocabulary = int(pair.recipient.config.vocab_size)
+    texts = token_texts(encoder.tokenizer, vocabulary)
+    tries = list(encode_candidates(encoder, prompts, names))
+    longest = {}
+    for prompt, candidates in zip(prompts, tries, strict=True):
         _check_length(engine, prompt, candidates)
+        longest[prompt] = max(map(len, candidates.tokens.values()))
+    treatments = _treatments(pair, longest, configurations)
+    questions, unread = [], -SURPRISE * math.log(vocabulary)
+    for prompt, candidates in zip(prompts, tries, strict=True):
         own = candidates.tokens[prompt.target][0]
         alternatives = first_tokens(texts, continuation(encoder, prompt, prompt.target), own)
-        searches = [Search(candidates, prompt.target) for _ in configurations]
-        questions.append(_Question(prompt, candidates, alternatives, searches))
-    every = tuple(range(len(configurations)))
-    wanted = []
-    for question in questions:
-        tokens = question.candidates.tokens[question.prompt.target]
-        wanted.append((question, Asked(question.prompt, tokens[:-1], 0, every)))
-    while wanted:
-        _read_all(engine, wanted, configurations)
-        wanted = []
-        for question in questions:
-            wanted += [(question, asked) for asked in question.missing()]
-    decode = engine.pair.tokenizer.decode
+        searches = []
+        for _ in configurations:
+            searches.append(Search(candidates, prompt.target, unread))
+        encoded = pair.encoded(prompt)
+        questions.append(
+            _Question(prompt, encoded, candidates, alternatives, treatments[prompt], searches)
+        )
+    equal = engine.equal_slots()
+    while asked := list(chain.from_iterable(question.asked() for question in questions)):
+        for start in range(0, len(asked), PASSAGES_AT_ONCE):
+            _read(engine, asked[start : start + PASSAGES_AT_ONCE], configurations, equal)
     scored = []
     for question in questions:
         for number, label in enumerate(configurations):
-            scored.append(_scored(question, number, label, decode))
+            scored.append(_scored(question, number, label, pair.tokenizer.decode))
     return scored
 
 
@@ -354,36 +446,36 @@ def _check_length(engine: Engine, prompt: Prompt, candidates: Candidates) -> Non
         )
 
 
-def _read_all(
-    engine: Engine, wanted: Sequence[tuple[_Question, Asked]], configurations: Sequence[str]
+def _read(
+    engine: Engine,
+    asked: Sequence[Asked],
+    configurations: Sequence[str],
+    equal: Sequence[Collection[int]],
 ) -> None:
     """Read what is asked, one chunk of logits in memory, and keep what candidates need."""
-    for first in range(0, len(wanted), PASSAGES_AT_ONCE):
-        some = wanted[first : first + PASSAGES_AT_ONCE]
-        for answers in engine.run(_plan(engine, [asked for _, asked in some], configurations)):
-            rows = []
-            for place, number, readout in zip(
-                answers.prompt.tolist(),
-                answers.configuration.tolist(),
-                answers.readout.tolist(),
-                strict=True,
-            ):
-                question, asked = some[place]
-                prefix = asked.tokens[: asked.start + readout]
-                rows.append((question, asked.configurations[number], prefix))
-            _note(answers.logits, rows, configurations)
+    for answers in engine.run(_plan(engine, asked, equal)):
+        rows = []
+        for place, number, readout in zip(
+            answers.prompt.tolist(),
+            answers.configuration.tolist(),
+            answers.readout.tolist(),
+            strict=True,
+        ):
+            one = asked[place]
+            rows.append((one.question, one.configurations[number], one.nodes[readout]))
+        _note(answers.logits, rows, configurations)
 
 
 def _note(
     logits: Float[torch.Tensor, "row vocabulary"],
-    read: Sequence[tuple[_Question, int, Tokens]],
+    read: Sequence[tuple[_Question, int, int]],
     configurations: Sequence[str],
 ) -> None:
     """Keep the log-probabilities that candidates need, and scores of first tokens.
 
     Args:
-        logits: Of the token after each prefix.
-        read: Question, number of the configuration, and prefix of each row.
+        logits: Of the token after each node.
+        read: Question, number of the configuration, and node of each row.
         configurations: Names of the configurations.
     """
     if logits.dtype not in (torch.float32, torch.float64):
@@ -394,23 +486,22 @@ def _note(
         fact, name = question.prompt.fact.id, question.prompt.name
         return f"configuration {configurations[number]}, fact {fact}, prompt {name!r}"
 
-    require_finite(logits, logits.argmax(dim=1), which)
-    total = logits.logsumexp(dim=1).tolist()
-    rows, tokens = list[int](), list[int]()
-    for row, (question, _, prefix) in enumerate(read):
-        children = question.candidates.children[prefix]
-        rows += [row] * len(children)
-        tokens += children
-    values = logits[
-        torch.tensor(rows, device=logits.device), torch.tensor(tokens, device=logits.device)
-    ].tolist()
-    for row, token, value in zip(rows, tokens, values, strict=True):
-        question, number, prefix = read[row]
-        known = question.searches[number].known.setdefault(prefix, {})
-        known[token] = value - total[row]
-    if bare := [row for row, (_, _, prefix) in enumerate(read) if not prefix]:
-        own = logits[torch.tensor(bare, device=logits.device)]
-        _note_first(own, [read[row][:2] for row in bare], lambda i: which(bare[i]))
+    largest = logits.amax(dim=1, keepdim=True)  # NaN where any logit is
+    require_finite(largest, torch.zeros(len(read), dtype=torch.int64), which)
+    total = logits.logsumexp(dim=1).double()
+    tokens = []
+    for question, _, node in read:
+        tokens.append(question.candidates.last[question.candidates.after[node]])
+    counts = list(map(len, tokens))
+    rows = torch.arange(len(read)).repeat_interleave(torch.tensor(counts)).to(logits.device)
+    own = logits[rows, torch.from_numpy(np.concatenate(tokens)).to(logits.device)]
+    logprobs = (own.double() - total[rows]).cpu().numpy()
+    by_row = np.split(logprobs, np.cumsum(counts)[:-1])
+    for (question, number, node), some in zip(read, by_row, strict=True):
+        question.searches[number].note(node, some)
+    if bare := [row for row, (_, _, node) in enumerate(read) if node == 0]:
+        first = logits[torch.tensor(bare, device=logits.device)]
+        _note_first(first, [read[row][:2] for row in bare], lambda i: which(bare[i]))
 
 
 def _note_first(
