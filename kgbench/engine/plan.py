@@ -149,8 +149,9 @@ def make_plan(
     requests = []
     for i, prompt in enumerate(prompts):
         read = (len(prompt.ids) - 1,) if readouts is None else tuple(readouts[i])
-        request = table.request(prompt, treatments[i], read)
-        requests.append(request if stems is None else replace(request, stem=stems[i]))
+        like = table.request(treatments[i], read, len(prompt.ids))
+        stem = None if stems is None else stems[i]
+        requests.append(replace(like, ids=prompt.ids, stem=stem))
     return table.plan(requests)
 
 
@@ -167,44 +168,44 @@ class _Table:
         self.numbers: dict[Treatment, int] = {}
         self.effective: dict[tuple[Treatment, bool], Treatment] = {}
         """Treatments by what they do at a token, and whether it is read out."""
-        self.known: dict[
-            tuple[int, tuple[int, ...]],
-            tuple[Sequence[Treatment], list[int], tuple[SourceRun, ...]],
-        ] = {}
-        """Numbers and runs by identity of a row and readouts; prompts of one layout share rows."""
+        self.known: dict[object, tuple[Sequence[Sequence[Treatment]], Request]] = {}
+        """Requests by identity of their rows and by readouts; prompts of one layout share rows."""
 
     def request(
-        self, prompt: Encoded, rows: Sequence[Sequence[Treatment]], read: tuple[int, ...]
+        self, rows: Sequence[Sequence[Treatment]], read: tuple[int, ...], n: int
     ) -> Request:
-        numbers: list[list[int]] = []
+        """The request of a prompt of `n` tokens, but for its ids and stem."""
+        known = tuple(map(id, rows)), read, n
+        if known not in self.known:
+            # The value holds the rows themselves, so that their ids are not reused.
+            self.known[known] = rows, self._request(rows, read, n)
+        return self.known[known][1]
+
+    def _request(
+        self, rows: Sequence[Sequence[Treatment]], read: tuple[int, ...], n: int
+    ) -> Request:
+        numbers = [self._row(row, read) for row in rows]
+        numbered = np.array(numbers, dtype=np.int64).reshape(len(rows), n)
         needs: dict[int, tuple[int, ...]] = {}
         index: dict[SourceRun, int] = {}
         for configuration, row in enumerate(rows):
-            row_numbers, row_runs = self._row(row, read)
-            numbers.append(row_numbers)
-            needs[configuration] = tuple([index.setdefault(run, len(index)) for run in row_runs])
-        numbered = np.array(numbers, dtype=np.int64).reshape(len(rows), len(prompt.ids))
+            runs = [index.setdefault(run, len(index)) for run in sources(row)]
+            needs[configuration] = tuple(runs)
         if not index:
-            return Request(prompt.ids, numbered, read)
+            return Request((), numbered, read)
         # Runs are never read out, so their final norm and head have no effect.
-        hidden = np.array([self._row(run.treatments, ())[0] for run in index], dtype=np.int64)
-        return Request(prompt.ids, numbered, read, tuple(index), hidden, needs)
+        hidden = np.array([self._row(run.treatments, ()) for run in index], dtype=np.int64)
+        return Request((), numbered, read, tuple(index), hidden, needs)
 
-    def _row(
-        self, row: Sequence[Treatment], read: tuple[int, ...]
-    ) -> tuple[list[int], tuple[SourceRun, ...]]:
-        known = id(row), read
-        if known not in self.known:
-            # The value holds the row itself, so that its id is not reused.
-            numbers = []
-            for token, treatment in enumerate(row):
-                key = treatment, token in read
-                if key not in self.effective:
-                    self.effective[key] = self._effective(*key)
-                effective = self.effective[key]
-                numbers.append(self.numbers.setdefault(effective, len(self.numbers)))
-            self.known[known] = row, numbers, tuple(sources(row))
-        return self.known[known][1:]
+    def _row(self, row: Sequence[Treatment], read: tuple[int, ...]) -> list[int]:
+        numbers = []
+        for token, treatment in enumerate(row):
+            key = treatment, token in read
+            if key not in self.effective:
+                self.effective[key] = self._effective(*key)
+            effective = self.effective[key]
+            numbers.append(self.numbers.setdefault(effective, len(self.numbers)))
+        return numbers
 
     def _effective(self, treatment: Treatment, read: bool) -> Treatment:
         """A treatment without weights that make no difference.
