@@ -39,8 +39,10 @@ __all__ = ["packed_sizes", "run_packed"]
 
 
 KEYS = 2
-"""Keys, per unit of a model's width, to which attention costs as much as all else of a node. By
-their numbers of operations these are about 6; trees larger than a CPU's caches cost more."""
+"""Keys, per unit of a model's width, to which attention costs as much as all else of a node, in
+trees larger than a CPU's caches."""
+FEW_KEYS = 6
+"""The same in smaller trees, as by the numbers of operations."""
 
 
 WASTE = 0.1
@@ -115,21 +117,21 @@ def packed_sizes(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[int]:
         yield sum(group.nodes for group in chunk)
 
 
-def _groups(plan: Plan, budget: Budget, vocabulary: int, keys: int) -> Iterator[Group]:
+def _groups(plan: Plan, budget: Budget, vocabulary: int, width: int) -> Iterator[Group]:
     """One group per prompt or siblings, or several where a tree would exceed the budget.
 
     Prompts with the same treatments and readouts differ in their token ids only and share a tree.
     """
-    limit = min(budget.tree, budget.tokens)
     layouts: dict[object, int] = {}
     divided: list[list[tuple[Int[np.ndarray, " configuration"], int]]] = []
     for kin in siblings(plan):
         request, read = kin.joint, kin.n_readouts
         layout = layouts.setdefault(kin.layout, len(layouts))
         if layout == len(divided):
+            limit = kin.limit(min(budget.tree, budget.tokens), FEW_KEYS * width)
             needs = list(map(request.rows_of, range(len(request.treatments))))
             most = max(1, budget.logits // (int(read.max()) * vocabulary))
-            divided.append(list(split(request.rows, limit, needs, most, keys)))
+            divided.append(list(split(request.rows, limit, needs, most, KEYS * width)))
         for number, (rows, nodes) in enumerate(divided[layout]):
             yield Group(kin, rows, nodes, int(read[rows].sum()), (layout, number))
 
@@ -213,7 +215,7 @@ def _chunks(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[list[Group]]
     """Collect groups by size into chunks within the budget; a chunk has at least one group."""
     config = wiring.model.config
     vocabulary = config.vocab_size
-    groups = _groups(plan, budget, vocabulary, KEYS * config.hidden_size)
+    groups = _groups(plan, budget, vocabulary, config.hidden_size)
     chunk: list[Group] = []
     answers = 0
     for group in sorted(groups, key=lambda g: g.nodes):

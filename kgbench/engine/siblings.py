@@ -6,6 +6,7 @@ their treatments agree up to there.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -61,6 +62,21 @@ class Siblings:
         """Number of readouts of each configuration."""
         read = np.array([len(request.readouts) for request in self.requests])
         return np.repeat(read, [len(request.treatments) for request in self.requests])
+
+    def limit(self, nodes: int, keys: int) -> int:
+        """Maximum number of nodes of a tree: of several requests, those by which trees cost least.
+
+        A tree of n nodes, p of them the text that all go on from, costs n (keys + n), and holds but
+        n - p nodes of its own.
+
+        Args:
+            nodes: The maximum in any case.
+            keys: Number of keys to which attention costs as much as all else of a node.
+        """
+        if len(self.requests) == 1:
+            return nodes
+        text = min(len(request.ids) for request in self.requests)
+        return min(nodes, text + math.isqrt(text * (keys + text)))
 
     @property
     def layout(self) -> object:
