@@ -373,16 +373,18 @@ class _Question:
     def asked(self) -> Iterator[Asked]:
         """What must be read next."""
         missing = np.array([search.missing() for search in self.searches])
-        under, parents, asked = list(map(bytes, missing.T)), self.candidates.parents, set[int]()
+        numbers = np.flatnonzero(missing.any(axis=0))
+        under = dict(zip(numbers.tolist(), map(bytes, missing.T[numbers]), strict=True))
+        parents = self.candidates.parents.tolist()
         # The longest come first, and each takes the nodes before it that are missing like it.
-        for last in np.flatnonzero(missing.any(axis=0))[::-1].tolist():
-            nodes, node = [], last
-            while node not in asked and under[node] == under[last]:
-                asked.add(node)
+        while under:
+            node, own = under.popitem()
+            nodes = [node]
+            while under.get(parents[node]) == own:
+                node = parents[node]
                 nodes.append(node)
-                node = int(parents[node])
-            if nodes:
-                yield Asked(self, nodes[::-1], np.flatnonzero(missing[:, last]).tolist())
+                del under[node]
+            yield Asked(self, nodes[::-1], np.flatnonzero(missing[:, node]).tolist())
 
 
 def score_prompts(

@@ -171,6 +171,9 @@ class _Forks:
         """
         everything = np.arange(len(whole))
         last = Trunk(range(self.n_layers), whole, everything, everything)
+        treatments = np.unique(kin.read(whole)[0])
+        if not self._cut_off or len(np.unique(self._cut_off[0][treatments])) == len(treatments):
+            return (last,)  # all differ in the first layer already
         until = [kin.replaced(rows, numbers) for numbers in self._cut_off]
         sizes = list(map(size, until))
         starts, nodes, saved = [self.n_layers], len(whole), 0
