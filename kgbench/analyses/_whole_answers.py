@@ -295,7 +295,7 @@ SURPRISE = 0.25
 """Of a token that is not read yet, as a share of that of a uniform guess. Less reads candidates
 that prove unlikely, more reads prompts again for those that prove likely."""
 
-PASSAGES_AT_ONCE = 1024
+PASSAGES_AT_ONCE = 4096
 """Passages planned together, so that descriptions of many do not pile up."""
 
 

@@ -141,6 +141,9 @@ def _prompt_figures(answers: Sequence[ScoredAnswer], n_candidates: int) -> Promp
 
 PROMPTS_AT_ONCE = 8
 """Prompts whose candidates are searched together, which bounds the memory of the search."""
+ROWS_AT_ONCE = 1024
+"""Token rows of a forward, where the budget has fewer. Its small trees take little attention, so
+that it is faster than with the rows that suit larger ones."""
 
 
 @dataclass(frozen=True)
@@ -177,6 +180,7 @@ def score_answers(
         InputError: Something in the specification is wrong, or there is only one candidate.
     """
     from kgbench.analyses._whole_answers import candidate_names, score_prompts
+    from kgbench.engine import Engine
     from kgbench.runner.job import prepare_job
 
     job = prepare_job(spec, settings)
@@ -193,12 +197,15 @@ def score_answers(
         prompts[name] = [prompt for prompt in some if prompt.fact.id in chosen]
     total, done = sum(map(len, prompts.values())), 0
     rows: list[ScoredAnswer] = []
+    budget = job.engine.budget
+    budget = replace(budget, tokens=max(budget.tokens, ROWS_AT_ONCE))
+    engine = Engine(job.pair, job.engine.executor, budget)
     for name, some in prompts.items():
         for start in range(0, len(some), PROMPTS_AT_ONCE):
             if progress is not None:
                 progress(done, total, name)
             group = some[start : start + PROMPTS_AT_ONCE]
-            rows += score_prompts(job.engine, group, names, configurations)
+            rows += score_prompts(engine, group, names, configurations)
             done += len(group)
     return AnswersRun(
         job.pair.name,

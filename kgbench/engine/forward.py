@@ -466,17 +466,18 @@ def _mlp_rows(
     if not wiring.staged:
         return rows
     last = wiring.slots.n_layers - 1
-    paths = [socket.path for socket in wiring.sockets]
     for layer, n in enumerate(counts):
         out, after = Hook(layer, "mlp_out"), Hook(layer, "resid_post")
         some = np.arange(n)
         if layer == last:
             copied = [*activity.sources.get(out, ()), *activity.sources.get(after, ())]
             some = np.union1d(read, np.array(copied, dtype=np.int64))
-        some = np.setdiff1d(some, activity.overwritten.get(out, ()))
-        within = any(path.startswith(f"{_mlp(wiring, layer)}.") for path in paths)
-        if within and 0 < len(some) <= (1 - MLP_SAVED) * n:
-            rows[layer] = some
+        if out in activity.overwritten:
+            some = np.setdiff1d(some, activity.overwritten[out])
+        if 0 < len(some) <= (1 - MLP_SAVED) * n:
+            path = f"{_mlp(wiring, layer)}."
+            if any(socket.path.startswith(path) for socket in wiring.sockets):
+                rows[layer] = some
     return rows
 
 
