@@ -498,9 +498,10 @@ def _note(
     rows = torch.arange(len(read)).repeat_interleave(torch.tensor(counts)).to(logits.device)
     own = logits[rows, torch.from_numpy(np.concatenate(tokens)).to(logits.device)]
     logprobs = (own.double() - total[rows]).cpu().numpy()
-    by_row = np.split(logprobs, np.cumsum(counts)[:-1])
-    for (question, number, node), some in zip(read, by_row, strict=True):
-        question.searches[number].note(node, some)
+    stop = 0
+    for (question, number, node), n in zip(read, counts, strict=True):
+        start, stop = stop, stop + n
+        question.searches[number].note(node, logprobs[start:stop])
     if bare := [row for row, (_, _, node) in enumerate(read) if node == 0]:
         first = logits[torch.tensor(bare, device=logits.device)]
         _note_first(first, [read[row][:2] for row in bare], lambda i: which(bare[i]))
