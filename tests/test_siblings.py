@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from kgbench.engine.engine import EXECUTORS
 from kgbench.engine.forward import Wiring
 from kgbench.engine.plan import Budget, Plan, Request
+from kgbench.engine.siblings import Siblings
 from kgbench.testing import pico_pair
 
 WIRING = Wiring(pico_pair("gemma"))
@@ -87,3 +88,20 @@ def test_what_begins_alike_is_computed_once(prompts: list[Drawn]) -> None:
             for end in range(1, len(row) + 1):
                 beginnings.add((stem, ids[:end], tuple(row[:end])))
     assert rows == len(beginnings)
+
+
+@given(st.integers(1, 99), st.integers(0, 9999), st.integers(1, 9999))
+def test_trees_of_one_text_cost_least(text: int, keys: int, most: int) -> None:
+    """Fewer and more nodes take more computation per node after the text; one request has none to
+    share it with.
+    """
+    request = Request((1,) * text, np.zeros((1, text), dtype=int), (0,), stem=0)
+
+    def cost(nodes: int) -> float:
+        return nodes * (keys + nodes) / (nodes - text)
+
+    best = Siblings(0, (request, request)).limit(10**6, keys)
+    assert best > text and cost(best + 1) <= cost(best + 2)
+    assert best == text + 1 or cost(best) <= cost(best - 1)
+    assert Siblings(0, (request, request)).limit(most, keys) == min(most, best)
+    assert Siblings(0, (request,)).limit(most, keys) == most
