@@ -11,6 +11,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Mapping
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -186,15 +187,14 @@ def _configurations(name: str, kind: str, floor: str) -> dict[str, str | None]:
 
 def text(content: Mapping[str, Any]) -> str:
     """The text of `known.json`: a pair, a method or a suite a line."""
+    compact = partial(json.dumps, separators=(",", ":"))
     lines = []
     for key, value in content.items():
         if key in ("pairs", "localizers", "suites", "answers"):
-            inner = ",\n".join(
-                f"  {json.dumps(name)}: {json.dumps(own)}" for name, own in value.items()
-            )
-            lines.append(f"{json.dumps(key)}: {{\n{inner}\n }}")
+            inner = ",\n".join(f"  {compact(name)}: {compact(own)}" for name, own in value.items())
+            lines.append(f"{compact(key)}: {{\n{inner}\n }}")
         else:
-            lines.append(f"{json.dumps(key)}: {json.dumps(value)}")
+            lines.append(f"{compact(key)}: {compact(value)}")
     return "{\n " + ",\n ".join(lines) + "\n}\n"
 
 
