@@ -249,17 +249,18 @@ class Search:
         Those at least as likely as the answer must be read, and where a candidate goes on alone, it
         is read to its end. Those that are expected to be as likely are read at once.
         """
-        trie, missing = self.candidates, np.zeros_like(self.read)
+        trie = self.candidates
         way = trie.way(trie.tokens[self.answer])
         if not self.read[way[-1]]:
+            missing = np.zeros_like(self.read)
             missing[way] = True
             return missing
         likely, known = self._likely()
         whole = likely & known & trie.alone
         for level in trie.levels:
             whole[level] |= trie.alone[level] & whole[trie.parents[level]]
-        missing |= trie.inner & ~self.read & (likely | whole)
-        return missing
+        unread: np.ndarray = trie.inner & ~self.read & (likely | whole)
+        return unread
 
     def better(self) -> list[tuple[str, float]]:
         """Other candidates at least as likely as the answer, the likeliest first (nats)."""

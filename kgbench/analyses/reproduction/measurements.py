@@ -57,7 +57,7 @@ records; they would double the file.
 _SORTED = [(name, "ascending") for name in ("seed", *_NAMES)]
 
 _LEVEL = 10
-"""Of brotli: a tenth smaller than the best level of zstd, in a second per half a million rows."""
+"""Of brotli: a twentieth smaller than zstd's best, in a second per half a million rows."""
 _ABOUT = b"kgbench_reproduction"
 
 Provenance = TypeVar("Provenance", bound=Strict)
