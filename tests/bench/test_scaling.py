@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from matplotlib import rc_context
 from matplotlib.figure import Figure
 from ratios import measure
 from transformers import AutoModelForCausalLM, LlamaConfig
@@ -227,7 +228,8 @@ def drawn(measured: Mapping[str, Costs]) -> Figure:
 def main(path: Path) -> None:
     """Measure all series, and draw them."""
     measured = {name: costs(series) for name, series in SERIES.items()}
-    drawn(measured).savefig(path, metadata=KINDS["svg"])
+    with rc_context({"svg.fonttype": "none"}):
+        drawn(measured).savefig(path, metadata=KINDS["svg"])
     for name, found in measured.items():
         pairs = zip(found.at, found.costs, strict=True)
         line = ", ".join(f"{at:g}: {cost:.4g}" for at, cost in pairs)

@@ -58,7 +58,9 @@ def write_study(results: Findings, folder: Path) -> Path:
         (folder / _PICTURES[1]).write_bytes(small_png(_runs_drawing, results))
     if _are_known(results):
         (folder / _PICTURES[0]).write_bytes(small_png(_effects_drawing, results))
-    figures = json.dumps(_figures(results), indent=1, ensure_ascii=False, allow_nan=False)
+    figures = json.dumps(
+        _figures(results), ensure_ascii=False, allow_nan=False, separators=(",", ":")
+    )
     (folder / FIGURES).write_text(f"{figures}\n", encoding="utf-8")
     path = folder / REPORT
     path.write_text(_page(results), encoding="utf-8")
