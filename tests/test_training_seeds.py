@@ -292,6 +292,39 @@ def test_rows_of_an_evaluation_are_put_in_place_of_earlier_ones() -> None:
         joined(whole, replace(rows, about=about.model_copy(update={"model": "tiny-llama"})))
 
 
+def test_evaluations_keep_the_donors_that_they_are_of(tmp_path: Path) -> None:
+    """Where a donor was trained again and ended elsewhere, evaluations that are kept are of the
+    first training, further ones of the second, and the report says so; read back, rows are equal.
+    """
+    whole = fake_reproduction.measured(FIGURES, seeds=(0, 1))
+    own = pc.and_(pc.equal(whole.table["seed"], 1), pc.equal(whole.table["evaluation"], "reversal"))
+    again = {
+        name: donor.model_copy(update={"weights": "f" * 64})
+        for name, donor in whole.about.donors[1].items()
+    }
+    evaluations = {1: {"reversal": whole.about.evaluations[1]["reversal"]}}
+    about = whole.about.model_copy(update={"donors": {1: again}, "evaluations": evaluations})
+    further = PairRows(about, whole.table.filter(own))
+    found = joined(whole, further)
+    for evaluation, seed, weights in (
+        ("actors", 0, "w"),
+        ("actors", 1, "w"),
+        ("reversal", 0, "w"),
+        ("reversal", 1, "f"),
+    ):
+        trainings = page().trainings_of([evaluation], tiny=True)
+        donors = found.about.donors_of(evaluation, trainings)
+        assert {donors[seed, name].weights for name in trainings} == {weights * 64}
+    write_measured(found, tmp_path / ROWS)
+    assert read_measured(tmp_path / ROWS).about == found.about
+    assert joined(found, further).about == found.about
+    text = write_report(figures_from(FIGURES, found, page()), tmp_path).read_text("utf-8")
+    assert "Under seed 1 pair and donors were trained twice" in text
+    assert "actors is of the first training, the others of the second." in text
+    text = write_report(figures_from(FIGURES, whole, page()), tmp_path).read_text("utf-8")
+    assert "trained twice" not in text
+
+
 def share(whole: PairRows, seed: int) -> PairRows:
     """The rows of one training seed."""
     about = whole.about

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import ValidationError
 
-from kgbench.analyses.reproduction.page import Page
+from kgbench.analyses.reproduction.page import Page, page
 from kgbench.errors import DataError, InputError
 from kgbench.records import Record, Strict
 from kgbench.stats.scores import PromptColumns, by_prompt
@@ -124,6 +124,10 @@ class Evaluated(Strict):
     torch: str
     device: str
     platform: str
+    earlier: dict[str, Donor] | None = None
+    """Where pair and donors have been trained again under its seed since, with other weights: those
+    of its donors, by training, that are not the seed's. None where it is of the seed's.
+    """
 
     @classmethod
     def of(cls, record: Record, identity: str) -> Evaluated:
@@ -147,7 +151,7 @@ class About(Strict):
     model: str
     tiny: bool
     donors: dict[int, dict[str, Donor]]
-    """By training seed."""
+    """By training seed; those of its last training, see `Evaluated.earlier`."""
     evaluations: dict[int, dict[str, Evaluated]]
     """By training seed; a seed may lack some of them."""
 
@@ -160,14 +164,40 @@ class About(Strict):
         """The training seeds under which an evaluation is there, ascending."""
         return tuple(seed for seed in self.seeds if evaluation in self.evaluations[seed])
 
-    def donors_of(self, trainings: Sequence[str]) -> dict[tuple[int, str], Donor]:
-        """By training seed and training, where they are there."""
+    def donors_of(self, evaluation: str, trainings: Sequence[str]) -> dict[tuple[int, str], Donor]:
+        """Donors of an evaluation by training seed and training, where they are there."""
         donors = {}
-        for seed, own in sorted(self.donors.items()):
+        for seed in self.seeds_of(evaluation):
+            own = self.donors[seed] | (self.evaluations[seed][evaluation].earlier or {})
             for name in trainings:
                 if name in own:
                     donors[seed, name] = own[name]
         return donors
+
+    def kept(self, seed: int, further: Mapping[str, Donor]) -> dict[str, Evaluated]:
+        """Evaluations under a seed, which keep their donors where further ones have other weights.
+
+        The same training may end elsewhere on another processor.
+
+        Args:
+            seed: The training seed.
+            further: Donors of further evaluations under it, by training.
+        """
+        there = self.donors.get(seed, {})
+        others = {
+            name: there[name]
+            for name in there.keys() & further.keys()
+            if there[name].weights != further[name].weights
+        }
+        evaluations = dict(self.evaluations.get(seed, {}))
+        if not others:
+            return evaluations
+        for name, evaluation in evaluations.items():
+            trainings = page().trainings_of([name], self.tiny)
+            own = {training: others[training] for training in trainings if training in others}
+            earlier = own | (evaluation.earlier or {})
+            evaluations[name] = evaluation.model_copy(update={"earlier": earlier})
+        return evaluations
 
 
 @dataclass(frozen=True)
@@ -255,7 +285,7 @@ def joined(before: PairRows | None, further: PairRows) -> PairRows:
     donors, evaluations = dict(before.about.donors), dict(before.about.evaluations)
     for seed, own in about.evaluations.items():
         donors[seed] = {**donors.get(seed, {}), **about.donors[seed]}
-        evaluations[seed] = {**evaluations.get(seed, {}), **own}
+        evaluations[seed] = before.about.kept(seed, about.donors[seed]) | own
         replaced = pc.and_(
             pc.equal(table["seed"], seed), pc.is_in(table["evaluation"], pa.array(own.keys()))
         )
@@ -301,7 +331,7 @@ def write_stored(about: Strict, table: pa.Table, key: bytes, path: Path) -> None
         store_schema=False,  # it would hold the metadata once more
     ) as writer:
         writer.write_table(table)
-        writer.add_key_value_metadata({key: about.model_dump_json().encode()})
+        writer.add_key_value_metadata({key: about.model_dump_json(exclude_defaults=True).encode()})
     partial.replace(path)
 
 

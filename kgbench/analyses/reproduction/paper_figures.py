@@ -132,7 +132,7 @@ class PaperFigure:
     @property
     def donors(self) -> Mapping[tuple[int, str], Donor]:
         """By training seed and training."""
-        return self.about.donors_of(self.trainings)
+        return self.about.donors_of(self.spec.evaluation, self.trainings)
 
     @property
     def content(self) -> tuple[str, tuple[str, ...], str]:

@@ -109,9 +109,10 @@ def report_text(
         (cited if claim.paper else added).append((name, claim))
     like = family(model)
     what = _share(figures, left or {})
-    donors: dict[tuple[int, str], Donor] = {}
+    donors: dict[tuple[int, str, str], Donor] = {}
     for figure in figures:
-        donors.update(figure.donors)
+        for (seed, name), donor in figure.donors.items():
+            donors[seed, name, donor.weights] = donor
     evaluations = list(_evaluations(figures))
     runs = [run for _, _, run in evaluations]
     return filled_page(
@@ -136,6 +137,7 @@ def report_text(
         doubts=paper().doubts,
         donors=donors,
         evaluations=evaluations,
+        earlier=_earlier(about),
         seconds=[donor.seconds for donor in donors.values()] + [run.seconds for run in runs],
         origins=dict.fromkeys(
             f"kgbench {run.kgbench}, torch {run.torch}, {run.device}, {run.platform}"
@@ -323,6 +325,14 @@ def _seeds_text(about: About) -> str:
         return f"one run, with seed {about.seeds[0]}"
     what = "pretraining and finetuning" if about.tiny else "finetuning"
     return f"{len(about.seeds)}, of {what}: {', '.join(map(str, about.seeds))}"
+
+
+def _earlier(about: About) -> dict[int, list[str]]:
+    """Evaluations of an earlier training under a seed than the others, by seed."""
+    names = {}
+    for seed, evaluations in about.evaluations.items():
+        names[seed] = [name for name, run in evaluations.items() if run.earlier is not None]
+    return {seed: some for seed, some in names.items() if some}
 
 
 def _recipe(recipe: Mapping[str, Any]) -> str:
