@@ -187,7 +187,7 @@ def test_logits_of_no_number_name_configuration_and_fact(tmp_path: Path) -> None
             r" hold NaN"
         ),
     ):
-        run_group(Measurement(job, Zero(value=float("nan"))), job.all_prompts)
+        run_group(Measurement(job, Zero(value=float("nan"))), job.all_prompts, None)
 
 
 @kinds

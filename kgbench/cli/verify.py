@@ -72,12 +72,12 @@ def rerun(run: str, options: Mapping[str, Any], progress: Progress | None) -> Ou
     """
     from kgbench.leaderboard.entries import find_run
     from kgbench.report.run_report import repeat_report, repeated_answer, repeated_sentence
-    from kgbench.runner.rerun import run_again
+    from kgbench.runner.rerun import Sample, verify
 
     found = find_run(run, options["output_dir"])
     places, settings = _places_of(options), settings_of(options)
-    facts = found.facts()
-    again = run_again(found.record, facts, places, settings, options["tolerance"], progress)
+    facts, sample = found.facts(), Sample(tolerance=options["tolerance"])
+    again, _ = verify(found.record, facts, places, settings, sample, progress)
     what = f"all {len(set(facts['fact'].to_pylist()))} facts"
     about = {"id": found.record.id, "path": str(found.folder)}
     return Output(

@@ -157,14 +157,14 @@ def treated(
 
 
 def run_group(
-    measurement: Measurement, prompts: Sequence[Prompt], plain_each: float | None = None
+    measurement: Measurement, prompts: Sequence[Prompt], plain_each: float | None
 ) -> tuple[dict[str, np.ndarray], dict[str, float]]:
     """Measure prompts of one template under all configurations: per-fact rows and cost.
 
     Args:
         measurement: The job with its method.
         prompts: Prompts of one template.
-        plain_each: Seconds of the plain forward per prompt of the template; timed where not given.
+        plain_each: Seconds of the plain forward per prompt of the template; timed where None.
     """
     job = measurement.job
     before = plain_seconds(job.engine, prompts) if plain_each is None else 0.0

@@ -18,14 +18,12 @@ from kgbench.errors import InputError, LawError
 from kgbench.localizers import AbstractLocalizer, create, names
 from kgbench.models import catalog
 from kgbench.progress import Progress
-from kgbench.records import Journal, Record, RecordStore, SiteScore
+from kgbench.records import Journal, Record, SiteScore
 from kgbench.records.identity import identity_differences
 from kgbench.runner.job import Job, Pairs, job_configurations, prepare_job
-from kgbench.runner.known import Run
-from kgbench.runner.measure import GROUP, chunks, ready, run_group
-from kgbench.runner.run import compute_job
+from kgbench.runner.run import measure_job
 from kgbench.runner.spec import Settings, Spec
-from kgbench.runner.third_party import guarded, isolated
+from kgbench.runner.third_party import isolated
 from kgbench.runner.workload import job_dataset, load_suite, suites
 from kgbench.sites import BASELINES
 from kgbench.sites.configurations import parse_top
@@ -37,7 +35,6 @@ __all__ = [
     "argument_text",
     "job_of",
     "localizer_of",
-    "run_again",
     "sample_facts",
     "specification",
     "verify",
@@ -219,48 +216,13 @@ def argument_text(value: Any) -> str:
     return str(value)
 
 
-def run_again(
-    record: Record,
-    facts: pa.Table,
-    places: Places,
-    settings: Settings,
-    tolerance: float | None = None,
-    progress: Progress | None = None,
-) -> Repeated:
-    """Run a record's job again from nothing and compare the rows; nothing is kept.
-
-    Args:
-        record: The record.
-        facts: Its per-fact rows.
-        places: Where the parts of the run are.
-        settings: How it is computed now; its output directory is not used.
-        tolerance: Of log-probabilities, in nats; by default that of the record's dtype.
-        progress: Progress callback.
-
-    Raises:
-        InputError: The job cannot be run here, or what is here is not what the record is of.
-    """
-    localizer = localizer_of(record, places)
-    with TemporaryDirectory(prefix="kgbench-") as folder:
-        asked = (record, places, replace(settings, output_dir=Path(folder)))
-        run = isolated(localizer, _again, *asked, progress=progress)
-        rows = RecordStore(folder).load(run.record.id).facts()
-    return repeated(record, facts, rows, tolerance, run.record.scores)
-
-
-def _again(
-    record: Record, places: Places, settings: Settings, progress: Progress | None = None
-) -> Run:
-    pairs = Pairs()
-    return compute_job(job_of(record, places, settings, pairs).spec, settings, progress, pairs)
-
-
 @dataclass(frozen=True)
 class Sample:
     """Which facts are run again, and how closely they are to agree."""
 
-    n: int
-    seed: int
+    n: int | None = None
+    """How many; by default all."""
+    seed: int = 0
     tolerance: float | None = None
     """Of log-probabilities, in nats; by default that of the record's dtype."""
 
@@ -320,13 +282,7 @@ def _measure(
     job = job_of(record, places, settings, pairs)
     ids = tuple(prompt.fact.id for prompt in job.all_prompts)
     journal, chosen = Journal(folder, f"kgbench {__version__}"), sample_facts(ids, sample)
-    with guarded(job, journal, pairs):
-        measurement = ready(job, journal, progress)
-        for prompts in job.prompts.values():
-            sampled = [prompt for prompt in prompts if prompt.fact.id in chosen]
-            for some in chunks(sampled, GROUP):
-                journal.append(*run_group(measurement, some))
-    ranking = measurement.ranking
+    ranking = measure_job(job, journal, pairs, progress, facts=chosen).ranking
     return ids, None if ranking is None else ranking.map
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -42,7 +42,7 @@ from kgbench.sites.configurations import BEST, canonical
 from kgbench.stats import Ground, against_truth, best_effects, pathways_of, with_clause
 from kgbench.stats.summary import Absent, Ran, summary_of
 
-__all__ = ["compute_job", "run_job"]
+__all__ = ["compute_job", "measure_job", "run_job"]
 
 
 def run_job(
@@ -105,16 +105,7 @@ def compute_job(
         """Whether another process has finished the run and removed the journal."""
         return not journal.begun and store.find(id) is not None
 
-    with guarded(job, journal, pairs):
-        measurement = ready(job, journal, progress)
-        _compute(measurement, journal, recorded, progress)
-    if changed := job.pair.changed_files():
-        journal.discard()
-        pairs.forget()
-        raise InputError(
-            f"{' and '.join(changed)} changed on disk during the run, so that no record is "
-            "written; run it again when whole"
-        )
+    measurement = measure_job(job, journal, pairs, progress, recorded)
     if (found := store.find(id)) is not None:  # by another process
         journal.discard()
         return reused(job.workload, found)
@@ -124,6 +115,41 @@ def compute_job(
     return Run(record, path, reused=False)
 
 
+def measure_job(
+    job: Job,
+    journal: Journal,
+    pairs: Pairs,
+    progress: Progress | None = None,
+    recorded: Callable[[], bool] = lambda: False,
+    facts: Container[str] | None = None,
+) -> Measurement:
+    """Fit, rank and measure; the rows are left in the journal.
+
+    Args:
+        job: The job.
+        journal: Journal of the parts, from which a run resumes.
+        pairs: Where the models are loaded.
+        progress: Progress callback.
+        recorded: Whether another process has finished the run.
+        facts: Ids of the facts that are measured; by default all. A method learns from all of them.
+
+    Raises:
+        InputError: A third-party localizer fails, or changes the models; or files of the pair
+            changed meanwhile.
+    """
+    with guarded(job, journal, pairs):
+        measurement = ready(job, journal, progress)
+        _compute(measurement, journal, progress, recorded, facts)
+    if changed := job.pair.changed_files():
+        journal.discard()
+        pairs.forget()
+        raise InputError(
+            f"{' and '.join(changed)} changed on disk during the run, so that no record is "
+            "written; run it again when whole"
+        )
+    return measurement
+
+
 PLAIN_EVERY = 4
 """Of so many groups, the plain forward is timed on one: it would be a third of all computing."""
 
@@ -131,8 +157,9 @@ PLAIN_EVERY = 4
 def _compute(
     measurement: Measurement,
     journal: Journal,
-    recorded: Callable[[], bool],
     progress: Progress | None,
+    recorded: Callable[[], bool],
+    facts: Container[str] | None,
 ) -> None:
     """Run what the journal does not hold yet, group by group.
 
@@ -142,14 +169,15 @@ def _compute(
     job = measurement.job
     groups: dict[str, Sequence[Prompt]] = {}
     for prompts in job.prompts.values():
-        for some in chunks(prompts, GROUP):
+        wanted = [p for p in prompts if facts is None or p.fact.id in facts]
+        for some in chunks(wanted, GROUP):
             groups[f"group-{len(groups)}"] = some
 
     def left(group: str) -> list[Prompt]:
         done = journal.finished()
         return [p for p in groups[group] if (p.name, p.fact.id) not in done]
 
-    total = len(job.all_prompts)
+    total = sum(map(len, groups.values()))
     plain: dict[str, float] = {}
     turns: Counter[str] = Counter()
     for group in journal.divide(tuple(groups), lambda group: not left(group) or recorded()):
