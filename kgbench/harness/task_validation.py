@@ -7,7 +7,7 @@ rendered, and its spans and targets are checked, also as the tokens of several t
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -33,6 +33,7 @@ from kgbench.models import catalog
 from kgbench.models.checkpoints import locate
 from kgbench.models.encoding import Encoder
 from kgbench.models.loading import read_tokenizer
+from kgbench.progress import Progress
 from kgbench.registry import told
 
 __all__ = [
@@ -98,7 +99,7 @@ def validate_tasks(
     names: Sequence[str] = (),
     include_path: Path | None = None,
     tokenizers: Sequence[str] = (),
-    progress: Callable[[int, int, str], None] | None = None,
+    progress: Progress | None = None,
 ) -> Validation:
     """Load tasks with lm-eval's loader, render every document, and check it.
 
@@ -107,7 +108,7 @@ def validate_tasks(
         include_path: A folder of tasks; by default the shipped one.
         tokenizers: Pairs of the catalog, directories of checkpoints or Hub ids; by default the
             tiny pairs.
-        progress: Progress callback: steps done, steps in all, current step.
+        progress: Progress callback.
 
     Raises:
         InputError: lm-eval is not installed, there are no tasks, or a task or tokenizer is unknown.

@@ -347,13 +347,13 @@ def _outlive(parent: int) -> None:
 
 
 @contextmanager
-def guarded(job: Job, journal: Journal, pairs: Pairs | None) -> Iterator[None]:
+def guarded(job: Job, journal: Journal, pairs: Pairs) -> Iterator[None]:
     """Run a localizer; discard results of a third-party one that changes models or settings.
 
     Args:
         job: The job.
         journal: Where its parts are kept.
-        pairs: Where its models are kept, if anywhere.
+        pairs: Where its models are kept.
 
     Raises:
         InputError: The localizer leaves something changed, or raises what is no `KgbenchError`.
@@ -372,8 +372,7 @@ def guarded(job: Job, journal: Journal, pairs: Pairs | None) -> Iterator[None]:
     finally:
         if changed := watch.changed():
             journal.discard()
-            if pairs is not None:
-                pairs.forget()
+            pairs.forget()
     if changed:
         raise InputError(
             f"localizer {job.localizer.name!r} changed {' and '.join(changed)}, so that no "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from inspect import getdoc
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from kgbench import __version__
 from kgbench.errors import InputError, LawError
 from kgbench.leaderboard.entries import Contract
-from kgbench.localizers import AbstractLocalizer, check_name, create, fingerprint, is_foreign
+from kgbench.localizers import AbstractLocalizer, check_name, create, fingerprint
+from kgbench.progress import Progress
 from kgbench.records import Record
 from kgbench.runner.rerun import Places, argument_text, localizer_of
 from kgbench.runner.third_party import isolated
@@ -93,7 +94,7 @@ def check_by_name(
     target: str,
     arguments: Mapping[str, str],
     families: Sequence[str] = (),
-    progress: Callable[[int, int, str], None] | None = None,
+    progress: Progress | None = None,
 ) -> CheckedLocalizer:
     """Try every law of a localizer by its name or file; a third party's in a child process.
 
@@ -106,17 +107,15 @@ def check_by_name(
     Raises:
         InputError: It does not load, a parameter does not read, or it ends its process.
     """
-    if is_foreign(target):
-        check_name(target)
-        return isolated(target, _check_here, target, arguments, families, progress=progress)
-    return _check_here(target, arguments, families, progress)
+    check_name(target)
+    return isolated(target, _check_here, target, arguments, families, progress=progress)
 
 
 def _check_here(
     target: str,
     arguments: Mapping[str, str],
     families: Sequence[str],
-    progress: Callable[[int, int, str], None] | None = None,
+    progress: Progress | None = None,
 ) -> CheckedLocalizer:
     made = create(target, arguments, seed=0)
     total = len(laws_of(made)) * len(families or PICO_FAMILIES)
