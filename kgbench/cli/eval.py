@@ -24,7 +24,7 @@ from kgbench.cli.options import (
 from kgbench.cli.output import Output, table_text, write_file
 from kgbench.errors import InputError, UnknownNameError
 from kgbench.progress import progress
-from kgbench.runner.spec import COMPUTING, FACTS, PAIR
+from kgbench.runner.spec import COMPUTING, FACTS, PAIR, read_options
 from kgbench.sites import BASELINES, parse_graft
 
 if TYPE_CHECKING:
@@ -42,12 +42,17 @@ def read_config(ctx: click.Context, parameter: click.Parameter, path: Path | Non
     """
     if path is None:
         return None
+    content = read_options(path)
+    if not isinstance(content, dict):
+        raise InputError(
+            f"{path}: expected names of options with their values, such as 'model: tiny-gemma'"
+        )
     options = {}
     for option in ctx.command.params:
         if isinstance(option, click.Option) and option is not parameter:
             options[next(text for text in option.opts if text.startswith("--"))[2:]] = option
     defaults = {}
-    for key, value in _mapping(path).items():
+    for key, value in content.items():
         name = str(key).replace("_", "-")
         if name not in options:
             raise UnknownNameError(f"key in {path}", str(key), options)
@@ -70,22 +75,6 @@ def _from_file(ctx: click.Context) -> Iterator[tuple[str, str]]:
             if isinstance(text, str):
                 parts = dict.fromkeys((text, *text.split(","), text.partition("=")[2]))
                 yield from ((name, part) for part in parts if part)
-
-
-def _mapping(path: Path) -> Mapping[Any, Any]:
-    import yaml
-
-    try:
-        read = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: is not YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(read, dict):
-        raise InputError(
-            f"{path}: expected names of options with their values, such as 'model: tiny-gemma'"
-        )
-    return read
 
 
 def _value(path: Path, key: str, value: Any, multiple: bool) -> Any:

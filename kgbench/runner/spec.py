@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kgbench.data import ImportOptions
+from kgbench.errors import InputError
 
 if TYPE_CHECKING:
     from kgbench.data import Dataset
     from kgbench.localizers import AbstractLocalizer
     from kgbench.models.pair import ModelPair
 
-__all__ = ["COMPUTING", "FACTS", "PAIR", "RESULTS", "Held", "Settings", "Spec"]
+__all__ = ["COMPUTING", "FACTS", "PAIR", "RESULTS", "Held", "Settings", "Spec", "read_options"]
 
 RESULTS = Path("kgbench-results")
 """Default folder of records, in the working directory."""
@@ -131,3 +132,19 @@ class Settings:
     """Leave donors on disk and read them layer by layer."""
     on_record: Callable[[Any], None] | None = field(default=None, repr=False, compare=False)
     """Called with each `Run` once its record is there, found or computed; no option."""
+
+
+def read_options(path: Path) -> Any:
+    """The content of a YAML file with options of runs.
+
+    Raises:
+        InputError: The file does not read.
+    """
+    import yaml
+
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: is not YAML: {' '.join(str(error).split())}") from None

@@ -11,14 +11,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from kgbench.data import ImportOptions
 from kgbench.errors import InputError, UnknownNameError
 from kgbench.localizers import check_name, fingerprint, is_foreign
 from kgbench.models import catalog
 from kgbench.records import canonical_json
-from kgbench.runner.spec import COMPUTING, PAIR, RESULTS, Settings, Spec
+from kgbench.runner.spec import COMPUTING, PAIR, RESULTS, Settings, Spec, read_options
 from kgbench.runner.workload import Workload, check, read_donors
 from kgbench.sites import split_grafts
 from kgbench.stats.scores import check_metric
@@ -278,12 +276,7 @@ def read_study(path: Path) -> StudyFile:
     Raises:
         InputError: The file does not read, or is no study.
     """
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: is not YAML: {' '.join(str(error).split())}") from None
+    content = read_options(path)
     try:
         return study_of(content)
     except InputError as error:
