@@ -26,7 +26,7 @@ from kgbench.analyses._audit_figures import (
     audited,
     methods_of,
 )
-from kgbench.data import Dataset, builtin_prompts, load_prompts
+from kgbench.data import Dataset, builtin_prompts, fitting_prompts
 from kgbench.errors import InputError
 from kgbench.estimate import Estimate
 from kgbench.numbers import count_text, duration_text, number_text, percent_text, plain_text
@@ -147,7 +147,8 @@ def wordings_of(dataset: Dataset) -> tuple[str, ...]:
     for name in names:
         version = _SUPERSEDED.fullmatch(name)
         superseded = version is not None and version[1] in names
-        if not superseded and _fits(name, dataset):
+        own = name in dataset.templates  # a mistake in one of these is an error
+        if not superseded and (own or fitting_prompts(dataset, [name])):
             fitting.append(name)
     if not fitting:
         raise InputError(
@@ -155,16 +156,6 @@ def wordings_of(dataset: Dataset) -> tuple[str, ...]:
             "with --template NAME=TEXT"
         )
     return tuple(fitting)
-
-
-def _fits(name: str, dataset: Dataset) -> bool:
-    if name in dataset.templates:
-        return True  # a mistake in one of its own is an error
-    try:
-        load_prompts(dataset, [name], 1)
-    except InputError:
-        return False
-    return True
 
 
 COLUMNS = 6

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import cache, partial
 from types import MappingProxyType
@@ -25,6 +26,7 @@ __all__ = [
     "Question",
     "builtin_prompts",
     "find_giveaways",
+    "fitting_prompts",
     "load_prompts",
     "neutral_prompts",
     "passing_templates",
@@ -186,6 +188,16 @@ def prompts_of_builtins(dataset: Dataset) -> Mapping[str, list[Prompt]]:
         except InputError:
             continue
     return prompts
+
+
+def fitting_prompts(dataset: Dataset, names: Iterable[str]) -> list[str]:
+    """Those of some prompts that a data set has the fields for."""
+    fitting = []
+    for name in names:
+        with suppress(InputError):
+            load_prompts(dataset, [name], limit=1)
+            fitting.append(name)
+    return fitting
 
 
 def _dataset(dataset: str | Dataset) -> Dataset:

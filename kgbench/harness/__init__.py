@@ -20,7 +20,7 @@ from types import MappingProxyType
 
 import platformdirs
 
-from kgbench.data import Dataset, dataset_names, load_dataset, load_prompts, prompt_names
+from kgbench.data import dataset_names, fitting_prompts, load_dataset, prompt_names
 from kgbench.errors import InputError
 from kgbench.records import write_whole
 
@@ -121,7 +121,7 @@ def shipped_tasks() -> tuple[ShippedTask, ...]:
     """All shipped tasks, by data set, prompt and form."""
     tasks = []
     for dataset in map(load_dataset, dataset_names()):
-        fitting = [prompt for prompt in prompt_names() if _fits(dataset, prompt)]
+        fitting = fitting_prompts(dataset, prompt_names())
         for prompt in (*fitting, *dataset.templates):
             for form, ending in FORMS.items():
                 name = f"kgbench_{dataset.name}_{prompt}{ending}"
@@ -129,15 +129,6 @@ def shipped_tasks() -> tuple[ShippedTask, ...]:
                 size = len(dataset.facts)
                 tasks.append(ShippedTask(name, dataset.name, prompt, form, tags, size))
     return tuple(tasks)
-
-
-def _fits(dataset: Dataset, prompt: str) -> bool:
-    """Whether the data set has the fields that a prompt needs."""
-    try:
-        load_prompts(dataset, [prompt], limit=1)
-    except InputError:
-        return False
-    return True
 
 
 def task_files() -> dict[str, str]:

@@ -86,26 +86,17 @@ def check_applicable(spec: Spec) -> None:
 
 def _filled(dataset: Dataset, names: Sequence[str]) -> tuple[str, ...]:
     """Prompts: the given ones, else those of the claims that fit the facts, else the data set's."""
-    from kgbench.data import load_prompts
+    from kgbench.data import fitting_prompts, load_prompts
 
     if names:
         load_prompts(dataset, names, limit=1)
         return tuple(names)
-    if found := tuple(name for name in PROMPTS if _fits(dataset, name)) or tuple(dataset.templates):
-        return found
+    if found := fitting_prompts(dataset, PROMPTS) or dataset.templates:
+        return tuple(found)
     raise InputError(
         f"data set {dataset.name!r} fills none of the prompts {', '.join(PROMPTS)}: choose others "
         "by --kgbench-prompt"
     )
-
-
-def _fits(dataset: Dataset, name: str) -> bool:
-    from kgbench.data import load_prompts
-
-    try:
-        return bool(load_prompts(dataset, [name], limit=1))
-    except InputError:
-        return False
 
 
 # -------------------------------------------------------------------------------------- hooks

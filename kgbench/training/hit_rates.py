@@ -22,7 +22,7 @@ from jaxtyping import Bool
 from numpy.typing import NDArray
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from kgbench.data import Dataset, Prompt, load_dataset, load_prompts
+from kgbench.data import Dataset, Prompt, fitting_prompts, load_dataset, load_prompts
 from kgbench.engine import Engine, grafted_logits, load_pair
 from kgbench.engine.site_sets import all_sites, token_cells
 from kgbench.engine.treatment import (
@@ -95,14 +95,7 @@ def scored_prompts(dataset: Dataset) -> tuple[str, ...]:
 
     These are headline and qa, where the data set has their fields, and the data set's own.
     """
-    fitting = []
-    for name in PROMPTS:
-        try:
-            load_prompts(dataset, [name], limit=1)
-        except InputError:
-            continue
-        fitting.append(name)
-    return (*fitting, *dataset.templates)
+    return (*fitting_prompts(dataset, PROMPTS), *dataset.templates)
 
 
 def model_hits(
