@@ -30,6 +30,7 @@ from kgbench.data.sources import (
     Relation,
     choose_fields,
     choose_relation,
+    escaped,
     fetch_rows,
     load_source,
     locate_source,
@@ -453,7 +454,7 @@ def _usable(
     if not found:
         subject = dataset.subject if dataset.subject.isidentifier() else "subject"
         example = shlex.quote(
-            f"ask=Q: What is the {_doubled(dataset.object)} {{P:of}} {{{subject}}}? A:"
+            f"ask=Q: What is the {escaped(dataset.object)} {{P:of}} {{{subject}}}? A:"
         )
         raise InputError(
             f"{file}: no built-in prompt can be filled from the fields "
@@ -540,7 +541,3 @@ def _marked(prompt: Prompt) -> str:
 def _visible(text: str) -> str:
     """A text in one line: what does not print, as Python writes it."""
     return "".join(mark if mark.isprintable() else repr(mark)[1:-1] for mark in text)
-
-
-def _doubled(text: str) -> str:
-    return text.replace("{", "{{").replace("}", "}}")

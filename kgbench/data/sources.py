@@ -37,6 +37,7 @@ __all__ = [
     "SourceRow",
     "choose_fields",
     "choose_relation",
+    "escaped",
     "fetch_rows",
     "load_source",
     "locate_source",
@@ -339,7 +340,7 @@ def _wordings(
         possible[number] = []
         for match in re.finditer(f"(?={re.escape(subject)})", prompt):
             before, after = prompt[: match.start()], prompt[match.start() + len(subject) :]
-            cleared = f"{_escaped(before)}{{subject}}{_escaped(after)}"
+            cleared = f"{escaped(before)}{{subject}}{escaped(after)}"
             possible[number].append(source.framed(cleared))
     # A name may be a word of the prompt too: then the wording that most rows share is meant.
     shared = Counter[str]()
@@ -357,20 +358,19 @@ def _templates(source: FactSource, row: SourceRow, path: str | None) -> tuple[st
     wordings = []
     for text in value if isinstance(value, list) else [value]:
         if isinstance(text, str) and "{}" in text:
-            wordings.append(
-                source.framed("{subject}".join(map(_escaped, text.strip().split("{}"))))
-            )
+            wordings.append(source.framed("{subject}".join(map(escaped, text.strip().split("{}")))))
     return tuple(wordings)
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
+    """A text as part of a template, in which braces are doubled."""
     return text.replace("{", "{{").replace("}", "}}")
 
 
 def _unmarked(name: str, text: str) -> str:
     """A template without the marks of its regions."""
     parts = parse_template(name, text).parts
-    return "".join(f"{{{part.text}}}" if part.is_field else _escaped(part.text) for part in parts)
+    return "".join(f"{{{part.text}}}" if part.is_field else escaped(part.text) for part in parts)
 
 
 # --------------------------------------------------------------------------------- rows and columns
