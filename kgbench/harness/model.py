@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NoReturn
 
 from jinja2.exceptions import TemplateError
 from lm_eval.api.instance import Instance
@@ -44,6 +44,26 @@ _IDLE = ("do_sample", "temperature", "top_p", "top_k")
 """Arguments that matter only where tokens are sampled."""
 
 _LOG = logging.getLogger(__name__)
+
+
+@dataclass
+class _Text:
+    """A context and the tokens generated so far."""
+
+    passage: Passage
+    stops: Sequence[str]
+    most: int
+    tokens: list[int] = field(default_factory=list)
+
+    def take(self, token: int, ends: Container[int], text: str) -> bool:
+        """Append a token; `text` is the generated text with it. Returns whether to continue."""
+        self.tokens.append(token)
+        self.passage = self.passage.extended(token)
+        return (
+            token not in ends
+            and len(self.tokens) < self.most
+            and not any(stop in text for stop in self.stops)
+        )
 
 
 @register_model("kgbench")
@@ -132,23 +152,70 @@ class KgbenchLM(TemplateLM):
             if model.generation_config is not None:
                 own = model.generation_config.eos_token_id
                 ends.update(own if isinstance(own, list) else [] if own is None else [own])
-        generation = _Generation(self.answering, self.reader, self._graft(), frozenset(ends))
         label = f"{self.localizer.name}, {self._graft()}"
         with tqdm(total=len(contexts), desc=label, disable=disable_tqdm) as bar:
             for numbers in _by_task([source for *_, source in contexts]):
-                generated = generation([contexts[i] for i in numbers], bar.update)
+                generated = self._generated([contexts[i] for i in numbers], ends, bar.update)
                 for i, text in zip(numbers, generated, strict=True):
                     texts[i] = text
         self._watch.check()
         return texts
 
-    def _loglikelihood_tokens(
-        self, requests: Sequence[tuple[Any, list[int], list[int]]], **_: Any
-    ) -> list[TokenScore]:
-        passages = []
-        for i, (_, head, rest) in enumerate(requests):
-            passages.append(self.reader.tokens(head, rest, TaskDocument("tokens", {}, i)))
-        return self._graft_scores(passages)
+    def _generated(
+        self,
+        requests: Sequence[tuple[str, Mapping[str, Any], TaskDocument]],
+        ends: Container[int],
+        progress: Callable[[int], object],
+    ) -> list[str]:
+        """Continue contexts of one task until the first stop sequence, which is cut off.
+
+        Every step runs all unfinished texts again, so that any localizer works.
+
+        Args:
+            requests: Contexts, lm-eval's arguments of generation, and their sources.
+            ends: Ids of the tokens that end a text.
+            progress: Progress callback: number of further texts that are done.
+
+        Raises:
+            InputError: The task asks for sampling or more tokens than the model reads.
+        """
+        texts = [self._start(*request) for request in requests]
+        answering = self.answering.fitted([text.passage for text in texts])
+        unfinished = list(texts)
+        while unfinished:
+            running, unfinished = unfinished, []
+            tokens = answering.next_tokens([text.passage for text in running], self._graft())
+            for text, token in zip(running, tokens, strict=True):
+                if text.take(token, ends, self._decoded([*text.tokens, token])):
+                    unfinished.append(text)
+            progress(len(running) - len(unfinished))
+        decoded = ((self._decoded(text.tokens), list(text.stops)) for text in texts)
+        return [str(postprocess_generated_text(text, stops, None)) for text, stops in decoded]
+
+    def _start(self, context: str, arguments: Mapping[str, Any], source: TaskDocument) -> _Text:
+        asked = normalize_gen_kwargs(
+            {**arguments, "until": arguments.get("until") or []}, DEFAULT_TOKENS
+        )
+        if asked.get("do_sample") or asked.get("temperature", 0.0):
+            raise InputError(
+                f"{source.label} asks for sampled text, but generation under a graft is greedy: "
+                "--gen_kwargs do_sample=False"
+            )
+        for name in asked:
+            if name not in (*_IDLE, "until", "max_gen_toks"):
+                raise InputError(
+                    f"{source.label}: generation under a graft takes until and max_gen_toks, "
+                    f"not {name!r}"
+                )
+        most, end = asked["max_gen_toks"], self._decoded([self.eot_token_id], skip=False)
+        stops = handle_stop_sequences(asked["until"], eos=end)
+        return _Text(self.reader.context(context, most, source), stops, most)
+
+    def _decoded(self, tokens: Sequence[int], skip: bool = True) -> str:
+        return str(self.tokenizer.decode(list(tokens), skip_special_tokens=skip))
+
+    def _loglikelihood_tokens(self, requests: Any, **_: Any) -> NoReturn:
+        raise NotImplementedError("lm-eval calls this in its own loglikelihood alone")
 
     @property
     def eot_token_id(self) -> int:
@@ -331,87 +398,3 @@ def _by_task(sources: Sequence[TaskDocument]) -> Iterable[list[int]]:
 def _source(request: Instance) -> TaskDocument:
     document = request.doc if isinstance(request.doc, dict) else {}
     return TaskDocument(str(request.task_name), document, request.doc_id)
-
-
-# --------------------------------------------------------------------------------------- generation
-
-
-@dataclass
-class _Text:
-    """A context and the tokens generated so far."""
-
-    passage: Passage
-    stops: Sequence[str]
-    most: int
-    tokens: list[int] = field(default_factory=list)
-
-    def take(self, token: int, ends: frozenset[int], text: str) -> bool:
-        """Append a token; `text` is the generated text with it. Returns whether to continue."""
-        self.tokens.append(token)
-        self.passage = self.passage.extended(token)
-        return (
-            token not in ends
-            and len(self.tokens) < self.most
-            and not any(stop in text for stop in self.stops)
-        )
-
-
-@dataclass(frozen=True)
-class _Generation:
-    """Greedy generation. Every step runs all unfinished texts again, so any localizer works."""
-
-    answering: Answering
-    reader: Reader
-    graft: str
-    ends: frozenset[int]
-    """Ids of the tokens that end a text."""
-
-    def __call__(
-        self,
-        requests: Sequence[tuple[str, Mapping[str, Any], TaskDocument]],
-        progress: Callable[[int], object] | None = None,
-    ) -> list[str]:
-        """Continue contexts until the first stop sequence, which is cut off.
-
-        Args:
-            requests: Contexts, lm-eval's arguments of generation, and their sources.
-            progress: Progress callback: number of further texts that are done.
-
-        Raises:
-            InputError: The task asks for sampling or more tokens than the model reads.
-        """
-        texts = [self._start(*request) for request in requests]
-        answering = self.answering.fitted([text.passage for text in texts])
-        unfinished = list(texts)
-        while unfinished:
-            running, unfinished = unfinished, []
-            tokens = answering.next_tokens([text.passage for text in running], self.graft)
-            for text, token in zip(running, tokens, strict=True):
-                if text.take(token, self.ends, self._decoded([*text.tokens, token])):
-                    unfinished.append(text)
-            if progress is not None:
-                progress(len(running) - len(unfinished))
-        decoded = ((self._decoded(text.tokens), list(text.stops)) for text in texts)
-        return [str(postprocess_generated_text(text, stops, None)) for text, stops in decoded]
-
-    def _start(self, context: str, arguments: Mapping[str, Any], source: TaskDocument) -> _Text:
-        asked = normalize_gen_kwargs(
-            {**arguments, "until": arguments.get("until") or []}, DEFAULT_TOKENS
-        )
-        if asked.get("do_sample") or asked.get("temperature", 0.0):
-            raise InputError(
-                f"{source.label} asks for sampled text, but generation under a graft is greedy: "
-                "--gen_kwargs do_sample=False"
-            )
-        for name in asked:
-            if name not in (*_IDLE, "until", "max_gen_toks"):
-                raise InputError(
-                    f"{source.label}: generation under a graft takes until and max_gen_toks, "
-                    f"not {name!r}"
-                )
-        most, end = asked["max_gen_toks"], int(self.reader.tokenizer.eos_token_id)
-        stops = handle_stop_sequences(asked["until"], eos=self._decoded([end], skip=False))
-        return _Text(self.reader.context(context, most, source), stops, most)
-
-    def _decoded(self, tokens: Sequence[int], skip: bool = True) -> str:
-        return str(self.reader.tokenizer.decode(list(tokens), skip_special_tokens=skip))
