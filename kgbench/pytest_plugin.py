@@ -232,8 +232,8 @@ class RecordSummary:
 
 
 _SUMMARIES = pytest.StashKey[dict[str, RecordSummary]]()
-_WRONG = pytest.StashKey[list[str]]()
-"""Lines on what fails the session apart from its tests."""
+_VOID = pytest.StashKey[bool]()
+"""Whether a comparison was requested and did not take place, which fails the session."""
 _CRASHED = pytest.StashKey[bool]()
 """Whether a worker ended without its output."""
 
@@ -258,23 +258,22 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
             vars(config)["workeroutput"][OUTPUT] = list(map(asdict, summaries))
         return
     _summaries(config).update({summary.id: summary for summary in summaries})
-    config.stash[_WRONG] = list(_void(session))
-    failed = config.stash[_WRONG] or any(summary.failed for summary in _summaries(config).values())
+    config.stash[_VOID] = _is_void(session)
+    failed = config.stash[_VOID] or any(summary.failed for summary in _summaries(config).values())
     if failed and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
-def _void(session: pytest.Session) -> Iterator[str]:
-    """A line on a comparison that was requested and did not take place, in a full session."""
+def _is_void(session: pytest.Session) -> bool:
+    """Whether a comparison was requested and did not take place, in a full session."""
     config = session.config
     stopped = session.exitstatus in STOPPED or config.stash.get(_CRASHED, False)
-    if (
+    return (
         Given(config).on_command_line("compare-fail")
         and not _summaries(config)
         and not config.option.collectonly
         and not stopped
-    ):
-        yield NOTHING
+    )
 
 
 def _damaged(config: pytest.Config) -> Iterator[str]:
@@ -296,8 +295,8 @@ def pytest_terminal_summary(
 ) -> None:
     """Print tables, comparisons and undecided claims, as far as there are any."""
     summaries = list(_summaries(config).values())
-    wrong = config.stash.get(_WRONG, [])
-    if summaries or wrong:
+    void = config.stash.get(_VOID, False)
+    if summaries or void:
         terminalreporter.section("kgbench")
     for summary in summaries:
         terminalreporter.line(summary.table)
@@ -308,8 +307,8 @@ def pytest_terminal_summary(
         terminalreporter.line("")
     for line in _damaged(config):
         terminalreporter.line(line)
-    for line in wrong:
-        terminalreporter.line(line, red=True)
+    if void:
+        terminalreporter.line(NOTHING, red=True)
     reports = list(terminalreporter.stats.get(CATEGORY, ()))
     for report in terminalreporter.stats.get("", ()):
         if getattr(report, AGAIN, False):

@@ -266,9 +266,7 @@ def test_nothing_was_compared(
     pytest_plugin.pytest_testnodedown(
         SimpleNamespace(config=config), "crashed" if crashed else None
     )
-    assert (
-        bool(list(pytest_plugin._void(SimpleNamespace(config=config, exitstatus=status)))) == told
-    )  # type: ignore[arg-type]
+    assert pytest_plugin._is_void(SimpleNamespace(config=config, exitstatus=status)) == told  # type: ignore[arg-type]
 
 
 def test_fixtures_that_are_overridden(tmp_path: Path) -> None:
