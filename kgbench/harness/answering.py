@@ -13,7 +13,7 @@ import torch
 from kgbench.data import Prompt
 from kgbench.engine import Answers, Engine
 from kgbench.engine.treatment import Configuration, graft_treatments, parse_configuration
-from kgbench.errors import InputError, NotApplicableError, RegionError
+from kgbench.errors import NotApplicableError, RegionError
 from kgbench.harness.metrics import TokenScore
 from kgbench.harness.passages import Passage
 from kgbench.localizers import InterventionLocalizer, Treatments
@@ -24,7 +24,7 @@ from kgbench.models.pair import ModelPair
 from kgbench.runner.measure import Mixed, chunks, mixed, treated
 from kgbench.sites import Graft, parse_graft
 
-__all__ = ["Answering", "require_intervention"]
+__all__ = ["Answering"]
 
 AT_ONCE = 64
 """Passages planned together; bounds the memory of their treatments."""
@@ -263,18 +263,3 @@ def _score(scored: np.ndarray, first: int) -> TokenScore:
     return TokenScore(
         float(logprob.sum()), greedy, int(rank[first]), float(prob[first]), float(logprob[first])
     )
-
-
-def require_intervention(localizer: object) -> InterventionLocalizer:
-    """Refuse a method that ranks sites and does not intervene.
-
-    Raises:
-        InputError: It ranks sites.
-    """
-    if not isinstance(localizer, InterventionLocalizer):
-        name = getattr(localizer, "name", localizer)
-        raise InputError(
-            f"localizer {name!r} ranks sites and does not change the model's outputs; give one "
-            "that intervenes, such as dynamic_graft, or rank with kgbench eval --suite budget"
-        )
-    return localizer

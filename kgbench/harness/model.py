@@ -25,12 +25,12 @@ from tqdm import tqdm
 from kgbench import __version__
 from kgbench.engine import Budget, Engine
 from kgbench.errors import InputError
-from kgbench.harness.answering import Answering, require_intervention
+from kgbench.harness.answering import Answering
 from kgbench.harness.command_line import read_arguments
 from kgbench.harness.metrics import TokenScore
 from kgbench.harness.passages import Passage, Reader, TaskDocument
 from kgbench.harness.rows import LOADED, is_loaded
-from kgbench.localizers import create, fingerprint
+from kgbench.localizers import InterventionLocalizer, create, fingerprint
 from kgbench.models.pair import ModelPair
 from kgbench.runner import Pairs, Settings, Spec
 from kgbench.runner.watch import Watch
@@ -86,7 +86,14 @@ class KgbenchLM(TemplateLM):
         super().__init__()
         self.arguments = own = read_arguments(given)
         self._watch = Watch(own.localizer)
-        self.localizer = require_intervention(create(own.localizer, own.localizer_args, own.seed))
+        localizer = create(own.localizer, own.localizer_args, own.seed)
+        if not isinstance(localizer, InterventionLocalizer):
+            raise InputError(
+                f"localizer {localizer.name!r} ranks sites and does not change the model's "
+                "outputs; give one that intervenes, such as dynamic_graft, or rank with kgbench "
+                "eval --suite budget"
+            )
+        self.localizer = localizer
         spec = Spec(
             model=own.pair,
             recipient=own.pretrained,
