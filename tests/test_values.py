@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgbench.cli.options import arguments_of, donors_of, listed, pairs
+from kgbench.cli.options import arguments_of, donors_of, pairs
 from kgbench.errors import InputError
+from kgbench.runner.spec import listed
 
 
 @given(st.lists(st.lists(st.from_regex(r"[a-z_]{1,8}", fullmatch=True), max_size=3), max_size=4))

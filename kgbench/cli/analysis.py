@@ -15,7 +15,6 @@ from kgbench.cli.eval import trained_lines
 from kgbench.cli.options import (
     check_pair_options,
     declared_fields,
-    listed,
     options_of,
     settings_of,
     spec_of,
@@ -23,7 +22,7 @@ from kgbench.cli.options import (
 from kgbench.cli.output import Output, table_text, terminal_text, working, write_file
 from kgbench.errors import InputError, OutputError
 from kgbench.progress import Progress
-from kgbench.runner.spec import COMPUTING
+from kgbench.runner.spec import COMPUTING, listed
 
 if TYPE_CHECKING:
     from kgbench.leaderboard.entries import Entry

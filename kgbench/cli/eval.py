@@ -16,15 +16,13 @@ from kgbench.cli.options import (
     File,
     check_options,
     cli_command,
-    grafts_of,
-    listed,
     settings_of,
     spec_of,
 )
 from kgbench.cli.output import Output, table_text, write_file
 from kgbench.errors import InputError, UnknownNameError
 from kgbench.progress import progress
-from kgbench.runner.spec import COMPUTING, FACTS, PAIR, read_options
+from kgbench.runner.spec import COMPUTING, FACTS, PAIR, grafts_of, listed, read_options
 from kgbench.sites import BASELINES, parse_graft
 
 if TYPE_CHECKING:

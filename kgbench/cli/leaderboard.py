@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kgbench.cli.options import ExistingFolder, File, Folder, cli_command, listed
+from kgbench.cli.options import ExistingFolder, File, Folder, cli_command
 from kgbench.cli.output import Output, table_text, write_file
 from kgbench.errors import InputError, UnknownNameError
 from kgbench.numbers import count_text, duration_text
 from kgbench.progress import progress
+from kgbench.runner.spec import listed
 
 if TYPE_CHECKING:
     from kgbench.analyses.reproduction.board_runs import BoardRun, Campaign

@@ -20,12 +20,12 @@ from kgbench.cli.options import (
     Folder,
     cli_command,
     completer,
-    listed,
     pairs,
 )
 from kgbench.cli.output import Output, table_text
 from kgbench.errors import InputError, OutputError, UnknownNameError
 from kgbench.progress import Progress
+from kgbench.runner.spec import listed
 
 if TYPE_CHECKING:
     from kgbench.testing.contract import Verdict

@@ -10,7 +10,6 @@ from dataclasses import MISSING, dataclass, field
 from functools import cache
 from importlib import import_module
 from inspect import Parameter, getdoc, signature
-from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -21,8 +20,7 @@ from kgbench.cli.output import Output, working
 from kgbench.data import ImportOptions
 from kgbench.errors import InputError
 from kgbench.registry import field_docs
-from kgbench.runner.spec import RESULTS, Settings, Spec
-from kgbench.sites import split_grafts
+from kgbench.runner.spec import RESULTS, Settings, Spec, grafts_of, listed
 
 Rows = Mapping[str, str | Mapping[str, Any]]
 """By name, a description or a table row."""
@@ -115,17 +113,6 @@ EXAMPLES: Mapping[str, str] = {
     "--column": "first_actor=actor",
     "--template": "mine='{first_actor} stars in a movie alongside'",
 }
-
-
-def listed(values: Iterable[str]) -> tuple[str, ...]:
-    """Names given by repetition, with commas, or both; each once, in order."""
-    names = [name.strip() for name in ",".join(values).split(",")]
-    return tuple(dict.fromkeys(filter(None, names)))
-
-
-def grafts_of(values: Iterable[str]) -> tuple[str, ...]:
-    """Graft expressions given by repetition, with commas, or both; each once, in order."""
-    return tuple(dict.fromkeys(chain.from_iterable(map(split_grafts, values))))
 
 
 def pairs(option: str, values: Sequence[str]) -> dict[str, str]:

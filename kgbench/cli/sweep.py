@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kgbench.cli.options import File, cli_command, listed
+from kgbench.cli.options import File, cli_command
 from kgbench.cli.output import Output
 from kgbench.errors import InputError
 from kgbench.progress import progress
+from kgbench.runner.spec import listed
 
 if TYPE_CHECKING:
     from kgbench.runner.sweeps.plan import StudyPlan

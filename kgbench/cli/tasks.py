@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kgbench.cli.options import ExistingFolder, Natural, cli_command, completer, listed
+from kgbench.cli.options import ExistingFolder, Natural, cli_command, completer
 from kgbench.cli.output import Output, table_text
 from kgbench.progress import Progress
+from kgbench.runner.spec import listed
 
 if TYPE_CHECKING:
     from kgbench.harness.task_validation import TaskFinding, Validation

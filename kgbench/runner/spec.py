@@ -6,20 +6,33 @@ A field's docstring is the help of its option; its metadata holds what else the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kgbench.data import ImportOptions
 from kgbench.errors import InputError
+from kgbench.sites import split_grafts
 
 if TYPE_CHECKING:
     from kgbench.data import Dataset
     from kgbench.localizers import AbstractLocalizer
     from kgbench.models.pair import ModelPair
 
-__all__ = ["COMPUTING", "FACTS", "PAIR", "RESULTS", "Held", "Settings", "Spec", "read_options"]
+__all__ = [
+    "COMPUTING",
+    "FACTS",
+    "PAIR",
+    "RESULTS",
+    "Held",
+    "Settings",
+    "Spec",
+    "grafts_of",
+    "listed",
+    "read_options",
+]
 
 RESULTS = Path("kgbench-results")
 """Default folder of records, in the working directory."""
@@ -132,6 +145,17 @@ class Settings:
     """Leave donors on disk and read them layer by layer."""
     on_record: Callable[[Any], None] | None = field(default=None, repr=False, compare=False)
     """Called with each `Run` once its record is there, found or computed; no option."""
+
+
+def listed(values: Iterable[str]) -> tuple[str, ...]:
+    """Names given by repetition, with commas, or both; each once, in order."""
+    names = [name.strip() for name in ",".join(values).split(",")]
+    return tuple(dict.fromkeys(filter(None, names)))
+
+
+def grafts_of(values: Iterable[str]) -> tuple[str, ...]:
+    """Graft expressions given by repetition, with commas, or both; each once, in order."""
+    return tuple(dict.fromkeys(chain.from_iterable(map(split_grafts, values))))
 
 
 def read_options(path: Path) -> Any:

@@ -140,17 +140,17 @@ class Given:
         """
         from kgbench.data import dataset_names
         from kgbench.models import catalog
-        from kgbench.runner import Spec
+        from kgbench.runner.spec import Spec, listed
         from kgbench.runner.workload import read_donors
 
-        localizer, limit, prompts = self.one("localizer"), self.one("limit"), list[str]()
+        localizer, limit = self.one("localizer"), self.one("limit")
         place, colon, attribute = (localizer or "").rpartition(":")
         if place and colon:
             localizer = f"{self._resolved('localizer', place)}:{attribute}"
         donors = read_donors("--kgbench-donor", self.many("donor"))
-        for text in self.many("prompt"):
-            prompts += map(str.strip, text.split(","))
-        if prompts and not any(prompts):
+        named = self.many("prompt")
+        prompts = listed(named)
+        if named and not prompts:
             raise InputError(
                 "--kgbench-prompt: names no prompt; give some, see `kgbench ls prompts`, or leave "
                 "it out"
@@ -165,7 +165,7 @@ class Given:
             recipient=self._place("recipient"),
             donors={name: self._resolved("donor", place) for name, place in donors.items()},
             dataset=self._place("dataset", dataset_names()),
-            prompts=tuple(dict.fromkeys(filter(None, prompts))),
+            prompts=prompts,
             suite=self.one("suite") or Spec.suite,
             limit=None if limit is None else int(limit),
         )

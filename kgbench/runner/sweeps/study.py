@@ -16,9 +16,17 @@ from kgbench.errors import InputError, UnknownNameError
 from kgbench.localizers import check_name, fingerprint, is_foreign
 from kgbench.models import catalog
 from kgbench.records import canonical_json
-from kgbench.runner.spec import COMPUTING, PAIR, RESULTS, Settings, Spec, read_options
+from kgbench.runner.spec import (
+    COMPUTING,
+    PAIR,
+    RESULTS,
+    Settings,
+    Spec,
+    grafts_of,
+    listed,
+    read_options,
+)
 from kgbench.runner.workload import Workload, check, read_donors
-from kgbench.sites import split_grafts
 from kgbench.stats.scores import check_metric
 
 __all__ = ["StudyFile", "StudyUnit", "read_study", "study_of"]
@@ -230,11 +238,7 @@ def _several(name: str, value: Any) -> tuple[str, ...]:
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
         raise InputError(f"{name}: expected a text or a list of texts, not {value!r}")
-    found: list[str] = []
-    for text in texts:
-        parts = split_grafts(text) if name == "graft" else text.split(",")
-        found += (part.strip() for part in parts)
-    return tuple(dict.fromkeys(filter(None, found)))
+    return tuple(filter(None, grafts_of(texts) if name == "graft" else listed(texts)))
 
 
 def _text(value: Any) -> str:
