@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kgbench.records import SEAL, StoredRecord, load_record
-from kgbench.records.fact_rows import write_facts
+from kgbench.records.fact_rows import facts_bytes
 from kgbench.records.store import read_record
 
 FRESH: dict[str, dict[str, Any]] = {
@@ -71,7 +71,8 @@ def edited(run: StoredRecord, root: Path, where: dict[str, str], **changes: Any)
             columns[name][i] = value
     import pyarrow as pa
 
-    write_facts(pa.table(columns, schema=run.facts().schema), place / "facts.parquet")
+    table = pa.table(columns, schema=run.facts().schema)
+    (place / "facts.parquet").write_bytes(facts_bytes(table))
     (place / SEAL).unlink()
     assert load_record(str(place), root).record == run.record
     return place

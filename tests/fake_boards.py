@@ -24,7 +24,7 @@ from kgbench.records import (
     SiteScore,
     WeightHashes,
 )
-from kgbench.records.fact_rows import write_facts
+from kgbench.records.fact_rows import facts_bytes
 from tests import fake_runs
 
 Figures = Mapping[str, Estimate]
@@ -108,7 +108,7 @@ def _stored(
 ) -> Entry:
     place = folder / f"{record.model}-{record.id[:12]}"
     place.mkdir(parents=True)
-    write_facts(rows, place / "facts.parquet")
+    (place / "facts.parquet").write_bytes(facts_bytes(rows))
     (place / "record.json").write_text(record.to_json(), "utf-8")
     submission, checked = _beside(record, method) if how.get("submitted", True) else (None, None)
     return Entry(place, record, submission, checked if how.get("verified") else None)

@@ -41,7 +41,7 @@ from kgbench.records import (
     WeightHashes,
     facts_table,
 )
-from kgbench.records.fact_rows import write_facts
+from kgbench.records.fact_rows import facts_bytes
 from kgbench.sites import PATHWAYS, SCORED_REGIONS, Graft, parse_graft
 from kgbench.sites.configurations import BEST, REST, budget_labels, canonical
 from kgbench.stats import best_effects, pathways_of, with_clause
@@ -102,7 +102,7 @@ def templates(scratch: Path, facts: int, variants: int) -> dict[str, list[Templa
                 rows(facts, rates(kind, variant), seed=variant),
                 scratch / f"{kind}-{variant}.parquet",
             )
-            write_facts(table, path)
+            path.write_bytes(facts_bytes(table))
             run = _summarized(kind, labels, table, variant)
             if kind != "planted":
                 found.setdefault(kind, []).append(Template(run, path))

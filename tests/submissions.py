@@ -20,7 +20,7 @@ from kgbench.leaderboard.packs import packs_below, read_pack
 from kgbench.leaderboard.validate import Finding, validate
 from kgbench.leaderboard.validate.known import known, own_facts
 from kgbench.records import DatasetRef, Identity, LocalizerRef, Record, WeightHashes, facts_table
-from kgbench.records.fact_rows import write_facts
+from kgbench.records.fact_rows import facts_bytes
 from kgbench.stats import rescored
 
 N = 30
@@ -121,7 +121,7 @@ def write_entry(
     what, facts = made
     folder.mkdir(parents=True)
     (folder / "record.json").write_text(what.to_json(), encoding="utf-8")
-    write_facts(facts, folder / "facts.parquet")
+    (folder / "facts.parquet").write_bytes(facts_bytes(facts))
     submission = Submission(
         record=what.id,
         name=name or what.identity.localizer.name,

@@ -26,7 +26,7 @@ from kgbench.records import (
     load_record,
     renew_seal,
 )
-from kgbench.records.fact_rows import write_facts
+from kgbench.records.fact_rows import facts_bytes
 from kgbench.records.provenance import other_versions, sources_hash
 
 ROOT = Path(__file__).parents[1]
@@ -88,7 +88,7 @@ def test_processes_share_a_store(tmp_path: Path, n: int, same: bool) -> None:
     few, jobs = rows(6), 10 if same else 3
     (tmp_path / "parts").mkdir()
     for number, part in enumerate(chunks(few, 2)):
-        write_facts(part, tmp_path / "parts" / str(number))
+        (tmp_path / "parts" / str(number)).write_bytes(facts_bytes(part))
     made, files = record(few), []
     for seed in range(jobs if same else jobs * n):
         what = identity(seeds=(seed,))

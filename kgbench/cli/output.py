@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import sys
@@ -116,14 +115,12 @@ def write_file(path: Path, content: bytes) -> None:
     Raises:
         OutputError: The file cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    from kgbench.records import write_whole
+
     try:
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
+        write_whole(path, content)
     except OSError as error:
         raise OutputError(f"cannot write {str(path)!r}: {error.strerror}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -337,13 +337,11 @@ def _in_place(run: Entry, record: Record) -> Path:
     import pyarrow.parquet as pq
 
     from kgbench.records import renew_seal
-    from kgbench.records.fact_rows import STORED, write_facts
+    from kgbench.records.fact_rows import STORED, facts_bytes
 
     rows = run.folder / "facts.parquet"
     if not pq.read_schema(rows).equals(STORED):
-        temporary = rows.with_name(f".{rows.name}.new")
-        write_facts(run.facts(), temporary)
-        temporary.replace(rows)
+        write_file(rows, facts_bytes(run.facts()))
         if run.verification is not None:
             click.echo(
                 "verification.json goes with the rows as they were: run `kgbench verify --write` "

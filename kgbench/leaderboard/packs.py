@@ -16,13 +16,13 @@ import tarfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from uuid import uuid4
 
 from filelock import FileLock
 
 from kgbench.errors import DataError, InputError, OutputError
 from kgbench.leaderboard import limits
 from kgbench.leaderboard.limits import FILES, VERIFICATION
+from kgbench.records import write_whole
 
 __all__ = [
     "NAME",
@@ -204,7 +204,7 @@ def add(path: Path, entries: Mapping[str, Files]) -> None:
                         f"{path / name} is there with another {file}: an entry is never edited"
                     )
             before.update(files)
-        _write(path, there)
+        write_whole(path, pack(there))
 
 
 def replace_pack(path: Path, entries: Mapping[str, Files]) -> None:
@@ -219,7 +219,7 @@ def replace_pack(path: Path, entries: Mapping[str, Files]) -> None:
     """
     with _locked(path):
         if entries:
-            _write(path, entries)
+            write_whole(path, pack(entries))
         else:
             path.unlink(missing_ok=True)
 
@@ -233,12 +233,3 @@ def _locked(path: Path) -> Iterator[None]:
             yield
     except OSError as error:
         raise OutputError(f"cannot write {str(path)!r}: {error.strerror or error}") from error
-
-
-def _write(path: Path, entries: Mapping[str, Files]) -> None:
-    temporary = path.with_name(f".{path.name}.{uuid4().hex[:8]}")
-    try:
-        temporary.write_bytes(pack(entries))
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -26,7 +26,6 @@ __all__ = [
     "parse_facts",
     "read_facts",
     "spans",
-    "write_facts",
 ]
 
 _TYPES = {
@@ -145,11 +144,6 @@ def facts_bytes(
         store_schema=bool(metadata),
     )
     return bytes(sink.getvalue())
-
-
-def write_facts(table: pa.Table, path: Path) -> None:
-    """Write a table in the schema, see `facts_bytes`."""
-    path.write_bytes(facts_bytes(table))
 
 
 def check_facts(path: Path, content: bytes | None = None) -> None:

@@ -31,6 +31,7 @@ from kgbench.errors import DataError, InputError, OutputError
 from kgbench.models.catalog import CARD
 from kgbench.models.tensors import stored_hash
 from kgbench.progress import Progress
+from kgbench.records import write_whole
 from kgbench.training.recipes import Stage
 from kgbench.training.stages import (
     SAVE_EVERY,
@@ -78,9 +79,7 @@ def read_card(path: Path) -> dict[str, Any]:
 
 def write_card(card: Mapping[str, Any], path: Path) -> None:
     """Write a card atomically."""
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(_text(card) + "\n", encoding="utf-8")
-    os.replace(partial, path)
+    write_whole(path, f"{_text(card)}\n".encode())
 
 
 def _text(value: Any, indent: str = "") -> str:

@@ -29,7 +29,7 @@ from kgbench.models.checkpoints import locate
 from kgbench.models.placement import usable_device
 from kgbench.models.tensors import stored_hash
 from kgbench.progress import Progress, numbered
-from kgbench.records import RecordStore
+from kgbench.records import RecordStore, write_whole
 from kgbench.runner import Pairs, Run, Settings, Spec, dry_run, run_job
 from kgbench.runner.forecast import Forecast, free_bytes
 from kgbench.runner.workload import load_suite
@@ -292,9 +292,7 @@ class Ingredients:
         path = self.made / name
         if not path.is_file() or path.read_text(encoding="utf-8") != text:
             path.parent.mkdir(parents=True, exist_ok=True)
-            partial = path.with_name(f".{path.name}.partial")
-            partial.write_text(text, encoding="utf-8")
-            partial.replace(path)
+            write_whole(path, text.encode())
         return str(path)
 
 
