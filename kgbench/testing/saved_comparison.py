@@ -19,6 +19,7 @@ from kgbench.records import (
     StoredRecord,
     load_record,
 )
+from kgbench.report.export import record_name
 from kgbench.stats import LEVEL, difference
 from kgbench.stats.ratios import PairedPrompt, paired_prompts
 from kgbench.testing.decisions import FEWEST
@@ -96,8 +97,8 @@ def compare_saved(
     prompts = list(paired_prompts(new.facts(), old.facts(), new.record.identity.configurations))
     if not prompts:
         raise InputError(
-            f"--kgbench-compare-fail: {_name(new.record)} and the saved one in {str(old.path)!r} "
-            "have no fact in common"
+            f"--kgbench-compare-fail: {record_name(new.record)} and the saved one in "
+            f"{str(old.path)!r} have no fact in common"
         )
     left_out: dict[str, list[str]] = {}
     figures = list(_figures(prompts, new.record.metric, left_out))
@@ -150,7 +151,7 @@ def _same_question(
         )
         raise InputError(
             "--kgbench-compare-fail: no saved record answers the question of "
-            f"{_name(record)}; {why}"
+            f"{record_name(record)}; {why}"
         )
     ours = record.identity
 
@@ -188,7 +189,3 @@ def _other_parts(record: Record, other: Record) -> list[str]:
     if theirs.prompts != ours.prompts:
         differing.append("prompts")
     return differing
-
-
-def _name(record: Record) -> str:
-    return f"{record.identity.localizer.name} on {record.model}"
