@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib.resources import files
 
 from pydantic import Field, field_validator, model_validator
 
 from kgbench.errors import InputError, UnknownNameError
 from kgbench.records import Strict
+from kgbench.resources import read_toml
 from kgbench.sites import BASELINES, parse_graft
 from kgbench.sites.configurations import canonical
 from kgbench.stats.scores import LOG_RANK
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 __all__ = [
     "MEDIAN_RANK",
@@ -288,9 +282,7 @@ class Page(Strict):
 @cache
 def page() -> Page:
     """The page."""
-    return Page.model_validate(
-        tomllib.loads(files(__package__).joinpath("page.toml").read_text("utf-8"))
-    )
+    return Page.model_validate(read_toml(__package__, "page"))
 
 
 def full_name(what: str) -> str:

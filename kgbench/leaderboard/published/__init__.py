@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from itertools import groupby
 from types import MappingProxyType
 from typing import Annotated
@@ -18,13 +16,9 @@ from kgbench.estimate import Estimate
 from kgbench.leaderboard.board_tables import Board, Column, Line, Table
 from kgbench.numbers import percent_text
 from kgbench.records import Strict
+from kgbench.resources import read_toml
 from kgbench.sites import BASELINES
 from kgbench.stats import rate_interval
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 __all__ = [
     "Experiment",
@@ -121,14 +115,16 @@ class PublishedRow:
 @cache
 def paper() -> Paper:
     """The paper that the figures are from."""
-    return Paper.model_validate(_read("paper"))
+    return Paper.model_validate(read_toml(__package__, "paper"))
 
 
 @cache
 def experiments() -> Mapping[str, Experiment]:
     """The experiments by name, in the order of `paper().experiments`."""
-    names = paper().experiments
-    return MappingProxyType({name: Experiment.model_validate(_read(name)) for name in names})
+    found = {}
+    for name in paper().experiments:
+        found[name] = Experiment.model_validate(read_toml(__package__, name))
+    return MappingProxyType(found)
 
 
 @cache
@@ -169,10 +165,6 @@ def cited(line: str) -> str:
     rates = ", ".join(f"{name} {rows[name].top5:.4f}" for name in names.split(", "))
     shown = next(iter(rows.values())).shown
     return f"{cell}: {rates} ({f'v1, {shown}' if shown else 'in no figure'})"
-
-
-def _read(name: str) -> object:
-    return tomllib.loads(files(__package__).joinpath(f"{name}.toml").read_text("utf-8"))
 
 
 # -------------------------------------------------------------------------------------------- board

@@ -10,23 +10,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from math import prod
-from pathlib import Path
 from typing import Any
 
 from kgbench.errors import InputError, UnknownNameError
 from kgbench.records import Strict
+from kgbench.resources import read_toml
 from kgbench.training.recipes import Recipe, Stage
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 __all__ = [
     "Criteria",
@@ -229,5 +223,4 @@ class Study(Strict):
 @cache
 def study_design() -> Study:
     """The design as it is shipped."""
-    text = (Path(__file__).parent / "design.toml").read_text(encoding="utf-8")
-    return Study.model_validate(tomllib.loads(text))
+    return Study.model_validate(read_toml(__package__, "design"))
