@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -20,7 +19,7 @@ from kgbench.analyses.reproduction.measurements import (
 )
 from kgbench.analyses.reproduction.page import KNOWN, Page, Training
 from kgbench.data import is_shipped, load_dataset
-from kgbench.data.builders import FIELDS, with_other_costars
+from kgbench.data.builders import FIELDS, data_file, with_other_costars
 from kgbench.data.facts import hash_of
 from kgbench.errors import InputError
 from kgbench.models import catalog
@@ -280,12 +279,10 @@ class Ingredients:
 
     def _facts(self, name: str, rows: Sequence[Mapping[str, str]]) -> str:
         """A file of movies."""
-        header = {"kgbench": 1, "name": name, "subject": "first_actor", "object": "second_actor"}
-        text = json.dumps(header) + "\n"
+        facts = []
         for number, row in enumerate(rows, 1):
-            fact = {"id": f"{name}/{number}", **row}
-            text += json.dumps(fact, ensure_ascii=False) + "\n"
-        return self._kept(f"{name}.jsonl", text)
+            facts.append({"id": f"{name}/{number}", **row})
+        return self._kept(f"{name}.jsonl", data_file(name, facts))
 
     def _kept(self, name: str, text: str) -> str:
         """A file of this text in the folder of the donors."""
