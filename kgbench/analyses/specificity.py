@@ -262,7 +262,7 @@ def _leak(near: _Scores, target: _Scores, draws: tuple[Array, Array]) -> Estimat
     if near.facts == target.facts:
         return ratio(near.values, target.values)
     above, below = float(near.values.mean()), float(target.values.mean())
-    # As in `stats.ratio_floor`: facts without an exception leave a share of exceptions open.
+    # As in `stats.intervals.ratio_floor`: facts without an exception leave a share of exceptions open.
     share, rest = above / below, open_to(near.values)
     ratios = ratio_draws(*draws, below)
     return Resampled(share, ratios, (share - rest, share + rest), n).figure()

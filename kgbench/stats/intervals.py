@@ -71,7 +71,6 @@ __all__ = [
     "resampled_ratios",
     "resampled_strata",
     "stratified_mean",
-    "unseen",
 ]
 
 LEVEL = 0.95
@@ -143,11 +142,6 @@ def rate_interval(rate: float, n: float, level: float = LEVEL) -> tuple[float, f
     """The interval of a hit rate, which need not be a whole number of n."""
     low, high = _student(rate, n * rate * (1 - rate), n, (0.0, 1.0), level)
     return max(0.0, low), min(1.0, high)
-
-
-def unseen(n: int, level: float = LEVEL) -> float:
-    """Largest share of exceptions compatible with none in n facts: the upper end at 0 of n."""
-    return rate_interval(0.0, n, level)[1]
 
 
 def mean(
@@ -600,6 +594,9 @@ def outwards(draws: Array) -> tuple[float, float]:
 
 
 def open_to(residuals: Array) -> float:
-    """Share of exceptions that facts leave open where so few differ from 0 that draws miss them."""
+    """Share of exceptions that facts leave open where so few differ from 0 that draws miss them.
+
+    It is the largest share that is compatible with none in n facts.
+    """
     n, exceptions = len(residuals), np.count_nonzero(residuals)
-    return unseen(n) if exceptions < FEW and 2 * exceptions < n else 0.0
+    return rate_interval(0.0, n)[1] if exceptions < FEW and 2 * exceptions < n else 0.0

@@ -43,7 +43,6 @@ __all__ = [
     "LEAST",
     "agreement",
     "auroc",
-    "average_precision",
     "chance_precision",
     "expected_precision",
     "graded_precision",
@@ -110,7 +109,11 @@ def auroc(scores: Array, truth: Array) -> Estimate:
     """
     n, k = len(truth), int(np.count_nonzero(truth))
     if not 0 < k < n:
-        return Estimate.missing(_one_kind(n, k), n)
+        reason = (
+            f"{'all' if k else 'none'} of the {n} sites are planted ones, so that there is "
+            "nothing to separate"
+        )
+        return Estimate.missing(reason, n)
     _, group, sizes = np.unique(np.asarray(scores, float), return_inverse=True, return_counts=True)
     ranks = (np.cumsum(sizes) - (sizes - 1) / 2)[group]  # from the lowest, ties share their mean
     value = float((ranks[np.asarray(truth, bool)].sum() - k * (k + 1) / 2) / (k * (n - k)))
@@ -118,21 +121,15 @@ def auroc(scores: Array, truth: Array) -> Estimate:
     return Estimate.alone(value, n, NO_INTERVAL_OF_SITES)
 
 
-def average_precision(scores: Array, truth: Array) -> Estimate:
-    """The mean, over relevant places, of the precision down to each of them.
+def _precision(scores: Array, truth: Array) -> float:
+    """The expectation of the average precision over the orders that the scores leave open.
+
+    Average precision is the mean, over relevant places, of the precision down to each of them.
 
     Args:
         scores: Score of each place [n].
-        truth: Whether it is relevant [n].
+        truth: Whether it is relevant [n]; some place is.
     """
-    n, k = len(truth), int(np.count_nonzero(truth))
-    if not 0 < k < n:
-        return Estimate.missing(_one_kind(n, k), n)
-    return Estimate.alone(_precision(scores, truth), n, NO_INTERVAL_OF_SITES)
-
-
-def _precision(scores: Array, truth: Array) -> float:
-    """The expectation of the average precision over the orders that the scores leave open."""
     values, group = np.unique(np.asarray(scores, float), return_inverse=True)
     sizes, planted = np.bincount(group), np.bincount(group, weights=np.asarray(truth, float))
     found, before, hits = 0.0, 0, 0
@@ -151,13 +148,6 @@ def expected_precision(n: int, k: int) -> float:
     harmonic = float(np.sum(1 / np.arange(1, n + 1)))
     slope = (k - 1) / (n - 1) if n > 1 else 0.0
     return slope + (1 - slope) * harmonic / n
-
-
-def _one_kind(n: int, k: int) -> str:
-    return (
-        f"{'all' if k else 'none'} of the {n} sites are planted ones, so that there is "
-        "nothing to separate"
-    )
 
 
 def agreement(first: Array, second: Array) -> Estimate:
