@@ -6,7 +6,7 @@ Machine formats (JSON, CSV, records) hold plain numbers and do not use this modu
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 
 from kgbench.estimate import Estimate
@@ -17,6 +17,7 @@ __all__ = [
     "duration_text",
     "exact_text",
     "figure_text",
+    "interval_text",
     "metric_name",
     "number_text",
     "percent_text",
@@ -100,9 +101,9 @@ def share_text(estimate: Estimate) -> str:
     """A share with its interval, in per cent: `97 % [94, 99]`."""
     if estimate.value is None:
         return undefined_text(estimate)
-    if estimate.low is None or estimate.high is None:
+    if estimate.numbers is None:
         return f"{percent_text(estimate.value)} %"
-    value, low, high = map(percent_text, (estimate.value, estimate.low, estimate.high))
+    value, low, high = map(percent_text, estimate.numbers)
     return f"{value} % [{low}, {high}]"
 
 
@@ -116,25 +117,29 @@ def figure_text(estimate: Estimate) -> str:
     """`.87 [.81, .92]`; without an interval, or by definition without width, the value alone."""
     if estimate.value is None:
         return undefined_text(estimate)
-    if estimate.low is None or estimate.high is None:
+    if estimate.numbers is None:
         return number_text(estimate.value)
     if estimate.low == estimate.high:
         return f"{estimate.value:g}" if estimate.value in (0, 1) else number_text(estimate.value)
-    low, high = number_text(estimate.low), number_text(estimate.high)
-    return f"{number_text(estimate.value)} [{low}, {high}]"
+    return interval_text(estimate.numbers, number_text)
+
+
+def interval_text(numbers: tuple[float, float, float], text: Callable[[float], str]) -> str:
+    """A value with the ends of its interval in brackets, each written by a function."""
+    value, low, high = map(text, numbers)
+    return f"{value} [{low}, {high}]"
 
 
 def exact_text(estimate: Estimate) -> str:
     """A figure in all digits, with its number of facts; where it is undefined, the reason."""
     if estimate.value is None:
         return f"undefined: {reason_text(estimate.undefined or '')}"
-    if estimate.low is None or estimate.high is None:
+    if estimate.numbers is None:
         return (
             f"{plain_text(estimate.value)}, n = {estimate.n}, no interval: "
             f"{reason_text(estimate.undefined or '')}"
         )
-    value, low, high = map(plain_text, (estimate.value, estimate.low, estimate.high))
-    return f"{value} [{low}, {high}], n = {estimate.n}"
+    return f"{interval_text(estimate.numbers, plain_text)}, n = {estimate.n}"
 
 
 def reason_text(reason: str) -> str:

@@ -19,7 +19,13 @@ from kgbench.data import Prompt, load_dataset
 from kgbench.errors import InputError
 from kgbench.estimate import Estimate, plain
 from kgbench.localizers import InterventionLocalizer, ScoringLocalizer, create, is_foreign
-from kgbench.numbers import figure_text, percent_text, reason_text, significant_text
+from kgbench.numbers import (
+    figure_text,
+    interval_text,
+    percent_text,
+    reason_text,
+    significant_text,
+)
 from kgbench.progress import Progress
 from kgbench.report import Cell, Column, Dash, Report, Table
 from kgbench.runner.spec import COMPUTING, FACTS, PAIR, Settings, Spec
@@ -434,8 +440,7 @@ def _nats_text(estimate: Estimate) -> str:
     """`2.4 [2.0, 2.8]`, or why it is undefined."""
     if estimate.numbers is None:
         return f"undefined ({reason_text(estimate.undefined or '')})"
-    value, low, high = map(significant_text, estimate.numbers)
-    return f"{value} [{low}, {high}]"
+    return interval_text(estimate.numbers, significant_text)
 
 
 def _sentence(rows: Mapping[str, DivergenceRow], donor: DivergenceRow) -> str:

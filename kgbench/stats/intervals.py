@@ -515,8 +515,8 @@ def mean_of(parts: Sequence[Resampled], n: int) -> Resampled:
 def discordance(contrast: Array) -> tuple[float, float]:
     """The interval of the mean of integer contrasts, which is never a point: see `difference`."""
     found = mean(contrast, (-1.0, 1.0))
-    assert found.low is not None and found.high is not None
-    return found.low, found.high
+    assert found.numbers is not None
+    return found.numbers[1:]
 
 
 def _contrast(values: Array) -> Array:

@@ -53,15 +53,12 @@ def over_seeds(
     n = len(by_seed)
     if n < 2:
         raise ValueError(f"an interval over seeds needs two of them, not {n}")
-    if facts.value is None or facts.low is None or facts.high is None:
+    if facts.numbers is None:
         return facts
+    value, low, high = facts.numbers
     margin = float(stdtrit(n - 1, (1 + LEVEL) / 2) * np.std(by_seed, ddof=1)) / sqrt(n)
-    ends = (
-        facts.value - hypot(facts.value - facts.low, margin),
-        facts.value + hypot(facts.high - facts.value, margin),
-    )
-    low, high = np.clip(ends, *support)
-    return Estimate.hull(facts.value, facts.n, (float(low), float(high)))
+    ends = value - hypot(value - low, margin), value + hypot(high - value, margin)
+    return Estimate.hull(value, facts.n, tuple(np.clip(ends, *support)))
 
 
 def mean_over(seeds: Seeds, metric: str, graft: str) -> Estimate:

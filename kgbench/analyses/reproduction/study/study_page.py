@@ -13,7 +13,7 @@ import numpy as np
 from kgbench.analyses.reproduction.study.factorial import BOTH, OUTCOMES, Findings, RunFigures
 from kgbench.data.training_texts import training_templates
 from kgbench.estimate import Estimate
-from kgbench.numbers import figure_text, number_text
+from kgbench.numbers import figure_text, interval_text, number_text
 from kgbench.report import filled_page, pipe_table
 from kgbench.report.bars import FAINT, INK, panels, small_png, styled
 from kgbench.stats import LEVEL
@@ -173,8 +173,7 @@ def _reasons(estimates: Iterable[Estimate]) -> list[str]:
 def _layer(estimate: Estimate) -> str:
     if estimate.numbers is None:
         return "undefined"
-    value, low, high = estimate.numbers
-    return f"{value:.0f} [{low:.0f}, {high:.0f}]"
+    return interval_text(estimate.numbers, "{:.0f}".format)
 
 
 def _text(estimate: Estimate) -> str:
