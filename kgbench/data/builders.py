@@ -163,19 +163,16 @@ def draw_pools() -> NamePools:
 class World:
     """Draws movies: no person and no title twice, none that is taken."""
 
-    def __init__(
-        self, seed: int | str, taken: Collection[str] = (), pools: NamePools | None = None
-    ) -> None:
+    def __init__(self, seed: int | str, taken: Collection[str] = ()) -> None:
         """Begin a world.
 
         Args:
             seed: Seed of all draws.
             taken: People and titles of other worlds, which this one excludes.
-            pools: Names of people and places; `draw_pools()` by default.
         """
         self.rng = Random(seed)
         self._taken = set(taken)
-        self._pools = pools or draw_pools()
+        self._pools = draw_pools()
 
     def movie(self) -> dict[str, str]:
         """One more movie, by field (see `FIELDS`)."""

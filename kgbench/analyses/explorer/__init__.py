@@ -20,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kgbench.data import Fact, Prompt
-from kgbench.engine import Budget, Engine, Treatment
+from kgbench.engine import Engine, Treatment
 from kgbench.engine.gradients import default_slots, graft_effects, head_effects, head_slots
 from kgbench.engine.treatment import (
     Slots,
@@ -56,7 +56,7 @@ class Reader:
 
     def __init__(self, pair: ModelPair, executor: str = "auto") -> None:
         self.pair = pair
-        self._engine = Engine(pair, executor, Budget.on(pair.device))
+        self._engine = Engine(pair, executor)
         self._slots = Slots(pair.family, pair.n_layers)
         self._rows = default_slots(pair)
         self._heads = head_slots(pair)
