@@ -14,14 +14,13 @@ import click
 
 from kgbench.cli.options import CATALOGUES, cli_command, completer, imports_of
 from kgbench.cli.output import Output, terminal_text
-from kgbench.data import Dataset, ImportOptions, Prompt, load_dataset
+from kgbench.data import Dataset, ImportOptions, Prompt, load_dataset, load_prompts
 from kgbench.data.facts import check_target, left_out, write_dataset
 from kgbench.data.imports import FactTable, read_fact_table
 from kgbench.data.prompts import (
     Giveaways,
     find_giveaways,
     prompts_of_builtins,
-    prompts_of_templates,
     refuse_leaks,
     subject_mentions,
 )
@@ -450,7 +449,8 @@ def _usable(
     file: Path, dataset: Dataset, builtin: Mapping[str, Sequence[Prompt]]
 ) -> Mapping[str, Sequence[Prompt]]:
     """The prompts that an evaluation of these facts would ask."""
-    found = prompts_of_templates(dataset) or builtin
+    own = {name: load_prompts(dataset, [name]) for name in dataset.templates}
+    found = own or builtin
     if not found:
         subject = dataset.subject if dataset.subject.isidentifier() else "subject"
         example = shlex.quote(

@@ -33,7 +33,6 @@ __all__ = [
     "prompt_hash",
     "prompt_names",
     "prompts_of_builtins",
-    "prompts_of_templates",
     "refuse_leaks",
     "sibling_prompts",
     "subject_mentions",
@@ -168,15 +167,6 @@ def load_prompts(
     chosen = [names] if isinstance(names, str) else names
     templates = [_template(name, loaded) for name in chosen]
     return _filled(templates, loaded.facts[:limit], loaded.object)
-
-
-def prompts_of_templates(dataset: Dataset) -> Mapping[str, list[Prompt]]:
-    """All facts in each of a data set's own templates.
-
-    Raises:
-        InputError: A template does not fit, or has the name of a built-in prompt.
-    """
-    return {name: load_prompts(dataset, [name]) for name in dataset.templates}
 
 
 def prompts_of_builtins(dataset: Dataset) -> Mapping[str, list[Prompt]]:
