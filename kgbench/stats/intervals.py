@@ -32,7 +32,7 @@ The dtype distinguishes them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -70,6 +70,7 @@ __all__ = [
     "resampled_means",
     "resampled_ratios",
     "resampled_strata",
+    "satterthwaite",
     "stratified_mean",
 ]
 
@@ -200,7 +201,7 @@ def stratified_mean(strata: Sequence[Array], support: tuple[float, float]) -> Es
         parts.append(_with_imagined(value, spread, len(values), support, weight))
     centre = float(np.mean([part.mean for part in parts]))
     variances = np.array([part.variance for part in parts]) / len(strata) ** 2
-    freedom = satterthwaite(variances, np.array([part.size - 1 for part in parts]))
+    freedom = satterthwaite([(part.size - 1, part.variance) for part in parts])
     margin = _quantile(freedom, LEVEL) * sqrt(variances.sum())
     low, high, whole = centre - margin, centre + margin, np.concatenate(strata)
     if support[0] <= whole.min() and whole.max() <= support[1]:
@@ -208,19 +209,17 @@ def stratified_mean(strata: Sequence[Array], support: tuple[float, float]) -> Es
     return Estimate.hull(float(np.mean(list(map(np.mean, strata)))), n, (low, high))
 
 
-def satterthwaite(variances: Array, freedom: Array) -> float:
+def satterthwaite(terms: Iterable[tuple[float, float]]) -> float:
     """Degrees of freedom of a sum of independent variances; infinite where all are 0.
 
     Args:
-        variances: Of each part [parts].
-        freedom: Degrees of freedom of each [parts].
+        terms: Degrees of freedom and variance of each.
     """
-    total = float(np.sum(variances))
-    if total == 0:
-        return inf
-    shares = variances / total
-    moving = shares > 0
-    return 1 / float(np.sum(shares[moving] ** 2 / freedom[moving]))
+    variance = spread = 0.0
+    for freedom, part in terms:
+        variance += part
+        spread += part**2 / freedom
+    return variance**2 / spread if spread > 0 else inf
 
 
 def difference(first: Array, second: Array, level: float = LEVEL) -> Estimate:
@@ -450,7 +449,7 @@ def resampled_strata(strata: Sequence[Array], draws: int = 2000) -> Resampled:
         strata: Values of each stratum, at least two unless there is only one stratum.
         draws: Number of bootstrap draws.
     """
-    means, variances = [], []
+    means, terms = [], []
     drawn: Array = np.zeros(draws)
     for number, values in enumerate(strata):
         n, value = len(values), float(np.mean(values))
@@ -459,10 +458,9 @@ def resampled_strata(strata: Sequence[Array], draws: int = 2000) -> Resampled:
             drawn += value
             continue
         drawn += _fewer_counts(n, draws, number) @ values / (n - 1)
-        variances.append(float(np.var(values, ddof=1)) / n)
-    freedom = satterthwaite(np.array(variances), np.array([len(own) - 1.0 for own in strata]))
+        terms.append((n - 1.0, float(np.var(values, ddof=1)) / n))
     value, n = float(np.mean(means)), sum(map(len, strata))
-    return Resampled(value, drawn / len(strata), (value, value), n, freedom)
+    return Resampled(value, drawn / len(strata), (value, value), n, satterthwaite(terms))
 
 
 @lru_cache(maxsize=64)

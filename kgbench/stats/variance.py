@@ -66,7 +66,7 @@ from scipy.stats import chi2, norm, t
 
 from kgbench.estimate import Estimate
 from kgbench.numbers import number_text
-from kgbench.stats.intervals import BLOCK, LEVEL, Array, outwards
+from kgbench.stats.intervals import BLOCK, LEVEL, Array, outwards, satterthwaite
 
 __all__ = [
     "ONE_SEED",
@@ -386,7 +386,8 @@ def _with_seeds(drawn: Sequence[Components], scale: float, per_fact: float, n: i
         return Detectable(undefined=ONE_SEED)
     fixed = scale * sum(c.value("seeds") + c.value("wordings:seeds") for c in drawn)
     seeds = min(c.seeds for c in drawn)
-    return _checked(fixed, per_fact, n, _freedom([(seeds - 1, fixed), (n - 1, per_fact / n)]))
+    freedom = satterthwaite([(seeds - 1, fixed), (n - 1, per_fact / n)])
+    return _checked(fixed, per_fact, n, freedom)
 
 
 def _wordings(scores: Float[np.ndarray, "facts wordings"], scale: float) -> Detectable:
@@ -401,16 +402,7 @@ def _wordings(scores: Float[np.ndarray, "facts wordings"], scale: float) -> Dete
     both = float((rest**2).sum()) / ((n - 1) * (wordings - 1))
     fixed, per_fact = scale * (asked - both) / (n * wordings), scale * facts / wordings
     terms = [(n - 1, facts), (wordings - 1, asked), ((n - 1) * (wordings - 1), -both)]
-    return _checked(fixed, per_fact, n, _freedom(terms))
-
-
-def _freedom(terms: Sequence[tuple[int, float]]) -> float:
-    """Satterthwaite's degrees of freedom of a sum of variances, given those of each."""
-    variance = spread = 0.0
-    for freedom, part in terms:
-        variance += part
-        spread += part**2 / freedom
-    return variance**2 / spread if spread > 0 else inf
+    return _checked(fixed, per_fact, n, satterthwaite(terms))
 
 
 def _checked(fixed: float, per_fact: float, n: int, freedom: float = inf) -> Detectable:
