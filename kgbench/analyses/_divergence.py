@@ -36,7 +36,6 @@ TOP = 5
 SMALL = 1e-3
 """Below this difference of log-probabilities a series is more exact than a difference."""
 
-ZOO = "zoo:"
 MOVIES = ("first_actor", "second_actor")
 REAL, BATTLES, INVENTED = "real_movies_real_actors", "battles", "fake_movies_fake_actors"
 MARGIN = 2
@@ -110,9 +109,10 @@ def _tiny_pair(spec: Spec) -> str | None:
     if spec.model is None:
         return None
     source = catalog.entry(spec.model).recipient
-    if not source.startswith(ZOO) or spec.recipient not in (None, source):
+    folder = catalog.zoo_path(source)
+    if folder is None or spec.recipient not in (None, source):
         return None
-    return source.removeprefix(ZOO).partition("/")[0]
+    return folder.parent.name
 
 
 def _world_facts(name: str, rows: Sequence[Mapping[str, str]], ends: tuple[str, str]) -> Dataset:

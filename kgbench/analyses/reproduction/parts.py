@@ -63,7 +63,6 @@ __all__ = [
 SHIPPED = 0
 """The training seed of the shipped pairs."""
 
-_ZOO = "zoo:"
 _SIZE = 10**9
 """Parameters of a recipient of unknown size; the recipe does not depend on it."""
 
@@ -94,7 +93,7 @@ class Ingredients:
     @property
     def tiny(self) -> bool:
         """Whether the pair is one of the shipped ones."""
-        return self.entry.recipient.startswith(_ZOO)
+        return catalog.zoo_path(self.entry.recipient) is not None
 
     @property
     def made(self) -> Path:
