@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from kgbench.errors import InputError
 from kgbench.estimate import Estimate, plain
@@ -31,6 +30,7 @@ from kgbench.stats import (
     resample,
     resampled_ratios,
 )
+from kgbench.stats.intervals import Array
 from kgbench.stats.ratios import area_parts, no_gain, recovery_parts
 from kgbench.stats.scores import PromptColumns, by_prompt, check_metric
 from kgbench.stats.summary import ORDER, budgets_in
@@ -256,7 +256,6 @@ def _over(method: MethodScores, facts: np.ndarray) -> MethodScores:
     return replace(method, facts=facts, notes=tuple(notes))
 
 
-Array = NDArray[Any]
 CORRELATION = 0.5
 """Default correlation of two methods' values of the same facts, where one is at hand."""
 

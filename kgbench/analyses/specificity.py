@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Bool, Float
-from numpy.typing import NDArray
 
 from kgbench.analyses import Analysis, Answer, Inputs
 from kgbench.data import Prompt, load_dataset
@@ -33,6 +32,7 @@ from kgbench.runner.third_party import blamed, isolated
 from kgbench.runner.workload import check, localizer_arguments
 from kgbench.sites import parse_graft
 from kgbench.stats.intervals import (
+    Array,
     Resampled,
     difference,
     mean,
@@ -56,8 +56,6 @@ KINDS: Mapping[str, str] = {
 """Kinds of texts; grafts are meant for the first."""
 
 LABEL_WIDTH = 16
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
