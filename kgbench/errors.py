@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from difflib import get_close_matches
@@ -32,6 +32,7 @@ __all__ = [
     "OutputError",
     "RegionError",
     "UnknownNameError",
+    "check_choice",
     "command_line",
     "first_line",
     "python_names",
@@ -144,6 +145,16 @@ class NotApplicableError(KgbenchError):
 
 class LawError(KgbenchError):
     """A law of the engine does not hold on this model."""
+
+
+def check_choice(kind: str, name: str, known: Collection[str], hint: str = "") -> None:
+    """Refuse a name that is none of the known ones.
+
+    Raises:
+        UnknownNameError: It is not among them; the arguments are those of the error.
+    """
+    if name not in known:
+        raise UnknownNameError(kind, name, known, hint)
 
 
 def first_line(error: object) -> str:

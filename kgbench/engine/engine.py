@@ -18,7 +18,7 @@ from kgbench.engine.plan import Answers, Budget, Plan, make_plan
 from kgbench.engine.sequential import run_sequential, sequential_sizes
 from kgbench.engine.treatment import Configuration, Treatment, graft_treatments, parse_configuration
 from kgbench.engine.weights import equal_slots
-from kgbench.errors import ModelError, UnknownNameError
+from kgbench.errors import ModelError, check_choice
 from kgbench.models.pair import ModelPair
 
 __all__ = ["EXECUTORS", "Engine", "choosing", "chosen_budget", "grafted_logits"]
@@ -74,8 +74,7 @@ class Engine:
         self, pair: ModelPair, executor: str | None = None, budget: Budget | None = None
     ) -> None:
         executor = executor or _CHOSEN.get()[0]
-        if executor not in (*EXECUTORS, "auto"):
-            raise UnknownNameError("executor", executor, (*EXECUTORS, "auto"))
+        check_choice("executor", executor, (*EXECUTORS, "auto"))
         self.pair, self.budget = pair, budget or chosen_budget(pair)
         self.executor, self.reason = self._choose(executor)
         self.wiring = Wiring(pair, staged=self._staged())

@@ -11,7 +11,7 @@ import numpy as np
 
 from kgbench.data import Prompt
 from kgbench.engine.edits import Cut, Edit
-from kgbench.errors import InputError, RegionError, UnknownNameError
+from kgbench.errors import InputError, RegionError, check_choice
 from kgbench.models.family_map import Family
 from kgbench.models.pair import ModelPair
 from kgbench.sites import (
@@ -110,8 +110,7 @@ def donor_index(pair: ModelPair, name: str) -> int:
     names = (RECIPIENT, *pair.donors)
     if name == "sft" and name not in names and ("relation" in names or len(pair.donors) == 1):
         name = baseline_donor(pair)
-    if name not in names:
-        raise UnknownNameError("donor", name, names, f"Give it with --donor {name}=PATH.")
+    check_choice("donor", name, names, f"Give it with --donor {name}=PATH.")
     return names.index(name)
 
 

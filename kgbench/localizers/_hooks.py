@@ -12,7 +12,7 @@ from kgbench.data import Prompt
 from kgbench.engine.edits import POINTS, Edit, Hook, SourceRun
 from kgbench.engine.site_sets import all_sites
 from kgbench.engine.treatment import Slots, Treatment, baseline_donor, donor_index, graft_treatments
-from kgbench.errors import NotApplicableError, UnknownNameError
+from kgbench.errors import NotApplicableError
 from kgbench.localizers._base import InterventionLocalizer, Treatments, Unit
 from kgbench.models.pair import ModelPair
 from kgbench.sites import (
@@ -29,7 +29,6 @@ from kgbench.sites import (
 __all__ = [
     "EMBEDDINGS",
     "Reading",
-    "check_choice",
     "donor_runs",
     "hook_units",
     "one_donor",
@@ -71,16 +70,6 @@ class Reading:
             replace(treatment, edits=tuple(edits(token)))
             for token, treatment in enumerate(self.base)
         )
-
-
-def check_choice(what: str, given: str, known: Sequence[str]) -> None:
-    """Check a parameter against its choices.
-
-    Raises:
-        UnknownNameError: The value is not among them.
-    """
-    if given not in known:
-        raise UnknownNameError(what, given, known)
 
 
 def one_donor(method: InterventionLocalizer, pair: ModelPair, sites: Graft) -> int:

@@ -11,11 +11,10 @@ from transformers.pytorch_utils import Conv1D
 from kgbench.data import Prompt
 from kgbench.engine.edits import HEADS, POINTS, Copy, Edit, Hook, Values
 from kgbench.engine.treatment import Treatment, donor_index, graft_treatments, n_heads
-from kgbench.errors import NotApplicableError
+from kgbench.errors import NotApplicableError, check_choice
 from kgbench.localizers._base import InterventionLocalizer, Treatments, Unit
 from kgbench.localizers._hooks import (
     Reading,
-    check_choice,
     donor_runs,
     hook_units,
     own_run,

@@ -13,13 +13,12 @@ from jaxtyping import Float
 from kgbench.data import Prompt
 from kgbench.engine.edits import POINTS, Add, Copy, Edit, Hook, Values
 from kgbench.engine.treatment import Treatment
-from kgbench.errors import InputError
+from kgbench.errors import InputError, check_choice
 from kgbench.localizers._base import InterventionLocalizer, Treatments, Unit
 from kgbench.localizers._fit import Corpus, FittedLocalizer, holding, seeded_number
 from kgbench.localizers._hooks import (
     EMBEDDINGS,
     Reading,
-    check_choice,
     hook_units,
     one_donor,
     own_run,

@@ -14,12 +14,11 @@ from kgbench.data import Prompt
 from kgbench.engine.edits import POINTS, Copy, Edit, Hook, Values
 from kgbench.engine.site_sets import token_cells
 from kgbench.engine.treatment import Treatment
-from kgbench.errors import InputError
+from kgbench.errors import InputError, check_choice
 from kgbench.localizers._base import Treatments, Unit
 from kgbench.localizers._fit import Corpus, FittedLocalizer, found_at, run_activations, seeded_key
 from kgbench.localizers._hooks import (
     Reading,
-    check_choice,
     donor_runs,
     hook_units,
     read_sites,

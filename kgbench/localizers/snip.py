@@ -12,9 +12,9 @@ from kgbench.data import Prompt
 from kgbench.engine.gradients import weight_gradients
 from kgbench.engine.treatment import baseline_donor
 from kgbench.engine.weights import parts
+from kgbench.errors import check_choice
 from kgbench.localizers._base import ScoringLocalizer
 from kgbench.localizers._credit import by_weight
-from kgbench.localizers._hooks import check_choice
 from kgbench.models.pair import ModelPair
 from kgbench.sites import RECIPIENT, SiteScores
 

@@ -22,7 +22,7 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-from kgbench.errors import ModelError, UnknownNameError, first_line
+from kgbench.errors import ModelError, check_choice, first_line
 from kgbench.models import DTYPE_NAMES, SHORT_DTYPES, catalog, check_dtype
 from kgbench.models.checkpoints import (
     Checkpoint,
@@ -126,8 +126,7 @@ def attention_backend(recipient: Place, attention: str) -> str:
 
     What a checkpoint asks for is not heeded, since it may be code from outside.
     """
-    if attention not in _ATTENTION:
-        raise UnknownNameError("attention backend", attention, _ATTENTION)
+    check_choice("attention backend", attention, _ATTENTION)
     if attention != "auto":
         return attention
     if isinstance(recipient, HeldModel):

@@ -16,7 +16,7 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from kgbench.data import Prompt, Question
-from kgbench.errors import UnknownNameError
+from kgbench.errors import check_choice
 from kgbench.models.checkpoints import Stamp, stamp_of
 from kgbench.models.encoding import Encoded, EncodedQuestion, Encoder
 from kgbench.models.family_map import Family, written
@@ -89,8 +89,7 @@ class ModelPair:
         """
         if name == RECIPIENT:
             return self.recipient
-        if name not in self.donors:
-            raise UnknownNameError("donor", name, self.donors)
+        check_choice("donor", name, self.donors)
         return self.donors[name]
 
     def shared_copy(self, name: str) -> PreTrainedModel:

@@ -26,7 +26,7 @@ from transformers import PreTrainedTokenizerBase
 from kgbench.data import Dataset, ImportOptions, load_dataset, training_texts
 from kgbench.data.facts import hash_of
 from kgbench.data.training_texts import training_wordings
-from kgbench.errors import DataError, InputError, ModelError, UnknownNameError, first_line
+from kgbench.errors import DataError, InputError, ModelError, check_choice, first_line
 from kgbench.models import SHORT_DTYPES, catalog, check_dtype
 from kgbench.models.encoding import Encoder
 from kgbench.training.model_setup import check_peft
@@ -184,8 +184,7 @@ def plan_finetuning(spec: FinetuneSpec) -> FinetuningPlan:
         UnknownNameError: A model, data set, part, direction or recipe does not exist.
         InputError: Something else is wrong with it.
     """
-    if spec.recipe not in finetuning_recipe_names():
-        raise UnknownNameError("recipe", spec.recipe, finetuning_recipe_names())
+    check_choice("recipe", spec.recipe, finetuning_recipe_names())
     check_dtype(spec.dtype or "auto")
     if (spec.model is None) == (spec.recipient is None):
         raise InputError(

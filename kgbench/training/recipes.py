@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from functools import cache, partial
 from typing import Any
 
-from kgbench.errors import InputError, UnknownNameError
+from kgbench.errors import InputError, check_choice
 from kgbench.resources import read_toml
 
 __all__ = [
@@ -170,8 +170,7 @@ def recipe(name: str) -> Recipe:
     Raises:
         UnknownNameError: There is no recipe of this name.
     """
-    if name not in _pair_recipes():
-        raise UnknownNameError("tiny pair", name, recipe_names())
+    check_choice("tiny pair", name, _pair_recipes())
     return _pair_recipes()[name]
 
 
@@ -209,8 +208,7 @@ def finetuning_recipe(
         InputError: A changed value cannot be used.
     """
     tables = _tables("finetuning")
-    if name not in tables["recipes"]:
-        raise UnknownNameError("recipe", name, finetuning_recipe_names())
+    check_choice("recipe", name, finetuning_recipe_names())
     tiny = parameters < tables["tiny_below"]
     layers = [tables["shared"], tables["recipes"][name]]
     if tiny:
@@ -225,8 +223,7 @@ def finetuning_recipe(
     values |= changes or {}
     known = {each.name for each in fields(FinetuningRecipe)}
     for key, value in values.items():
-        if key not in known:
-            raise UnknownNameError("field of a recipe", key, known)
+        check_choice("field of a recipe", key, known)
         if key in _POSITIVE and not value > 0:
             raise InputError(f"{key} {value}: expected a number above 0")
     return FinetuningRecipe(name=name, tiny=tiny, **values)
@@ -244,8 +241,7 @@ def level_table(level: str) -> Mapping[str, Any]:
         UnknownNameError: There is no such level.
     """
     tables: Mapping[str, Mapping[str, Any]] = _tables("plants")["levels"]
-    if level not in tables:
-        raise UnknownNameError("level", level, list(tables))
+    check_choice("level", level, tables)
     return tables[level]
 
 
