@@ -11,7 +11,7 @@ import click
 
 from kgbench.cli.options import ExistingFolder, File, Folder, cli_command
 from kgbench.cli.output import Output, table_text, write_file
-from kgbench.errors import InputError, UnknownNameError
+from kgbench.errors import InputError, check_choice
 from kgbench.numbers import count_text, duration_text
 from kgbench.progress import progress
 from kgbench.runner.spec import listed
@@ -158,8 +158,7 @@ def run(
 
     boards = listed(board)
     for name in boards:
-        if name not in BOARDS:
-            raise UnknownNameError("board", name, BOARDS)
+        check_choice("board", name, BOARDS)
     began = time.monotonic()
     runs = board_runs(boards, listed(method), listed(model), limit, plants)
     packs: list[Path] = []

@@ -23,7 +23,7 @@ from kgbench.cli.options import (
     pairs,
 )
 from kgbench.cli.output import Output, table_text
-from kgbench.errors import InputError, OutputError, UnknownNameError
+from kgbench.errors import InputError, OutputError, check_choice
 from kgbench.progress import Progress
 from kgbench.runner.spec import listed
 
@@ -143,8 +143,7 @@ def check_localizer_command(
 
     families = listed(family) or tuple(PICO_FAMILIES)
     for name in families:
-        if name not in PICO_FAMILIES:
-            raise UnknownNameError("family", name, PICO_FAMILIES)
+        check_choice("family", name, PICO_FAMILIES)
 
     checked = check_by_name(target, pairs("--localizer-arg", localizer_arg), families, progress)
     by_law: dict[str, list[Verdict]] = {}

@@ -12,7 +12,7 @@ import click
 
 from kgbench.cli.options import CATALOGUES, NOTES, Rows, cli_command, completer
 from kgbench.cli.output import Output, table_text
-from kgbench.errors import InputError, UnknownNameError
+from kgbench.errors import InputError, check_choice
 
 CELL = 18
 """Columns of a cell of a list of runs."""
@@ -39,8 +39,7 @@ def ls_command(kind: str, name: str | None, **options: Path) -> Output:
     kgbench ls localizers mask_graft
     kgbench ls runs --results kgbench-results
     """  # noqa: D301 (click reads the character, not its escape)
-    if kind not in KINDS:
-        raise UnknownNameError("kind", kind, KINDS)
+    check_choice("kind", kind, KINDS)
     if name is not None and kind != "localizers":
         raise click.UsageError(
             f"a NAME goes with `kgbench ls localizers`, and {name!r} is given with {kind}"

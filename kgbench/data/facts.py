@@ -24,7 +24,7 @@ from kgbench.data.imports import (
     table_of,
 )
 from kgbench.data.templates import parse_template
-from kgbench.errors import DataError, InputError, OutputError, UnknownNameError
+from kgbench.errors import DataError, InputError, OutputError, UnknownNameError, check_choice
 
 __all__ = [
     "AMBIGUOUS",
@@ -140,8 +140,7 @@ def data_card(name: str) -> str:
     Raises:
         UnknownNameError: No such data set.
     """
-    if name not in dataset_names():
-        raise UnknownNameError("data set", name, dataset_names())
+    check_choice("data set", name, dataset_names())
     return (_FILES / f"{name}.md").read_text(encoding="utf-8")
 
 

@@ -8,7 +8,7 @@ from functools import cache
 from string import Formatter
 
 from kgbench.data.facts import Dataset
-from kgbench.errors import InputError, UnknownNameError
+from kgbench.errors import InputError, check_choice
 from kgbench.resources import read_toml
 
 __all__ = [
@@ -104,8 +104,7 @@ def training_texts(
         InputError: There is no wording, none of that direction, or one that does not fit or has no
             direction.
     """
-    if direction not in DIRECTIONS:
-        raise UnknownNameError("direction", direction, DIRECTIONS)
+    check_choice("direction", direction, DIRECTIONS)
     forward = tuple(templates) or training_wordings(dataset)
     reverse = () if templates else dataset.training_reversed
     if not forward and not reverse:

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from kgbench.errors import InputError, UnknownNameError
+from kgbench.errors import InputError, check_choice
 from kgbench.harness import MODEL, REQUEST, register, tasks_path
 from kgbench.sites import BASELINES, parse_graft
 
@@ -114,8 +114,7 @@ def _own_option(arguments: list[str]) -> tuple[list[str], str | None]:
         if not rest:
             raise InputError(f"{OPTION} needs a value: {', '.join(CONTINUATIONS)}")
         value, *rest = rest
-    if value not in CONTINUATIONS:
-        raise UnknownNameError("continuation", value, CONTINUATIONS)
+    check_choice("continuation", value, CONTINUATIONS)
     return [*arguments[:place], *rest], value
 
 
@@ -219,8 +218,7 @@ def read_arguments(given: Mapping[str, Any]) -> Arguments:
         )
     known = [each.name for each in fields(Arguments)]
     for name in values:
-        if name not in known:
-            raise UnknownNameError("model argument", name, known)
+        check_choice("model argument", name, known)
     for name, value in values.items():
         if name not in _READERS and isinstance(value, bool | float):
             raise InputError(
@@ -239,8 +237,7 @@ def read_arguments(given: Mapping[str, Any]) -> Arguments:
         raise InputError(
             "the finetuned checkpoint is missing: give donor=PATH with pretrained in --model_args"
         )
-    if arguments.continuation not in CONTINUATIONS:
-        raise UnknownNameError("continuation", arguments.continuation, CONTINUATIONS)
+    check_choice("continuation", arguments.continuation, CONTINUATIONS)
     if arguments.graft is not None and arguments.graft not in BASELINES:
         parse_graft(arguments.graft)
     return arguments

@@ -20,7 +20,7 @@ from kgbench.data import Dataset, Prompt, load_dataset, prompt_names
 from kgbench.data.facts import PARTS
 from kgbench.data.prompts import find_giveaways, refuse_leaks
 from kgbench.data.templates import MARKS
-from kgbench.errors import InputError, RegionError, UnknownNameError
+from kgbench.errors import InputError, RegionError, UnknownNameError, check_choice
 from kgbench.localizers import check_name, needs
 from kgbench.models import catalog, check_dtype
 from kgbench.models.catalog import Entry, choose_donor, choose_donor_of, find_donor
@@ -88,8 +88,7 @@ def load_suite(name: str) -> Suite:
     Raises:
         UnknownNameError: No suite has this name.
     """
-    if name not in _suites():
-        raise UnknownNameError("suite", name, _suites())
+    check_choice("suite", name, _suites())
     return _suites()[name]
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import wraps
 from typing import TYPE_CHECKING, ParamSpec
 
-from kgbench.errors import InputError, KgbenchError, UnknownNameError
+from kgbench.errors import InputError, KgbenchError, UnknownNameError, check_choice
 from kgbench.estimate import Estimate
 from kgbench.numbers import plain_text
 from kgbench.records import NOT_APPLICABLE, Planted, Record, Row
@@ -215,10 +215,8 @@ def _read(bounds: Mapping[str, float], fields: Collection[str]) -> Bounds:
                 f"the bound {name!r} has no operator: write {name}__ge, or another of "
                 f"{', '.join(OPERATORS)}"
             )
-        if field not in fields:
-            raise UnknownNameError(f"field of the bound {name!r}:", field, fields)
-        if op not in OPERATORS:
-            raise UnknownNameError(f"operator of the bound {name!r}:", op, OPERATORS)
+        check_choice(f"field of the bound {name!r}:", field, fields)
+        check_choice(f"operator of the bound {name!r}:", op, OPERATORS)
         read[field, op] = bound
     return read
 

@@ -10,7 +10,7 @@ from numbers import Real
 from operator import ge, gt, le, lt
 from typing import Literal
 
-from kgbench.errors import InputError, UnknownNameError
+from kgbench.errors import InputError, check_choice
 from kgbench.estimate import Estimate
 from kgbench.numbers import figure_text, number_text, plain_text, reason_text
 from kgbench.stats import rate_interval
@@ -74,8 +74,7 @@ def decide(estimate: Estimate, op: str, bound: float) -> Decision:
         UnknownNameError: There is no such operator.
         InputError: The bound is no finite number.
     """
-    if op not in OPERATORS:
-        raise UnknownNameError("operator", op, OPERATORS)
+    check_choice("operator", op, OPERATORS)
     if not _is_number(bound):
         raise InputError(f"a bound is a finite number, not {bound!r}")
     value, low, high = estimate.value, estimate.low, estimate.high

@@ -12,7 +12,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from kgbench import __version__
-from kgbench.errors import InputError, KgbenchError, UnknownNameError
+from kgbench.errors import InputError, KgbenchError, check_choice
 from kgbench.leaderboard.build import RESULTS
 from kgbench.leaderboard.drafts import drafts
 from kgbench.leaderboard.entries import BOARD_FACTS, BOARDS, Entry, pack_of, read_entries, suites_of
@@ -120,8 +120,7 @@ def board_runs(
             )
     for kind, given, names in (("localizer", methods, built_in), ("model", pairs, folders)):
         for name in given:
-            if name not in names:
-                raise UnknownNameError(kind, name, names)
+            check_choice(kind, name, names)
     asked = product(boards or BOARDS, methods or built_in)
     table = {(board, method): pairs_of(board, method) for board, method in asked}
     inside = tuple(f"{pair}." for pair in pairs)

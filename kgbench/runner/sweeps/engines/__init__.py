@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from kgbench.errors import InputError, UnknownNameError
+from kgbench.errors import InputError, check_choice
 from kgbench.runner.sweeps.study import StudyUnit
 
 __all__ = ["ENGINES", "Launch", "Pending", "need", "run_bundles"]
@@ -68,8 +68,7 @@ def run_bundles(engine: str, asked: Launch) -> Pending | None:
         UnknownNameError: There is no such engine.
         InputError: It is not installed, or an option of it is wrong.
     """
-    if engine not in ENGINES:
-        raise UnknownNameError("engine", engine, ENGINES)
+    check_choice("engine", engine, ENGINES)
     module = import_module(f"{__name__}.{engine}")
     pending: Pending | None = getattr(module, f"run_on_{engine}")(asked)
     return pending
