@@ -616,7 +616,7 @@ MUTANTS = (
     ),
     families(
         "edits put in the place of a module's weights",
-        ("engine/forward.py", "_edited(plans.get(module) or module", "_edited(module"),
+        ("engine/forward.py", "edited(plans.get(module) or module", "edited(module"),
         only="edits",
     ),
     families(

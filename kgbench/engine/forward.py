@@ -49,6 +49,7 @@ __all__ = [
     "Stage",
     "Weights",
     "Wiring",
+    "edited",
     "installed",
     "one_treatment",
     "reading",
@@ -741,7 +742,7 @@ def _plans(
     def edit(path: str, **changes: Any) -> None:
         if any(change is not None for change in changes.values()):
             module = module_at(wiring.model, path)
-            plans[module] = _edited(plans.get(module) or module.forward, **changes)
+            plans[module] = edited(plans.get(module) or module.forward, **changes)
 
     family, home = wiring.pair.family, wiring.pair.device
     for layer in sorted({hook.layer for hook in activity.edits} | set(activity.masks)):
@@ -772,7 +773,7 @@ def _mask_on(
     return mask if mask is None else lambda: mask().to(device)
 
 
-def _edited(
+def edited(
     forward: Callable[..., Any],
     before: Callable[[Tensor], Tensor] | None = None,
     after: Callable[[Tensor], Tensor] | None = None,
@@ -780,7 +781,7 @@ def _edited(
 ) -> Callable[..., Any]:
     """A module's forward with its input, its (first) output and its attention mask replaced."""
 
-    def edited(*inputs: Any, **options: Any) -> Any:
+    def forward_edited(*inputs: Any, **options: Any) -> Any:
         if before is not None and inputs:
             inputs = (before(inputs[0]), *inputs[1:])
         elif before is not None:
@@ -797,4 +798,4 @@ def _edited(
             else after(output).clone()
         )
 
-    return edited
+    return forward_edited

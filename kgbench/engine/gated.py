@@ -23,7 +23,7 @@ from torch.func import functional_call
 from kgbench.data import Prompt
 from kgbench.engine.edits import Hook
 from kgbench.engine.engine import chosen_budget
-from kgbench.engine.forward import Forward, Socket, Wiring, installed
+from kgbench.engine.forward import Forward, Socket, Wiring, edited, installed
 from kgbench.engine.plan import Budget
 from kgbench.engine.treatment import baseline_donor, donor_index
 from kgbench.errors import InputError
@@ -140,16 +140,16 @@ class Differentiable:
         gated: Mapping[nn.Module, Callable[..., Tensor] | None],
         batch: _Batch,
     ) -> dict[nn.Module, Callable[..., object]]:
-        by_module: dict[nn.Module, dict[bool, Touch]] = {}
+        by_module: dict[nn.Module, dict[str, Touch]] = {}
         for hook, touch in touches.items():
-            by_module.setdefault(self._module(hook), {})[hook.point == "resid_pre"] = partial(
-                _shaped, touch, batch.ids.shape
-            )
+            side = "before" if hook.point == "resid_pre" else "after"
+            touches_of = by_module.setdefault(self._module(hook), {})
+            touches_of[side] = partial(_shaped, touch, batch.ids.shape)
         # The module of a hook may be gated itself, such as a norm after attention.
         touched: dict[nn.Module, Callable[..., object]] = {}
         for module, by_side in by_module.items():
             forward = gated.get(module) or module.forward
-            touched[module] = partial(_with_touches, forward, by_side)
+            touched[module] = edited(forward, by_side.get("before"), by_side.get("after"))
         return touched
 
     def _module(self, hook: Hook) -> nn.Module:
@@ -286,23 +286,3 @@ def _read_out(
 def _shaped(touch: Touch, shape: torch.Size, x: Tensor) -> Tensor:
     """Apply a touch to an activation in the shape [prompt, token, width]; it may come flat."""
     return touch(x) if x.ndim > 2 else touch(x.reshape(*shape, x.shape[-1])).reshape(x.shape)
-
-
-def _with_touches(
-    forward: Callable[..., Tensor | tuple[Tensor, ...]],
-    touches: Mapping[bool, Touch],
-    *args: Tensor,
-    **kwargs: object,
-) -> object:
-    """A layer, attention or MLP with its input (True) or its output (False) touched."""
-    if True in touches:
-        args = (touches[True](args[0]), *args[1:])
-    out = forward(*args, **kwargs)
-    if False not in touches:
-        return out
-    # A copy: models may add to the output in place, and the touch may keep a reference to it.
-    return (
-        (touches[False](out[0]).clone(), *out[1:])
-        if isinstance(out, tuple)
-        else touches[False](out).clone()
-    )
