@@ -26,6 +26,7 @@ from kgbench.errors import ModelError, UnknownNameError
 from kgbench.models import catalog
 from kgbench.models.catalog import (
     DamagedDonorWarning,
+    TrainedDonor,
     choose_donor,
     donors_folder,
     find_donor,
@@ -256,17 +257,21 @@ def test_its_facts_decide(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_several(copied: Path) -> None:
     """Of several the usual one is taken; where there is none, an error lists what to say."""
     hashes = {trained_donors()[NAME].card["data"]["hash"]}
+
+    def of_gpt2(donor: TrainedDonor) -> bool:
+        return donor.model == "tiny-gpt2"
+
     second(copied, "eight-both-aggressive-seed1", seed=1)
     assert json.loads((copied / NAME / "card.json").read_text())["changes"] == {
         "epochs": 1,
         "batch_size": 16,
     }
     with pytest.raises(ModelError) as caught:
-        choose_donor("tiny-gpt2", hashes)
+        choose_donor("tiny-gpt2", hashes, of_gpt2)
     assert f"--donor sft={NAME} or --donor sft={NAME}-seed1" in str(caught.value)
     second(copied, "usual", changes={})
     second(copied, "other", changes={}, data={"direction": "a2b"})
-    chosen = choose_donor("tiny-gpt2", hashes)
+    chosen = choose_donor("tiny-gpt2", hashes, of_gpt2)
     assert chosen is not None and chosen.name == "tiny-gpt2/usual"
 
 

@@ -17,7 +17,7 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -42,7 +42,6 @@ __all__ = [
     "TrainedDonor",
     "built_replicas",
     "choose_donor",
-    "choose_donor_of",
     "describe_pairs",
     "donors_folder",
     "entry",
@@ -464,51 +463,33 @@ def find_donor(name: str) -> Path | None:
     return None
 
 
-def choose_donor(model: str, hashes: Collection[str]) -> TrainedDonor | None:
-    """The trained donor of a pair that learned some facts.
+def choose_donor(
+    recipient: str, hashes: Collection[str], is_of: Callable[[TrainedDonor], bool]
+) -> TrainedDonor | None:
+    """The trained donor of a recipient that learned some facts, in whichever folder it is kept.
 
     Of several, the one by the recipe aggressive, in both directions, with seed 0 and nothing else
     changed; there is no guess where not exactly one such exists.
 
     Args:
-        model: A pair of the catalog.
+        recipient: What to call the recipient in a message.
         hashes: Content hashes of the data sets that would do.
+        is_of: Whether a donor was finetuned from the recipient; asked only of donors that learned
+            the facts.
 
     Raises:
         ModelError: There are several, and that one is not among them.
     """
-    return _chosen([donor for donor in _learned(hashes) if donor.model == model], model)
-
-
-def choose_donor_of(
-    recipient: str, hashes: Collection[str], weights: Callable[[], str | None]
-) -> TrainedDonor | None:
-    """The trained donor of a checkpoint that learned some facts, in whichever folder it is kept.
-
-    Args:
-        recipient: What to call the checkpoint in a message.
-        hashes: Content hashes of the data sets that would do.
-        weights: Gives the hash of the checkpoint's weights; called only where some donor learned
-            the facts.
-
-    Raises:
-        ModelError: As `choose_donor` does.
-    """
-    candidates = _learned(hashes)
-    wanted = weights() if candidates else None
-    return _chosen([donor for donor in candidates if donor.recipient == wanted], recipient)
-
-
-def _learned(hashes: Collection[str]) -> list[TrainedDonor]:
-    return [donor for donor in trained_donors().values() if donor.card["data"]["hash"] in hashes]
-
-
-def _chosen(candidates: Sequence[TrainedDonor], owner: str) -> TrainedDonor | None:
+    candidates = []
+    for donor in trained_donors().values():
+        if donor.card["data"]["hash"] in hashes and is_of(donor):
+            candidates.append(donor)
     usual = [donor for donor in candidates if donor.kind == _USUAL and not donor.card["changes"]]
     if len(candidates) > 1 and len(usual) != 1:
         choices = " or ".join(f"--donor sft={donor.name}" for donor in candidates)
         raise ModelError(
-            f"{len(candidates)} donors of {owner} were trained on these facts; say which: {choices}"
+            f"{len(candidates)} donors of {recipient} were trained on these facts; say which: "
+            f"{choices}"
         )
     return next(iter(usual or candidates), None)
 

@@ -23,7 +23,7 @@ from kgbench.data.templates import MARKS
 from kgbench.errors import InputError, RegionError, UnknownNameError, check_choice
 from kgbench.localizers import check_name, needs
 from kgbench.models import catalog, check_dtype
-from kgbench.models.catalog import Entry, choose_donor, choose_donor_of, find_donor
+from kgbench.models.catalog import Entry, choose_donor, find_donor
 from kgbench.records import Truth
 from kgbench.runner.spec import Spec
 from kgbench.sites import BASELINES, RECIPIENT, parse_graft
@@ -308,12 +308,14 @@ def with_donor(spec: Spec, dataset: Dataset) -> Spec:
         wanted.add(load_dataset(whole, spec.imports).content_hash)
     if (entry := entry_of(spec)) is None:
         source = str(spec.recipient)
-        donor = choose_donor_of(source, wanted, lambda: _weights_hash(source, spec.revision))
+        weights = cache(lambda: _weights_hash(source, spec.revision))
+        donor = choose_donor(source, wanted, lambda donor: donor.recipient == weights())
     else:
         learned = entry.donors and load_dataset(entry.dataset).content_hash in wanted
         if learned or entry.plant is not None:
             return spec
-        donor = choose_donor(entry.name, wanted)
+        model = entry.name
+        donor = choose_donor(model, wanted, lambda donor: donor.model == model)
     return spec if donor is None else replace(spec, donors={"sft": donor.name})
 
 
