@@ -13,7 +13,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from itertools import product
@@ -416,28 +416,18 @@ def _faults(family: Family) -> Iterator[str]:
 
 
 def written(family: Family) -> dict[str, Any]:
-    """A map as JSON has it, which `read_family` reads."""
-    content: dict[str, Any] = {
-        "model_type": family.model_type,
-        "layers": family.layers,
-        "attention": family.attention,
-        "mlp": family.mlp,
-    }
-    if family.numbers:
-        content["numbers"] = {name: dict(cases) for name, cases in family.numbers.items()}
-    content["outside"] = {c: _written_place(place) for c, place in family.outside.items()}
-    content["inside"] = {c: _written_place(place) for c, place in family.inside.items()}
+    """A map as JSON has it, which `read_family` reads.
+
+    A place has the fields that differ from their default; that of a module's whole output is the
+    path alone.
+    """
+    adapter = TypeAdapter(Family)
+    content: dict[str, Any] = adapter.dump_python(family, mode="json", exclude_defaults=True)
+    for places in (content["outside"], content["inside"]):
+        for component, place in places.items():
+            if len(place) == 1:
+                places[component] = place["module"]
     return content
-
-
-def _written_place(place: Place) -> Any:
-    """Fields that differ from their default; the path alone of a module's whole output."""
-    content = {}
-    for each in fields(Place):
-        value = getattr(place, each.name)
-        if value != each.default:
-            content[each.name] = list(value) if isinstance(value, tuple) else value
-    return place.module if len(content) == 1 else content
 
 
 def _number(config: object, number: int | str) -> int:
