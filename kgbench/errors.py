@@ -20,6 +20,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from difflib import get_close_matches
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 __all__ = [
     "DataError",
@@ -34,6 +38,7 @@ __all__ = [
     "UnknownNameError",
     "check_choice",
     "command_line",
+    "first_fault",
     "first_line",
     "python_names",
 ]
@@ -155,6 +160,17 @@ def check_choice(kind: str, name: str, known: Collection[str], hint: str = "") -
     """
     if name not in known:
         raise UnknownNameError(kind, name, known, hint)
+
+
+def first_fault(error: ValidationError, whole: str) -> str:
+    """The first fault that pydantic found: where it is, and what.
+
+    Args:
+        error: What it raised.
+        whole: What to call the content itself.
+    """
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc'])) or whole}: {first['msg']}"
 
 
 def first_line(error: object) -> str:

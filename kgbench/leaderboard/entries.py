@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import pyarrow as pa
 from pydantic import Field, ValidationError
 
-from kgbench.errors import DataError, InputError, UnknownNameError
+from kgbench.errors import DataError, InputError, UnknownNameError, first_fault
 from kgbench.leaderboard.hits import COLUMNS, PromptHits, RankGrid, hits_by_prompt, rank_grid
 from kgbench.leaderboard.limits import FACTS, FILES, RECORD, SUBMISSION, VERIFICATION
 from kgbench.leaderboard.packs import SUFFIX, inside_pack, packs_below, read_pack
@@ -413,9 +413,7 @@ def _part(path: Path, record: Record, files: Mapping[str, bytes], model: type[_P
     try:
         part = model.model_validate_json(files[path.name])
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "content"
-        raise DataError(f"{path}: {where}: {first['msg']}") from error
+        raise DataError(f"{path}: {first_fault(error, 'content')}") from error
     if part.record != record.id:
         raise DataError(f"{path}: record: it goes with another record than the one beside it")
     return part

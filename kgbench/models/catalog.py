@@ -27,7 +27,7 @@ from typing import Any
 import platformdirs
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
-from kgbench.errors import ModelError, UnknownNameError
+from kgbench.errors import ModelError, UnknownNameError, first_fault
 from kgbench.models.plant_truth import GradedTruth, read_truth
 from kgbench.numbers import number_text
 from kgbench.resources import read_toml
@@ -504,10 +504,8 @@ def read_donor_card(folder: Path) -> dict[str, Any]:
         card = json.loads((folder / CARD).read_text("utf-8"))
         _DonorCard.model_validate(card)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the whole"
         raise ModelError(
-            f"{folder / CARD} is no card of a trained donor: {where}: {first['msg']}"
+            f"{folder / CARD} is no card of a trained donor: {first_fault(error, 'the whole')}"
         ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise ModelError(

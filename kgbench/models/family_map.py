@@ -26,7 +26,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from kgbench.errors import ModelError, UnknownNameError
+from kgbench.errors import ModelError, UnknownNameError, first_fault
 from kgbench.sites import COMPONENTS, GROUPS, OUTSIDE, PER_LAYER, Graft, head_of
 
 __all__ = [
@@ -372,10 +372,8 @@ def read_family(text: str, source: str) -> Family:
                         data[part][component] = {"module": place}
         family = TypeAdapter(Family).validate_json(json.dumps(data), strict=True)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the whole"
         raise ModelError(
-            f"the family map {source} does not read: {where}: {first['msg']}"
+            f"the family map {source} does not read: {first_fault(error, 'the whole')}"
         ) from error
     except (ValueError, RecursionError) as error:
         raise ModelError(f"the family map {source} does not read: {error}") from error

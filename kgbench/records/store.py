@@ -20,7 +20,7 @@ from uuid import uuid4
 import pyarrow as pa
 from pydantic import ValidationError
 
-from kgbench.errors import DataError, InputError, OutputError, UnknownNameError
+from kgbench.errors import DataError, InputError, OutputError, UnknownNameError, first_fault
 from kgbench.records.fact_rows import check_facts, facts_bytes, facts_table, read_facts
 from kgbench.records.journal import Journal, write_whole
 from kgbench.records.mirror import mirror_of
@@ -386,9 +386,7 @@ def parse_record(content: bytes, path: Path) -> Record:
     try:
         return Record.model_validate(_parsed(path, content))
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "record"
-        raise DataError(f"{path}: {where}: {first['msg']}") from error
+        raise DataError(f"{path}: {first_fault(error, 'record')}") from error
 
 
 def renew_seal(folder: Path) -> None:
