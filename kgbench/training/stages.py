@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import random
 import shutil
 import time
@@ -31,6 +30,7 @@ from torch import Tensor, nn
 
 from kgbench.errors import InputError, OutputError
 from kgbench.models.loading import quiet_library
+from kgbench.records import write_whole
 from kgbench.training.recipes import Stage
 
 if TYPE_CHECKING:
@@ -510,6 +510,4 @@ class _Watch:
     ) -> None:
         mark = self._run.work / f"checkpoint-{state.global_step}" / _COMPLETE
         files = {path.name: _file_hash(path) for path in sorted(mark.parent.iterdir())}
-        partial = mark.with_suffix(".partial")
-        partial.write_text(json.dumps(_mark(round(self.seconds, 1), files)), encoding="utf-8")
-        os.replace(partial, mark)
+        write_whole(mark, json.dumps(_mark(round(self.seconds, 1), files)).encode())
