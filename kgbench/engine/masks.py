@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -13,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kgbench.errors import NotApplicableError
-from kgbench.models.pair import ModelPair
+from kgbench.models.pair import ModelPair, once_for_each
 
 __all__ = ["Masks", "Windows", "known_windows", "make_masks", "windows"]
 
@@ -25,8 +24,6 @@ _KNOWN = (
     "_sliding_window_pattern",
     "chunk_size_feed_forward",
 )
-
-_cache: WeakKeyDictionary[ModelPair, Windows] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -42,17 +39,6 @@ class Windows:
     def seen(self, layer: int, token: int) -> int:
         """Number of tokens visible to a token in a layer, including itself."""
         return min(token + 1, self.size) if layer in self.layers else token + 1
-
-
-def windows(pair: ModelPair) -> Windows:
-    """Sliding windows of a pair's models.
-
-    They apply to layers that the configuration's `layer_types` lists as windowed; without
-    `layer_types`, to all layers.
-    """
-    if pair not in _cache:
-        _cache[pair] = _windows(pair)
-    return _cache[pair]
 
 
 def known_windows(pair: ModelPair) -> Windows:
@@ -71,7 +57,13 @@ def known_windows(pair: ModelPair) -> Windows:
     return known
 
 
-def _windows(pair: ModelPair) -> Windows:
+@once_for_each
+def windows(pair: ModelPair) -> Windows:
+    """Sliding windows of a pair's models.
+
+    They apply to layers that the configuration's `layer_types` lists as windowed; without
+    `layer_types`, to all layers.
+    """
     config = pair.recipient.config
     size = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None) or [_WINDOWED if size else _WHOLE] * pair.n_layers

@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -28,7 +27,7 @@ from kgbench.errors import KgbenchError, LawError, ModelError, python_names
 from kgbench.models.catalog import is_plant, read_plant, zoo_path
 from kgbench.models.family_map import module_at
 from kgbench.models.loading import Source, pair_sources, read_pair
-from kgbench.models.pair import ModelPair
+from kgbench.models.pair import ModelPair, once_for_each
 from kgbench.models.placement import DeviceMap
 from kgbench.sites import parse_graft
 
@@ -41,9 +40,6 @@ _TEXT = "Two people star in a film."
 _TOKENS = 7
 _NEXT_TO_NOTHING = 0.05
 """A derivative counts as zero below this share of the reference; nonzero ones have its size."""
-
-_verdicts: WeakKeyDictionary[ModelPair, str | None] = WeakKeyDictionary()
-_staged: WeakKeyDictionary[ModelPair, bool] = WeakKeyDictionary()
 
 
 def tolerance(pair: ModelPair, logits: Tensor) -> float:
@@ -101,22 +97,10 @@ def _everything_is_the_donor(pair: ModelPair) -> None:
             )
 
 
-def packed_agrees(pair: ModelPair) -> str | None:
-    """Reason why the packed executor cannot run a pair; None if it agrees with `rows`."""
-    if pair not in _verdicts:
-        _verdicts[pair] = _compare(pair)
-    return _verdicts[pair]
-
-
+@once_for_each
+@torch.inference_mode()
 def stages_agree(pair: ModelPair) -> bool:
     """Whether the packed executor may compute other rows in other layers of a pair's models."""
-    if pair not in _staged:
-        _staged[pair] = _compare_stages(pair)
-    return _staged[pair]
-
-
-@torch.inference_mode()
-def _compare_stages(pair: ModelPair) -> bool:
     slots, ids, layers = Slots(pair.family, pair.n_layers), _ids(pair), pair.n_layers
     # The recipient, the donor in the last layer, and the donor in the upper half: in this order
     # other tokens are at the same place in the trees of different layers.
@@ -139,8 +123,10 @@ def _compare_stages(pair: ModelPair) -> bool:
     return float((got - reference).abs().max()) <= tolerance(pair, reference)
 
 
+@once_for_each
 @torch.inference_mode()
-def _compare(pair: ModelPair) -> str | None:
+def packed_agrees(pair: ModelPair) -> str | None:
+    """Reason why the packed executor cannot run a pair; None if it agrees with `rows`."""
     if unknown := windows(pair).unknown:
         return (
             "the model has layers of a kind, or a limit to attention, whose masks are not known "

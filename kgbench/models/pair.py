@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, wraps
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -24,7 +25,9 @@ from kgbench.models.streaming import stored, streamed
 from kgbench.models.tensors import hash_tensors, shared_copy
 from kgbench.sites import RECIPIENT
 
-__all__ = ["ModelPair", "make_ready", "model_hash", "prepare", "weights_hash"]
+__all__ = ["ModelPair", "make_ready", "model_hash", "once_for_each", "prepare", "weights_hash"]
+
+Answer = TypeVar("Answer")
 
 _NO_MATTER = (
     "_name_or_path",
@@ -174,6 +177,19 @@ class ModelPair:
         """SHA-256 of the tokenizer's serialisation and of the chat template in use."""
         frame = self.tokenizer.chat_template if self.chat_template else ""
         return _sha256(f"{self.tokenizer.backend_tokenizer.to_str()}\n{frame}")
+
+
+def once_for_each(answer: Callable[[ModelPair], Answer]) -> Callable[[ModelPair], Answer]:
+    """A function of pairs that is computed once for each, and forgotten with the pair."""
+    known: WeakKeyDictionary[ModelPair, Answer] = WeakKeyDictionary()
+
+    @wraps(answer)
+    def known_answer(pair: ModelPair) -> Answer:
+        if pair not in known:
+            known[pair] = answer(pair)
+        return known[pair]
+
+    return known_answer
 
 
 def model_hash(model: PreTrainedModel, family: Family) -> str:
