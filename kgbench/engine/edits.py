@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-import torch
 from torch import Tensor
+
+from kgbench.models.tensors import hash_tensors
 
 if TYPE_CHECKING:
     from kgbench.engine.treatment import Treatment
@@ -54,8 +54,7 @@ class Values:
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor.detach()
-        flat = self.tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-        self._key = (str(tensor.dtype), tuple(tensor.shape), hashlib.sha256(flat.data).digest())
+        self._key = hash_tensors([("", self.tensor)])
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Values) and self._key == other._key

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
 from collections.abc import Iterable, Mapping
@@ -10,13 +9,14 @@ from types import FunctionType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules import module as global_hooks
 
 from kgbench.data import Prompt
 from kgbench.data.prompts import Question
 from kgbench.models.pair import ModelPair
 from kgbench.models.streaming import streamed
+from kgbench.models.tensors import hash_tensors
 from kgbench.sites import RECIPIENT
 
 __all__ = ["changes", "process_state", "state_of"]
@@ -62,7 +62,7 @@ def state_of(pair: ModelPair) -> dict[str, object]:
         state[f"the mode of {name}"] = [(path, module.training) for path, module in modules]
         state[f"the modules of {name}"] = [(path, _attributes(module)) for path, module in modules]
         state[f"the buffers of {name}"] = [
-            (path, _digest(buffer)) for path, buffer in model.named_buffers()
+            (path, hash_tensors([(path, buffer)])) for path, buffer in model.named_buffers()
         ]
         if streamed(model) is None:
             state[f"{_PLAIN} of {name}"] = _forward(model)
@@ -171,16 +171,10 @@ def _value(value: object) -> object:
     return repr(value) if plain else id(value)
 
 
-def _digest(tensor: Tensor) -> str:
-    content = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
-    return hashlib.sha256(content.tobytes()).hexdigest()
-
-
 def _forward(model: Any) -> str:
     """SHA-256 of the logits of a few tokens."""
     device = model.get_input_embeddings().weight.device
     ids = torch.arange(min(8, model.config.vocab_size), device=device)[None]
     with torch.inference_mode():
-        return _digest(
-            model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits
-        )
+        logits = model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits
+        return hash_tensors([("logits", logits)])
