@@ -20,7 +20,7 @@ from kgbench.engine.plan import Budget
 from kgbench.engine.treatment import Slots, donor_index, n_heads
 from kgbench.models.lora import plain_names
 from kgbench.models.pair import ModelPair
-from kgbench.sites import GROUPS, HEADED
+from kgbench.sites import HEADED
 
 __all__ = [
     "default_slots",
@@ -38,11 +38,7 @@ Effects = list[Float[np.ndarray, "place token"]]
 
 def default_slots(pair: ModelPair) -> list[int]:
     """Slots of the default components: all but final norm and head."""
-    slots = []
-    for slot, (_, component) in enumerate(Slots(pair.family, pair.n_layers).sites):
-        if component in GROUPS["all"]:
-            slots.append(slot)
-    return slots
+    return list(Slots(pair.family, pair.n_layers).default)
 
 
 def graft_effects(pair: ModelPair, prompts: Sequence[Prompt], at: float = 0.0) -> Effects:

@@ -11,7 +11,6 @@ from kgbench.engine.treatment import Slots, Treatment, baseline_donor, donor_ind
 from kgbench.engine.weights import numel
 from kgbench.models.pair import ModelPair
 from kgbench.sites import (
-    GROUPS,
     SCORED_REGIONS,
     Graft,
     Site,
@@ -29,19 +28,15 @@ def token_cells(pair: ModelPair, prompt: Prompt) -> tuple[str, ...]:
     return tuple(partition(encoded.regions, len(encoded.ids)))
 
 
-def _places(pair: ModelPair) -> list[tuple[int | None, str]]:
-    return [site for site in Slots(pair.family, pair.n_layers).sites if site[1] in GROUPS["all"]]
-
-
 def all_sites(pair: ModelPair, prompts: Sequence[Prompt]) -> tuple[Site, ...]:
     """Every default component in every region of the prompts, in the order of computation."""
     present: set[str] = set()
     for prompt in prompts:
         present.update(token_cells(pair, prompt))
     regions = [region for region in SCORED_REGIONS if region in present]
-    sites: list[Site] = []
-    for layer, component in _places(pair):
-        sites += [Site(layer, component, region) for region in regions]
+    slots, sites = Slots(pair.family, pair.n_layers), list[Site]()
+    for slot in slots.default:
+        sites += [Site(*slots.sites[slot], region) for region in regions]
     return tuple(sites)
 
 
@@ -54,10 +49,9 @@ def graft_sites(pair: ModelPair, prompts: Sequence[Prompt], graft: Graft) -> fro
     inside: dict[Site, bool] = dict.fromkeys(all_sites(pair, prompts), True)
     for cell, treatment in seen:
         headed = {slot for slot, _, _ in treatment.heads}
-        for layer, component in _places(pair):
-            slot = slots.index[layer, component]
+        for slot in slots.default:
             whole = treatment.weights[slot] != 0 and slot not in headed
-            inside[Site(layer, component, cell)] &= whole
+            inside[Site(*slots.sites[slot], cell)] &= whole
     return frozenset(site for site, whole in inside.items() if whole)
 
 
@@ -82,7 +76,7 @@ def site_treatments(
     slots, donor = Slots(pair.family, pair.n_layers), donor_index(pair, baseline_donor(pair))
     inside, outside = (0, donor) if left_out else (donor, 0)
     base = np.zeros(len(slots), dtype=np.uint8)
-    base[[slots.index[place] for place in _places(pair)]] = outside
+    base[slots.default] = outside
     by_cell: dict[str, np.ndarray] = {region: base.copy() for region in SCORED_REGIONS}
     for site in sites:
         by_cell[site.region][slots.index[site.layer, site.component]] = inside

@@ -88,6 +88,11 @@ class Slots:
         sites = ((None, "ln_f"), (None, "head"))
         return tuple(self.index[site] for site in sites if site in self.index)
 
+    @cached_property
+    def default(self) -> range:
+        """Slots of the default components: all but final norm and head, which are last."""
+        return range(len(self) - len(self.readout))
+
     def __len__(self) -> int:
         return len(self.sites)
 

@@ -11,7 +11,7 @@ from kgbench.data import Prompt
 from kgbench.engine.site_sets import all_sites, token_cells
 from kgbench.engine.treatment import Slots
 from kgbench.models.pair import ModelPair
-from kgbench.sites import GROUPS, SiteScores
+from kgbench.sites import SiteScores
 
 __all__ = ["by_token", "by_weight"]
 
@@ -55,9 +55,6 @@ def by_weight(
         prompts: The prompts, whose regions are scored.
         figure: Value of a slot.
     """
-    places = Slots(pair.family, pair.n_layers).sites
-    figures = {}
-    for slot, place in enumerate(places):
-        if place[1] in GROUPS["all"]:
-            figures[place] = figure(slot)
+    slots = Slots(pair.family, pair.n_layers)
+    figures = {slots.sites[slot]: figure(slot) for slot in slots.default}
     return {site: figures[site.layer, site.component] for site in all_sites(pair, prompts)}

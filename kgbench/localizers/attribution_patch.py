@@ -13,7 +13,7 @@ from kgbench.localizers._base import ScoringLocalizer
 from kgbench.localizers._credit import by_token
 from kgbench.localizers._hooks import STANDS_FOR
 from kgbench.models.pair import ModelPair
-from kgbench.sites import OUTSIDE, SiteScores
+from kgbench.sites import SiteScores
 
 __all__ = ["AttributionPatch"]
 
@@ -44,10 +44,9 @@ class AttributionPatch(ScoringLocalizer):
         hooks = [Hook(0, "resid_pre")]
         for layer in range(pair.n_layers):
             hooks += [Hook(layer, "attn_out"), Hook(layer, "mlp_out")]
-        rows = {}
-        for place in Slots(pair.family, pair.n_layers).sites:
-            if place[1] not in OUTSIDE[2:]:
-                rows[place] = hooks.index(_hook(*place))
+        slots = Slots(pair.family, pair.n_layers)
+        places = [slots.sites[slot] for slot in slots.default]
+        rows = {place: hooks.index(_hook(*place)) for place in places}
         return by_token(pair, prompts, patch_effects(pair, prompts, hooks), rows)
 
 
