@@ -365,8 +365,7 @@ def test_any_text_parses_or_is_refused_with_a_place(text: str) -> None:
 
 
 def test_regions_named() -> None:
-    """A graft knows which regions it needs and which components it names one by one."""
+    """A graft knows which regions it needs and which donors."""
     graft = parse_graft("(FE+M)^C:q+attn; LT:o@1=task; ALL=recipient")
     assert graft.regions() == {"FE", "M", "LT"}
     assert graft.donors() == ("sft", "task")
-    assert graft.named_components() == {"q", "o"}

@@ -453,9 +453,8 @@ def _check_plant(pair: ModelPair, donor: str, card: Mapping[str, Any]) -> None:
     Raises:
         ModelError: They differ elsewhere too, or not at all at the plant or at the decoy.
     """
-    at = {card["plant"]: _sites(pair, card["plant"])}
-    if decoy := card.get("decoy"):
-        at[decoy] = _sites(pair, decoy)
+    places = filter(None, (card["plant"], card.get("decoy")))
+    at = {place: parse_graft(place).sites(pair.n_layers) for place in places}
     known = Slots(pair.family, pair.n_layers).sites
     moved = {known[slot] for slot in changed(pair, donor)}
     elsewhere = sorted(moved - set().union(*at.values()), key=known.index)
@@ -474,10 +473,3 @@ def _check_plant(pair: ModelPair, donor: str, card: Mapping[str, Any]) -> None:
         f"donor {donor!r} ({pair.origins[donor]}): its card says that it was planted at "
         f"{expected}, and {difference}"
     )
-
-
-def _sites(pair: ModelPair, text: str) -> set[tuple[int | None, str]]:
-    sites: set[tuple[int | None, str]] = set()
-    for term in parse_graft(text).terms:
-        sites.update(term.sites(pair.n_layers))
-    return sites

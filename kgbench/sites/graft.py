@@ -175,12 +175,9 @@ class Graft:
         """Donor names in order of first mention, without `recipient`."""
         return tuple(dict.fromkeys(t.donor for t in self.terms if t.donor != RECIPIENT))
 
-    def named_components(self) -> frozenset[str]:
-        """Components that the expression names individually, not as members of a group."""
-        names: set[str] = set()
-        for term in self.terms:
-            names.update(head_of(name)[0] for name in term.components or ())
-        return frozenset(names - GROUPS.keys())
+    def sites(self, n_layers: int) -> frozenset[tuple[int | None, str]]:
+        """Every (layer, component) of the terms in a model of `n_layers` layers; see `Term.sites`."""
+        return frozenset().union(*(term.sites(n_layers) for term in self.terms))
 
     @property
     def has_heads(self) -> bool:

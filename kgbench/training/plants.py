@@ -384,10 +384,8 @@ class TextBatches:
 
 def graft_slots(slots: Slots, graft: Graft) -> list[int]:
     """The (layer, component) slots that a graft names, in order."""
-    named: set[tuple[int | None, str]] = set()
-    for term in graft.terms:
-        named.update(term.sites(slots.n_layers))
-    return [slots.index[site] for site in slots.sites if site in named]
+    named = graft.sites(slots.n_layers)
+    return [slot for slot, site in enumerate(slots.sites) if site in named]
 
 
 @dataclass(frozen=True)
