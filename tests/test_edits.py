@@ -18,7 +18,6 @@ from laws import EXACT, EXECUTORS, FAMILIES, distance, examples, families, pair_
 from kgbench.data import Prompt
 from kgbench.engine import Budget, Engine
 from kgbench.engine.edits import POINTS, Add, Copy, Cut, Edit, Hook, SourceRun, Values, Write
-from kgbench.engine.forward import module_at
 from kgbench.engine.plan import Plan
 from kgbench.engine.treatment import (
     Treatment,
@@ -134,7 +133,7 @@ def hooked(
     """Logits of a model by itself with one activation replaced, by a plain PyTorch hook."""
     family = pair.family
     path = {"attn_out": f".{family.attention}", "mlp_out": f".{family.mlp}"}.get(at.point, "")
-    module = module_at(model, f"{family.layers}.{at.layer}{path}")
+    module = model.get_submodule(f"{family.layers}.{at.layer}{path}")
 
     def replaced(x: torch.Tensor) -> torch.Tensor:
         x = x.clone()
@@ -336,7 +335,7 @@ def test_a_layer_computes_the_rows_that_differ_up_to_there(family: str) -> None:
     for sweep, source in ((written, 0), (copied, len(plain))):
         handles = []
         for layer in range(LAYERS):
-            mlp = module_at(pair.recipient, f"{pair.family.layers}.{layer}.{pair.family.mlp}")
+            mlp = pair.recipient.get_submodule(f"{pair.family.layers}.{layer}.{pair.family.mlp}")
             handles.append(mlp.register_forward_hook(partial(count, layer)))
         got = answers(pair, "packed", [prompt], sweep)
         for handle in handles:
@@ -419,7 +418,7 @@ def test_a_patched_head_is_what_a_hook_patches(family: str) -> None:
     patch = ActivationPatch(point="heads")
     paths = {model: pair.family.path(layer, "o") for model in ("recipient", "sft")}
     handed: list[torch.Tensor] = []
-    donor = module_at(pair.donors["sft"], paths["sft"])
+    donor = pair.donors["sft"].get_submodule(paths["sft"])
     handle = donor.register_forward_pre_hook(lambda _, inputs: handed.append(inputs[0]))
     with torch.no_grad():
         pair.donors["sft"](input_ids=ids, use_cache=False)
@@ -435,7 +434,7 @@ def test_a_patched_head_is_what_a_hook_patches(family: str) -> None:
                 x[:, tokens, inside] = handed[0][:, tokens, inside]
             return (x,)
 
-        own = module_at(pair.recipient, paths["recipient"])
+        own = pair.recipient.get_submodule(paths["recipient"])
         handle = own.register_forward_pre_hook(replaced)
         with torch.no_grad():
             expected = pair.recipient(input_ids=ids, use_cache=False).logits[:, -1]

@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from tiny import TINY, tiny_config, tiny_pair
-from torch import nn
 
 from kgbench.engine.forward import Wiring
 from kgbench.engine.treatment import Slots
 from kgbench.errors import ModelError, UnknownNameError
-from kgbench.models.family_map import Place, family_names, load_family, module_at
+from kgbench.models.family_map import Place, family_names, load_family
 from kgbench.sites import COMPONENTS, OUTSIDE, parse_graft
 from kgbench.testing import PICO_FAMILIES
 
@@ -94,12 +93,6 @@ def test_unknown_families_and_components() -> None:
     with pytest.raises(UnknownNameError, match=r"'gpt2' in the graft 'FE:gate'.*'gate'"):
         gpt2.check(parse_graft("FE:gate"))
     gpt2.check(parse_graft("FE:ffn+attn+ln+all; LT:pos+head"))
-
-
-def test_a_map_that_does_not_fit() -> None:
-    """A module path that the model does not have is an error that names it."""
-    with pytest.raises(ModelError, match="no module 'a\\.c'"):
-        module_at(nn.ModuleDict({"a": nn.ModuleDict({"b": nn.Linear(1, 1)})}), "a.c")
 
 
 @families

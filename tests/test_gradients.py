@@ -32,7 +32,6 @@ from kgbench.engine.gradients import (
 from kgbench.engine.plan import Budget
 from kgbench.engine.treatment import graft_treatments, n_heads, parse_configuration
 from kgbench.engine.weights import parts
-from kgbench.models.family_map import module_at
 from kgbench.models.pair import ModelPair, weights_hash
 
 pytestmark = pytest.mark.usefixtures("exact")
@@ -243,7 +242,7 @@ def test_derivatives_by_heads(family: str) -> None:
     for whole, parts_of in zip(graft_effects(pair, some), effects, strict=True):
         for slot in {slot for slot, _ in places}:
             own = [row for row, (each, _) in enumerate(places) if each == slot]
-            o = module_at(pair.recipient, pair.family.path(*sites[slot]))
+            o = pair.recipient.get_submodule(pair.family.path(*sites[slot]))
             if sites[slot][1] != "o" or getattr(o, "bias", None) is None:
                 together = parts_of[own].sum(axis=0)
                 np.testing.assert_allclose(together, whole[slots.index(slot)], atol=1e-9)

@@ -34,7 +34,6 @@ from kgbench.data import Prompt
 from kgbench.engine import Budget, Engine, grafted_logits
 from kgbench.engine.treatment import n_heads
 from kgbench.errors import InputError
-from kgbench.models.family_map import module_at
 from kgbench.models.pair import ModelPair
 from kgbench.sites import CONFIGURATIONS
 
@@ -123,7 +122,7 @@ def test_one_weight_and_one_epsilon_are_told_apart(family: str) -> None:
     pair = pair_of(family)
     for component in ("ln_1", "q", "o", "down"):
         donor = deepcopy(pair.recipient)
-        module = module_at(donor, pair.family.path(1, component))
+        module = donor.get_submodule(pair.family.path(1, component))
         if component == "ln_1":
             for name, value in list(vars(module).items()):
                 if isinstance(value, float):

@@ -40,7 +40,7 @@ from torch import Tensor, nn
 from kgbench.engine.edits import HEADS, POINTS, Hook
 from kgbench.engine.treatment import Slots, n_heads
 from kgbench.errors import ModelError
-from kgbench.models.family_map import Place, module_at
+from kgbench.models.family_map import Place
 from kgbench.models.pair import ModelPair
 
 __all__ = [
@@ -189,7 +189,7 @@ class Wiring:
         self.donors = (
             donors
             if donors is not None
-            else [partial(module_at, donor) for donor in pair.donors.values()]
+            else [donor.get_submodule for donor in pair.donors.values()]
         )
         self.slots = Slots(pair.family, pair.n_layers)
 
@@ -197,7 +197,7 @@ class Wiring:
         """The wiring with a weight set W + scale (W' - W) added for each (donor, scale)."""
         if not sets:
             return self
-        models = (partial(module_at, self.model), *self.donors)
+        models = (self.model.get_submodule, *self.donors)
 
         def blend(donor: int, scale: float) -> Callable[[str], nn.Module]:
             return lambda path: Blend(models[0](path), models[donor](path), scale)
@@ -215,7 +215,7 @@ class Wiring:
         return tuple(self._socket(path, slots) for path, slots in by_path.items())
 
     def _socket(self, path: str, slots: Sequence[int]) -> Socket:
-        modules = (module_at(self.model, path), *(donor(path) for donor in self.donors))
+        modules = (self.model.get_submodule(path), *(donor(path) for donor in self.donors))
         places = [self.pair.family.place(self.slots.sites[slot][1]) for slot in slots]
         width, columns = 0, list[Tensor]()
         device = _device(modules[0], self.pair.device)
@@ -436,12 +436,12 @@ def treated(
 
     at_rows: dict[nn.Module, Callable[..., object]] = {}
     for layer, needed in mlp_rows.items():
-        module = module_at(wiring.model, _mlp(wiring, layer))
+        module = wiring.model.get_submodule(_mlp(wiring, layer))
         at_rows[module] = _at_rows(module.forward, needed, counts[layer])
     plans = _plans(wiring, override, activity, at_rows)
     for stage in stages:
         for layer in stage.layers:
-            module = module_at(wiring.model, f"{wiring.pair.family.layers}.{layer}")
+            module = wiring.model.get_submodule(f"{wiring.pair.family.layers}.{layer}")
             plans[module] = _staged(plans.get(module) or module.forward, stage, layer, stages[-1])
     with installed(plans.items()):
         yield wiring.model
@@ -741,13 +741,13 @@ def _plans(
 
     def edit(path: str, **changes: Any) -> None:
         if any(change is not None for change in changes.values()):
-            module = module_at(wiring.model, path)
+            module = wiring.model.get_submodule(path)
             plans[module] = edited(plans.get(module) or module.forward, **changes)
 
     family, home = wiring.pair.family, wiring.pair.device
     for layer in sorted({hook.layer for hook in activity.edits} | set(activity.masks)):
         path = f"{family.layers}.{layer}"
-        device = _device(module_at(wiring.model, path), home)
+        device = _device(wiring.model.get_submodule(path), home)
         at = {}
         for point in (*POINTS, HEADS):
             at[point] = _at_home(activity.edits.get(Hook(layer, point)), device, home)

@@ -27,7 +27,6 @@ from kgbench.engine.forward import Forward, Socket, Wiring, edited, installed
 from kgbench.engine.plan import Budget
 from kgbench.engine.treatment import baseline_donor, donor_index
 from kgbench.errors import InputError
-from kgbench.models.family_map import module_at
 from kgbench.models.pair import ModelPair
 from kgbench.models.streaming import homes
 
@@ -156,7 +155,7 @@ class Differentiable:
         family = self.pair.family
         parts = {"attn_out": f".{family.attention}", "mlp_out": f".{family.mlp}"}
         path = f"{family.layers}.{hook.layer}{parts.get(hook.point, '')}"
-        return module_at(self.wiring.model, path)
+        return self.wiring.model.get_submodule(path)
 
 
 @dataclass(frozen=True)

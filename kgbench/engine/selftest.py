@@ -25,7 +25,6 @@ from kgbench.engine.treatment import Slots
 from kgbench.engine.weights import changed
 from kgbench.errors import KgbenchError, LawError, ModelError, python_names
 from kgbench.models.catalog import is_plant, read_plant, zoo_path
-from kgbench.models.family_map import module_at
 from kgbench.models.loading import Source, pair_sources, read_pair
 from kgbench.models.pair import ModelPair, once_for_each
 from kgbench.models.placement import DeviceMap
@@ -209,7 +208,7 @@ def _derivatives(pair: ModelPair, ids: Sequence[int]) -> dict[str, Float[Tensor,
     for name in ("q", "k", "v", "q_norm", "k_norm"):
         if name in family.inside:
             paths[name] = family.path(layer, name)
-    last = module_at(pair.recipient, family.path(layer, "o"))
+    last = pair.recipient.get_submodule(family.path(layer, "o"))
 
     def see(path: str, module: nn.Module, inputs: object, output: Tensor) -> Tensor:
         outputs[path] = output if output.requires_grad else output.detach().requires_grad_()
@@ -217,7 +216,7 @@ def _derivatives(pair: ModelPair, ids: Sequence[int]) -> dict[str, Float[Tensor,
 
     with ExitStack() as hooks, torch.inference_mode(mode=False), torch.enable_grad():
         for path in dict.fromkeys(paths.values()):
-            module = module_at(pair.recipient, path)
+            module = pair.recipient.get_submodule(path)
             hooks.callback(module.register_forward_hook(partial(see, path)).remove)
         hooks.callback(
             last.register_forward_pre_hook(lambda _, inputs: mixed.append(inputs[0])).remove
@@ -254,7 +253,7 @@ def _at(pair: ModelPair, name: str) -> str:
 
 def _components_matter(pair: ModelPair) -> None:
     ids = _ids(pair)
-    wiring = Wiring(pair, [lambda path: _Perturbed(module_at(pair.recipient, path))])
+    wiring = Wiring(pair, [lambda path: _Perturbed(pair.recipient.get_submodule(path))])
     components = pair.family.components
     # Row 0 perturbs nothing, row i + 1 component i in all layers.
     table = np.zeros((len(components) + 1, len(wiring.slots)), dtype=np.uint8)
@@ -292,7 +291,6 @@ def _hooks_are_what_is_added(pair: ModelPair) -> None:
         ("attention", family.attention, "ln_1_post", "o", "down"),
         ("mlp", family.mlp, "ln_2_post", "down", "o"),
     ):
-        module_at(pair.recipient, f"{family.layers}.0.{hook}")
         added = norm if norm in family.inside else last
         within = family.inside[added].module if added in family.inside else ""
         without = family.inside[other].module if other in family.inside else ""

@@ -13,7 +13,6 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from kgbench.engine.treatment import Slots, baseline_donor
-from kgbench.models.family_map import module_at
 from kgbench.models.lora import base_module, plain_names
 from kgbench.models.pair import ModelPair
 from kgbench.sites import RECIPIENT
@@ -56,10 +55,10 @@ def _parts_of(pair: ModelPair, slot: int) -> tuple[Part, ...]:
     if not place.fused:
         whole: list[Part] = []
         for path in paths:
-            module_names = plain_names(module_at(pair.recipient, path))
+            module_names = plain_names(pair.recipient.get_submodule(path))
             whole += [Part(f"{path}.{name}") for name in module_names]
         return tuple(whole)
-    (path,), module = paths, base_module(module_at(pair.recipient, paths[0]))
+    (path,), module = paths, base_module(pair.recipient.get_submodule(paths[0]))
     names = plain_names(module)
     transposed = isinstance(module, Conv1D)
     width = module.nf if transposed else module.out_features
@@ -109,7 +108,7 @@ def equal_slots(pair: ModelPair, name: str) -> frozenset[int]:
 def _alike(pair: ModelPair, donor: PreTrainedModel, paths: Sequence[str]) -> bool:
     """Whether modules are of one class and have equal numbers, such as a norm's epsilon."""
     for path in paths:
-        one, other = module_at(pair.recipient, path), module_at(donor, path)
+        one, other = pair.recipient.get_submodule(path), donor.get_submodule(path)
         if type(one) is not type(other) or _plain_attributes(one) != _plain_attributes(other):
             return False
     return True

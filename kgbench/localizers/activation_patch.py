@@ -22,7 +22,6 @@ from kgbench.localizers._hooks import (
     treat_each,
 )
 from kgbench.models.encoding import Encoded
-from kgbench.models.family_map import module_at
 from kgbench.models.lora import base_module
 from kgbench.models.pair import ModelPair
 from kgbench.sites import Graft, head_of
@@ -152,7 +151,7 @@ def _basis(pair: ModelPair, heads: tuple[int, ...]) -> Values | None:
     count = n_heads(pair, "o")
     if len(heads) == count:
         return None
-    module = base_module(module_at(pair.recipient, pair.family.path(0, "o")))
+    module = base_module(pair.recipient.get_submodule(pair.family.path(0, "o")))
     width = int(module.nx if isinstance(module, Conv1D) else module.in_features)  # type: ignore[arg-type]  # int in both
     unit = torch.eye(width).reshape(count, -1, width)
     return Values(unit[list(heads)].flatten(0, 1))

@@ -25,7 +25,6 @@ from kgbench.localizers._hooks import (
     read_sites,
     treat_each,
 )
-from kgbench.models.family_map import module_at
 from kgbench.models.pair import ModelPair
 from kgbench.sites import Graft
 
@@ -152,7 +151,7 @@ class CausalTrace(FittedLocalizer):
             x = torch.tensor(ids, device=pair.device)
             with torch.inference_mode():
                 for path in pair.family.paths(None, "emb"):
-                    x = module_at(model, path)(x)
+                    x = model.get_submodule(path)(x)
             # Granite scales embeddings after their module; Gemma's module scales them itself.
             scale = float(getattr(model.config, "embedding_multiplier", 1.0))
             return self.noise * float(x.double().std()) * scale

@@ -36,7 +36,6 @@ __all__ = [
     "family_in",
     "family_names",
     "load_family",
-    "module_at",
     "read_family",
     "written",
 ]
@@ -442,17 +441,3 @@ def _has(model: nn.Module, path: str) -> bool:
     except AttributeError:
         return False
     return True
-
-
-def module_at(model: nn.Module, path: str) -> nn.Module:
-    """The submodule at a dotted path.
-
-    Raises:
-        ModelError: The model has no such module, so the family map does not fit it.
-    """
-    try:
-        return model.get_submodule(path)
-    except AttributeError as error:
-        raise ModelError(
-            f"the family map does not fit this model: it has no module {path!r}"
-        ) from error

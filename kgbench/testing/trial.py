@@ -20,7 +20,6 @@ from kgbench.engine.state import changes, state_of
 from kgbench.errors import LawError
 from kgbench.localizers import AbstractLocalizer, InterventionLocalizer
 from kgbench.localizers._base import asked
-from kgbench.models.family_map import module_at
 from kgbench.models.pair import ModelPair, weights_hash
 from kgbench.numbers import plain_text
 from kgbench.sites import RECIPIENT
@@ -242,7 +241,7 @@ def _interrupted(pair: ModelPair, at: int | None) -> Iterator[list[int]]:
 
     layers = []
     for model in (pair.recipient, *pair.donors.values()):
-        layers.append(module_at(model, f"{pair.family.layers}.{pair.n_layers // 2}"))
+        layers.append(model.get_submodule(f"{pair.family.layers}.{pair.n_layers // 2}"))
     handles = [layer.register_forward_pre_hook(count) for layer in layers]
     try:
         yield calls
