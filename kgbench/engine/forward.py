@@ -40,7 +40,7 @@ from torch import Tensor, nn
 from kgbench.engine.edits import HEADS, POINTS, Hook
 from kgbench.engine.treatment import Slots, n_heads
 from kgbench.errors import ModelError
-from kgbench.models.family_map import Place
+from kgbench.models.family_map import Place, output_width
 from kgbench.models.pair import ModelPair
 
 __all__ = [
@@ -220,7 +220,7 @@ class Wiring:
         width, columns = 0, list[Tensor]()
         device = _device(modules[0], self.pair.device)
         if places[0].fused:
-            width = _width(modules[0])
+            width = output_width(modules[0])
             for place in places:
                 columns.append(place.columns(width, self.model.config).to(device))
         head = self.pair.family.outside.get("head")
@@ -240,13 +240,6 @@ def _device(module: nn.Module, otherwise: torch.device) -> torch.device:
     """Device of a module's weights; offloaded weights move to the input's device, `otherwise`."""
     device = next((weight.device for weight in module.parameters()), otherwise)
     return otherwise if device.type == "meta" else device
-
-
-def _width(module: nn.Module) -> int:
-    """Number of output columns of a projection: nn.Linear or Conv1D."""
-    bias = getattr(module, "bias", None)
-    width = getattr(module, "out_features", None) or getattr(module, "nf", None)
-    return int(width) if width is not None else len(bias)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -575,7 +568,7 @@ def _columns(socket: Socket, weights: Weights) -> Sequence[Tensor]:
     if socket.columns:
         return socket.columns
     headed = socket.slots[0] in weights.heads
-    width = _width(socket.modules[0]) if headed else 0
+    width = output_width(socket.modules[0]) if headed else 0
     return (torch.arange(width, device=socket.device),) * len(socket.slots)
 
 

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from kgbench.engine.treatment import Slots, baseline_donor
+from kgbench.models.family_map import output_width
 from kgbench.models.lora import base_module, plain_names
 from kgbench.models.pair import ModelPair
 from kgbench.sites import RECIPIENT
@@ -61,8 +62,7 @@ def _parts_of(pair: ModelPair, slot: int) -> tuple[Part, ...]:
     (path,), module = paths, base_module(pair.recipient.get_submodule(paths[0]))
     names = plain_names(module)
     transposed = isinstance(module, Conv1D)
-    width = module.nf if transposed else module.out_features
-    columns = place.columns(int(width), pair.recipient.config)  # type: ignore[arg-type]  # int in both
+    columns = place.columns(output_width(module), pair.recipient.config)
     return tuple(
         Part(f"{path}.{name}", int(transposed and name == "weight"), columns) for name in names
     )

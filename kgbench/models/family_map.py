@@ -36,6 +36,7 @@ __all__ = [
     "family_in",
     "family_names",
     "load_family",
+    "output_width",
     "read_family",
     "written",
 ]
@@ -158,7 +159,7 @@ class Place:
         except ModelError as error:
             return str(error)
         pieces = sum(shares) * blocks
-        width = module.nf if isinstance(module, Conv1D) else module.out_features
+        width = output_width(module)
         return f"its {width} columns are not {pieces} equal pieces" if width % pieces else None
 
 
@@ -433,6 +434,12 @@ def _number(config: object, number: int | str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ModelError(f"the model's configuration has no positive number {number!r}")
     return value
+
+
+def output_width(module: nn.Module) -> int:
+    """Number of output columns of a linear module."""
+    width: Any = module.nf if isinstance(module, Conv1D) else module.out_features
+    return int(width)
 
 
 def _has(model: nn.Module, path: str) -> bool:
