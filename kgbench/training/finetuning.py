@@ -61,7 +61,7 @@ from kgbench.training.model_setup import (
     training_type,
 )
 from kgbench.training.recipes import FinetuningRecipe
-from kgbench.training.stages import HELD_OUT_LOSS, StageOutcome, precision
+from kgbench.training.stages import HELD_OUT_LOSS, StageOutcome, precision, processor_threads
 
 __all__ = [
     "LOG",
@@ -541,21 +541,19 @@ def _step_seconds(finetuning: Finetuning) -> float:
     trained = [weight for weight in model.parameters() if weight.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=0.0)
     by_size = sorted(range(len(batches)), key=batches.size)
-    seconds, threads = 0.0, torch.get_num_threads()
-    torch.set_num_threads(1 if recipe.tiny else threads)
-    half = finetuning.precision
+    seconds, half = 0.0, finetuning.precision
     kind = torch.bfloat16 if half.get("bf16") else torch.float16
-    for step in (by_size[0], by_size[len(by_size) // 2]):
-        batch = {name: tensor.to(device) for name, tensor in batches[step].items()}
-        started = time.monotonic()
-        with torch.autocast(torch.device(device).type, kind, enabled=any(half.values())):
-            loss = model(**batch).loss
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        loss.item()  # waits for a GPU
-        seconds = (time.monotonic() - started) / batch["input_ids"].numel()
-    torch.set_num_threads(threads)
+    with processor_threads(1 if recipe.tiny else None):
+        for step in (by_size[0], by_size[len(by_size) // 2]):
+            batch = {name: tensor.to(device) for name, tensor in batches[step].items()}
+            started = time.monotonic()
+            with torch.autocast(torch.device(device).type, kind, enabled=any(half.values())):
+                loss = model(**batch).loss
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            loss.item()  # waits for a GPU
+            seconds = (time.monotonic() - started) / batch["input_ids"].numel()
     return seconds
 
 

@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from itertools import chain, permutations
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -61,7 +60,6 @@ __all__ = [
     "pair_hits",
     "scored_prompts",
     "store_truth",
-    "truth_card",
 ]
 
 PROMPTS = ("headline", "qa")
@@ -168,12 +166,6 @@ def store_truth(plant: str, progress: Progress | None = None) -> GradedTruth:
     except OSError as error:
         raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
     return truth
-
-
-def truth_card(pair: ModelPair, planted: Dataset, plant: str) -> dict[str, Any]:
-    """The graded truth for a card, or why there is none (`undefined`); see `measure_truth`."""
-    truth = measure_truth(pair, planted, plant)
-    return {"undefined": truth} if isinstance(truth, str) else truth.to_card()
 
 
 def measure_truth(

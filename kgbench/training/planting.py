@@ -21,7 +21,7 @@ from kgbench.models.tensors import apply_delta, stored_hash, write_delta
 from kgbench.progress import Progress
 from kgbench.sites import parse_graft
 from kgbench.training.builds import Build, versions, write_card
-from kgbench.training.hit_rates import PROMPTS, configuration_hits, truth_card
+from kgbench.training.hit_rates import PROMPTS, configuration_hits, measure_truth
 from kgbench.training.model_setup import ATTENTION
 from kgbench.training.plants import (
     PlantedWeights,
@@ -160,6 +160,7 @@ def _store(
     scores = plant_hits(pair, measured, spec)
     os.replace(file, build.out / DELTA)
     changes = planted.relative_changes()
+    truth = measure_truth(pair, measured["planted"], spec.plant)
     results = {
         "metric": "top5",
         "scores": scores,
@@ -168,7 +169,7 @@ def _store(
         "seconds": round(seconds, 1),
         "versions": versions(),
         "donor_hash": model_hash(donor, pair.family),
-        "truth": truth_card(pair, measured["planted"], spec.plant),
+        "truth": {"undefined": truth} if isinstance(truth, str) else truth.to_card(),
     }
     write_card({**build.about, **results}, build.card)
 

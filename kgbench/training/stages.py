@@ -49,6 +49,7 @@ __all__ = [
     "grouped",
     "last_complete",
     "precision",
+    "processor_threads",
     "run_stage",
 ]
 
@@ -181,7 +182,7 @@ def run_stage(
     before = json.loads((last / _COMPLETE).read_text("utf-8"))["seconds"] if last else 0.0
     watch = type("Watch", (_Watch, TrainerCallback), {})(run, before)
     here = torch.cuda.device(how.device) if how.device.type == "cuda" else nullcontext()
-    with quiet_library(), _threads(run.threads), torch.random.fork_rng(devices=[]), here:
+    with quiet_library(), processor_threads(run.threads), torch.random.fork_rng(devices=[]), here:
         trainer = type("Exact", (_Exact, Trainer), {})(
             model,
             how,
@@ -318,7 +319,7 @@ def _file_hash(path: Path) -> str:
 
 
 @contextmanager
-def _threads(wanted: int | None) -> Iterator[None]:
+def processor_threads(wanted: int | None) -> Iterator[None]:
     """Limit the processor threads; the small matrices of tiny pairs gain little from several."""
     threads = torch.get_num_threads()
     torch.set_num_threads(wanted or threads)
