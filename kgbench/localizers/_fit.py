@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from copy import copy
 from hashlib import sha256
 from typing import Any, ClassVar, TypeVar
@@ -21,7 +21,6 @@ from kgbench.models.pair import ModelPair
 __all__ = [
     "Corpus",
     "FittedLocalizer",
-    "found_at",
     "holding",
     "run_activations",
     "seeded_key",
@@ -97,20 +96,6 @@ class FittedLocalizer(InterventionLocalizer):
     def corpus(self, prompts: Sequence[Prompt]) -> Corpus:
         """The corpus that the method was fitted on, or one of these prompts if it is unfitted."""
         return self._corpus or Corpus(prompts)
-
-
-def found_at(learned: Mapping[tuple[str, Hook], Found], region: str, hook: Hook) -> Found:
-    """The fitted value of a scored region and a hook.
-
-    Raises:
-        InputError: There is none.
-    """
-    if (region, hook) not in learned:
-        raise InputError(
-            f"the method was fitted on prompts without the region {region}; "
-            "fit it on all prompts that it is to treat"
-        )
-    return learned[region, hook]
 
 
 def seeded_number(*parts: object) -> int:

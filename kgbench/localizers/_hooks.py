@@ -12,7 +12,7 @@ from kgbench.data import Prompt
 from kgbench.engine.edits import POINTS, Edit, Hook, SourceRun
 from kgbench.engine.site_sets import all_sites
 from kgbench.engine.treatment import Slots, Treatment, baseline_donor, donor_index, graft_treatments
-from kgbench.errors import NotApplicableError
+from kgbench.errors import InputError, NotApplicableError
 from kgbench.localizers._base import InterventionLocalizer, Treatments, Unit
 from kgbench.models.pair import ModelPair
 from kgbench.sites import (
@@ -29,6 +29,7 @@ from kgbench.sites import (
 __all__ = [
     "EMBEDDINGS",
     "Reading",
+    "check_counts",
     "donor_runs",
     "hook_units",
     "one_donor",
@@ -70,6 +71,17 @@ class Reading:
             replace(treatment, edits=tuple(edits(token)))
             for token, treatment in enumerate(self.base)
         )
+
+
+def check_counts(method: InterventionLocalizer, **counts: int) -> None:
+    """Check parameters that count something.
+
+    Raises:
+        InputError: One is below 1.
+    """
+    for what, given in counts.items():
+        if given < 1:
+            raise InputError(f"{method.name} needs {what} of 1 or more, got {given}")
 
 
 def one_donor(method: InterventionLocalizer, pair: ModelPair, sites: Graft) -> int:

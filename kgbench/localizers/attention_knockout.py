@@ -8,9 +8,15 @@ from dataclasses import dataclass, replace
 from kgbench.data import Prompt
 from kgbench.engine.edits import Cut, Hook
 from kgbench.engine.treatment import Treatment
-from kgbench.errors import InputError
 from kgbench.localizers._base import InterventionLocalizer, Treatments, Unit
-from kgbench.localizers._hooks import Reading, hook_units, one_donor, read_sites, treat_each
+from kgbench.localizers._hooks import (
+    Reading,
+    check_counts,
+    hook_units,
+    one_donor,
+    read_sites,
+    treat_each,
+)
 from kgbench.models.pair import ModelPair
 from kgbench.sites import Graft
 
@@ -50,8 +56,7 @@ class AttentionKnockout(InterventionLocalizer):
         Raises:
             InputError: The window is empty.
         """
-        if self.window < 1:
-            raise InputError(f"{self.name} needs window of 1 or more, got {self.window}")
+        check_counts(self, window=self.window)
 
     def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
         """Cut each token's attention to earlier tokens that are not kept."""

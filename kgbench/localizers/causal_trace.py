@@ -19,6 +19,7 @@ from kgbench.localizers._fit import Corpus, FittedLocalizer, holding, seeded_num
 from kgbench.localizers._hooks import (
     EMBEDDINGS,
     Reading,
+    check_counts,
     hook_units,
     one_donor,
     own_run,
@@ -85,9 +86,7 @@ class CausalTrace(FittedLocalizer):
             InputError: A number is out of range.
         """
         check_choice(f"hook point of {self.name}", self.point, (*POINTS, BOTH))
-        for what, given in (("window", self.window), ("draws", self.draws)):
-            if given < 1:
-                raise InputError(f"{self.name} needs {what} of 1 or more, got {given}")
+        check_counts(self, window=self.window, draws=self.draws)
         if self.window > 1 and self.point.startswith("resid"):
             raise InputError(
                 f"{self.name} has windows of attn_out and mlp_out only: the last layer of a window "

@@ -16,9 +16,10 @@ from kgbench.engine.site_sets import token_cells
 from kgbench.engine.treatment import Treatment
 from kgbench.errors import InputError, check_choice
 from kgbench.localizers._base import Treatments, Unit
-from kgbench.localizers._fit import Corpus, FittedLocalizer, found_at, run_activations, seeded_key
+from kgbench.localizers._fit import Corpus, FittedLocalizer, run_activations, seeded_key
 from kgbench.localizers._hooks import (
     Reading,
+    check_counts,
     donor_runs,
     hook_units,
     read_sites,
@@ -82,9 +83,7 @@ class DirectionalPatch(FittedLocalizer):
         """
         check_choice(f"hook point of {self.name}", self.point, POINTS)
         check_choice(f"directions of {self.name}", self.directions, ("mean", "pca", "fact"))
-        for what, given in (("k", self.k), ("facts", self.facts)):
-            if given < 1:
-                raise InputError(f"{self.name} needs {what} of 1 or more, got {given}")
+        check_counts(self, k=self.k, facts=self.facts)
         if self.directions != "pca" and self.k != 1:
             raise InputError(
                 f"{self.name} has one mean direction, so k={self.k} needs directions=pca"
@@ -134,9 +133,17 @@ class DirectionalPatch(FittedLocalizer):
         return corpus.once(("halves", prompt.name), halves).get(prompt.fact.id)
 
     def _basis_at(self, bases: Bases, region: str, hook: Hook) -> Values | None:
-        if self.directions == "fact":
-            return bases.get((region, hook))
-        return found_at(bases, region, hook)
+        """The directions of a scored region at a hook; None where nothing is patched.
+
+        Raises:
+            InputError: The method was fitted on prompts without the region.
+        """
+        if self.directions != "fact" and (region, hook) not in bases:
+            raise InputError(
+                f"the method was fitted on prompts without the region {region}; "
+                "fit it on all prompts that it is to treat"
+            )
+        return bases.get((region, hook))
 
     def _group(self, corpus: Corpus, prompt: Prompt) -> tuple[str, str | int | None]:
         """Group of a prompt; prompts of one group have the same directions."""
