@@ -39,18 +39,18 @@ def names() -> tuple[str, ...]:
 
 def describe() -> Mapping[str, Mapping[str, Any]]:
     """Kind, needs, cost class, paper, distribution and one-line description of each localizer."""
-    return {name: _description(_class(name), _registry().origin(name)) for name in names()}
-
-
-def _description(localizer: type[AbstractLocalizer], origin: str) -> dict[str, Any]:
-    return {
-        "kind": localizer.kind,
-        "needs": sorted(localizer.needs),
-        "cost": localizer.cost,
-        "paper": localizer.paper,
-        "from": origin,
-        "about": localizer.about,
-    }
+    descriptions = {}
+    for name in names():
+        localizer = _class(name)
+        descriptions[name] = {
+            "kind": localizer.kind,
+            "needs": sorted(localizer.needs),
+            "cost": localizer.cost,
+            "paper": localizer.paper,
+            "from": _registry().origin(name),
+            "about": localizer.about,
+        }
+    return descriptions
 
 
 def _class(name: str) -> type[AbstractLocalizer]:

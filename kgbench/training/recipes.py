@@ -22,7 +22,6 @@ __all__ = [
     "levels",
     "plant_recipe",
     "recipe",
-    "recipe_names",
 ]
 
 _AS_PAIRS = "as_pairs"
@@ -157,11 +156,6 @@ def _pair_recipes() -> Mapping[str, Recipe]:
             stages[part] = Stage(**{**shared[part], **table.get(part, {})})
         recipes[name] = Recipe(name=name, **{**shared, **table, **stages})
     return recipes
-
-
-def recipe_names() -> tuple[str, ...]:
-    """Names of the tiny pairs."""
-    return tuple(_pair_recipes())
 
 
 def recipe(name: str) -> Recipe:
