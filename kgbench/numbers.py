@@ -27,6 +27,7 @@ __all__ = [
     "share_text",
     "signed_text",
     "significant_text",
+    "size_text",
     "undefined_text",
 ]
 
@@ -190,6 +191,11 @@ def duration_text(seconds: float) -> str:
         return f"{seconds / HOUR:.1f} h"
     days = seconds / DAY
     return f"{days:.1f} days" if days < 10 else f"{days:,.0f} days"
+
+
+def size_text(n: int) -> str:
+    """Bytes in MiB or GiB."""
+    return f"{n / 2**30:.1f} GiB" if n >= 2**30 else f"{n / 2**20:.1f} MiB"
 
 
 def metric_name(metric: str) -> str:

@@ -29,7 +29,14 @@ from kgbench.analyses._audit_figures import (
 from kgbench.data import Dataset, builtin_prompts, fitting_prompts
 from kgbench.errors import InputError
 from kgbench.estimate import Estimate
-from kgbench.numbers import count_text, duration_text, number_text, percent_text, plain_text
+from kgbench.numbers import (
+    count_text,
+    duration_text,
+    number_text,
+    percent_text,
+    plain_text,
+    size_text,
+)
 from kgbench.progress import Progress, numbered
 from kgbench.records import read_record
 from kgbench.report import Cell, Dash, Lines, Report, Table, number_cell
@@ -571,7 +578,7 @@ class Audit(Analysis):
 
 def _need(plan: AuditPlan, settings: Settings) -> Need:
     """The sum over the wordings and seeds of one method."""
-    from kgbench.runner.forecast import dry_run, size
+    from kgbench.runner.forecast import dry_run
     from kgbench.runner.job import Pairs
 
     pairs, n = Pairs(), plan.seeds
@@ -599,14 +606,14 @@ def _need(plan: AuditPlan, settings: Settings) -> Need:
         "basis": parts[0].basis,
     }
     fits = "fits" if most.fits else "does not fit"
-    downloaded = f", and {size(download)} to download" if download else ""
+    downloaded = f", and {size_text(download)} to download" if download else ""
     rows = [
         ("wordings", ", ".join(plan.wordings)),
         ("seeds", f"{n}: {plan.why}"),
         ("forwards", str(json["forwards"])),
         ("token rows", str(json["token_rows"])),
-        ("memory", f"{fits}: needs {size(max(memory))}, {size(most.free_bytes)} free"),
-        ("disk", f"about {size(total('disk_bytes'))} for the records{downloaded}"),
+        ("memory", f"{fits}: needs {size_text(max(memory))}, {size_text(most.free_bytes)} free"),
+        ("disk", f"about {size_text(total('disk_bytes'))} for the records{downloaded}"),
         ("time", f"about {duration_text(total('seconds'))}, less what exists already"),
         ("from", parts[0].basis),
     ]

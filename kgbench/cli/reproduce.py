@@ -233,34 +233,32 @@ def _forecast(what: str, options: Mapping[str, Any], progress: Progress | None) 
 
 
 def _row(part: PartForecast) -> list[str]:
-    from kgbench.numbers import duration_text
-    from kgbench.runner.forecast import size
+    from kgbench.numbers import duration_text, size_text
 
     seconds = "–" if part.seconds is None else duration_text(part.seconds)
-    memory = "–" if part.memory_bytes is None else size(part.memory_bytes)
-    return [part.part, seconds, memory, size(part.disk_bytes), part.work]
+    memory = "–" if part.memory_bytes is None else size_text(part.memory_bytes)
+    return [part.part, seconds, memory, size_text(part.disk_bytes), part.work]
 
 
 def _total(parts: Sequence[PartForecast], needs: Needs) -> Iterator[str]:
     """Needs of all parts, whether they fit, and the basis of the times."""
-    from kgbench.numbers import duration_text
+    from kgbench.numbers import duration_text, size_text
     from kgbench.report import wrapped
-    from kgbench.runner.forecast import size
 
     known = [part.seconds for part in parts if part.seconds is not None]
     time = f"about {duration_text(sum(known))}"
     if left := len(parts) - len(known):
         time += f", and {left} of {len(parts)} parts of unknown time"
-    memory = f"{_fits(needs.memory_fits)}: needs {size(needs.memory_bytes)}"
-    kept = f"{size(needs.kept_bytes)} kept"
+    memory = f"{_fits(needs.memory_fits)}: needs {size_text(needs.memory_bytes)}"
+    kept = f"{size_text(needs.kept_bytes)} kept"
     if more := needs.disk_bytes - needs.kept_bytes:
         memory += " and the activations of a training"
-        kept += f", {size(more)} more while a donor is trained"
-    memory += f", {size(needs.room.memory_bytes)} free on {needs.room.device}"
+        kept += f", {size_text(more)} more while a donor is trained"
+    memory += f", {size_text(needs.room.memory_bytes)} free on {needs.room.device}"
     if needs.download_bytes:
-        kept += f"; {size(needs.download_bytes)} of it to download"
-    disk = f"{_fits(needs.disk_fits)}: needs {size(needs.disk_bytes)} ({kept}), "
-    disk += f"{size(needs.room.disk_bytes)} free for {needs.room.folder}"
+        kept += f"; {size_text(needs.download_bytes)} of it to download"
+    disk = f"{_fits(needs.disk_fits)}: needs {size_text(needs.disk_bytes)} ({kept}), "
+    disk += f"{size_text(needs.room.disk_bytes)} free for {needs.room.folder}"
     lines = [("in all", time), ("memory", memory), ("disk", disk)]
     bases: dict[str, list[str]] = {}
     for part in parts:

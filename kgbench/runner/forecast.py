@@ -24,7 +24,7 @@ from kgbench.models.lora import ADAPTER_CONFIG as ADAPTER
 from kgbench.models.pair import ModelPair, prepare
 from kgbench.models.placement import free_memory, named_devices
 from kgbench.models.streaming import streamed
-from kgbench.numbers import duration_text, number_text
+from kgbench.numbers import duration_text, number_text, size_text
 from kgbench.records import RecordStore
 from kgbench.runner.job import Job, Pairs, device_map_of, main_device_of, prepare_job
 from kgbench.runner.measure import (
@@ -52,7 +52,6 @@ __all__ = [
     "checkpoint_bytes",
     "dry_run",
     "free_bytes",
-    "size",
     "stand_ins",
     "weights_bytes",
 ]
@@ -80,7 +79,7 @@ class Memory:
     def verdict(self, settings: Settings, dtype: str | None = None) -> str:
         """Verdict in words, with options to try where it does not fit."""
         needed = self.weights + self.logits + self.activations
-        said = f"needs {size(needed)}, {size(self.free)} free on {self.device}"
+        said = f"needs {size_text(needed)}, {size_text(self.free)} free on {self.device}"
         if self.fits:
             return f"fits: {said}"
         tries = {
@@ -101,11 +100,6 @@ class Memory:
             "fits": self.fits,
             "memory": self.verdict(settings, dtype),
         }
-
-
-def size(n: int) -> str:
-    """Bytes as text, in MiB or GiB."""
-    return f"{n / 2**30:.1f} GiB" if n >= 2**30 else f"{n / 2**20:.1f} MiB"
 
 
 def weights_bytes(pair: ModelPair) -> int:
@@ -330,17 +324,19 @@ class Forecast:
             if self.known
             else f"about {duration_text(self.seconds)}{ranked}"
         )
-        download = f", and {size(self.download_bytes)} to download" if self.download_bytes else ""
+        download = (
+            f", and {size_text(self.download_bytes)} to download" if self.download_bytes else ""
+        )
         return [
             ("configurations", str(self.configurations)),
             ("prompts", str(self.prompts)),
             ("forwards", str(self.forwards)),
             ("token rows", f"{self.token_rows} ({ratio})"),
-            ("memory for weights", size(self.weights_bytes)),
-            ("memory for logits", f"at most {size(self.logits_bytes)}"),
-            ("memory for activations", f"at most about {size(self.activations_bytes)}"),
+            ("memory for weights", size_text(self.weights_bytes)),
+            ("memory for logits", f"at most {size_text(self.logits_bytes)}"),
+            ("memory for activations", f"at most about {size_text(self.activations_bytes)}"),
             ("memory", self.memory),
-            ("disk", f"about {size(self.disk_bytes)} for the record{download}"),
+            ("disk", f"about {size_text(self.disk_bytes)} for the record{download}"),
             ("time", time),
             ("from", self.basis),
         ]

@@ -36,7 +36,7 @@ from kgbench.models.placement import (
     usable_device,
 )
 from kgbench.models.tensors import stored_hash
-from kgbench.numbers import duration_text, plain_text
+from kgbench.numbers import duration_text, plain_text, size_text
 from kgbench.progress import Progress
 from kgbench.training.builds import Build, versions, write_card
 from kgbench.training.finetuning_plan import (
@@ -438,8 +438,9 @@ class FinetuningForecast:
             else f"of which {self.trained_parameters:,} are trained"
         )
         parts = (
-            f"weights {_size(self.weights_bytes)}, gradients {_size(self.gradients_bytes)}, "
-            f"AdamW {_size(self.optimizer_bytes)}, {self.dtype}"
+            f"weights {size_text(self.weights_bytes)}, "
+            f"gradients {size_text(self.gradients_bytes)}, "
+            f"AdamW {size_text(self.optimizer_bytes)}, {self.dtype}"
         )
         return [
             ("donor", self.name),
@@ -448,8 +449,8 @@ class FinetuningForecast:
             ("texts", f"{self.texts:,} an epoch"),
             ("tokens", f"{self.tokens:,} in all"),
             ("steps", f"{self.steps:,} ({recipe['epochs']} × {self.steps // recipe['epochs']:,})"),
-            ("memory", f"{_size(memory)} ({parts}), and activations"),
-            ("disk", f"{_size(self.disk_bytes)} while it is trained"),
+            ("memory", f"{size_text(memory)} ({parts}), and activations"),
+            ("disk", f"{size_text(self.disk_bytes)} while it is trained"),
             ("time", f"about {duration_text(self.seconds)}"),
             ("from", self.basis),
         ]
@@ -649,7 +650,3 @@ def _forecast(
 
 def _type_text(dtype: torch.dtype) -> str:
     return "fp32" if dtype == torch.float32 else str(dtype).removeprefix("torch.")
-
-
-def _size(n: int) -> str:
-    return f"{n / 2**30:.1f} GiB" if n >= 2**30 else f"{n / 2**20:.1f} MiB"
