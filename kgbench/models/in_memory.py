@@ -23,7 +23,6 @@ from kgbench.models.lora import (
     Adapter,
     adapter_config,
     changes_base,
-    is_plain,
     low_rank_donor,
     named_tensors,
 )
@@ -229,12 +228,14 @@ def _adapted_donor(recipient: PreTrainedModel, model: PeftModel, part: str) -> P
             "before the adapter was added as recipient, and the merged one "
             "(model.merge_and_unload()) as donor"
         )
-    if not is_plain(settings):
+    try:
+        config = adapter_config(settings, part)
+    except ModelError:  # it is more than low-rank rows
         return _merged_donor(recipient, model, name)
     # The embeddings are asked for by name only where they were trained.
     stored = get_peft_model_state_dict(model, adapter_name=name, save_embedding_layers=False)
     tensors = named_tensors(stored, part)
-    return low_rank_donor(recipient, Adapter(adapter_config(settings, part), tensors), part)
+    return low_rank_donor(recipient, Adapter(config, tensors), part)
 
 
 def _merged_donor(recipient: PreTrainedModel, model: PeftModel, name: str) -> PreTrainedModel:

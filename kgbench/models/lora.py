@@ -43,7 +43,6 @@ __all__ = [
     "adapter_config",
     "base_module",
     "changes_base",
-    "is_plain",
     "low_rank_donor",
     "named_tensors",
     "plain_names",
@@ -332,15 +331,6 @@ def adapter_config(data: Mapping[str, Any], origin: str) -> AdapterConfig:
             f"or {_MERGE}"
         )
     return config
-
-
-def is_plain(data: Mapping[str, Any]) -> bool:
-    """Whether an adapter's settings are those of low-rank rows alone."""
-    try:
-        adapter_config(data, "")
-    except ModelError:
-        return False
-    return True
 
 
 def changes_base(data: Mapping[str, Any]) -> str:
