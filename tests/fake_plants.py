@@ -16,7 +16,6 @@ import pytest
 
 from kgbench.data import Dataset, load_dataset, load_prompts
 from kgbench.engine.site_sets import all_sites, graft_sites
-from kgbench.engine.treatment import Slots
 from kgbench.engine.weights import parts
 from kgbench.estimate import Estimate
 from kgbench.leaderboard import cells
@@ -61,7 +60,7 @@ def write_plant(
     those too; its truth is made up.
     """
     pair = read_pair(base)
-    slots = Slots(pair.family, pair.n_layers)
+    slots = pair.slots
     terms = [term for text in (plant, decoy) if text for term in parse_graft(text).terms]
     changed = {
         part.name

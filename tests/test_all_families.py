@@ -23,7 +23,7 @@ from kgbench.engine.edits import POINTS, Add, Copy, Cut, Hook, SourceRun, Values
 from kgbench.engine.gated import Differentiable
 from kgbench.engine.masks import windows
 from kgbench.engine.selftest import packed_agrees, verify_pair
-from kgbench.engine.treatment import Slots, graft_treatments
+from kgbench.engine.treatment import graft_treatments
 from kgbench.engine.weights import parts
 from kgbench.errors import KgbenchError, LawError, ModelError, NotApplicableError
 from kgbench.models.family_map import Place
@@ -176,7 +176,7 @@ def test_a_component_is_its_weights(family: str, variant: str) -> None:
     each component moves the logits.
     """
     pair, some = tiny_pair(family, variant), prompts()[:1]
-    slots = Slots(pair.family, pair.n_layers)
+    slots = pair.slots
     left = {name: torch.ones(p.shape) for name, p in pair.recipient.named_parameters()}
     wanted = []
     for component in pair.family.components:
@@ -242,7 +242,7 @@ def _bends(pair: ModelPair, prompt: Prompt, component: str) -> bool:
     weights.
     """
     seen: list[torch.Tensor] = []
-    slots = Slots(pair.family, pair.n_layers)
+    slots = pair.slots
     weights = bytes(int(site == (0, component)) for site in slots.sites)
     engine = Engine(pair, "rows")
     down = pair.recipient.get_submodule(pair.family.path(0, "down"))
@@ -259,7 +259,7 @@ def test_gates(family: str, variant: str) -> None:
     graft's log-probability.
     """
     pair, some = tiny_pair(family, variant), list(prompts())
-    model, slots = Differentiable(pair), Slots(pair.family, pair.n_layers)
+    model, slots = Differentiable(pair), pair.slots
     shape = (2, max(len(pair.encode(p)) for p in some))
     open_at = torch.zeros(shape, dtype=torch.float64)
     for row, prompt in enumerate(some):

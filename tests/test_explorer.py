@@ -18,8 +18,7 @@ import kgbench
 from kgbench.analyses.explorer import Reader, answer, page_of, serve
 from kgbench.cli import main
 from kgbench.data import Fact, Prompt
-from kgbench.engine.gradients import default_slots, graft_effects, head_effects, head_slots
-from kgbench.engine.treatment import Slots
+from kgbench.engine.gradients import graft_effects, head_effects, head_slots
 from kgbench.errors import InputError
 from kgbench.models.pair import ModelPair
 from kgbench.testing import pico_pair
@@ -83,10 +82,10 @@ def test_tokens_alone_and_effects(pair: ModelPair, prompt: Prompt) -> None:
         assert found["alone"][token] == pytest.approx(value - none, rel=1e-2, abs=1e-6)
     effects = np.concatenate([of(pair, [prompt])[0] for of in (graft_effects, head_effects)])
     assert np.allclose(found["effects"], effects, rtol=1e-2)
-    sites = Slots(pair.family, pair.n_layers).sites
+    sites = pair.slots.sites
     whole_rows = [row for row in found["rows"] if "of" not in row]
     named = [(row["layer"], row["component"]) for row in whole_rows]
-    assert named == [sites[slot] for slot in default_slots(pair)]
+    assert named == [sites[slot] for slot in pair.slots.default]
     heads = found["rows"][len(named) :]
     assert [
         f"{found['rows'][row['of']]['component']}.h{head}"

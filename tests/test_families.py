@@ -7,7 +7,6 @@ import torch
 from tiny import TINY, tiny_config, tiny_pair
 
 from kgbench.engine.forward import Wiring
-from kgbench.engine.treatment import Slots
 from kgbench.errors import ModelError, UnknownNameError
 from kgbench.models.family_map import Place, family_names, load_family
 from kgbench.sites import COMPONENTS, OUTSIDE, parse_graft
@@ -37,7 +36,7 @@ def test_slots(family: str) -> None:
     one socket.
     """
     pair = tiny_pair(family)
-    slots = Slots(pair.family, pair.n_layers)
+    slots = pair.slots
     assert len(set(slots.sites)) == len(slots.sites) == len(slots)
     assert [slots.index[site] for site in slots.sites] == list(range(len(slots)))
     assert {c for layer, c in slots.sites if layer is None} <= set(OUTSIDE)

@@ -22,7 +22,6 @@ from kgbench.engine.edits import Hook
 from kgbench.engine.engine import choosing
 from kgbench.engine.gated import Differentiable, Gates
 from kgbench.engine.gradients import (
-    default_slots,
     graft_effects,
     head_effects,
     head_slots,
@@ -191,7 +190,7 @@ def test_derivatives_by_gates(family: str, at: float) -> None:
     pair, some = pair_of(family), prompts()
     model, slots, effects = (
         Differentiable(pair),
-        default_slots(pair),
+        pair.slots.default,
         graft_effects(pair, prompts(), at),
     )
     assert [effect.shape for effect in effects] == [(len(slots), len(pair.encode(p))) for p in some]
@@ -238,7 +237,7 @@ def test_derivatives_by_heads(family: str) -> None:
     for row, effect in enumerate(effects):
         predicted += float((direction[:, row, : effect.shape[1]].numpy() * effect).sum())
     assert slope(moved) == pytest.approx(predicted, rel=1e-6, abs=1e-8)
-    slots, sites = default_slots(pair), model.wiring.slots.sites
+    slots, sites = pair.slots.default, model.wiring.slots.sites
     for whole, parts_of in zip(graft_effects(pair, some), effects, strict=True):
         for slot in {slot for slot, _ in places}:
             own = [row for row, (each, _) in enumerate(places) if each == slot]

@@ -21,7 +21,6 @@ from safetensors.torch import load_file
 from torch import nn
 
 from kgbench.engine import grafted_logits, load_pair
-from kgbench.engine.treatment import Slots
 from kgbench.engine.weights import changed, numel, tensors
 from kgbench.localizers import create
 from kgbench.models.loading import UnconfirmedBaseWarning, read_pair
@@ -86,13 +85,13 @@ def test_weights_are_the_merged_donor_s(made: Callable[[str], Made], family: str
     changed are the adapted ones.
     """
     pair, other, *_ = made(family)
-    for slot in range(len(Slots(pair.family, pair.n_layers))):
+    for slot in range(len(pair.slots)):
         got, wanted = (tensors(each, each.donors["sft"], slot) for each in (pair, other))
         for ours, theirs in zip(got, wanted, strict=True):
             assert ours.shape == theirs.shape
             assert distance(ours, theirs) <= EXACT
     assert changed(pair) == changed(other)
-    assert 0 < len(changed(pair)) < len(Slots(pair.family, pair.n_layers))
+    assert 0 < len(changed(pair)) < len(pair.slots)
     assert numel(pair) == numel(other)
     for name, wanted in other.donors["sft"].named_parameters():
         assert distance(pair.donors["sft"].get_parameter(name), wanted) <= EXACT

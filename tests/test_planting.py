@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from kgbench.data import Prompt, load_dataset
 from kgbench.data.prompts import builtin_prompts
 from kgbench.engine import grafted_logits, load_pair
-from kgbench.engine.treatment import Slots
 from kgbench.engine.weights import parts
 from kgbench.sites import parse_graft
 from kgbench.testing import pico_pair
@@ -185,7 +184,7 @@ def test_only_the_named_weights_move(built: Path) -> None:
     them; all others are equal bit by bit.
     """
     pair = load_pair(str(built))
-    slots = Slots(pair.family, pair.n_layers)
+    slots = pair.slots
     named = {
         slot
         for expression in (FUSED.plant, FUSED.decoy)
@@ -206,7 +205,7 @@ def test_changes_are_of_equal_size(built: Path) -> None:
     which few weights do not average out.
     """
     pair = load_pair(str(built))
-    slots = Slots(pair.family, pair.n_layers)
+    slots = pair.slots
     for expression in (FUSED.plant, FUSED.decoy):
         for slot in graft_slots(slots, parse_graft(expression)):
             for part in parts(pair, slot):
@@ -225,7 +224,7 @@ def test_a_tensor_of_zeros_is_not_trained() -> None:
     pair = pico_pair("gpt2", dtype=torch.float32)
     name = "transformer.h.1.mlp.c_fc.bias"
     pair.recipient.get_parameter(name).zero_()
-    slots = Slots(pair.family, pair.n_layers)
+    slots = pair.slots
     weights = PlantedWeights(pair, graft_slots(slots, parse_graft("ALL:up@1")))
     assert list(weights.relative_changes()) == ["transformer.h.1.mlp.c_fc.weight"]
     assert not pair.donor("sft").get_parameter(name).requires_grad
@@ -238,7 +237,7 @@ def test_rescaling(relative: float) -> None:
     slices that are not trained stay.
     """
     pair = pico_pair("gpt2")
-    slots = Slots(pair.family, pair.n_layers)
+    slots = pair.slots
     (slot,) = graft_slots(slots, parse_graft("ALL:k@2"))
     weights = PlantedWeights(pair, [slot])
     before = {name: tensor.clone() for name, tensor in pair.donor("sft").state_dict().items()}

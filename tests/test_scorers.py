@@ -15,7 +15,6 @@ from scipy.stats import spearmanr
 from kgbench.data import Prompt
 from kgbench.engine import grafted_logits
 from kgbench.engine.site_sets import all_sites, graft_sites, site_graft, site_treatments
-from kgbench.engine.treatment import Slots
 from kgbench.engine.weights import tensors
 from kgbench.errors import InputError, NotApplicableError, UnknownNameError
 from kgbench.localizers import ScoringLocalizer, create
@@ -91,7 +90,7 @@ def near(family: str, e: float) -> ModelPair:
 def planted(family: str, graft: str) -> ModelPair:
     """A donor that differs from the recipient in the weights of a graft only, by a little."""
     pair, donor = near(family, 0.3), copy.deepcopy(pair_of(family).recipient)
-    slots = Slots(pair.family, pair.n_layers)
+    slots = pair.slots
     for layer, component in {site[:2] for site in graft_sites(pair, some(), parse_graft(graft))}:
         for ours, theirs in zip(
             *(tensors(pair, m, slots.index[layer, component]) for m in (donor, pair.donors["sft"])),
@@ -341,7 +340,7 @@ def test_weight_delta(family: str) -> None:
     """
     pair = planted(family, "ALL:ffn")
     found = scores("weight_delta", pair, some())
-    slots = Slots(pair.family, pair.n_layers)
+    slots = pair.slots
     for site in found:
         ours, theirs = (
             torch.cat([t.flatten() for t in tensors(pair, m, slots.index[site[:2]])])

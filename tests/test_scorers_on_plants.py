@@ -14,7 +14,6 @@ import pytest
 from kgbench.data import Prompt, load_prompts
 from kgbench.engine import load_pair
 from kgbench.engine.site_sets import all_sites, graft_sites
-from kgbench.engine.treatment import Slots
 from kgbench.engine.weights import parts, tensors
 from kgbench.localizers import ScoringLocalizer, create
 from kgbench.models import catalog
@@ -126,7 +125,7 @@ def test_what_alone_changed(name: str) -> None:
     pair = load_pair("tiny-gemma")
     prompts = load_prompts("tiny_movies", ["headline"], limit=4)
     truth = {site[:2] for site in graft_sites(pair, prompts, parse_graft("ALL:ffn@second_half"))}
-    donor, slots = copy.deepcopy(pair.recipient), Slots(pair.family, pair.n_layers)
+    donor, slots = copy.deepcopy(pair.recipient), pair.slots
     for place in truth:
         for part, tensor in zip(
             parts(pair, slots.index[place]),

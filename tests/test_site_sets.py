@@ -15,8 +15,9 @@ from kgbench.engine.site_sets import (
     site_treatments,
     token_cells,
 )
-from kgbench.engine.treatment import Slots, graft_treatments, parse_configuration
+from kgbench.engine.treatment import graft_treatments, parse_configuration
 from kgbench.engine.weights import numel
+from kgbench.models.family_map import Slots
 from kgbench.sites import GROUPS, SCORED_REGIONS, Site, parse_graft
 
 ALIKE = ("headline", "qa", "control")

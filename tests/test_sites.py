@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kgbench.data import load_prompts
-from kgbench.engine.treatment import Slots, graft_treatments
+from kgbench.engine.treatment import graft_treatments
 from kgbench.errors import GraftSyntaxError, InputError, RegionError
 from kgbench.sites import (
     COMPONENTS,
@@ -244,7 +244,7 @@ def test_a_graft_and_its_complement_partition_the_default_sites(family: str) -> 
     """
     pair = pico_pair(family)
     prompts = load_prompts("fake_movies_fake_actors", ["headline", "qa"], limit=1)
-    sites = Slots(pair.family, pair.n_layers).sites
+    sites = pair.slots.sites
     default = np.array([component in GROUPS["all"] for _, component in sites])
 
     @settings(max_examples=40)

@@ -10,8 +10,8 @@ from laws import alone, families, pair_of, pool
 from transformers.pytorch_utils import Conv1D
 
 from kgbench.engine import grafted_logits
-from kgbench.engine.treatment import Slots
 from kgbench.engine.weights import changed, numel, parts, tensors
+from kgbench.models.family_map import Slots
 from kgbench.models.pair import ModelPair
 
 
@@ -20,7 +20,7 @@ def test_slots_partition_the_weights(family: str) -> None:
     """Every element of every parameter belongs to exactly one slot."""
     pair = pair_of(family)
     counts = {name: torch.zeros(p.shape) for name, p in pair.recipient.named_parameters()}
-    for slot in range(len(Slots(pair.family, pair.n_layers))):
+    for slot in range(len(pair.slots)):
         for part in parts(pair, slot):
             tensor = counts[part.name]
             every = torch.arange(tensor.shape[part.dim]) if part.columns is None else part.columns
@@ -36,7 +36,7 @@ def test_numbers_of_weights(family: str) -> None:
     pair = pair_of(family)
     sizes = numel(pair)
     assert sum(sizes.values()) == sum(p.numel() for p in pair.recipient.parameters())
-    sites = Slots(pair.family, pair.n_layers).sites
+    sites = pair.slots.sites
     assert tuple(sizes) == sites
     for slot, site in enumerate(sites):
         assert sizes[site] == sum(t.numel() for t in tensors(pair, pair.donors["sft"], slot))
@@ -50,7 +50,7 @@ def test_a_part_is_what_a_graft_takes(family: str) -> None:
     pair, some = pair_of(family), pool()[:2]
     for component in pair.family.components:
         layer = 1 if component in pair.family.inside else None
-        slot = Slots(pair.family, pair.n_layers).index[layer, component]
+        slot = pair.slots.index[layer, component]
         model = copy.deepcopy(pair.recipient)
         for part in parts(pair, slot):
             fresh = model.get_parameter(part.name).data
@@ -84,7 +84,7 @@ def test_what_changed(family: str, component: str) -> None:
     weights differs.
     """
     pair = pair_of(family)
-    slots = Slots(pair.family, pair.n_layers)
+    slots = pair.slots
     assert changed(pair) == frozenset(range(len(slots)))
     donor = copy.deepcopy(pair.recipient)
     near = ModelPair("near", pair.recipient, {"other": donor}, pair.tokenizer, pair.family)

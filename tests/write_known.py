@@ -22,7 +22,6 @@ from kgbench.analyses.explorer import Reader
 from kgbench.data import builtin_prompts, load_prompts
 from kgbench.engine import load_pair
 from kgbench.engine.site_sets import all_sites
-from kgbench.engine.treatment import Slots
 from kgbench.engine.weights import changed
 from kgbench.errors import KgbenchError
 from kgbench.leaderboard.boards.cost import SUITES
@@ -75,7 +74,7 @@ def pair_facts(name: str) -> dict[str, Any]:
             (site.layer, site.component) for site in all_sites(pair, _prompts(name, "headline"))
         )
     )
-    slots, moved = Slots(pair.family, pair.n_layers), changed(pair)
+    slots, moved = pair.slots, changed(pair)
     return {
         "weights": {dtype: weight_hashes(name, dtype) for dtype in WEIGHT_TYPES},
         "tokenizer": pair.tokenizer_hash,

@@ -38,7 +38,7 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 
 from kgbench.engine.edits import HEADS, POINTS, Hook
-from kgbench.engine.treatment import Slots, n_heads
+from kgbench.engine.treatment import n_heads
 from kgbench.errors import ModelError
 from kgbench.models.family_map import Place, output_width
 from kgbench.models.pair import ModelPair
@@ -191,7 +191,7 @@ class Wiring:
             if donors is not None
             else [donor.get_submodule for donor in pair.donors.values()]
         )
-        self.slots = Slots(pair.family, pair.n_layers)
+        self.slots = pair.slots
 
     def scaled(self, sets: Sequence[tuple[int, float]]) -> Wiring:
         """The wiring with a weight set W + scale (W' - W) added for each (donor, scale)."""

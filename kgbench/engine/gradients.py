@@ -17,13 +17,12 @@ from kgbench.data import Prompt
 from kgbench.engine.edits import Hook
 from kgbench.engine.gated import Differentiable, Touch
 from kgbench.engine.plan import Budget
-from kgbench.engine.treatment import Slots, donor_index, n_heads
+from kgbench.engine.treatment import donor_index, n_heads
 from kgbench.models.lora import plain_names
 from kgbench.models.pair import ModelPair
 from kgbench.sites import HEADED
 
 __all__ = [
-    "default_slots",
     "differentiating",
     "graft_effects",
     "head_effects",
@@ -34,11 +33,6 @@ __all__ = [
 
 Effects = list[Float[np.ndarray, "place token"]]
 """Effects of each prompt, in nats."""
-
-
-def default_slots(pair: ModelPair) -> list[int]:
-    """Slots of the default components: all but final norm and head."""
-    return list(Slots(pair.family, pair.n_layers).default)
 
 
 def graft_effects(pair: ModelPair, prompts: Sequence[Prompt], at: float = 0.0) -> Effects:
@@ -56,7 +50,7 @@ def graft_effects(pair: ModelPair, prompts: Sequence[Prompt], at: float = 0.0) -
     Returns:
         For each prompt [default slot, token].
     """
-    return _gate_effects(pair, prompts, dict.fromkeys(default_slots(pair)), at)
+    return _gate_effects(pair, prompts, dict.fromkeys(pair.slots.default), at)
 
 
 def head_slots(pair: ModelPair) -> list[tuple[int, int]]:
@@ -68,8 +62,8 @@ def head_slots(pair: ModelPair) -> list[tuple[int, int]]:
 
 
 def _head_counts(pair: ModelPair) -> dict[int, int]:
-    sites = Slots(pair.family, pair.n_layers).sites
-    headed = [slot for slot in default_slots(pair) if sites[slot][1] in HEADED]
+    sites = pair.slots.sites
+    headed = [slot for slot in pair.slots.default if sites[slot][1] in HEADED]
     return {slot: n_heads(pair, sites[slot][1]) for slot in headed}
 
 

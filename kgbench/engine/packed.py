@@ -32,8 +32,9 @@ from kgbench.engine.masks import Masks, make_masks
 from kgbench.engine.plan import Answers, Budget, Plan
 from kgbench.engine.schedule import Schedule, make_schedule
 from kgbench.engine.siblings import Siblings, siblings
-from kgbench.engine.treatment import Slots, Treatment
+from kgbench.engine.treatment import Treatment
 from kgbench.engine.tree import END, Tree, grow, size, split
+from kgbench.models.family_map import Slots
 
 __all__ = ["packed_sizes", "run_packed"]
 

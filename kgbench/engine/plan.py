@@ -10,9 +10,10 @@ import torch
 from jaxtyping import Float, Int, UInt8
 
 from kgbench.engine.edits import SourceRun, sources
-from kgbench.engine.treatment import Slots, Treatment
+from kgbench.engine.treatment import Treatment
 from kgbench.errors import InputError
 from kgbench.models.encoding import Encoded
+from kgbench.models.family_map import Slots
 
 __all__ = ["Answers", "Budget", "Plan", "Request", "make_plan"]
 

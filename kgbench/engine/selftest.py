@@ -21,7 +21,6 @@ from kgbench.engine.masks import windows
 from kgbench.engine.packed import run_packed
 from kgbench.engine.plan import Answers, Budget, Plan, Request
 from kgbench.engine.sequential import run_sequential
-from kgbench.engine.treatment import Slots
 from kgbench.engine.weights import changed
 from kgbench.errors import KgbenchError, LawError, ModelError, python_names
 from kgbench.models.catalog import is_plant, read_plant, zoo_path
@@ -100,7 +99,7 @@ def _everything_is_the_donor(pair: ModelPair) -> None:
 @torch.inference_mode()
 def stages_agree(pair: ModelPair) -> bool:
     """Whether the packed executor may compute other rows in other layers of a pair's models."""
-    slots, ids, layers = Slots(pair.family, pair.n_layers), _ids(pair), pair.n_layers
+    slots, ids, layers = pair.slots, _ids(pair), pair.n_layers
     # The recipient, the donor in the last layer, and the donor in the upper half: in this order
     # other tokens are at the same place in the trees of different layers.
     table = np.zeros((3, len(slots)), dtype=np.uint8)
@@ -453,7 +452,7 @@ def _check_plant(pair: ModelPair, donor: str, card: Mapping[str, Any]) -> None:
     """
     places = filter(None, (card["plant"], card.get("decoy")))
     at = {place: parse_graft(place).sites(pair.n_layers) for place in places}
-    known = Slots(pair.family, pair.n_layers).sites
+    known = pair.slots.sites
     moved = {known[slot] for slot in changed(pair, donor)}
     elsewhere = sorted(moved - set().union(*at.values()), key=known.index)
     if not elsewhere and all(moved & sites for sites in at.values()):

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from kgbench.data import Prompt
-from kgbench.engine.treatment import Slots, Treatment, baseline_donor, donor_index, graft_treatments
+from kgbench.engine.treatment import Treatment, baseline_donor, donor_index, graft_treatments
 from kgbench.engine.weights import numel
 from kgbench.models.pair import ModelPair
 from kgbench.sites import (
@@ -34,7 +34,7 @@ def all_sites(pair: ModelPair, prompts: Sequence[Prompt]) -> tuple[Site, ...]:
     for prompt in prompts:
         present.update(token_cells(pair, prompt))
     regions = [region for region in SCORED_REGIONS if region in present]
-    slots, sites = Slots(pair.family, pair.n_layers), list[Site]()
+    slots, sites = pair.slots, list[Site]()
     for slot in slots.default:
         sites += [Site(*slots.sites[slot], region) for region in regions]
     return tuple(sites)
@@ -42,7 +42,7 @@ def all_sites(pair: ModelPair, prompts: Sequence[Prompt]) -> tuple[Site, ...]:
 
 def graft_sites(pair: ModelPair, prompts: Sequence[Prompt], graft: Graft) -> frozenset[Site]:
     """Sites with a donor's weights at all of their tokens in every prompt that has them."""
-    slots = Slots(pair.family, pair.n_layers)
+    slots = pair.slots
     seen: set[tuple[str, Treatment]] = set()
     for prompt, treatments in zip(prompts, graft_treatments(pair, prompts, graft), strict=True):
         seen.update(zip(token_cells(pair, prompt), treatments, strict=True))
@@ -73,7 +73,7 @@ def site_treatments(
         sites: Sites with the donor's weights; all others have the recipient's.
         left_out: Graft the complement of the sites among those of the default components.
     """
-    slots, donor = Slots(pair.family, pair.n_layers), donor_index(pair, baseline_donor(pair))
+    slots, donor = pair.slots, donor_index(pair, baseline_donor(pair))
     inside, outside = (0, donor) if left_out else (donor, 0)
     base = np.zeros(len(slots), dtype=np.uint8)
     base[slots.default] = outside

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import product
 
 import numpy as np
 
 from kgbench.data import Prompt
 from kgbench.engine.edits import Cut, Edit
 from kgbench.errors import InputError, RegionError, check_choice
-from kgbench.models.family_map import Family
 from kgbench.models.pair import ModelPair
 from kgbench.sites import (
     BASELINES,
-    OUTSIDE,
     RECIPIENT,
     Graft,
     Positions,
@@ -27,7 +23,6 @@ from kgbench.sites import (
 
 __all__ = [
     "Configuration",
-    "Slots",
     "Treatment",
     "baseline_donor",
     "donor_index",
@@ -55,46 +50,6 @@ class Treatment:
     """A donor's weights W' are replaced by W + scale (W' - W), W the recipient's."""
     heads: tuple[tuple[int, int, int], ...] = ()
     """(slot, head, weight set) of attention heads whose weight set is not their slot's, in order."""
-
-
-@dataclass(frozen=True)
-class Slots:
-    """The slots of a model: its (layer, component) places, in a fixed order.
-
-    A treatment has one weight set per slot.
-    """
-
-    family: Family
-    n_layers: int
-
-    @cached_property
-    def sites(self) -> tuple[tuple[int | None, str], ...]:
-        """All (layer, component); layer None is outside the layers."""
-        inside = [c for c in self.family.components if c not in OUTSIDE]
-        sites: list[tuple[int | None, str]] = []
-        sites += [(None, c) for c in OUTSIDE[:2] if c in self.family.outside]
-        sites += product(range(self.n_layers), inside)
-        sites += [(None, c) for c in OUTSIDE[2:] if c in self.family.outside]
-        return tuple(sites)
-
-    @cached_property
-    def index(self) -> dict[tuple[int | None, str], int]:
-        """Slot of each (layer, component)."""
-        return {site: i for i, site in enumerate(self.sites)}
-
-    @cached_property
-    def readout(self) -> tuple[int, ...]:
-        """Final norm and head: slots with an effect at readout tokens only."""
-        sites = ((None, "ln_f"), (None, "head"))
-        return tuple(self.index[site] for site in sites if site in self.index)
-
-    @cached_property
-    def default(self) -> range:
-        """Slots of the default components: all but final norm and head, which are last."""
-        return range(len(self) - len(self.readout))
-
-    def __len__(self) -> int:
-        return len(self.sites)
 
 
 def n_heads(pair: ModelPair, component: str) -> int:
@@ -189,7 +144,7 @@ class _Sets:
 
 
 def _weight_sets(pair: ModelPair, configuration: Configuration) -> _WeightSets:
-    slots = Slots(pair.family, pair.n_layers)
+    slots = pair.slots
     everywhere = np.zeros(len(slots), dtype=np.uint8)
     if isinstance(configuration, str):
         everywhere[:] = 0 if configuration == "PRE" else donor_index(pair, baseline_donor(pair))

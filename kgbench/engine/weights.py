@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from kgbench.engine.treatment import Slots, baseline_donor
+from kgbench.engine.treatment import baseline_donor
 from kgbench.models.family_map import output_width
 from kgbench.models.lora import base_module, plain_names
 from kgbench.models.pair import ModelPair
@@ -51,7 +51,7 @@ def parts(pair: ModelPair, slot: int) -> tuple[Part, ...]:
 
 
 def _parts_of(pair: ModelPair, slot: int) -> tuple[Part, ...]:
-    layer, component = Slots(pair.family, pair.n_layers).sites[slot]
+    layer, component = pair.slots.sites[slot]
     paths, place = pair.family.paths(layer, component), pair.family.place(component)
     if not place.fused:
         whole: list[Part] = []
@@ -83,9 +83,7 @@ def changed(pair: ModelPair, name: str | None = None) -> frozenset[int]:
         )
 
     with torch.no_grad():
-        return frozenset(
-            slot for slot in range(len(Slots(pair.family, pair.n_layers))) if not alike(slot)
-        )
+        return frozenset(slot for slot in range(len(pair.slots)) if not alike(slot))
 
 
 def equal_slots(pair: ModelPair, name: str) -> frozenset[int]:
@@ -99,7 +97,7 @@ def equal_slots(pair: ModelPair, name: str) -> frozenset[int]:
     if pair.origins.get(name, "") == pair.origins.get(RECIPIENT):
         return frozenset()
     with torch.no_grad():
-        for slot, site in enumerate(Slots(pair.family, pair.n_layers).sites):
+        for slot, site in enumerate(pair.slots.sites):
             if _alike(pair, donor, pair.family.paths(*site)) and _equal(pair, donor, slot, same):
                 equal.add(slot)
     return frozenset(equal)
@@ -140,7 +138,7 @@ def _plain_attributes(module: nn.Module) -> dict[str, object]:
 
 def numel(pair: ModelPair) -> Mapping[tuple[int | None, str], int]:
     """Number of weights of each (layer, component)."""
-    slots = Slots(pair.family, pair.n_layers)
+    slots = pair.slots
     with torch.no_grad():
         sizes = {}
         for slot, site in enumerate(slots.sites):

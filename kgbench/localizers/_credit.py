@@ -9,7 +9,6 @@ from jaxtyping import Float
 
 from kgbench.data import Prompt
 from kgbench.engine.site_sets import all_sites, token_cells
-from kgbench.engine.treatment import Slots
 from kgbench.models.pair import ModelPair
 from kgbench.sites import SiteScores
 
@@ -55,6 +54,6 @@ def by_weight(
         prompts: The prompts, whose regions are scored.
         figure: Value of a slot.
     """
-    slots = Slots(pair.family, pair.n_layers)
+    slots = pair.slots
     figures = {slots.sites[slot]: figure(slot) for slot in slots.default}
     return {site: figures[site.layer, site.component] for site in all_sites(pair, prompts)}

@@ -11,9 +11,10 @@ import numpy as np
 from kgbench.data import Prompt
 from kgbench.engine.edits import POINTS, Edit, Hook, SourceRun
 from kgbench.engine.site_sets import all_sites
-from kgbench.engine.treatment import Slots, Treatment, baseline_donor, donor_index, graft_treatments
+from kgbench.engine.treatment import Treatment, baseline_donor, donor_index, graft_treatments
 from kgbench.errors import InputError, NotApplicableError
 from kgbench.localizers._base import InterventionLocalizer, Treatments, Unit
+from kgbench.models.family_map import Slots
 from kgbench.models.pair import ModelPair
 from kgbench.sites import (
     GROUPS,
@@ -109,7 +110,7 @@ def donor_runs(pair: ModelPair, reading: Reading) -> Mapping[int, SourceRun]:
 
 def own_run(pair: ModelPair, n_tokens: int, weight_set: int) -> SourceRun:
     """The unmodified run of one of the pair's models."""
-    return _own_run(len(Slots(pair.family, pair.n_layers)), n_tokens, weight_set)
+    return _own_run(len(pair.slots), n_tokens, weight_set)
 
 
 @lru_cache(maxsize=1024)  # identical objects compare equal without comparing treatments
@@ -149,7 +150,7 @@ def read_sites(
     terms = []
     for term in sites.terms:
         terms.append((term, _hooks(method, pair, term, points), donor_index(pair, term.donor)))
-    slots = Slots(pair.family, pair.n_layers)
+    slots = pair.slots
     known: dict[tuple[object, ...], Reading] = {}
     readings = []
     for prompt, treatments in zip(prompts, grafted, strict=True):

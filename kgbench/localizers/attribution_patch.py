@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from kgbench.data import Prompt
 from kgbench.engine.edits import Hook
 from kgbench.engine.gradients import patch_effects
-from kgbench.engine.treatment import Slots
 from kgbench.localizers._base import ScoringLocalizer
 from kgbench.localizers._credit import by_token
 from kgbench.localizers._hooks import STANDS_FOR
@@ -44,9 +43,7 @@ class AttributionPatch(ScoringLocalizer):
         hooks = [Hook(0, "resid_pre")]
         for layer in range(pair.n_layers):
             hooks += [Hook(layer, "attn_out"), Hook(layer, "mlp_out")]
-        slots = Slots(pair.family, pair.n_layers)
-        places = [slots.sites[slot] for slot in slots.default]
-        rows = {place: hooks.index(_hook(*place)) for place in places}
+        rows = {place: hooks.index(_hook(*place)) for place in pair.slots.sites}
         return by_token(pair, prompts, patch_effects(pair, prompts, hooks), rows)
 
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kgbench.data import Prompt
-from kgbench.engine.gradients import default_slots, graft_effects
-from kgbench.engine.treatment import Slots
+from kgbench.engine.gradients import graft_effects
 from kgbench.errors import InputError
 from kgbench.localizers._base import ScoringLocalizer
 from kgbench.localizers._credit import by_token
@@ -60,13 +59,11 @@ class GraftAttribution(ScoringLocalizer):
 
     def scores(self, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
         """Effects summed over each site's tokens."""
-        sites = Slots(pair.family, pair.n_layers).sites
-        rows = {sites[slot]: row for row, slot in enumerate(default_slots(pair))}
         effects = [np.zeros(())] * len(prompts)
         for at, weight in self._rule():
             for i, effect in enumerate(graft_effects(pair, prompts, at)):
                 effects[i] = effects[i] + weight * effect
-        return by_token(pair, prompts, effects, rows)
+        return by_token(pair, prompts, effects, pair.slots.index)
 
     def _rule(self) -> list[tuple[float, float]]:
         """Points on the path and their quadrature weights."""

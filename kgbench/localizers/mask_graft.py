@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kgbench.data import Prompt
 from kgbench.engine.gated import Differentiable, Gates
-from kgbench.engine.gradients import default_slots, differentiating
+from kgbench.engine.gradients import differentiating
 from kgbench.engine.site_sets import all_sites, token_cells
 from kgbench.engine.weights import changed
 from kgbench.errors import InputError
@@ -89,7 +89,7 @@ class _Mask:
         self.prompts = sorted(prompts, key=lambda p: (p.text, p.target, p.name))
         self.model, self.slots, self.changed = (
             Differentiable(pair),
-            default_slots(pair),
+            pair.slots.default,
             changed(pair),
         )
         self.regions = list(dict.fromkeys(site.region for site in all_sites(pair, prompts)))

@@ -14,7 +14,7 @@ import inspect
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from importlib.resources import files
 from itertools import product
 from math import gcd
@@ -33,6 +33,7 @@ __all__ = [
     "FAMILY_FILE",
     "Family",
     "Place",
+    "Slots",
     "family_in",
     "family_names",
     "load_family",
@@ -296,6 +297,46 @@ class Family:
                         name,
                         self.components,
                     )
+
+
+@dataclass(frozen=True)
+class Slots:
+    """The slots of a model: its (layer, component) places, in a fixed order.
+
+    A treatment has one weight set per slot.
+    """
+
+    family: Family
+    n_layers: int
+
+    @cached_property
+    def sites(self) -> tuple[tuple[int | None, str], ...]:
+        """All (layer, component); layer None is outside the layers."""
+        inside = [c for c in self.family.components if c not in OUTSIDE]
+        sites: list[tuple[int | None, str]] = []
+        sites += [(None, c) for c in OUTSIDE[:2] if c in self.family.outside]
+        sites += product(range(self.n_layers), inside)
+        sites += [(None, c) for c in OUTSIDE[2:] if c in self.family.outside]
+        return tuple(sites)
+
+    @cached_property
+    def index(self) -> dict[tuple[int | None, str], int]:
+        """Slot of each (layer, component)."""
+        return {site: i for i, site in enumerate(self.sites)}
+
+    @cached_property
+    def readout(self) -> tuple[int, ...]:
+        """Final norm and head: slots with an effect at readout tokens only."""
+        sites = ((None, "ln_f"), (None, "head"))
+        return tuple(self.index[site] for site in sites if site in self.index)
+
+    @cached_property
+    def default(self) -> range:
+        """Slots of the default components: all but final norm and head, which are last."""
+        return range(len(self) - len(self.readout))
+
+    def __len__(self) -> int:
+        return len(self.sites)
 
 
 def family_names() -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from kgbench.data import Prompt, Question
 from kgbench.errors import check_choice
 from kgbench.models.checkpoints import Stamp, stamp_of
 from kgbench.models.encoding import Encoded, EncodedQuestion, Encoder
-from kgbench.models.family_map import Family, written
+from kgbench.models.family_map import Family, Slots, written
 from kgbench.models.streaming import stored, streamed
 from kgbench.models.tensors import hash_tensors, shared_copy
 from kgbench.sites import RECIPIENT
@@ -72,6 +72,11 @@ class ModelPair:
         """Number of layers."""
         layers = self.recipient.get_submodule(self.family.layers)
         return len(layers)  # type: ignore[arg-type]  # a ModuleList
+
+    @cached_property
+    def slots(self) -> Slots:
+        """The (layer, component) places of the models."""
+        return Slots(self.family, self.n_layers)
 
     @property
     def device(self) -> torch.device:

@@ -12,7 +12,6 @@ import torch
 from kgbench import __version__
 from kgbench.data import Prompt
 from kgbench.engine.site_sets import all_sites, graft_sites
-from kgbench.engine.treatment import Slots
 from kgbench.engine.weights import changed
 from kgbench.errors import InputError
 from kgbench.estimate import Estimate
@@ -206,7 +205,7 @@ def _judged(record: Record, measurement: Measurement, facts: pa.Table) -> Record
     if (truth := job.truth) is None:
         return record
     pair, prompts = job.pair, job.all_prompts
-    slots = Slots(pair.family, pair.n_layers)
+    slots = pair.slots
     entry = entry_of(job.spec)
     graded = None if entry is None else entry.truth
     ground = Ground(

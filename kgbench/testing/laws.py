@@ -21,7 +21,7 @@ from kgbench.data import Prompt
 from kgbench.engine import Engine
 from kgbench.engine.selftest import tolerance
 from kgbench.engine.site_sets import all_sites
-from kgbench.engine.treatment import Slots, Treatment, baseline_donor
+from kgbench.engine.treatment import Treatment, baseline_donor
 from kgbench.errors import InputError, NotApplicableError
 from kgbench.localizers import (
     COSTS,
@@ -123,7 +123,7 @@ ABSENT = "M"
 def treatments_fit_the_prompts(trial: Trial) -> None:
     """Each token of each prompt gets one treatment, of this model's weights, layers and tokens."""
     made = _fitted(trial)
-    slots, donors = len(Slots(trial.pair.family, trial.pair.n_layers)), len(trial.pair.donors)
+    slots, donors = len(trial.pair.slots), len(trial.pair.donors)
     lengths = [len(trial.pair.encode(prompt)) for prompt in trial.prompts]
     for sites in (EVERYTHING, NOTHING, *_applicable(trial, made)):
         treatments = made.treat(trial.pair, trial.prompts, parse_graft(sites))

@@ -25,7 +25,6 @@ from kgbench.data import Dataset, Prompt, fitting_prompts, load_dataset, load_pr
 from kgbench.engine import Engine, grafted_logits, load_pair
 from kgbench.engine.site_sets import all_sites, token_cells
 from kgbench.engine.treatment import (
-    Slots,
     Treatment,
     baseline_donor,
     donor_index,
@@ -238,7 +237,7 @@ def changed_places(
 
     These are default components; by region, one for each region that occurs in the prompts.
     """
-    slots, moved = Slots(pair.family, pair.n_layers), changed(pair)
+    slots, moved = pair.slots, changed(pair)
     places: dict[Place, None] = {}
     for site in all_sites(pair, prompts):
         place = (site.layer, site.component)
@@ -313,7 +312,7 @@ def _place_treatments(
     A configuration has one weight set at some places, and another one elsewhere, including final
     norm and head.
     """
-    slots, donor = Slots(pair.family, pair.n_layers), donor_index(pair, baseline_donor(pair))
+    slots, donor = pair.slots, donor_index(pair, baseline_donor(pair))
     configurations = [([place], donor, 0) for place in places]
     configurations += [([place], 0, donor) for place in places]
     for order in orders(len(places)):

@@ -35,10 +35,11 @@ from kgbench.data import Dataset, Prompt
 from kgbench.data.templates import Template, parse_template
 from kgbench.data.training_texts import training_templates
 from kgbench.engine.forward import Weights, Wiring, treated
-from kgbench.engine.treatment import Configuration, Slots, token_treatments
+from kgbench.engine.treatment import Configuration, token_treatments
 from kgbench.engine.weights import Part, parts
 from kgbench.errors import InputError
 from kgbench.models import catalog
+from kgbench.models.family_map import Slots
 from kgbench.models.pair import ModelPair
 from kgbench.sites import RECIPIENT, Graft, complement_graft, parse_graft
 from kgbench.training.recipes import level_table
@@ -270,7 +271,7 @@ def trained_slots(pair: ModelPair, spec: PlantSpec) -> list[int]:
         InputError: A graft names no weights of this model, or two groups may train the same ones at
             the same tokens.
     """
-    slots, named = Slots(pair.family, pair.n_layers), {}
+    slots, named = pair.slots, {}
     grafts = {name: parse_graft(whole) for name, whole in spec.wholes.items()}
     for name, graft in grafts.items():
         pair.family.check(graft)
@@ -591,7 +592,7 @@ class _Activity:
     def __init__(self, pair: ModelPair, grafts: Mapping[str, Graft]) -> None:
         self._pair = pair
         self._active: Mapping[str, Configuration] = {RECIPIENT: "PRE", "donor": "SFT", **grafts}
-        self._rows = {bytes(len(Slots(pair.family, pair.n_layers))): 0}
+        self._rows = {bytes(len(pair.slots)): 0}
         self._known: dict[_Row, np.ndarray] = {}
 
     @property

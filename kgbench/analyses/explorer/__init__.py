@@ -21,9 +21,8 @@ from torch import Tensor
 
 from kgbench.data import Fact, Prompt
 from kgbench.engine import Engine, Treatment
-from kgbench.engine.gradients import default_slots, graft_effects, head_effects, head_slots
+from kgbench.engine.gradients import graft_effects, head_effects, head_slots
 from kgbench.engine.treatment import (
-    Slots,
     baseline_donor,
     donor_index,
     graft_treatments,
@@ -57,8 +56,8 @@ class Reader:
     def __init__(self, pair: ModelPair, executor: str = "auto") -> None:
         self.pair = pair
         self._engine = Engine(pair, executor)
-        self._slots = Slots(pair.family, pair.n_layers)
-        self._rows = default_slots(pair)
+        self._slots = pair.slots
+        self._rows = pair.slots.default
         self._heads = head_slots(pair)
         self._donor = donor_index(pair, baseline_donor(pair))
 
