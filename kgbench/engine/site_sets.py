@@ -76,7 +76,7 @@ def site_treatments(
     slots, donor = pair.slots, donor_index(pair, baseline_donor(pair))
     inside, outside = (0, donor) if left_out else (donor, 0)
     base = np.zeros(len(slots), dtype=np.uint8)
-    base[slots.default] = outside
+    base[list(slots.default)] = outside
     by_cell: dict[str, np.ndarray] = {region: base.copy() for region in SCORED_REGIONS}
     for site in sites:
         by_cell[site.region][slots.index[site.layer, site.component]] = inside
