@@ -11,6 +11,7 @@ import pytest
 from fake_plants import write_plant
 
 from kgbench.cli import main
+from kgbench.cli.eval import write_pictures
 from kgbench.engine import load_pair
 from kgbench.engine.site_sets import all_sites, graft_sites
 from kgbench.errors import InputError
@@ -19,7 +20,6 @@ from kgbench.models import catalog
 from kgbench.records import Planted, Record, RecordStore
 from kgbench.report import to_text
 from kgbench.report.run_report import plants_report, record_report
-from kgbench.report.site_maps import heatmap_images
 from kgbench.runner import Pairs, Run, Settings, Spec, load_prompts, run_job
 from kgbench.runner.job import split_facts
 from kgbench.runner.workload import planted_models
@@ -242,7 +242,9 @@ def test_another_metric(runs: dict[tuple[str, str], Run], weights: str, settings
     ) == 1 and after.record.verdict.endswith("(logprob).")
 
 
-def test_the_map_is_the_mean_of_the_halves(runs: dict[tuple[str, str], Run], position: str) -> None:
+def test_the_map_is_the_mean_of_the_halves(
+    runs: dict[tuple[str, str], Run], position: str, tmp_path: Path
+) -> None:
     """The halves of a plant's facts are its own facts only."""
     facts = catalog.entry(position).facts
     assert facts is not None
@@ -251,7 +253,8 @@ def test_the_map_is_the_mean_of_the_halves(runs: dict[tuple[str, str], Run], pos
     assert sorted(f for half in halves for f in half) == sorted(facts)
     record = runs["position", "oracle"].record
     assert record.ranking is not None and record.ranking.facts == (3, 3)
-    assert set(heatmap_images(record)) == {"map.png", "map.svg"}
+    pictures = [path.name for path in write_pictures(record, tmp_path)]
+    assert {"map.png", "map.svg"} <= set(pictures)
 
 
 # ---------------------------------------------------------------------------------- what is printed

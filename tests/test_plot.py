@@ -13,9 +13,9 @@ from test_rank_pictures import BUDGETS, clipped, ranked
 
 from kgbench.localizers import create, describe, score_meaning
 from kgbench.records import Record, load_record
-from kgbench.report.bars import MOST, chart_images, draw_chart, draw_grouped, picture_bytes
+from kgbench.report.bars import MOST, draw_chart, draw_grouped, picture_bytes
 from kgbench.report.export import distinct_names
-from kgbench.report.site_maps import curve_images, draw_curves, draw_heatmaps, heatmap_images
+from kgbench.report.site_maps import draw_curve, draw_curves, draw_heatmap, draw_heatmaps
 from kgbench.sites import SCORED_REGIONS
 
 SIGNS = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
@@ -30,15 +30,13 @@ def test_one_run(tmp_path: Path, run: Call) -> None:
     """Each format is what its name says, drawing twice gives the same bytes, and the bars are those
     of `kgbench eval`.
     """
-    place, files = folder(tmp_path), chart_images(stored()[0])
-    for suffix, sign in SIGNS.items():
+    kinds = [suffix[1:] for suffix in SIGNS]
+    place, files = folder(tmp_path), picture_bytes(draw_chart, stored()[0], *kinds)
+    for (suffix, sign), file in zip(SIGNS.items(), files, strict=True):
         assert run("plot", place, "-o", tmp_path / f"a{suffix}")[0] == 0
         drawn = (tmp_path / f"a{suffix}").read_bytes()
         assert drawn.startswith(sign)
-        if suffix == ".pdf":
-            assert drawn == picture_bytes(draw_chart, stored()[0], "pdf")
-        else:
-            assert drawn == files[f"chart{suffix}"]
+        assert drawn == file
 
 
 def test_default_place_and_metric(
@@ -235,9 +233,9 @@ def test_command_on_several_rankings(kind: str, tmp_path: Path, run: Call) -> No
         kept(tmp_path, ranked(**method("snip"))),
     )
     output, record = tmp_path / "picture.png", load_record(str(place), tmp_path).record
-    files = curve_images(record) if kind == "curve" else heatmap_images(record)
+    draw = draw_curve if kind == "curve" else draw_heatmap
     assert run("plot", "--kind", kind, place, "-o", output)[0] == 0
-    assert output.read_bytes() == files[f"{kind}.png"]
+    assert [output.read_bytes()] == picture_bytes(draw, record, "png")
     output = tmp_path / "several.svg"
     answer = json.loads(run("plot", "--kind", kind, place, other, "-o", output, "--json")[1])
     assert len(answer["runs"]) == 2 and b"<svg" in output.read_bytes()

@@ -4,6 +4,7 @@ equal bytes for equal records.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,11 @@ from fake_runs import identity, record
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from kgbench.cli.eval import write_pictures
 from kgbench.estimate import Estimate
 from kgbench.records import Curve, CurvePoint, Record, SiteScore
-from kgbench.report.site_maps import curve_images, draw_curve, draw_heatmap, heatmap_images
+from kgbench.report.bars import picture_bytes
+from kgbench.report.site_maps import draw_curve, draw_heatmap
 from kgbench.sites import PER_LAYER, SCORED_REGIONS
 
 BUDGETS = (0, 0.1, 1, 10, 100)
@@ -74,18 +77,16 @@ def clipped(figure: Figure) -> list[str]:
     ]
 
 
-def test_files() -> None:
+def test_files(tmp_path: Path) -> None:
     """PNG and SVG, the same bytes each time; none where nothing was ranked."""
     made = ranked()
-    assert heatmap_images(made) == heatmap_images(made) and set(heatmap_images(made)) == {
-        "map.png",
-        "map.svg",
-    }
-    assert curve_images(made) == curve_images(made) and set(curve_images(made)) == {
-        "curve.png",
-        "curve.svg",
-    }
-    assert heatmap_images(record()) == curve_images(record()) == {}
+    for draw in (draw_curve, draw_heatmap):
+        files = picture_bytes(draw, made, "png", "svg")
+        assert files == picture_bytes(draw, made, "png", "svg")
+    names = [path.name for path in write_pictures(made, tmp_path)]
+    assert names[2:] == ["curve-top5.png", "curve-top5.svg", "map.png", "map.svg"]
+    names = [path.name for path in write_pictures(record(), tmp_path)]
+    assert names == ["chart-top5.png", "chart-top5.svg"]
 
 
 @pytest.mark.parametrize("low", [-1.0, 0.0])

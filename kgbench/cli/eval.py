@@ -26,6 +26,8 @@ from kgbench.runner.spec import COMPUTING, FACTS, PAIR, grafts_of, listed, read_
 from kgbench.sites import BASELINES, parse_graft
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from kgbench.records import Record
     from kgbench.report import Report
     from kgbench.runner import Pairs, Run, Spec
@@ -369,7 +371,7 @@ def _plants_json(runs: Sequence[Run]) -> dict[str, Any]:
     return {"localizer": runs[0].record.identity.localizer.name, "suite": "planted", "rows": rows}
 
 
-Draw: TypeAlias = "Callable[[Record], Mapping[str, bytes]]"
+Draw: TypeAlias = "Callable[[Record], Figure]"
 
 
 def write_pictures(record: Record, folder: Path) -> list[Path]:
@@ -381,20 +383,20 @@ def write_pictures(record: Record, folder: Path) -> list[Path]:
     Raises:
         OutputError: The folder cannot be written.
     """
-    from kgbench.report.bars import chart_images
-    from kgbench.report.site_maps import curve_images, heatmap_images
+    from kgbench.report.bars import draw_chart, picture_bytes
+    from kgbench.report.site_maps import draw_curve, draw_heatmap
 
-    drawn: list[tuple[str, Draw]] = [(f"chart-{record.metric}", chart_images)]
+    drawn: list[tuple[str, Draw]] = [(f"chart-{record.metric}", draw_chart)]
     if record.curve:
-        drawn.append((f"curve-{record.metric}", curve_images))
+        drawn.append((f"curve-{record.metric}", draw_curve))
     if record.scores:
-        drawn.append(("map", heatmap_images))
+        drawn.append(("map", draw_heatmap))
     paths: list[Path] = []
     for name, draw in drawn:
-        files = [folder / f"{name}{suffix}" for suffix in (".png", ".svg")]
+        files = [folder / f"{name}.{kind}" for kind in ("png", "svg")]
         if not all(path.exists() for path in files):
-            contents = {Path(name).suffix: content for name, content in draw(record).items()}
-            for path in files:
-                write_file(path, contents[path.suffix])
+            contents = picture_bytes(draw, record, "png", "svg")
+            for path, content in zip(files, contents, strict=True):
+                write_file(path, content)
         paths += files
     return paths

@@ -165,7 +165,8 @@ def plot_command(
     from kgbench.report.bars import picture_bytes
 
     draw, shown = _picture(records, kind)
-    write_file(path, picture_bytes(draw, shown, path.suffix.lower()[1:]))
+    (content,) = picture_bytes(draw, shown, path.suffix.lower()[1:])
+    write_file(path, content)
     ids = [record.id for record in records]
     answer = {"path": str(path), "kind": kind, "metric": records[0].metric, "runs": ids}
     return Output([f"picture  {path}"], answer)

@@ -24,16 +24,13 @@ __all__ = [
     "INK",
     "KINDS",
     "MOST",
-    "chart_images",
     "draw_chart",
     "draw_grouped",
     "number_ticks",
     "panels",
     "picture_bytes",
-    "picture_files",
     "plain_axes",
     "run_title",
-    "short_names",
     "small_png",
     "styled",
     "title",
@@ -74,30 +71,21 @@ def styled(draw: Callable[[_Shown], Figure]) -> Callable[[_Shown], Figure]:
     return drawn
 
 
-def picture_files(name: str, draw: Callable[[_Shown], Figure], shown: _Shown) -> dict[str, bytes]:
-    """A picture as PNG and SVG, by file name."""
-    return _drawn(draw, shown, {kind: f"{name}.{kind}" for kind in ("png", "svg")})
+def picture_bytes(draw: Callable[[_Shown], Figure], shown: _Shown, *kinds: str) -> list[bytes]:
+    """A picture as a file of each of some `KINDS`.
 
-
-def picture_bytes(draw: Callable[[_Shown], Figure], shown: _Shown, kind: str) -> bytes:
-    """A picture as a file of one of `KINDS`."""
-    return _drawn(draw, shown, {kind: kind})[kind]
-
-
-def _drawn(
-    draw: Callable[[_Shown], Figure], shown: _Shown, names: dict[str, str]
-) -> dict[str, bytes]:
+    Equal records give equal bytes under one version of matplotlib.
+    """
     import matplotlib
 
+    files = []
     with matplotlib.rc_context(SETTINGS):
         figure = draw(shown)
-        return {name: _bytes(figure, kind) for kind, name in names.items()}
-
-
-def _bytes(figure: Figure, kind: str) -> bytes:
-    buffer = BytesIO()
-    figure.savefig(buffer, format=kind, dpi=160, metadata=KINDS[kind], facecolor="white")
-    return buffer.getvalue()
+        for kind in kinds:
+            buffer = BytesIO()
+            figure.savefig(buffer, format=kind, dpi=160, metadata=KINDS[kind], facecolor="white")
+            files.append(buffer.getvalue())
+    return files
 
 
 def panels(
@@ -137,8 +125,8 @@ def small_png(drawing: Callable[[_Shown], Figure], shown: _Shown) -> bytes:
     """A drawing as a PNG file of half the usual size, in few colours."""
     from PIL import Image
 
-    buffer = BytesIO()
-    with Image.open(BytesIO(picture_bytes(drawing, shown, "png"))) as drawn:
+    (whole,), buffer = picture_bytes(drawing, shown, "png"), BytesIO()
+    with Image.open(BytesIO(whole)) as drawn:
         small = drawn.convert("RGB").resize(
             (drawn.width // 2, drawn.height // 2), Image.Resampling.LANCZOS
         )
@@ -169,11 +157,6 @@ PER_LINE = 3
 
 NAME_WIDTH = 26
 """Characters of a line of a name."""
-
-
-def chart_images(record: Record) -> dict[str, bytes]:
-    """The picture as PNG and SVG; equal records give equal bytes under one version of matplotlib."""
-    return picture_files("chart", draw_chart, record)
 
 
 @styled

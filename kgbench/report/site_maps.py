@@ -16,7 +16,6 @@ from kgbench.report.bars import (
     RUN_COLOURS,
     number_ticks,
     panels,
-    picture_files,
     plain_axes,
     run_title,
     styled,
@@ -31,12 +30,10 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
 
 __all__ = [
-    "curve_images",
     "draw_curve",
     "draw_curves",
     "draw_heatmap",
     "draw_heatmaps",
-    "heatmap_images",
 ]
 
 
@@ -55,11 +52,6 @@ LEGEND_WIDTH = 60
 """Characters of a line of a legend."""
 
 BUDGET = "best-ranked sites, per cent of weights × tokens"
-
-
-def curve_images(record: Record) -> dict[str, bytes]:
-    """The picture as `curve.png` and `curve.svg`; none where no budgets were run."""
-    return picture_files("curve", draw_curve, record) if record.curve else {}
 
 
 @styled
@@ -205,11 +197,6 @@ BAR_WIDTH = 22
 
 Places = tuple[list[str], list[int], list[str]]
 """Regions, layers and components."""
-
-
-def heatmap_images(record: Record) -> dict[str, bytes]:
-    """The picture as `map.png` and `map.svg`; none where sites were not ranked."""
-    return picture_files("map", draw_heatmap, record) if record.scores else {}
 
 
 @styled
