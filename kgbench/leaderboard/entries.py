@@ -25,8 +25,8 @@ from kgbench.records import (
     choose_run,
     claimed_id,
     load_record,
-    parse_facts,
     parse_record,
+    read_facts,
     read_record,
 )
 from kgbench.sites.configurations import parse_top
@@ -303,7 +303,7 @@ class Entry:
     @cached_property
     def ranks(self) -> RankGrid:
         """Ranks of all facts under all configurations."""
-        return rank_grid(parse_facts(self.content(FACTS), self.folder / FACTS, COLUMNS))
+        return rank_grid(read_facts(self.folder / FACTS, self.content(FACTS), COLUMNS))
 
     @cached_property
     def hits(self) -> Mapping[str, PromptHits]:
@@ -312,7 +312,7 @@ class Entry:
 
     def facts(self) -> pa.Table:
         """Its per-fact rows."""
-        return parse_facts(self.content(FACTS), self.folder / FACTS)
+        return read_facts(self.folder / FACTS, self.content(FACTS))
 
 
 def suites_of(record: Record) -> tuple[str, ...]:

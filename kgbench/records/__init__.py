@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kgbench.records.fact_rows import FACTS_SCHEMA, facts_table, parse_facts, read_facts
+from kgbench.records.fact_rows import FACTS_SCHEMA, facts_table, read_facts
 from kgbench.records.identity import (
     DatasetRef,
     Identity,
@@ -85,7 +85,6 @@ __all__ = [
     "load_record",
     "measured_on",
     "other_versions",
-    "parse_facts",
     "parse_record",
     "read_facts",
     "read_record",

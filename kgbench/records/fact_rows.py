@@ -23,7 +23,6 @@ __all__ = [
     "facts_table",
     "in_order",
     "is_ordered",
-    "parse_facts",
     "read_facts",
     "spans",
 ]
@@ -146,20 +145,16 @@ def facts_bytes(
     return bytes(sink.getvalue())
 
 
-def check_facts(path: Path, content: bytes | None = None) -> None:
+def check_facts(path: Path) -> None:
     """Check by its footer that the file is whole and has the schema's columns.
-
-    Args:
-        path: The file.
-        content: Its bytes, where they were read already.
 
     Raises:
         DataError: If not.
     """
-    _opened(path, content).close()
+    _opened(path).close()
 
 
-def _opened(path: Path, content: bytes | None) -> pq.ParquetFile:
+def _opened(path: Path, content: bytes | None = None) -> pq.ParquetFile:
     """The file, checked as by `check_facts`."""
     with _readable(path):
         file = pq.ParquetFile(path if content is None else pa.BufferReader(content))
@@ -180,32 +175,19 @@ def _readable(path: Path) -> Iterator[None]:
         raise DataError(f"{path}: not a readable Parquet file ({reason})") from error
 
 
-def read_facts(path: Path) -> pa.Table:
+def read_facts(
+    path: Path, content: bytes | None = None, columns: Sequence[str] | None = None
+) -> pa.Table:
     """Read a table back.
+
+    Args:
+        path: The file.
+        content: Its bytes, where they were read already; the file is for messages then.
+        columns: Only these, of those that are stored; by default all.
 
     Raises:
         DataError: If the file does not read or its columns are not the schema's.
     """
-    return _table(path)
-
-
-def parse_facts(content: bytes, path: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """The table of a file whose bytes were read already.
-
-    Args:
-        content: The bytes.
-        path: The file, for messages.
-        columns: Only these, of those that are stored; by default all.
-
-    Raises:
-        DataError: If they do not read or the columns are not the schema's.
-    """
-    return _table(path, content, columns)
-
-
-def _table(
-    path: Path, content: bytes | None = None, columns: Sequence[str] | None = None
-) -> pa.Table:
     file = _opened(path, content)
     with _readable(path):
         # Threads take longer to start than such a file takes to read.

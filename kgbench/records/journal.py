@@ -17,7 +17,7 @@ import pyarrow as pa
 from filelock import FileLock, Timeout
 
 from kgbench.errors import DataError, OutputError
-from kgbench.records.fact_rows import FACTS_SCHEMA, PASSING, facts_bytes, facts_table, parse_facts
+from kgbench.records.fact_rows import FACTS_SCHEMA, PASSING, facts_bytes, facts_table, read_facts
 
 __all__ = ["Journal", "write_whole"]
 
@@ -162,7 +162,7 @@ class Journal:
             content = path.read_bytes()
             if path.stem != self._hash(content):
                 return self._leave_out(path)
-            part = parse_facts(content, path)
+            part = read_facts(path, content)
         except FileNotFoundError:  # another process ended meanwhile
             return None
         except (OSError, DataError):
