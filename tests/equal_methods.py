@@ -7,7 +7,7 @@ one rank.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -17,10 +17,15 @@ from scipy.stats import norm
 
 from kgbench.estimate import Estimate
 from kgbench.leaderboard.boards.planted import PlantScores
-from kgbench.leaderboard.ranks import ranks
+from kgbench.leaderboard.ranks import Comparable, better
 from kgbench.stats import Resampled, resample
 
 DRAWS = 2000
+
+
+def ranks(methods: Mapping[str, Comparable]) -> dict[str, int]:
+    """The rank of each method: 1 + the number of better methods."""
+    return {name: 1 + len(above) for name, above in better(methods).items()}
 
 
 @lru_cache(maxsize=2)

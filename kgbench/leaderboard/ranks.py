@@ -35,7 +35,7 @@ from scipy.special import ndtr, ndtri, stdtrit
 from kgbench.estimate import Estimate
 from kgbench.stats import LEVEL, Resampled
 
-__all__ = ["Comparable", "better", "ranks"]
+__all__ = ["Comparable", "better"]
 
 _C = TypeVar("_C", bound="Comparable")
 
@@ -66,22 +66,13 @@ class Comparable(Protocol):
         """Its paired difference from another method's, in draws that all methods share."""
 
 
-def ranks(methods: Mapping[str, _C], level: float = LEVEL) -> dict[str, int]:
-    """The rank of each method whose figure is defined: 1 + the number of better methods.
-
-    Args:
-        methods: By name, their figures; all on the same cells.
-        level: Share of tables without a false difference.
-    """
-    return {name: 1 + len(above) for name, above in better(methods, level).items()}
-
-
-def better(methods: Mapping[str, _C], level: float = LEVEL) -> dict[str, frozenset[str]]:
+def better(methods: Mapping[str, _C]) -> dict[str, frozenset[str]]:
     """For each method whose figure is defined, those that are significantly better.
 
+    On a share `LEVEL` of tables there is no false difference.
+
     Args:
         methods: By name, their figures; all on the same cells.
-        level: Share of tables without a false difference.
     """
     defined = {}
     for name, own in methods.items():
@@ -92,7 +83,7 @@ def better(methods: Mapping[str, _C], level: float = LEVEL) -> dict[str, frozens
     gaps = [methods[names[i]].minus(methods[names[k]]) for i, k in zip(first, second, strict=True)]
     above = np.zeros((len(names), len(names)), bool)
     if gaps:
-        differs, values = _significant(gaps, level), np.array([gap.value for gap in gaps])
+        differs, values = _significant(gaps), np.array([gap.value for gap in gaps])
         up, down = differs & (values > 0), differs & (values < 0)
         above[first[up], second[up]] = True
         above[second[down], first[down]] = True
@@ -102,7 +93,7 @@ def better(methods: Mapping[str, _C], level: float = LEVEL) -> dict[str, frozens
     return {name: frozenset(ordered[above[:, k]]) for k, name in enumerate(names)}
 
 
-def _significant(gaps: list[Resampled], level: float) -> Bool[np.ndarray, " pairs"]:
+def _significant(gaps: list[Resampled]) -> Bool[np.ndarray, " pairs"]:
     """Which differences are significant, tested all at once."""
     values = np.array([gap.value for gap in gaps])
     draws: Float[np.ndarray, "pairs draws"] = np.stack([gap.draws for gap in gaps])
@@ -118,12 +109,12 @@ def _significant(gaps: list[Resampled], level: float) -> Bool[np.ndarray, " pair
     drawn[np.isnan(drawn)] = np.inf  # a draw without a difference counts against all of them
     freedom, factor = _freedom(gaps, moving)
     # A quantile of some draws is itself uncertain: its upper end is taken.
-    share = min(1.0, level + _ONE_SIDED * sqrt(level * (1 - level) / draws.shape[1]))
+    share = min(1.0, LEVEL + _ONE_SIDED * sqrt(LEVEL * (1 - LEVEL) / draws.shape[1]))
     differs = np.zeros(len(values), bool)
     while not differs.all():
         largest = float(np.quantile(drawn[~differs].max(axis=0), share, method="higher"))
         if freedom.min() + 1 < _MANY:
-            largest = max(largest, -float(ndtri((1 - level) / 2 / np.count_nonzero(~differs))))
+            largest = max(largest, -float(ndtri((1 - LEVEL) / 2 / np.count_nonzero(~differs))))
         # Its lower tail: that of a probability of 0 is said to be +inf.
         bound = factor * np.abs(stdtrit(freedom, ndtr(-largest)))
         more = ~differs & (size > bound)
