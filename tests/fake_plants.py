@@ -139,7 +139,6 @@ def forget_catalog() -> None:
         catalog._with_weights,
         known.known,
         known.own_facts,
-        cells._shipped,
         cells.core_cells,
     ):
         cached.cache_clear()

@@ -92,10 +92,11 @@ def cell_of(entry: Entry, prompt: str = "") -> Cell:
         prompt: A prompt; empty for figures over all prompts of the record.
     """
     what = entry.record.identity
-    weights = what.weights.model_dump(mode="json")
-    given = (weights, what.dataset.hash, what.tokenizer)
+    given = (what.weights.model_dump(mode="json"), what.dataset.hash, what.tokenizer)
     marks = []
-    if (weights, what.dataset.hash) not in _shipped(entry.pair):
+    pair, facts = known().pairs.get(entry.pair), own_facts(entry.pair)
+    shipped = pair is not None and what.weights.by_part in pair.weights.values()
+    if not shipped or facts is None or what.dataset.hash != facts.content_hash:
         marks.append(sha256(canonical_json(given).encode()).hexdigest()[:6])
     if what.dtype != "float32":
         marks.append(what.dtype)
@@ -107,20 +108,6 @@ def cell_of(entry: Entry, prompt: str = "") -> Cell:
         marks.append(", ".join(sorted(what.prompts)))
     name = entry.pair + (f" ({', '.join(marks)})" if marks else "")
     return Cell(not marks and (prompt in PROMPTS or not prompt), name, prompt)
-
-
-@cache
-def _shipped(pair: str) -> Sequence[tuple[object, str]]:
-    """The weights of a shipped pair in each dtype, with the hash of its facts."""
-    dataset = own_facts(pair)
-    if dataset is None or pair not in known().pairs:
-        return ()
-    found = []
-    for hashes in known().pairs[pair].weights.values():
-        donors = dict(hashes)
-        weights = {"recipient": donors.pop("recipient"), "donors": donors}
-        found.append((weights, dataset.content_hash))
-    return found
 
 
 @cache
