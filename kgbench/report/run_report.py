@@ -88,10 +88,8 @@ def record_report(record: Record) -> Report:
 
 
 def _tables(record: Record, metrics: Sequence[str]) -> list[Table]:
-    by_prompt: dict[str, list[Row]] = {}
-    for row in record.rows:
-        by_prompt.setdefault(row.prompt, []).append(row)
-    return [_prompt_table(rows, metrics) for rows in by_prompt.values()]
+    prompts = record.by_prompt.values()
+    return [_prompt_table(list(rows.values()), metrics) for rows in prompts]
 
 
 def _prompt_table(rows: Sequence[Row], metrics: Sequence[str]) -> Table:

@@ -60,17 +60,10 @@ class Contrast:
 
     facts: tuple[str, ...]
     """Ids of the facts."""
-    numerator: Array
-    """The weighted sum, of each fact [n]; integers where the weights are."""
-    denominator: Array
-    """The donor's gain, of each fact [n]."""
+    parts: Parts
+    """The weighted sum and the donor's gain, of each fact [n]; integers where the weights are."""
     anchors: tuple[int, ...] = (0, 1)
     """Ratios that facts can take exactly."""
-
-    @property
-    def parts(self) -> Parts:
-        """Numerator and denominator."""
-        return self.numerator, self.denominator
 
     @cached_property
     def resampled(self) -> Resampled:
@@ -100,12 +93,12 @@ def contrast(
         return undefined.undefined or ""
     whole = all(weight == int(weight) for weight in weights.values())
     kind: type = np.int64 if whole else np.float64
-    parts = [kind(weight) * hits[graft].astype(kind) for graft, weight in weights.items()]
-    total = np.sum(parts, axis=0)
+    terms = [kind(weight) * hits[graft].astype(kind) for graft, weight in weights.items()]
+    total = np.sum(terms, axis=0)
     if not whole:
         # Rounded, so that facts tie exactly where nothing but the order of the sum differs.
         total = np.round(total, 12)
-    return Contrast(prompt.facts, total, hits["SFT"].astype(kind) - hits["PRE"], anchors)
+    return Contrast(prompt.facts, (total, hits["SFT"].astype(kind) - hits["PRE"]), anchors)
 
 
 @dataclass(frozen=True, eq=False)
@@ -334,8 +327,10 @@ def _asked(entry: Entry) -> bool:
 def _share(entry: Entry, cell: Cell) -> Mapping[str, Contrast | str]:
     if not _asked(entry):
         return {}
-    rows = [row for row in entry.record.rows if row.prompt == cell.prompt and not row.applicable]
-    absent = {row.graft: row.sufficiency.undefined or "" for row in rows}
+    absent = {}
+    for graft, row in entry.record.by_prompt[cell.prompt].items():
+        if not row.applicable:
+            absent[graft] = row.sufficiency.undefined or ""
     shares: dict[str, Contrast | str] = {}
     for key, ratio in RATIOS.items():
         reasons = [absent[graft] for graft in ratio.weights if graft in absent]
@@ -345,8 +340,8 @@ def _share(entry: Entry, cell: Cell) -> Mapping[str, Contrast | str]:
 
 
 def _hits(entry: Entry, cell: Cell) -> Mapping[str, Estimate]:
-    rows = [row for row in entry.record.rows if row.prompt == cell.prompt]
-    return {row.graft: row.top5 for row in rows if row.graft in HITS}
+    rows = entry.record.by_prompt[cell.prompt]
+    return {graft: row.top5 for graft, row in rows.items() if graft in HITS}
 
 
 # ------------------------------------------------------------------------------------------ budgets

@@ -356,8 +356,8 @@ def run_page(entry: Entry) -> Mapping[str, object]:
         keys.append("necessity")
         lost = set()
     prompts = []
-    for prompt in dict.fromkeys(row.prompt for row in record.rows):
-        rows = [row for row in record.rows if row.prompt == prompt]
+    for prompt, by_graft in record.by_prompt.items():
+        rows = list(by_graft.values())
         dropped = f", {rows[0].dropped} dropped" if rows[0].dropped else ""
         size = f"{max(row.n for row in rows)} facts{dropped}"
         prompts.append((prompt, size, [(row.graft, _cells(row, keys, cells)) for row in rows]))
