@@ -113,6 +113,6 @@ def record(
             measured_on=measured_on("packed"),
         ),
         "environment": Environment(device="cpu", executor="packed", attention="sdpa"),
-        "provenance": collect_provenance("0.1.0", "a processor"),
+        "provenance": collect_provenance("a processor"),
     }
     return Record.model_validate({**parts, **changes})

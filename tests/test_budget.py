@@ -284,6 +284,7 @@ def test_scores_are_kept(
     """A run that is killed after scoring does not score again; one of another version of the code
     does, and says so.
     """
+    from kgbench.records import provenance
     from kgbench.runner import run as running
 
     here = replace(settings, output_dir=tmp_path)
@@ -299,7 +300,7 @@ def test_scores_are_kept(
     kept = sorted(p.name for p in tmp_path.glob(".partial/*/scores-*.json"))
     assert kept == ["scores-0.json", "scores-1.json"]
     with monkeypatch.context() as patch:
-        patch.setattr(running, "__version__", "0.0.0")
+        patch.setattr(provenance, "__version__", "0.0.0")
         with (
             pytest.warns(
                 UserWarning, match=r"an unfinished run of kgbench \d.*this is kgbench 0\.0\.0"
@@ -309,7 +310,7 @@ def test_scores_are_kept(
             patch.setattr(running, "run_group", killed)
             running.compute_job(job, here)
     (folder,) = tmp_path.glob(".partial/*")
-    stamp = (folder / "code.txt").read_text().replace("0.0.0", running.__version__)
+    stamp = (folder / "code.txt").read_text().replace("0.0.0", provenance.__version__)
     (folder / "code.txt").write_text(stamp)
     (folder / "scores-0.json").unlink()
     kept_scores = json.loads((folder / "scores-1.json").read_text())["value"]

@@ -227,12 +227,11 @@ def _check_write(
 def _write(
     entry: Entry, again: Repeated, sample: tuple[int, int], contract: Contract | None
 ) -> Path:
-    from kgbench import __version__
     from kgbench.leaderboard.entries import Verification
     from kgbench.leaderboard.packs import add
     from kgbench.records import collect_provenance
 
-    now = collect_provenance(__version__, "")
+    now = collect_provenance("")
     seed, n = sample
     verification = Verification(
         record=entry.record.id,

@@ -12,6 +12,7 @@ from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
 
+from kgbench import __version__
 from kgbench.records.identity import Strict
 
 __all__ = [
@@ -65,15 +66,14 @@ class Provenance(Strict):
     """When the run ended, UTC, ISO 8601."""
 
 
-def collect_provenance(version: str, device: str) -> Provenance:
+def collect_provenance(device: str) -> Provenance:
     """Provenance as of now.
 
     Args:
-        version: Version of kgbench.
         device: Name of the device that computed.
     """
     return Provenance(
-        kgbench=version,
+        kgbench=__version__,
         commit=package_commit(Path(__file__).resolve().parents[1]),
         packages=package_versions(),
         python=platform.python_version(),
@@ -93,14 +93,10 @@ def package_versions() -> dict[str, str]:
     return versions
 
 
-def code_stamp(version: str) -> str:
-    """The state of the code that computes: parts of one run by two of these do not go together.
-
-    Args:
-        version: Version of kgbench.
-    """
+def code_stamp() -> str:
+    """The state of the code that computes: parts of one run by two of these do not go together."""
     sources = sources_hash(Path(__file__).resolve().parents[1])[:16]
-    return ", ".join(_decisive(f"{version} (sources {sources})", package_versions()))
+    return ", ".join(_decisive(f"{__version__} (sources {sources})", package_versions()))
 
 
 @cache
@@ -115,14 +111,14 @@ def sources_hash(package: Path) -> str:
     return digest.hexdigest()
 
 
-def other_versions(before: Provenance, version: str) -> str | None:
+def other_versions(before: Provenance) -> str | None:
     """Which versions computed a result and which are here, where they differ.
 
     Args:
         before: Of the result.
-        version: Version of kgbench.
     """
-    then, now = _decisive(before.kgbench, before.packages), _decisive(version, package_versions())
+    then = _decisive(before.kgbench, before.packages)
+    now = _decisive(__version__, package_versions())
     differing = [(old, new) for old, new in zip(then, now, strict=True) if old != new]
     if not differing:
         return None

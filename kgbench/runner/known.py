@@ -24,7 +24,6 @@ from typing import Any
 
 import platformdirs
 
-from kgbench import __version__
 from kgbench.data import prompt_hash
 from kgbench.errors import KgbenchError
 from kgbench.localizers import is_foreign
@@ -111,7 +110,7 @@ def reused(work: Workload, found: StoredRecord) -> Run:
 
     Warns where other versions computed it.
     """
-    if (versions := other_versions(found.record.provenance, __version__)) is not None:
+    if (versions := other_versions(found.record.provenance)) is not None:
         warnings.warn(f"{versions}; to compute it again, delete {found.path}", stacklevel=2)
     record, dropped = found.record, dict(work.dataset.dropped)
     if record.metric != work.spec.metric or record.dropped != dropped:
@@ -146,7 +145,7 @@ def _note(work: Workload, settings: Settings) -> Path:
 @cache
 def _code() -> tuple[str, dict[str, str]]:
     """The code that computes, as it was at the first call."""
-    return code_stamp(__version__), package_versions()
+    return code_stamp(), package_versions()
 
 
 def files_state(spec: Spec, now_ns: int | None = None) -> str | None:

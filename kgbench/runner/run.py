@@ -9,7 +9,6 @@ from dataclasses import replace
 import pyarrow as pa
 import torch
 
-from kgbench import __version__
 from kgbench.data import Prompt
 from kgbench.engine.site_sets import all_sites, graft_sites
 from kgbench.engine.weights import changed
@@ -97,7 +96,7 @@ def compute_job(
     if (found := store.find(id)) is not None:
         return reused(job.workload, found)
     localizer = job.identity.localizer
-    code = f"{code_stamp(__version__)}, {localizer.name} {localizer.version}"
+    code = f"{code_stamp()}, {localizer.name} {localizer.version}"
     journal = store.journal(id, code)
 
     def recorded() -> bool:
@@ -252,8 +251,7 @@ def _record(measurement: Measurement, journal: Journal) -> Record:
             threads=torch.get_num_threads(),
         ),
         provenance=collect_provenance(
-            __version__,
-            torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+            torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
         ),
         kind=job.localizer.kind,
         floor=job.localizer.floor,

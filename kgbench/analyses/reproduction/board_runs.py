@@ -11,7 +11,6 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from kgbench import __version__
 from kgbench.errors import InputError, KgbenchError, check_choice
 from kgbench.leaderboard.build import RESULTS
 from kgbench.leaderboard.drafts import drafts
@@ -340,7 +339,7 @@ class Campaign:
             record = None if run in self.finished else self._record(id)
             if record is None:
                 continue
-            line = other_versions(record.provenance, __version__)
+            line = other_versions(record.provenance)
             if line is not None:
                 lines[line] = None
         return list(lines)
