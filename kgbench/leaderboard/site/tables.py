@@ -14,7 +14,7 @@ from typing import Any
 from markupsafe import Markup
 
 from kgbench.estimate import Estimate
-from kgbench.leaderboard.board_tables import Board, Column, Line, Spread, Table, spread_text
+from kgbench.leaderboard.board_tables import Board, Column, Line, Table, spread_text
 from kgbench.leaderboard.entries import Entry
 from kgbench.leaderboard.hits import DIGITS
 from kgbench.leaderboard.validate.known import planted_sites, site_scores
@@ -107,15 +107,6 @@ class Cells:
             return self.cell(estimate)
         return Markup(f"<td>{self.footnotes.cell(estimate, _precise)}")
 
-    def legend(self, spread: Spread) -> str:
-        """Meaning of the brackets, and how many facts or plants the figures are over."""
-        if not self.shown:
-            return ""
-        sizes = [figure.n for figure in self.shown]
-        low, high = min(sizes), max(sizes)
-        n = f"n = {low}" if low == high else f"n from {low} to {high}"
-        return f"{spread_text(self.shown, spread)}; {n}."
-
 
 def _unpadded(number: str) -> str:
     """A number without the zero before its point."""
@@ -180,7 +171,12 @@ class ShownTable:
     @property
     def legend(self) -> str:
         """Meaning of the brackets, and how many facts or plants the figures are over."""
-        return self.cells.legend(self.table.spread)
+        if not (shown := self.cells.shown):
+            return ""
+        sizes = [figure.n for figure in shown]
+        low, high = min(sizes), max(sizes)
+        n = f"n = {low}" if low == high else f"n from {low} to {high}"
+        return f"{spread_text(shown, self.table.spread)}; {n}."
 
     @property
     def reasons(self) -> Sequence[str]:
