@@ -42,7 +42,6 @@ __all__ = [
     "markdown_text",
     "number_cell",
     "pipe_table",
-    "simple_table",
     "table_width",
     "text_width",
     "to_html",
@@ -232,18 +231,13 @@ def _body(table: Table, rows: Sequence[Sequence[str]]) -> str:
         for part in label.splitlines():
             lines += textwrap.wrap(part, table.label_width)
         body.append(["\n".join(lines), *cells])
-    return simple_table(table.heads, body)
+    return str(tabulate(body, table.heads, tablefmt="simple", disable_numparse=True))
 
 
 def table_width(table: Table) -> int:
     """Columns that a table takes in text, without its title."""
     rows = Footnotes().table(table)
     return max(map(len, _body(table, rows).splitlines()))
-
-
-def simple_table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Rows of texts below their heads."""
-    return str(tabulate(rows, heads, tablefmt="simple", disable_numparse=True))
 
 
 def to_markdown(report: Report) -> str:

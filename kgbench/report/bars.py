@@ -165,7 +165,7 @@ def draw_chart(record: Record) -> Figure:
 
     Configurations are in the paper's order from the top; colours are by role.
     """
-    prompts = record.by_prompt
+    prompts, roles = record.by_prompt, _roles(record.rows)
     names = short_names(record.rows)
     columns = min(len(prompts), PER_LINE)
     lines = -(-len(prompts) // columns)
@@ -173,13 +173,13 @@ def draw_chart(record: Record) -> Figure:
     size = (2.2 + PANEL_INCH * columns, 1.0 + lines * (0.7 + height))
     figure, axes = panels(size, lines, columns, sharex=True, sharey=True)
     for axis, rows in zip(axes.flat, prompts.values(), strict=False):
-        _bar_panel(axis, rows, names, _roles(record.rows), record.metric)
+        _bar_panel(axis, rows, names, roles, record.metric)
     for axis in axes.flat[: len(prompts)]:
         number_ticks(axis.xaxis)
     for axis in axes.flat[len(prompts) :]:
         axis.set_visible(False)
     run_title(figure, record)
-    _role_legend(figure, record.rows)
+    _role_legend(figure, roles)
     return figure
 
 
@@ -280,11 +280,10 @@ def number_ticks(axis: Axis) -> None:
     axis.set_ticks(ticks, list(map(plain_text, ticks)))
 
 
-def _role_legend(figure: Figure, rows: Sequence[Row]) -> None:
+def _role_legend(figure: Figure, roles: Mapping[str, Role]) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    roles = _roles(rows)
     handles: list[Patch | Line2D] = []
     for role, text in ROLES.items():
         if role in roles.values():
@@ -361,9 +360,8 @@ def _group_panel(
     for i, own in enumerate(rows):
         for x, graft in enumerate(grafts):
             if graft in own:
-                _group_bar(
-                    axis, own[graft], metric, (x + (i - (len(rows) - 1) / 2) * width, width, i)
-                )
+                middle = x + (i - (len(rows) - 1) / 2) * width
+                _group_bar(axis, own[graft], metric, middle, width, i)
     lines = ["\n".join(wrap(graft, 11, break_on_hyphens=False)) for graft in grafts]
     upright = len(grafts) > 12 or any(line.count("\n") > 1 for line in lines)
     axis.set_xticks(
@@ -378,8 +376,8 @@ def _group_panel(
     plain_axes(axis, "y")
 
 
-def _group_bar(axis: Axes, row: Row, metric: str, at: tuple[float, float, int]) -> None:
-    estimate, (x, width, i) = row.estimate(metric), at
+def _group_bar(axis: Axes, row: Row, metric: str, x: float, width: float, i: int) -> None:
+    estimate = row.estimate(metric)
     if estimate.numbers is None:
         axis.annotate(
             undefined_text(estimate),
