@@ -306,5 +306,4 @@ def _value_text(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value))
     text = "none" if value is None else str(value)
-    is_hash = len(text) == 64 and all(digit in "0123456789abcdef" for digit in text)
-    return f"{text[:_HASH_DIGITS]}…" if is_hash else text
+    return f"{text[:_HASH_DIGITS]}…" if re.fullmatch("[0-9a-f]{64}", text) else text

@@ -8,7 +8,7 @@ import re
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import chain, count
@@ -147,17 +147,12 @@ class RecordStore:
     def _fetched(self, id: str) -> StoredRecord | None:
         """Copy a record from the URL; a damaged one is left out with a warning."""
         assert self._mirror is not None
-        self.root.mkdir(parents=True, exist_ok=True)
-        temporary = self.root / f"{TEMPORARY}{uuid4().hex}"
-        temporary.mkdir()
-        try:
+        with self._temporary() as temporary:
             self._mirror.fetch(id, temporary)
             found = _read_or_warn(temporary)
             if found is None or found.record.id != id:
                 return None
             return StoredRecord(found.record, self._publish(temporary, found.record))
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
 
     def _fetch_all(self, prefix: str = "") -> None:
         """Copy all records from the URL that are missing here, or those whose ids start so."""
@@ -213,10 +208,7 @@ class RecordStore:
         return path
 
     def _write(self, record: Record, files: Mapping[str, bytes]) -> Path:
-        self.root.mkdir(parents=True, exist_ok=True)
-        temporary = self.root / f"{TEMPORARY}{uuid4().hex}"
-        temporary.mkdir()
-        try:
+        with self._temporary() as temporary:
             self._sweep(temporary.stat().st_mtime)
             # All files are on the disk before the rename publishes them.
             for name, content in files.items():
@@ -225,6 +217,15 @@ class RecordStore:
                     file.flush()
                     os.fsync(file.fileno())
             return self._publish(temporary, record)
+
+    @contextmanager
+    def _temporary(self) -> Iterator[Path]:
+        """A folder that becomes a record by a new name, and is deleted otherwise."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        temporary = self.root / f"{TEMPORARY}{uuid4().hex}"
+        temporary.mkdir()
+        try:
+            yield temporary
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
