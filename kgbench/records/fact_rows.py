@@ -25,6 +25,7 @@ __all__ = [
     "is_ordered",
     "read_facts",
     "spans",
+    "with_derived",
 ]
 
 _TYPES = {
@@ -192,7 +193,12 @@ def read_facts(
     with _readable(path):
         # Threads take longer to start than such a file takes to read.
         table = file.read(None if columns is None else list(columns), use_threads=False)
-    if columns is not None or DERIVED in table.column_names:
+    return table if columns is not None else with_derived(table)
+
+
+def with_derived(table: pa.Table) -> pa.Table:
+    """The rows with their derived column, which files need not hold."""
+    if DERIVED in table.column_names:
         return table
     place = FACTS_SCHEMA.get_field_index(DERIVED)
     derived = pa.array(np.exp(table["logprob"].to_numpy()))

@@ -34,7 +34,7 @@ from kgbench.leaderboard.validate.known import (
 from kgbench.models import catalog
 from kgbench.numbers import same_sentence
 from kgbench.records import Record, Strict, Truth, measured_on
-from kgbench.records.fact_rows import KEYS, Spans, is_ordered, spans
+from kgbench.records.fact_rows import KEYS, Spans, is_ordered, spans, with_derived
 from kgbench.sites import BASELINES, Site, SiteScores, parse_graft
 from kgbench.sites.configurations import BEST, budget_labels, parse_top
 from kgbench.stats import rescored
@@ -379,10 +379,8 @@ def _check_figures(record: Record, table: pa.Table) -> Iterator[Finding]:
         record: A record whose rows are complete.
         table: Its per-fact rows.
     """
-    if "prob" not in table.column_names:  # files need not hold it
-        table = table.append_column("prob", pa.array(np.exp(table["logprob"].to_numpy())))
     try:
-        anew = rescored(record, table)
+        anew = rescored(record, with_derived(table))
     except Exception as error:  # untrusted rows can raise any error
         reason = f"{type(error).__name__}: {shown(str(error))}"
         yield Finding("rows", f"no figures can be made of its per-fact rows ({reason})")
