@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Annotated
 
@@ -199,13 +200,16 @@ _DERIVED = (
 )
 
 Cell = Sequence[PublishedRow]
+"""All configurations of an experiment on one model, data set and prompt."""
 
 
 def published_board() -> Board:
     """The board of published figures, with what follows from those of position experiments."""
     cells: dict[str, list[Cell]] = {}
-    for experiment, group in groupby(_cells(published()), lambda cell: cell[0].experiment):
-        cells.setdefault("positions" if experiment == "gentle" else experiment, []).extend(group)
+    by_cell = attrgetter("experiment", "model", "dataset", "prompt")
+    for (experiment, *_), rows in groupby(published(), by_cell):
+        name = "positions" if experiment == "gentle" else experiment
+        cells.setdefault(name, []).append(tuple(rows))
     overview = _positions(cells["positions"])
     tables = [overview, *(_table("positions", cells["positions"], m) for m in ("rank", "prob"))]
     for name in ("reversal", "components", "hybrid"):
@@ -223,12 +227,6 @@ def published_board() -> Board:
         lead=_lead(overview.lines),
         tables=tuple(tables),
     )
-
-
-def _cells(rows: Iterable[PublishedRow]) -> list[Cell]:
-    """The rows of each experiment, model, data set and prompt."""
-    groups = groupby(rows, lambda row: (row.experiment, row.model, row.dataset, row.prompt))
-    return [tuple(group) for _, group in groups]
 
 
 def _positions(cells: Sequence[Cell]) -> Table:
