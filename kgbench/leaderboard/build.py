@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import signal
 import socket
 import sys
@@ -220,9 +219,7 @@ def _build(root: Path, stage: Path) -> tuple[int, int]:
 
 def _links(root: Path) -> list[Path]:
     """Links in the place of a file or folder of the board, and below its folders."""
-    places = [root / MARKDOWN, root / SITE]
-    for folder, folders, files in os.walk(root / SITE):
-        places += [Path(folder, name) for name in (*folders, *files)]
+    places = [root / MARKDOWN, root / SITE, *(root / SITE).rglob("*")]
     return [path for path in places if path.is_symlink()]
 
 
