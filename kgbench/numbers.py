@@ -29,6 +29,7 @@ __all__ = [
     "significant_text",
     "size_text",
     "undefined_text",
+    "value_text",
 ]
 
 NAMES = {
@@ -112,6 +113,11 @@ def undefined_text(estimate: Estimate) -> str:
     """The word in the place of an undefined figure."""
     absent = (estimate.undefined or "").startswith(NOT_APPLICABLE)
     return "not applicable" if absent else "undefined"
+
+
+def value_text(estimate: Estimate) -> str:
+    """The value without its interval, or `undefined`."""
+    return "undefined" if estimate.value is None else number_text(estimate.value)
 
 
 def figure_text(estimate: Estimate) -> str:

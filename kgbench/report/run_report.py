@@ -15,6 +15,7 @@ from kgbench.numbers import (
     plain_text,
     signed_text,
     significant_text,
+    value_text,
 )
 from kgbench.records import Effect, Planted, Record, Row
 from kgbench.report import (
@@ -274,14 +275,10 @@ def _pathway_lines(record: Record) -> list[str]:
         if one.told == "not applicable":
             texts.append(f"{one.told} on {prompt}")
             continue
-        planted = f"{one.planted} {_value(one.recovery_planted)}"
-        other = f"{one.other} {_value(one.recovery_other)}"
+        planted = f"{one.planted} {value_text(one.recovery_planted)}"
+        other = f"{one.other} {value_text(one.recovery_other)}"
         texts.append(f"{planted}, {other} on {prompt} ({one.told})")
     return [f"pathways of {record.model}: {'; '.join(texts)}"] if texts else []
-
-
-def _value(estimate: Estimate) -> str:
-    return "undefined" if estimate.value is None else number_text(estimate.value)
 
 
 def _units(planted: Planted) -> str:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from kgbench.estimate import Estimate
 from kgbench.numbers import (
     figure_text,
-    number_text,
     percent_text,
     plain_text,
     reason_text,
     share_text,
+    value_text,
 )
 from kgbench.records import Curve, Row
 from kgbench.sites import PATHWAYS
@@ -177,7 +177,7 @@ def _unsound(name: str, by_graft: Mapping[str, Row], metric: str) -> str:
     if pre.undefined or sft.undefined or gain.undefined:
         return f"on {name} nothing can be said: {reason_text(undefined or '')}"
     numbers = (
-        f"{_number(pre)} before, {_number(sft)} after, a difference of "
+        f"{value_text(pre)} before, {value_text(sft)} after, a difference of "
         f"{figure_text(gain)} over {gain.n} facts"
     )
     if undefined is not None:
@@ -197,7 +197,3 @@ def _with_interval(estimate: Estimate) -> str:
 
 def _short(estimate: Estimate) -> str:
     return "undefined" if estimate.value is None else f"{percent_text(estimate.value)} %"
-
-
-def _number(estimate: Estimate) -> str:
-    return "undefined" if estimate.value is None else number_text(estimate.value)
