@@ -263,8 +263,8 @@ def pipe_table(heads: Sequence[object], rows: Iterable[Sequence[object]]) -> str
     return "\n".join([lines[0], "|" + "---|" * len(heads), *lines[1:]])
 
 
-def filled_page(package: str, template: str, **values: object) -> str:
-    """A Markdown page from a template of a package.
+def filled_page(package: str, **values: object) -> str:
+    """A Markdown page from the template REPORT.md.jinja of a package.
 
     Numbers are written as in tables by the filters `number`, `duration` and `median`.
     """
@@ -274,7 +274,7 @@ def filled_page(package: str, template: str, **values: object) -> str:
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined
     )
     environment.filters |= {"number": number_text, "duration": duration_text, "median": median}
-    text = files(package).joinpath(template).read_text("utf-8")
+    text = files(package).joinpath("REPORT.md.jinja").read_text("utf-8")
     return environment.from_string(text).render(values)
 
 

@@ -117,7 +117,6 @@ def report_text(
     runs = [run for _, _, run in evaluations]
     return filled_page(
         __package__,
-        "REPORT.md.jinja",
         model=model,
         about=about,
         command=_command(what, about),

@@ -103,7 +103,6 @@ def _page(results: Findings) -> str:
         reading_rows.append(_reading_row(run))
     return filled_page(
         __package__,
-        "REPORT.md.jinja",
         study=study,
         runs=runs,
         verdicts=verdicts(results),
