@@ -7,7 +7,6 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -232,8 +231,10 @@ def _answer(
     settings: Settings,
     progress: Progress | bool,
 ) -> Answer:
-    inputs = partial(Inputs, specs, runs, settings)
-    return with_progress(progress, lambda report: asked.answer(inputs(report, _log.info)))
+    return with_progress(
+        progress,
+        lambda report: asked.answer(Inputs(specs, runs, settings, report, _log.info)),
+    )
 
 
 @python_names()

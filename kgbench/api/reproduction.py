@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -128,17 +127,19 @@ def reproduce(
         Ingredients(page(), model or "tiny-gemma", supplement, seed) for seed in seeds or (SHIPPED,)
     ]
     folder = report_folder(pairs[0].model, report)
-    work = partial(
-        make,
-        names,
-        pairs,
-        folder_of(output_dir),
-        device,
-        known=rows_there(folder),
-        keep=lambda measured: write_measured(measured, folder / ROWS),
-        on_record=on_record,
+    measured = with_progress(
+        progress,
+        lambda callback: make(
+            names,
+            pairs,
+            folder_of(output_dir),
+            device,
+            known=rows_there(folder),
+            keep=lambda measured: write_measured(measured, folder / ROWS),
+            on_record=on_record,
+            progress=callback,
+        ),
     )
-    measured = with_progress(progress, lambda callback: work(progress=callback))
     return _reported(names, measured, report)
 
 
