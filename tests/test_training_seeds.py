@@ -369,12 +369,18 @@ def test_rows_are_small(tmp_path: Path) -> None:
 
 
 def test_rows_of_earlier_versions_are_read(tmp_path: Path) -> None:
-    """They had log-probabilities besides; a column that is missing or of another type is refused."""
+    """They had log-probabilities besides, and their provenance as JSON; a column that is missing or
+    of another type is refused, and so is what does not read.
+    """
     rows, path = fake_reproduction.measured(FIGURES), tmp_path / ROWS
     write_measured(rows, path)
     now, stored = read_measured(path), pq.read_table(path)
     logprobs = pa.array([-1.5] * stored.num_rows, pa.float32())
-    pq.write_table(stored.append_column("logprob", logprobs), path)
+    ((key, about),) = stored.schema.metadata.items()
+    earlier = stored.append_column("logprob", logprobs)
+    json = rows.about.model_dump_json()
+    assert len(about) < len(json) / 2
+    pq.write_table(earlier.replace_schema_metadata({key: json}), path)
     before = read_measured(path)
     assert before.about == now.about and before.table.equals(now.table)
     for wrong in (
@@ -383,6 +389,10 @@ def test_rows_of_earlier_versions_are_read(tmp_path: Path) -> None:
     ):
         pq.write_table(wrong, path)
         with pytest.raises(DataError, match=r"the columns are .* expected .*'rank'"):
+            read_measured(path)
+    for broken in (about[:-8], b"no base64", b"{}"):
+        pq.write_table(stored.replace_schema_metadata({key: broken}), path)
+        with pytest.raises(DataError, match=r"expected the rows\.parquet that"):
             read_measured(path)
 
 
