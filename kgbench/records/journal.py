@@ -244,8 +244,9 @@ class Journal:
         gone = self.folder.with_name(f"{_GONE}{uuid4().hex}")
         with suppress(OSError):
             os.rename(self.folder, gone)
-        for folder in self.folder.parent.glob(f"{_GONE}*"):
-            shutil.rmtree(folder, ignore_errors=True)
+        with suppress(FileNotFoundError):  # another process removed the parent meanwhile
+            for folder in self.folder.parent.glob(f"{_GONE}*"):
+                shutil.rmtree(folder, ignore_errors=True)
         with suppress(OSError):  # others are there, or it was never made
             self.folder.parent.rmdir()
 
