@@ -319,8 +319,8 @@ def test_evaluations_keep_the_donors_that_they_are_of(tmp_path: Path) -> None:
     assert read_measured(tmp_path / ROWS).about == found.about
     assert joined(found, further).about == found.about
     text = write_report(figures_from(FIGURES, found, page()), tmp_path).read_text("utf-8")
-    assert "Under seed 1 pair and donors were trained twice" in text
-    assert "actors is of the first training, the others of the second." in text
+    assert "Under seed 1 the donor actors was trained twice" in text
+    assert "processor: actors is of the first training, others" in text
     text = write_report(figures_from(FIGURES, whole, page()), tmp_path).read_text("utf-8")
     assert "trained twice" not in text
 

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pydantic import Field
 
 from kgbench.analyses.reproduction.page import Page, page
 from kgbench.errors import DataError, InputError
@@ -125,9 +126,9 @@ class Evaluated(Strict):
     torch: str
     device: str
     platform: str
-    earlier: dict[str, Donor] | None = None
-    """Where pair and donors have been trained again under its seed since, with other weights: those
-    of its donors, by training, that are not the seed's. None where it is of the seed's.
+    earlier: dict[str, Donor] = Field(default_factory=dict)
+    """Donors of it that have been trained again under its seed since, with other weights, by
+    training.
     """
 
     @classmethod
@@ -169,7 +170,7 @@ class About(Strict):
         """Donors of an evaluation by training seed and training, where they are there."""
         donors = {}
         for seed in self.seeds_of(evaluation):
-            own = self.donors[seed] | (self.evaluations[seed][evaluation].earlier or {})
+            own = self.donors[seed] | self.evaluations[seed][evaluation].earlier
             for name in trainings:
                 if name in own:
                     donors[seed, name] = own[name]
@@ -191,13 +192,10 @@ class About(Strict):
             if there[name].weights != further[name].weights
         }
         evaluations = dict(self.evaluations.get(seed, {}))
-        if not others:
-            return evaluations
         for name, evaluation in evaluations.items():
             trainings = page().trainings_of([name], self.tiny)
             own = {training: others[training] for training in trainings if training in others}
-            earlier = own | (evaluation.earlier or {})
-            evaluations[name] = evaluation.model_copy(update={"earlier": earlier})
+            evaluations[name] = evaluation.model_copy(update={"earlier": own | evaluation.earlier})
         return evaluations
 
 

@@ -326,12 +326,14 @@ def _seeds_text(about: About) -> str:
     return f"{len(about.seeds)}, of {what}: {', '.join(map(str, about.seeds))}"
 
 
-def _earlier(about: About) -> dict[int, list[str]]:
-    """Evaluations of an earlier training under a seed than the others, by seed."""
-    names = {}
+def _earlier(about: About) -> dict[tuple[int, str], list[str]]:
+    """Evaluations that are of an earlier training of a donor than others, by seed and donor."""
+    names: dict[tuple[int, str], list[str]] = {}
     for seed, evaluations in about.evaluations.items():
-        names[seed] = [name for name, run in evaluations.items() if run.earlier is not None]
-    return {seed: some for seed, some in names.items() if some}
+        for name, run in evaluations.items():
+            for training in run.earlier:
+                names.setdefault((seed, training), []).append(name)
+    return names
 
 
 def _recipe(recipe: Mapping[str, Any]) -> str:
