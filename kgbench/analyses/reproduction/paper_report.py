@@ -199,15 +199,16 @@ def _meaning(claim: CheckedClaim) -> str:
 
 def _difference(claim: CheckedClaim) -> str:
     """With more decimals where two would not show on which side of the bound an end lies."""
-    estimate, texts = claim.difference, []
+    estimate = claim.difference
     if estimate.numbers is None:
         return figure_text(estimate)
-    for number in estimate.numbers:
+    value, *ends = estimate.numbers
+    texts = []
+    for number in ends:
         text = number_text(number)
         hidden = [b for b in claim.spec.bounds.values() if b != number and number_text(b) == text]
         texts.append(plain_text(number, 4) if hidden else text)
-    value, low, high = texts
-    return f"{value} [{low}, {high}]"
+    return f"{number_text(value)} [{', '.join(texts)}]"
 
 
 def _in_paper(claim: CheckedClaim) -> list[str]:
