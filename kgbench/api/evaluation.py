@@ -480,14 +480,17 @@ def _pair(
 # ------------------------------------------------------------------------- studies
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class Sweep:
     """A study and what is done of it. In a notebook it shows as a table."""
 
-    plan: StudyPlan
-    """The study."""
-    submitted: Sequence[Pending] = ()
-    """What an engine goes on with."""
+    def __init__(self, plan: StudyPlan, submitted: Sequence[Pending] = ()) -> None:
+        """Take up what is done.
+
+        Args:
+            plan: The study.
+            submitted: What an engine goes on with.
+        """
+        self.plan, self.submitted = plan, submitted
 
     def status(self) -> Sweep:
         """The same study and what is done by now."""
