@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, NoReturn
+from typing import Any
 
 from jinja2.exceptions import TemplateError
 from lm_eval.api.instance import Instance
@@ -221,8 +221,13 @@ class KgbenchLM(TemplateLM):
     def _decoded(self, tokens: Sequence[int], skip: bool = True) -> str:
         return str(self.tokenizer.decode(list(tokens), skip_special_tokens=skip))
 
-    def _loglikelihood_tokens(self, requests: Any, **_: Any) -> NoReturn:
-        raise NotImplementedError("lm-eval calls this in its own loglikelihood alone")
+    def _loglikelihood_tokens(
+        self, requests: Sequence[tuple[Any, list[int], list[int]]], **_: Any
+    ) -> list[TokenScore]:
+        passages = []
+        for i, (_, head, rest) in enumerate(requests):
+            passages.append(self.reader.tokens(head, rest, TaskDocument("tokens", {}, i)))
+        return self._graft_scores(passages)
 
     @property
     def eot_token_id(self) -> int:
