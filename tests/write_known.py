@@ -1,5 +1,6 @@
-"""Write what results are held against: `known.json`, from the loaded pairs, and the published JSON
-Schemas; and what the board's pages show of one prompt of each pair, `explorer.json.gz`.
+"""Write what results are held against: `known.json` and `answers.json.gz`, from the loaded pairs,
+and the published JSON Schemas; and what the board's pages show of one prompt of each pair,
+`explorer.json.gz`.
 
 Run with `python tests/write_known.py` after a change of the zoo, the localizers, the suites, the
 records, or of the versions of transformers and tokenizers in constraints.txt, on which the hashes
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -44,25 +45,24 @@ from kgbench.sites.configurations import BEST, REST, budget_labels, configuratio
 
 PACKAGE = Path(__file__).parent.parent / "kgbench" / "leaderboard"
 KNOWN = PACKAGE / "validate" / "known.json"
+ANSWERS = KNOWN.with_name("answers.json.gz")
 SCHEMAS = PACKAGE / "schemas"
 EXPLORER = PACKAGE / "site" / "explorer.json.gz"
 
 REFERENCES = ("none", "all", "random", "prior", "oracle")
 
 
-def known() -> dict[str, Any]:
+def known(pairs: Sequence[str]) -> dict[str, Any]:
     """What `known.json` is to hold."""
-    here = [name for name in catalog.pair_names() if catalog.entry(name).donors]
     return {
         "metric_version": METRIC_VERSION,
         "ranking_version": RANKING_VERSION,
         "made_with": {name: metadata.version(name) for name in ("tokenizers", "transformers")},
-        "pairs": {name: pair_facts(name) for name in here},
+        "pairs": {name: pair_facts(name) for name in pairs},
         "localizers": {
             name: localizer_facts(name) for name in names() if describe()[name]["from"] == "kgbench"
         },
         "suites": {name: suite_configurations(name) for name in sorted(SUITES)},
-        "answers": {name: answers(name) for name in here},
     }
 
 
@@ -110,9 +110,15 @@ def answers(name: str) -> dict[str, dict[str, list[float]]]:
     return found
 
 
+def read_answers() -> dict[str, Any]:
+    """`answers.json.gz` as it was written."""
+    told: dict[str, Any] = json.loads(gzip.decompress(ANSWERS.read_bytes()))
+    return told
+
+
 def explored(name: str) -> dict[str, Any]:
     """What the explorer shows of the first headline prompt that the donor alone answers."""
-    hits = json.loads(KNOWN.read_text("utf-8"))["answers"][name]["headline"]
+    hits = read_answers()[name]["headline"]
     (first, *_) = (i for i, hit in enumerate(hits["SFT hits"]) if hit > hits["PRE hits"][i])
     pair, prompt = load_pair(name), _prompts(name, "headline")[first]
     begin, end = prompt.spans["FE"]
@@ -189,7 +195,7 @@ def text(content: Mapping[str, Any]) -> str:
     compact = partial(json.dumps, separators=(",", ":"))
     lines = []
     for key, value in content.items():
-        if key in ("pairs", "localizers", "suites", "answers"):
+        if key in ("pairs", "localizers", "suites"):
             inner = ",\n".join(f"  {compact(name)}: {compact(own)}" for name, own in value.items())
             lines.append(f"{compact(key)}: {{\n{inner}\n }}")
         else:
@@ -199,15 +205,21 @@ def text(content: Mapping[str, Any]) -> str:
 
 def main() -> None:
     """Write all files."""
-    KNOWN.write_text(text(known()), encoding="utf-8")
+    pairs = [name for name in catalog.pair_names() if catalog.entry(name).donors]
+    KNOWN.write_text(text(known(pairs)), encoding="utf-8")
+    _pack(ANSWERS, {name: answers(name) for name in pairs})
     SCHEMAS.mkdir(exist_ok=True)
     for name, content in schemas().items():
         (SCHEMAS / f"{name}.schema.json").write_text(f"{content}\n", encoding="utf-8")
-    pairs = {name: explored(name) for name in catalog.pair_names() if catalog.entry(name).donors}
-    lines = [f"{json.dumps(name)}: {compact_json(own)}" for name, own in pairs.items()]
-    shown = "{\n" + ",\n".join(lines) + "\n}\n"
-    EXPLORER.write_bytes(gzip.compress(shown.encode(), mtime=0))
-    print(f"{KNOWN}, {EXPLORER} and {SCHEMAS}")
+    _pack(EXPLORER, {name: explored(name) for name in pairs})
+    print(f"{KNOWN}, {ANSWERS}, {EXPLORER} and {SCHEMAS}")
+
+
+def _pack(path: Path, content: Mapping[str, Any]) -> None:
+    """Write an object, a member a line, compressed; equal content gives equal bytes."""
+    lines = [f"{json.dumps(name)}: {compact_json(own)}" for name, own in content.items()]
+    text = "{\n" + ",\n".join(lines) + "\n}\n"
+    path.write_bytes(gzip.compress(text.encode(), mtime=0))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
 """Known pairs, methods and suites, against which results are checked.
 
-`known.json` is written by `tests/write_known.py` from the loaded pairs, so that results are checked
-without loading any model. A replica differs from the shipped plant of its level in the donor's
+`known.json` and `answers.json.gz` are written by `tests/write_known.py` from the loaded pairs, so
+that results are checked without loading any model. A replica differs from the shipped plant of its level in the donor's
 weights alone, whose hash is on its card.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -106,7 +107,10 @@ class Known:
 @cache
 def known() -> Known:
     """What is shipped with this version."""
-    data = json.loads(files(__package__).joinpath("known.json").read_text("utf-8"))
+    here = files(__package__)
+    data = json.loads(here.joinpath("known.json").read_text("utf-8"))
+    packed = here.joinpath("answers.json.gz").read_bytes()
+    data["answers"] = json.loads(gzip.decompress(packed))
     for name, fields in data["pairs"].items():
         places = tuple(map(tuple, fields["places"]))
         changed = frozenset(places[i] for i in fields["changed"])
