@@ -44,8 +44,8 @@ def main(site: Path, folder: Path) -> None:
             tab.goto(f"{site.as_uri()}/{page}")
             tab.wait_for_selector("svg[role=img]")
             tab.wait_for_timeout(300)
-            write_picture(tab.screenshot(), folder / f"leaderboard-{name}.png")
-        write_picture(notebook_picture(browser), folder / "explorer-notebook.png")
+            write_picture(tab.screenshot(), folder / f"leaderboard-{name}.webp")
+        write_picture(notebook_picture(browser), folder / "explorer-notebook.webp")
         browser.close()
 
 
@@ -65,9 +65,10 @@ def notebook_picture(browser: Browser) -> bytes:
 
 
 def write_picture(taken: bytes, place: Path) -> None:
-    """Write a picture with few colours."""
+    """Write a picture with few colours, and nothing else of it lost."""
     picture = Image.open(BytesIO(taken)).convert("RGB")
-    picture.quantize(COLORS, dither=Image.Dither.NONE).save(place, optimize=True)
+    few = picture.quantize(COLORS, dither=Image.Dither.NONE).convert("RGB")
+    few.save(place, "webp", lossless=True, quality=100, method=6)
     size = place.stat().st_size
     assert size < LIMIT, f"{place.name} is {size:,} bytes"
 
