@@ -53,7 +53,7 @@ def choosing(executor: str, budget: Budget) -> Iterator[None]:
 
 def chosen_budget(pair: ModelPair) -> Budget:
     """Default budget: that of the enclosing `choosing` block, otherwise that of the device."""
-    return _CHOSEN.get()[1] or Budget.on(pair.device)
+    return _CHOSEN.get()[1] or Budget.on(pair.device, pair.width)
 
 
 class Engine:

@@ -83,13 +83,16 @@ class Plan:
     after the last of them take the slot's."""
 
 
+_NUMBERS = 1 << 17
+"""Of the residual stream in one forward on a CPU."""
+
+
 @dataclass(frozen=True)
 class Budget:
     """Limits of one forward."""
 
     tokens: int = 512
-    """Maximum token rows in one forward, padding included, unless one tree has more. Larger batches
-    exceed a CPU's caches and take longer per row."""
+    """Maximum token rows in one forward, padding included, unless one tree has more."""
     prompts: int | None = None
     """Maximum prompts in one forward."""
     tree: int = 512
@@ -99,9 +102,14 @@ class Budget:
     """Maximum logits in memory: answers × vocabulary."""
 
     @classmethod
-    def on(cls, device: torch.device, prompts: int | None = None) -> Budget:
-        """Default budget of a device: larger forwards on accelerators."""
-        return cls(tokens=cls.tokens if device.type == "cpu" else 8192, prompts=prompts)
+    def on(cls, device: torch.device, width: int, prompts: int | None = None) -> Budget:
+        """Default budget of a device for models of a width.
+
+        On a CPU larger batches exceed the caches and take longer per row, and smaller ones of
+        narrow models spend their time between the products.
+        """
+        tokens = max(cls.tokens, _NUMBERS // width) if device.type == "cpu" else 8192
+        return cls(tokens=tokens, prompts=prompts)
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,7 @@ def site_costs(pair: ModelPair, prompts: Sequence[Prompt]) -> Mapping[Site, int]
     sizes = dict(numel(pair))
     for component in ("emb", "pos"):
         if (None, component) in sizes:
-            sizes[None, component] = pair.recipient.config.hidden_size
+            sizes[None, component] = pair.width
     costs = {}
     for site in all_sites(pair, prompts):
         costs[site] = sizes[site.layer, site.component] * counts[site.region]

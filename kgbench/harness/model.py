@@ -106,7 +106,8 @@ class KgbenchLM(TemplateLM):
         self.pair: ModelPair = Pairs().load(spec, settings)
         self._watch.add(self.pair)
         self.tokenizer = self.pair.tokenizer
-        engine = Engine(self.pair, own.executor, Budget.on(self.pair.device, own.batch_size))
+        budget = Budget.on(self.pair.device, self.pair.width, own.batch_size)
+        engine = Engine(self.pair, own.executor, budget)
         self.answering = Answering(engine, self.localizer, own.continuation)
         self.reader = Reader(self.tokenizer, self.prefix_token_id, self.max_length)
         self._device = self.pair.device

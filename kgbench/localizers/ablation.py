@@ -127,9 +127,7 @@ class Ablation(FittedLocalizer):
         self, pair: ModelPair, prompts: Sequence[Prompt], donor: int, hooks: Sequence[Hook]
     ) -> Callable[[Prompt], Fill]:
         if self.method == "zero":
-            zeros = Values(
-                torch.zeros(pair.recipient.config.hidden_size, dtype=pair.dtype, device=pair.device)
-            )
+            zeros = Values(torch.zeros(pair.width, dtype=pair.dtype, device=pair.device))
             return lambda prompt: lambda token, hook: zeros
         corpus = self.corpus(prompts)
         if self.method == "mean":

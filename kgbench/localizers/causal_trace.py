@@ -130,9 +130,7 @@ class CausalTrace(FittedLocalizer):
     def standard_noise(self, pair: ModelPair, prompt: Prompt) -> Float[np.ndarray, "token width"]:
         """Standard normal draw for each token of the first entity; equal in a fact's prompts."""
         generator = np.random.default_rng(seeded_number(self.seed, self.draw, prompt.fact.id))
-        return generator.standard_normal(
-            (len(pair.encoded(prompt).regions["FE"]), pair.recipient.config.hidden_size)
-        )
+        return generator.standard_normal((len(pair.encoded(prompt).regions["FE"]), pair.width))
 
     def units(self, pair: ModelPair, prompts: Sequence[Prompt]) -> Sequence[Unit]:
         """One measurement per window of layers and region."""

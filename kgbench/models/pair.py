@@ -73,6 +73,11 @@ class ModelPair:
         layers = self.recipient.get_submodule(self.family.layers)
         return len(layers)  # type: ignore[arg-type]  # a ModuleList
 
+    @property
+    def width(self) -> int:
+        """Numbers of the residual stream at a token."""
+        return int(self.recipient.config.hidden_size)
+
     @cached_property
     def slots(self) -> Slots:
         """The (layer, component) places of the models."""

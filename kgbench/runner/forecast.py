@@ -248,10 +248,11 @@ def _scaled(counted: Forecast, entry: Entry, spec: Spec, settings: Settings) -> 
     token = _OPERATIONS * entry.parameters / FLOPS[kind]
     seconds = token * (counted.token_rows + counted.plain_token_rows)
     share = counted.scoring_seconds / counted.seconds if counted.seconds else 0.0
+    budget = Budget.on(torch.device(device), entry.width)
     memory = Memory(
         held + len(spec.donors) * donor,
         min(GROUP * counted.configurations * entry.vocabulary, Budget.logits) * itemsize,
-        activation_bytes({"hidden_size": entry.width}, Budget.on(torch.device(device)), itemsize),
+        activation_bytes({"hidden_size": entry.width}, budget, itemsize),
         *free_bytes(settings, device),
     )
     return replace(

@@ -200,7 +200,7 @@ class Job:
         return Engine(
             self.pair,
             self.settings.executor,
-            Budget.on(self.pair.device, prompts=self.settings.batch_size),
+            Budget.on(self.pair.device, self.pair.width, self.settings.batch_size),
         )
 
     @cached_property
