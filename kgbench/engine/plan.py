@@ -84,7 +84,7 @@ class Plan:
 
 
 _NUMBERS = 1 << 17
-"""Of the residual stream in one forward on a CPU."""
+"""Of the residual stream in one forward on a CPU: half a MiB in single precision."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Known pairs, methods and suites, against which results are checked.
 
 `known.json` and `answers.json.gz` are written by `tests/write_known.py` from the loaded pairs, so
-that results are checked without loading any model. A replica differs from the shipped plant of its level in the donor's
-weights alone, whose hash is on its card.
+that results are checked without loading any model. A replica differs from the shipped plant of its
+level in the donor's weights alone, whose hash is on its card.
 """
 
 from __future__ import annotations
