@@ -83,6 +83,24 @@ def test_unknown_data_and_models_are_remarked_upon(tmp_path: Path) -> None:
     assert main(["validate", "--strict", str(tmp_path / "mine")]) == 1
 
 
+def test_forwards_that_rank_sites_have_rows_of_their_own(honest: Path, tmp_path: Path) -> None:
+    """A ranking may take more forwards than all configurations have token rows."""
+
+    def ranked(content: dict[str, Any]) -> None:
+        cost = content["cost"]
+        rows = 100 * cost["token_rows"]
+        scoring = {"forwards": rows // 10, "token_rows": rows, "seconds": 99 * cost["seconds"]}
+        ratio = [100 * value for value in cost["plain_forward_ratio"][:3]]
+        cost["scoring"] = scoring | {"plain_forward_ratio": [*ratio, 1]}
+        cost["seconds"] *= 100
+        cost["forwards"] += scoring["forwards"]
+        cost["plain_forward_ratio"][:3] = ratio
+
+    shutil.copytree(honest / "a-built-in", tmp_path / "entry")
+    edit(tmp_path / "entry", ranked)
+    assert refused(tmp_path / "entry") == []
+
+
 def test_no_model_is_needed(honest: Path) -> None:
     """Neither torch nor what loads models is imported, whatever is checked."""
     code = (

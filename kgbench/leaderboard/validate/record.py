@@ -275,9 +275,10 @@ def _check_cost(record: Record, table: pa.Table, places: Spans) -> Iterator[Find
             last = np.append(pc.not_equal(fact.slice(1), fact.slice(0, n - 1)), True)
             least += 2 * int((position.to_numpy()[last].astype(np.int64) + 1).sum())
     most = least * len(record.identity.configurations) * _ROWS
+    computed = cost.token_rows + (scoring.token_rows if scoring else 0)
     ratio = cost.plain_forward_ratio.value or 0.0
     bounds: list[tuple[str, float, float, float]] = [
-        ("forwards", cost.forwards, 1, cost.token_rows),
+        ("forwards", cost.forwards, 1, computed),  # each has a token row
         ("token_rows", cost.token_rows, least, most),
         ("seconds", cost.seconds, _SECONDS[0], _LONGEST),
         ("plain_forward_ratio", ratio, 1, np.inf),  # recipient and donor are two plain forwards
@@ -288,7 +289,7 @@ def _check_cost(record: Record, table: pa.Table, places: Spans) -> Iterator[Find
     if ratio >= 1 and least:
         # Ratio, seconds and token rows of a run go together.
         plain = least / 2
-        by_rows = (cost.token_rows + (scoring.token_rows if scoring else 0)) / plain
+        by_rows = computed / plain
         low, high = _RATIOS
         bounds.append(("plain_forward_ratio", ratio, low * by_rows, high * by_rows))
         low, high = (cost.seconds / (bound * plain) for bound in reversed(_SECONDS))
