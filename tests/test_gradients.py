@@ -19,7 +19,7 @@ from torch import Tensor
 from kgbench.data import Prompt
 from kgbench.engine import Engine, grafted_logits
 from kgbench.engine.edits import Hook
-from kgbench.engine.engine import choosing, chosen_budget
+from kgbench.engine.engine import choosing
 from kgbench.engine.gated import Differentiable, Gates
 from kgbench.engine.gradients import (
     graft_effects,
@@ -447,4 +447,5 @@ def test_a_method_s_own_engines_are_as_chosen() -> None:
         assert Engine(pair, "sequential", Budget()).executor == "sequential", (
             "who says otherwise is heard"
         )
-    assert (Engine(pair).executor, Engine(pair).budget) == ("packed", chosen_budget(pair))
+    default = Budget.on(pair.device, pair.width)
+    assert (Engine(pair).executor, Engine(pair).budget) == ("packed", default)

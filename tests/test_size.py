@@ -89,6 +89,17 @@ def loaded(folders: Folders, **options: Any) -> ModelPair:
     )
 
 
+def test_narrow_models_have_more_rows_in_a_forward() -> None:
+    """On a CPU as many numbers as rows of width 256 have, and never fewer rows than these; on an
+    accelerator always the same.
+    """
+    cpu, cuda = torch.device("cpu"), torch.device("cuda")
+    rows = [Budget.on(cpu, width).tokens for width in (64, 128, 256, 768, 4096)]
+    assert rows == [2048, 1024, 512, 512, 512]
+    assert {Budget.on(cuda, width).tokens for width in (64, 4096)} == {8192}
+    assert Budget.on(cpu, 128, prompts=3) == Budget(tokens=1024, prompts=3)
+
+
 # ----------------------------------------------------------------------------------- donors on disk
 
 
