@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     Note = Callable[[str], None]
 
-__all__ = ["cites"]
-
 Test = TypeVar("Test", bound=Callable[..., None])
 
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, SerializationInfo
     from pydantic_core import CoreSchema
 
-__all__ = ["DIGITS", "Estimate", "plain", "rounded"]
-
 DIGITS = 6
 """Significant digits of a stored estimate: more than any interval resolves."""
 

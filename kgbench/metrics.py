@@ -10,8 +10,6 @@ from jaxtyping import Float, Int
 
 from kgbench.errors import InputError
 
-__all__ = ["METRIC_VERSION", "require_finite", "score_logits", "worst_rank"]
-
 METRIC_VERSION = "2"
 """Incremented whenever a definition below changes, so that older records are recognised.
 

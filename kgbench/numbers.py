@@ -12,26 +12,6 @@ from decimal import Decimal
 from kgbench.estimate import Estimate
 from kgbench.records import NOT_APPLICABLE
 
-__all__ = [
-    "count_text",
-    "duration_text",
-    "exact_text",
-    "figure_text",
-    "interval_text",
-    "metric_name",
-    "number_text",
-    "percent_text",
-    "plain_text",
-    "reason_text",
-    "same_sentence",
-    "share_text",
-    "signed_text",
-    "significant_text",
-    "size_text",
-    "undefined_text",
-    "value_text",
-]
-
 NAMES = {
     "mrr": "mean reciprocal rank",
     "rank": "mean rank",

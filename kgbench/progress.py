@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-__all__ = ["Progress", "numbered", "progress", "with_progress"]
-
 T = TypeVar("T")
 
 Progress = Callable[[int, int, str], None]

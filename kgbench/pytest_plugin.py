@@ -40,30 +40,6 @@ from kgbench.testing.undecided import CollectedClaims, collecting, note_record, 
 if TYPE_CHECKING:
     from kgbench.records import StoredRecord
 
-__all__ = [
-    "RecordSummary",
-    "evaluation",
-    "facts",
-    "localizer",
-    "model_pair",
-    "prompts",
-    "pytest_addoption",
-    "pytest_collection_finish",
-    "pytest_fixture_setup",
-    "pytest_generate_tests",
-    "pytest_pycollect_makeitem",
-    "pytest_report_collectionfinish",
-    "pytest_report_teststatus",
-    "pytest_runtest_call",
-    "pytest_runtest_makereport",
-    "pytest_runtest_protocol",
-    "pytest_runtest_teardown",
-    "pytest_sessionfinish",
-    "pytest_terminal_summary",
-    "pytest_testnodedown",
-    "record_summaries",
-]
-
 CATEGORY = "undecided"
 """Category of reports, in addition to pytest's `passed`, `failed` and others."""
 

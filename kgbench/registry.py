@@ -22,8 +22,6 @@ from pkgutil import iter_modules
 
 from kgbench.errors import InputError, UnknownNameError
 
-__all__ = ["Registry", "code_file", "field_docs", "frames_in", "source_fingerprint", "told"]
-
 
 @dataclass(frozen=True)
 class Registry:

@@ -12,8 +12,6 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["read_toml"]
-
 
 @cache
 def read_toml(package: str, name: str) -> dict[str, Any]:

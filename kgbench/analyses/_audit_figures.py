@@ -46,20 +46,6 @@ from kgbench.stats.variance import (
     spread,
 )
 
-__all__ = [
-    "AREA",
-    "CORRELATION",
-    "DIFFERENCE",
-    "AuditFigures",
-    "AuditSettings",
-    "AuditedRun",
-    "MethodDifference",
-    "MethodScores",
-    "Quantity",
-    "audited",
-    "methods_of",
-]
-
 AREA = "area"
 """The figure under the curve of recovery over budgets."""
 

@@ -45,8 +45,6 @@ from kgbench.runner.third_party import method_of
 from kgbench.runner.workload import check, job_dataset
 from kgbench.stats.variance import SCOPES, Detectable
 
-__all__ = ["Audit", "audit_report", "audit_verdict", "notes_of", "wordings_of"]
-
 SEEDS = 3
 """Default number of seeds of a method that draws at random."""
 

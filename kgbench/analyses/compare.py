@@ -26,8 +26,6 @@ from kgbench.stats.ratios import (
 )
 from kgbench.stats.scores import check_metric, naturally, score
 
-__all__ = ["Compared", "Comparison", "SharedFacts", "compare_records", "comparison_report"]
-
 GRAFT_WIDTH = 18
 
 FEW = 5

@@ -14,8 +14,6 @@ from kgbench.runner.spec import COMPUTING, FACTS, PAIR
 from kgbench.sites import HEADED, parse_graft
 from kgbench.sites.configurations import canonical
 
-__all__ = ["Heads"]
-
 FIGURES = {"sufficiency": "alone", "necessity": "lost without"}
 """Figures of a head, and what their tables are called."""
 

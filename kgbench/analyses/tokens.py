@@ -14,8 +14,6 @@ from kgbench.numbers import plain_text
 from kgbench.report import Cell, Report, Table
 from kgbench.runner.spec import COMPUTING, FACTS, PAIR, Settings, Spec
 
-__all__ = ["Answered", "Likely", "Tokens", "likeliest"]
-
 
 @dataclass(frozen=True)
 class Likely:

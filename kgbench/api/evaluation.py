@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 
     from kgbench.analyses.explorer.widget import Explorer
 
-__all__ = ["Evaluation", "Picture", "Sweep", "compare", "evaluate", "explore", "open_run", "sweep"]
-
 _log = logging.getLogger("kgbench")
 
 AnyRun = Run | str | os.PathLike[str]

@@ -36,16 +36,6 @@ from kgbench.report import Lines, Report, to_html, to_text
 from kgbench.runner import Run
 from kgbench.runner.spec import RESULTS
 
-__all__ = [
-    "Reproduction",
-    "StudyResults",
-    "answer_of",
-    "report_folder",
-    "reproduce",
-    "rows_there",
-    "study",
-]
-
 _FOLDER = Path("kgbench-reproduction")
 
 

@@ -24,8 +24,6 @@ from kgbench.runner import Run
 from kgbench.runner.spec import RESULTS
 from kgbench.testing.contract import contract_of
 
-__all__ = ["Submitted", "submit"]
-
 _ADVICE = {
     "id": "this result is on the board already: submit another run, or delete the old pack first",
     "name": (

@@ -22,8 +22,6 @@ from kgbench.training.finetuning_plan import FinetuneSpec
 from kgbench.training.planting import build_plant
 from kgbench.training.plants import PlantSpec
 
-__all__ = ["Trained", "plant", "train"]
-
 
 @dataclass(frozen=True)
 class Trained(os.PathLike[str]):

@@ -22,36 +22,6 @@ from kgbench.resources import read_toml
 if TYPE_CHECKING:
     from faker import Faker
 
-__all__ = [
-    "ARTICLE",
-    "ATTRIBUTES",
-    "AWAY",
-    "FAKE_MOVIES",
-    "FIELDS",
-    "GENRES",
-    "OTHERS",
-    "PEOPLE",
-    "REAL_ACTORS",
-    "RETELLING",
-    "TINY_DATASETS",
-    "NamePools",
-    "World",
-    "article",
-    "biographies",
-    "biography",
-    "both_directions",
-    "data_file",
-    "draw_pools",
-    "fake_movies_jsonl",
-    "frames",
-    "generate_fake_movies",
-    "invented_years",
-    "people",
-    "tiny_jsonl",
-    "with_other_costars",
-    "world_texts",
-]
-
 FIELDS = (
     "first_actor",
     "second_actor",

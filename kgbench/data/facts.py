@@ -26,27 +26,6 @@ from kgbench.data.imports import (
 from kgbench.data.templates import parse_template
 from kgbench.errors import DataError, InputError, OutputError, UnknownNameError, check_choice
 
-__all__ = [
-    "AMBIGUOUS",
-    "DUPLICATE",
-    "EMPTY",
-    "PARTS",
-    "Dataset",
-    "Fact",
-    "check_target",
-    "data_card",
-    "dataset_names",
-    "dataset_of",
-    "halves",
-    "hash_facts",
-    "hash_of",
-    "is_shipped",
-    "left_out",
-    "load_dataset",
-    "to_jsonl",
-    "write_dataset",
-]
-
 _FILES = Path(__file__).parent / "files"
 
 AMBIGUOUS = "ambiguous subject"

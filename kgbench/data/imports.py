@@ -27,17 +27,6 @@ from typing import Any
 
 from kgbench.errors import DataError
 
-__all__ = [
-    "SCHEMA_VERSION",
-    "FactRow",
-    "FactTable",
-    "ImportOptions",
-    "parse_fact_table",
-    "read_fact_table",
-    "read_text",
-    "table_of",
-]
-
 SCHEMA_VERSION = 1
 """Version of the file format, the value of a header's ``kgbench``."""
 

@@ -18,27 +18,6 @@ from kgbench.data.templates import Template, parse_template
 from kgbench.errors import InputError, RegionError, UnknownNameError
 from kgbench.resources import read_toml
 
-__all__ = [
-    "WITHHELD",
-    "BuiltinPrompt",
-    "Giveaways",
-    "Prompt",
-    "Question",
-    "builtin_prompts",
-    "find_giveaways",
-    "fitting_prompts",
-    "load_prompts",
-    "neutral_prompts",
-    "passing_templates",
-    "prompt_hash",
-    "prompt_names",
-    "prompts_of_builtins",
-    "refuse_leaks",
-    "sibling_prompts",
-    "subject_mentions",
-    "token_regions",
-]
-
 WITHHELD = (
     "an intervention gets prompts without their answer, which treat and fitted are not to know; "
     "a method that needs it declares so by needs = frozenset({'donor', 'answer'})"

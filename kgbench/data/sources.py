@@ -26,26 +26,6 @@ from kgbench.data.templates import parse_template
 from kgbench.errors import DataError, InputError, UnknownNameError
 from kgbench.resources import read_toml
 
-__all__ = [
-    "NO_PROMPT",
-    "NO_VALUE",
-    "PREFIX",
-    "SHAPES",
-    "FactSource",
-    "Origin",
-    "Relation",
-    "SourceRow",
-    "choose_fields",
-    "choose_relation",
-    "escaped",
-    "fetch_rows",
-    "load_source",
-    "locate_source",
-    "named_relation",
-    "read_relations",
-    "source_names",
-]
-
 NO_VALUE = "without a value"
 """Reason for dropping a row: its subject, its object or a field of a template is empty."""
 NO_PROMPT = "without the subject in the prompt"

@@ -15,8 +15,6 @@ from string import Formatter
 
 from kgbench.errors import InputError, UnknownNameError
 
-__all__ = ["MARKS", "Template", "TemplatePart", "parse_template"]
-
 MARKS = ("M", "R", "RP", "P")
 """Regions that a template can mark; FE follows from the subject, LT and BOS from the tokens."""
 

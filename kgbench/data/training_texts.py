@@ -11,16 +11,6 @@ from kgbench.data.facts import Dataset
 from kgbench.errors import InputError, check_choice
 from kgbench.resources import read_toml
 
-__all__ = [
-    "DIRECTIONS",
-    "TrainingTemplates",
-    "TrainingText",
-    "fill_all",
-    "training_templates",
-    "training_texts",
-    "training_wordings",
-]
-
 DIRECTIONS = ("both", "a2b", "b2a")
 """Which of subject (a) and object (b) comes first in a training text."""
 

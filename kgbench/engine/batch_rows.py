@@ -19,8 +19,6 @@ from kgbench.engine.masks import make_masks
 from kgbench.engine.plan import Answers, Budget, Plan
 from kgbench.engine.schedule import Schedule, make_schedule
 
-__all__ = ["plain", "read_activations", "rows_sizes", "run_rows"]
-
 Row = tuple[int, int]
 """Prompt and configuration; run r of the prompt, a source of copies, is configuration -1 - r."""
 

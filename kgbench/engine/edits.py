@@ -13,20 +13,6 @@ from kgbench.models.tensors import hash_tensors
 if TYPE_CHECKING:
     from kgbench.engine.treatment import Treatment
 
-__all__ = [
-    "HEADS",
-    "POINTS",
-    "Add",
-    "Copy",
-    "Cut",
-    "Edit",
-    "Hook",
-    "SourceRun",
-    "Values",
-    "Write",
-    "sources",
-]
-
 POINTS = ("resid_pre", "attn_out", "mlp_out", "resid_post")
 """Hook points: a layer's input, the outputs of attention and MLP, and the layer's output.
 

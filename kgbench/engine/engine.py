@@ -21,8 +21,6 @@ from kgbench.engine.weights import equal_slots
 from kgbench.errors import ModelError, check_choice
 from kgbench.models.pair import ModelPair
 
-__all__ = ["EXECUTORS", "Engine", "choosing", "chosen_budget", "grafted_logits"]
-
 EXECUTORS: Mapping[str, Callable[[Wiring, Plan, Budget], Iterator[Answers]]] = {
     "packed": run_packed,
     "rows": run_rows,

@@ -43,19 +43,6 @@ from kgbench.errors import ModelError
 from kgbench.models.family_map import Place, output_width
 from kgbench.models.pair import ModelPair
 
-__all__ = [
-    "Activity",
-    "Forward",
-    "Stage",
-    "Weights",
-    "Wiring",
-    "edited",
-    "installed",
-    "one_treatment",
-    "reading",
-    "treated",
-]
-
 Forward = Callable[..., Tensor]
 Readout = Int[Tensor, " answer"] | Int[np.ndarray, " answer"]
 """Rows of the flattened batch at which the head is computed; numpy arrays avoid a device sync."""

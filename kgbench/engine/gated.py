@@ -30,8 +30,6 @@ from kgbench.errors import InputError
 from kgbench.models.pair import ModelPair
 from kgbench.models.streaming import homes
 
-__all__ = ["Differentiable", "Gates", "Touch"]
-
 Gates = Mapping[int, Float[Tensor, "prompt token"] | Float[Tensor, "prompt token head"]]
 """Gates by slot; missing slots have gate 0."""
 

@@ -22,15 +22,6 @@ from kgbench.models.lora import plain_names
 from kgbench.models.pair import ModelPair
 from kgbench.sites import HEADED
 
-__all__ = [
-    "differentiating",
-    "graft_effects",
-    "head_effects",
-    "head_slots",
-    "patch_effects",
-    "weight_gradients",
-]
-
 Effects = list[Float[np.ndarray, "place token"]]
 """Effects of each prompt, in nats."""
 

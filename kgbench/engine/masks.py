@@ -14,8 +14,6 @@ from torch import Tensor
 from kgbench.errors import NotApplicableError
 from kgbench.models.pair import ModelPair, once_for_each
 
-__all__ = ["Masks", "Windows", "known_windows", "make_masks", "windows"]
-
 _WINDOWED, _WHOLE = "sliding_attention", "full_attention"
 _KNOWN = (
     "sliding_window",

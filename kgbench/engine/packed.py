@@ -36,9 +36,6 @@ from kgbench.engine.treatment import Treatment
 from kgbench.engine.tree import END, Tree, grow, size, split
 from kgbench.models.family_map import Slots
 
-__all__ = ["packed_sizes", "run_packed"]
-
-
 KEYS = 2
 """Keys, per unit of a model's width, to which attention costs as much as all else of a node, in
 trees larger than a CPU's caches."""

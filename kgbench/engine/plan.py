@@ -15,8 +15,6 @@ from kgbench.errors import InputError
 from kgbench.models.encoding import Encoded
 from kgbench.models.family_map import Slots
 
-__all__ = ["Answers", "Budget", "Plan", "Request", "make_plan"]
-
 
 @dataclass(frozen=True)
 class Request:

@@ -22,8 +22,6 @@ from kgbench.engine.edits import Add, Copy, Edit, Hook, SourceRun, Values, Write
 from kgbench.engine.masks import Masks
 from kgbench.engine.treatment import Treatment
 
-__all__ = ["Schedule", "Step", "make_schedule"]
-
 
 @dataclass
 class Step:

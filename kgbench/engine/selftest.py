@@ -29,8 +29,6 @@ from kgbench.models.pair import ModelPair, once_for_each
 from kgbench.models.placement import DeviceMap
 from kgbench.sites import parse_graft
 
-__all__ = ["LAWS", "load_pair", "packed_agrees", "stages_agree", "tolerance", "verify_pair"]
-
 _TOLERANCES = {torch.float64: 1e-4, torch.float32: 1e-3}
 _ROUNDINGS = 2
 """Roundings of each of two logits: the head's output, and the model's operation on it."""

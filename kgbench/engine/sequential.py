@@ -20,8 +20,6 @@ from kgbench.engine.masks import known_windows
 from kgbench.engine.plan import Answers, Budget, Plan, Request
 from kgbench.engine.treatment import Treatment
 
-__all__ = ["run_sequential", "sequential_sizes"]
-
 Kept = dict[tuple[Hook, int], Tensor]
 """Activations [1, 1, width] of one run by hook and token."""
 

@@ -18,8 +18,6 @@ from jaxtyping import Int
 from kgbench.engine.plan import Plan, Request
 from kgbench.engine.tree import END, Tree, grow
 
-__all__ = ["Siblings", "siblings"]
-
 Rows = Int[np.ndarray, " configuration"]
 """Numbers of some configurations, counted over all requests."""
 

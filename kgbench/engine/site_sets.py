@@ -19,8 +19,6 @@ from kgbench.sites import (
     scored_positions,
 )
 
-__all__ = ["all_sites", "graft_sites", "site_costs", "site_graft", "site_treatments", "token_cells"]
-
 
 def token_cells(pair: ModelPair, prompt: Prompt) -> tuple[str, ...]:
     """Scored region of each token of a prompt."""

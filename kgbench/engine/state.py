@@ -19,8 +19,6 @@ from kgbench.models.streaming import streamed
 from kgbench.models.tensors import hash_tensors
 from kgbench.sites import RECIPIENT
 
-__all__ = ["changes", "process_state", "state_of"]
-
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _NO_ATTRIBUTES = (*_HOOKS, "_parameters", "_buffers", "_modules", "training", "max_seq_len_cached")
 """Entries of a module's dictionary that are compared separately, and one that forwards change."""

@@ -21,17 +21,6 @@ from kgbench.sites import (
     parse_graft,
 )
 
-__all__ = [
-    "Configuration",
-    "Treatment",
-    "baseline_donor",
-    "donor_index",
-    "graft_treatments",
-    "n_heads",
-    "parse_configuration",
-    "token_treatments",
-]
-
 Configuration = str | Graft
 """`PRE`, `SFT`, or a graft."""
 

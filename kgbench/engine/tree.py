@@ -15,8 +15,6 @@ from itertools import pairwise
 import numpy as np
 from jaxtyping import Int
 
-__all__ = ["END", "Tree", "grow", "size", "split"]
-
 END = -1
 """In place of a treatment, after the last token of a row that is shorter than others."""
 

@@ -18,8 +18,6 @@ from kgbench.models.lora import base_module, plain_names
 from kgbench.models.pair import ModelPair
 from kgbench.sites import RECIPIENT
 
-__all__ = ["Part", "changed", "equal_slots", "numel", "parts", "tensors"]
-
 
 @dataclass(frozen=True)
 class Part:

@@ -24,8 +24,6 @@ from kgbench.models.pair import ModelPair
 from kgbench.runner.measure import Mixed, chunks, mixed, treated
 from kgbench.sites import Graft, parse_graft
 
-__all__ = ["Answering"]
-
 AT_ONCE = 64
 """Passages planned together; bounds the memory of their treatments."""
 

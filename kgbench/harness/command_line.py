@@ -16,8 +16,6 @@ from kgbench.errors import InputError, check_choice
 from kgbench.harness import MODEL, REQUEST, register, tasks_path
 from kgbench.sites import BASELINES, parse_graft
 
-__all__ = ["CONTINUATIONS", "Arguments", "launch", "read_arguments"]
-
 OPTION = "--continuation"
 """The one option of kgbench; all others are lm-eval's."""
 

@@ -22,8 +22,6 @@ from kgbench.sites import BASELINES, complement
 from kgbench.stats import DEFAULT_METRIC, LEVEL, METRICS, necessity, score, sufficiency
 from kgbench.stats.scores import check_metric
 
-__all__ = ["EffectsTask"]
-
 PATHS = ("FE", "LT", "FE+LT")
 """Pathways whose effects are estimated."""
 

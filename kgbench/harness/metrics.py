@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["TokenScore", "process_results"]
-
 
 class TokenScore(tuple[float, bool]):
     """Log-probability of a continuation (nats), and whether it is greedy.

@@ -35,8 +35,6 @@ from kgbench.models.pair import ModelPair
 from kgbench.runner import Pairs, Settings, Spec
 from kgbench.runner.watch import Watch
 
-__all__ = ["KgbenchLM"]
-
 DEFAULT_TOKENS = 256
 """Number of generated tokens where a task gives none: lm-eval's default."""
 

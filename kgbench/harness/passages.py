@@ -12,8 +12,6 @@ from kgbench.data import Fact, Prompt, token_regions
 from kgbench.errors import InputError, RegionError
 from kgbench.models.encoding import Encoded
 
-__all__ = ["Passage", "Reader", "TaskDocument", "moved_spans"]
-
 Regions = Mapping[str, tuple[int, ...]]
 
 

@@ -13,8 +13,6 @@ from kgbench.data import Dataset, Prompt, dataset_names, load_dataset, load_prom
 if TYPE_CHECKING:
     import datasets
 
-__all__ = ["CANDIDATES", "LOADED", "data_fingerprint", "gold", "is_loaded", "load", "rows"]
-
 CANDIDATES = 10
 """Names to choose from: the right one and others of the data set; fewer where it has fewer."""
 

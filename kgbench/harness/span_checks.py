@@ -15,8 +15,6 @@ from typing import Any
 
 from kgbench.sites import REGIONS
 
-__all__ = ["Fault", "context_fault", "has_spans", "span_faults", "target_fault"]
-
 Fault = tuple[str, str]
 """Column of a row or key of a task, and what is wrong with it."""
 

@@ -36,15 +36,6 @@ from kgbench.models.loading import read_tokenizer
 from kgbench.progress import Progress
 from kgbench.registry import told
 
-__all__ = [
-    "TaskFinding",
-    "ValidatedTask",
-    "Validation",
-    "load_tokenizers",
-    "preview",
-    "validate_tasks",
-]
-
 _BATCH = 1024
 """Texts that are tokenized together."""
 

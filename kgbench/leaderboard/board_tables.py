@@ -12,19 +12,6 @@ from kgbench.leaderboard.ranks import Comparable, better
 from kgbench.leaderboard.validate.known import known
 from kgbench.numbers import figure_text
 
-__all__ = [
-    "Board",
-    "Column",
-    "Leaderboard",
-    "Line",
-    "Measured",
-    "Spread",
-    "Table",
-    "lead",
-    "ordered",
-    "spread_text",
-]
-
 Spread = Literal["interval", "range"]
 """Meaning of a figure's brackets: its 95 % interval, or the smallest and largest value."""
 

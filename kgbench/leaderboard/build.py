@@ -30,20 +30,6 @@ from kgbench.leaderboard.site.pages import POLICY, render_site
 from kgbench.records import RecordStore
 from kgbench.report import Dash, Footnotes, markdown_text
 
-__all__ = [
-    "RESULTS",
-    "build",
-    "differences",
-    "make_leaderboard",
-    "outputs",
-    "render_markdown",
-    "results_folder",
-    "serve",
-    "site_server",
-    "uncollected",
-    "write_site",
-]
-
 RESULTS, MARKDOWN, SITE = "results", "LEADERBOARD.md", "site"
 
 HEAD = """# Leaderboard

@@ -19,24 +19,6 @@ from kgbench.leaderboard.validate.known import known, own_facts
 from kgbench.models import catalog
 from kgbench.records import canonical_json
 
-__all__ = [
-    "FORWARDS",
-    "PROMPTS",
-    "Cell",
-    "Measure",
-    "Plant",
-    "Runs",
-    "by_cell",
-    "cell_of",
-    "core_cells",
-    "cost_spread",
-    "first_runs",
-    "overall_lines",
-    "runs_on",
-    "shipped_plants",
-    "without_scans",
-]
-
 Plant = tuple[str, str]
 """A level, and a plant of it: all seeds of a level share its name."""
 

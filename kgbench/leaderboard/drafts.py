@@ -31,8 +31,6 @@ from kgbench.leaderboard.validate.known import known
 from kgbench.records import Record, StoredRecord
 from kgbench.records.fact_rows import facts_bytes
 
-__all__ = ["Standing", "checked", "drafts", "pack_loose", "publish", "standings"]
-
 _GROUP = "kgbench.localizers"
 """Entry points of installed packages that hold methods."""
 

@@ -31,32 +31,6 @@ from kgbench.records import (
 )
 from kgbench.sites.configurations import parse_top
 
-__all__ = [
-    "BOARDS",
-    "BOARD_FACTS",
-    "CODE",
-    "FILES",
-    "NAME",
-    "SAMPLE",
-    "Badge",
-    "Contract",
-    "Entry",
-    "Submission",
-    "Verification",
-    "entry_name",
-    "find_entry",
-    "find_run",
-    "law_names",
-    "loose_entries",
-    "pack_name",
-    "pack_of",
-    "read_entries",
-    "read_entry",
-    "schemas",
-    "suite_of",
-    "suites_of",
-]
-
 # ---------------------------------------------------------------------------- files beside a record
 
 

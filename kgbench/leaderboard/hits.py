@@ -14,20 +14,6 @@ from numpy.typing import NDArray
 
 from kgbench.errors import DataError
 
-__all__ = [
-    "COLUMNS",
-    "DIGITS",
-    "METRIC",
-    "STEPS",
-    "TOP",
-    "FactRanks",
-    "PromptHits",
-    "RankGrid",
-    "fact_ranks",
-    "hits_by_prompt",
-    "rank_grid",
-]
-
 TOP = 5
 """Boards are on the paper's metric: whether the target is among the five likeliest tokens."""
 

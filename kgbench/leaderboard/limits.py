@@ -4,26 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = [
-    "CPU_SECONDS",
-    "ENTRY",
-    "FACTS",
-    "FILE",
-    "FILES",
-    "FILES_IN_PACK",
-    "MEMORY",
-    "PACK",
-    "READ_MEMORY",
-    "RECORD",
-    "ROWS",
-    "SUBMISSION",
-    "TABLE",
-    "TEXT",
-    "UNPACKED",
-    "VERIFICATION",
-    "WALL_SECONDS",
-]
-
 RECORD, FACTS = "record.json", "facts.parquet"
 SUBMISSION, VERIFICATION = "submission.json", "verification.json"
 

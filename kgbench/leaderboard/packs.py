@@ -24,19 +24,6 @@ from kgbench.leaderboard import limits
 from kgbench.leaderboard.limits import FILES, VERIFICATION
 from kgbench.records import write_whole
 
-__all__ = [
-    "NAME",
-    "SUFFIX",
-    "add",
-    "inside_pack",
-    "pack",
-    "packs_below",
-    "read_pack",
-    "read_regular",
-    "replace_pack",
-    "unpack",
-]
-
 SUFFIX = ".tar.xz"
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,119}")

@@ -35,8 +35,6 @@ from scipy.special import ndtr, ndtri, stdtrit
 from kgbench.estimate import Estimate
 from kgbench.stats import LEVEL, Resampled
 
-__all__ = ["Comparable", "better"]
-
 _C = TypeVar("_C", bound="Comparable")
 
 _Z = float(ndtri((1 + LEVEL) / 2))

@@ -27,8 +27,6 @@ import pyarrow as pa
 from kgbench.errors import DataError
 from kgbench.leaderboard.limits import CPU_SECONDS, READ_MEMORY, ROWS, TABLE, WALL_SECONDS
 
-__all__ = ["SANDBOX", "Sandbox", "serve"]
-
 _CODE = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); \
 from kgbench.leaderboard.sandbox import serve; serve(int(sys.argv[2]))"
 

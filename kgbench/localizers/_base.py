@@ -14,18 +14,6 @@ if TYPE_CHECKING:  # listing localizers must not import torch
     from kgbench.engine.treatment import Treatment
     from kgbench.models.pair import ModelPair
 
-__all__ = [
-    "COSTS",
-    "FLOORS",
-    "NEEDS",
-    "AbstractLocalizer",
-    "InterventionLocalizer",
-    "ScoringLocalizer",
-    "Treatments",
-    "Unit",
-    "asked",
-]
-
 NEEDS = ("donor", "gradients", "counterfactual", "truth", "answer")
 """Inputs that a method may require.
 

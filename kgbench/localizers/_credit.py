@@ -12,8 +12,6 @@ from kgbench.engine.site_sets import all_sites, token_cells
 from kgbench.models.pair import ModelPair
 from kgbench.sites import SiteScores
 
-__all__ = ["by_token", "by_weight"]
-
 Place = tuple[int | None, str]
 """Layer and component."""
 

@@ -18,15 +18,6 @@ from kgbench.localizers._base import InterventionLocalizer
 from kgbench.localizers._hooks import own_run
 from kgbench.models.pair import ModelPair
 
-__all__ = [
-    "Corpus",
-    "FittedLocalizer",
-    "holding",
-    "run_activations",
-    "seeded_key",
-    "seeded_number",
-]
-
 Method = TypeVar("Method", bound=InterventionLocalizer)
 Found = TypeVar("Found")
 

@@ -27,18 +27,6 @@ from kgbench.sites import (
     scored_positions,
 )
 
-__all__ = [
-    "EMBEDDINGS",
-    "Reading",
-    "check_counts",
-    "donor_runs",
-    "hook_units",
-    "one_donor",
-    "own_run",
-    "read_sites",
-    "treat_each",
-]
-
 EMBEDDINGS = "emb"
 """Pseudo hook point for the output of the embeddings: the input of layer 0."""
 

@@ -16,8 +16,6 @@ from kgbench.metrics import score_logits
 from kgbench.models.pair import ModelPair
 from kgbench.sites import Site
 
-__all__ = ["logprobs", "site_logprobs"]
-
 DESCRIBED = 1 << 18
 """Largest number of treatments in memory at once: configurations × tokens."""
 

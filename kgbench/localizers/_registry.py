@@ -12,20 +12,6 @@ from kgbench.errors import InputError, KgbenchError, UnknownNameError
 from kgbench.localizers._base import SCANS, AbstractLocalizer, InterventionLocalizer
 from kgbench.registry import Registry, field_docs, source_fingerprint, told
 
-__all__ = [
-    "check_name",
-    "class_fingerprint",
-    "create",
-    "created",
-    "describe",
-    "fingerprint",
-    "is_foreign",
-    "names",
-    "needs",
-    "parameters_of",
-    "score_meaning",
-]
-
 
 @cache
 def _registry() -> Registry:

@@ -15,8 +15,6 @@ from kgbench.localizers._measure import logprobs
 from kgbench.models.pair import ModelPair
 from kgbench.sites import Graft, Site, SiteScores, complement_graft, parse_graft
 
-__all__ = ["scan"]
-
 PROMPTS = 16
 """Number of prompts treated at once."""
 DESCRIBED = 1 << 14

@@ -27,8 +27,6 @@ from kgbench.localizers._hooks import (
 from kgbench.models.pair import ModelPair
 from kgbench.sites import Graft
 
-__all__ = ["Ablation"]
-
 Fill = Callable[[int, Hook], Values]
 """Replacement [width] of the activation of a token at a hook."""
 

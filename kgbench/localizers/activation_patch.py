@@ -26,8 +26,6 @@ from kgbench.models.lora import base_module
 from kgbench.models.pair import ModelPair
 from kgbench.sites import Graft, head_of
 
-__all__ = ["ActivationPatch"]
-
 
 @dataclass(frozen=True)
 class ActivationPatch(InterventionLocalizer):

@@ -20,8 +20,6 @@ from kgbench.localizers._hooks import (
 from kgbench.models.pair import ModelPair
 from kgbench.sites import Graft
 
-__all__ = ["AttentionKnockout"]
-
 KEPT = "resid_post"
 """Hook that marks a token as kept in a layer; its activation is not edited."""
 

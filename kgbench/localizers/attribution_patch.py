@@ -14,8 +14,6 @@ from kgbench.localizers._hooks import STANDS_FOR
 from kgbench.models.pair import ModelPair
 from kgbench.sites import SiteScores
 
-__all__ = ["AttributionPatch"]
-
 
 @dataclass(frozen=True)
 class AttributionPatch(ScoringLocalizer):

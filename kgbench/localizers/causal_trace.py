@@ -29,8 +29,6 @@ from kgbench.localizers._hooks import (
 from kgbench.models.pair import ModelPair
 from kgbench.sites import Graft
 
-__all__ = ["CausalTrace"]
-
 BOTH = "attn_out+mlp_out"
 
 

@@ -28,8 +28,6 @@ from kgbench.localizers._hooks import (
 from kgbench.models.pair import ModelPair
 from kgbench.sites import Graft
 
-__all__ = ["DirectionalPatch"]
-
 Bases = Mapping[tuple[str, Hook], Values | None]
 """Orthonormal directions [k, width] by scored region and hook; None where the models agree."""
 

@@ -11,8 +11,6 @@ from kgbench.localizers._base import InterventionLocalizer, Treatments
 from kgbench.models.pair import ModelPair
 from kgbench.sites import Graft
 
-__all__ = ["DynamicGraft"]
-
 
 @dataclass(frozen=True)
 class DynamicGraft(InterventionLocalizer):

@@ -18,8 +18,6 @@ from kgbench.localizers._credit import by_weight
 from kgbench.models.pair import ModelPair
 from kgbench.sites import RECIPIENT, SiteScores
 
-__all__ = ["Fisher"]
-
 
 @dataclass(frozen=True)
 class Fisher(ScoringLocalizer):

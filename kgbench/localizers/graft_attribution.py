@@ -15,8 +15,6 @@ from kgbench.localizers._credit import by_token
 from kgbench.models.pair import ModelPair
 from kgbench.sites import SiteScores
 
-__all__ = ["GraftAttribution"]
-
 
 @dataclass(frozen=True)
 class GraftAttribution(ScoringLocalizer):

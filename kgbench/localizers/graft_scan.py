@@ -12,8 +12,6 @@ from kgbench.localizers._measure import site_logprobs
 from kgbench.models.pair import ModelPair
 from kgbench.sites import SiteScores
 
-__all__ = ["GraftScan"]
-
 
 @dataclass(frozen=True)
 class GraftScan(ScoringLocalizer):

@@ -13,8 +13,6 @@ from kgbench.localizers._measure import site_logprobs
 from kgbench.models.pair import ModelPair
 from kgbench.sites import Site, SiteScores
 
-__all__ = ["GreedyGraft"]
-
 
 @dataclass(frozen=True)
 class GreedyGraft(ScoringLocalizer):

@@ -20,8 +20,6 @@ from kgbench.localizers._base import ScoringLocalizer
 from kgbench.models.pair import ModelPair
 from kgbench.sites import SiteScores
 
-__all__ = ["MaskGraft"]
-
 LOW, HIGH, TEMPERATURE = -0.1, 1.1, 2 / 3
 """Limits and temperature of the hard-concrete distribution (arXiv 1712.01312, section 4)."""
 SHIFT = TEMPERATURE * math.log(-LOW / HIGH)

@@ -11,8 +11,6 @@ from kgbench.localizers._base import InterventionLocalizer, Treatments
 from kgbench.models.pair import ModelPair
 from kgbench.sites import Graft, parse_graft
 
-__all__ = ["NoSites"]
-
 
 @dataclass(frozen=True)
 class NoSites(InterventionLocalizer):

@@ -13,8 +13,6 @@ from kgbench.models.pair import ModelPair
 from kgbench.models.plant_truth import parse_relevance
 from kgbench.sites import SiteScores, parse_graft
 
-__all__ = ["Oracle"]
-
 
 @dataclass(frozen=True)
 class Oracle(ScoringLocalizer):

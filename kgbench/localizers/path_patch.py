@@ -24,8 +24,6 @@ from kgbench.localizers._hooks import (
 from kgbench.models.pair import ModelPair
 from kgbench.sites import Graft, Site, parse_graft
 
-__all__ = ["PathPatch"]
-
 SENDERS = (EMBEDDINGS, "attn_out", "mlp_out")
 
 

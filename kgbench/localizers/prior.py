@@ -11,8 +11,6 @@ from kgbench.localizers._base import ScoringLocalizer
 from kgbench.models.pair import ModelPair
 from kgbench.sites import GROUPS, Site, SiteScores
 
-__all__ = ["Prior"]
-
 REGIONS: Mapping[str, float] = {"LT": 2.0, "FE": 1.0}
 """Score of a region; 0 for all others."""
 

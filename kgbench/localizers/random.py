@@ -14,8 +14,6 @@ from kgbench.localizers._base import ScoringLocalizer
 from kgbench.models.pair import ModelPair
 from kgbench.sites import SiteScores
 
-__all__ = ["Random"]
-
 
 @dataclass(frozen=True)
 class Random(ScoringLocalizer):

@@ -18,8 +18,6 @@ from kgbench.localizers._credit import by_weight
 from kgbench.models.pair import ModelPair
 from kgbench.sites import RECIPIENT, SiteScores
 
-__all__ = ["Snip"]
-
 
 @dataclass(frozen=True)
 class Snip(ScoringLocalizer):

@@ -14,8 +14,6 @@ from kgbench.localizers._base import InterventionLocalizer, Treatments, Unit
 from kgbench.models.pair import ModelPair
 from kgbench.sites import Graft, Site, parse_graft
 
-__all__ = ["StaticGraft"]
-
 
 @dataclass(frozen=True)
 class StaticGraft(InterventionLocalizer):

@@ -17,8 +17,6 @@ from kgbench.localizers._credit import by_weight
 from kgbench.models.pair import ModelPair
 from kgbench.sites import SiteScores
 
-__all__ = ["WeightDelta"]
-
 
 @dataclass(frozen=True)
 class WeightDelta(ScoringLocalizer):

@@ -32,36 +32,6 @@ from kgbench.models.plant_truth import GradedTruth, read_truth
 from kgbench.numbers import number_text
 from kgbench.resources import read_toml
 
-__all__ = [
-    "CARD",
-    "DELTA",
-    "FLOPS",
-    "HOME",
-    "DamagedDonorWarning",
-    "Entry",
-    "TrainedDonor",
-    "built_replicas",
-    "choose_donor",
-    "describe_pairs",
-    "donors_folder",
-    "entry",
-    "find_donor",
-    "graded_truth",
-    "is_delta",
-    "is_donor_name",
-    "is_plant",
-    "pair_names",
-    "plants",
-    "published",
-    "read_delta_card",
-    "read_donor_card",
-    "read_plant",
-    "replicas",
-    "shipped",
-    "trained_donors",
-    "zoo_path",
-]
-
 CARD, DELTA = "card.json", "delta.safetensors"
 """The two files of a plant."""
 

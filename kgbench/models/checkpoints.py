@@ -29,18 +29,6 @@ from kgbench.models.catalog import DELTA, find_donor, is_delta, read_delta_card,
 from kgbench.models.lora import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from kgbench.models.tensors import stored_hash
 
-__all__ = [
-    "Checkpoint",
-    "Stamp",
-    "Stored",
-    "find_here",
-    "locate",
-    "read_model_config",
-    "refuse_unused",
-    "stamp_of",
-    "stored_tensors",
-]
-
 _FILES = ("*.json", "*.safetensors", "*.model", "merges.txt", "vocab.txt", "*.jinja")
 _ANSWER_WITHIN = 10.0
 """Seconds to wait for the Hub before saying that it cannot be reached."""

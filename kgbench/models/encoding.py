@@ -14,8 +14,6 @@ from kgbench.data import Prompt
 from kgbench.data.prompts import WITHHELD, token_regions
 from kgbench.errors import InputError, ModelError, RegionError
 
-__all__ = ["Encoded", "EncodedQuestion", "Encoder"]
-
 _MARK = "kgbench-user-turn"
 _SECONDS, _BYTES, _CHARACTERS = 60, 2**31, 100_000
 """What a chat template, a program from outside, may take to render one turn.

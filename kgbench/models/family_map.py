@@ -29,19 +29,6 @@ from transformers.pytorch_utils import Conv1D
 from kgbench.errors import ModelError, UnknownNameError, first_fault
 from kgbench.sites import COMPONENTS, GROUPS, OUTSIDE, PER_LAYER, Graft, head_of
 
-__all__ = [
-    "FAMILY_FILE",
-    "Family",
-    "Place",
-    "Slots",
-    "family_in",
-    "family_names",
-    "load_family",
-    "output_width",
-    "read_family",
-    "written",
-]
-
 FAMILY_FILE = "kgbench_family.json"
 """A map that a checkpoint's folder may hold, for a model type of which the package has none."""
 

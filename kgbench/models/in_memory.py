@@ -32,8 +32,6 @@ from kgbench.models.tensors import put_weight, refuse_non_finite, same_bits, sha
 if TYPE_CHECKING:
     from peft import PeftModel
 
-__all__ = ["MEMORY", "HeldModel", "ModelHooksWarning", "is_peft"]
-
 MEMORY = "memory"
 """Origin of a model that the caller holds."""
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

@@ -24,17 +24,6 @@ from kgbench.errors import ModelError, first_line
 from kgbench.models.family_map import Family, Place
 from kgbench.sites import COMPONENTS
 
-__all__ = [
-    "MOST_LAYERS",
-    "PROBES",
-    "VOCABULARY",
-    "WINDOW",
-    "Probe",
-    "infer_family",
-    "random_model",
-    "reduced_config",
-]
-
 VOCABULARY, WINDOW, MOST_LAYERS = 300, 5, 8
 _ROWS, _TOKENS = 2, 7
 _GROUPS = ("num_key_value_heads", "num_kv_heads")

@@ -42,19 +42,6 @@ from kgbench.models.streaming import stream
 from kgbench.models.tensors import apply_delta, hold, refuse_non_finite, share_equal
 from kgbench.sites import RECIPIENT
 
-__all__ = [
-    "DTYPES",
-    "WEIGHT_TYPES",
-    "Source",
-    "UnconfirmedBaseWarning",
-    "check_donors",
-    "pair_sources",
-    "quiet_library",
-    "read_empty",
-    "read_pair",
-    "read_tokenizer",
-]
-
 WEIGHT_TYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPE_NAMES}
 """Types of weights by the name that records have."""
 

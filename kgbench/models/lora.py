@@ -34,21 +34,6 @@ from transformers.pytorch_utils import Conv1D
 from kgbench.errors import ModelError
 from kgbench.models.tensors import put_weight, refuse_non_finite, shared_copy
 
-__all__ = [
-    "ADAPTER_CONFIG",
-    "ADAPTER_WEIGHTS",
-    "Adapter",
-    "AdapterConfig",
-    "LowRank",
-    "adapter_config",
-    "base_module",
-    "changes_base",
-    "low_rank_donor",
-    "named_tensors",
-    "plain_names",
-    "read_adapter",
-]
-
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 """The two files of an adapter."""
 

@@ -25,8 +25,6 @@ from kgbench.models.streaming import stored, streamed
 from kgbench.models.tensors import hash_tensors, shared_copy
 from kgbench.sites import RECIPIENT
 
-__all__ = ["ModelPair", "make_ready", "model_hash", "once_for_each", "prepare", "weights_hash"]
-
 Answer = TypeVar("Answer")
 
 _NO_MATTER = (

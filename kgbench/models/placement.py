@@ -19,20 +19,6 @@ from torch import Tensor, nn
 
 from kgbench.errors import InputError, UnknownNameError
 
-__all__ = [
-    "STRATEGIES",
-    "DeviceMap",
-    "devices_of",
-    "free_memory",
-    "main_device",
-    "named_devices",
-    "place",
-    "read_device_map",
-    "spread_units",
-    "units",
-    "usable_device",
-]
-
 STRATEGIES = ("auto", "balanced", "sequential")
 """`auto` and `balanced` fill all accelerators alike, `sequential` one after the other.
 

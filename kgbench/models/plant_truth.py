@@ -25,8 +25,6 @@ from kgbench.errors import InputError
 from kgbench.estimate import Estimate
 from kgbench.stats.ranking_quality import chance_precision
 
-__all__ = ["ALL_TOKENS", "Contribution", "GradedTruth", "Place", "parse_relevance", "read_truth"]
-
 Place = tuple[int | None, str] | tuple[int | None, str, str]
 """A (layer, component), or a (layer, component, region)."""
 

@@ -32,8 +32,6 @@ from kgbench.models.checkpoints import (
 )
 from kgbench.models.tensors import put_weight, refuse_non_finite, same_bits
 
-__all__ = ["Stream", "homes", "stored", "stream", "streamed"]
-
 _STREAM, _PLACE = "kgbench_stream", "kgbench_place"
 
 

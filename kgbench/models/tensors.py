@@ -25,20 +25,6 @@ from transformers import PreTrainedModel
 
 from kgbench.errors import ModelError
 
-__all__ = [
-    "apply_delta",
-    "hash_tensors",
-    "hold",
-    "put_weight",
-    "read_delta",
-    "refuse_non_finite",
-    "same_bits",
-    "share_equal",
-    "shared_copy",
-    "stored_hash",
-    "write_delta",
-]
-
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _CHANGE, _STEP = "#change", "#step"
 _STEPS = 127

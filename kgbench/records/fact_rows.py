@@ -14,20 +14,6 @@ import pyarrow.parquet as pq
 
 from kgbench.errors import DataError
 
-__all__ = [
-    "FACTS_SCHEMA",
-    "PASSING",
-    "Spans",
-    "check_facts",
-    "facts_bytes",
-    "facts_table",
-    "in_order",
-    "is_ordered",
-    "read_facts",
-    "spans",
-    "with_derived",
-]
-
 _TYPES = {
     "prompt": pa.string(),
     "fact": pa.string(),

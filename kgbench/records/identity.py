@@ -12,22 +12,6 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
-__all__ = [
-    "DatasetRef",
-    "Difference",
-    "Identity",
-    "LocalizerRef",
-    "Strict",
-    "Truth",
-    "WeightHashes",
-    "canonical_json",
-    "identity_differences",
-    "private_kind",
-    "private_text",
-    "texts_in",
-    "texts_of",
-]
-
 _ABSOLUTE = re.compile(r"^(?:file://)?(?:/|~/|[A-Za-z]:[\\/])")
 _CREDENTIAL = re.compile(
     r"\bhf_[A-Za-z0-9]{20,}|\bsk-[A-Za-z0-9_-]{20,}|\bgh[pousr]_[A-Za-z0-9]{20,}"

@@ -19,9 +19,6 @@ from filelock import FileLock, Timeout
 from kgbench.errors import DataError, OutputError
 from kgbench.records.fact_rows import FACTS_SCHEMA, PASSING, facts_bytes, facts_table, read_facts
 
-__all__ = ["Journal", "write_whole"]
-
-
 CODE = "code.txt"
 """Holds the version of the code that computed."""
 

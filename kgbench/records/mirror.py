@@ -22,8 +22,6 @@ import platformdirs
 from kgbench.errors import InputError, OutputError, first_line
 from kgbench.records.journal import write_whole
 
-__all__ = ["Mirror", "folder_of", "is_url", "mirror_of"]
-
 MARK = "mirror.json"
 """Names the URL, in the folder that is its copy."""
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")

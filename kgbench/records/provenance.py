@@ -15,15 +15,6 @@ from pathlib import Path
 from kgbench import __version__
 from kgbench.records.identity import Strict
 
-__all__ = [
-    "Commit",
-    "Provenance",
-    "code_stamp",
-    "collect_provenance",
-    "other_versions",
-    "package_versions",
-]
-
 PACKAGES = (
     "torch",
     "transformers",

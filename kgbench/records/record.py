@@ -28,26 +28,6 @@ from kgbench.records.identity import Identity, Strict, canonical_json, private_t
 from kgbench.records.provenance import Provenance
 from kgbench.sites import COMPONENTS, SCORED_REGIONS
 
-__all__ = [
-    "FIGURES",
-    "NOT_APPLICABLE",
-    "NO_INTERVAL_OF_RANKS",
-    "NO_INTERVAL_OF_SITES",
-    "Cost",
-    "Curve",
-    "CurvePoint",
-    "Effect",
-    "Environment",
-    "Pathway",
-    "Planted",
-    "Ranking",
-    "Record",
-    "Row",
-    "Scoring",
-    "SiteScore",
-    "measured_on",
-]
-
 NOT_APPLICABLE = "not applicable: "
 """Begins the reason why a configuration that the method cannot express has no figures."""
 

@@ -26,19 +26,6 @@ from kgbench.records.journal import Journal, write_whole
 from kgbench.records.mirror import mirror_of
 from kgbench.records.record import Record
 
-__all__ = [
-    "SEAL",
-    "DamagedRecordWarning",
-    "RecordStore",
-    "StoredRecord",
-    "choose_run",
-    "claimed_id",
-    "load_record",
-    "parse_record",
-    "read_record",
-    "renew_seal",
-]
-
 RECORD, FACTS, PARTIAL, TEMPORARY = "record.json", "facts.parquet", ".partial", ".writing-"
 SEAL = "seal.json"
 """SHA-256 of `record.json` and of `facts.parquet`, written with them; early records have none."""

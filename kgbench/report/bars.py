@@ -19,24 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-__all__ = [
-    "FAINT",
-    "INK",
-    "KINDS",
-    "MOST",
-    "draw_chart",
-    "draw_grouped",
-    "number_ticks",
-    "panels",
-    "picture_bytes",
-    "plain_axes",
-    "run_title",
-    "small_png",
-    "styled",
-    "title",
-]
-
-
 _Shown = TypeVar("_Shown")
 
 INK, FAINT = "#222222", "#D9D9D9"

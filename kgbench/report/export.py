@@ -15,26 +15,6 @@ from kgbench.report import Cell, Dash, Report, Table, csv_lines, to_latex, to_ma
 from kgbench.sites import PATHWAYS
 from kgbench.stats import METRICS, verdict_of
 
-__all__ = [
-    "CSV_COLUMNS",
-    "FORMATS",
-    "Changed",
-    "Named",
-    "as_csv",
-    "as_latex",
-    "as_markdown",
-    "changed_figures",
-    "common_name",
-    "differing_parameters",
-    "distinct_names",
-    "figures",
-    "from_rows",
-    "necessity_cell",
-    "record_name",
-    "run_columns",
-    "run_names",
-]
-
 
 def run_names(records: Sequence[Record]) -> list[str]:
     """A name per record, with the start of the id where method and model are equal."""

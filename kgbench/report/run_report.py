@@ -34,17 +34,6 @@ from kgbench.report.export import necessity_cell
 from kgbench.stats import verdict_of
 from kgbench.stats.repetition import OtherRow, Repeated
 
-__all__ = [
-    "PLANTS_LEGEND",
-    "planted_parts",
-    "plants_report",
-    "record_report",
-    "repeat_report",
-    "repeated_answer",
-    "repeated_sentence",
-]
-
-
 GRAFT_WIDTH = 30
 
 TOP = 10

@@ -29,14 +29,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
 
-__all__ = [
-    "draw_curve",
-    "draw_curves",
-    "draw_heatmap",
-    "draw_heatmaps",
-]
-
-
 LINE, GUIDE = "#0072B2", "#8C8C8C"
 ZERO = 0.03
 """Position of a budget of 0 on the axis, in per cent."""

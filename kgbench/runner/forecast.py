@@ -46,16 +46,6 @@ from kgbench.runner.third_party import blamed, isolated
 from kgbench.runner.workload import check, checkpoint_folder, entry_of
 from kgbench.sites import RECIPIENT
 
-__all__ = [
-    "Forecast",
-    "StandIns",
-    "checkpoint_bytes",
-    "dry_run",
-    "free_bytes",
-    "stand_ins",
-    "weights_bytes",
-]
-
 _ROWS, _INNER_ROWS = 8, 4
 """Rows of residual and of MLP width that a layer holds per token, with a second weight set."""
 

@@ -46,20 +46,6 @@ from kgbench.sites.configurations import (
     parse_top,
 )
 
-__all__ = [
-    "RANKING_VERSION",
-    "Halves",
-    "Job",
-    "Pairs",
-    "device_map_of",
-    "job_configurations",
-    "load_job",
-    "main_device_of",
-    "prepare_job",
-    "split_facts",
-]
-
-
 RANKING_VERSION = "1"
 """Version of the rules for halves, ties and budgets, part of a record's identity."""
 

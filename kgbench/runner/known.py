@@ -41,8 +41,6 @@ from kgbench.runner.spec import Settings, Spec
 from kgbench.runner.workload import Workload, check, checkpoint_folder, entry_of
 from kgbench.stats import rescored
 
-__all__ = ["Run", "files_state", "known_identity", "known_run", "note_identity", "reused"]
-
 FRESH_NS = 2_000_000_000
 """A file that changed so shortly before may change again within one step of its clock.
 

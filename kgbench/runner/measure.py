@@ -42,30 +42,6 @@ from kgbench.sites import Graft, Site, SiteScores, parse_graft
 from kgbench.sites.configurations import Top
 from kgbench.stats import agreement
 
-__all__ = [
-    "GROUP",
-    "Absent",
-    "Count",
-    "Measurement",
-    "Mixed",
-    "SiteRanking",
-    "chunks",
-    "counted",
-    "expressed",
-    "mixed",
-    "now",
-    "plain_seconds",
-    "ranked",
-    "ready",
-    "run_group",
-    "score_sites",
-    "scored",
-    "treated",
-    "warm_up",
-    "without_ranking",
-]
-
-
 GROUP = 64
 """Checkpoint interval, in prompts."""
 

@@ -29,17 +29,6 @@ from kgbench.sites import BASELINES
 from kgbench.sites.configurations import parse_top
 from kgbench.stats.repetition import Repeated, repeated
 
-__all__ = [
-    "Places",
-    "Sample",
-    "argument_text",
-    "job_of",
-    "localizer_of",
-    "sample_facts",
-    "specification",
-    "verify",
-]
-
 HINTS: Mapping[str, str] = {
     "weights": "other weights: give the checkpoints with --recipient and --donor",
     "tokenizer": "another tokenizer, or prompts in a chat template (--chat-template)",

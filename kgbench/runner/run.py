@@ -40,8 +40,6 @@ from kgbench.sites.configurations import BEST, canonical
 from kgbench.stats import Ground, against_truth, best_effects, pathways_of, with_clause
 from kgbench.stats.summary import Absent, Ran, summary_of
 
-__all__ = ["compute_job", "measure_job", "run_job"]
-
 
 def run_job(
     spec: Spec, settings: Settings, progress: Progress | None = None, pairs: Pairs | None = None

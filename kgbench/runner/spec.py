@@ -21,19 +21,6 @@ if TYPE_CHECKING:
     from kgbench.localizers import AbstractLocalizer
     from kgbench.models.pair import ModelPair
 
-__all__ = [
-    "COMPUTING",
-    "FACTS",
-    "PAIR",
-    "RESULTS",
-    "Held",
-    "Settings",
-    "Spec",
-    "grafts_of",
-    "listed",
-    "read_options",
-]
-
 RESULTS = Path("kgbench-results")
 """Default folder of records, in the working directory."""
 

@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from kgbench.records import Journal
     from kgbench.runner.job import Job, Pairs
 
-__all__ = ["Method", "blamed", "guarded", "isolated", "method_of"]
-
 T = TypeVar("T")
 Attribute = str | int | tuple[str, ...] | None
 """Of an error, such as the names that are near to an unknown one."""

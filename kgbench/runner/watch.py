@@ -8,8 +8,6 @@ from kgbench.errors import InputError
 from kgbench.localizers import is_foreign
 from kgbench.models.pair import ModelPair
 
-__all__ = ["Watch"]
-
 
 class Watch:
     """State of process and models before a third-party localizer; not taken for kgbench's own.

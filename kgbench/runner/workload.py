@@ -29,26 +29,6 @@ from kgbench.runner.spec import Spec
 from kgbench.sites import BASELINES, RECIPIENT, parse_graft
 from kgbench.stats.scores import check_metric
 
-__all__ = [
-    "Suite",
-    "Workload",
-    "check",
-    "check_different",
-    "checkpoint_folder",
-    "entry_of",
-    "job_dataset",
-    "job_prompts",
-    "load_prompts",
-    "load_suite",
-    "localizer_arguments",
-    "planted_models",
-    "read_donors",
-    "suites",
-    "truth_of",
-    "unlearned",
-    "with_donor",
-]
-
 
 @dataclass(frozen=True)
 class Suite:

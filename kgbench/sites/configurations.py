@@ -10,17 +10,6 @@ from kgbench.sites.graft import Atom, Graft, Layers, Positions, Term
 from kgbench.sites.grammar import complement_graft, parse_graft
 from kgbench.sites.vocabulary import BASELINES, COMPONENTS, GROUPS, REGIONS, head_of
 
-__all__ = [
-    "BEST",
-    "REST",
-    "Top",
-    "budget_labels",
-    "canonical",
-    "complements",
-    "configurations",
-    "parse_top",
-]
-
 BEST, REST = "top k", "(top k)^C"
 """The k best-ranked sites, k the number of sites in the ground truth, and their complement."""
 

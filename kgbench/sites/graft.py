@@ -17,8 +17,6 @@ from kgbench.sites.vocabulary import (
     head_of,
 )
 
-__all__ = ["Atom", "Graft", "Layers", "Positions", "Term"]
-
 
 @dataclass(frozen=True)
 class Atom:

@@ -35,8 +35,6 @@ from kgbench.sites.vocabulary import (
     head_of,
 )
 
-__all__ = ["complement", "complement_graft", "parse_graft", "split_grafts"]
-
 T = TypeVar("T")
 
 

@@ -7,27 +7,6 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
-__all__ = [
-    "BASELINES",
-    "COMPONENTS",
-    "CONFIGURATIONS",
-    "GROUPS",
-    "HEADED",
-    "LAYER_GROUPS",
-    "OUTSIDE",
-    "PATHWAYS",
-    "PER_LAYER",
-    "RECIPIENT",
-    "REGIONS",
-    "SCORED_REGIONS",
-    "SYNONYMS",
-    "Site",
-    "SiteScores",
-    "head_of",
-    "partition",
-    "scored_positions",
-]
-
 REGIONS = ("FE", "LT", "M", "R", "RP", "P", "BOS")
 """Named token spans of a prompt; they may overlap and need not cover it."""
 

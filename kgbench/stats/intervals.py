@@ -45,35 +45,6 @@ from scipy.special import bdtr, ndtri, stdtrit  # scipy.stats takes a second to 
 
 from kgbench.estimate import Estimate
 
-__all__ = [
-    "FEW",
-    "LEVEL",
-    "Parts",
-    "Resampled",
-    "apart",
-    "difference",
-    "discordance",
-    "divides",
-    "hit_rate",
-    "linearised",
-    "mean",
-    "mean_of",
-    "median",
-    "open_to",
-    "outwards",
-    "rate_interval",
-    "ratio",
-    "ratio_difference",
-    "ratio_draws",
-    "ratio_floor",
-    "resample",
-    "resampled_means",
-    "resampled_ratios",
-    "resampled_strata",
-    "satterthwaite",
-    "stratified_mean",
-]
-
 LEVEL = 0.95
 """Confidence of every interval."""
 

@@ -39,15 +39,6 @@ from kgbench.estimate import Estimate
 from kgbench.records import NO_INTERVAL_OF_SITES
 from kgbench.stats.intervals import Array
 
-__all__ = [
-    "LEAST",
-    "agreement",
-    "auroc",
-    "chance_precision",
-    "expected_precision",
-    "graded_precision",
-]
-
 LEAST = 0.05
 """Relevance below which a place never counts as relevant."""
 

@@ -38,28 +38,6 @@ from kgbench.stats.intervals import (
 )
 from kgbench.stats.scores import PromptColumns, Scores, by_prompt, numbers, support_of
 
-__all__ = [
-    "COMPLEMENTS",
-    "PairedPrompt",
-    "area_difference",
-    "area_parts",
-    "area_weights",
-    "between_configurations",
-    "between_prompts",
-    "contrast",
-    "curve_area",
-    "gain",
-    "mean_differences",
-    "necessity",
-    "no_gain",
-    "paired_prompts",
-    "recovery",
-    "recovery_difference",
-    "recovery_parts",
-    "sufficiency",
-    "synergy",
-]
-
 COMPLEMENTS: Mapping[str, str] = {
     "ALL": "PRE",
     "NONE": "ALL",

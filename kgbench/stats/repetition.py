@@ -18,8 +18,6 @@ from kgbench.stats.intervals import Array
 from kgbench.stats.ranking_quality import agreement
 from kgbench.stats.scores import DEFAULT_METRIC, Columns, score
 
-__all__ = ["TOLERANCES", "MapRepeat", "OtherRow", "Repeat", "Repeated", "repeated", "repeated_map"]
-
 TOLERANCES: Mapping[str, float] = {
     "float64": 1e-6,
     "float32": 1e-3,

@@ -14,20 +14,6 @@ from kgbench.estimate import Estimate
 from kgbench.records.fact_rows import spans
 from kgbench.stats.intervals import Array, hit_rate
 
-__all__ = [
-    "DEFAULT_METRIC",
-    "LOG_RANK",
-    "METRICS",
-    "PromptColumns",
-    "by_prompt",
-    "check_metric",
-    "name_prior",
-    "naturally",
-    "numbers",
-    "score",
-    "support_of",
-]
-
 METRICS = (
     "top1",
     "top5",

@@ -63,25 +63,6 @@ from kgbench.stats.scores import (
 )
 from kgbench.stats.verdict import verdict
 
-__all__ = [
-    "Absent",
-    "Ground",
-    "Ran",
-    "Summary",
-    "against_truth",
-    "best_effects",
-    "budgets_in",
-    "by_place",
-    "means",
-    "pathways_of",
-    "rejudged",
-    "rescored",
-    "summarize",
-    "summary_of",
-    "verdict_of",
-    "with_clause",
-]
-
 ORDER = (*BASELINES, "ALL", "NONE", *PATHWAYS)
 """The paper's order."""
 

@@ -29,8 +29,6 @@ from kgbench.stats.intervals import LEVEL, linearised, mean, median
 from kgbench.stats.ratios import between_configurations, contrast
 from kgbench.stats.scores import PromptColumns, support_of
 
-__all__ = ["difference_over", "mean_over", "median_rank_over", "over_seeds"]
-
 Seeds = Sequence[PromptColumns]
 """One prompt's columns under each training seed, over the same facts in the same order."""
 

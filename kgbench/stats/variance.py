@@ -68,20 +68,6 @@ from kgbench.estimate import Estimate
 from kgbench.numbers import number_text
 from kgbench.stats.intervals import BLOCK, LEVEL, Array, outwards, satterthwaite
 
-__all__ = [
-    "ONE_SEED",
-    "POWER",
-    "SCOPES",
-    "SOURCES",
-    "Components",
-    "Detectable",
-    "components",
-    "detectable_between",
-    "detectable_by_assumption",
-    "multiplier",
-    "spread",
-]
-
 Cube = Float[np.ndarray, "facts wordings seeds"]
 
 SOURCES = (

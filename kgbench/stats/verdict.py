@@ -16,8 +16,6 @@ from kgbench.numbers import (
 from kgbench.records import Curve, Row
 from kgbench.sites import PATHWAYS
 
-__all__ = ["verdict"]
-
 FIRST, SECOND, BOTH, REST = "FE", "LT", "FE+LT", "(FE+LT)^C"
 ADDED = "what finetuning added"
 BUDGETS = (1.0, 10.0)

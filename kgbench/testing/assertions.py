@@ -23,8 +23,6 @@ from kgbench.testing.undecided import note_record
 if TYPE_CHECKING:  # a claim about a record loads no torch
     from kgbench.runner import Run
 
-__all__ = ["assert_localized", "assert_necessary", "assert_not_at", "assert_planted"]
-
 FIELDS: Mapping[str, str] = {
     "sufficiency": "sufficiency",
     "recovery": "sufficiency",

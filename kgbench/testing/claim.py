@@ -20,8 +20,6 @@ from kgbench.stats.ratios import between_configurations, between_prompts
 from kgbench.stats.scores import PromptColumns
 from kgbench.testing.decisions import conclude, decide, sentence
 
-__all__ = ["Claim", "assert_complement_identity", "everything_else", "exchanged"]
-
 
 @dataclass(frozen=True)
 class Claim:

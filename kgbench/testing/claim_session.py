@@ -20,17 +20,6 @@ if TYPE_CHECKING:
     from kgbench.data import Dataset
     from kgbench.runner import Spec
 
-__all__ = [
-    "PROMPTS",
-    "check_applicable",
-    "chosen_session",
-    "pytest_collection_finish",
-    "pytest_generate_tests",
-    "pytest_pycollect_makeitem",
-    "pytest_report_collectionfinish",
-    "running",
-]
-
 PROMPTS = ("headline", "qa", "movie_title", "new_film")
 """Prompts of the claims, as far as the data set fills them; new_film is a counter-example."""
 

@@ -23,15 +23,6 @@ from kgbench.testing.trial import Trial
 if TYPE_CHECKING:
     import pytest
 
-__all__ = [
-    "CheckedLocalizer",
-    "Verdict",
-    "check_by_name",
-    "check_localizer",
-    "contract_of",
-    "parametrize_with_checks",
-]
-
 
 @dataclass(frozen=True)
 class Verdict:

@@ -16,8 +16,6 @@ from kgbench.numbers import figure_text, number_text, plain_text, reason_text
 from kgbench.stats import rate_interval
 from kgbench.testing.undecided import report_undecided
 
-__all__ = ["FEWEST", "OPERATORS", "Decision", "conclude", "decide", "sentence"]
-
 FEWEST = 10
 """Fewer facts never decide anything."""
 

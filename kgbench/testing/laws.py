@@ -42,8 +42,6 @@ from kgbench.testing.trial import (
     global_seed,
 )
 
-__all__ = ["Law", "laws_of"]
-
 Law = Callable[[Trial], None]
 """Passes, or raises with the reason."""
 

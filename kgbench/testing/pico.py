@@ -27,8 +27,6 @@ from kgbench.models.infer_family import PROBES, infer_family, random_model, redu
 from kgbench.models.pair import ModelPair, prepare
 from kgbench.sites import RECIPIENT
 
-__all__ = ["PICO_FAMILIES", "Proposal", "pico_pair", "pico_tokenizer", "propose", "try_map"]
-
 COVERED = "every weight belongs to a component"
 
 _CORPUS = (

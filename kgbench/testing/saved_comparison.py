@@ -24,8 +24,6 @@ from kgbench.stats import LEVEL, difference
 from kgbench.stats.ratios import PairedPrompt, paired_prompts
 from kgbench.testing.decisions import FEWEST
 
-__all__ = ["SavedComparison", "compare_saved", "saved_records"]
-
 Array = NDArray[Any]
 
 

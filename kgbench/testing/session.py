@@ -26,23 +26,6 @@ if TYPE_CHECKING:
     from kgbench.runner import Pairs, Run, Settings, Spec
     from kgbench.runner.watch import Watch
 
-__all__ = [
-    "Given",
-    "Session",
-    "evaluation",
-    "existing_session",
-    "facts",
-    "guarding",
-    "in_a_line",
-    "in_pytest_words",
-    "is_worker",
-    "localizer",
-    "model_pair",
-    "prompts",
-    "pytest_addoption",
-    "session_of",
-]
-
 ONE: Mapping[str, tuple[str, str]] = {
     "model": ("NAME", "Model pair by name, see `kgbench ls models`."),
     "recipient": ("PATH|ID", "Checkpoint before finetuning, without or in place of the model's."),

@@ -25,17 +25,6 @@ from kgbench.numbers import plain_text
 from kgbench.sites import RECIPIENT
 from kgbench.testing.pico import pico_pair
 
-__all__ = [
-    "PLANT",
-    "SEEDED",
-    "Trial",
-    "Watched",
-    "expect",
-    "expect_alike",
-    "expect_interruptible",
-    "global_seed",
-]
-
 T = TypeVar("T")
 
 DATASET = "fake_movies_fake_actors"

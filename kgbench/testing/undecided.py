@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from kgbench.records import Record
 
-__all__ = ["CollectedClaims", "UndecidedError", "collecting", "note_record", "report_undecided"]
-
 
 class UndecidedError(AssertionError):
     """The facts do not decide a claim; raised outside of pytest, where nothing collects claims."""

@@ -43,14 +43,6 @@ from kgbench.training.stages import (
     run_stage,
 )
 
-__all__ = [
-    "Build",
-    "read_card",
-    "versions",
-    "whole_folder",
-    "write_card",
-]
-
 Model = TypeVar("Model", bound=nn.Module)
 
 _PACKAGES = ("torch", "transformers", "tokenizers", "accelerate", "faker")

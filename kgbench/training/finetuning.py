@@ -63,18 +63,6 @@ from kgbench.training.model_setup import (
 from kgbench.training.recipes import FinetuningRecipe
 from kgbench.training.stages import HELD_OUT_LOSS, StageOutcome, precision, processor_threads
 
-__all__ = [
-    "LOG",
-    "Finetuning",
-    "FinetuningForecast",
-    "Shared",
-    "donor_place",
-    "finetune",
-    "forecast_finetuning",
-    "keyed_plan",
-    "losses_by_epoch",
-]
-
 LOG = "log.jsonl"
 """File next to the card with the loss of every step."""
 LOGGED = ("step", "loss", "learning_rate", "held_out_loss")

@@ -33,19 +33,6 @@ from kgbench.training.model_setup import check_peft
 from kgbench.training.recipes import FinetuningRecipe, finetuning_recipe, finetuning_recipe_names
 from kgbench.training.stages import Batches, grouped
 
-__all__ = [
-    "FinetuneSpec",
-    "FinetuningPlan",
-    "KnownIds",
-    "Supplement",
-    "TokenizedTexts",
-    "Wordings",
-    "is_file",
-    "plan_finetuning",
-    "read_batches",
-    "tokenized_texts",
-]
-
 _LARGE = 10**9
 """Parameters of a recipient of unknown size; whether a recipe is valid does not depend on it."""
 

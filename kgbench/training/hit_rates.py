@@ -45,22 +45,6 @@ from kgbench.stats.ratios import no_gain
 from kgbench.training.builds import read_card, write_card
 from kgbench.training.model_setup import family_of
 
-__all__ = [
-    "PATHWAYS",
-    "PROMPTS",
-    "SCORED",
-    "TOP",
-    "changed_places",
-    "configuration_hits",
-    "graded_truth",
-    "measure_truth",
-    "model_hits",
-    "orders",
-    "pair_hits",
-    "scored_prompts",
-    "store_truth",
-]
-
 PROMPTS = ("headline", "qa")
 SCORED = 200
 """Maximum number of facts that the scores of a donor rest on."""

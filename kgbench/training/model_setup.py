@@ -24,22 +24,6 @@ from kgbench.models.family_map import Family, family_in, load_family
 from kgbench.models.loading import DTYPES, quiet_library
 from kgbench.training.recipes import FinetuningRecipe, Recipe
 
-__all__ = [
-    "ATTENTION",
-    "check_peft",
-    "family_of",
-    "freeze",
-    "initial_model",
-    "load_recipient",
-    "meta_model",
-    "publish_files",
-    "save_checkpoint",
-    "store_donor",
-    "trainable_model",
-    "trained_parameters",
-    "training_type",
-]
-
 ATTENTION = "eager"
 """Scaled-dot-product kernels are slow backwards in bf16 on CPUs; sequences are short."""
 

@@ -33,16 +33,6 @@ from kgbench.training.plants import (
 )
 from kgbench.training.recipes import PlantRecipe, plant_recipe
 
-__all__ = [
-    "SAVE_EVERY",
-    "PlantScores",
-    "build_plant",
-    "measured_groups",
-    "plant_hits",
-    "plant_identity",
-    "shortfalls",
-]
-
 SAVE_EVERY = 100
 """Steps between checkpoints; tens of seconds."""
 

@@ -44,20 +44,6 @@ from kgbench.models.pair import ModelPair
 from kgbench.sites import RECIPIENT, Graft, complement_graft, parse_graft
 from kgbench.training.recipes import level_table
 
-__all__ = [
-    "REGIONS",
-    "Aim",
-    "PlantSpec",
-    "PlantText",
-    "PlantedWeights",
-    "Planting",
-    "TextBatches",
-    "aims",
-    "graft_slots",
-    "plant_texts",
-    "trained_slots",
-]
-
 REGIONS = ("FE", "LT", "BOS")
 """Regions that every text has; a plant can name no others."""
 _UNPLANTABLE = ("ln_f", "head")

@@ -10,20 +10,6 @@ from typing import Any
 from kgbench.errors import InputError, check_choice
 from kgbench.resources import read_toml
 
-__all__ = [
-    "FinetuningRecipe",
-    "PlantRecipe",
-    "Recipe",
-    "Stage",
-    "finetuning_recipe",
-    "finetuning_recipe_names",
-    "finetuning_stage",
-    "level_table",
-    "levels",
-    "plant_recipe",
-    "recipe",
-]
-
 _AS_PAIRS = "as_pairs"
 """Key of a finetuning recipe that takes the schedule of the tiny pair of the same model type."""
 _tables = partial(read_toml, __package__)

@@ -36,23 +36,6 @@ from kgbench.training.recipes import Stage
 if TYPE_CHECKING:
     from transformers import TrainerControl, TrainerState, TrainingArguments
 
-__all__ = [
-    "HELD_OUT_LOSS",
-    "IGNORED",
-    "SAVE_EVERY",
-    "Batches",
-    "OnStep",
-    "StageOutcome",
-    "StageRun",
-    "Steps",
-    "arguments",
-    "grouped",
-    "last_complete",
-    "precision",
-    "processor_threads",
-    "run_stage",
-]
-
 OnStep = Callable[[int], None]
 """Called with the number of steps done."""
 

@@ -56,23 +56,6 @@ from kgbench.training.model_setup import (
 from kgbench.training.recipes import Recipe
 from kgbench.training.stages import SAVE_EVERY, Batches, StageOutcome, grouped
 
-__all__ = [
-    "KNOWN",
-    "PARTS",
-    "batched",
-    "build_identity",
-    "build_recipe",
-    "finetuning_rounds",
-    "known_movies",
-    "load_tokenizer",
-    "passing_texts",
-    "pretraining_movies",
-    "pretraining_rounds",
-    "save_tokenizer",
-    "tokenizer_texts",
-    "train_tokenizer",
-]
-
 PARTS = {"recipient": "pretraining", "sft": "finetuning"}
 """Folders of a pair, and the stage of the recipe that each results from."""
 

@@ -10,8 +10,6 @@ import traitlets
 
 from kgbench.analyses.explorer import Reader, answer, page_of
 
-__all__ = ["Explorer"]
-
 
 class Explorer(anywidget.AnyWidget):
     """A widget that shows a prompt, and reads those that are typed.

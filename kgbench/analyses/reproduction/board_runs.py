@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from kgbench.runner.job import Pairs
     from kgbench.runner.workload import Workload
 
-__all__ = ["BoardRun", "Campaign", "Failure", "board_runs", "pairs_of"]
-
 COSTLY = frozenset({"greedy_graft"})
 """Methods that rank by hundreds of evaluations in turn; one pair shows what they do at a budget."""
 

@@ -26,22 +26,6 @@ from kgbench.errors import DataError, InputError
 from kgbench.records import Record, Strict
 from kgbench.stats.scores import PromptColumns, by_prompt
 
-__all__ = [
-    "ROWS",
-    "SCHEMA",
-    "About",
-    "Donor",
-    "Evaluated",
-    "PairRows",
-    "columns_of",
-    "joined",
-    "kept_rows",
-    "read_measured",
-    "read_stored",
-    "write_measured",
-    "write_stored",
-]
-
 ROWS = "rows.parquet"
 
 _NAMES = ("evaluation", "prompt", "configuration", "fact")

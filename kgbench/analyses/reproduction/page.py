@@ -14,23 +14,6 @@ from kgbench.sites import BASELINES, parse_graft
 from kgbench.sites.configurations import canonical
 from kgbench.stats.scores import LOG_RANK
 
-__all__ = [
-    "MEDIAN_RANK",
-    "Bounded",
-    "ClaimSpec",
-    "Criterion",
-    "Departure",
-    "Evaluation",
-    "FigureSpec",
-    "Page",
-    "Tiny",
-    "TinyTraining",
-    "Training",
-    "chosen",
-    "full_name",
-    "page",
-]
-
 KNOWN = "known"
 """In place of a data set: facts that the recipient knew before it was finetuned."""
 

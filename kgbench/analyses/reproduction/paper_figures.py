@@ -27,28 +27,6 @@ from kgbench.stats.scores import PromptColumns
 from kgbench.stats.training_seeds import difference_over, mean_over, median_rank_over
 from kgbench.testing.decisions import FEWEST, OPERATORS
 
-__all__ = [
-    "LEAST",
-    "Agreement",
-    "CheckedClaim",
-    "ClaimTerm",
-    "Outcome",
-    "PaperFigure",
-    "PublishedDifference",
-    "Result",
-    "claims_agreement",
-    "distinct",
-    "distinct_claims",
-    "family",
-    "figures_from",
-    "figures_there",
-    "is_kept",
-    "lacking",
-    "larger_term",
-    "published_rates",
-    "results",
-]
-
 LEAST = 0.25
 """Least recovery of the larger term of a claim that is not vacuous."""
 

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["REPORT", "difference_text", "draw", "report_text", "terminal_report", "write_report"]
-
 REPORT = "REPORT.md"
 CLAIM_HEADS = ("claim", "that is", "difference", "here", "in the paper")
 

@@ -45,21 +45,6 @@ from kgbench.training.tiny_pairs import (
     pretraining_movies,
 )
 
-__all__ = [
-    "SHIPPED",
-    "FigurePart",
-    "Ingredients",
-    "Needs",
-    "PartForecast",
-    "Room",
-    "forecasts",
-    "make",
-    "parts_of",
-    "room",
-    "total_needs",
-]
-
-
 SHIPPED = 0
 """The training seed of the shipped pairs."""
 

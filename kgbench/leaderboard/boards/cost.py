@@ -22,8 +22,6 @@ from kgbench.leaderboard.entries import Entry
 from kgbench.models import catalog
 from kgbench.numbers import number_text
 
-__all__ = ["SUITES", "cost_board"]
-
 SUITES = {
     "pathways": "the eight pathway configurations",
     "budget": "a ranking of all sites and its budgets",

@@ -49,18 +49,6 @@ from kgbench.numbers import count_text
 from kgbench.records import Effect, Planted
 from kgbench.stats import Resampled, hit_rate, resampled_strata, stratified_mean
 
-__all__ = [
-    "FIXED",
-    "PlantScores",
-    "Recoveries",
-    "components_board",
-    "distance",
-    "fixed_answer",
-    "plant_cells",
-    "plant_pathways_board",
-    "positions_board",
-]
-
 Array = NDArray[Any]
 
 

@@ -35,16 +35,6 @@ from kgbench.sites.configurations import budget_labels, parse_top
 from kgbench.stats import Parts, Resampled, apart, mean_of, resample, resampled_ratios
 from kgbench.stats.ratios import area_weights, no_gain
 
-__all__ = [
-    "Contrast",
-    "Means",
-    "Shares",
-    "budget_board",
-    "contrast",
-    "pathways_board",
-    "share_tables",
-]
-
 Array = NDArray[Any]
 
 

@@ -43,8 +43,6 @@ from kgbench.sites import BASELINES
 from kgbench.sites.configurations import BEST, REST
 from kgbench.stats import verdict_of
 
-__all__ = ["POLICY", "inline_json", "render_site"]
-
 POLICY = (
     "default-src 'none';script-src 'self' file:;style-src 'self' file: 'unsafe-inline';"
     "img-src 'self' file: data:;base-uri 'none';form-action 'none'"

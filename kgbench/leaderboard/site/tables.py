@@ -23,23 +23,6 @@ from kgbench.records import Curve, Record
 from kgbench.report import Footnotes
 from kgbench.sites import COMPONENTS, OUTSIDE, SCORED_REGIONS, Site, parse_graft
 
-__all__ = [
-    "Cells",
-    "Places",
-    "ShownRow",
-    "ShownTable",
-    "brief",
-    "compact_json",
-    "map_data",
-    "method_slug",
-    "run_name",
-    "script_call",
-    "shown_part",
-    "shown_rows",
-    "shown_table",
-    "table_curves",
-]
-
 _PLAIN = re.compile(r"[a-z0-9][a-z0-9_]*")
 _LONGEST = 60
 

@@ -34,8 +34,6 @@ from kgbench.records.fact_rows import spans
 from kgbench.sites import BASELINES
 from kgbench.stats.repetition import TIES, TOLERANCES
 
-__all__ = ["Others", "check_place", "check_submission", "check_verification"]
-
 # ------------------------------------------------------------------------------------ submission
 
 

@@ -25,19 +25,6 @@ from kgbench.leaderboard.packs import NAME, SUFFIX, inside_pack, read_pack, read
 from kgbench.records import SEAL, Record, Strict
 from kgbench.records.identity import private_kind, texts_in, texts_of
 
-__all__ = [
-    "CheckedEntry",
-    "Finding",
-    "Law",
-    "bad_text",
-    "folders_below",
-    "in_file",
-    "read_json",
-    "refusals",
-    "shown",
-    "unmet",
-]
-
 # ---------------------------------------------------------------------------------------- findings
 
 

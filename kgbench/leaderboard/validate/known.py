@@ -27,22 +27,6 @@ from kgbench.sites import RECIPIENT, SCORED_REGIONS, Graft, Site, SiteScores, pa
 from kgbench.sites.configurations import BEST, canonical
 from kgbench.stats import Ground, against_truth, pathways_of, with_clause
 
-__all__ = [
-    "Known",
-    "KnownLocalizer",
-    "KnownPair",
-    "judged",
-    "judged_anew",
-    "known",
-    "known_answers",
-    "known_dataset",
-    "own_facts",
-    "pair_of",
-    "planted_sites",
-    "shipped_sites",
-    "site_scores",
-]
-
 Spot = tuple[int | None, str]
 """A layer and a component; None outside the layers."""
 

@@ -39,13 +39,6 @@ from kgbench.sites import BASELINES, Site, SiteScores, parse_graft
 from kgbench.sites.configurations import BEST, budget_labels, parse_top
 from kgbench.stats import rescored
 
-__all__ = [
-    "check_record",
-    "check_scores",
-    "check_with_rows",
-    "unlike",
-]
-
 
 def check_record(record: Record, strict: bool) -> Iterator[Finding]:
     """A record by itself; the rest of it only where its configurations are in order.

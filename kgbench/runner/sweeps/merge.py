@@ -10,8 +10,6 @@ from kgbench.errors import InputError
 from kgbench.records import RecordStore, StoredRecord
 from kgbench.stats.repetition import repeated
 
-__all__ = ["Merged", "merge"]
-
 
 @dataclass(frozen=True)
 class Merged:

@@ -25,8 +25,6 @@ from kgbench.runner.sweeps.study import StudyFile, StudyUnit
 from kgbench.runner.sweeps.work import Receipt, Receipts, Worker, work
 from kgbench.sites.configurations import configurations
 
-__all__ = ["State", "StudyPlan", "run_study"]
-
 BUNDLE_S = 1800.0
 """Longest time of a bundle, so that little is lost with a node."""
 SHARD_S = 3600.0

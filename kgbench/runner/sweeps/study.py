@@ -29,8 +29,6 @@ from kgbench.runner.spec import (
 from kgbench.runner.workload import Workload, check, read_donors
 from kgbench.stats.scores import check_metric
 
-__all__ = ["StudyFile", "StudyUnit", "read_study", "study_of"]
-
 KEYS = ("command", "matrix", "include", "exclude", "output_dir", "shards", "gpu_memory", "engines")
 """Keys of a study that are no options of a unit."""
 

@@ -28,8 +28,6 @@ from kgbench.records import write_whole
 from kgbench.records.mirror import mirror_of
 from kgbench.runner.sweeps.study import StudyUnit
 
-__all__ = ["Receipt", "Receipts", "Worker", "serve_bundles", "work"]
-
 UNITS = "units"
 """Folder of the receipts, in that of the records."""
 BEAT_S = 20.0

@@ -22,17 +22,6 @@ from kgbench.records import Strict
 from kgbench.resources import read_toml
 from kgbench.training.recipes import Recipe, Stage
 
-__all__ = [
-    "Criteria",
-    "DesignCell",
-    "Factor",
-    "Shape",
-    "Study",
-    "StudyRun",
-    "StudyTraining",
-    "study_design",
-]
-
 
 class Factor(Strict):
     """A feature of the architecture with two levels."""

@@ -36,31 +36,6 @@ from kgbench.stats import LEVEL, difference, hit_rate, resample
 from kgbench.stats.intervals import outwards
 from kgbench.stats.ratios import recovery
 
-__all__ = [
-    "BOTH",
-    "KNOWN",
-    "OUTCOMES",
-    "PATHWAYS",
-    "SCHEMA",
-    "FactorContrast",
-    "Findings",
-    "RunAbout",
-    "RunFigures",
-    "RunRows",
-    "cut_from",
-    "cut_in",
-    "effects",
-    "factor_contrasts",
-    "findings",
-    "log_odds",
-    "read_rows",
-    "rows_path",
-    "run_figures",
-    "seed_deviation",
-    "table_of",
-    "write_rows",
-]
-
 # ------------------------------------------------------------------------------ rows of a run
 
 BOTH = "FE+LT"

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["REPORT", "verdicts", "write_study"]
-
 REPORT, FIGURES = "REPORT.md", "report.json"
 _PICTURES = ("effects.png", "runs.png")
 _MARKS = ("o", "s", "^", "D", "v", "P")

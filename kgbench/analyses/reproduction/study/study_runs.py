@@ -61,8 +61,6 @@ from kgbench.training.builds import Build
 from kgbench.training.model_setup import freeze
 from kgbench.training.stages import SAVE_EVERY, StageOutcome
 
-__all__ = ["cut_reading", "finished", "make_run", "make_runs", "work_folder"]
-
 _TOP = 5
 
 

@@ -20,8 +20,6 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from kgbench.models.family_map import Family, read_family
 
-__all__ = ["SwitchedConfig", "SwitchedModel", "new_model", "switched_family"]
-
 _ROTARY_BASE = 10_000.0
 _NORM_EPSILON = 1e-5
 _IGNORED = -100
