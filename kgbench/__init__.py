@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kgbench.api.evaluation import Evaluation, compare, evaluate, explore, open_run, sweep
-    from kgbench.api.reproduction import reproduce, study
     from kgbench.api.submission import submit
     from kgbench.api.training import plant, train
     from kgbench.engine import grafted_logits, load_pair
+    from kgbench.paper.reproduction import reproduce, study
     from kgbench.runner import load_prompts
     from kgbench.sites import parse_graft
 
@@ -50,8 +50,8 @@ _HOMES = {
     "open_run": "kgbench.api.evaluation",
     "parse_graft": "kgbench.sites",
     "plant": "kgbench.api.training",
-    "reproduce": "kgbench.api.reproduction",
-    "study": "kgbench.api.reproduction",
+    "reproduce": "kgbench.paper.reproduction",
+    "study": "kgbench.paper.reproduction",
     "submit": "kgbench.api.submission",
     "sweep": "kgbench.api.evaluation",
     "train": "kgbench.api.training",

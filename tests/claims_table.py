@@ -41,7 +41,7 @@ def ask(pair: str) -> dict[tuple[str, str], Outcome]:
         report = Path(folder, "claims.xml")
         command = [
             "--pyargs",
-            "kgbench.claims",
+            "kgbench.paper.claims",
             "--kgbench-model",
             pair,
             f"--junitxml={report}",

@@ -11,10 +11,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from kgbench.analyses.reproduction.measurements import ROWS, read_measured
-from kgbench.analyses.reproduction.page import page
-from kgbench.analyses.reproduction.paper_figures import Result, results
 from kgbench.numbers import number_text
+from kgbench.paper.measurements import ROWS, read_measured
+from kgbench.paper.page import page
+from kgbench.paper.paper_figures import Result, results
 
 __all__ = ["PUBLISHED", "negative", "published_results", "table"]
 

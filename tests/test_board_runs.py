@@ -20,13 +20,13 @@ from stored_runs import Call, caller
 from submissions import edit, identity, refused, result, unpack_all, write_entry
 
 from kgbench import localizers
-from kgbench.analyses.reproduction.board_runs import Campaign, board_runs, pairs_of
 from kgbench.leaderboard.drafts import pack_loose
 from kgbench.leaderboard.entries import Entry, read_entries
 from kgbench.leaderboard.packs import read_pack
 from kgbench.leaderboard.validate.known import known
 from kgbench.localizers import describe
 from kgbench.models.catalog import CARD, DELTA, plants, replicas, shipped, zoo_path
+from kgbench.paper.board_runs import Campaign, board_runs, pairs_of
 from kgbench.records import LocalizerRef
 from kgbench.runner import Settings
 

@@ -21,10 +21,10 @@ import pytest
 from claims_table import TITLES
 from numpy.typing import NDArray
 
-from kgbench import claims
 from kgbench.estimate import Estimate
-from kgbench.leaderboard.published import cited, cited_rows
 from kgbench.models import catalog
+from kgbench.paper import claims
+from kgbench.paper.published import cited, cited_rows
 from kgbench.records import Record
 from kgbench.stats.intervals import discordance
 from kgbench.stats.ratios import between_configurations, between_prompts
@@ -434,7 +434,7 @@ def test_each_claim_is_made_once_on_each_prompt(
     }
     one = {f"{name}[qa]" for name in TITLES if name != POSITION}
     for arguments, expected in (((), every), (("--kgbench-prompt", "qa"), one)):
-        assert inner("kgbench.claims", "--collect-only", *arguments) == 0
+        assert inner("kgbench.paper.claims", "--collect-only", *arguments) == 0
         ids = re.findall(r"::(\S+)$", capfd.readouterr().out, re.MULTILINE)
         assert len(ids) == len(set(ids)) and set(ids) == expected
 
@@ -442,9 +442,9 @@ def test_each_claim_is_made_once_on_each_prompt(
 @pytest.mark.parametrize(
     ("what", "chosen", "missing"),
     [
-        ("kgbench.claims", "qa", "headline"),
-        ("kgbench.claims", "movie_title", "qa and headline"),
-        ("kgbench.claims", "headline,qa", ""),
+        ("kgbench.paper.claims", "qa", "headline"),
+        ("kgbench.paper.claims", "movie_title", "qa and headline"),
+        ("kgbench.paper.claims", "headline,qa", ""),
         ("kgbench.testing.bench", "qa", ""),
     ],
 )
@@ -482,7 +482,7 @@ def test_the_suite_runs_in_two_processes(tmp_path: Path) -> None:
         "-m",
         "pytest",
         "--pyargs",
-        "kgbench.claims",
+        "kgbench.paper.claims",
         *asked,
         "-n",
         "2",
@@ -519,7 +519,14 @@ def test_a_pair_without_knowledge_bears_out_nothing(
         "tiny_movies",
     )
     assert (
-        inner("kgbench.claims", *pair, "--kgbench-limit", "12", "--kgbench-prompt", "headline,qa")
+        inner(
+            "kgbench.paper.claims",
+            *pair,
+            "--kgbench-limit",
+            "12",
+            "--kgbench-prompt",
+            "headline,qa",
+        )
         == 0
     )
     found = outcomes(tmp_path)
@@ -533,12 +540,12 @@ def test_a_pair_without_knowledge_bears_out_nothing(
     ("arguments", "told"),
     [
         (
-            ("kgbench.claims", "--kgbench-localizer", "weight_delta"),
+            ("kgbench.paper.claims", "--kgbench-localizer", "weight_delta"),
             "localizer 'weight_delta' scores",
         ),
-        (("kgbench.claims", "--kgbench-suite", "budget"), "leave out --kgbench-suite budget"),
+        (("kgbench.paper.claims", "--kgbench-suite", "budget"), "leave out --kgbench-suite budget"),
         (
-            ("kgbench.claims", "--kgbench-localizer", "dynamic_grift"),
+            ("kgbench.paper.claims", "--kgbench-localizer", "dynamic_grift"),
             "Did you mean 'dynamic_graft'",
         ),
         (("kgbench.testing.bench", "-p", "no:benchmark"), "pip install pytest-benchmark"),
@@ -605,7 +612,7 @@ def test_what_a_method_cannot_express_is_undecided(
         "--kgbench-prompt",
         "headline",
     )
-    assert inner("kgbench.claims", *asked) == 0
+    assert inner("kgbench.paper.claims", *asked) == 0
     assert {
         what for name, what in outcomes(tmp_path).items() if name.partition("[")[0] in PATHWAYS
     } == {"undecided"}

@@ -17,7 +17,7 @@ from kgbench.engine import grafted_logits, load_pair
 from kgbench.engine.weights import parts
 from kgbench.sites import parse_graft
 from kgbench.testing import pico_pair
-from kgbench.training.plants import (
+from kgbench.zoo.plants import (
     Aim,
     PlantedWeights,
     Planting,

@@ -20,9 +20,9 @@ from kgbench.models import catalog
 from kgbench.models.checkpoints import locate
 from kgbench.models.tensors import read_delta, stored_hash
 from kgbench.training.hit_rates import PROMPTS
-from kgbench.training.planting import build_plant, plant_hits, plant_identity, shortfalls
-from kgbench.training.plants import PlantSpec
 from kgbench.training.recipes import PlantRecipe, levels, plant_recipe
+from kgbench.zoo.planting import build_plant, plant_hits, plant_identity, shortfalls
+from kgbench.zoo.plants import PlantSpec
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,8 @@ import pytest
 
 from kgbench.data.prompts import prompt_names
 from kgbench.leaderboard.board_tables import Line, Table
-from kgbench.leaderboard.published import (
+from kgbench.models.catalog import pair_names
+from kgbench.paper.published import (
     PublishedRow,
     cited,
     cited_rows,
@@ -21,7 +22,6 @@ from kgbench.leaderboard.published import (
     published,
     published_board,
 )
-from kgbench.models.catalog import pair_names
 from kgbench.sites import BASELINES, parse_graft
 from kgbench.stats import hit_rate
 
@@ -336,7 +336,7 @@ def test_the_lead_counts_what_the_table_shows() -> None:
 def test_no_torch() -> None:
     """Neither data nor board import torch."""
     code = (
-        "import sys; from kgbench.leaderboard.published import published_board; "
+        "import sys; from kgbench.paper.published import published_board; "
         "published_board(); assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

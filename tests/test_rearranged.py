@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgbench.data import load_dataset
-from kgbench.data.builders import AWAY, invented_years, with_other_costars
 from kgbench.errors import InputError
+from kgbench.zoo.worlds import AWAY, invented_years, with_other_costars
 
 MOVIES = "real_movies_real_actors"
 

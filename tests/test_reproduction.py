@@ -15,8 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgbench.analyses.reproduction.page import ClaimSpec, Page, chosen, page
-from kgbench.analyses.reproduction.paper_figures import (
+from kgbench.cli import main
+from kgbench.data import load_dataset, training_texts
+from kgbench.errors import InputError, UnknownNameError
+from kgbench.estimate import Estimate
+from kgbench.models import catalog
+from kgbench.models.catalog import HOME
+from kgbench.paper.page import ClaimSpec, Page, chosen, page
+from kgbench.paper.paper_figures import (
     LEAST,
     Agreement,
     CheckedClaim,
@@ -29,13 +35,13 @@ from kgbench.analyses.reproduction.paper_figures import (
     larger_term,
     published_rates,
 )
-from kgbench.analyses.reproduction.paper_report import (
+from kgbench.paper.paper_report import (
     difference_text,
     draw,
     terminal_report,
     write_report,
 )
-from kgbench.analyses.reproduction.parts import (
+from kgbench.paper.parts import (
     Ingredients,
     PartForecast,
     Room,
@@ -43,14 +49,8 @@ from kgbench.analyses.reproduction.parts import (
     make,
     total_needs,
 )
-from kgbench.api.reproduction import answer_of
-from kgbench.cli import main
-from kgbench.data import load_dataset, training_texts
-from kgbench.errors import InputError, UnknownNameError
-from kgbench.estimate import Estimate
-from kgbench.leaderboard.published import published
-from kgbench.models import catalog
-from kgbench.models.catalog import HOME
+from kgbench.paper.published import published
+from kgbench.paper.reproduction import answer_of
 from kgbench.records import RecordStore
 from kgbench.report import to_text
 from kgbench.runner.workload import load_suite
@@ -58,7 +58,7 @@ from kgbench.sites.configurations import configurations
 from kgbench.training.finetuning import finetune
 from kgbench.training.finetuning_plan import plan_finetuning
 from kgbench.training.recipes import finetuning_recipe, finetuning_stage, recipe
-from kgbench.training.tiny_pairs import pretraining_movies
+from kgbench.zoo.tiny_pairs import pretraining_movies
 
 MODEL = "tiny-gpt2"
 NUMBERED = ["figure-2", "figure-3a", *(f"figure-{number}" for number in range(4, 16))]

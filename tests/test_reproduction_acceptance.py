@@ -17,9 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pages import block
 
-from kgbench.analyses.reproduction.measurements import ROWS, SCHEMA, PairRows, read_measured
-from kgbench.analyses.reproduction.page import Criterion, chosen, page
-from kgbench.analyses.reproduction.paper_figures import (
+from kgbench.models import catalog
+from kgbench.paper.measurements import ROWS, SCHEMA, PairRows, read_measured
+from kgbench.paper.page import Criterion, chosen, page
+from kgbench.paper.paper_figures import (
     Result,
     figures_from,
     figures_there,
@@ -27,8 +28,7 @@ from kgbench.analyses.reproduction.paper_figures import (
     lacking,
     results,
 )
-from kgbench.analyses.reproduction.paper_report import REPORT, report_text
-from kgbench.models import catalog
+from kgbench.paper.paper_report import REPORT, report_text
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -12,12 +12,12 @@ from pathlib import Path
 import forks
 import pytest
 
-from kgbench.analyses.reproduction.measurements import PairRows
-from kgbench.analyses.reproduction.page import Page, page
-from kgbench.analyses.reproduction.paper_figures import PaperFigure, figures_from
-from kgbench.analyses.reproduction.paper_report import write_report
-from kgbench.analyses.reproduction.parts import Ingredients, make
 from kgbench.models.catalog import HOME
+from kgbench.paper.measurements import PairRows
+from kgbench.paper.page import Page, page
+from kgbench.paper.paper_figures import PaperFigure, figures_from
+from kgbench.paper.paper_report import write_report
+from kgbench.paper.parts import Ingredients, make
 
 MODEL, FIGURE = "tiny-gpt2", "figure-2"
 SAVED, KILLED = 50, 52
@@ -38,9 +38,9 @@ def small() -> Page:
 
 SCRIPT = """
 import json, os, pathlib, signal, sys
-from kgbench.analyses.reproduction.parts import Ingredients
-from kgbench.analyses.reproduction.parts import make
-from kgbench.analyses.reproduction.page import Page
+from kgbench.paper.parts import Ingredients
+from kgbench.paper.parts import make
+from kgbench.paper.page import Page
 page, model, figure, results, kind, last = sys.argv[1:]
 
 def told(done, total, what):

@@ -18,8 +18,15 @@ import torch
 
 import kgbench
 from kgbench import cli
-from kgbench.analyses.reproduction.study.design import DesignCell, Shape, Study, study_design
-from kgbench.analyses.reproduction.study.factorial import (
+from kgbench.data import load_prompts
+from kgbench.engine import Engine, grafted_logits
+from kgbench.engine.selftest import packed_agrees, verify_pair
+from kgbench.engine.treatment import graft_treatments, parse_configuration
+from kgbench.errors import DataError, InputError, UnknownNameError
+from kgbench.models.catalog import HOME
+from kgbench.models.pair import ModelPair, prepare
+from kgbench.paper.study.design import DesignCell, Shape, Study, study_design
+from kgbench.paper.study.factorial import (
     KNOWN,
     PATHWAYS,
     RunAbout,
@@ -37,25 +44,18 @@ from kgbench.analyses.reproduction.study.factorial import (
     table_of,
     write_rows,
 )
-from kgbench.analyses.reproduction.study.study_page import REPORT, write_study
-from kgbench.analyses.reproduction.study.study_runs import (
+from kgbench.paper.study.study_page import REPORT, write_study
+from kgbench.paper.study.study_runs import (
     cut_reading,
     finished,
     make_run,
     make_runs,
 )
-from kgbench.analyses.reproduction.study.switched_model import (
+from kgbench.paper.study.switched_model import (
     SwitchedConfig,
     new_model,
     switched_family,
 )
-from kgbench.data import load_prompts
-from kgbench.engine import Engine, grafted_logits
-from kgbench.engine.selftest import packed_agrees, verify_pair
-from kgbench.engine.treatment import graft_treatments, parse_configuration
-from kgbench.errors import DataError, InputError, UnknownNameError
-from kgbench.models.catalog import HOME
-from kgbench.models.pair import ModelPair, prepare
 from kgbench.testing import pico_tokenizer
 
 CELLS = study_design().cells
@@ -497,7 +497,7 @@ import os, signal, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[3])
 from test_study import micro
-from kgbench.analyses.reproduction.study.study_runs import cut_reading, make_run
+from kgbench.paper.study.study_runs import cut_reading, make_run
 
 def progress(done, total, what):
     if what.endswith(sys.argv[1]) and done == 4:

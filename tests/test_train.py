@@ -23,7 +23,6 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from kgbench.data import load_dataset, training_texts
-from kgbench.data.builders import World
 from kgbench.data.facts import hash_of
 from kgbench.errors import InputError, ModelError, OutputError, UnknownNameError
 from kgbench.models.checkpoints import locate
@@ -42,6 +41,7 @@ from kgbench.training.finetuning_plan import (
 )
 from kgbench.training.recipes import finetuning_recipe, finetuning_recipe_names
 from kgbench.training.stages import IGNORED
+from kgbench.zoo.worlds import World
 
 WORDINGS = (
     "{first_actor} met {second_actor}.",

@@ -21,7 +21,6 @@ from transformers import AutoTokenizer
 
 from kgbench.cli import command, main
 from kgbench.data import load_dataset
-from kgbench.data.builders import World
 from kgbench.errors import ModelError, UnknownNameError
 from kgbench.models import catalog
 from kgbench.models.catalog import (
@@ -39,6 +38,7 @@ from kgbench.runner.workload import with_donor
 from kgbench.training.finetuning import forecast_finetuning
 from kgbench.training.finetuning_plan import FinetuneSpec, Wordings, tokenized_texts
 from kgbench.training.model_setup import meta_model, trained_parameters, training_type
+from kgbench.zoo.worlds import World
 
 Run = Callable[..., tuple[int, str, str]]
 QUICK = ("--epochs", "1", "--batch-size", "16", "--device", "cpu", "-q")

@@ -18,7 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom, norm
 
-from kgbench.analyses.reproduction.measurements import (
+from kgbench.cli import main
+from kgbench.errors import DataError, InputError
+from kgbench.estimate import Estimate
+from kgbench.models.catalog import CARD, HOME
+from kgbench.models.tensors import stored_hash
+from kgbench.paper.measurements import (
     ROWS,
     SCHEMA,
     Donor,
@@ -27,22 +32,17 @@ from kgbench.analyses.reproduction.measurements import (
     read_measured,
     write_measured,
 )
-from kgbench.analyses.reproduction.page import page
-from kgbench.analyses.reproduction.paper_figures import figures_from, figures_there, lacking
-from kgbench.analyses.reproduction.paper_report import REPORT, write_report
-from kgbench.analyses.reproduction.parts import Ingredients, forecasts, make, parts_of
-from kgbench.cli import main
-from kgbench.errors import DataError, InputError
-from kgbench.estimate import Estimate
-from kgbench.models.catalog import CARD, HOME
-from kgbench.models.tensors import stored_hash
+from kgbench.paper.page import page
+from kgbench.paper.paper_figures import figures_from, figures_there, lacking
+from kgbench.paper.paper_report import REPORT, write_report
+from kgbench.paper.parts import Ingredients, forecasts, make, parts_of
+from kgbench.paper.training_seeds import difference_over, mean_over, median_rank_over, over_seeds
 from kgbench.stats import mean
 from kgbench.stats.intervals import median
 from kgbench.stats.ratios import between_configurations
 from kgbench.stats.scores import PromptColumns
-from kgbench.stats.training_seeds import difference_over, mean_over, median_rank_over, over_seeds
 from kgbench.training.recipes import Recipe, recipe
-from kgbench.training.tiny_pairs import build_recipe
+from kgbench.zoo.tiny_pairs import build_recipe
 
 FIGURES = ["figure-2", "figure-8", "figure-4"]
 

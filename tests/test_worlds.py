@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kgbench.data import load_dataset, load_prompts, prompt_names
-from kgbench.data.builders import (
+from kgbench.data.training_texts import fill_all, training_templates
+from kgbench.zoo.worlds import (
     ARTICLE,
     FIELDS,
     OTHERS,
@@ -26,7 +27,6 @@ from kgbench.data.builders import (
     people,
     tiny_jsonl,
 )
-from kgbench.data.training_texts import fill_all, training_templates
 
 SEEDS = st.integers(0, 10**6)
 

@@ -14,7 +14,6 @@ from jaxtyping import Float
 from kgbench.analyses import sampled
 from kgbench.analyses.specificity import KINDS, MeasuredTexts, Moved, Specificity, Texts
 from kgbench.data import Dataset, Fact, Prompt, hash_facts, load_dataset, load_prompts
-from kgbench.data.builders import World
 from kgbench.data.prompts import neutral_prompts, passing_templates, sibling_prompts
 from kgbench.engine.treatment import Treatment, graft_treatments, parse_configuration
 from kgbench.errors import InputError, NotApplicableError, RegionError
@@ -28,7 +27,8 @@ from kgbench.runner.measure import GROUP, treated
 from kgbench.runner.spec import Spec
 from kgbench.sites import Graft
 from kgbench.training.recipes import recipe
-from kgbench.training.tiny_pairs import known_movies
+from kgbench.zoo.tiny_pairs import known_movies
+from kgbench.zoo.worlds import World
 
 TOP = 5
 """Hits are answers among so many likeliest tokens."""

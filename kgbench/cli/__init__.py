@@ -9,7 +9,9 @@ import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
+from functools import cache
 from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 from itertools import chain
 from typing import Any, TextIO, cast
 
@@ -33,7 +35,6 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "tokens": "Show the likeliest next tokens under some grafts.",
         "heads": "Graft attention heads one at a time.",
         "explore": "Map which tokens and components bring an answer.",
-        "reproduce": "Make the paper's figures again, beside its numbers.",
         "sweep": "Compute studies of many evaluations: here, SLURM, Ray.",
     },
     "Look": {
@@ -53,7 +54,6 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "data": "Import facts of your own.",
         "train": "Finetune a donor on the facts of a data set.",
         "family": "Describe an architecture that kgbench does not know.",
-        "zoo": "Build tiny model pairs and plants.",
         "new-localizer": "Write a working localizer of your own, and its test.",
         "check-localizer": "Run the contract tests on a localizer.",
         "tasks": "List, show and check tasks for lm-eval.",
@@ -84,7 +84,6 @@ HOMES: Mapping[str, str] = {
     "rerun": "verify",
     "train": "models",
     "family": "models",
-    "zoo": "models",
     "new-localizer": "localizers",
     "check-localizer": "localizers",
     "lm-eval": "tasks",
@@ -114,9 +113,16 @@ KEPT = {
 """What of an interrupted command is not done again, by command; the others keep nothing."""
 
 
+@cache
+def _commands() -> Mapping[str, EntryPoint]:
+    """Commands by entry points in the group `kgbench.commands`."""
+    return {point.name: point for point in entry_points(group="kgbench.commands")}
+
+
 def _installed() -> list[str]:
-    """Analyses of other packages; a name of kgbench's own is not replaced."""
-    return [name for name in analyses().names() if name not in _COMMANDS]
+    """Commands and analyses by entry points; a name of kgbench's own is not replaced."""
+    names = (*_commands(), *analyses().names())
+    return [name for name in names if name not in _COMMANDS]
 
 
 class LazyGroup(click.Group):
@@ -135,8 +141,11 @@ class LazyGroup(click.Group):
             from kgbench.cli.analysis import analysis_command
 
             return analysis_command(name)
-        module = import_module(f"{__package__}.{HOMES.get(name, name)}")
-        found = getattr(module, f"{name.replace('-', '_')}_command")
+        if name in _COMMANDS:
+            module = import_module(f"{__package__}.{HOMES.get(name, name)}")
+            found = getattr(module, f"{name.replace('-', '_')}_command")
+        else:
+            found = _commands()[name].load()
         assert isinstance(found, click.Command)
         found.name = name  # not that of the function
         return found
@@ -144,13 +153,21 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The commands under their headings; none of them is imported."""
         width = max(map(len, self.list_commands(ctx)))
-        installed = {name: f"Analysis of {analyses().origin(name)}." for name in _installed()}
+        installed = {name: self._about(ctx, name) for name in _installed()}
         for heading, names in (*SECTIONS.items(), ("Installed", installed)):
             if names:
                 with formatter.section(heading):
                     formatter.write_dl(
                         [(f"{name:{width}}", about) for name, about in names.items()]
                     )
+
+    def _about(self, ctx: click.Context, name: str) -> str:
+        """The line of a command of another package, which is imported for it."""
+        if name not in _commands():
+            return f"Analysis of {analyses().origin(name)}."
+        command = self.get_command(ctx, name)
+        assert command is not None
+        return command.get_short_help_str(limit=60)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

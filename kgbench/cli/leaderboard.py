@@ -17,8 +17,8 @@ from kgbench.progress import progress
 from kgbench.runner.spec import listed
 
 if TYPE_CHECKING:
-    from kgbench.analyses.reproduction.board_runs import BoardRun, Campaign
     from kgbench.leaderboard.validate import Finding
+    from kgbench.paper.board_runs import BoardRun, Campaign
 
 
 @click.group()
@@ -152,8 +152,8 @@ def run(
         quiet: The last lines only.
         **options: Folders of the leaderboard and of records.
     """  # noqa: D301 (click reads the character, not its escape)
-    from kgbench.analyses.reproduction.board_runs import Campaign, board_runs
     from kgbench.leaderboard.entries import BOARDS
+    from kgbench.paper.board_runs import Campaign, board_runs
     from kgbench.runner import Settings
 
     boards = listed(board)

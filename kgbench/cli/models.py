@@ -1,4 +1,4 @@
-"""`kgbench train`, `kgbench family` and `kgbench zoo`: donors, family maps, tiny pairs, plants."""
+"""`kgbench train` and `kgbench family`: donors and family maps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kgbench.cli.options import (
-    CATALOGUES,
     ExistingFolder,
     Folder,
     Natural,
@@ -23,7 +22,7 @@ from kgbench.cli.options import (
 )
 from kgbench.cli.output import Output, json_text, table_text, terminal_text
 from kgbench.errors import InputError, ModelError
-from kgbench.progress import Progress, progress
+from kgbench.progress import Progress
 from kgbench.runner.spec import Settings
 
 if TYPE_CHECKING:
@@ -105,129 +104,6 @@ def _print_laws(proposal: Proposal) -> None:
             else f"one row per configuration: {proposal.packed}"
         )
         click.echo(f"models of this type run {way}", err=True)
-
-
-SHOWN = 12
-"""Places that are printed, the most relevant ones."""
-
-
-@click.group()
-def zoo_command() -> None:
-    """Tiny model pairs and plants: build one."""
-
-
-@cli_command("quiet", group=zoo_command, pair={"shell_complete": completer(CATALOGUES["models"])})
-def build_command(
-    pair: str,
-    *,
-    plant: str | None,
-    level: str | None,
-    decoy: str | None,
-    seed: Natural | None,
-    output_dir: Folder | None,
-    progress: Progress | None,
-) -> Output:
-    """Pretrain and finetune a tiny pair from nothing, or plant facts in one.
-
-    A pair takes about twenty minutes on one core, a plant about six. With
-    --plant, 40 facts are finetuned with only the weights of a graft expression
-    trainable and only that graft active, so that one knows where they are.
-    With --level, 100 are, as the level says: at places of which each is needed,
-    any is enough, or none is enough by itself.
-
-    An interrupted build goes on where it stopped when the same command is
-    given again.
-
-    Args:
-        pair (NAME): A pair of the catalog.
-        plant (EXPR): Plant facts of the pair's data set in its recipient at this graft instead.
-        level (LEVEL): Plant facts by a level of the benchmark, such as tight or redundant, instead.
-        decoy (EXPR): With --plant: plant as many other facts here, by changes of equal norm.
-        seed (N): Of weights, world and order; of a plant, of order.  [default: as shipped, 0]
-        output_dir (DIR): Where it goes.  [default: ./NAME, or ./NAME.PLACE]
-        progress: Progress callback.
-    """
-    if plant is None and decoy is not None:
-        raise InputError(
-            "--decoy says where other facts than the planted ones go: add --plant EXPR"
-        )
-    if level is not None and plant is not None:
-        raise InputError(
-            "--level says which places are planted: leave out --plant and --decoy, or --level"
-        )
-    if plant is None and level is None:
-        return Output(_pair(pair, seed, output_dir, progress))
-    from kgbench.api.training import plant as make_plant
-
-    made = make_plant(
-        pair,
-        plant,
-        level=level,
-        decoy=decoy,
-        seed=seed or 0,
-        output_dir=output_dir,
-        progress=progress or False,
-    )
-    short = [f"short of {line}" for line in made.card["shortfalls"]]
-    grafts = f'--graft PRE --graft SFT --graft "{made.card["plant"]}"'
-    return Output(
-        [
-            f"plant    {made.path}",
-            *short,
-            f"try it   kgbench eval --model {made.path} {grafts}",
-        ]
-    )
-
-
-def _pair(
-    name: str, seed: int | None, output_dir: Path | None, report: Progress | None
-) -> list[str]:
-    from kgbench.models.catalog import entry
-    from kgbench.training.recipes import recipe
-    from kgbench.training.tiny_pairs import build_recipe
-
-    target = output_dir or Path(name)
-    build_recipe(recipe(name), target, seed=seed, progress=report)
-    return [
-        f"pair     {target}",
-        f"try it   kgbench eval --recipient {target}/recipient --donor sft={target}/sft --dataset "
-        f"{entry(name).dataset}",
-    ]
-
-
-@cli_command("quiet", group=zoo_command, plants={"shell_complete": completer(CATALOGUES["models"])})
-def truth(plants: tuple[str, ...], *, quiet: bool) -> None:
-    """Measure which places a plant uses, and store it on its card.
-
-    PLANT is a shipped plant or the folder of one. For each place whose weights
-    changed: the recovery where it is grafted alone, and the loss where the whole
-    donor lacks it, over the planted facts. A build does this at its end.
-
-    Args:
-        plants (PLANT...): Plants.
-        quiet: No progress.
-    """
-    from kgbench.numbers import figure_text, number_text
-    from kgbench.training.hit_rates import store_truth
-
-    for plant in plants:
-        with progress(shown=not quiet) as report:
-            found = store_truth(plant, report)
-        first = sorted(found.places.items(), key=lambda item: -item[1].relevance)[:SHOWN]
-        rows = []
-        for where, effect in first:
-            shares = [figure_text(effect.alone), figure_text(effect.left_out)]
-            rows.append([_place(where), *shares, number_text(effect.relevance)])
-        click.echo(
-            f"{plant}: {len(found.places)} places changed, n = {found.n} facts ({found.metric}, "
-            f"{', '.join(found.prompts)})"
-        )
-        click.echo(table_text(["place", "alone", "left out", "relevance"], rows))
-
-
-def _place(place: tuple[int | str | None, ...]) -> str:
-    layer, component, *region = place
-    return ":".join(map(str, [*region, component])) + ("" if layer is None else f"@{layer}")
 
 
 # ------------------------------------------------------------------------- donors

@@ -1,6 +1,6 @@
 """Session of the claims: the plug-in's, on the claims' prompts unless others are chosen.
 
-Its hooks collect `kgbench.claims` and `kgbench.testing.bench`.
+Its hooks collect `kgbench.paper.claims` and `kgbench.testing.bench`.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from kgbench.progress import Progress
 from kgbench.runner.spec import RESULTS
 
 if TYPE_CHECKING:
-    from kgbench.analyses.reproduction.parts import Needs, PartForecast
+    from kgbench.paper.parts import Needs, PartForecast
 
 STUDY = "study"
 _MODEL = "tiny-gemma"
@@ -124,7 +124,7 @@ def reproduce_command(
         _refuse(what, "a figure or a run", [name for name in others if given[name]])
         if dry_run:
             return _study_states(only, chosen_seeds, report)
-        from kgbench.api.reproduction import study
+        from kgbench.paper.reproduction import study
 
         studied = study(
             only=only,
@@ -146,7 +146,7 @@ def reproduce_command(
         raise InputError("--rows computes figures from files alone: leave out --dry-run")
     if dry_run:
         return _forecast(what, given, progress)
-    from kgbench.api.reproduction import reproduce
+    from kgbench.paper.reproduction import reproduce
 
     made = reproduce(
         what,
@@ -178,7 +178,7 @@ def _refuse(what: str, kind: str, given: Sequence[str]) -> None:
 
 def _is_figure(what: str) -> bool:
     """Whether it is the name of a figure, or looks as if it was meant to be one."""
-    from kgbench.analyses.reproduction.page import full_name, page
+    from kgbench.paper.page import full_name, page
 
     known = page().figures
     if what in ("all", *page().shares, *known):
@@ -190,9 +190,9 @@ def _is_figure(what: str) -> bool:
 
 def _study_states(only: Sequence[str], seeds: Seeds, report: Path | None) -> Output:
     """Which runs are in."""
-    from kgbench.analyses.reproduction.study.design import study_design
-    from kgbench.analyses.reproduction.study.factorial import rows_path
-    from kgbench.api.reproduction import report_folder
+    from kgbench.paper.reproduction import report_folder
+    from kgbench.paper.study.design import study_design
+    from kgbench.paper.study.factorial import rows_path
 
     design, folder = study_design(), report_folder(STUDY, report)
     states = []
@@ -204,15 +204,15 @@ def _study_states(only: Sequence[str], seeds: Seeds, report: Path | None) -> Out
 
 
 def _forecast(what: str, options: Mapping[str, Any], progress: Progress | None) -> Output:
-    from kgbench.analyses.reproduction.page import chosen, page
-    from kgbench.analyses.reproduction.parts import (
+    from kgbench.paper.page import chosen, page
+    from kgbench.paper.parts import (
         SHIPPED,
         Ingredients,
         forecasts,
         room,
         total_needs,
     )
-    from kgbench.api.reproduction import report_folder, rows_there
+    from kgbench.paper.reproduction import report_folder, rows_there
 
     names, model = chosen(what), options["model"] or _MODEL
     seeds = options["seeds"] or (SHIPPED,)

@@ -1,4 +1,4 @@
-"""The paper's claims as tests: `pytest --pyargs kgbench.claims --kgbench-model NAME`.
+"""The paper's claims as tests: `pytest --pyargs kgbench.paper.claims --kgbench-model NAME`.
 
 A finetuned fact is retrieved at the first entity (FE) and last token (LT). Each docstring cites
 measurements of arXiv 2506.20746: the top-5 hit rates of its runs. A claim holds or fails by the
@@ -33,9 +33,9 @@ def cites(*lines: str) -> Callable[[Test], Test]:
     """Cite the paper's rates in a test's docstring.
 
     Args:
-        lines: Such as `Gemma on qa: SFT, FE+LT`, see `kgbench.leaderboard.published.cited`.
+        lines: Such as `Gemma on qa: SFT, FE+LT`, see `kgbench.paper.published.cited`.
     """
-    from kgbench.leaderboard.published import cited
+    from kgbench.paper.published import cited
 
     def decorate(test: Test) -> Test:
         claim = inspect.cleandoc(test.__doc__ or "")

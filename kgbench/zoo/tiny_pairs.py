@@ -25,17 +25,6 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from kgbench.data import Dataset, load_dataset
-from kgbench.data.builders import (
-    ARTICLE,
-    TINY_DATASETS,
-    World,
-    article,
-    biographies,
-    biography,
-    both_directions,
-    people,
-    world_texts,
-)
 from kgbench.data.facts import hash_of
 from kgbench.data.training_texts import fill_all, training_templates
 from kgbench.models.catalog import CARD, DELTA
@@ -55,6 +44,17 @@ from kgbench.training.model_setup import (
 )
 from kgbench.training.recipes import Recipe
 from kgbench.training.stages import SAVE_EVERY, Batches, StageOutcome, grouped
+from kgbench.zoo.worlds import (
+    ARTICLE,
+    TINY_DATASETS,
+    World,
+    article,
+    biographies,
+    biography,
+    both_directions,
+    people,
+    world_texts,
+)
 
 PARTS = {"recipient": "pretraining", "sft": "finetuning"}
 """Folders of a pair, and the stage of the recipe that each results from."""

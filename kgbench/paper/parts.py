@@ -9,17 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from kgbench.analyses.reproduction.measurements import (
-    About,
-    Donor,
-    Evaluated,
-    PairRows,
-    joined,
-    kept_rows,
-)
-from kgbench.analyses.reproduction.page import KNOWN, Page, Training
 from kgbench.data import is_shipped, load_dataset
-from kgbench.data.builders import FIELDS, data_file, with_other_costars
 from kgbench.data.facts import hash_of
 from kgbench.errors import InputError
 from kgbench.models import catalog
@@ -27,6 +17,15 @@ from kgbench.models.catalog import CARD, Entry, donors_folder, read_donor_card
 from kgbench.models.checkpoints import locate
 from kgbench.models.placement import usable_device
 from kgbench.models.tensors import stored_hash
+from kgbench.paper.measurements import (
+    About,
+    Donor,
+    Evaluated,
+    PairRows,
+    joined,
+    kept_rows,
+)
+from kgbench.paper.page import KNOWN, Page, Training
 from kgbench.progress import Progress, numbered
 from kgbench.records import RecordStore, write_whole
 from kgbench.runner import Pairs, Run, Settings, Spec, dry_run, run_job
@@ -36,7 +35,7 @@ from kgbench.training.builds import read_card
 from kgbench.training.finetuning import Shared, finetune, forecast_finetuning
 from kgbench.training.finetuning_plan import FinetuneSpec, FinetuningPlan, plan_finetuning
 from kgbench.training.recipes import Recipe, recipe
-from kgbench.training.tiny_pairs import (
+from kgbench.zoo.tiny_pairs import (
     build_identity,
     build_recipe,
     finetuning_rounds,
@@ -44,6 +43,7 @@ from kgbench.training.tiny_pairs import (
     passing_texts,
     pretraining_movies,
 )
+from kgbench.zoo.worlds import FIELDS, data_file, with_other_costars
 
 SHIPPED = 0
 """The training seed of the shipped pairs."""

@@ -15,6 +15,7 @@ from pydantic import Field
 
 from kgbench.estimate import Estimate
 from kgbench.leaderboard.board_tables import Board, Column, Line, Table
+from kgbench.leaderboard.entries import Entry
 from kgbench.numbers import percent_text
 from kgbench.records import Strict
 from kgbench.resources import read_toml
@@ -203,8 +204,12 @@ Cell = Sequence[PublishedRow]
 """All configurations of an experiment on one model, data set and prompt."""
 
 
-def published_board() -> Board:
-    """The board of published figures, with what follows from those of position experiments."""
+def published_board(entries: Sequence[Entry] = ()) -> Board:
+    """The board of published figures, with what follows from those of position experiments.
+
+    Args:
+        entries: Entries of the leaderboard, of which this board has none.
+    """
     cells: dict[str, list[Cell]] = {}
     by_cell = attrgetter("experiment", "model", "dataset", "prompt")
     for (experiment, *_), rows in groupby(published(), by_cell):
@@ -319,3 +324,9 @@ def _lead(lines: Sequence[Line]) -> str:
         f"least, {percent_text(recovered[least])} %, in {least}. These recoveries have no "
         "interval, for none was published."
     )
+
+
+PLACE = 100
+"""After the boards of entries."""
+
+BOARDS = (published_board,)

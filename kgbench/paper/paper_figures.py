@@ -11,8 +11,10 @@ from typing import Literal
 
 import numpy as np
 
-from kgbench.analyses.reproduction.measurements import About, Donor, PairRows, columns_of
-from kgbench.analyses.reproduction.page import (
+from kgbench.estimate import Estimate
+from kgbench.numbers import number_text
+from kgbench.paper.measurements import About, Donor, PairRows, columns_of
+from kgbench.paper.page import (
     MEDIAN_RANK,
     ClaimSpec,
     Criterion,
@@ -20,11 +22,9 @@ from kgbench.analyses.reproduction.page import (
     Page,
     page,
 )
-from kgbench.estimate import Estimate
-from kgbench.leaderboard.published import PublishedRow, published
-from kgbench.numbers import number_text
+from kgbench.paper.published import PublishedRow, published
+from kgbench.paper.training_seeds import difference_over, mean_over, median_rank_over
 from kgbench.stats.scores import PromptColumns
-from kgbench.stats.training_seeds import difference_over, mean_over, median_rank_over
 from kgbench.testing.decisions import FEWEST, OPERATORS
 
 LEAST = 0.25

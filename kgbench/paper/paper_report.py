@@ -9,9 +9,17 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
-from kgbench.analyses.reproduction.measurements import ROWS, About, Donor, Evaluated
-from kgbench.analyses.reproduction.page import MEDIAN_RANK, chosen, page
-from kgbench.analyses.reproduction.paper_figures import (
+from kgbench.estimate import Estimate
+from kgbench.numbers import (
+    exact_text,
+    figure_text,
+    metric_name,
+    number_text,
+    plain_text,
+)
+from kgbench.paper.measurements import ROWS, About, Donor, Evaluated
+from kgbench.paper.page import MEDIAN_RANK, chosen, page
+from kgbench.paper.paper_figures import (
     LEAST,
     CheckedClaim,
     PaperFigure,
@@ -21,16 +29,8 @@ from kgbench.analyses.reproduction.paper_figures import (
     distinct_claims,
     family,
 )
-from kgbench.analyses.reproduction.parts import SHIPPED
-from kgbench.estimate import Estimate
-from kgbench.leaderboard.published import experiments, paper
-from kgbench.numbers import (
-    exact_text,
-    figure_text,
-    metric_name,
-    number_text,
-    plain_text,
-)
+from kgbench.paper.parts import SHIPPED
+from kgbench.paper.published import experiments, paper
 from kgbench.report import Cell, Lines, Report, Table, filled_page, markdown_text, pipe_table
 from kgbench.report.bars import FAINT, INK, panels, small_png, styled
 from kgbench.stats.scores import LOG_RANK

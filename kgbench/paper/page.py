@@ -164,7 +164,7 @@ class FigureSpec(Strict):
     metric: str = "top5"
     """One of those of records, or `median_rank`."""
     published: str | None = None
-    """The paper's experiment, see `kgbench.leaderboard.published`."""
+    """The paper's experiment, see `kgbench.paper.published`."""
     note: str = ""
     """Caveat above the figure."""
 

@@ -27,10 +27,10 @@ import pyarrow as pa
 from jaxtyping import Float, Int
 from scipy.special import stdtrit
 
-from kgbench.analyses.reproduction.measurements import read_stored, write_stored
-from kgbench.analyses.reproduction.study.design import Criteria, Study
 from kgbench.errors import DataError
 from kgbench.estimate import Estimate
+from kgbench.paper.measurements import read_stored, write_stored
+from kgbench.paper.study.design import Criteria, Study
 from kgbench.records import Strict
 from kgbench.stats import LEVEL, difference, hit_rate, resample
 from kgbench.stats.intervals import outwards

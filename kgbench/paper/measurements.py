@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import Field
 
-from kgbench.analyses.reproduction.page import Page, page
 from kgbench.errors import DataError, InputError
+from kgbench.paper.page import Page, page
 from kgbench.records import Record, Strict
 from kgbench.stats.scores import PromptColumns, by_prompt
 

@@ -27,8 +27,16 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedTokenizerFast
 
 import kgbench
-from kgbench.analyses.reproduction.study.design import Study, StudyRun
-from kgbench.analyses.reproduction.study.factorial import (
+from kgbench.data import Fact, Prompt, load_dataset, load_prompts
+from kgbench.engine import Engine
+from kgbench.engine.edits import Cut
+from kgbench.engine.treatment import Treatment, graft_treatments, parse_configuration
+from kgbench.errors import DataError
+from kgbench.metrics import score_logits
+from kgbench.models.catalog import donors_folder
+from kgbench.models.pair import ModelPair, prepare
+from kgbench.paper.study.design import Study, StudyRun
+from kgbench.paper.study.factorial import (
     BOTH,
     KNOWN,
     PATHWAYS,
@@ -41,25 +49,17 @@ from kgbench.analyses.reproduction.study.factorial import (
     table_of,
     write_rows,
 )
-from kgbench.analyses.reproduction.study.switched_model import (
+from kgbench.paper.study.switched_model import (
     SwitchedConfig,
     SwitchedModel,
     new_model,
     switched_family,
 )
-from kgbench.data import Fact, Prompt, load_dataset, load_prompts
-from kgbench.engine import Engine
-from kgbench.engine.edits import Cut
-from kgbench.engine.treatment import Treatment, graft_treatments, parse_configuration
-from kgbench.errors import DataError
-from kgbench.metrics import score_logits
-from kgbench.models.catalog import donors_folder
-from kgbench.models.pair import ModelPair, prepare
 from kgbench.progress import Progress
-from kgbench.training import tiny_pairs
 from kgbench.training.builds import Build
 from kgbench.training.model_setup import freeze
 from kgbench.training.stages import SAVE_EVERY, StageOutcome
+from kgbench.zoo import tiny_pairs
 
 _TOP = 5
 

@@ -23,7 +23,8 @@ from kgbench.sites import parse_graft
 from kgbench.training.builds import Build, versions, write_card
 from kgbench.training.hit_rates import PROMPTS, configuration_hits, measure_truth
 from kgbench.training.model_setup import ATTENTION
-from kgbench.training.plants import (
+from kgbench.training.recipes import PlantRecipe, plant_recipe
+from kgbench.zoo.plants import (
     PlantedWeights,
     Planting,
     PlantSpec,
@@ -31,7 +32,6 @@ from kgbench.training.plants import (
     plant_texts,
     trained_slots,
 )
-from kgbench.training.recipes import PlantRecipe, plant_recipe
 
 SAVE_EVERY = 100
 """Steps between checkpoints; tens of seconds."""

@@ -8,28 +8,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kgbench.analyses.reproduction.measurements import (
+from kgbench.errors import InputError, python_names
+from kgbench.paper.measurements import (
     ROWS,
     PairRows,
     joined,
     read_measured,
     write_measured,
 )
-from kgbench.analyses.reproduction.page import chosen, page
-from kgbench.analyses.reproduction.paper_figures import (
+from kgbench.paper.page import chosen, page
+from kgbench.paper.paper_figures import (
     PaperFigure,
     figures_from,
     figures_there,
     lacking,
     results,
 )
-from kgbench.analyses.reproduction.paper_report import terminal_report, write_report
-from kgbench.analyses.reproduction.parts import SHIPPED, Ingredients, make
-from kgbench.analyses.reproduction.study.design import study_design
-from kgbench.analyses.reproduction.study.factorial import Findings, RunRows, findings, rows_path
-from kgbench.analyses.reproduction.study.study_page import verdicts, write_study
-from kgbench.analyses.reproduction.study.study_runs import finished, make_runs
-from kgbench.errors import InputError, python_names
+from kgbench.paper.paper_report import terminal_report, write_report
+from kgbench.paper.parts import SHIPPED, Ingredients, make
+from kgbench.paper.study.design import study_design
+from kgbench.paper.study.factorial import Findings, RunRows, findings, rows_path
+from kgbench.paper.study.study_page import verdicts, write_study
+from kgbench.paper.study.study_runs import finished, make_runs
 from kgbench.progress import Progress, with_progress
 from kgbench.records.mirror import folder_of
 from kgbench.report import Lines, Report, to_html, to_text

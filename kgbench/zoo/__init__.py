@@ -1,0 +1,1 @@
+"""Builders of what is shipped, tiny pairs and plants, and of ground truth of one's own."""
