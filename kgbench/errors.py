@@ -187,7 +187,6 @@ _ARGUMENTS = {
     "graft": "grafts",
     "localizer_arg": "localizer_args",
     "prompt": "prompts",
-    "stream_donor": "stream_donors",
     "template": "prompts",
 }
 """Arguments of `kgbench.evaluate`, by option, where their names differ."""

@@ -551,7 +551,7 @@ GIVEN = {
     "a prompt by --template NAME=TEXT": "a prompt by prompts={NAME: TEXT}",
     "call it --column subject=id": 'call it columns={"subject": "id"}',
     "give --localizer-arg KEY=VALUE": "give localizer_args={KEY: VALUE}",
-    "--dtype bfloat16 or --stream-donor": 'dtype="bfloat16" or stream_donors',
+    "--dtype bfloat16 or --chat-template": 'dtype="bfloat16" or chat_template',
     "leave --chat-template off": "leave chat_template off",
     "run `kgbench train --model X --recipe lora` with --model X": (
         "run `kgbench train --model X --recipe lora` with model X"

@@ -971,10 +971,9 @@ def test_options_are_read_as_fields() -> None:
         "eager",
         "--seed",
         "3",
-        "--stream-donor",
     ]
     with evaluate.make_context("eval", given) as made:
         options = made.params
     spec = spec_of(options, localizer="random", model="tiny-gemma")
     assert spec == Spec(localizer="random", model="tiny-gemma", grafts=("FE", "LT"), seed=3)
-    assert settings_of(options) == Settings(attention="eager", stream_donors=True)
+    assert settings_of(options) == Settings(attention="eager")

@@ -28,7 +28,7 @@ def test_laws_hold_on_small_models(gpu: ModuleType, capsys: pytest.CaptureFixtur
     rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| pythia")]
     assert "DOES NOT HOLD" not in table
     assert {row[1] for row in rows} == {"float32", "bfloat16"}
-    for what in ("everything grafted − donor", "8 configurations ÷ plain", "--stream-donor"):
+    for what in ("everything grafted − donor", "8 configurations ÷ plain", "--device-map auto"):
         assert what in table
 
 

@@ -311,8 +311,7 @@ def test_broken_weights(copied: Folders) -> None:
         assert "local:sft" in said
 
 
-@pytest.mark.parametrize("streamed", [False, True])
-def test_weights_that_are_not_finite(copied: Folders, streamed: bool) -> None:
+def test_weights_that_are_not_finite(copied: Folders) -> None:
     """NaN in keys, which attention may not pass on, is refused by the tensor's name and number; so
     are infinite numbers.
     """
@@ -321,7 +320,7 @@ def test_weights_that_are_not_finite(copied: Folders, streamed: bool) -> None:
     name = next(n for n in tensors if n.endswith("h.1.attn.c_attn.bias"))
     tensors[name][40:43] = torch.tensor([float("nan"), float("inf"), float("nan")])
     save_file(tensors, file, {"format": "pt"})
-    said = refusal(ModelError, lambda: loaded(copied, stream_donors=streamed))
+    said = refusal(ModelError, lambda: loaded(copied))
     assert "local:sft does not load: 'transformer.h.1.attn.c_attn.bias' holds 3 numbers of" in said
     assert "not finite in float32 (2 NaN, 1 infinite" in said
 
@@ -340,8 +339,7 @@ def test_weights_too_large_for_the_type(copied: Folders) -> None:
     )
 
 
-@pytest.mark.parametrize("streamed", [False, True])
-def test_weights_that_no_module_takes(copied: Folders, streamed: bool) -> None:
+def test_weights_that_no_module_takes(copied: Folders) -> None:
     """Weights of further modules are refused by name; buffers of earlier versions of the library,
     and tied copies, are not.
     """
@@ -355,11 +353,11 @@ def test_weights_that_no_module_takes(copied: Folders, streamed: bool) -> None:
     }
     before = loaded(copied).weight_hashes
     save_file(tensors | old, file, {"format": "pt"})
-    assert loaded(copied, stream_donors=streamed).weight_hashes == before
+    assert loaded(copied).weight_hashes == before
     save_file(
         tensors | {"transformer.h.0.adapter.weight": embeddings.clone()}, file, {"format": "pt"}
     )
-    said = refusal(ModelError, lambda: loaded(copied, stream_donors=streamed))
+    said = refusal(ModelError, lambda: loaded(copied))
     assert (
         "local:sft does not load: no module of its model takes 'transformer.h.0.adapter.weight' of"
         " its files" in said
@@ -419,27 +417,22 @@ def test_an_index_that_names_other_files(copied: Folders, named: str) -> None:
     )
 
 
-@pytest.mark.parametrize("streamed", [False, True])
-def test_files_that_change_after_loading(copied: Folders, streamed: bool) -> None:
+def test_files_that_change_after_loading(copied: Folders) -> None:
     """A pair knows which of its files changed; what is held stays as it was read, also where the
     file was mapped and is cut off.
     """
-    pair = loaded(copied, stream_donors=streamed)
+    pair = loaded(copied)
     hashes, file = dict(pair.weight_hashes), copied["sft"] / "model.safetensors"
     assert pair.changed_files() == ()
     with file.open("r+b") as opened:
         opened.truncate(1000)
     assert pair.changed_files() == ("sft/model.safetensors",)
-    if streamed:
-        assert "local:sft" in refusal(ModelError, lambda: weights_hash(pair.donors["sft"]))
-    else:
-        assert pair.changed() == ()
-        assert dict(pair.weight_hashes) == hashes
+    assert pair.changed() == ()
+    assert dict(pair.weight_hashes) == hashes
 
 
-@pytest.mark.parametrize("streamed", [False, True])
 def test_no_record_of_a_checkpoint_that_changes_during_the_run(
-    copied: Folders, tmp_path: Path, streamed: bool
+    copied: Folders, tmp_path: Path
 ) -> None:
     """Weights that are written again while prompts are measured, be they the same, end the run
     without a record or a journal.
@@ -452,7 +445,6 @@ def test_no_record_of_a_checkpoint_that_changes_during_the_run(
     options = {
         "recipient": str(copied["recipient"]),
         "donors": {"sft": str(copied["sft"])},
-        "stream_donors": streamed,
     }
     with pytest.raises(InputError, match=r"model.safetensors changed on disk"):
         evaluate(

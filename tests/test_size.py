@@ -1,5 +1,5 @@
-"""Models larger than memory: donors that stay on disk, layers on several devices, narrow types, and
-what a dry run says of them.
+"""Models larger than one device: layers on several devices, narrow types, and what a dry run says
+of them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import torch
 from accelerate import cpu_offload, disk_offload, dispatch_model
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import load_file, save_file
 from tiny import random_model, tiny_config
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import AutoModelForCausalLM
@@ -26,11 +25,10 @@ from kgbench.engine import Budget, Engine, load_pair
 from kgbench.engine.batch_rows import run_rows
 from kgbench.engine.forward import Wiring
 from kgbench.engine.gated import Differentiable
-from kgbench.engine.gradients import weight_gradients
 from kgbench.engine.packed import run_packed
 from kgbench.engine.plan import Plan, Request
 from kgbench.engine.selftest import tolerance
-from kgbench.errors import InputError, ModelError
+from kgbench.errors import InputError
 from kgbench.models import placement
 from kgbench.models.checkpoints import locate
 from kgbench.models.family_map import load_family
@@ -44,7 +42,6 @@ from kgbench.models.placement import (
     spread_units,
     units,
 )
-from kgbench.models.streaming import streamed
 from kgbench.runner import Pairs, Settings, Spec, dry_run
 from kgbench.runner.forecast import checkpoint_bytes, weights_bytes
 from kgbench.testing import PICO_FAMILIES, pico_pair, pico_tokenizer
@@ -100,114 +97,6 @@ def test_narrow_models_have_more_rows_in_a_forward() -> None:
     assert Budget.on(cpu, 128, prompts=3) == Budget(tokens=1024, prompts=3)
 
 
-# ----------------------------------------------------------------------------------- donors on disk
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_streamed_donor_is_the_donor(
-    checkpoints: Folders, prompts: list[Prompt], dtype: str
-) -> None:
-    """Bit for bit the same logits and weights as of a donor that is held; of its weights those of
-    one layer are in memory.
-    """
-    held, read = (
-        loaded(checkpoints, dtype=dtype, stream_donors=streams) for streams in (False, True)
-    )
-    assert torch.equal(grafted_logits(held, prompts, GRAFTS), grafted_logits(read, prompts, GRAFTS))
-    assert held.weight_hashes == read.weight_hashes
-    assert read.changed() == ()
-    donor = read.donors["sft"]
-    source = streamed(donor)
-    assert source is not None and streamed(held.donors["sft"]) is None
-    assert len({source.group(name) for name in source.held}) == 1
-    assert all(weight.is_meta for weight in donor.parameters())
-    name = next(name for name, _ in donor.named_parameters())
-    assert torch.equal(donor.get_parameter(name), held.donors["sft"].get_parameter(name))
-
-
-def test_what_is_equal_is_not_read(folders: Folders, prompts: list[Prompt], tmp_path: Path) -> None:
-    """A donor that differs in one tensor shares all others, streamed or held, and answers as the
-    held one does.
-    """
-    weights = load_file(folders["recipient"] / "model.safetensors")
-    (name,) = [key for key in weights if key.endswith("h.1.mlp.c_fc.weight")]
-    for file in folders["recipient"].iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    save_file(
-        {**weights, name: weights[name] + 1},
-        tmp_path / "model.safetensors",
-        metadata={"format": "pt"},
-    )
-    pair, held = (
-        loaded({**folders, "sft": tmp_path}, stream_donors=streams) for streams in (True, False)
-    )
-    assert [n for n, weight in pair.donors["sft"].named_parameters() if weight.is_meta] == [name]
-    assert torch.equal(grafted_logits(pair, prompts, GRAFTS), grafted_logits(held, prompts, GRAFTS))
-
-
-def test_a_donor_by_other_names_and_in_shards(tmp_path: Path) -> None:
-    """Weights are found by the names that GPT-NeoX's published files have, in several files, and as
-    attributes of their modules.
-    """
-    whole = load_pair("tiny-pythia")
-    for folder, size in (("one", "100MB"), ("shards", "100KB")):
-        whole.donors["sft"].save_pretrained(tmp_path / folder, max_shard_size=size)
-    assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 1
-    names = load_file(tmp_path / "one" / "model.safetensors")
-    assert "embed_out.weight" in names and "lm_head.weight" in whole.donors["sft"].state_dict()
-    for folder in ("one", "shards"):
-        pair = load_pair("tiny-pythia", donors={"sft": str(tmp_path / folder)}, stream_donors=True)
-        assert (
-            streamed(pair.donors["sft"]) is not None and pair.weight_hashes == whole.weight_hashes
-        )
-        head = pair.donors["sft"].get_output_embeddings()
-        assert torch.equal(head.weight, whole.donors["sft"].get_output_embeddings().weight)
-
-
-def test_derivatives_by_a_streamed_donor(folders: Folders, prompts: list[Prompt]) -> None:
-    """The derivatives by all weights of a donor are the same whether it is streamed or held."""
-    (ours,), (theirs,) = (
-        list(weight_gradients(loaded(folders, stream_donors=streams), prompts, "sft"))
-        for streams in (True, False)
-    )
-    assert ours.keys() == theirs.keys()
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-
-
-def test_changed_weights_are_held() -> None:
-    """A donor that is stored as its changes is loaded as it is."""
-    assert streamed(load_pair("tiny-gpt2", stream_donors=True).donors["sft"]) is None
-
-
-def test_files_that_cannot_be_streamed(folders: Folders, tmp_path: Path) -> None:
-    """Weights by other names, of other shapes, or in no file that the index names."""
-    for file in folders["sft"].iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    weights = load_file(tmp_path / "model.safetensors")
-    name = next(key for key in weights if key.endswith("mlp.c_fc.weight"))
-    for changed, message in (
-        (
-            {f"{name}.renamed" if key == name else key: tensor for key, tensor in weights.items()},
-            "without stream_donors",
-        ),
-        (
-            {
-                key: tensor[:-1].clone() if key == name else tensor
-                for key, tensor in weights.items()
-            },
-            "does not fit the recipient",
-        ),
-    ):
-        save_file(changed, tmp_path / "model.safetensors", metadata={"format": "pt"})
-        with pytest.raises(ModelError, match=message):
-            loaded({**folders, "sft": tmp_path}, stream_donors=True)
-    (tmp_path / "model.safetensors").rename(tmp_path / "other.safetensors")
-    with pytest.raises(
-        ModelError, match=r"it has neither model\.safetensors nor model\.safetensors\.index\.json"
-    ):
-        loaded({**folders, "sft": tmp_path}, stream_donors=True)
-
-
 # ---------------------------------------------------------------------------------- several devices
 
 
@@ -223,7 +112,7 @@ def test_units_are_spread(sizes: list[int], room: list[int], strategy: str) -> N
     try:
         found = spread_units(sizes, room, strategy)
     except InputError as error:
-        assert "--stream-donor" in str(error)
+        assert "try --dtype bfloat16" in str(error)
         assert sum(sizes) > sum(room) - len(room) * max(sizes)
         return
     assert found == sorted(found) and len(found) == len(sizes)
@@ -269,7 +158,7 @@ def test_devices_of_a_map() -> None:
         ('{"": true}', "expected a device"),
         ('{"model.layers.0.mlp": 0, "": 0}', "no layer"),
         ('{"model": 0}', "no device for 'lm_head'"),
-        ('{"": "disk"}', "--stream-donor"),
+        ('{"": "disk"}', "all weights are held in memory"),
         ('{"": "gpu"}', "no device"),
     ):
         with pytest.raises(InputError, match=message):
@@ -323,16 +212,11 @@ def test_a_container_has_less_than_the_machine(
     assert free_memory()["cpu"] == expected
 
 
-@pytest.mark.parametrize("streams", [False, True])
-def test_a_map_changes_no_answer(
-    checkpoints: Folders, prompts: list[Prompt], streams: bool
-) -> None:
+def test_a_map_changes_no_answer(checkpoints: Folders, prompts: list[Prompt]) -> None:
     """With every unit placed by a map, here all on the processor, answers are bit for bit those
     without one.
     """
-    plain, mapped = (
-        loaded(checkpoints, device_map=how, stream_donors=streams) for how in (None, {"": "cpu"})
-    )
+    plain, mapped = (loaded(checkpoints, device_map=how) for how in (None, {"": "cpu"}))
     assert torch.equal(
         grafted_logits(plain, prompts, GRAFTS), grafted_logits(mapped, prompts, GRAFTS)
     )
@@ -438,12 +322,9 @@ def test_laws_in_bfloat16(folders: Folders, prompts: list[Prompt], executor: str
             assert int(alone.argmax()) in logits.topk(3).indices
 
 
-@pytest.mark.parametrize("streams", [False, True])
-def test_nothing_is_kept_for_gradients(
-    folders: Folders, prompts: list[Prompt], streams: bool
-) -> None:
+def test_nothing_is_kept_for_gradients(folders: Folders, prompts: list[Prompt]) -> None:
     """No weight asks for a gradient, and every answer is computed in inference mode."""
-    pair = loaded(folders, stream_donors=streams)
+    pair = loaded(folders)
     assert not any(
         weight.requires_grad
         for model in (pair.recipient, *pair.donors.values())
@@ -477,19 +358,14 @@ def asked(folders: Folders) -> Spec:
 
 
 def test_a_dry_run_says_that_it_fits(asked: Spec, tmp_path: Path) -> None:
-    """Weights, logits and activations against what is free; a streamed donor needs less."""
-    held, read = (
-        dry_run(asked, Settings(device="cpu", output_dir=tmp_path, stream_donors=streams))
-        for streams in (False, True)
+    """Weights, logits and activations against what is free."""
+    forecast = dry_run(asked, Settings(device="cpu", output_dir=tmp_path))
+    assert forecast.fits and forecast.memory.startswith("fits: needs ")
+    assert (
+        forecast.free_bytes
+        > forecast.weights_bytes + forecast.logits_bytes + forecast.activations_bytes
+        > 0
     )
-    for forecast in (held, read):
-        assert forecast.fits and forecast.memory.startswith("fits: needs ")
-        assert (
-            forecast.free_bytes
-            > forecast.weights_bytes + forecast.logits_bytes + forecast.activations_bytes
-            > 0
-        )
-    assert held.weights_bytes / 2 < read.weights_bytes < held.weights_bytes
 
 
 def test_a_dry_run_says_what_does_not_fit(
@@ -501,22 +377,17 @@ def test_a_dry_run_says_what_does_not_fit(
     )
     with pytest.raises(
         InputError,
-        match=r"^does not fit: needs .* free on cpu; try --dtype bfloat16, --stream-donor, --dev",
+        match=r"^does not fit: needs .* free on cpu; try --dtype bfloat16, --device-map",
     ):
         dry_run(asked, Settings(device="cpu", output_dir=tmp_path))
     absent = Spec(model="gemma-2b", prompts=("headline",), limit=2)
-    whole, read = (
-        dry_run(absent, Settings(device="cpu", output_dir=tmp_path, stream_donors=streams))
-        for streams in (False, True)
-    )
-    assert (
-        not whole.fits
-        and whole.memory.startswith("does not fit: needs ")
-        and "try --dtype bfloat16, --stream-donor" in whole.memory
-    )
-    assert not read.fits and "--stream-donor" not in read.memory
-    one = whole.weights_bytes // 2
-    assert one < read.weights_bytes < whole.weights_bytes
+    settings = Settings(device="cpu", output_dir=tmp_path)
+    whole = dry_run(absent, settings)
+    assert not whole.fits and whole.memory.startswith("does not fit: needs ")
+    assert whole.memory.endswith("; try --dtype bfloat16, --device-map auto")
+    half = dry_run(replace(absent, dtype="bfloat16"), settings)
+    assert not half.fits and half.memory.endswith("; try --device-map auto")
+    assert half.weights_bytes * 2 == whole.weights_bytes
 
 
 def test_localizers_in_turn_need_the_memory_once(
@@ -563,7 +434,7 @@ def test_the_command(folders: Folders, tmp_path: Path, capsys: pytest.CaptureFix
     ]
     job += ["--prompt", "headline", "--limit", "2", "--output-dir", str(tmp_path)]
     outputs = []
-    for options in ((), ("--stream-donor", "--device-map", '{"": "cpu"}')):
+    for options in ((), ("--device-map", '{"": "cpu"}')):
         assert cli.main([*job, *options]) == 0
         outputs.append(capsys.readouterr().out)
     assert "computed before: this run computed nothing" in outputs[1]

@@ -72,14 +72,14 @@ def test_options_read_as_on_the_command_line() -> None:
         "prompt": ["headline", "qa"],
         "chat-template": True,
         "layers": 3,
-        "stream-donor": True,
+        "batch-size": 4,
     }
     one, two = (unit.spec for unit in study_of(content).units)
     assert one.grafts == ("FE", "LT") and two.grafts == ("FE", "FE+LT")
     assert one.donors == {"sft": "after"} and one.prompts == ("headline", "qa")
     assert one.localizer_args == {"draws": "16"} and one.chat_template and one.layers == "3"
     (unit, _) = study_of(content).units
-    assert unit.settings(Path("x")).stream_donors and unit.settings(Path("x")).batch_size is None
+    assert unit.settings(Path("x")).batch_size == 4
 
 
 @pytest.mark.parametrize(

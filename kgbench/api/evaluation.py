@@ -292,7 +292,6 @@ def evaluate(
     dtype: str | None = None,
     device: str = "auto",
     device_map: str | None = None,
-    stream_donors: bool = False,
     batch_size: int | None = None,
     executor: str = "auto",
     attention: str = "auto",
@@ -331,7 +330,6 @@ def evaluate(
         dtype: Weight type; by default float32 on a CPU and as stored elsewhere.
         device: `cpu`, `cuda`, `cuda:1`, `mps`; `auto` takes an accelerator if there is one.
         device_map: Spread layers over devices: `auto`, `balanced`, `sequential`.
-        stream_donors: Leave donors on disk and read them layer by layer.
         batch_size: Prompts per forward; by default by a token budget.
         executor: `packed`, `rows` or `sequential`; `auto` takes the fastest that agrees.
         attention: `sdpa`, `eager`, or `auto`.
@@ -389,7 +387,6 @@ def evaluate(
         folder_of(output_dir),
         attention,
         device_map,
-        stream_donors,
         on_record,
     )
     run = with_progress(progress, lambda report: run_job(spec, settings, report))

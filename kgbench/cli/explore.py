@@ -12,7 +12,7 @@ from kgbench.cli.output import Output, write_file
 from kgbench.errors import InputError
 from kgbench.runner.spec import PAIR
 
-DEFAULTS = ("dtype", "device", "device_map", "stream_donors", "executor", "attention")
+DEFAULTS = ("dtype", "device", "device_map", "executor", "attention")
 
 
 @cli_command(

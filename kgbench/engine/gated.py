@@ -28,7 +28,6 @@ from kgbench.engine.plan import Budget
 from kgbench.engine.treatment import baseline_donor, donor_index
 from kgbench.errors import InputError
 from kgbench.models.pair import ModelPair
-from kgbench.models.streaming import homes
 
 Gates = Mapping[int, Float[Tensor, "prompt token"] | Float[Tensor, "prompt token head"]]
 """Gates by slot; missing slots have gate 0."""
@@ -52,7 +51,8 @@ class Differentiable:
     """
 
     def __init__(self, pair: ModelPair, budget: Budget | None = None) -> None:
-        if len(devices := homes(pair.recipient)) > 1:
+        devices = {weight.device for weight in pair.recipient.parameters()}
+        if len(devices) > 1:
             raise InputError(
                 f"the models are on {', '.join(sorted(map(str, devices)))}, and methods that take "
                 "derivatives need them on one device: leave out --device-map, or choose a method "

@@ -374,7 +374,6 @@ def load_pair(
     chat_template: bool = False,
     attention: str = "auto",
     share: bool = True,
-    stream_donors: bool = False,
     device_map: DeviceMap | None = None,
 ) -> ModelPair:
     """Load a model pair and verify its family map on its own weights.
@@ -397,7 +396,6 @@ def load_pair(
         chat_template: Put prompts into the tokenizer's chat template.
         attention: `sdpa`, `eager`, or `auto` for sdpa where a model can be computed by it.
         share: Hold parameters of a donor that equal the recipient's once.
-        stream_donors: Read donors layer by layer as they are used.
         device_map: In the place of `device`: `auto`, `balanced`, `sequential`, or for paths of
             modules their devices.
 
@@ -419,7 +417,6 @@ def load_pair(
         chat_template=chat_template,
         attention=attention,
         share=share,
-        stream_donors=stream_donors,
         device_map=device_map,
     )
     try:

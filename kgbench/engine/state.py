@@ -15,7 +15,6 @@ from torch.nn.modules import module as global_hooks
 from kgbench.data import Prompt
 from kgbench.data.prompts import Question
 from kgbench.models.pair import ModelPair
-from kgbench.models.streaming import streamed
 from kgbench.models.tensors import hash_tensors
 from kgbench.sites import RECIPIENT
 
@@ -62,8 +61,7 @@ def state_of(pair: ModelPair) -> dict[str, object]:
         state[f"the buffers of {name}"] = [
             (path, hash_tensors([(path, buffer)])) for path, buffer in model.named_buffers()
         ]
-        if streamed(model) is None:
-            state[f"{_PLAIN} of {name}"] = _forward(model)
+        state[f"{_PLAIN} of {name}"] = _forward(model)
     return state
 
 

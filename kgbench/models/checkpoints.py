@@ -64,7 +64,6 @@ def stamp_of(path: Path) -> Stamp:
 class Stored:
     """A tensor of a checkpoint, as the header of its file describes it."""
 
-    file: Path
     shape: tuple[int, ...]
     dtype: str
     """As safetensors writes it, such as `BF16`."""
@@ -317,7 +316,7 @@ def stored_tensors(directory: Path, origin: str) -> dict[str, Stored]:
                 raise ValueError("its size is not what its header says")
             for name, entry in header.items():
                 shape = tuple(map(int, entry["shape"]))
-                tensors[name] = Stored(path, shape, str(entry["dtype"]))
+                tensors[name] = Stored(shape, str(entry["dtype"]))
         except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
             raise ModelError(
                 f"{origin} does not load: {path.name} is no whole safetensors file ({error})"

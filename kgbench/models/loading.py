@@ -38,7 +38,6 @@ from kgbench.models.in_memory import MEMORY, HeldModel, is_peft
 from kgbench.models.lora import low_rank_donor, read_adapter
 from kgbench.models.pair import ModelPair, make_ready
 from kgbench.models.placement import DeviceMap, devices_of, free_memory, main_device, place
-from kgbench.models.streaming import stream
 from kgbench.models.tensors import apply_delta, hold, refuse_non_finite, share_equal
 from kgbench.sites import RECIPIENT
 
@@ -255,7 +254,6 @@ def read_pair(
     chat_template: bool = False,
     attention: str = "auto",
     share: bool = False,
-    stream_donors: bool = False,
     device_map: DeviceMap | None = None,
 ) -> ModelPair:
     """Load a pair by its name in the catalog, from checkpoints, or from models in memory.
@@ -283,7 +281,7 @@ def read_pair(
         check_config(base, each, part)
     backend = attention_backend(base, attention)
     read_to = str(main) if device_map is None else "cpu"
-    reader = _Reader(family, backend, read_to, share, stream_donors, device_map)
+    reader = _Reader(family, backend, read_to, share, device_map)
     reads = one_tokenizer(places, tokenizer)
     first = reader.recipient(base, DTYPES.get(wanted, wanted), places)
     others = {}
@@ -366,14 +364,8 @@ class _Reader:
     attention: str
     device: str
     share: bool
-    stream_donors: bool
     device_map: DeviceMap | None
     devices: Mapping[str, torch.device] = field(default_factory=dict)
-
-    def _streams(self, place: Place) -> bool:
-        """Whether a donor is left on disk; a plant or an adapter adds little to what it shares."""
-        on_disk = isinstance(place, Checkpoint) and place.delta is None and place.adapter is None
-        return self.stream_donors and on_disk
 
     def recipient(
         self, place: Place, dtype: torch.dtype | str, places: Mapping[str, Place]
@@ -387,7 +379,7 @@ class _Reader:
             models = 1
             for part, donor in places.items():
                 adapts = isinstance(donor, Checkpoint) and donor.adapter is not None
-                models += part != RECIPIENT and not adapts and not self._streams(donor)
+                models += part != RECIPIENT and not adapts
             self.devices = devices_of(model, self.family.layers, self.device_map, models, free)
         model = self._placed(model)
         hold(model)
@@ -399,23 +391,16 @@ class _Reader:
         """A donor that fits the recipient, of its type and on its devices."""
         if isinstance(place, Checkpoint) and place.adapter is not None:
             return adapted_donor(first, place.adapter, place.origin, base.origin)
-        streams = self._streams(place)
         if isinstance(place, HeldModel):
             model = place.donor(first, self.attention)
-        elif streams:
-            model = read_empty(place, first.dtype, self.attention)
         else:
             model = read_model(place, first.dtype, self.device, self.attention)
         if isinstance(place, HeldModel) and place.is_adapted:
             return model
         check_forward(first, model, part)
         check_weights(first, model, part)
-        if streams:
-            assert isinstance(place, Checkpoint)
-            stream(model, first, place, self.family.layers, self.share)
-            model = make_ready(model)
         model = self._placed(model)
-        if streams or isinstance(place, HeldModel):
+        if isinstance(place, HeldModel):
             return model  # what the caller holds goes on sharing with the caller's model
         if self.share:
             share_equal(first, model)

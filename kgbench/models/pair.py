@@ -21,7 +21,6 @@ from kgbench.errors import check_choice
 from kgbench.models.checkpoints import Stamp, stamp_of
 from kgbench.models.encoding import Encoded, EncodedQuestion, Encoder
 from kgbench.models.family_map import Family, Slots, written
-from kgbench.models.streaming import stored, streamed
 from kgbench.models.tensors import hash_tensors, shared_copy
 from kgbench.sites import RECIPIENT
 
@@ -84,8 +83,7 @@ class ModelPair:
     @property
     def device(self) -> torch.device:
         """Device of the recipient's input."""
-        source = streamed(self.recipient)  # a donor in the recipient's role
-        return self.recipient.device if source is None else source.home
+        return self.recipient.device
 
     @property
     def dtype(self) -> torch.dtype:
@@ -220,11 +218,8 @@ def _sha256(text: str) -> str:
 
 
 def weights_hash(model: nn.Module) -> str:
-    """SHA-256 over names, types, shapes and bytes of all weights, in the order of their names.
-
-    Those of a streamed donor are read.
-    """
-    return hash_tensors(stored(model))
+    """SHA-256 over names, types, shapes and bytes of all weights, in the order of their names."""
+    return hash_tensors(sorted(model.state_dict().items()))
 
 
 def prepare(model: PreTrainedModel) -> PreTrainedModel:

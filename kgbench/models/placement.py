@@ -127,7 +127,7 @@ def spread_units(sizes: Sequence[int], room: Sequence[int], strategy: str) -> li
             f"the models do not fit: they need {sum(sizes) / 2**30:.2f} GiB in pieces of at most "
             f"{max(sizes) / 2**30:.2f}, and the devices "
             f"have room for {' + '.join(f'{r / 2**30:.2f}' for r in room)} GiB; try --dtype "
-            "bfloat16 or --stream-donor"
+            "bfloat16"
         )
     if strategy == "sequential":
         return full
@@ -251,8 +251,8 @@ def _mapped(
 def _device(path: str, name: str | int) -> torch.device:
     if name == "disk":
         raise InputError(
-            f"--device-map puts {path!r} on disk: a recipient's weights are held; donors' are left "
-            "on disk by --stream-donor"
+            f"--device-map puts {path!r} on disk, and all weights are held in memory: "
+            "give 'cpu' or an accelerator"
         )
     try:
         return torch.device(f"cuda:{name}" if isinstance(name, int) else name)
@@ -285,17 +285,14 @@ def place(model: nn.Module, devices: Mapping[str, torch.device], layers: str) ->
     """Put the units of a model on their devices, and have activations follow.
 
     Args:
-        model: A model; weights that it does not hold stay as they are.
+        model: A model.
         devices: The device of each of its units.
         layers: Path of its list of layers.
     """
     home = devices[_weighty(model, devices)[0]]
     for path, device in devices.items():
         module = model.get_submodule(path)
-        held = [*module.parameters(), *module.buffers()]
-        if any(tensor.device != device for tensor in held) and not any(
-            tensor.is_meta for tensor in held
-        ):
+        if any(tensor.device != device for tensor in [*module.parameters(), *module.buffers()]):
             module.to(device)
         module.register_forward_pre_hook(partial(_to, device), with_kwargs=True)
         if not path.startswith(f"{layers}."):

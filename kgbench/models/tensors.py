@@ -236,7 +236,7 @@ def refuse_non_finite(name: str, tensor: Tensor, origin: str) -> None:
     Raises:
         ModelError: It holds such numbers.
     """
-    if not tensor.is_floating_point() or tensor.is_meta or not tensor.numel():
+    if not tensor.is_floating_point() or not tensor.numel():
         return
     low, high = tensor.detach().aminmax()  # one pass, and no copy; NaN goes through
     if not (low.isfinite() and high.isfinite()):

@@ -38,7 +38,6 @@ OF_RUNS = (
     "template",
     "batch_size",
     "device_map",
-    "stream_donors",
     "tolerance",
 )
 """Options that only one of the two kinds takes and that have no default value."""

@@ -23,7 +23,6 @@ from kgbench.models.loading import DTYPES, pair_sources, read_empty, read_tokeni
 from kgbench.models.lora import ADAPTER_CONFIG as ADAPTER
 from kgbench.models.pair import ModelPair, prepare
 from kgbench.models.placement import free_memory, named_devices
-from kgbench.models.streaming import streamed
 from kgbench.numbers import duration_text, number_text, size_text
 from kgbench.records import RecordStore
 from kgbench.runner.job import Job, Pairs, device_map_of, main_device_of, prepare_job
@@ -74,7 +73,6 @@ class Memory:
             return f"fits: {said}"
         tries = {
             "--dtype bfloat16": dtype is None or DTYPES[dtype].itemsize > 2,
-            "--stream-donor": not settings.stream_donors,
             "--device-map auto": settings.device_map is None,
         }
         options = ", ".join(option for option, helps in tries.items() if helps)
@@ -93,19 +91,12 @@ class Memory:
 
 
 def weights_bytes(pair: ModelPair) -> int:
-    """Memory of a pair's weights, shared storage once; of a streamed donor its largest layer."""
+    """Memory of a pair's weights, shared storage once."""
     held: dict[int, int] = {}
-    pieces = 0
     for model in (pair.recipient, *pair.donors.values()):
-        source, left = streamed(model), dict[str, int]()
-        for name, tensor in model.state_dict().items():
-            if source is not None and tensor.is_meta:
-                group = source.group(name)
-                left[group] = left.get(group, 0) + tensor.numel() * tensor.element_size()
-            else:
-                held[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
-        pieces += max(left.values(), default=0)
-    return sum(held.values()) + pieces
+        for tensor in model.state_dict().values():
+            held[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
+    return sum(held.values())
 
 
 def activation_bytes(shape: Mapping[str, Any], budget: Budget, itemsize: int) -> int:
@@ -232,15 +223,13 @@ def _scaled(counted: Forecast, entry: Entry, spec: Spec, settings: Settings) -> 
     kind = torch.device(device).type
     itemsize = DTYPES[spec.dtype or ("float32" if kind == "cpu" else entry.stored)].itemsize
     # A pair holds tied embeddings twice, see `prepare`.
-    held = donor = (entry.parameters + (embeddings if entry.tied else 0)) * itemsize
-    if settings.stream_donors:  # the largest piece that is held at once: a layer, or the embeddings
-        donor = max((entry.parameters - embeddings) // entry.layers, embeddings) * itemsize
+    held = (entry.parameters + (embeddings if entry.tied else 0)) * itemsize
     token = _OPERATIONS * entry.parameters / FLOPS[kind]
     seconds = token * (counted.token_rows + counted.plain_token_rows)
     share = counted.scoring_seconds / counted.seconds if counted.seconds else 0.0
     budget = Budget.on(torch.device(device), entry.width)
     memory = Memory(
-        held + len(spec.donors) * donor,
+        (1 + len(spec.donors)) * held,
         min(GROUP * counted.configurations * entry.vocabulary, Budget.logits) * itemsize,
         activation_bytes({"hidden_size": entry.width}, budget, itemsize),
         *free_bytes(settings, device),
@@ -378,8 +367,7 @@ def _before_loading(spec: Spec, settings: Settings) -> Memory:
     if place is not None:
         on_cpu = torch.device(device).type == "cpu"
         weights = checkpoint_bytes(place, spec.dtype or ("float32" if on_cpu else None))
-        whole = 0 if settings.stream_donors else sum(map(_is_whole, sources.values()))
-        weights *= 1 + whole
+        weights *= 1 + sum(map(_is_whole, sources.values()))
     return Memory(weights, 0, 0, *free_bytes(settings, device))
 
 

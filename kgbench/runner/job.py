@@ -121,7 +121,6 @@ def _wanted(spec: Spec, settings: Settings) -> dict[str, Any]:
         "revision": spec.revision,
         "chat_template": spec.chat_template,
         "attention": settings.attention,
-        "stream_donors": settings.stream_donors,
         "device_map": device_map_of(settings),
     }
 

@@ -33,7 +33,6 @@ COMPUTING = (
     "batch_size",
     "device",
     "device_map",
-    "stream_donors",
     "executor",
     "attention",
 )
@@ -128,8 +127,6 @@ class Settings:
     """Attention backend: auto, sdpa or eager."""
     device_map: str | None = option(None, "MAP")
     """Spread layers over devices: auto, balanced, sequential, or JSON of paths and devices."""
-    stream_donors: bool = option(False, flag="--stream-donor")
-    """Leave donors on disk and read them layer by layer."""
     on_record: Callable[[Any], None] | None = field(default=None, repr=False, compare=False)
     """Called with each `Run` once its record is there, found or computed; no option."""
 

@@ -238,7 +238,7 @@ def peak(device: torch.device, held: int) -> str:
 
 
 def read_from_disk(subject: Subject) -> Iterator[Figure]:
-    """The pair on several devices, and with a donor that stays on disk."""
+    """The pair read from disk, held on one device and on several."""
     pair, few, device = subject.pair, subject.few, str(subject.device)
     held = grafted_logits(pair, few, PATHWAYS)
     last = f"{pair.family.layers}.{pair.n_layers - 1}"
@@ -246,7 +246,6 @@ def read_from_disk(subject: Subject) -> Iterator[Figure]:
         "both models held": {"device": device},
         "--device-map auto": {"device_map": "auto"},
         "--device-map, the last layer on the CPU": {"device_map": {"": device, last: "cpu"}},
-        "--stream-donor": {"device": device, "stream_donors": True},
     }
     with tempfile.TemporaryDirectory() as folder:
         for part, model in {"recipient": pair.recipient, **pair.donors}.items():
