@@ -106,8 +106,6 @@ def write_tasks(root: Path) -> Path:
         "mine": "loglikelihood",
         "question": "loglikelihood",
         "mine_choices": "choices",
-        "mine_effects": "effects",
-        "question_effects": "effects",
     }.items():
         kwargs = {"kgbench_dataset": "odd.jsonl", "kgbench_prompt": name.partition("_")[0]}
         (root / f"{name}.yaml").write_text(

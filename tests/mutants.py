@@ -517,7 +517,11 @@ MUTANTS = (
     ),
     mutant(
         "scores given back in the order of length",
-        ("harness/answering.py", "row[number] = _score", "row[numbers.index(number)] = _score"),
+        (
+            "harness/answering.py",
+            "scores[number] = _score",
+            "scores[numbers.index(number)] = _score",
+        ),
         test="test_lm_eval_model.py",
         only="own_model",
     ),
@@ -529,7 +533,7 @@ MUTANTS = (
             "range(self.lead, self.lead",
         ),
         ("harness/answering.py", "(*passage.before, *passage.targets)", "passage.targets"),
-        ("harness/answering.py", "_score(scored, len(passage.before))", "_score(scored, 0)"),
+        ("harness/answering.py", "end], len(passage.before))", "end], 0)"),
         test="test_lm_eval_model.py",
         only="without_spans",
     ),

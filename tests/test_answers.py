@@ -108,8 +108,7 @@ def _all_scores(pair: ModelPair, prompts: Sequence[Prompt], graft: str) -> list[
                 Passage(TaskDocument(prompt.name, {}), own, read, lead, tuple(ids[lead + 1 :]))
             )
     scores = [
-        float(score[0])
-        for score in Answering(Engine(pair), DynamicGraft()).scores(passages, [graft])[0]
+        float(score[0]) for score in Answering(Engine(pair), DynamicGraft()).scores(passages, graft)
     ]
     return [scores[i : i + len(NAMES)] for i in range(0, len(scores), len(NAMES))]
 

@@ -13,7 +13,6 @@ import click
 import nbformat
 import pytest
 from cards_table import pairs_table, plants_table
-from click.testing import CliRunner
 from pages import DOCS, PAGES, ROOT, block, code, fenced, table
 
 import kgbench
@@ -53,10 +52,6 @@ def test_many_commands_are_shown() -> None:
 def test_every_command_shown_parses(line: str) -> None:
     """Options exist and have their values, and no word is left over."""
     words = shlex.split(line, comments=True)[1:]
-    if words[0] == "lm-eval":  # its options are lm-eval's own
-        told = CliRunner().invoke(command, [*words[:2], "--help"]).output
-        assert {word for word in words if word.startswith("--")} <= set(re.findall(r"--\w+", told))
-        return
     words = [*words[:-1], *words[-1].split("|")[:1]]  # ls models|datasets
     found, rest = of_path(words)
     context = click.Context(found, info_name=words[0])
@@ -68,8 +63,6 @@ def test_every_command_shown_parses(line: str) -> None:
 def test_every_command_named_in_a_sentence_exists(path: str) -> None:
     """`kgbench …` in a sentence is a command with these options."""
     for words in map(str.split, re.findall(r"`kgbench ([a-z][^`]+)`", PAGES[ROOT / path])):
-        if words[0] == "lm-eval":
-            continue
         names = [words[0], *(words[1].split("|") if len(words) > 1 else ())]
         found, _ = of_path([*names[:2], *words[2:]])
         options = {option for parameter in found.params for option in parameter.opts}

@@ -7,14 +7,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import forks
 import pytest
 from lm_eval.evaluator import simple_evaluate
-from lm_eval.utils import make_table
 from lm_eval_runs import answers, ours, samples, stock, write_checkpoints, write_tasks
 from whole_donors import part_of, whole_donor
 
@@ -95,65 +93,6 @@ def test_full_names_are_lm_eval_s_own(model: str, tmp_path: Path) -> None:
         assert [d["name_logprob"] for d in own] == pytest.approx(
             [d["name_logprob"] for d in theirs], abs=1e-4
         )
-
-
-def test_effects_are_those_of_kgbench_eval(evaluated: tuple[Record, Mapping[Any, Any]]) -> None:
-    """Sufficiency and necessity, their intervals included, are the record's."""
-    task = "kgbench_tiny_movies_headline_effects"
-    table = answers(
-        KgbenchLM(pair="tiny-gemma", dtype="float32", device="cpu"), [task], limit=LIMIT
-    )["results"][task]
-    for row in (
-        row
-        for row in evaluated[0].rows
-        if row.prompt == "headline" and row.graft in ("FE", "LT", "FE+LT")
-    ):
-        for effect in ("sufficiency", "necessity"):
-            estimate = getattr(row, effect)
-            for part, value in (
-                ("", estimate.value),
-                ("_low", estimate.low),
-                ("_high", estimate.high),
-            ):
-                assert table[f"{effect}_{row.graft}{part},none"] == pytest.approx(
-                    value, rel=1e-5, abs=1e-9
-                )
-            assert table[f"{effect}_{row.graft}_stderr,none"] > 0
-
-
-def test_an_effect_without_a_gain_is_undefined(
-    places: dict[str, Path], folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Where the donor knows no more than the recipient, the ratio is no number, in a group of tasks
-    too, and the log says why.
-    """
-    metric = {"metric": "sufficiency_FE+LT", "weight_by_size": True}
-    group = {
-        "group": "both",
-        "task": ["mine_effects", "question_effects"],
-        "aggregate_metric_list": [metric],
-    }
-    (tmp_path / "both.yaml").write_text(json.dumps(group))
-    lm = KgbenchLM(pretrained=str(places["sft"]), donor=str(places["sft"]), device="cpu")
-    table = answers(lm, ["both"], folder, more=tmp_path)["results"]
-    value = table["both"]["sufficiency_FE+LT,none"]
-    assert value != value and "nan" in make_table({"results": table, "versions": {}, "n-shot": {}})
-    assert "sufficiency of FE+LT is undefined" in caplog.text
-
-
-def test_a_task_of_effects_takes_another_metric(places: dict[str, Path], folder: Path) -> None:
-    """The metric of the ratios is an argument of the task; one that there is not is refused."""
-    from lm_eval.tasks import TaskManager
-
-    def load(metric: str) -> Any:
-        manager = TaskManager(
-            include_path=[str(folder)], include_defaults=False, metadata={"kgbench_metric": metric}
-        )
-        return manager.load(["mine_effects"])["tasks"]["mine_effects"]
-
-    assert "logprob_FE+LT" in load("logprob").aggregation()
-    with pytest.raises(UnknownNameError):
-        load("topp5")
 
 
 def test_results_say_what_was_run(places: dict[str, Path], folder: Path) -> None:
@@ -407,149 +346,29 @@ def test_registration_hides_no_other_model() -> None:
     assert done.stdout.split() == ["HFLM", "KgbenchLM"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [(["--continuation", "never"], "continuation"), (["--continuation"], "needs a value")],
-)
-def test_the_launcher_s_own_option_is_checked(
-    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Exit status 2 and one line."""
-    from kgbench.cli import main
-
-    assert main(["lm-eval", "run", "--tasks", "x", *arguments]) == 2
-    assert says in capsys.readouterr().err
-
-
-@pytest.fixture
-def launch(
-    folder: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> Any:
-    """Run `kgbench lm-eval run` in this process, without lm-eval's own tasks; gives exit status and
-    last line of stderr.
+def test_lm_eval_s_own_command_line_knows_the_model(folder: Path, tmp_path: Path) -> None:
+    """`python -m kgbench.harness` is lm-eval's command line with `--model kgbench`; a mistake in
+    the model's arguments is one line and status 2.
     """
-    from lm_eval.tasks import TaskManager
-
-    from kgbench.cli import main
-
-    monkeypatch.setattr(
-        "lm_eval.tasks.TaskManager", partial(TaskManager, include_defaults=False)
-    )  # reading them takes long
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> tuple[int, str]:
-        status = main(["lm-eval", "run", *arguments])
-        return status, (capsys.readouterr().err.splitlines() or [""])[-1]
-
-    return run
-
-
-def test_the_launcher_runs_lm_eval_with_our_tasks_and_model(folder: Path, launch: Any) -> None:
-    """From any directory, with a user's own folder of tasks beside ours, and with the rule for
-    later tokens as an option.
-    """
-    run = ["--model", "kgbench", "--continuation", "none", "--device", "cpu"]
-    run += ["--model_args", "pair=tiny-gpt2,graft=FE+LT,dtype=float32"]
-    run += ["--tasks", "kgbench_tiny_movies_headline,mine", "--include_path", str(folder)]
-    assert launch(*run, "--limit", "12", "--output_path", "out.json")[0] == 0
-    (path,) = Path().glob("out_*.json")
+    run = [sys.executable, "-m", "kgbench.harness", "run", "--model", "kgbench", "--device", "cpu"]
+    run += ["--tasks", "mine", "--include_path", str(folder), "--limit", "3"]
+    run += ["--output_path", str(tmp_path / "out.json"), "--model_args"]
+    done = forks.run(
+        [*run, "pair=tiny-gpt2,graft=FE+LT,continuation=none"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    (path,) = tmp_path.glob("out_*.json")
     results = json.loads(path.read_text())
-    assert results["config"]["continuation"] == "none"
-    assert (results["config"]["graft"], results["config"]["pair"]) == ("FE+LT", "tiny-gpt2")
-    assert all("top5,none" in found for found in results["results"].values())
-    assert {*results["results"]} == {"kgbench_tiny_movies_headline", "mine"}
-
-
-def written(folder: Path) -> dict[str, Any]:
-    """The configuration in the results that a run has written."""
-    (path,) = folder.rglob("results_*.json")
-    return json.loads(path.read_text())["config"]  # type: ignore[no-any-return]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (
-            [
-                "--model",
-                "kgbench",
-                "--tasks",
-                "kgbench_tiny_movie_qa",
-                "--model_args",
-                "pair=tiny-gpt2",
-            ],
-            "Tasks not found",
-        ),
-        (
-            ["--model", "hf", "--model_args", f"pretrained={RECIPIENT}", "--tasks", "mine_effects"],
-            "--model kgbench",
-        ),
-        (["--model", "hf", "--tasks", "mine", "--continuation", "all"], "--model kgbench"),
-        (["--model", "kgbench", "--tasks", "mine", "--include_path", "nowhere"], "no such folder"),
-        (["--tasks", "mine", "--config", "nowhere.yaml"], "does not read"),
-        (["--tasks", "mine", "--config", "broken.yaml"], "does not read"),
-    ],
-)
-def test_mistakes_are_told_in_a_line(
-    arguments: list[str], says: str, folder: Path, launch: Any
-) -> None:
-    """What lm-eval would show its own code for, or pass over, is told as our own mistakes are."""
-    Path("broken.yaml").write_text("tasks: [mine\n")
-    status, last = launch(
-        *arguments, *([] if "--include_path" in arguments else ["--include_path", str(folder)])
-    )
-    assert status == 2
-    assert last.startswith("kgbench: error: ") and says in last
-
-
-def test_a_config_file_and_options_are_put_together(folder: Path, launch: Any) -> None:
-    """Model arguments of lm-eval's --config stay where --continuation is given; its folder of tasks
-    is taken beside ours.
-    """
-    config = {
-        "model": "kgbench",
-        "include_path": str(folder),
-        "tasks": ["mine"],
-        "output_path": "out",
-    }
-    Path("run.yaml").write_text(
-        json.dumps(
-            {**config, "model_args": {"pair": "tiny-gpt2", "graft": "LT", "localizer": "none"}}
-        )
-    )
-    assert launch("--config", "run.yaml", "--continuation", "none")[0] == 0
-    found = written(Path("out"))
-    assert (found["pair"], found["graft"], found["localizer"], found["continuation"]) == (
+    config = results["config"]
+    assert (config["pair"], config["graft"], config["continuation"]) == (
         "tiny-gpt2",
-        "LT",
-        "none",
+        "FE+LT",
         "none",
     )
-    assert Path("out", "tiny-gpt2").is_dir()
-
-
-def test_device_and_batch_size_may_stand_among_the_model_arguments(
-    folder: Path, launch: Any
-) -> None:
-    """Where lm-eval itself would give them to the model twice."""
-    given = "pair=tiny-gpt2,graft=LT,device=cpu,batch_size=4"
-    run = (
-        "--model",
-        "kgbench",
-        "--model_args",
-        given,
-        "--tasks",
-        "mine",
-        "--include_path",
-        str(folder),
-        "--output_path",
-        "out",
-    )
-    assert launch(*run)[0] == 0
-    assert (written(Path("out"))["device"], written(Path("out"))["batch_size"]) == ("cpu", "4")
+    assert "top5,none" in results["results"]["mine"]
+    wrong = forks.run([*run, "pair=tiny-gpt3,graft=LT"], capture_output=True, text=True)
+    assert wrong.returncode == 2
+    assert wrong.stderr.splitlines()[-1].startswith("kgbench: error: ")
 
 
 def test_tasks_are_found_in_a_checkout() -> None:

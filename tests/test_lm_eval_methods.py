@@ -124,9 +124,9 @@ def test_reading_token_by_token_changes_nothing(
         )
         for i, c in enumerate(contexts)
     ]
-    at_once = [score[0] for score in lm.answering.scores(passages, [graft])[0]]
+    at_once = [score[0] for score in lm.answering.scores(passages, graft)]
     monkeypatch.setattr(type(lm.localizer), "reads_any_token", False)
-    assert [score[0] for score in lm.answering.scores(passages, [graft])[0]] == pytest.approx(
+    assert [score[0] for score in lm.answering.scores(passages, graft)] == pytest.approx(
         at_once, abs=1e-6
     )
 
@@ -152,27 +152,6 @@ def test_a_method_that_looks_at_the_last_token_follows_the_rule(
         assert one["name_logprob"] - one["logprob"] == pytest.approx(
             other["name_logprob"] - other["logprob"], abs=1e-3
         )
-    table = answers(
-        model(places, "path_patch", continuation=continuation), ["mine_effects"], folder
-    )["results"]["mine_effects"]
-    assert "top5_LT,none" in table and "top5_FE,none" not in table
-
-
-def test_what_one_document_cannot_have_is_left_out_of_effects(
-    places: dict[str, Path], folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not only the first document is asked whether the method can express a configuration."""
-    lm = model(places, "dynamic_graft")
-    treat = type(lm.localizer).treat
-
-    def choosy(self: Any, pair: Any, prompts: Any, sites: Any) -> Any:
-        if str(sites) == "FE" and any(prompt.fact.id == "odd/2" for prompt in prompts):
-            raise NotApplicableError("not for this fact")
-        return treat(self, pair, prompts, sites)
-
-    monkeypatch.setattr(type(lm.localizer), "treat", choosy)
-    table = answers(lm, ["mine_effects"], folder)["results"]["mine_effects"]
-    assert "top5_LT,none" in table and "top5_FE,none" not in table
 
 
 @pytest.mark.parametrize("localizer", FITTED)
@@ -212,23 +191,6 @@ def test_empty_contexts_teach_nothing(
     ]
     first = lm.loglikelihood(requests, disable_tqdm=True)
     found = lm.answering.fitted([lm._passage(r) for r in [*requests, *empty]]).scores(
-        [lm._passage(r) for r in requests], ["LT"]
-    )[0]
-    assert [score[0] for score in found] == pytest.approx([score[0] for score in first], abs=1e-6)
-
-
-def test_effects_leave_out_what_a_method_cannot_express(
-    places: dict[str, Path], folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A method without positions gives the configurations that it has, and the log says which it
-    has not, and why.
-    """
-    results = answers(model(places, "static_graft"), ["mine_effects"], folder)["results"][
-        "mine_effects"
-    ]
-    assert (
-        "top5_ALL,none" in results
-        and "top5_FE,none" not in results
-        and "sufficiency_FE,none" not in results
+        [lm._passage(r) for r in requests], "LT"
     )
-    assert "FE is left out: static_graft has no positions" in caplog.text
+    assert [score[0] for score in found] == pytest.approx([score[0] for score in first], abs=1e-6)

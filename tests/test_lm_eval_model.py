@@ -15,7 +15,6 @@ import torch
 from lm_eval_runs import (
     NAMES,
     TOKENIZERS,
-    answers,
     ours,
     samples,
     stock,
@@ -208,14 +207,14 @@ def test_a_long_continuation_is_read_out_in_pieces(
             "Ana Lee stars", " in a movie alongside Bo Chen, an actor", TaskDocument("t", {})
         )
     ]
-    whole = lm.answering.scores(passages, ["LT", "SFT"])
+    whole = lm.answering.scores(passages, "LT")
     vocabulary = lm.pair.recipient.config.vocab_size
     monkeypatch.setattr(type(lm.answering.engine.budget), "logits", 5 * vocabulary)
     object.__setattr__(lm.answering.engine.budget, "logits", 5 * vocabulary)
     seen = [len(chunk.logits) for chunk in _watched(lm, passages)]
     assert max(seen) <= 5
-    for one, other in zip(whole, lm.answering.scores(passages, ["LT", "SFT"]), strict=True):
-        assert one[0] == pytest.approx(other[0], abs=1e-9)
+    for one, other in zip(whole, lm.answering.scores(passages, "LT"), strict=True):
+        assert one == pytest.approx(other, abs=1e-9)
 
 
 def _watched(lm: KgbenchLM, passages: Any) -> list[Any]:
@@ -229,7 +228,7 @@ def _watched(lm: KgbenchLM, passages: Any) -> list[Any]:
             yield chunk
 
     lm.answering.engine.run = watching  # type: ignore[method-assign]
-    lm.answering.scores(passages, ["LT", "SFT"])
+    lm.answering.scores(passages, "LT")
     lm.answering.engine.run = run  # type: ignore[method-assign]
     return seen
 
@@ -348,21 +347,3 @@ def test_generation_under_a_graft_is_the_audited_algorithm_s(
     assert lm.generate_until(
         [_request((context, {"until": [], "max_gen_toks": 5}), "generate_until")], disable_tqdm=True
     ) == [wanted]
-
-
-def test_effects_say_what_each_configuration_says_by_itself(places: Places, folder: Path) -> None:
-    """In one table, each configuration's mean log-probability is that of a run of its own."""
-    lm = ours(places("llama"), dtype="float64")
-    table = answers(lm, ["mine_effects"], folder, metadata={"kgbench_metric": "logprob"})[
-        "results"
-    ]["mine_effects"]
-    found = {
-        graft: table[f"logprob_{graft},none"]
-        for graft in ("PRE", "SFT", "ALL", "FE", "LT", "FE+LT", "(FE+LT)^C", "FE^C", "LT^C")
-    }
-    assert len(set(found.values())) == len(found)
-    for graft, value in found.items():
-        alone = answers(ours(places("llama"), graft=graft, dtype="float64"), ["mine"], folder)[
-            "results"
-        ]["mine"]
-        assert value == pytest.approx(alone["logprob,none"], abs=1e-9), graft

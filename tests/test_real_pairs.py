@@ -83,14 +83,6 @@ def runs(name: str) -> dict[str, list[str]]:
             WORDING,
             *tokenizer,
         ],
-        "tasks validate": [
-            "tasks",
-            "validate",
-            "kgbench_tiny_movies_qa",
-            "--tokenizer",
-            name,
-            "-q",
-        ],
     }
 
 

@@ -21,11 +21,10 @@ from test_package import loaded_by
 
 from kgbench.cli import main
 from kgbench.data import ImportOptions, builtin_prompts, dataset_names, load_dataset, load_prompts
-from kgbench.errors import InputError, UnknownNameError
+from kgbench.errors import UnknownNameError
 from kgbench.harness import shipped_tasks, task_files, tasks_path
 from kgbench.harness.metrics import TokenScore, process_results
 from kgbench.harness.rows import CANDIDATES, data_fingerprint, gold, load, rows
-from kgbench.harness.task_validation import preview
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -99,7 +98,7 @@ def test_there_is_a_task_for_every_data_set_prompt_and_form() -> None:
     sizes = {name: len(load_dataset(name).facts) for name in dataset_names()}
     assert sorted(entry.name for entry in entries) == index.all_subtasks
     for entry in entries:
-        ending = {"loglikelihood": "", "choices": "_choices", "effects": "_effects"}[entry.form]
+        ending = {"loglikelihood": "", "choices": "_choices"}[entry.form]
         assert entry.name == f"kgbench_{entry.dataset}_{entry.prompt}{ending}"
         assert (
             index.task_index[entry.name].tags
@@ -290,10 +289,11 @@ def test_a_users_own_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     (tmp_path / "choices.yaml").write_text(yaml.safe_dump(choices), encoding="utf-8")
     (tmp_path / "away").mkdir()
     monkeypatch.chdir(tmp_path / "away")
-    assert preview("my_facts", 1, tmp_path)["targets"] == [" 1984"]
-    assert preview("my_facts", 1, tmp_path)["metrics"] == preview(HEADLINE)["metrics"]
-    assert sorted(preview("my_choices", 1, tmp_path)["targets"]) == [" 1984", " Bo"]
-    assert main(["tasks", "validate", "--include-path", str(tmp_path), "--quiet"]) == 0
+    manager = TaskManager(include_path=[str(tasks_path()), str(tmp_path)], include_defaults=False)
+    tasks = manager.load(["my_facts", "my_choices", HEADLINE])["tasks"]
+    assert [doc["target"] for doc in tasks["my_facts"].eval_docs][1] == " 1984"
+    assert list(tasks["my_facts"].aggregation()) == list(tasks[HEADLINE].aggregation())
+    assert sorted(tasks["my_choices"].eval_docs[1]["candidates"]) == ["1984", "Bo"]
 
 
 # ------------------------------------------------------------------------------------------ figures
@@ -339,7 +339,7 @@ def test_any_model_of_lm_eval_runs_both_forms() -> None:
     assert reported == {HEADLINE: {"name_logprob"}, f"{HEADLINE}_choices": {"acc", "acc_norm"}}
 
 
-@pytest.mark.parametrize("ending", ["", "_choices", "_effects"])
+@pytest.mark.parametrize("ending", ["", "_choices"])
 @pytest.mark.parametrize("prompt", ["headline", "new_film"])
 def test_few_shot(prompt: str, ending: str) -> None:
     """Two examples come before the question, other facts with their answers, one blank between; the
@@ -369,7 +369,7 @@ def test_path(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_listing_loads_no_torch() -> None:
     """Naming the tasks loads no torch."""
-    for loaded in loaded_by("tasks path", "tasks ls --json", "tasks --help"):
+    for loaded in loaded_by("tasks path", "ls tasks --json", "tasks --help"):
         assert not {"torch", "transformers"} & loaded
 
 
@@ -390,78 +390,68 @@ sys.exit(main(sys.argv[1:]))
 """The command line where lm-eval is not installed."""
 
 
-@pytest.mark.parametrize(
-    ("command", "status"), [("path", 0), ("ls", 0), (f"show {HEADLINE}", 2), ("validate", 2)]
-)
-def test_without_lm_eval(command: str, status: int) -> None:
-    """What only names tasks needs no lm-eval; what loads them says in one line how to get it."""
+@pytest.mark.parametrize("command", ["tasks path", "ls tasks"])
+def test_names_of_tasks_need_no_lm_eval(command: str) -> None:
+    """What only names tasks works where lm-eval is not installed."""
     done = forks.run(
-        [sys.executable, "-c", WITHOUT, "tasks", *command.split()],
+        [sys.executable, "-c", WITHOUT, *command.split()],
         capture_output=True,
         text=True,
         cwd=ROOT,
     )
-    assert done.returncode == status, done.stderr
-    missing = (
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_launch_without_lm_eval_says_how_to_get_it() -> None:
+    """One line and status 2."""
+    code = WITHOUT.replace("kgbench.cli", "kgbench.harness.__main__").replace("sys.argv[1:]", "")
+    done = forks.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 2
+    assert done.stderr == (
         "kgbench: error: this needs lm-eval, which is not installed: pip install"
         " 'kgbench[lm-eval]'\n"
     )
-    assert done.stderr == (missing if status else "")
 
 
 def test_ls(capsys: pytest.CaptureFixture[str]) -> None:
-    """`kgbench tasks ls` lists what there is, as a table and as JSON."""
-    assert main(["tasks", "ls", "--json"]) == 0
-    found = {each["name"]: each for each in json.loads(capsys.readouterr().out)}
+    """`kgbench ls tasks` lists what there is, as a table and as JSON."""
+    assert main(["ls", "tasks", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
     assert set(found) == {entry.name for entry in shipped_tasks()}
     assert found[f"{HEADLINE}_choices"] == {
-        "name": f"{HEADLINE}_choices",
         "dataset": "tiny_movies",
         "prompt": "headline",
         "form": "choices",
         "tags": ["kgbench_choices", "kgbench_tiny_movies_choices"],
         "documents": FACTS,
     }
-    assert main(["tasks", "ls"]) == 0
-    told = capsys.readouterr().out
-    assert all(name in told for entry in shipped_tasks() for name in (entry.name, *entry.tags))
+    assert main(["ls", "tasks"]) == 0
+    table = capsys.readouterr().out
+    for entry in shipped_tasks():
+        assert all(name in table for name in (entry.name, *entry.tags))
 
 
-def test_show(capsys: pytest.CaptureFixture[str]) -> None:
-    """`kgbench tasks show` renders a document: context, target, the words of each span, candidates,
-    metrics.
+# -------------------------------------------------------------------------- every shipped document
+
+
+def test_every_document_of_every_task_renders() -> None:
+    """lm-eval loads each task and asks what the prompt and its fact say: the context is the
+    prompt's text, the requests its target or the candidates, and each span holds words of it.
     """
-    filled = load_prompts("tiny_movies", ["qa"])[7]
-    for ending in ("", "_choices", "_effects"):
-        assert (
-            main(["tasks", "show", f"kgbench_tiny_movies_qa{ending}", "--document", "7", "--json"])
-            == 0
-        )
-        told = json.loads(capsys.readouterr().out)
-        assert (told["context"], told["id"], told["documents"]) == (
-            filled.text,
-            filled.fact.id,
-            FACTS,
-        )
-        assert told["spans"] == {
-            region: filled.text[slice(*span)] for region, span in filled.spans.items()
-        }
-        right = told["targets"][told["gold"] or 0]
-        assert right == f" {filled.target}"
-        assert len(told["targets"]) == (CANDIDATES if ending == "_choices" else 1)
-    assert main(["tasks", "show", "kgbench_tiny_movies_qa_choices", "--document", "7"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert f"target    ' {filled.target}'   (right)" in lines
-    assert f"FE        {filled.fact.fields['first_actor']!r}" in lines
-    assert sum("(right)" in line for line in lines) == 1
-
-
-def test_show_of_what_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
-    """An unknown task or document is answered in one line, with exit status 2."""
-    assert main(["tasks", "show", "kgbench_tiny_movies_headlin"]) == 2
-    assert f"Did you mean '{HEADLINE}'" in capsys.readouterr().err
-    with pytest.raises(
-        InputError,
-        match=f"has {FACTS} documents, with numbers from 0 to {FACTS - 1}; there is no {FACTS}",
-    ):
-        preview(HEADLINE, FACTS)
+    tasks = loaded(*(entry.name for entry in shipped_tasks()))
+    for entry in shipped_tasks():
+        task = tasks[entry.name]
+        prompts = load_prompts(entry.dataset, [entry.prompt])
+        assert len(task.eval_docs) == len(prompts) == entry.documents
+        chosen = entry.form == "choices"
+        for number, (doc, prompt) in enumerate(zip(task.eval_docs, prompts, strict=True)):
+            context = task.fewshot_context(doc, num_fewshot=0)
+            made = task.construct_requests(doc=doc, ctx=context, metadata=(entry.name, number, 1))
+            requests = [request.args for request in (made if isinstance(made, list) else [made])]
+            assert {args[0] for args in requests} == {prompt.text}
+            assert len(requests) == (len(doc["candidates"]) if chosen else 1)
+            assert requests[task.doc_to_target(doc) if chosen else 0][1] == f" {prompt.target}"
+            for region, span in prompt.spans.items():
+                assert doc["spans"][region] == list(span)
+                words = doc["query"][slice(*span)]
+                assert words and words == words.strip(), (entry.name, number, region)

@@ -56,8 +56,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "family": "Describe an architecture that kgbench does not know.",
         "new-localizer": "Write a working localizer of your own, and its test.",
         "check-localizer": "Run the contract tests on a localizer.",
-        "tasks": "List, show and check tasks for lm-eval.",
-        "lm-eval": "Run lm-eval with kgbench's model and tasks.",
+        "tasks": "Print the folder of the tasks for lm-eval.",
     },
     "Publish": {
         "validate": "Check recorded runs and board entries (no model).",
@@ -86,7 +85,6 @@ HOMES: Mapping[str, str] = {
     "family": "models",
     "new-localizer": "localizers",
     "check-localizer": "localizers",
-    "lm-eval": "tasks",
     "validate": "leaderboard",
     "submit": "leaderboard",
     "doctor": "setup",

@@ -5,10 +5,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -37,8 +38,11 @@ from kgbench.data.sources import (
     read_relations,
     source_names,
 )
-from kgbench.errors import InputError, RegionError
+from kgbench.errors import InputError, ModelError, RegionError, UnknownNameError
 from kgbench.testing.decisions import FEWEST
+
+if TYPE_CHECKING:
+    from kgbench.models.encoding import Encoder
 
 
 @click.group()
@@ -473,16 +477,36 @@ def _suite_fits(builtin: Sequence[str]) -> bool:
     return set(load_suite(Spec.suite).prompts) <= set(builtin)
 
 
+def _encoder(name: str) -> Encoder:
+    """The encoder of a pair's tokenizer, or of a checkpoint's.
+
+    Raises:
+        UnknownNameError: The name is nearly that of a pair.
+        ModelError: The tokenizer is not found, does not load, or cannot be used.
+    """
+    from kgbench.models import catalog
+    from kgbench.models.checkpoints import locate
+    from kgbench.models.encoding import Encoder
+    from kgbench.models.loading import read_tokenizer
+
+    pairs = catalog.pair_names()
+    if name not in pairs and not Path(name).is_dir() and get_close_matches(name, pairs, cutoff=0.8):
+        hint = "Or give a directory, or a Hub id such as owner/name."
+        raise UnknownNameError("tokenizer", name, catalog.shipped(), hint)
+    tokenizer = read_tokenizer(locate(catalog.entry(name).recipient if name in pairs else name))
+    try:
+        return Encoder(tokenizer)
+    except ModelError as error:
+        raise ModelError(f"{name}: {error}") from None
+
+
 def _tokenized(
     prompts: Mapping[str, Sequence[Prompt]], tokenizer: str | None
 ) -> tuple[Mapping[str, Mapping[str, str]], Mapping[str, Sequence[Prompt]]]:
     """By template, unreadable prompts with the reason; and prompts that hold the answer's token."""
     if tokenizer is None:
         return {}, {}
-    from kgbench.harness.task_validation import load_tokenizers
-    from kgbench.models.encoding import Encoder
-
-    encoder = Encoder(load_tokenizers([tokenizer])[tokenizer])
+    encoder = _encoder(tokenizer)
     faults: dict[str, dict[str, str]] = {}
     found: dict[str, list[Prompt]] = {}
     for prompt in chain.from_iterable(prompts.values()):

@@ -60,6 +60,7 @@ CATALOGUES: Mapping[str, Callable[[], Rows]] = {
     "prompts": _prompts,
     "localizers": later("localizers", "describe"),
     "suites": later("runner", "suites"),
+    "tasks": later("harness", "describe_tasks"),
 }
 """The kinds of `kgbench ls`, in the order of its help."""
 

@@ -2,7 +2,7 @@
 
 Nothing here loads lm-eval or torch until it is used; `pip install 'kgbench[lm-eval]'` brings both.
 
-The shipped tasks are every data set in every prompt that fits it, in three forms. What the tasks
+The shipped tasks are every data set in every prompt that fits it, in two forms. What the tasks
 share is written by hand in `tasks/_*.yaml`. The file of each task follows from its data set, prompt
 and form, and is made when the folder is first needed.
 """
@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import platformdirs
 
@@ -27,8 +28,8 @@ from kgbench.records import write_whole
 __all__ = [
     "FORMS",
     "MODEL",
-    "REQUEST",
     "ShippedTask",
+    "describe_tasks",
     "needs_lm_eval",
     "register",
     "shipped_tasks",
@@ -38,9 +39,6 @@ __all__ = [
 
 MODEL = "kgbench"
 """Name of the model, for lm-eval's `--model`."""
-
-REQUEST = "kgbench_configurations"
-"""Request type of tasks of effects: the name of the model's method that answers it."""
 
 _CLASS = "kgbench.harness.model:KgbenchLM"
 
@@ -75,9 +73,7 @@ def register() -> None:
 
 # ------------------------------------------------------------------------------------ shipped tasks
 
-FORMS: Mapping[str, str] = MappingProxyType(
-    {"loglikelihood": "", "choices": "_choices", "effects": "_effects"}
-)
+FORMS: Mapping[str, str] = MappingProxyType({"loglikelihood": "", "choices": "_choices"})
 """Forms of a task, with the ending of their names."""
 
 _YAML = """\
@@ -143,6 +139,15 @@ def _common() -> Path:
     """Folder of the hand-written files: in the package of a wheel, in the root of a checkout."""
     package = Path(__file__).parents[1]
     return next(path for path in (package / "tasks", package.parent / "tasks") if path.is_dir())
+
+
+def describe_tasks() -> dict[str, dict[str, Any]]:
+    """What there is to say of each shipped task, by name."""
+    rows = {task.name: asdict(task) for task in shipped_tasks()}
+    for row in rows.values():
+        del row["name"]
+        row["tags"] = list(row["tags"])
+    return rows
 
 
 @cache

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from kgbench.data import Prompt
 from kgbench.engine import Answers, Engine
@@ -21,7 +22,7 @@ from kgbench.localizers._base import asked
 from kgbench.metrics import require_finite, score_logits
 from kgbench.models.encoding import Encoded
 from kgbench.models.pair import ModelPair
-from kgbench.runner.measure import Mixed, chunks, mixed, treated
+from kgbench.runner.measure import chunks, mixed, treated
 from kgbench.sites import Graft, parse_graft
 
 AT_ONCE = 64
@@ -70,61 +71,44 @@ class Answering:
     def scores(
         self,
         passages: Sequence[Passage],
-        configurations: Sequence[str],
+        configuration: str,
         progress: Callable[[int], object] | None = None,
-    ) -> list[list[TokenScore]]:
-        """Scores of every continuation under every configuration.
+    ) -> list[TokenScore]:
+        """Scores of every continuation under a configuration.
 
         Where a method draws at random, the probabilities of each next token are averaged over its
         draws, given the true tokens before it.
 
         Args:
             passages: Contexts with continuations, of any lengths.
-            configurations: Graft expressions, `PRE` or `SFT`.
+            configuration: A graft expression, `PRE` or `SFT`.
             progress: Progress callback: number of further passages that are done.
-
-        Returns:
-            Scores [configuration][passage].
 
         Raises:
             RegionError: A passage lacks a region that a graft names.
             NotApplicableError: The method cannot express a graft.
         """
-        scores: list[dict[int, TokenScore]] = [{} for _ in configurations]
+        scores: dict[int, TokenScore] = {}
         for numbers, some in self._groups(passages):
-            read = self._read(some, configurations)
+            read = self._read(some, configuration)
             ends = np.cumsum([len(passage.readouts) for passage in some]).tolist()
-            for row, columns in zip(scores, read, strict=True):
-                spans = zip(numbers, some, pairwise([0, *ends]), strict=True)
-                for number, passage, (start, end) in spans:
-                    scored = columns[:, start:end]
-                    row[number] = _score(scored, len(passage.before))
+            spans = zip(numbers, some, pairwise([0, *ends]), strict=True)
+            for number, passage, (start, end) in spans:
+                scores[number] = _score(read[:, start:end], len(passage.before))
             if progress is not None:
                 progress(len(some))
-        order = range(len(passages))
-        return [list(map(row.__getitem__, order)) for row in scores]
+        return list(map(scores.__getitem__, range(len(passages))))
 
     def next_tokens(self, passages: Sequence[Passage], configuration: str) -> list[int]:
         """The most probable token after each passage."""
         tokens = [0] * len(passages)
         for numbers, some in self._groups(passages):
             last = [range(len(p.encoded.ids) - 1, len(p.encoded.ids)) for p in some]
-            for which, _, logits in self._answers(some, [configuration], last):
+            for which, logits in self._answers(some, last, configuration):
                 require_finite(logits, logits.argmax(1), lambda _: f"configuration {configuration}")
                 for number, token in zip(which.tolist(), logits.argmax(1).tolist(), strict=True):
                     tokens[numbers[number]] = token
         return tokens
-
-    def inapplicable(self, passages: Sequence[Passage], configuration: str) -> str | None:
-        """Why the method cannot express a configuration on some passage; None where it can."""
-        for _, some in self._groups(passages):
-            parts, *_ = self._parts(some, [configuration])
-            try:
-                with self._reading(parts):
-                    self._treatments(parts, parse_configuration(configuration))
-            except NotApplicableError as error:
-                return str(error)
-        return None
 
     def _groups(self, passages: Sequence[Passage]) -> Iterator[tuple[Sequence[int], list[Passage]]]:
         """Passages of similar length together, with their numbers."""
@@ -135,45 +119,41 @@ class Answering:
                 some = [passage.lead_everywhere() for passage in some]
             yield numbers, some
 
-    def _read(self, passages: Sequence[Passage], configurations: Sequence[str]) -> np.ndarray:
-        """Scores [configuration, score, readout] over all passages."""
+    def _read(self, passages: Sequence[Passage], configuration: str) -> np.ndarray:
+        """Scores [score, readout] over all passages."""
         tokens: list[int] = []
         for passage in passages:
             tokens += (*passage.before, *passage.targets)
         wanted = torch.tensor(tokens)
-        found = np.empty((len(configurations), len(_SCORES), len(tokens)))
-        for which, configuration, logits in self._answers(*self._parts(passages, configurations)):
-            labels = [f"configuration {configurations[c]}" for c in configuration.tolist()]
-            scored = score_logits(logits, wanted[which], labels.__getitem__)
+        found = np.empty((len(_SCORES), len(tokens)))
+        for which, logits in self._answers(*self._parts(passages), configuration):
+            scored = score_logits(logits, wanted[which], lambda _: f"configuration {configuration}")
             for place, name in enumerate(_SCORES):
-                found[configuration.numpy(), place, which.numpy()] = scored[name]
+                found[place, which.numpy()] = scored[name]
         return found
 
-    def _parts(
-        self, passages: Sequence[Passage], configurations: Sequence[str]
-    ) -> tuple[list[Passage], Sequence[str], list[range]]:
-        """Passages to run, configurations, and readouts of each.
+    def _parts(self, passages: Sequence[Passage]) -> tuple[list[Passage], list[range]]:
+        """Passages to run, and readouts of each.
 
         A method that acts at the last token of a prompt gets each passage once per readout, cut
         after it, since its treatment depends on the token that is read.
         """
         if self.method.reads_any_token:
-            return list(passages), configurations, [passage.readouts for passage in passages]
+            return list(passages), [passage.readouts for passage in passages]
         cut: list[Passage] = []
         readouts: list[range] = []
         for passage in passages:
             for part, token in passage.read_alone():
                 cut.append(part)
                 readouts.append(range(token, token + 1))
-        return cut, configurations, readouts
+        return cut, readouts
 
     def _answers(
-        self, passages: Sequence[Passage], configurations: Sequence[str], readouts: Sequence[range]
-    ) -> Iterator[Mixed]:
-        """Number of the readout over all passages, configuration and logits of each answer."""
+        self, passages: Sequence[Passage], readouts: Sequence[range], configuration: str
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Number of the readout over all passages, and logits, of each answer."""
         # Long continuations are split, so that the logits of a piece stay within the budget.
-        vocabulary = int(self.pair.recipient.config.vocab_size)
-        most = max(1, self.engine.budget.logits // (vocabulary * len(configurations)))
+        most = max(1, self.engine.budget.logits // int(self.pair.recipient.config.vocab_size))
         pieces: list[int] = []
         tokens: list[Sequence[int]] = []
         first: list[int] = []
@@ -185,19 +165,18 @@ class Answering:
                 first.append(start)
                 start += len(some)
         with self._reading(passages):
-            planned: list[int] = []
             described: list[Treatments] = []
-            for number, label in enumerate(configurations):
-                for treatments in self._treatments(passages, parse_configuration(label)):
-                    planned.append(number)
-                    described.append([treatments[piece] for piece in pieces])
+            for treatments in self._treatments(passages, parse_configuration(configuration)):
+                described.append([treatments[piece] for piece in pieces])
             prompts = [passages[piece].prompt for piece in pieces]
             plan = self.engine.plan_treatments(prompts, described, tokens)
 
         def numbered(answers: Answers) -> Answers:
             return replace(answers, prompt=torch.tensor(first)[answers.prompt] + answers.readout)
 
-        yield from mixed(map(numbered, self.engine.run(plan)), planned)
+        draws = [0] * len(described)
+        for which, _, logits in mixed(map(numbered, self.engine.run(plan)), draws):
+            yield which, logits
 
     def _reading(self, passages: Sequence[Passage]) -> AbstractContextManager[None]:
         encoded = {passage.prompt: passage.encoded for passage in passages}

@@ -26,7 +26,7 @@ from kgbench import __version__
 from kgbench.engine import Budget, Engine
 from kgbench.errors import InputError
 from kgbench.harness.answering import Answering
-from kgbench.harness.command_line import read_arguments
+from kgbench.harness.arguments import read_arguments
 from kgbench.harness.metrics import TokenScore
 from kgbench.harness.passages import Passage, Reader, TaskDocument
 from kgbench.harness.rows import LOADED, is_loaded
@@ -115,14 +115,6 @@ class KgbenchLM(TemplateLM):
     ) -> list[TokenScore]:
         """Scores of continuations under the graft."""
         return self._graft_scores(list(map(self._passage, _checked(requests))), disable_tqdm)
-
-    def kgbench_configurations(self, requests: list[Instance]) -> list[dict[str, TokenScore]]:
-        """Scores by configuration: those requested that the method can express, in one run."""
-        passages = list(map(self._passage, _checked(requests)))
-        configurations: dict[str, None] = {}
-        for request in requests:
-            configurations.update(dict.fromkeys(request.args[2]))
-        return self._scores(passages, list(configurations), partly=True)
 
     def loglikelihood_rolling(
         self, requests: list[Instance], disable_tqdm: bool = False
@@ -324,43 +316,17 @@ class KgbenchLM(TemplateLM):
         }
 
     def _graft_scores(self, passages: Sequence[Passage], quiet: bool = False) -> list[TokenScore]:
+        """Scores under the graft; a method is fitted on each task alone, whatever else is run."""
         graft = self._graft()
-        return [scores[graft] for scores in self._scores(passages, [graft], quiet)]
-
-    def _scores(
-        self,
-        passages: Sequence[Passage],
-        configurations: Sequence[str],
-        quiet: bool = False,
-        partly: bool = False,
-    ) -> list[dict[str, TokenScore]]:
-        """Scores by configuration; methods are fitted on each task alone, whatever else is run.
-
-        Args:
-            passages: Contexts with continuations.
-            configurations: Graft expressions, `PRE` or `SFT`.
-            quiet: Show no progress.
-            partly: Warn of configurations that the method cannot express, and leave them out; by
-                default they are an error.
-        """
-        by_passage: list[dict[str, TokenScore]] = [{} for _ in passages]
-        label = f"{self.localizer.name}, {', '.join(configurations)}"
+        by_passage: dict[int, TokenScore] = {}
+        label = f"{self.localizer.name}, {graft}"
         with tqdm(total=len(passages), desc=label, disable=quiet) as bar:
             for numbers in _by_task([passage.source for passage in passages]):
-                some = [passages[i] for i in numbers]
-                answering = self.answering.fitted(some)
-                expressed = list(configurations)
-                for configuration in configurations if partly else ():
-                    reason = answering.inapplicable(some, configuration)
-                    if reason is not None:
-                        _LOG.warning("%s is left out: %s", configuration, reason)
-                        expressed.remove(configuration)
-                rows = answering.scores(some, expressed, bar.update)
-                for configuration, scores in zip(expressed, rows, strict=True):
-                    for i, score in zip(numbers, scores, strict=True):
-                        by_passage[i][configuration] = score
+                task = [passages[i] for i in numbers]
+                scores = self.answering.fitted(task).scores(task, graft, bar.update)
+                by_passage.update(zip(numbers, scores, strict=True))
         self._watch.check()
-        return by_passage
+        return list(map(by_passage.__getitem__, range(len(passages))))
 
     def _graft(self) -> str:
         if self.arguments.graft is None:
