@@ -131,10 +131,7 @@ def test_the_help_imports_no_command() -> None:
     assert {name for name in loaded if name.startswith("kgbench.cli.")} == {"kgbench.cli.output"}
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [(("check",), ("check-localizer",)), (("reproduce", "nonsuch"), ("rerun", "nonsuch"))],
-)
+@pytest.mark.parametrize(("old", "new"), [(("check",), ("check-localizer",))])
 def test_older_names_of_commands_go_on_working(
     run, tmp_path: Path, monkeypatch, old: tuple[str, ...], new: tuple[str, ...]
 ) -> None:

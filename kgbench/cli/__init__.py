@@ -112,7 +112,6 @@ KEPT = {
     "rerun": _RUNS,
     "train": _TRAININGS,
     "zoo": _TRAININGS,
-    "leaderboard run": _RUNS,
     "sweep": _RUNS,
 }
 """What of an interrupted command is not done again, by command; the others keep nothing."""
@@ -251,7 +250,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _left(arguments: Sequence[str]) -> str:
-    kept = KEPT.get(" ".join(arguments[:2])) or KEPT.get(" ".join(arguments[:1]))
+    kept = KEPT.get(" ".join(arguments[:1]))
     return f"nothing half-written is left, and {kept}" if kept else "nothing half-written is left"
 
 
