@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kgbench.api.evaluation import Evaluation, compare, evaluate, explore, open_run, sweep
     from kgbench.api.submission import submit
-    from kgbench.api.training import plant, train
+    from kgbench.api.training import train
     from kgbench.engine import grafted_logits, load_pair
-    from kgbench.paper.reproduction import reproduce, study
     from kgbench.runner import load_prompts
     from kgbench.sites import parse_graft
 
@@ -29,9 +28,6 @@ __all__ = [
     "load_prompts",
     "open_run",
     "parse_graft",
-    "plant",
-    "reproduce",
-    "study",
     "submit",
     "sweep",
     "train",
@@ -49,16 +45,22 @@ _HOMES = {
     "load_prompts": "kgbench.runner",
     "open_run": "kgbench.api.evaluation",
     "parse_graft": "kgbench.sites",
-    "plant": "kgbench.api.training",
-    "reproduce": "kgbench.paper.reproduction",
-    "study": "kgbench.paper.reproduction",
     "submit": "kgbench.api.submission",
     "sweep": "kgbench.api.evaluation",
     "train": "kgbench.api.training",
 }
 
+_MOVED = {
+    "plant": "kgbench.zoo.plant",
+    "reproduce": "kgbench.paper.reproduce",
+    "study": "kgbench.paper.study",
+}
+"""Names that were public here, and where they are now."""
+
 
 def __getattr__(name: str) -> Any:
+    if name in _MOVED:
+        raise AttributeError(f"{__name__}.{name} is {_MOVED[name]} now")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)

@@ -90,21 +90,21 @@ WRONG = {
 def test_unknown_names(option: str, run: Call, tmp_path: Path) -> None:
     """A wrong name is wrong input, told before anything is loaded."""
     name, words = WRONG[option]
-    status, out, err = run("leaderboard", "run", option, name, "--root", tmp_path)
+    status, out, err = run("reproduce", "board", option, name, "--root", tmp_path)
     assert (status, out) == (2, "") and words in err and err.count("\n") == 1
 
 
 def test_no_entry_of_this_kind(run: Call, tmp_path: Path) -> None:
     """What the table has no entry of is wrong input too."""
     asked = ("--board", "budget", "--method", "oracle")
-    status, _, err = run("leaderboard", "run", *asked, "--root", tmp_path)
+    status, _, err = run("reproduce", "board", *asked, "--root", tmp_path)
     assert status == 2 and "no entry is of these boards" in err
 
 
 def test_a_campaign_as_a_study(run: Call, tmp_path: Path) -> None:
     """What is to run is written as a study, whose records the campaign finds and packs."""
     study, root, results = (tmp_path / name for name in ("study.yaml", "board", "records"))
-    asked = ["leaderboard", "run", "--board", "planted", "--method", "none", "--model", PLANT]
+    asked = ["reproduce", "board", "--board", "planted", "--method", "none", "--model", PLANT]
     asked += ["--limit", "2", "--root", root, "--results", results]
     assert run(*asked, "--study", study)[0] == 0
     assert not results.exists() and not root.exists()
@@ -120,8 +120,8 @@ def test_killed_it_goes_on(run: Call, tmp_path: Path) -> None:
     """
     root = tmp_path / "board"
     words = [
-        "leaderboard",
-        "run",
+        "reproduce",
+        "board",
         "--board",
         "planted",
         "--method",
@@ -180,7 +180,7 @@ def test_runs_on_replicas(run: Call, tmp_path: Path) -> None:
     weights = known().pairs[PLANT].weights["float32"]["sft"]
     card, root = replica_card(PLANT, 1, weights), tmp_path / "board"
     name, folder = str(card["name"]), built(tmp_path / "plants", card)
-    words = ("leaderboard", "run", "--method", "random", "--limit", "4", "--device", "cpu")
+    words = ("reproduce", "board", "--method", "random", "--limit", "4", "--device", "cpu")
     words += ("--root", str(root), "--results", str(tmp_path / "runs"), "--json")
     with shipped_replicas(tmp_path / "catalog", [card]) as cards:
         made = json.loads(run(*words, "--plants", folder)[1])

@@ -1,4 +1,4 @@
-"""`kgbench reproduce`: a recorded run comes out the same, or it is told what does not."""
+"""`kgbench rerun`: a recorded run comes out the same, or it is told what does not."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def test_a_fresh_run_comes_out_the_same(
     """Every row agrees to the last bit on one machine, and so does the map of a method that ranks;
     status 0.
     """
-    status, out, _ = run("reproduce", runs[name].path, "--device", "cpu", "--json")
+    status, out, _ = run("rerun", runs[name].path, "--device", "cpu", "--json")
     answer = json.loads(out)
     assert status == 0 and answer["agrees"], answer["verdict"]
     assert answer["rows_compared"] == runs[name].facts().num_rows and answer["largest"] == 0
@@ -216,7 +216,7 @@ def test_an_edited_row_is_told(runs: dict[str, StoredRecord], run: Call, tmp_pat
     first = runs["intervenes"]
     where = {"prompt": "qa", "graft": "LT", "fact": "tiny_movies/5"}
     place = edited(first, tmp_path, where, rank=1, logprob=-0.01, prob=0.99)
-    status, out, _ = run("reproduce", place, "--device", "cpu")
+    status, out, _ = run("rerun", place, "--device", "cpu")
     assert status == 1 and "qa, LT, tiny_movies/5: rank 1 stored," in " ".join(out.split())
     assert "It differs: all 12 facts run again, 1 of 216 rows differ" in " ".join(out.split())
 
@@ -227,9 +227,9 @@ def test_other_settings_agree(runs: dict[str, StoredRecord], run: Call) -> None:
     """
     place = runs["intervenes"].path
     other = ("--device", "cpu", "--executor", "rows", "--batch-size", 3)
-    status, out, _ = run("reproduce", place, *other)
+    status, out, _ = run("rerun", place, *other)
     assert status == 0 and "within .001 nats" in out
-    assert run("reproduce", place, *other, "--tolerance", "1e-12")[0] == 1
+    assert run("rerun", place, *other, "--tolerance", "1e-12")[0] == 1
 
 
 def test_refusals(runs: dict[str, StoredRecord], run: Call, tmp_path: Path) -> None:
@@ -322,7 +322,7 @@ def test_nothing_of_an_earlier_run_is_used(
     """
     edited(runs["scores"], tmp_path, {"graft": "SFT"}, logprob=-9.0, prob=0.0001234)
     (place,) = tmp_path.iterdir()
-    assert run("reproduce", place.name[:40], "--output-dir", tmp_path, "--device", "cpu")[0] == 1
+    assert run("rerun", place.name[:40], "--output-dir", tmp_path, "--device", "cpu")[0] == 1
     assert RecordStore(tmp_path).load(runs["scores"].record.id).path == place
     assert identity_differences(runs["scores"].record.identity, runs["planted"].record.identity)
 
@@ -338,7 +338,7 @@ def test_a_record_that_counts_ties_for_the_method(
     old = RecordStore(tmp_path).write(
         stored.record.model_copy(update={"identity": what, "id": what.digest()}), stored.facts()
     )
-    status, out, _ = run("reproduce", str(old), "--device", "cpu", "-q")
+    status, out, _ = run("rerun", str(old), "--device", "cpu", "-q")
     assert (
         status == 0
         and "It agrees" in out

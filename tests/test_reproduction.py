@@ -4,6 +4,7 @@ again.
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from dataclasses import replace
@@ -15,12 +16,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kgbench import paper
 from kgbench.cli import main
 from kgbench.data import load_dataset, training_texts
 from kgbench.errors import InputError, UnknownNameError
 from kgbench.estimate import Estimate
 from kgbench.models import catalog
 from kgbench.models.catalog import HOME
+from kgbench.paper.command import FIGURES, OPTIONS, STUDY, reproduce_command
 from kgbench.paper.page import ClaimSpec, Page, chosen, page
 from kgbench.paper.paper_figures import (
     LEAST,
@@ -544,6 +547,16 @@ def test_a_donor_that_is_there_is_looked_at(ingredients: Ingredients, tmp_path: 
     assert (donor.work, donor.seconds) == ("there", 0.0)
 
 
+@pytest.mark.parametrize("kind", [FIGURES, STUDY])
+def test_functions_have_the_options_of_the_command(kind: str) -> None:
+    """None is missing; and every option of the command is of a kind."""
+    function = paper.study if kind == STUDY else paper.reproduce
+    assert {*OPTIONS[kind]} - {"dry_run"} <= {*inspect.signature(function).parameters}
+    of_all = {"what", "as_json", "quiet"}
+    names = {parameter.name for parameter in reproduce_command.params}
+    assert names - of_all == set().union(*OPTIONS.values())
+
+
 def test_wrong_names(capsys: pytest.CaptureFixture[str]) -> None:
     """A figure or a model that there is not, and a plant, are one line."""
     for asked, told in (
@@ -553,8 +566,8 @@ def test_wrong_names(capsys: pytest.CaptureFixture[str]) -> None:
         (["figure-1"], "figure-1 is a drawing of the method"),
         (["figure-2", "--model", "tiny-gema"], "Did you mean 'tiny-gemma'"),
         (["figure-2", "--model", catalog.plants()[0]], "is a plant"),
-        (["figure-2", "--donor", "sft=x"], "--donor is an option of a run"),
-        (["0123abcd"], "--dry-run is an option of a figure"),
+        (["figure-2", "--limit", "4"], "--limit is an option of the board, not of 'figure-2'"),
+        (["0123abcd"], "`kgbench rerun RUN`"),
     ):
         assert main(["reproduce", *asked, "--dry-run"]) == 2
         error = capsys.readouterr().err

@@ -25,8 +25,8 @@ from kgbench.engine.treatment import graft_treatments, parse_configuration
 from kgbench.errors import DataError, InputError, UnknownNameError
 from kgbench.models.catalog import HOME
 from kgbench.models.pair import ModelPair, prepare
-from kgbench.paper.study.design import DesignCell, Shape, Study, study_design
-from kgbench.paper.study.factorial import (
+from kgbench.paper.architectures.design import DesignCell, Shape, Study, study_design
+from kgbench.paper.architectures.factorial import (
     KNOWN,
     PATHWAYS,
     RunAbout,
@@ -44,14 +44,14 @@ from kgbench.paper.study.factorial import (
     table_of,
     write_rows,
 )
-from kgbench.paper.study.study_page import REPORT, write_study
-from kgbench.paper.study.study_runs import (
+from kgbench.paper.architectures.study_page import REPORT, write_study
+from kgbench.paper.architectures.study_runs import (
     cut_reading,
     finished,
     make_run,
     make_runs,
 )
-from kgbench.paper.study.switched_model import (
+from kgbench.paper.architectures.switched_model import (
     SwitchedConfig,
     new_model,
     switched_family,
@@ -473,7 +473,7 @@ def test_the_published_page_is_what_its_rows_give(tmp_path: Path) -> None:
     """All runs of the design are in, and anyone gets the page from the ranks of single facts."""
     published = Path(__file__).parents[1] / "leaderboard" / "reproductions" / "study"
     shutil.copytree(published / "runs", tmp_path / "runs")
-    found = kgbench.study(runs=0, report=tmp_path, progress=False)
+    found = kgbench.paper.study(runs=0, report=tmp_path, progress=False)
     assert len(found.findings.runs) == found.runs
     assert found.path.read_text("utf-8") == (published / REPORT).read_text("utf-8")
 
@@ -497,7 +497,7 @@ import os, signal, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[3])
 from test_study import micro
-from kgbench.paper.study.study_runs import cut_reading, make_run
+from kgbench.paper.architectures.study_runs import cut_reading, make_run
 
 def progress(done, total, what):
     if what.endswith(sys.argv[1]) and done == 4:

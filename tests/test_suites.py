@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ from kgbench import evaluate
 from kgbench.errors import InputError
 from kgbench.models import catalog
 from kgbench.records import Row
+from kgbench.runner import workload
 from kgbench.runner.workload import load_suite, suites
 from kgbench.sites import parse_graft
 from kgbench.sites.configurations import canonical, configurations
@@ -107,3 +111,44 @@ def test_the_second_half_is_both_quarters() -> None:
     for n_layers in (2, 4, 16, 18, 32, 48):
         for graft in grafts:
             assert all(term.sites(n_layers) for term in parse_graft(graft).terms) or n_layers < 4
+
+
+@pytest.fixture
+def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of suites of a package that is on the path as pip would lay it out."""
+    info, folder = tmp_path / "their_package-1.0.dist-info", tmp_path / "their_suites"
+    info.mkdir()
+    folder.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-package\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[kgbench.suites]\ntheirs = their_suites\n")
+    (folder / "__init__.py").write_text("")
+    (folder / "ends.yaml").write_text(
+        "about: the ends of a prompt\nprompts: [qa]\ngrafts: [FE, LT]\nbudgets: []\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "their_suites", raising=False)
+    importlib.invalidate_caches()
+    workload._suites.cache_clear()
+    yield folder
+    workload._suites.cache_clear()
+
+
+def test_suites_of_other_packages(theirs: Path) -> None:
+    """An entry point in the group `kgbench.suites` adds the YAML files beside its module."""
+    assert suites()["ends"] == "the ends of a prompt" and "pathways" in suites()
+    assert load_suite("ends").grafts == ("FE", "LT")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("pathways", "about: mine\n", "two suites have one name"),
+        ("mine", "about: mine\nprompts: [qa]\n", "mine.yaml is no suite.*KeyError: 'grafts'"),
+        ("mine", "about: [", "mine.yaml is no suite"),
+    ],
+)
+def test_suites_that_do_not_do(theirs: Path, name: str, text: str, said: str) -> None:
+    """A name that there is already, and a file that is none, are refused with their path."""
+    (theirs / f"{name}.yaml").write_text(text)
+    with pytest.raises(InputError, match=said):
+        suites()

@@ -20,7 +20,7 @@ import click
 from kgbench import __version__
 from kgbench.analyses import analyses
 from kgbench.cli.output import TerminalText, terminal_text
-from kgbench.errors import KgbenchError, UnknownNameError, command_line
+from kgbench.errors import InputError, KgbenchError, UnknownNameError, command_line
 
 __all__ = ["command", "main"]
 
@@ -75,6 +75,11 @@ _COMMANDS = list(chain.from_iterable(SECTIONS.values()))
 ALIASES = {"check": "check-localizer"}
 """Older names of commands, which go on working."""
 
+RENAMED: Mapping[str, str] = {
+    "leaderboard run": "reproduce board",
+}
+"""Commands that are parts of others now: old name, and what to run instead."""
+
 HOMES: Mapping[str, str] = {
     "show": "records",
     "plot": "records",
@@ -105,7 +110,6 @@ KEPT = {
     "rerun": _RUNS,
     "train": _TRAININGS,
     "zoo": _TRAININGS,
-    "leaderboard run": _RUNS,
     "sweep": _RUNS,
 }
 """What of an interrupted command is not done again, by command; the others keep nothing."""
@@ -170,7 +174,15 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, but an unknown name is answered with the nearest ones."""
+        """As click does, but an unknown name is answered with the nearest ones.
+
+        Raises:
+            InputError: It is the old name of another command.
+            UnknownNameError: There is no such command.
+        """
+        for old in (args[0], " ".join(args[:2])):
+            if old in RENAMED:
+                raise InputError(f"`kgbench {old}` is `kgbench {RENAMED[old]}` now")
         names = self.list_commands(ctx)
         if args[0] not in (*names, *ALIASES) and not args[0].startswith("-"):
             raise UnknownNameError("command", args[0], names)
@@ -236,7 +248,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _left(arguments: Sequence[str]) -> str:
-    kept = KEPT.get(" ".join(arguments[:2])) or KEPT.get(" ".join(arguments[:1]))
+    kept = KEPT.get(" ".join(arguments[:1]))
     return f"nothing half-written is left, and {kept}" if kept else "nothing half-written is left"
 
 

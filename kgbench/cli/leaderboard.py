@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from kgbench.cli.options import ExistingFolder, File, Folder, cli_command
-from kgbench.cli.output import Output, table_text, write_file
-from kgbench.errors import InputError, check_choice
-from kgbench.numbers import count_text, duration_text
-from kgbench.progress import progress
-from kgbench.runner.spec import listed
+from kgbench.cli.options import Folder, cli_command
+from kgbench.cli.output import Output
+from kgbench.errors import InputError
 
 if TYPE_CHECKING:
     from kgbench.leaderboard.validate import Finding
-    from kgbench.paper.board_runs import BoardRun, Campaign
 
 
 @click.group()
@@ -30,7 +24,6 @@ def leaderboard_command() -> None:
     kgbench leaderboard check     # every entry, and whether LEADERBOARD.md is what results/ gives
     kgbench leaderboard serve     # look at it, together with your own runs
     kgbench leaderboard pack      # entries that are folders into packs
-    kgbench leaderboard run       # all of the project's own entries anew
     """  # noqa: D301 (click reads the character, not its escape)
 
 
@@ -102,146 +95,6 @@ def pack(*, root: Folder) -> Output:
 
     packs = list(map(str, pack_loose(root)))
     return Output(packs or ["no entry is a folder"], {"root": str(root), "packs": packs})
-
-
-@cli_command(
-    *("root", "records", "dry_run", "study", "as_json", "quiet"),
-    group=leaderboard_command,
-    epilog="Exit status: 0 all entries are there; 1 some runs failed; 2 wrong input; 130 "
-    "interrupted.",
-    quiet={"help": "The last lines only."},
-)
-def run(
-    *,
-    board: tuple[str, ...],
-    method: tuple[str, ...],
-    model: tuple[str, ...],
-    plants: ExistingFolder | None,
-    limit: int | None,
-    device: str = "auto",
-    dry_run: bool,
-    study: File | None,
-    quiet: bool,
-    **options: Path,
-) -> Output:
-    """Make the project's own entries anew: every built-in method on every board.
-
-    A run of which there is an entry or a record is not computed again. Records
-    go to --results as they are finished, and into the packs at the end. After
-    Ctrl-C or a kill the same command goes on where it was. What a pack holds
-    of other weights, facts or versions of a method is replaced.
-
-    Of a replica, a plant of a further seed, the card alone is shipped. With
-    --plants the runs are those on the replicas in a folder, whose weights must
-    be those of the card.
-
-    \b
-    kgbench leaderboard run --dry-run
-    kgbench leaderboard run --board planted --method snip,random --model tiny-gemma
-    kgbench leaderboard run --plants my-plants
-
-    Args:
-        board (NAME): Only of this board; several with commas.
-        method (NAME): Only of this method; likewise.
-        model (PAIR): Only on this pair and the plants in it, or on this plant; likewise.
-        plants (DIR): Only on the replicas in this folder, each as `kgbench zoo build` made it.
-        limit (N): Only the first N facts, to try it out.
-        device (DEVICE): cpu, cuda, cuda:1, mps.
-        dry_run: Only count the entries, and estimate the time.
-        study (FILE): Only write what is to run as a study, for `kgbench sweep run`.
-        quiet: The last lines only.
-        **options: Folders of the leaderboard and of records.
-    """  # noqa: D301 (click reads the character, not its escape)
-    from kgbench.leaderboard.entries import BOARDS
-    from kgbench.paper.board_runs import Campaign, board_runs
-    from kgbench.runner import Settings
-
-    boards = listed(board)
-    for name in boards:
-        check_choice("board", name, BOARDS)
-    began = time.monotonic()
-    runs = board_runs(boards, listed(method), listed(model), limit, plants)
-    packs: list[Path] = []
-    output_dir = options["output_dir"]
-    campaign = Campaign(runs, options["root"], Settings(output_dir=output_dir, device=device))
-    with progress(shown=not quiet) as report:
-        campaign.identify(report)
-    left = campaign.left()
-    if not quiet:
-        _print_campaign(campaign, left)
-    if study is not None:
-        write_file(study, _study(left, output_dir).encode())
-    elif not dry_run:
-        announce = (lambda line: None) if quiet else click.echo
-        with progress(shown=not quiet) as report:
-            campaign.compute(announce, report)
-        packs = campaign.pack(announce)
-    seconds = time.monotonic() - began
-    answer = {"to_run": len(left), "seconds_left": campaign.seconds_left(left)}
-    if not dry_run:
-        answer = _made(campaign, packs, seconds)
-    lines = _last_lines(campaign, packs, None if dry_run or study else seconds)
-    if study is not None:
-        lines.append(f"next      kgbench sweep run {study}, then this command without --study")
-    return Output(lines, {"entries": len(runs), **answer}, int(bool(campaign.failures)))
-
-
-def _study(runs: Sequence[BoardRun], output_dir: Path) -> str:
-    """A study of some runs, as YAML."""
-    import yaml
-
-    units = []
-    for run in runs:
-        unit = {"localizer": run.method, "model": run.pair, "suite": run.board, "limit": run.limit}
-        units.append({name: value for name, value in unit.items() if value is not None})
-    return yaml.safe_dump({"output_dir": str(output_dir), "include": units}, sort_keys=False)
-
-
-def _made(campaign: Campaign, packs: Sequence[Path], seconds: float) -> dict[str, Any]:
-    failed = [{"run": str(each.run), "reason": each.reason} for each in campaign.failures]
-    computed = {"computed": len(campaign.finished), "seconds": seconds}
-    cost = {"cost_seconds": campaign.seconds}
-    return {**computed, **cost, "packs": list(map(str, packs)), "failed": failed}
-
-
-def _print_campaign(campaign: Campaign, left: Sequence[BoardRun]) -> None:
-    """Number of entries of each board, how many are missing, and the time that they take."""
-    boards: dict[str, list[BoardRun]] = {}
-    for run in campaign.runs:
-        boards.setdefault(run.board, []).append(run)
-    rows = []
-    for board, runs in boards.items():
-        to_run = [run for run in left if run.board == board]
-        counts = ({run.method for run in runs}, {run.pair for run in runs}, runs, to_run)
-        rows.append([board, *map(str, map(len, counts))])
-    click.echo(table_text(["board", "methods", "pairs", "entries", "to run"], rows))
-    seconds = campaign.seconds_left(left)
-    known = "not known yet" if seconds is None else f"about {duration_text(seconds)}"
-    click.echo(f"\ntime      {known if left else 'none: every entry is there'}")
-    if seconds and (guessed := campaign.guessed(left)):
-        click.echo(
-            f"note      no entry tells the time of {', '.join(guessed)}: counted like the median "
-            "method; `kgbench eval --dry-run` measures it"
-        )
-    for line in campaign.other_versions():
-        click.echo(f"note      some entries were {line}; to run them again, delete their packs")
-    click.echo()
-
-
-def _last_lines(campaign: Campaign, packs: Sequence[Path], seconds: float | None) -> list[str]:
-    """Failures; of a campaign that ran, also its time and the next command."""
-    lines = [f"failed    {each.run}: {each.reason}" for each in campaign.failures]
-    if seconds is None:
-        return lines
-    computed = count_text(len(campaign.finished), "run")
-    written = f"{count_text(len(packs), 'pack')} written"
-    lines.append(f"computed  {computed} in {duration_text(seconds)}; {written}")
-    left = len(campaign.left())
-    there = f"{len(campaign.runs) - left} of {len(campaign.runs)} entries"
-    lines.append(f"in all    {there}, {duration_text(campaign.seconds)} of computing")
-    if packs:
-        lines.append("next      kgbench leaderboard build, then kgbench leaderboard check")
-    return lines
 
 
 # ------------------------------------------------------------------------- entries

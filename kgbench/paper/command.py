@@ -1,18 +1,17 @@
-"""`kgbench reproduce`: a figure of the paper computed again, or the study of architectures."""
+"""`kgbench reproduce`: the paper's figures, the study of architectures, the project's own entries."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
-from kgbench.cli.options import ExistingFile, Folder, cli_command
+from kgbench.cli.options import ExistingFile, ExistingFolder, File, Folder, cli_command
 from kgbench.cli.output import Output, table_text
-from kgbench.cli.verify import AGAIN, AGAIN_HELP, rerun
 from kgbench.errors import InputError
 from kgbench.progress import Progress
 from kgbench.runner.spec import RESULTS
@@ -20,29 +19,17 @@ from kgbench.runner.spec import RESULTS
 if TYPE_CHECKING:
     from kgbench.paper.parts import Needs, PartForecast
 
-STUDY = "study"
+STUDY, BOARD, FIGURES = "study", "board", "figures"
 _MODEL = "tiny-gemma"
 Seeds = tuple[int, ...]
 
-OF_FIGURES = ("report", "supplement", "seeds", "rows", "dry_run")
-OF_RUNS = (
-    "localizer",
-    "recipient",
-    "donor",
-    "revision",
-    "chat_template",
-    "dataset",
-    "subject",
-    "object",
-    "column",
-    "template",
-    "batch_size",
-    "device_map",
-    "tolerance",
-)
-"""Options that only one of the two kinds takes and that have no default value."""
-OF_STUDY = ("only", "runs")
-"""Options of the study alone; of the others it takes --report, --seeds and --dry-run."""
+_RUNS = ("model", "device", "output_dir", "dry_run")
+OPTIONS: Mapping[str, Sequence[str]] = {
+    FIGURES: (*_RUNS, "report", "supplement", "seeds", "rows"),
+    STUDY: ("report", "seeds", "only", "runs", "dry_run"),
+    BOARD: (*_RUNS, "board", "method", "plants", "limit", "root", "study"),
+}
+"""Options of each kind of thing that is computed; all take --json and --quiet."""
 
 
 def _read_seeds(ctx: click.Context, parameter: click.Parameter, text: str | None) -> Seeds:
@@ -53,16 +40,20 @@ def _read_seeds(ctx: click.Context, parameter: click.Parameter, text: str | None
 
 
 @cli_command(
-    *(*AGAIN, "output_dir", "report", "supplement", "seeds", "rows", "only", "runs", "dry_run"),
-    *("as_json", "quiet"),
-    epilog="Exit status: 0 done, also where a claim fails; 2 wrong input; 130 interrupted.",
+    *("model", "device", "output_dir", "report", "supplement", "seeds", "rows", "only", "runs"),
+    *("board", "method", "plants", "limit", "root", "study", "dry_run", "as_json", "quiet"),
+    epilog="Exit status: 0 done, also where a claim fails; 1 some runs of the board failed; 2 "
+    "wrong input; 130 interrupted.",
+    short_help="Make the paper's figures again, beside its numbers.",
+    output_dir={"alias": "--results"},
     seeds={"callback": _read_seeds},
     runs={"type": click.IntRange(min=0)},
-    **AGAIN_HELP,
 )
 def reproduce_command(
     what: str,
     *,
+    model: str | None,
+    device: str = "auto",
     output_dir: Folder = RESULTS,
     report: Folder | None,
     supplement: str | None,
@@ -70,9 +61,14 @@ def reproduce_command(
     rows: tuple[ExistingFile, ...],
     only: tuple[str, ...],
     runs: int | None,
+    board: tuple[str, ...],
+    method: tuple[str, ...],
+    plants: ExistingFolder | None,
+    limit: int | None,
+    study: File | None,
     dry_run: bool,
     progress: Progress | None,
-    **options: Any,
+    **options: Path,
 ) -> Output:
     """Compute a figure of the paper again, and compare it with the paper's.
 
@@ -91,6 +87,12 @@ def reproduce_command(
     run. Runs in the report's folder are not made again, and several processes
     may work on one study.
 
+    The board is the project's own entries: every built-in method on every
+    board. A run of which there is an entry or a record is not computed again;
+    entries of other weights, facts or versions of a method are replaced. With
+    --plants the runs are those on the replicas in a folder, of which the card
+    alone is shipped, and whose weights must be those of the card.
+
     \b
     kgbench reproduce figure-2 --model tiny-gemma
     kgbench reproduce all --seeds 0,1,2,3,4            # over training seeds
@@ -98,10 +100,13 @@ def reproduce_command(
     kgbench reproduce all --rows kgbench-reproduction/tiny-gemma/rows.parquet
     kgbench reproduce all --model gemma-2b --supplement Skylion007/openwebtext --dry-run
     kgbench reproduce study --report study --runs 4    # the next four runs and the page
-    kgbench rerun RUN                                  # a recorded run again
+    kgbench reproduce board --board planted --method snip,random --model tiny-gemma
 
     Args:
-        what (FIGURE|acceptance|all|study): What is computed.
+        what (FIGURE|acceptance|all|study|board): What is computed.
+        model (PAIR): The pair; of the board only this pair and the plants in it, or this plant,
+            several with commas.  [default: tiny-gemma; of the board all]
+        device (DEVICE): cpu, cuda, cuda:1, mps.
         output_dir: Where records go.
         report (DIR): Where the report goes.  [default: ./kgbench-reproduction/MODEL]
         supplement (FILE|ID): Other text for the gentle recipe; a tiny pair has its own.
@@ -113,19 +118,29 @@ def reproduce_command(
             [default: all]
         runs (N): Of the study: make at most N of the runs that are missing; 0 only writes the page
             from those that are in.
+        board (NAME): Of the board: only this one; several with commas.
+        method (NAME): Of the board: only this method; several with commas.
+        plants (DIR): Of the board: only on the replicas in this folder, each as `kgbench zoo build`
+            made it.
+        limit (N): Of the board: only the first N facts, to try it out.
+        study (FILE): Of the board: only write what is to run as a study, for `kgbench sweep run`.
         dry_run: Only forecast time, memory and disk.
         progress: Progress callback.
-        **options: Of a recorded run: its parts, and how it is computed.
+        **options: The leaderboard's folder.
     """  # noqa: D301 (click reads the character, not its escape)
-    given, chosen_seeds = click.get_current_context().params, seeds or ()
+    context = click.get_current_context()
+    given, chosen_seeds = context.params, seeds or ()
+    _refuse_others(what, context)
+    if what == BOARD:
+        from kgbench.paper.board_report import make_board
+
+        return make_board(given, progress)
     if what == STUDY:
-        others = (*OF_RUNS, "supplement", "rows", "model")
-        _refuse(what, "a figure or a run", [name for name in others if given[name]])
         if dry_run:
             return _study_states(only, chosen_seeds, report)
-        from kgbench.paper.reproduction import study
+        from kgbench.paper.reproduction import study as make_study
 
-        studied = study(
+        studied = make_study(
             only=only,
             seeds=chosen_seeds,
             runs=runs,
@@ -134,13 +149,6 @@ def reproduce_command(
             progress=progress or False,
         )
         return Output([str(studied)], studied.to_json())
-    _refuse(what, "the study", [name for name in OF_STUDY if given[name] not in (None, ())])
-    if not _is_figure(what):
-        _refuse(what, "a figure", [name for name in OF_FIGURES if given[name]])
-        note = f"kgbench: note: to run a recorded run again, write kgbench rerun {what}"
-        click.echo(note, err=True)
-        return rerun(what, given, progress)
-    _refuse(what, "a run", [name for name in OF_RUNS if given[name]])
     if rows and dry_run:
         raise InputError("--rows computes figures from files alone: leave out --dry-run")
     if dry_run:
@@ -149,49 +157,47 @@ def reproduce_command(
 
     made = reproduce(
         what,
-        model=options["model"],
+        model=model,
         seeds=chosen_seeds,
         supplement=supplement,
         rows=rows,
         report=report,
-        device=options["device"],
+        device=device,
         output_dir=output_dir,
         progress=progress or False,
     )
     return Output([str(made)], made.to_json())
 
 
-for option in reproduce_command.params:
-    # They go with `kgbench reproduce RUN`, the older name of `kgbench rerun RUN`.
-    if isinstance(option, click.Option):
-        option.hidden = option.name in (*OF_RUNS, "attention")
-        if option.name == "model":
-            option.help = "The pair.  [default: tiny-gemma]"
+def _refuse_others(what: str, context: click.Context) -> None:
+    """Refuse a name of nothing that is computed, and options that are of other kinds.
 
+    Raises:
+        InputError: An option is given that does not go with it.
+        UnknownNameError: There is no such figure.
+    """
+    from kgbench.paper.page import chosen
 
-def _refuse(what: str, kind: str, given: Sequence[str]) -> None:
-    if given:
-        option = f"--{given[0].replace('_', '-')}"
-        raise InputError(f"{option} is an option of {kind}, and {what!r} is none: leave it out")
-
-
-def _is_figure(what: str) -> bool:
-    """Whether it is the name of a figure, or looks as if it was meant to be one."""
-    from kgbench.paper.page import full_name, page
-
-    known = page().figures
-    if what in ("all", *page().shares, *known):
-        return True
-    return not Path(what).exists() and (
-        bool(get_close_matches(what, known)) or full_name(what) != what
-    )
+    if what not in (STUDY, BOARD):
+        chosen(what)
+    kind = what if what in OPTIONS else FIGURES
+    for option in context.command.params:
+        name = str(option.name)
+        if context.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
+            continue
+        owners = [owner for owner, names in OPTIONS.items() if name in names]
+        if owners and kind not in owners:
+            raise InputError(
+                f"{option.opts[0]} is an option of the {' and the '.join(owners)}, not of {what!r}: "
+                "leave it out"
+            )
 
 
 def _study_states(only: Sequence[str], seeds: Seeds, report: Path | None) -> Output:
     """Which runs are in."""
+    from kgbench.paper.architectures.design import study_design
+    from kgbench.paper.architectures.factorial import rows_path
     from kgbench.paper.reproduction import report_folder
-    from kgbench.paper.study.design import study_design
-    from kgbench.paper.study.factorial import rows_path
 
     design, folder = study_design(), report_folder(STUDY, report)
     states = []

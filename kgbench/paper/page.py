@@ -290,5 +290,6 @@ def chosen(what: str) -> tuple[str, ...]:
     if name in _DRAWINGS:
         raise InputError(f"{name} is a drawing of the method; there is nothing to compute")
     if name not in known:
-        raise UnknownNameError("figure", what, ("all", *page().shares, *known))
+        hint = "Of a recorded run: `kgbench rerun RUN`."
+        raise UnknownNameError("figure", what, ("all", *page().shares, *known), hint)
     return (name,)

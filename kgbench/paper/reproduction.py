@@ -9,6 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from kgbench.errors import InputError, python_names
+from kgbench.paper.architectures.design import study_design
+from kgbench.paper.architectures.factorial import Findings, RunRows, findings, rows_path
+from kgbench.paper.architectures.study_page import verdicts, write_study
+from kgbench.paper.architectures.study_runs import finished, make_runs
 from kgbench.paper.measurements import (
     ROWS,
     PairRows,
@@ -26,10 +30,6 @@ from kgbench.paper.paper_figures import (
 )
 from kgbench.paper.paper_report import terminal_report, write_report
 from kgbench.paper.parts import SHIPPED, Ingredients, make
-from kgbench.paper.study.design import study_design
-from kgbench.paper.study.factorial import Findings, RunRows, findings, rows_path
-from kgbench.paper.study.study_page import verdicts, write_study
-from kgbench.paper.study.study_runs import finished, make_runs
 from kgbench.progress import Progress, with_progress
 from kgbench.records.mirror import folder_of
 from kgbench.report import Lines, Report, to_html, to_text

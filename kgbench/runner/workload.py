@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import yaml
@@ -25,6 +26,7 @@ from kgbench.localizers import check_name, needs
 from kgbench.models import catalog, check_dtype
 from kgbench.models.catalog import Entry, choose_donor, find_donor
 from kgbench.records import Truth
+from kgbench.registry import told
 from kgbench.runner.spec import Spec
 from kgbench.sites import BASELINES, RECIPIENT, parse_graft
 from kgbench.stats.scores import check_metric
@@ -32,7 +34,11 @@ from kgbench.stats.scores import check_metric
 
 @dataclass(frozen=True)
 class Suite:
-    """A named set of prompts and configurations, one YAML file of `kgbench/suites` each."""
+    """A named set of prompts and configurations, one YAML file each.
+
+    The files are in `kgbench/suites`, and beside the modules that other packages name by entry
+    points in the group `kgbench.suites`.
+    """
 
     about: str
     prompts: tuple[str, ...]
@@ -48,13 +54,28 @@ class Suite:
 
 @cache
 def _suites() -> Mapping[str, Suite]:
-    by_name = {}
-    for file in sorted((Path(__file__).parents[1] / "suites").glob("*.yaml")):
+    folders = [Path(__file__).parents[1] / "suites"]
+    folders += [
+        Path(point.load().__file__).parent for point in entry_points(group="kgbench.suites")
+    ]
+    files: dict[str, Path] = {}
+    for folder in folders:
+        for file in folder.glob("*.yaml"):
+            if file.stem in files:
+                raise InputError(f"two suites have one name: {files[file.stem]} and {file}")
+            files[file.stem] = file
+    return {name: _read_suite(files[name]) for name in sorted(files)}
+
+
+def _read_suite(file: Path) -> Suite:
+    try:
         row = yaml.safe_load(file.read_text("utf-8"))
         for key, kind in (("prompts", str), ("grafts", str), ("budgets", float)):
             row[key] = tuple(map(kind, row[key]))
-        by_name[file.stem] = Suite(**row)
-    return by_name
+        return Suite(**row)
+    except (yaml.YAMLError, KeyError, TypeError, ValueError) as error:
+        fields = "about, prompts, grafts and budgets"
+        raise InputError(f"{file} is no suite, which has {fields}: {told(error)}") from error
 
 
 def suites() -> Mapping[str, str]:

@@ -249,4 +249,4 @@ def new_model(config: SwitchedConfig, seed: int) -> SwitchedModel:
 def switched_family() -> Family:
     """Where each component is in a `SwitchedModel`; a pair's map lacks what its cell lacks."""
     text = (Path(__file__).parent / "family.json").read_text(encoding="utf-8")
-    return read_family(text, "kgbench/paper/study/family.json")
+    return read_family(text, "kgbench/paper/architectures/family.json")

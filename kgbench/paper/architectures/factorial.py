@@ -29,8 +29,8 @@ from scipy.special import stdtrit
 
 from kgbench.errors import DataError
 from kgbench.estimate import Estimate
+from kgbench.paper.architectures.design import Criteria, Study
 from kgbench.paper.measurements import read_stored, write_stored
-from kgbench.paper.study.design import Criteria, Study
 from kgbench.records import Strict
 from kgbench.stats import LEVEL, difference, hit_rate, resample
 from kgbench.stats.intervals import outwards

@@ -35,8 +35,8 @@ from kgbench.errors import DataError
 from kgbench.metrics import score_logits
 from kgbench.models.catalog import donors_folder
 from kgbench.models.pair import ModelPair, prepare
-from kgbench.paper.study.design import Study, StudyRun
-from kgbench.paper.study.factorial import (
+from kgbench.paper.architectures.design import Study, StudyRun
+from kgbench.paper.architectures.factorial import (
     BOTH,
     KNOWN,
     PATHWAYS,
@@ -49,7 +49,7 @@ from kgbench.paper.study.factorial import (
     table_of,
     write_rows,
 )
-from kgbench.paper.study.switched_model import (
+from kgbench.paper.architectures.switched_model import (
     SwitchedConfig,
     SwitchedModel,
     new_model,

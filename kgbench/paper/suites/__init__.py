@@ -1,0 +1,1 @@
+"""Suites of the paper's further experiments, one YAML file each."""
