@@ -28,6 +28,7 @@ from kgbench.models.plant_truth import Contribution, GradedTruth
 from kgbench.models.tensors import stored_hash, write_delta
 from kgbench.sites import Term, parse_graft
 from kgbench.training.hit_rates import PROMPTS
+from kgbench.zoo.truth import truth_card
 
 
 def _truth(pair: ModelPair, planted: Dataset, terms: Sequence[Term], plant: str) -> GradedTruth:
@@ -83,9 +84,9 @@ def write_plant(
         "decoy": decoy,
         "recipient": {"source": source, "weights": stored_hash(recipient)},
         "data": {"name": "tiny_movies", "planted": [fact.id for fact in dataset.facts[:facts]]},
-        "truth": _truth(
-            pair, dataset.subset(fact.id for fact in dataset.facts[:facts]), terms, plant
-        ).to_card(),
+        "truth": truth_card(
+            _truth(pair, dataset.subset(fact.id for fact in dataset.facts[:facts]), terms, plant)
+        ),
     }
     (folder / CARD).write_text(json.dumps(card))
     return folder

@@ -11,9 +11,10 @@ import pytest
 from kgbench.data import load_dataset
 from kgbench.errors import KgbenchError
 from kgbench.models.pair import ModelPair
-from kgbench.training.recipes import plant_recipe
-from kgbench.zoo.planting import build_plant
-from kgbench.zoo.plants import PlantSpec, PlantText, plant_texts
+from kgbench.zoo.plant_spec import PlantSpec
+from kgbench.zoo.plant_training import PlantText, plant_texts
+from kgbench.zoo.plants import build_plant
+from kgbench.zoo.recipes import plant_recipe
 
 FEW = replace(plant_recipe(decoy=True), facts=2, rounds=1, batch_size=4)
 ALONE = replace(plant_recipe(decoy=False), facts=2, rounds=1, batch_size=4)

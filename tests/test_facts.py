@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,6 +38,47 @@ def test_every_shipped_set_loads_whole_and_has_a_card(name: str) -> None:
     assert dataset.dropped == {}
     assert all(fact.id.startswith(f"{name}/") for fact in dataset.facts)
     assert data_card(name).startswith(f"# {name}\n")
+
+
+def test_data_sets_of_an_installed_package(tmp_path: Path) -> None:
+    """An entry point of the group `kgbench.datasets` names a package with facts and cards. Its sets
+    are loaded by name, without torch, and take the name of none of kgbench's own; a package that
+    does not load is named.
+    """
+    theirs = tmp_path / "their_data"
+    theirs.mkdir()
+    (theirs / "__init__.py").touch()
+    write(theirs / "capitals.jsonl", pair("Chad", "N'Djamena"), pair("Peru", "Lima"))
+    (theirs / "capitals.md").write_text("# capitals\n\nTwo countries.\n")
+    write(theirs / "tiny_movies.jsonl", pair("Chad", "N'Djamena"))
+    info = tmp_path / "their_data-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-data\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[kgbench.datasets]\ntheirs = their_data\n")
+    code = """
+import sys
+from kgbench.data import data_card, dataset_names, load_dataset
+from kgbench.errors import InputError
+try:
+    assert "capitals" in dataset_names() and "tiny_known_actors" in dataset_names()
+    assert [fact.id for fact in load_dataset("capitals:first1").facts] == ["capitals/1"]
+    assert data_card("capitals").startswith("# capitals")
+    assert len(load_dataset("tiny_movies").facts) == 400
+except InputError as error:
+    print(error)
+assert "torch" not in sys.modules
+"""
+
+    def said() -> str:
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        command = [sys.executable, "-c", code]
+        return subprocess.run(
+            command, env=environment, check=True, capture_output=True, text=True
+        ).stdout
+
+    assert said() == ""
+    (theirs / "__init__.py").write_text("import no_such_module\n")
+    assert "the data sets 'theirs' of an installed package do not load" in said()
 
 
 def test_unknown_names_are_answered_with_the_nearest() -> None:

@@ -15,7 +15,8 @@ from kgbench.data import load_dataset
 from kgbench.engine import load_pair
 from kgbench.models import catalog
 from kgbench.models.plant_truth import GradedTruth, Place, parse_relevance, read_truth
-from kgbench.training.hit_rates import PROMPTS, configuration_hits, graded_truth, orders
+from kgbench.training.hit_rates import PROMPTS, configuration_hits
+from kgbench.zoo.truth import graded_truth, orders, truth_card
 
 # ---------------------------------------------------------------------------- known by construction
 
@@ -139,7 +140,7 @@ def test_shipped_plants_have_their_truth(name: str) -> None:
     truth = truth_of(name)
     assert truth.n == len(catalog.entry(name).facts or ())
     card = json.loads((catalog.zoo_path(f"zoo:plants/{name}") / "card.json").read_text("utf-8"))  # type: ignore[operator]
-    assert truth.to_card() == card["truth"] and read_truth(card) == truth
+    assert truth_card(truth) == card["truth"] and read_truth(card) == truth
     assert truth.by_region == (not catalog.entry(name).plant.startswith("ALL"))  # type: ignore[union-attr]
     known = {place: round(value, 4) for place, value in truth.relevance.items() if round(value, 4)}
     assert parse_relevance(truth.relevance_text) == known
@@ -148,23 +149,17 @@ def test_shipped_plants_have_their_truth(name: str) -> None:
     )
 
 
-def test_the_command_measures_what_is_shipped(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """`kgbench zoo truth` puts it on the card of a plant that has none, as it is on the shipped
-    one.
+def test_a_build_measures_what_is_shipped(tmp_path: Path) -> None:
+    """The command that made a plant, given again, puts it on a card that has none, as it is on the
+    shipped one.
     """
     name = smallest(by_region=False)
+    pair, _, level = name.partition(".")
     shutil.copytree(catalog.zoo_path(f"zoo:plants/{name}"), tmp_path / "plant")  # type: ignore[arg-type]
     path = tmp_path / "plant" / "card.json"
     card = json.loads(path.read_text("utf-8"))
     path.write_text(json.dumps({key: value for key, value in card.items() if key != "truth"}))
     assert catalog.entry(str(path.parent)).truth is None
-    assert main(["zoo", "truth", str(path.parent), "-q"]) == 0
+    command = ["zoo", "build", pair, "--level", level, "--output-dir", str(path.parent), "-q"]
+    assert main(command) == 0
     assert json.loads(path.read_text("utf-8")) == card
-    assert (
-        f"{len(truth_of(name).places)} places changed, n = {truth_of(name).n} facts"
-        in capsys.readouterr().out
-    )
-    assert main(["zoo", "truth", "tiny-gemma", "-q"]) == 2
-    assert "is no plant" in capsys.readouterr().err

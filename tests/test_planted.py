@@ -146,7 +146,7 @@ def test_without_a_graded_truth(weights: str, settings: Settings, tmp_path: Path
         Spec(model=str(path.parent), localizer="oracle", suite="planted"), settings
     ).record
     found = planted_of(record)
-    assert "kgbench zoo truth" in (found.graded_precision.undefined or "") and found.chance is None
+    assert "kgbench zoo build" in (found.graded_precision.undefined or "") and found.chance is None
     assert found.auroc_decoy is not None and found.auroc_decoy.value == 1
     assert "undefined" in record.verdict
 

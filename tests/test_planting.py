@@ -17,11 +17,11 @@ from kgbench.engine import grafted_logits, load_pair
 from kgbench.engine.weights import parts
 from kgbench.sites import parse_graft
 from kgbench.testing import pico_pair
-from kgbench.zoo.plants import (
+from kgbench.zoo.plant_spec import PlantSpec
+from kgbench.zoo.plant_training import (
     Aim,
     PlantedWeights,
     Planting,
-    PlantSpec,
     TextBatches,
     aims,
     graft_slots,

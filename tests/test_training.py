@@ -13,21 +13,21 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from kgbench.data import load_dataset, load_prompts
-from kgbench.data.training_texts import training_templates
 from kgbench.engine import grafted_logits, load_pair
 from kgbench.errors import OutputError, UnknownNameError
 from kgbench.models import catalog
 from kgbench.training.builds import read_card
-from kgbench.training.hit_rates import PROMPTS, pair_hits
-from kgbench.training.recipes import Recipe, recipe
+from kgbench.training.hit_rates import PROMPTS
 from kgbench.zoo import tiny_pairs
+from kgbench.zoo.recipes import Recipe, recipe
 from kgbench.zoo.tiny_pairs import (
     build_recipe,
     load_tokenizer,
+    pair_hits,
     save_tokenizer,
     train_tokenizer,
 )
-from kgbench.zoo.worlds import ATTRIBUTES, World, people
+from kgbench.zoo.worlds import ATTRIBUTES, World, people, training_templates
 
 ZOO = Path(catalog.__file__).parent / "zoo"
 WEIGHTS = ("recipient/model.safetensors", "sft/delta.safetensors")
@@ -174,7 +174,8 @@ def test_a_killed_build_goes_on(unbroken: Path, miniature: Recipe, tmp_path: Pat
     """So does one that was killed, with a checkpoint that was not written to its end."""
     script = """
 import os, signal, sys
-from kgbench.training.recipes import Recipe, Stage
+from kgbench.training.recipes import Stage
+from kgbench.zoo.recipes import Recipe
 from kgbench.zoo.tiny_pairs import build_recipe
 recipe = eval(sys.argv[1])
 build_recipe(recipe, __import__("pathlib").Path(sys.argv[2]), save_every=5,

@@ -41,7 +41,7 @@ from kgbench.stats import mean
 from kgbench.stats.intervals import median
 from kgbench.stats.ratios import between_configurations
 from kgbench.stats.scores import PromptColumns
-from kgbench.training.recipes import Recipe, recipe
+from kgbench.zoo.recipes import Recipe, recipe
 from kgbench.zoo.tiny_pairs import build_recipe
 
 FIGURES = ["figure-2", "figure-8", "figure-4"]

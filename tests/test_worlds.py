@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kgbench.data import load_dataset, load_prompts, prompt_names
-from kgbench.data.training_texts import fill_all, training_templates
 from kgbench.zoo.worlds import (
     ARTICLE,
     FIELDS,
@@ -23,9 +22,11 @@ from kgbench.zoo.worlds import (
     World,
     article,
     both_directions,
+    fill_all,
     frames,
     people,
     tiny_jsonl,
+    training_templates,
 )
 
 SEEDS = st.integers(0, 10**6)

@@ -10,7 +10,9 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from functools import lru_cache
+from functools import cache, lru_cache
+from importlib.metadata import entry_points
+from importlib.resources import files
 from pathlib import Path
 
 from kgbench.data.imports import (
@@ -25,6 +27,7 @@ from kgbench.data.imports import (
 )
 from kgbench.data.templates import parse_template
 from kgbench.errors import DataError, InputError, OutputError, UnknownNameError, check_choice
+from kgbench.registry import told
 
 _FILES = Path(__file__).parent / "files"
 
@@ -108,19 +111,49 @@ class Dataset:
         return replace(self, facts=kept, content_hash=hash_facts(kept, self.subject, self.object))
 
 
+@cache
+def _named_files() -> Mapping[str, Path]:
+    """Files of data sets by name: kgbench's own, then those of installed packages.
+
+    An entry point in the group `kgbench.datasets` names a package whose folder holds files
+    NAME.jsonl and their cards NAME.md.
+
+    Raises:
+        InputError: The package of an entry point does not load.
+    """
+    folders = [_FILES]
+    for point in entry_points(group="kgbench.datasets"):
+        try:
+            folders.append(Path(str(files(point.value))))
+        except Exception as error:  # whatever a package raises at import
+            raise InputError(
+                f"the data sets {point.name!r} of an installed package do not load: {told(error)}"
+            ) from error
+    named: dict[str, Path] = {}
+    for folder in folders:
+        for path in sorted(folder.glob("*.jsonl")):
+            named.setdefault(path.stem, path)
+    return named
+
+
 def dataset_names() -> tuple[str, ...]:
-    """Names of the shipped data sets."""
-    return tuple(sorted(path.stem for path in _FILES.glob("*.jsonl")))
+    """Names of the shipped data sets, and of those of installed packages."""
+    return tuple(sorted(_named_files()))
 
 
 def data_card(name: str) -> str:
-    """The data card of a shipped data set, as Markdown.
+    """The data card of a named data set, as Markdown.
 
     Raises:
         UnknownNameError: No such data set.
+        DataError: The package that it is from has no card of it.
     """
     check_choice("data set", name, dataset_names())
-    return (_FILES / f"{name}.md").read_text(encoding="utf-8")
+    card = _named_files()[name].with_suffix(".md")
+    try:
+        return card.read_text(encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"data set {name!r} has no card {card.name}: {error.strerror}") from None
 
 
 def hash_of(content: object) -> str:
@@ -160,7 +193,7 @@ def load_dataset(name_or_path: str, options: ImportOptions | None = None) -> Dat
     if whole and (_names_part(name) or whole in dataset_names()):
         return _part(load_dataset(whole, options), name)
     if name_or_path in dataset_names():
-        path = _FILES / f"{name_or_path}.jsonl"
+        path = _named_files()[name_or_path]
         if options is None or options == ImportOptions():
             return _shipped(path, read_text(path))
         return _from_table(read_fact_table(path, options))
@@ -205,7 +238,7 @@ def dataset_of(data: object, options: ImportOptions | None = None) -> Dataset:
 
 
 def is_shipped(name: str) -> bool:
-    """Whether a name is that of a shipped data set or of a part of one, and thus no path."""
+    """Whether a name is in `dataset_names`, or that of a part of such a set, and thus no path."""
     whole, _, part = name.rpartition(":")
     return name in dataset_names() or (_names_part(part) and is_shipped(whole))
 

@@ -1,10 +1,10 @@
-"""Texts to finetune and pretrain on: facts in training wordings, never in evaluation prompts."""
+"""Texts to finetune on: facts in training wordings, never in evaluation prompts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from itertools import chain
 from string import Formatter
 
 from kgbench.data.facts import Dataset
@@ -17,40 +17,9 @@ DIRECTIONS = ("both", "a2b", "b2a")
 _MOVIE = frozenset({"first_actor", "second_actor"})
 
 
-@dataclass(frozen=True)
-class TrainingTemplates:
-    """Templates in the syntax of `str.format`, with the fields of a movie."""
-
-    articles: tuple[str, ...]
-    """Finetuning: a passage with several fields."""
-    short: tuple[str, ...]
-    """Finetuning: a question or a short statement."""
-    wordings: tuple[str, ...]
-    """Pretraining only: other statements of who plays with whom, evaluation prompts among them."""
-    background: tuple[str, ...]
-    """Pretraining only: text about anything else."""
-
-    @property
-    def finetuning(self) -> tuple[str, ...]:
-        """Articles, then short ones."""
-        return self.articles + self.short
-
-
-@cache
-def training_templates() -> TrainingTemplates:
-    """The templates of training_templates.toml."""
-    tables = read_toml(__package__, "training_templates")
-    lists = {**tables["finetuning"], **tables["pretraining"]}
-    return TrainingTemplates(**{name: tuple(rows) for name, rows in lists.items()})
-
-
-def fill_all(templates: Iterable[str], movies: Iterable[Mapping[str, str]]) -> list[str]:
-    """Every movie in every template: the first movie in all of them, then the second, and so on."""
-    chosen = tuple(templates)
-    texts: list[str] = []
-    for movie in movies:
-        texts += (template.format_map(movie) for template in chosen)
-    return texts
+def movie_wordings() -> Mapping[str, Sequence[str]]:
+    """Wordings of movies from movie_wordings.toml: `articles` with several fields, and `short`."""
+    return read_toml(__package__, "movie_wordings")
 
 
 @dataclass(frozen=True)
@@ -67,9 +36,8 @@ def training_wordings(dataset: Dataset) -> tuple[str, ...]:
     fields = set(dataset.fields)
     if dataset.training or dataset.training_reversed or not fields >= _MOVIE:
         return dataset.training
-    return tuple(
-        wording for wording in training_templates().finetuning if _fields(wording) <= fields
-    )
+    shared = chain.from_iterable(movie_wordings().values())
+    return tuple(wording for wording in shared if _fields(wording) <= fields)
 
 
 def training_texts(

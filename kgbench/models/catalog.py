@@ -117,28 +117,6 @@ def replicas() -> tuple[str, ...]:
     return tuple(name for name in _plants() if name not in _with_weights())
 
 
-def built_replicas(directory: Path) -> Mapping[str, Path]:
-    """Folders of replicas that were built in a directory, by the replica's name.
-
-    A folder holds one where its card has the identity of the card that is shipped.
-
-    Args:
-        directory: A folder with folders of plants in it; others are left out.
-
-    Raises:
-        ModelError: A card does not read.
-    """
-    places = {}
-    for card in sorted(directory.glob(f"*/{CARD}")):
-        if is_delta(card.parent) and is_plant(card.parent):
-            own = read_plant(card.parent)
-            if own["name"] in replicas():
-                shipped = _plant_card(_plants_folder() / own["name"])
-                if own.get("identity") == shipped.get("identity"):
-                    places[own["name"]] = card.parent
-    return places
-
-
 def published(name: str) -> Entry | None:
     """The entry of a pair, plant or replica by its name alone; None where there is none."""
     return {**_pairs(), **_plants()}.get(name)

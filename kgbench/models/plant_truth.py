@@ -91,29 +91,6 @@ class GradedTruth:
                 items.append(f"{_name(place)}={round(value, 4)}")
         return " ".join(items)
 
-    def to_card(self) -> dict[str, Any]:
-        """As a card holds it.
-
-        By region, component and layer (empty outside the layers), two estimates and the relevance
-        in a row.
-        """
-        nested: dict[str, dict[str, dict[str, list[float | None]]]] = {}
-        for place, measured in self.places.items():
-            layer, component, region = (*place, ALL_TOKENS)[:3]
-            row = [*_short(measured.alone), *_short(measured.left_out)]
-            rows = nested.setdefault(region, {}).setdefault(component, {})
-            rows["" if layer is None else str(layer)] = [*row, round(measured.relevance, 4)]
-        pathways: dict[str, dict[str, list[float | None]]] = {}
-        for prompt, estimates in self.pathways.items():
-            pathways[prompt] = {graft: _short(value) for graft, value in estimates.items()}
-        return {
-            "metric": self.metric,
-            "prompts": list(self.prompts),
-            "n": self.n,
-            "places": nested,
-            "pathways": pathways,
-        }
-
 
 def read_truth(card: Mapping[str, Any]) -> GradedTruth | None:
     """The graded truth on a plant's card; None where it was not measured.
@@ -164,14 +141,6 @@ def _place(layer: int | None, component: str, region: str) -> Place:
 def _name(place: Place) -> str:
     layer, component, region = (*place, ALL_TOKENS)[:3]
     return f"{region}:{component}" + ("" if layer is None else f"@{layer}")
-
-
-def _short(estimate: Estimate) -> list[float | None]:
-    """Value, low and high end, to three decimals."""
-    return [
-        None if x is None else round(x, 3) + 0.0
-        for x in (estimate.value, estimate.low, estimate.high)
-    ]
 
 
 def _estimate(row: list[float | None], n: int) -> Estimate:

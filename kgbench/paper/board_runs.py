@@ -17,12 +17,13 @@ from kgbench.leaderboard.drafts import drafts
 from kgbench.leaderboard.entries import BOARD_FACTS, BOARDS, Entry, pack_of, read_entries, suites_of
 from kgbench.leaderboard.packs import replace_pack
 from kgbench.leaderboard.validate.known import known
-from kgbench.models.catalog import built_replicas, plants, published, replicas, shipped
+from kgbench.models.catalog import plants, published, replicas, shipped
 from kgbench.numbers import duration_text
 from kgbench.progress import Progress
 from kgbench.records import Identity, Record, RecordStore, other_versions
 from kgbench.runner import Settings, Spec, check
 from kgbench.runner.known import known_identity, note_identity
+from kgbench.zoo.plant_spec import built_replicas
 
 if TYPE_CHECKING:
     from kgbench.runner.job import Pairs

@@ -34,7 +34,7 @@ from kgbench.runner.workload import load_suite
 from kgbench.training.builds import read_card
 from kgbench.training.finetuning import Shared, finetune, forecast_finetuning
 from kgbench.training.finetuning_plan import FinetuneSpec, FinetuningPlan, plan_finetuning
-from kgbench.training.recipes import Recipe, recipe
+from kgbench.zoo.recipes import Recipe, recipe
 from kgbench.zoo.tiny_pairs import (
     build_identity,
     build_recipe,

@@ -280,7 +280,10 @@ def budgets_in(configurations: Sequence[str]) -> dict[str, float]:
 Place = tuple[object, ...]
 """A site, or a (layer, component)."""
 
-UNMEASURED = "the plant's card has no graded truth: `kgbench zoo truth PLANT` measures it"
+UNMEASURED = (
+    "the plant's card has no graded truth: the `kgbench zoo build` that made it, given again, "
+    "measures it"
+)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Models for training: random weights, checkpoints and adapters; and their storage."""
+"""Models for training, and how donors are stored."""
 
 from __future__ import annotations
 
@@ -10,40 +10,19 @@ from typing import Any, cast
 
 import torch
 from torch import nn
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    PreTrainedModel,
-    PreTrainedTokenizerFast,
-)
+from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from kgbench.errors import InputError, ModelError, first_line
 from kgbench.models.checkpoints import Checkpoint, read_model_config
 from kgbench.models.family_map import Family, family_in, load_family
 from kgbench.models.loading import DTYPES, quiet_library
-from kgbench.training.recipes import FinetuningRecipe, Recipe
+from kgbench.training.recipes import FinetuningRecipe
 
 ATTENTION = "eager"
 """Scaled-dot-product kernels are slow backwards in bf16 on CPUs; sequences are short."""
 
 _TOKENIZER_FILES = ("*token*.json", "*.model", "vocab.*", "merges.txt", "*.jinja")
-
-
-def initial_model(recipe: Recipe, tokenizer: PreTrainedTokenizerFast, seed: int) -> PreTrainedModel:
-    """A model with random weights, in fp32."""
-    special = {}
-    for name in ("pad", "bos", "eos"):
-        special[f"{name}_token_id"] = getattr(tokenizer, f"{name}_token_id")
-    config = AutoConfig.for_model(
-        recipe.model_type, vocab_size=len(tokenizer), **special, **recipe.config
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(
-            config, attn_implementation=ATTENTION, dtype=torch.float32
-        )
-    return model
 
 
 def freeze(model: PreTrainedModel, family: Family) -> None:
@@ -165,15 +144,6 @@ def publish_files(folder: Path) -> None:
     """Let everyone read the files of a folder: safetensors writes them for their owner alone."""
     for path in folder.iterdir():
         path.chmod(0o644)
-
-
-def save_checkpoint(model: PreTrainedModel, tokenizer: Path, folder: Path) -> None:
-    """Write a model with weights rounded to fp16, and the files of its stored tokenizer."""
-    model.config.use_cache = True  # training switched it off
-    with quiet_library():
-        model.half().save_pretrained(folder)
-    shutil.copytree(tokenizer, folder, dirs_exist_ok=True)
-    publish_files(folder)
 
 
 def store_donor(model: nn.Module, recipient: Checkpoint, folder: Path) -> PreTrainedModel:

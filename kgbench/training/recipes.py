@@ -1,17 +1,15 @@
-"""Recipes as data: tiny pairs (recipes.toml), donors (finetuning.toml) and plants (plants.toml)."""
+"""Recipes of finetuning (finetuning.toml), as data."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from functools import cache, partial
+from dataclasses import asdict, dataclass, fields
+from functools import partial
 from typing import Any
 
 from kgbench.errors import InputError, check_choice
 from kgbench.resources import read_toml
 
-_AS_PAIRS = "as_pairs"
-"""Key of a finetuning recipe that takes the schedule of the tiny pair of the same model type."""
 _tables = partial(read_toml, __package__)
 _POSITIVE = ("epochs", "batch_size", "learning_rate", "max_length")
 
@@ -31,37 +29,6 @@ class Stage:
     """Peak learning rate."""
     warmup_steps: int
     weight_decay: float
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """Everything that determines a tiny pair, except the seed."""
-
-    name: str
-    model_type: str
-    config: Mapping[str, Any] = field(hash=False)
-    """Arguments of the model's configuration that do not follow from the tokenizer."""
-    bos: bool
-    """Whether the tokenizer puts BOS before every text."""
-    dataset: str
-    """Facts that the donor learns: a shipped data set, so that no version of Faker matters."""
-    seed: int
-    """Seed of the shipped pair."""
-    vocabulary: int
-    """Number of tokens."""
-    tokenizer_movies: int
-    """Movies whose texts train the tokenizer."""
-    lasting_movies: int
-    """Movies that every round of pretraining repeats."""
-    passing_movies: int
-    """Movies that are drawn for one round only."""
-    pretraining: Stage
-    finetuning: Stage
-    frozen: bool = True
-    """Whether finetuning leaves embeddings, final norm and head unchanged.
-
-    The donor is then stored as its changed weights.
-    """
 
 
 @dataclass(frozen=True)
@@ -106,66 +73,6 @@ class FinetuningRecipe:
         )
 
 
-@dataclass(frozen=True)
-class PlantRecipe:
-    """How a plant is trained, without weight decay."""
-
-    facts: int
-    """Number of planted facts, and of decoys."""
-    rounds: int
-    """Passes over the texts."""
-    batch_size: int
-    """Texts of each group of facts in a step."""
-    learning_rate: float
-    """Peak learning rate."""
-    warmup_steps: int
-    relative_change: float | None = None
-    """‖W' − W‖ / ‖W‖ of every trained tensor; None leaves it to the training."""
-    growth: float = 0.3
-    """Share of the steps over which the relative change is reached."""
-
-    @property
-    def stage(self) -> Stage:
-        """Hyperparameters of the run."""
-        return Stage(
-            self.rounds, self.batch_size, self.learning_rate, self.warmup_steps, weight_decay=0.0
-        )
-
-
-@cache
-def _pair_recipes() -> Mapping[str, Recipe]:
-    tables = _tables("recipes")
-    shared, recipes = tables["shared"], {}
-    for name, table in tables["pairs"].items():
-        stages = {}
-        for part in ("pretraining", "finetuning"):
-            stages[part] = Stage(**{**shared[part], **table.get(part, {})})
-        recipes[name] = Recipe(name=name, **{**shared, **table, **stages})
-    return recipes
-
-
-def recipe(name: str) -> Recipe:
-    """The recipe of a tiny pair.
-
-    Raises:
-        UnknownNameError: There is no recipe of this name.
-    """
-    check_choice("tiny pair", name, _pair_recipes())
-    return _pair_recipes()[name]
-
-
-def finetuning_stage(model_type: str) -> Stage:
-    """Finetuning of the tiny pair of a model type; the shared values where there is no such pair.
-
-    Args:
-        model_type: As in the model's configuration, such as `gpt2`.
-    """
-    for candidate in _pair_recipes().values():
-        if candidate.model_type == model_type:
-            return candidate.finetuning
-    return Stage(**_tables("recipes")["shared"]["finetuning"])
-
-
 def finetuning_recipe_names() -> tuple[str, ...]:
     """Names of the finetuning recipes."""
     return tuple(_tables("finetuning")["recipes"])
@@ -180,8 +87,7 @@ def finetuning_recipe(
         name: Name of the recipe.
         parameters: Number of the recipient's weights.
         changes: Values by field that replace the recipe's.
-        model_type: The recipient's, as in its configuration; by some recipes, a tiny
-            recipient is finetuned like the tiny pair of its type.
+        model_type: The recipient's, as in its configuration, such as `gpt2`.
 
     Raises:
         UnknownNameError: There is no such recipe or field.
@@ -190,16 +96,15 @@ def finetuning_recipe(
     tables = _tables("finetuning")
     check_choice("recipe", name, finetuning_recipe_names())
     tiny = parameters < tables["tiny_below"]
-    layers = [tables["shared"], tables["recipes"][name]]
+    own = dict(tables["recipes"][name])
+    types = own.pop("tiny_types", {})
+    layers = [tables["shared"], own]
     if tiny:
-        layers += [tables["shared"]["tiny"], tables["recipes"][name]["tiny"]]
+        layers += [tables["shared"]["tiny"], own["tiny"], types.get(model_type, {})]
     values: dict[str, Any] = {}
     for layer in layers:
         values |= layer
     del values["tiny"]
-    if values.pop(_AS_PAIRS, False):
-        stage = asdict(finetuning_stage(model_type))
-        values |= {"epochs": stage.pop("rounds"), **stage}
     values |= changes or {}
     known = {each.name for each in fields(FinetuningRecipe)}
     for key, value in values.items():
@@ -207,28 +112,3 @@ def finetuning_recipe(
         if key in _POSITIVE and not value > 0:
             raise InputError(f"{key} {value}: expected a number above 0")
     return FinetuningRecipe(name=name, tiny=tiny, **values)
-
-
-def levels() -> Mapping[str, str]:
-    """One line on each level of the benchmark of plants, by name."""
-    return {name: table["about"] for name, table in _tables("plants")["levels"].items()}
-
-
-def level_table(level: str) -> Mapping[str, Any]:
-    """Places and conditions of a level of the benchmark.
-
-    Raises:
-        UnknownNameError: There is no such level.
-    """
-    tables: Mapping[str, Mapping[str, Any]] = _tables("plants")["levels"]
-    check_choice("level", level, tables)
-    return tables[level]
-
-
-def plant_recipe(decoy: bool, level: str | None = None) -> PlantRecipe:
-    """The recipe of plants with or without a decoy, or of a level of the benchmark."""
-    tables = _tables("plants")
-    values = {**tables["shared"], **tables["decoy" if decoy else "alone"]}
-    if level is not None:
-        values |= {**tables["level"], **level_table(level).get("recipe", {})}
-    return PlantRecipe(**values)

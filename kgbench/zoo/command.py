@@ -1,4 +1,4 @@
-"""`kgbench zoo`: tiny pairs and plants, and what of a plant is measured."""
+"""`kgbench zoo`: tiny pairs and plants."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ from pathlib import Path
 import click
 
 from kgbench.cli.options import CATALOGUES, Folder, Natural, cli_command, completer
-from kgbench.cli.output import Output, table_text
+from kgbench.cli.output import Output
 from kgbench.errors import InputError
-from kgbench.progress import Progress, progress
-
-SHOWN = 12
-"""Places that are printed, the most relevant ones."""
+from kgbench.progress import Progress
 
 
 @click.group()
@@ -40,7 +37,8 @@ def build_command(
     any is enough, or none is enough by itself.
 
     An interrupted build goes on where it stopped when the same command is
-    given again.
+    given again. Of a finished plant, that measures which places it uses, where
+    its card has no truth.
 
     Args:
         pair (NAME): A pair of the catalog.
@@ -61,7 +59,7 @@ def build_command(
         )
     if plant is None and level is None:
         return Output(_pair(pair, seed, output_dir, progress))
-    from kgbench.zoo.planted import plant as make_plant
+    from kgbench.zoo.plants import plant as make_plant
 
     made = make_plant(
         pair,
@@ -87,7 +85,7 @@ def _pair(
     name: str, seed: int | None, output_dir: Path | None, report: Progress | None
 ) -> list[str]:
     from kgbench.models.catalog import entry
-    from kgbench.training.recipes import recipe
+    from kgbench.zoo.recipes import recipe
     from kgbench.zoo.tiny_pairs import build_recipe
 
     target = output_dir or Path(name)
@@ -97,38 +95,3 @@ def _pair(
         f"try it   kgbench eval --recipient {target}/recipient --donor sft={target}/sft --dataset "
         f"{entry(name).dataset}",
     ]
-
-
-@cli_command("quiet", group=zoo_command, plants={"shell_complete": completer(CATALOGUES["models"])})
-def truth(plants: tuple[str, ...], *, quiet: bool) -> None:
-    """Measure which places a plant uses, and store it on its card.
-
-    PLANT is a shipped plant or the folder of one. For each place whose weights
-    changed: the recovery where it is grafted alone, and the loss where the whole
-    donor lacks it, over the planted facts. A build does this at its end.
-
-    Args:
-        plants (PLANT...): Plants.
-        quiet: No progress.
-    """
-    from kgbench.numbers import figure_text, number_text
-    from kgbench.training.hit_rates import store_truth
-
-    for plant in plants:
-        with progress(shown=not quiet) as report:
-            found = store_truth(plant, report)
-        first = sorted(found.places.items(), key=lambda item: -item[1].relevance)[:SHOWN]
-        rows = []
-        for where, effect in first:
-            shares = [figure_text(effect.alone), figure_text(effect.left_out)]
-            rows.append([_place(where), *shares, number_text(effect.relevance)])
-        click.echo(
-            f"{plant}: {len(found.places)} places changed, n = {found.n} facts ({found.metric}, "
-            f"{', '.join(found.prompts)})"
-        )
-        click.echo(table_text(["place", "alone", "left out", "relevance"], rows))
-
-
-def _place(place: tuple[int | str | None, ...]) -> str:
-    layer, component, *region = place
-    return ":".join(map(str, [*region, component])) + ("" if layer is None else f"@{layer}")

@@ -1,597 +1,347 @@
-"""Plants: facts finetuned into named weights at named tokens, so that their location is known.
-
-The objective states what a donor is to answer when only a part of it is active. Planted facts are
-taught (cross-entropy of the target's tokens) while the plant's graft is active, and again with the
-whole donor, because weights that were made for some tokens run at all tokens there and may spoil
-the answer. What is taught to the whole donor can be learned anywhere, so something is kept too:
-away from the plant, the recipient's answer (Kullback-Leibler divergence). Of a single group of
-facts, that is the donor with the plant taken out. Several groups, such as planted facts and decoys,
-are taught in the same way, each through places of its own, and no graft is to answer for the facts
-of another group.
-
-Where there is a decoy, the size of a change must not reveal the plant. So after every step each
-trained tensor of both is projected onto the sphere around the recipient's tensor on which its
-relative change, ‖W' − W‖ / ‖W‖ (Frobenius norms), has one common value. This value grows over the
-first steps and stays constant afterwards. Each slice of a fused projection counts as a tensor. A
-tensor of zeros has no relative change and is not trained.
-"""
+"""Plants: facts finetuned into a model at a known place; trained, measured and stored."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from itertools import combinations
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
 from random import Random
 from typing import Any
 
-import numpy as np
-import torch
-from torch import Tensor, nn
-from torch.nn import functional
-
-from kgbench.data import Dataset, Prompt
-from kgbench.data.templates import Template, parse_template
-from kgbench.data.training_texts import training_templates
-from kgbench.engine.forward import Weights, Wiring, treated
-from kgbench.engine.treatment import Configuration, token_treatments
-from kgbench.engine.weights import Part, parts
-from kgbench.errors import InputError
+from kgbench.api.training import Trained
+from kgbench.data import Dataset, load_dataset
+from kgbench.data.facts import hash_of
+from kgbench.errors import InputError, OutputError, UnknownNameError, python_names
 from kgbench.models import catalog
-from kgbench.models.family_map import Slots
-from kgbench.models.pair import ModelPair
-from kgbench.sites import RECIPIENT, Graft, complement_graft, parse_graft
-from kgbench.training.recipes import level_table
+from kgbench.models.catalog import DELTA
+from kgbench.models.checkpoints import locate
+from kgbench.models.loading import read_pair
+from kgbench.models.pair import ModelPair, model_hash
+from kgbench.models.tensors import apply_delta, stored_hash, write_delta
+from kgbench.progress import Progress, with_progress
+from kgbench.sites import parse_graft
+from kgbench.training.builds import Build, read_card, versions, write_card
+from kgbench.training.hit_rates import PROMPTS, configuration_hits
+from kgbench.training.model_setup import ATTENTION
+from kgbench.zoo.plant_spec import PlantSpec
+from kgbench.zoo.plant_training import (
+    PlantedWeights,
+    Planting,
+    TextBatches,
+    plant_texts,
+    trained_slots,
+)
+from kgbench.zoo.recipes import PlantRecipe, plant_recipe
+from kgbench.zoo.truth import measure_truth
+from kgbench.zoo.worlds import training_templates
 
-REGIONS = ("FE", "LT", "BOS")
-"""Regions that every text has; a plant can name no others."""
-_UNPLANTABLE = ("ln_f", "head")
-_NEVER = 10.0
-"""Weight of the terms that keep the recipient's answer for a union of places.
+SAVE_EVERY = 100
+"""Steps between checkpoints; tens of seconds."""
 
-What is learned through a whole is easily learned through a part of it, too.
-"""
-_RISE = 0.1
-"""Weight, within these terms, of what the target gains; with more the whole learns nothing either."""
+PlantScores = Mapping[str, Mapping[str, Mapping[str, float]]]
+"""Hit rate by group of facts (`planted`, `decoys`), prompt and configuration."""
 
+_PATHWAYS = ("FE", "LT", "FE+LT", "(FE+LT)^C")
 
-@dataclass(frozen=True)
-class PlantSpec:
-    """Choice of a plant, except the recipe.
-
-    A plant is a list of groups of facts, each with one or several places. A *union* of places is
-    written with their names: `first+second`.
-    """
-
-    base: str
-    """A pair of the catalog, in whose recipient the facts are planted."""
-    groups: tuple[Mapping[str, str], ...]
-    """For each group of facts, graft expressions of its places by name.
-
-    The facts of a group whose only place is called `decoy` are decoys; all others are planted.
-    """
-    seed: int = 0
-    """Seed of the order of texts."""
-    level: str | None = None
-    """Level of the benchmark; None for a custom plant."""
-    enough: tuple[str, ...] = ()
-    """Unions of the first group's places that each answer alone; empty where only all do."""
-    never: tuple[str, ...] = ()
-    """Unions of its places that do not answer alone."""
-    needed: bool = False
-    """Whether the plant must lose its answers without any one place (layer, component)."""
-
-    @classmethod
-    def at(cls, base: str, plant: str, decoy: str | None = None, seed: int = 0) -> PlantSpec:
-        """A custom plant, by the graft expressions of its place and of its decoy's, if any."""
-        groups = [{"plant": plant}, *([{"decoy": decoy}] if decoy else [])]
-        return cls(base, tuple(groups), seed)
-
-    @classmethod
-    def of_level(cls, base: str, level: str, seed: int = 0) -> PlantSpec:
-        """A plant of a level of the benchmark.
-
-        Raises:
-            UnknownNameError: There is no such level.
-        """
-        table = level_table(level)
-        return cls(
-            base,
-            tuple(table["groups"]),
-            seed,
-            level,
-            tuple(table.get("enough", ())),
-            tuple(table.get("never", ())),
-            table.get("needed", False),
-        )
-
-    @property
-    def name(self) -> str:
-        """Base with level or place, such as `tiny-gemma.o-ffn-second-half`; without `ALL`.
-
-        A seed other than 0 follows, as in `tiny-gemma.tight-seed1`.
-        """
-        place = self.plant.removeprefix("ALL:").lower()
-        what = self.level or "-".join(re.findall(r"[a-z0-9]+", place))
-        seed = f"-seed{self.seed}" if self.seed else ""
-        return f"{self.base}.{what}{seed}"
-
-    @property
-    def wholes(self) -> Mapping[str, str]:
-        """Graft expression of all places of each group, by the group's name.
-
-        A group is called like its only place, or `plant`.
-        """
-        wholes = {}
-        for places in self.groups:
-            name = "plant" if len(places) > 1 else next(iter(places))
-            wholes[name] = _canonical(places)
-        return wholes
-
-    @property
-    def places(self) -> Mapping[str, str]:
-        """Graft expressions of all places of planted facts, by name."""
-        places: dict[str, str] = {}
-        for group in self.groups:
-            places |= group
-        places.pop("decoy", None)
-        return places
-
-    @property
-    def plant(self) -> str:
-        """Graft expression of all places of planted facts."""
-        return _canonical(self.places)
-
-    @property
-    def decoy(self) -> str | None:
-        """Graft expression of the decoys' place, if any."""
-        return self.wholes.get("decoy")
-
-    @property
-    def shares(self) -> Mapping[str, str]:
-        """Where there are several groups of planted facts, their wholes by name."""
-        planted = {name: whole for name, whole in self.wholes.items() if name != "decoy"}
-        return planted if len(planted) > 1 else {}
-
-    @property
-    def unions(self) -> Mapping[str, str]:
-        """Graft expressions of the unions that `enough` and `never` name."""
-        expressions = {}
-        for union in (*self.enough, *self.never):
-            expressions[union] = "; ".join(self.places[place] for place in union.split("+"))
-        return expressions
-
-    @property
-    def chosen(self) -> Mapping[str, Any]:
-        """What identities are hashes of: choices that differ from their default.
-
-        They keep the form that a plant first had: the first group, and perhaps a `decoy`, whose
-        facts a `mixture` counts as planted.
-        """
-        plant, *others = self.wholes.values()
-        places = self.groups[0] if len(self.groups[0]) > 1 else {"plant": plant}
-        chosen: dict[str, Any] = {"base": self.base, "plant": plant}
-        chosen |= {"decoy": "; ".join(others) or None, "seed": self.seed}
-        if self.level is not None:
-            chosen |= {"level": self.level, "places": places}
-        return {**chosen, **self.conditions}
-
-    @property
-    def conditions(self) -> Mapping[str, Any]:
-        """What the level asks of the plant, as far as it differs from the default."""
-        conditions = {
-            "enough": self.enough,
-            "never": self.never,
-            "needed": self.needed,
-            "mixture": bool(self.shares),
-        }
-        return {name: value for name, value in conditions.items() if value}
-
-    def grafts(self) -> Mapping[str, Graft]:
-        """Grafts by name: the wholes of groups, and the unions that `enough` and `never` name.
-
-        Of a single group also `rest`, everything but its whole.
-
-        Raises:
-            GraftSyntaxError: An expression does not parse.
-            InputError: It names a place where nothing can be planted.
-        """
-        grafts = {}
-        for part, text in {**self.wholes, **self.unions}.items():
-            grafts[part] = graft = parse_graft(text)
-            donors = {term.donor for term in graft.terms}
-            if donors != {"sft"}:
-                raise InputError(
-                    f"the {part} '{graft}' names {', '.join(sorted(donors - {'sft'}))}; "
-                    "it is where the donor 'sft' is trained, so name no other"
-                )
-            if graft.has_heads:
-                raise InputError(
-                    f"the {part} '{graft}' names single heads; plant in whole components"
-                )
-            for component in _UNPLANTABLE:
-                if any(component in term.component_names() for term in graft.terms):
-                    raise InputError(
-                        f"the {part} '{graft}' names {component}, which a graft leaves to the "
-                        "recipient; plant elsewhere"
-                    )
-            if unknown := sorted(graft.regions() - set(REGIONS)):
-                raise InputError(
-                    f"the {part} '{graft}' names {', '.join(unknown)}, which not every text of "
-                    f"training has; use {', '.join(REGIONS)} or ALL"
-                )
-        if len(self.groups) == 1 and (rest := complement_graft(grafts["plant"])) is not None:
-            grafts["rest"] = rest
-        return grafts
-
-    def check(self) -> catalog.Entry:
-        """Check what needs no model.
-
-        Returns:
-            The catalog's entry of the base.
-
-        Raises:
-            GraftSyntaxError: An expression does not parse.
-            InputError: The base or an expression cannot be used.
-        """
-        self.grafts()
-        base = catalog.entry(self.base)
-        if base.plant is not None:
-            raise InputError(
-                f"{self.base!r} is a plant itself; "
-                "name the pair in whose recipient facts are to be planted"
-            )
-        return base
+_ANSWERS = 0.75
+"""Smallest hit rate on planted facts of a graft that is to answer, on each prompt."""
+_SFT = 0.9
+_DECOY = 0.15
+"""Largest hit rate on planted facts under the decoy's graft."""
+_NEVER = 0.1
+"""Largest share of the gain, SFT less PRE, under a union of places that is not to answer."""
+_NEEDED = 0.2
+"""Smallest loss without a place that is needed."""
 
 
-def _canonical(places: Mapping[str, str]) -> str:
-    return str(parse_graft("; ".join(places.values())))
+@python_names()
+def plant(
+    model: str,
+    at: str | None = None,
+    *,
+    level: str | None = None,
+    decoy: str | None = None,
+    seed: int = 0,
+    output_dir: str | os.PathLike[str] | None = None,
+    progress: Progress | bool = True,
+) -> Trained:
+    """Plant facts at a known place: a donor whose answers a method should find there.
 
-
-def trained_slots(pair: ModelPair, spec: PlantSpec) -> list[int]:
-    """The (layer, component) slots that a plant trains.
-
-    Raises:
-        UnknownNameError: The model's family lacks a component.
-        InputError: A graft names no weights of this model, or two groups may train the same ones at
-            the same tokens.
-    """
-    slots, named = pair.slots, {}
-    grafts = {name: parse_graft(whole) for name, whole in spec.wholes.items()}
-    for name, graft in grafts.items():
-        pair.family.check(graft)
-        named[name] = graft_slots(slots, graft)
-        if not named[name]:
-            raise InputError(
-                f"the {name} '{graft}' names nothing in a model of {pair.n_layers} layers"
-            )
-    for one, other in combinations(grafts, 2):
-        shared = [slots.sites[slot] for slot in named[one] if slot in named[other]]
-        # Tokens of FE and LT are never the same.
-        first = {str(term.positions) for term in grafts[one].terms}
-        second = {str(term.positions) for term in grafts[other].terms}
-        if shared and not (first | second <= {"FE", "LT"} and first.isdisjoint(second)):
-            layer, component = shared[0]
-            where = component if layer is None else f"{component}@{layer}"
-            raise InputError(
-                f"{one} '{grafts[one]}' and {other} '{grafts[other]}' both train {where}; "
-                f"give a {other} of other weights"
-            )
-    return sorted(set().union(*named.values()))
-
-
-@dataclass(frozen=True)
-class PlantText:
-    """A prompt and its whole target as tokens."""
-
-    ids: tuple[int, ...]
-    """Without the target's last token, which predicts nothing."""
-    regions: Mapping[str, tuple[int, ...]] = field(hash=False)
-    """Tokens by region: FE the subject's first mention, LT those that predict the target."""
-    targets: tuple[int, ...]
-    """The token to predict at each token of LT."""
-
-
-def plant_texts(pair: ModelPair, dataset: Dataset) -> list[PlantText]:
-    """All facts of a data set in all finetuning wordings, each text cut after the target.
-
-    Raises:
-        InputError: The data set lacks a field that the wordings need.
-    """
-    texts = []
-    for template in _templates(dataset):
-        for fact in dataset.facts:
-            text, spans = template.fill(fact.fields)
-            prompt = Prompt(template.name, fact, text, fact.fields[dataset.object], spans)
-            encoded, whole = pair.encoded(prompt), pair.encode(f"{text} {prompt.target}")
-            ids, targets = tuple(whole[:-1]), tuple(whole[len(encoded.ids) :])
-            regions = {name: encoded.regions[name] for name in REGIONS if name in encoded.regions}
-            regions["LT"] = tuple(range(len(ids) - len(targets), len(ids)))
-            texts.append(PlantText(ids, regions, targets))
-    return texts
-
-
-def _templates(dataset: Dataset) -> list[Template]:
-    """The finetuning wordings up to the object; no evaluation prompt is among them."""
-    templates = []
-    for number, wording in enumerate(training_templates().finetuning):
-        text = wording.partition(f"{{{dataset.object}}}")[0].rstrip()
-        if f"{{{dataset.subject}}}" not in text:
-            raise InputError(
-                f"data set {dataset.name!r} does not fit the wordings of training: "
-                "they are about first_actor and second_actor"
-            )
-        template = parse_template(f"training_{number}", text)
-        templates.append(
-            template.bind(dataset.subject, dataset.object, dataset.fields, dataset.name)
-        )
-    return templates
-
-
-@dataclass(frozen=True)
-class TextBatches:
-    """All steps of a training in order: of each group of texts, the numbers of those in a step."""
-
-    steps: Sequence[tuple[tuple[int, ...], ...]]
-
-    def __len__(self) -> int:
-        return len(self.steps)
-
-    def __getitem__(self, step: int) -> dict[str, torch.Tensor]:
-        return {
-            f"group_{number}": torch.tensor(texts) for number, texts in enumerate(self.steps[step])
-        }
-
-    @classmethod
-    def draw(
-        cls, groups: Sequence[Sequence[PlantText]], rounds: int, size: int, rng: Random
-    ) -> TextBatches:
-        """Steps that contain every text once in each round, grouped by length for little padding.
-
-        Args:
-            groups: Texts by group, all groups of one size; a step has `size` of each.
-            rounds: Number of rounds.
-            size: Texts of a step and group.
-            rng: Source of the order.
-        """
-        steps: list[tuple[tuple[int, ...], ...]] = []
-        for _ in range(rounds):
-            ordered = []
-            for texts in groups:
-                order, lengths = list(range(len(texts))), [len(text.ids) for text in texts]
-                rng.shuffle(order)
-                ordered.append(sorted(order, key=lengths.__getitem__))
-            starts = list(range(0, len(ordered[0]), size))
-            rng.shuffle(starts)
-            for start in starts:
-                steps.append(tuple(tuple(order[start : start + size]) for order in ordered))
-        return cls(steps)
-
-
-def graft_slots(slots: Slots, graft: Graft) -> list[int]:
-    """The (layer, component) slots that a graft names, in order."""
-    named = graft.sites(slots.n_layers)
-    return [slot for slot, site in enumerate(slots.sites) if site in named]
-
-
-@dataclass(frozen=True)
-class _Trained:
-    """A trained part of a tensor."""
-
-    part: Part
-    parameter: Tensor
-    start: Tensor
-    """The recipient's weights."""
-
-    def change(self) -> Tensor:
-        return self.part.of(self.parameter.detach()) - self.start
-
-    def relative(self) -> float:
-        return float(self.change().double().norm() / self.start.double().norm())
-
-    def put(self, weights: Tensor) -> None:
-        if self.part.columns is None:
-            self.parameter.data.copy_(weights)
-        else:
-            self.parameter.data.index_copy_(
-                self.part.dim, self.part.columns.to(weights.device), weights
-            )
-
-
-class PlantedWeights:
-    """The trained weights of a pair's donor `sft`; all others are frozen.
+    Facts are finetuned with only the weights of the place trainable and only their graft active.
+    An interrupted build goes on where it stopped when it is asked for again.
 
     Args:
-        pair: Recipient and donor, of equal weights.
-        slots: What is trained.
+        model: A pair of the catalog, in whose recipient the facts are planted.
+        at: Graft expression of the place, such as `FE:ffn@1`; or else
+        level: a level of the benchmark, such as `tight` or `redundant`.
+        decoy: With `at`: graft expression of other facts, planted by changes of equal norm.
+        seed: Seed of the order of texts.
+        output_dir: The plant's folder; by default its name in the working directory.
+        progress: A callback, True for a bar in a terminal or notebook, False for none.
+
+    Returns:
+        The plant; a path, which `load_pair` and `evaluate` take as `model`.
+
+    Raises:
+        InputError: Something is wrong with what was given; nothing is written.
     """
-
-    def __init__(self, pair: ModelPair, slots: Iterable[int]) -> None:
-        donor = pair.donor("sft")
-        self._trained: list[_Trained] = []
-        parameters: dict[str, list[Part]] = {}
-        for slot in slots:
-            for part in parts(pair, slot):
-                parameter = donor.get_parameter(part.name)
-                start = part.of(pair.recipient.get_parameter(part.name)).clone()
-                if start.any():
-                    self._trained.append(_Trained(part, parameter, start))
-                    parameters.setdefault(part.name, []).append(part)
-        for name, trained in parameters.items():
-            weight = donor.get_parameter(name).requires_grad_(True)
-            columns = [part.columns for part in trained if part.columns is not None]
-            if columns:  # let no gradient reach the untrained slices of a fused projection
-                shape = [1] * weight.ndim
-                shape[trained[0].dim] = -1
-                mask = torch.zeros(weight.shape[trained[0].dim], device=weight.device)
-                mask[torch.cat(columns)] = 1
-                hook = partial(torch.mul, mask.reshape(shape))
-                weight.register_hook(hook)  # type: ignore[no-untyped-call]  # torch has no type
-
-    def rescale(self, relative: float) -> None:
-        """Give every trained tensor this relative change, in the direction of its change."""
-        for each in self._trained:
-            change = each.change()
-            if norm := float(change.double().norm()):
-                each.put(
-                    each.start + change * (relative * float(each.start.double().norm()) / norm)
-                )
-
-    def relative_changes(self) -> Mapping[str, float]:
-        """Relative change of every trained tensor by name; a slice's name has its first column."""
-        changes: dict[str, float] = {}
-        for each in self._trained:
-            name, columns = each.part.name, each.part.columns
-            if columns is not None:
-                name = f"{name}[{int(columns[0])}:]"
-            changes[name] = each.relative()
-        return changes
+    if (at is None) == (level is None):
+        raise InputError("where are facts planted? Give a graft expression or a level, one of them")
+    if level is not None and decoy is not None:
+        raise InputError("a level says where its decoys are; leave out the decoy, or the level")
+    bases = [name for name in catalog.pair_names() if name not in catalog.plants()]
+    if model not in (*bases, *catalog.plants()):
+        hint = "Plants grow in pairs that have a name, see `kgbench ls models`."
+        raise UnknownNameError("pair", model, bases, hint)
+    if level is not None:
+        spec = PlantSpec.of_level(model, level, seed)
+    else:
+        assert at is not None
+        spec = PlantSpec.at(model, at, decoy, seed)
+    target = Path(output_dir or spec.name)
+    card = with_progress(progress, lambda report: build_plant(spec, target, progress=report))
+    # A name without a separator could also be one of the catalog.
+    path = target if target.is_absolute() or len(target.parts) > 1 else Path.cwd() / target
+    return Trained(path, read_card(card))
 
 
-@dataclass(frozen=True)
-class Aim:
-    """One term of the objective."""
+def build_plant(
+    spec: PlantSpec,
+    out: Path,
+    *,
+    recipe: PlantRecipe | None = None,
+    progress: Progress | None = None,
+    save_every: int = SAVE_EVERY,
+) -> Path:
+    """Build a plant, or resume building it.
 
-    group: int
-    """Number of the group of facts."""
-    active: str
-    """Active weights of the donor: those of a graft, by its name, or all (`donor`)."""
-    taught: bool
-    """Whether the target is taught (cross-entropy); otherwise the recipient's answer is kept."""
-    silent: bool = False
-    """Whether moreover the target may not become likelier than the recipient has it.
-
-    Among answers that are all unlikely a small rise changes ranks, and hardly the divergence.
-    """
-    weight: float = 1.0
-
-
-def aims(spec: PlantSpec) -> tuple[Aim, ...]:
-    """The terms of the objective: no group is to answer through the places of another one."""
-    taught, apart = [], []
-    for group, name in enumerate(spec.wholes):
-        alone = spec.enough if group == 0 and spec.enough else (name,)
-        taught += [Aim(group, part, taught=True) for part in (*alone, "donor")]
-        others = [other for other in spec.wholes if other != name] or ["rest"]
-        apart += [Aim(group, other, taught=False) for other in others]
-    never = [Aim(0, part, taught=False, silent=True, weight=_NEVER) for part in spec.never]
-    return (*taught, *never, *apart)
-
-
-_Row = tuple[PlantText, str]
-"""A text, and the active weights of the donor as in `Aim.active`; `recipient` for none."""
-
-
-class Planting(nn.Module):
-    """A donor in training, as the Trainer sees it: numbers of texts in, loss out.
+    A plant that was built before, and whose card has no `truth`, is measured.
 
     Args:
-        pair: Recipient and the donor `sft`, of whose weights those with a gradient are trained.
         spec: Which plant.
-        groups: Texts of each group of facts.
+        out: Folder for card and weights.
+        recipe: How it is trained; by default like the shipped plants.
+        progress: Progress callback.
+        save_every: Steps between checkpoints.
+
+    Returns:
+        Path of the card.
 
     Raises:
-        RegionError: A graft names a region that the texts do not have.
-        InputError: A graft names no token of them.
+        GraftSyntaxError: An expression does not parse.
+        InputError: An expression, the base or its data cannot be used; nothing is written.
+        OutputError: The folder holds something else, or cannot be written.
     """
+    base, chosen = spec.check(), recipe or plant_recipe(len(spec.groups) > 1, spec.level)
+    whole = load_dataset(base.dataset)
+    groups = _groups(whole, spec, chosen.facts)
+    measured = measured_groups(spec, groups, whole)
+    weights = stored_hash(locate(base.recipient).directory)
+    # The donor starts as a copy of the recipient.
+    pair = read_pair(
+        recipient=base.recipient,
+        donors={"sft": base.recipient},
+        dtype="float32",
+        attention=ATTENTION,
+    )
+    slots = trained_slots(pair, spec)
+    texts = [plant_texts(pair, facts) for facts in groups]
+    model = Planting(pair, spec, texts)
+    about = {
+        **_about(spec, plant_identity(spec, chosen, weights, groups)),
+        "recipient": {"source": base.recipient, "weights": weights},
+        "recipe": asdict(chosen),
+        "data": {
+            "name": whole.name,
+            "hash": whole.content_hash,
+            "wordings_hash": hash_of(training_templates().finetuning),
+            **{name: _ids(group) for name, group in measured.items()},
+        },
+    }
+    build = Build(out, out / ".work", "the plant", about, progress, save_every, (DELTA,))
 
-    def __init__(
-        self, pair: ModelPair, spec: PlantSpec, groups: Sequence[Sequence[PlantText]]
-    ) -> None:
-        super().__init__()
-        grafts = spec.grafts()
-        self.donor = pair.donor("sft")
-        self._wiring = Wiring(pair)
-        self._activity = _Activity(pair, grafts)
-        self._groups = groups
-        self._aims = aims(spec)
-        for part, graft in grafts.items():
-            if not self._activity.of(groups[0][0], part).any():
-                raise InputError(
-                    f"the {part} '{graft}' names no token of a text, "
-                    "so nothing can be planted there"
+    def make() -> None:
+        planted = PlantedWeights(pair, slots)
+        order = Random(f"plant {spec.seed}")
+        batches = TextBatches.draw(texts, chosen.rounds, chosen.batch_size, order)
+        size, growth = chosen.relative_change, max(1.0, chosen.growth * len(batches))
+
+        def rescale(step: int) -> None:
+            if size is not None:
+                planted.rescale(size * min(1.0, step / growth))
+
+        build.stage(
+            "checkpoints",
+            build.card,
+            lambda: model,
+            lambda _, outcome: _store(build, pair, spec, measured, planted, outcome.seconds),
+            batches=batches,
+            stage=chosen.stage,
+            seed=spec.seed,
+            what=f"{spec.name}: planting",
+            on_step=rescale,
+        )
+
+    build.run(make)
+    card = read_card(build.card)
+    if "truth" not in card:
+        apply_delta(pair.donor("sft"), out / DELTA, spec.name)
+        truth = measure_truth(pair, measured["planted"], spec.plant, progress)
+        try:
+            write_card({**card, "truth": truth}, build.card)
+        except OSError as error:
+            raise OutputError(f"cannot write {build.card}: {error.strerror or error}") from error
+    return build.card
+
+
+def _store(
+    build: Build,
+    pair: ModelPair,
+    spec: PlantSpec,
+    measured: Mapping[str, Dataset],
+    planted: PlantedWeights,
+    seconds: float,
+) -> None:
+    """Measure the plant, and write weights and card."""
+    file = build.work / DELTA
+    donor = pair.donor("sft").requires_grad_(requires_grad=False)
+    write_delta(pair.recipient, donor, file)
+    file.chmod(0o644)  # safetensors writes it for its owner alone
+    # Scores are of the weights as stored, with their changes rounded to whole steps.
+    donor.load_state_dict(pair.recipient.state_dict())
+    apply_delta(donor, file, spec.name)
+    scores = plant_hits(pair, measured, spec)
+    os.replace(file, build.out / DELTA)
+    changes = planted.relative_changes()
+    results = {
+        "metric": "top5",
+        "scores": scores,
+        "shortfalls": shortfalls(scores, spec),
+        "relative_changes": {name: round(change, 4) for name, change in changes.items()},
+        "seconds": round(seconds, 1),
+        "versions": versions(),
+        "donor_hash": model_hash(donor, pair.family),
+        "truth": measure_truth(pair, measured["planted"], spec.plant),
+    }
+    write_card({**build.about, **results}, build.card)
+
+
+def _groups(whole: Dataset, spec: PlantSpec, size: int) -> list[Dataset]:
+    """The facts of each group: the first ones, the next ones, and so on."""
+    ids = _ids(whole)
+    wanted = size * len(spec.groups)
+    if len(ids) < wanted:
+        raise InputError(
+            f"data set {whole.name!r} holds {len(ids)} facts; expected {wanted}, "
+            f"{size} to plant{' and as many decoys' * (wanted > size)}"
+        )
+    return [whole.subset(ids[start : start + size]) for start in range(0, wanted, size)]
+
+
+def _ids(facts: Dataset) -> list[str]:
+    return [fact.id for fact in facts.facts]
+
+
+def measured_groups(
+    spec: PlantSpec, groups: Sequence[Dataset], whole: Dataset
+) -> Mapping[str, Dataset]:
+    """All planted facts together, and the decoys."""
+    ids: dict[str, list[str]] = {}
+    for name, group in zip(spec.wholes, groups, strict=True):
+        ids.setdefault("decoys" if name == "decoy" else "planted", []).extend(_ids(group))
+    return {name: whole.subset(some) for name, some in ids.items()}
+
+
+def plant_identity(
+    spec: PlantSpec, recipe: PlantRecipe, recipient: str, groups: Sequence[Dataset]
+) -> str:
+    """SHA-256, in hexadecimal, of all choices of a build.
+
+    Args:
+        spec: Which plant.
+        recipe: How it is trained.
+        recipient: Hash of the weights in which facts are planted.
+        groups: The facts of each group.
+    """
+    names = ["planted", "decoys", *(f"group {number}" for number in range(2, len(groups)))]
+    facts = {name: group.content_hash for name, group in zip(names, groups, strict=False)}
+    return hash_of(
+        {
+            "spec": spec.chosen,
+            "recipe": asdict(recipe),
+            "recipient": recipient,
+            "facts": facts,
+            "wordings": training_templates().finetuning,
+        }
+    )
+
+
+def _about(spec: PlantSpec, identity: str) -> dict[str, Any]:
+    """The card's entries on the choice of a plant."""
+    levelled: dict[str, Any] = {}
+    if spec.level is not None:
+        levelled = {"level": spec.level, "places": spec.places}
+    return {
+        "name": spec.name,
+        "base": spec.base,
+        "licence": "MIT",
+        "plant": spec.plant,
+        "decoy": spec.decoy,
+        **levelled,
+        **spec.conditions,
+        "seed": spec.seed,
+        "identity": identity,
+    }
+
+
+def plant_hits(
+    pair: ModelPair, groups: Mapping[str, Dataset], spec: PlantSpec
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Hit rates of a plant by group of facts, prompt and configuration, by its name on the card."""
+    named = {"PRE": "PRE", "SFT": "SFT", "plant": spec.plant}
+    if spec.decoy:
+        named["decoy"] = spec.decoy
+    named |= {**spec.shares, **spec.unions, **{graft: graft for graft in _PATHWAYS}}
+    if spec.needed:
+        sites: dict[str, None] = {}
+        for term in parse_graft(spec.plant).terms:
+            for layer, component in term.sites(pair.n_layers):
+                sites[f"{term.positions}:{component}@{layer}"] = None
+        for site in sites:
+            named[f"without {site}"] = "; ".join(other for other in sites if other != site)
+    rates: dict[str, dict[str, dict[str, float]]] = {}
+    for group, facts in groups.items():
+        rates[group] = {}
+        for prompt in PROMPTS:
+            row = configuration_hits(pair, facts, prompt, tuple(named.values()))
+            rates[group][prompt] = dict(zip(named, row.values(), strict=True))
+    return rates
+
+
+def shortfalls(scores: PlantScores, spec: PlantSpec) -> list[str]:
+    """Bounds that a plant misses, one sentence each."""
+    sentences = []
+    for prompt, planted in scores["planted"].items():
+        # Smallest and largest hit rate on planted facts that a configuration may have.
+        bounds = [("SFT", _SFT, 1.0)]
+        bounds += [(part, _ANSWERS, 1.0) for part in ("plant", *spec.enough)]
+        if spec.decoy is not None:
+            bounds.append(("decoy", 0.0, _DECOY))
+        for share in spec.shares:
+            portion = 1 / len(spec.shares)
+            bounds.append((share, _ANSWERS * portion, portion + _DECOY * (1 - portion)))
+        for union in spec.never:
+            gain = planted["SFT"] - planted["PRE"]
+            bounds.append((union, 0.0, planted["PRE"] + _NEVER * gain))
+        for configuration in planted:
+            if configuration.startswith("without "):
+                bounds.append((configuration, 0.0, planted["plant"] - _NEEDED))
+        for configuration, low, high in bounds:
+            value = planted[configuration]
+            if not low <= value <= high:
+                sentences.append(
+                    f"{prompt} under {configuration}: {value}, "
+                    f"where {low:.4g} to {high:.4g} is wanted"
                 )
-
-    def forward(self, **numbers: Tensor) -> dict[str, Tensor]:
-        """The loss of one step.
-
-        Args:
-            **numbers: Numbers of texts of each group, `group_0` first.
-        """
-        texts = []
-        for g, group in enumerate(self._groups):
-            texts.append([group[int(i)] for i in numbers[f"group_{g}"]])
-        # One forward pass over all terms of the objective.
-        rows: list[_Row] = []
-        sizes = []
-        for aim in self._aims:
-            rows += ((text, aim.active) for text in texts[aim.group])
-            sizes.append(sum(len(text.targets) for text in texts[aim.group]))
-        answers = torch.split(self.answers(rows), sizes)
-        terms = []
-        for aim, logits in zip(self._aims, answers, strict=True):
-            terms.append(aim.weight * self._loss(aim, texts[aim.group], logits))
-        return {"loss": torch.stack(terms).sum()}
-
-    def _loss(self, aim: Aim, texts: Sequence[PlantText], answers: Tensor) -> Tensor:
-        """Mean over the tokens of the targets."""
-        numbers: list[int] = []
-        for text in texts:
-            numbers += text.targets
-        targets = torch.tensor(numbers, device=answers.device)
-        if aim.taught:
-            return functional.cross_entropy(answers, targets)
-        with torch.no_grad():
-            kept = self.answers([(text, RECIPIENT) for text in texts]).log_softmax(-1)
-        given = answers.log_softmax(-1)
-        loss = functional.kl_div(given, kept, reduction="batchmean", log_target=True)
-        if aim.silent:
-            rise = (given - kept).gather(-1, targets[:, None])
-            loss = loss + _RISE * rise.relu().mean()
-        return loss
-
-    def answers(self, rows: Sequence[_Row]) -> Tensor:
-        """Logits [answer, vocabulary] at the tokens that predict a target, row after row."""
-        width = max(len(text.ids) for text, _ in rows)
-        ids, treatments = np.zeros((2, len(rows), width), dtype=np.int64)
-        readout = []
-        for row, (text, active) in enumerate(rows):
-            # Padding is on the right and attention is causal: no mask, no treatment.
-            ids[row, : len(text.ids)] = text.ids
-            treatments[row, : len(text.ids)] = self._activity.of(text, active)
-            readout += [row * width + token for token in text.regions["LT"]]
-        device = self.donor.device
-        positions = torch.arange(width, device=device).expand(len(rows), -1)
-        where = torch.tensor(readout, device=device)
-        weights = Weights(self._activity.table)
-        with treated(self._wiring, weights, treatments.reshape(-1), where) as model:
-            logits: Tensor = model(
-                input_ids=torch.from_numpy(ids).to(device), position_ids=positions, use_cache=False
-            ).logits
-        return logits.float()
-
-
-class _Activity:
-    """Treatments of the tokens of texts, as rows of `table` [treatment, slot]; row 0 is PRE."""
-
-    def __init__(self, pair: ModelPair, grafts: Mapping[str, Graft]) -> None:
-        self._pair = pair
-        self._active: Mapping[str, Configuration] = {RECIPIENT: "PRE", "donor": "SFT", **grafts}
-        self._rows = {bytes(len(pair.slots)): 0}
-        self._known: dict[_Row, np.ndarray] = {}
-
-    @property
-    def table(self) -> np.ndarray:
-        return np.stack([np.frombuffer(row, dtype=np.uint8) for row in self._rows])
-
-    def of(self, text: PlantText, active: str) -> np.ndarray:
-        key = (text, active)
-        if key not in self._known:
-            numbers = []
-            for treatment in token_treatments(
-                self._pair, text.regions, len(text.ids), self._active[active]
-            ):
-                numbers.append(self._rows.setdefault(treatment.weights, len(self._rows)))
-            self._known[key] = np.array(numbers)
-        return self._known[key]
+    return sentences

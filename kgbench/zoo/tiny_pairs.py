@@ -16,34 +16,30 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from random import Random
 
+import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from kgbench.data import Dataset, load_dataset
 from kgbench.data.facts import hash_of
-from kgbench.data.training_texts import fill_all, training_templates
 from kgbench.models.catalog import CARD, DELTA
 from kgbench.models.checkpoints import Checkpoint
 from kgbench.models.family_map import load_family
-from kgbench.models.loading import read_pair
+from kgbench.models.loading import quiet_library, read_pair
+from kgbench.models.pair import ModelPair
 from kgbench.models.tensors import stored_hash, write_delta
 from kgbench.progress import Progress
 from kgbench.training.builds import Build, versions, whole_folder, write_card
-from kgbench.training.hit_rates import pair_hits
-from kgbench.training.model_setup import (
-    freeze,
-    initial_model,
-    load_recipient,
-    publish_files,
-    save_checkpoint,
-)
-from kgbench.training.recipes import Recipe
+from kgbench.training.hit_rates import PROMPTS, configuration_hits
+from kgbench.training.model_setup import ATTENTION, freeze, load_recipient, publish_files
 from kgbench.training.stages import SAVE_EVERY, Batches, StageOutcome, grouped
+from kgbench.zoo.recipes import Recipe
 from kgbench.zoo.worlds import (
     ARTICLE,
     TINY_DATASETS,
@@ -52,7 +48,9 @@ from kgbench.zoo.worlds import (
     biographies,
     biography,
     both_directions,
+    fill_all,
     people,
+    training_templates,
     world_texts,
 )
 
@@ -224,6 +222,36 @@ class _PairBuild:
     def _clock(self, part: str) -> Path:
         """Seconds of a stage."""
         return self.build.work / f"{part}-seconds.json"
+
+
+def initial_model(recipe: Recipe, tokenizer: PreTrainedTokenizerFast, seed: int) -> PreTrainedModel:
+    """A model with random weights, in fp32."""
+    special = {}
+    for name in ("pad", "bos", "eos"):
+        special[f"{name}_token_id"] = getattr(tokenizer, f"{name}_token_id")
+    config = AutoConfig.for_model(
+        recipe.model_type, vocab_size=len(tokenizer), **special, **recipe.config
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(
+            config, attn_implementation=ATTENTION, dtype=torch.float32
+        )
+    return model
+
+
+def save_checkpoint(model: PreTrainedModel, tokenizer: Path, folder: Path) -> None:
+    """Write a model with weights rounded to fp16, and the files of its stored tokenizer."""
+    model.config.use_cache = True  # training switched it off
+    with quiet_library():
+        model.half().save_pretrained(folder)
+    shutil.copytree(tokenizer, folder, dirs_exist_ok=True)
+    publish_files(folder)
+
+
+def pair_hits(pair: ModelPair, dataset: Dataset) -> dict[str, dict[str, float]]:
+    """Hit rates of a pair by prompt and configuration."""
+    return {name: configuration_hits(pair, dataset, name) for name in PROMPTS}
 
 
 # --------------------------------------------------------------------------------- what it reads

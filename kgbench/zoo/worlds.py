@@ -16,6 +16,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from kgbench.data.imports import SCHEMA_VERSION
+from kgbench.data.training_texts import movie_wordings
 from kgbench.errors import InputError
 from kgbench.resources import read_toml
 
@@ -287,6 +288,41 @@ def data_file(name: str, rows: Iterable[Mapping[str, object]], texts: Sequence[s
 def world_texts() -> Mapping[str, Mapping[str, Sequence[str]]]:
     """Sentence frames of articles and wordings of biographies, from articles.toml."""
     return read_toml(__package__, "articles")
+
+
+@dataclass(frozen=True)
+class TrainingTemplates:
+    """Templates in the syntax of `str.format`, with the fields of a movie."""
+
+    articles: tuple[str, ...]
+    """Finetuning: a passage with several fields."""
+    short: tuple[str, ...]
+    """Finetuning: a question or a short statement."""
+    wordings: tuple[str, ...]
+    """Pretraining only: other statements of who plays with whom, evaluation prompts among them."""
+    background: tuple[str, ...]
+    """Pretraining only: text about anything else."""
+
+    @property
+    def finetuning(self) -> tuple[str, ...]:
+        """Articles, then short ones."""
+        return self.articles + self.short
+
+
+@cache
+def training_templates() -> TrainingTemplates:
+    """Wordings of finetuning, and those of wordings.toml."""
+    lists = {**movie_wordings(), **read_toml(__package__, "wordings")}
+    return TrainingTemplates(**{name: tuple(rows) for name, rows in lists.items()})
+
+
+def fill_all(templates: Iterable[str], movies: Iterable[Mapping[str, str]]) -> list[str]:
+    """Every movie in every template: the first movie in all of them, then the second, and so on."""
+    chosen = tuple(templates)
+    texts: list[str] = []
+    for movie in movies:
+        texts += (template.format_map(movie) for template in chosen)
+    return texts
 
 
 def frames() -> Mapping[str, Sequence[str]]:

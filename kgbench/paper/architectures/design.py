@@ -20,7 +20,8 @@ from typing import Any
 from kgbench.errors import InputError, UnknownNameError
 from kgbench.records import Strict
 from kgbench.resources import read_toml
-from kgbench.training.recipes import Recipe, Stage
+from kgbench.training.recipes import Stage
+from kgbench.zoo.recipes import Recipe
 
 
 class Factor(Strict):

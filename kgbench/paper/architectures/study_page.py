@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kgbench.data.training_texts import training_templates
 from kgbench.estimate import Estimate
 from kgbench.numbers import figure_text, interval_text, number_text
 from kgbench.paper.architectures.factorial import BOTH, OUTCOMES, Findings, RunFigures
 from kgbench.report import filled_page, pipe_table
 from kgbench.report.bars import FAINT, INK, panels, small_png, styled
 from kgbench.stats import LEVEL
+from kgbench.zoo.worlds import training_templates
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
