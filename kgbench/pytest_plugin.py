@@ -9,18 +9,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Generator, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import pytest
 
 from kgbench.errors import KgbenchError
-from kgbench.testing.claim_session import (
-    pytest_collection_finish,
-    pytest_generate_tests,
-    pytest_pycollect_makeitem,
-    pytest_report_collectionfinish,
-)
+from kgbench.testing.bench import kgbench_job, time_localizer
 from kgbench.testing.session import (
     Given,
     Session,
@@ -36,9 +31,6 @@ from kgbench.testing.session import (
     session_of,
 )
 from kgbench.testing.undecided import CollectedClaims, collecting, note_record, report_undecided
-
-if TYPE_CHECKING:
-    from kgbench.records import StoredRecord
 
 CATEGORY = "undecided"
 """Category of reports, in addition to pytest's `passed`, `failed` and others."""
@@ -184,14 +176,6 @@ def _fail_if_strict(item: pytest.Item) -> None:
 OUTPUT = "kgbench"
 """Key of the output of a worker of pytest-xdist."""
 
-NOTHING = (
-    "--kgbench-compare-fail: no test of this session evaluated anything, so that nothing was "
-    "compared"
-)
-
-STOPPED = (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR)
-"""Exit codes of sessions that were stopped before their end."""
-
 
 @dataclass(frozen=True)
 class RecordSummary:
@@ -201,55 +185,28 @@ class RecordSummary:
     table: str
     kept: str | None
     """Where the record of the session's fixture outlives the session."""
-    comparison: tuple[str, ...] = ()
-    """Lines on the comparison with a saved record."""
-    failed: bool = False
-    """Whether a figure has moved, or the record could not be read or compared."""
 
 
 _SUMMARIES = pytest.StashKey[dict[str, RecordSummary]]()
-_VOID = pytest.StashKey[bool]()
-"""Whether a comparison was requested and did not take place, which fails the session."""
-_CRASHED = pytest.StashKey[bool]()
-"""Whether a worker ended without its output."""
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:
     """Take the output of a worker."""
-    if error:
-        node.config.stash[_CRASHED] = True
     for values in getattr(node, "workeroutput", {}).get(OUTPUT, ()):
-        summary = RecordSummary(**{**values, "comparison": tuple(values["comparison"])})
+        summary = RecordSummary(**values)
         _summaries(node.config).setdefault(summary.id, summary)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Send the summaries of a worker; elsewhere, fail if a figure has moved."""
+    """Send the summaries of a worker; elsewhere, keep them for the end."""
     config, mine = session.config, existing_session(session.config)
     summaries = record_summaries(mine) if mine is not None else []
-    if is_worker(config):
-        if summaries:
-            vars(config)["workeroutput"][OUTPUT] = list(map(asdict, summaries))
-        return
-    _summaries(config).update({summary.id: summary for summary in summaries})
-    config.stash[_VOID] = _is_void(session)
-    failed = config.stash[_VOID] or any(summary.failed for summary in _summaries(config).values())
-    if failed and session.exitstatus == pytest.ExitCode.OK:
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-
-def _is_void(session: pytest.Session) -> bool:
-    """Whether a comparison was requested and did not take place, in a full session."""
-    config = session.config
-    stopped = session.exitstatus in STOPPED or config.stash.get(_CRASHED, False)
-    return (
-        Given(config).on_command_line("compare-fail")
-        and not _summaries(config)
-        and not config.option.collectonly
-        and not stopped
-    )
+    if not is_worker(config):
+        _summaries(config).update({summary.id: summary for summary in summaries})
+    elif summaries:
+        vars(config)["workeroutput"][OUTPUT] = list(map(asdict, summaries))
 
 
 def _damaged(config: pytest.Config) -> Iterator[str]:
@@ -269,22 +226,17 @@ def _damaged(config: pytest.Config) -> Iterator[str]:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """Print tables, comparisons and undecided claims, as far as there are any."""
+    """Print tables and undecided claims, as far as there are any."""
     summaries = list(_summaries(config).values())
-    void = config.stash.get(_VOID, False)
-    if summaries or void:
+    if summaries:
         terminalreporter.section("kgbench")
     for summary in summaries:
         terminalreporter.line(summary.table)
         if summary.kept:
             terminalreporter.line(f"record   {summary.kept}")
-        for line in summary.comparison:
-            terminalreporter.line(line, red=summary.failed)
         terminalreporter.line("")
     for line in _damaged(config):
         terminalreporter.line(line)
-    if void:
-        terminalreporter.line(NOTHING, red=True)
     reports = list(terminalreporter.stats.get(CATEGORY, ()))
     for report in terminalreporter.stats.get("", ()):
         if getattr(report, AGAIN, False):
@@ -309,55 +261,11 @@ def record_summaries(session: Session) -> list[RecordSummary]:
     from kgbench.report import to_text
     from kgbench.report.run_report import record_report
 
+    keeps = session.given.path("save") is not None
     summaries = []
     for id, record in session.records.items():
-        try:
-            place, kept = _place(session, id), None
-            compared: tuple[tuple[str, ...], bool] = ((), False)
-            if id in session.folders and session.given.path("save") is not None:
-                kept = str(session.folders[id])
-            if session.given.path("compare-fail") is not None:
-                compared = _compared(session, place, id)
-        except (KgbenchError, OSError) as error:  # what lies on the disk can be anything by now
-            kept, compared = None, ((in_pytest_words(error),), True)
-        summaries.append(RecordSummary(id, to_text(record_report(record)), kept, *compared))
+        folder = session.folders.get(id)
+        kept = keeps and folder is not None and (folder / "record.json").is_file()
+        table = to_text(record_report(record))
+        summaries.append(RecordSummary(id, table, str(folder) if kept else None))
     return summaries
-
-
-def _place(session: Session, id: str) -> StoredRecord | None:
-    """A record with its per-fact rows, where the session or `kgbench.evaluate` wrote it."""
-    from kgbench.records import DamagedRecordWarning, RecordStore
-    from kgbench.records.store import read_record
-
-    if id in session.folders:
-        return read_record(session.folders[id])
-    roots = (
-        session.given.path("save"),
-        session.given.path("compare-fail"),
-        session.config.invocation_params.dir / "kgbench-results",
-    )
-    with warnings.catch_warnings():
-        # Of other records, which nothing here is about.
-        warnings.simplefilter("ignore", DamagedRecordWarning)
-        for root in roots:
-            if root is not None and (found := RecordStore(root).find(id)) is not None:
-                return found
-    return None
-
-
-def _compared(
-    session: Session, place: StoredRecord | None, id: str
-) -> tuple[tuple[str, ...], bool]:
-    """Lines on the comparison, and whether it fails the session."""
-    from kgbench.testing.saved_comparison import compare_saved
-
-    record = session.records[id]
-    if place is None:
-        name = f"{record.identity.localizer.name} on {record.model}"
-        line = (
-            f"{name} was not compared: its per-fact rows are not known here; evaluate it by the "
-            "fixture `evaluation`, or with --kgbench-save DIR as its output_dir"
-        )
-        return (line,), True
-    comparison = compare_saved(place, session.baseline, len(session.records))
-    return tuple(comparison.lines()), bool(comparison.moved)

@@ -5,7 +5,6 @@ suite runs.
 from __future__ import annotations
 
 import inspect
-import json
 import os
 import re
 import sys
@@ -23,15 +22,15 @@ from numpy.typing import NDArray
 
 from kgbench.estimate import Estimate
 from kgbench.models import catalog
-from kgbench.paper import claims
+from kgbench.paper import claim, claims
+from kgbench.paper.claim import Claim, assert_complement_identity, exchanged
+from kgbench.paper.claim_session import PROMPTS
 from kgbench.paper.published import cited, cited_rows
 from kgbench.records import Record
 from kgbench.stats.intervals import discordance
 from kgbench.stats.ratios import between_configurations, between_prompts
 from kgbench.stats.scores import PromptColumns, by_prompt
-from kgbench.testing import PICO_FAMILIES, claim, pico_pair
-from kgbench.testing.claim import Claim, assert_complement_identity, exchanged
-from kgbench.testing.claim_session import PROMPTS
+from kgbench.testing import PICO_FAMILIES, pico_pair
 from kgbench.testing.undecided import collecting
 
 EXACT = {
@@ -445,7 +444,6 @@ def test_each_claim_is_made_once_on_each_prompt(
         ("kgbench.paper.claims", "qa", "headline"),
         ("kgbench.paper.claims", "movie_title", "qa and headline"),
         ("kgbench.paper.claims", "headline,qa", ""),
-        ("kgbench.testing.bench", "qa", ""),
     ],
 )
 def test_what_is_left_out_is_told_in_a_line(
@@ -455,9 +453,7 @@ def test_what_is_left_out_is_told_in_a_line(
     inner: Callable[..., int],
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """A claim that needs a prompt that was not chosen is not silently missing; the benchmark, which
-    has no such claim, says nothing.
-    """
+    """A claim that needs a prompt that was not chosen is not silently missing."""
     assert inner(what, "--collect-only", "--kgbench-prompt", chosen) == 0
     lines = [line for line in capfd.readouterr().out.splitlines() if "left out" in line]
     assert lines == [
@@ -548,7 +544,6 @@ def test_a_pair_without_knowledge_bears_out_nothing(
             ("kgbench.paper.claims", "--kgbench-localizer", "dynamic_grift"),
             "Did you mean 'dynamic_graft'",
         ),
-        (("kgbench.testing.bench", "-p", "no:benchmark"), "pip install pytest-benchmark"),
     ],
 )
 def test_what_cannot_be_asked_is_refused_in_a_line(
@@ -561,43 +556,6 @@ def test_what_cannot_be_asked_is_refused_in_a_line(
     assert inner(*arguments) == 4
     lines = [line for line in capfd.readouterr().err.splitlines() if line]
     assert len(lines) == 1 and told in lines[0]
-
-
-@pytest.mark.parametrize(
-    ("localizer", "kind"), [("dynamic_graft", "intervention"), ("weight_delta", "scoring")]
-)
-def test_the_benchmark_can_be_compared(
-    localizer: str, kind: str, inner: Callable[..., int], tmp_path: Path
-) -> None:
-    """One group per prompt, names that hold no place, and in `extra_info` what was timed and its
-    ratio to a plain forward.
-    """
-    options = (
-        "--benchmark-disable-gc",
-        "--benchmark-min-rounds",
-        "2",
-        "--benchmark-json",
-        "times.json",
-    )
-    asked = (
-        "--kgbench-localizer",
-        localizer,
-        "--kgbench-limit",
-        "4",
-        "--kgbench-prompt",
-        "headline,qa",
-    )
-    assert inner("kgbench.testing.bench", *asked, *options) == 0
-    found = json.loads((tmp_path / "times.json").read_text("utf-8"))["benchmarks"]
-    assert {each["fullname"]: each["group"] for each in found} == {
-        f"kgbench.testing.bench::test_{what}[{prompt}]": prompt
-        for what in ("plain_forward", "localizer")
-        for prompt in ("headline", "qa")
-    }
-    for each in (each["extra_info"] for each in found if "localizer" in each["name"]):
-        assert (each["localizer"], each["version"], each["kind"]) == (localizer, "1", kind)
-        assert (each["model"], each["prompts"]) == ("tiny-gemma", 4)
-        assert each["ratio_to_plain_forward"] > 0 and each["token_rows"] >= 0
 
 
 def test_what_a_method_cannot_express_is_undecided(

@@ -148,8 +148,9 @@ def test_older_names_of_commands_go_on_working(
 def test_merged_commands_name_what_serves_now(run, old: str, new: str) -> None:
     """The old name of a merged command gives one line that names the new one, which there is."""
     named = refused(run(*old.split(), "--help"))
-    assert f"`kgbench {old}`" in named and f"`kgbench {new}`" in named
-    assert new.split()[0] in command.list_commands(click.Context(command))
+    assert f"`kgbench {old}`" in named and f"`{new}`" in named
+    program, name, *_ = new.split()
+    assert program != "kgbench" or name in command.list_commands(click.Context(command))
 
 
 @pytest.mark.parametrize(

@@ -600,8 +600,9 @@ def test_the_benchmark_fails_where_a_localizer_spoils(tmp_path: Path, spoiler: s
         name,
     )
     times = ("--benchmark-min-rounds", "2", "--benchmark-disable-gc")
-    write(tmp_path)
-    done = session(tmp_path, "--pyargs", "kgbench.testing.bench", *options, *times, plugins=())
+    test = "def test_{0}(time_localizer): time_localizer('{0}')\n"
+    write(tmp_path, test_mine=test.format("headline") + test.format("qa"))
+    done = session(tmp_path, *options, *times, plugins=())
     assert done.returncode == int(bool(spoiler)), done.stdout
     assert (counts(done).get("failed", 0) == 1) is bool(spoiler)
     assert not spoiler or said(name, spoiler) in done.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from collections.abc import Mapping
@@ -155,7 +156,7 @@ def test_fixtures(repository: Path) -> None:
     """One pair serves all fixtures of a process; paths in the ini file start where it lies, and the
     command line wins over it.
 
-    With pytest-xdist each process loads the pair once, and one record of all is kept, and compared.
+    With pytest-xdist each process loads the pair once, and one record of all is kept.
     """
     spec = Spec(
         model="tiny-gpt2",
@@ -170,8 +171,6 @@ def test_fixtures(repository: Path) -> None:
         "12",
         "--kgbench-prompt",
         "headline",
-        "--kgbench-compare-fail",
-        "../before",
     )
     done = session(repository / "tests", "-n", "2", *arguments, plugins=SPREAD)
     assert (done.returncode, counts(done)) == (0, {"passed": 4}), done.stdout
@@ -179,7 +178,6 @@ def test_fixtures(repository: Path) -> None:
     (kept,) = records_in(repository / "saved")
     assert kept.name == before.path.name and f"record   {kept}" in done.stdout
     assert done.stdout.count("mine on tiny-gpt2, tiny_movies, the first 12") == 1
-    assert done.stdout.count(f"compared with {before.path}: none of 9 figures moved") == 1
 
 
 @pytest.mark.parametrize("worker", [False, True])
@@ -233,40 +231,51 @@ def test_two_processes_keep_one_record(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_gone(tmp_path: Path) -> None:
-    """Where a record has been deleted since, that is told in a line which fails the session."""
+    """A record that has been deleted since is not named as kept; its table is shown."""
     mine = Session(config_of(tmp_path, {"kgbench_save": "kept"}, {}))
     record = fake_runs.record(fake_runs.rows(20))
     mine.records[record.id], mine.folders[record.id] = record, tmp_path / "called" / "kept" / "gone"
     (outcome,) = pytest_plugin.record_summaries(mine)
-    (line,) = outcome.comparison
-    assert (
-        outcome.failed
-        and outcome.kept is None
-        and "record.json: not readable" in line
-        and "\n" not in line
-    )
+    assert outcome.kept is None and "top5" in outcome.table
+
+
+TIMED = """
+import pytest
+
+@pytest.mark.parametrize("prompt", ["headline", "qa"])
+def test_cost(time_localizer, prompt):
+    time_localizer(prompt)
+"""
 
 
 @pytest.mark.parametrize(
-    ("status", "crashed", "told"),
-    [
-        (pytest.ExitCode.OK, False, True),
-        (pytest.ExitCode.TESTS_FAILED, False, True),
-        (pytest.ExitCode.INTERRUPTED, False, False),
-        (pytest.ExitCode.TESTS_FAILED, True, False),
-    ],
+    ("localizer", "kind"), [("dynamic_graft", "intervention"), ("weight_delta", "scoring")]
 )
-def test_nothing_was_compared(
-    tmp_path: Path, status: pytest.ExitCode, crashed: bool, told: bool
-) -> None:
-    """It is told where the tests were let to evaluate: not after an interruption, nor where a
-    worker has crashed with what it had.
+def test_a_localizer_is_timed(tmp_path: Path, localizer: str, kind: str) -> None:
+    """One group per prompt, the same names for every localizer, and in `extra_info` what was timed
+    and its ratio to a plain forward.
     """
-    config = config_of(tmp_path, {"kgbench_compare_fail": "old"}, {})
-    pytest_plugin.pytest_testnodedown(
-        SimpleNamespace(config=config), "crashed" if crashed else None
-    )
-    assert pytest_plugin._is_void(SimpleNamespace(config=config, exitstatus=status)) == told  # type: ignore[arg-type]
+    what = ("--kgbench-model", "tiny-gemma", "--kgbench-localizer", localizer)
+    few = ("--kgbench-limit", "4", "--kgbench-prompt", "headline,qa", "--benchmark-min-rounds", "2")
+    folder = write(tmp_path, test_cost=TIMED)
+    options = (*what, *few, "--benchmark-disable-gc", "--benchmark-json", "times.json")
+    done = session(folder, *options, plugins=())
+    assert (done.returncode, counts(done)) == (0, {"passed": 2}), done.stdout
+    found = json.loads((tmp_path / "times.json").read_text("utf-8"))["benchmarks"]
+    assert {each["name"]: each["group"] for each in found} == {
+        f"test_cost[{prompt}]": prompt for prompt in ("headline", "qa")
+    }
+    for about in (each["extra_info"] for each in found):
+        assert (about["localizer"], about["version"], about["kind"]) == (localizer, "1", kind)
+        assert (about["model"], about["prompts"]) == ("tiny-gemma", 4)
+        assert about["ratio_to_plain_forward"] > 0 and about["token_rows"] >= 0
+
+
+def test_timing_needs_pytest_benchmark(tmp_path: Path) -> None:
+    """Where it is not there, one line says what to install, before anything is loaded."""
+    done = session(write(tmp_path, test_cost=TIMED), "-p", "no:benchmark", plugins=())
+    assert done.returncode == 1 and "pip install pytest-benchmark" in done.stdout
+    assert "Traceback" not in done.stdout
 
 
 def test_fixtures_that_are_overridden(tmp_path: Path) -> None:
@@ -326,10 +335,6 @@ def test_errors_are_one_line(tmp_path: Path) -> None:
         ),
         ({"kgbench_model": "tiny-gpt2", "kgbench_prompt": ["headlin"]}, "Did you mean 'headline'"),
         ({"kgbench_model": "tiny-gpt2", "kgbench_suite": "pathway"}, "Did you mean 'pathways'"),
-        (
-            {"kgbench_model": "tiny-gpt2", "kgbench_compare_fail": "nowhere"},
-            "--kgbench-compare-fail: no record in",
-        ),
     ],
 )
 def test_mistakes_are_found_before_models_load(
@@ -391,7 +396,7 @@ def test_places(tmp_path: Path) -> None:
         "kgbench_recipient": "before",
         "kgbench_donor": ["no=where"],
         "kgbench_dataset": "tiny_movies",
-        "kgbench_compare_fail": "old",
+        "kgbench_save": "kept",
     }
     given = given_from(tmp_path, line, ini)
     spec = given.spec()
@@ -401,10 +406,8 @@ def test_places(tmp_path: Path) -> None:
         "tiny_movies",
         "tiny-gemma",
     )
-    assert (given.path("save"), given.path("compare-fail")) == (
-        tmp_path / "called/out",
-        tmp_path / "ini/old",
-    )
+    assert given.path("save") == tmp_path / "called/out"
+    assert given_from(tmp_path, {}, ini).path("save") == tmp_path / "ini/kept"
 
 
 def test_lists(tmp_path: Path) -> None:

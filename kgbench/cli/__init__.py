@@ -76,7 +76,11 @@ ALIASES = {"check": "check-localizer"}
 """Older names of commands, which go on working."""
 
 RENAMED: Mapping[str, str] = {
-    "leaderboard run": "reproduce board",
+    "leaderboard run": "kgbench reproduce board",
+    "lm-eval": "python -m kgbench.harness",
+    "tasks ls": "kgbench ls tasks",
+    "tasks show": "lm_eval run --write_out",
+    "tasks validate": "lm_eval run --limit 1",
 }
 """Commands that are parts of others now: old name, and what to run instead."""
 
@@ -182,7 +186,7 @@ class LazyGroup(click.Group):
         """
         for old in (args[0], " ".join(args[:2])):
             if old in RENAMED:
-                raise InputError(f"`kgbench {old}` is `kgbench {RENAMED[old]}` now")
+                raise InputError(f"`kgbench {old}` is `{RENAMED[old]}` now")
         names = self.list_commands(ctx)
         if args[0] not in (*names, *ALIASES) and not args[0].startswith("-"):
             raise UnknownNameError("command", args[0], names)

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-from kgbench.testing.claim_session import check_applicable, running
+from kgbench.paper.claim_session import check_applicable, running
 from kgbench.testing.session import in_a_line
 
 if TYPE_CHECKING:
     from kgbench.data import Prompt
     from kgbench.models.pair import ModelPair
+    from kgbench.paper.claim import Claim
     from kgbench.records import Record
     from kgbench.stats.scores import PromptColumns
-    from kgbench.testing.claim import Claim
 
     Note = Callable[[str], None]
 
@@ -93,7 +93,7 @@ def note(request: pytest.FixtureRequest) -> Note:
 @pytest.fixture
 def claim(prompt: str, evaluation: Record, rows: Mapping[str, PromptColumns], note: Note) -> Claim:
     """The evaluation on one prompt."""
-    from kgbench.testing.claim import Claim
+    from kgbench.paper.claim import Claim
 
     return Claim(prompt, evaluation, rows, note)
 
@@ -241,7 +241,7 @@ def test_a_graft_is_all_else_grafted_the_other_way(
     must agree to rounding, and the token that leads must be the same.
     """
     from kgbench.numbers import plain_text
-    from kgbench.testing.claim import assert_complement_identity
+    from kgbench.paper.claim import assert_complement_identity
 
     note(plain_text(assert_complement_identity(model_pair, own_prompts), 2))
 
@@ -258,6 +258,6 @@ def test_and_the_other_way_round(
     holds for any two of one architecture.
     """
     from kgbench.numbers import plain_text
-    from kgbench.testing.claim import assert_complement_identity, exchanged
+    from kgbench.paper.claim import assert_complement_identity, exchanged
 
     note(plain_text(assert_complement_identity(exchanged(model_pair), own_prompts), 2))

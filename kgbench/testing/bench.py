@@ -1,10 +1,4 @@
-"""Cost of a localizer, timed by pytest-benchmark, against a plain forward of the same prompts.
-
-    pytest --pyargs kgbench.testing.bench --kgbench-localizer NAME [--kgbench-model tiny-gemma]
-
-One group per prompt. Names and groups are the same for every localizer, so that
-`--benchmark-compare` compares one with another, or with its last version; `extra_info` names it.
-"""
+"""Cost of a localizer, timed by pytest-benchmark, against a plain forward of the same prompts."""
 
 from __future__ import annotations
 
@@ -15,94 +9,86 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kgbench.testing.claim_session import running
-from kgbench.testing.session import guarding, in_a_line
+from kgbench.errors import check_choice
+from kgbench.testing.session import guarding, in_a_line, session_of
 
 if TYPE_CHECKING:
-    from pytest_benchmark.fixture import BenchmarkFixture
-
     from kgbench.data import Prompt
     from kgbench.localizers import InterventionLocalizer
     from kgbench.runner.job import Job
 
 
-@pytest.fixture(scope="module")
-def job(pytestconfig: pytest.Config) -> Iterator[Job]:
-    """The localizer on the model pair."""
+@pytest.fixture(scope="session")
+def kgbench_job(pytestconfig: pytest.Config) -> Iterator[Job]:
+    """The localizer on the model pair that the options name."""
     from kgbench.runner import Settings
     from kgbench.runner.job import prepare_job
     from kgbench.runner.measure import warm_up
 
     with in_a_line(), guarding(pytestconfig) as watch:
-        session = running(pytestconfig)
-        made = prepare_job(session.spec, Settings(), session.pairs)
-        watch.add(made.pair)
-        warm_up(made)
-        yield made
+        session = session_of(pytestconfig)
+        session.check()
+        job = prepare_job(session.spec, Settings(), session.pairs)
+        watch.add(job.pair)
+        warm_up(job)
+        yield job
 
 
-def test_plain_forward(
-    prompt: str, job: Job, benchmark: BenchmarkFixture, pytestconfig: pytest.Config
-) -> None:
-    """One forward of the recipient over the prompts, in batches."""
-    import torch
+@pytest.fixture
+def time_localizer(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """A function that times the localizer on the facts in a prompt, given by name.
 
-    from kgbench.engine.batch_rows import plain
-    from kgbench.runner.measure import now
-
-    plan = job.engine.plan(job.prompts[prompt], ["PRE"])
-
-    @torch.inference_mode()
-    def forward() -> int:
-        rows = plain(job.engine.wiring, plan, job.engine.budget)
-        now(job.pair)
-        return rows
-
-    forward()
-    _label(benchmark, prompt)
-    rows = benchmark.pedantic(forward, rounds=_rounds(pytestconfig))  # type: ignore[no-untyped-call]  # it has no types
-    benchmark.extra_info.update(
-        model=job.pair.name, prompts=len(job.prompts[prompt]), token_rows=rows
-    )
-
-
-def test_localizer(
-    prompt: str, job: Job, benchmark: BenchmarkFixture, pytestconfig: pytest.Config
-) -> None:
-    """A method that intervenes, fitted, under all configurations; a method that scores, all sites.
-
-    Each round is timed after a plain forward of the same prompts, and the ratio is the median over
-    rounds.
+    A method that intervenes is fitted and run under all configurations; one that scores ranks all
+    sites. Each round follows a plain forward of the same prompts, and `extra_info` holds the median
+    ratio over rounds. Groups are prompts, and names do not depend on the localizer, so that
+    `--benchmark-compare` compares one with another, or with its last version.
     """
-    from kgbench.localizers import fingerprint
-    from kgbench.runner.measure import counted, now, plain_seconds
+    if not request.config.pluginmanager.has_plugin("benchmark"):
+        pytest.fail(
+            "time_localizer times with pytest-benchmark, which is not there: pip install "
+            "pytest-benchmark",
+            pytrace=False,
+        )
+    job: Job = request.getfixturevalue("kgbench_job")
+    benchmark = request.getfixturevalue("benchmark")
 
-    prompts = job.prompts[prompt]
-    work, seconds, plain = _work(job, prompts), list[float](), list[float]()
+    def timed(prompt: str) -> None:
+        from kgbench.localizers import fingerprint
+        from kgbench.runner.measure import counted, now, plain_seconds
 
-    def plain_first() -> None:
-        plain.append(plain_seconds(job.engine, prompts))
+        with in_a_line():
+            check_choice("prompt", prompt, job.prompts)
+        prompts = job.prompts[prompt]
+        work, seconds, plain = _work(job, prompts), list[float](), list[float]()
 
-    def timed() -> None:
-        started = now(job.pair)
-        work()
-        seconds.append(now(job.pair) - started)
+        def round_of_work() -> None:
+            started = now(job.pair)
+            work()
+            seconds.append(now(job.pair) - started)
 
-    with counted(job.pair) as count:
-        work()
-    _label(benchmark, prompt)
-    benchmark.pedantic(timed, setup=plain_first, rounds=_rounds(pytestconfig))  # type: ignore[no-untyped-call]
-    benchmark.extra_info.update(
-        localizer=job.localizer.name,
-        version=" ".join(filter(None, (job.localizer.version, fingerprint(job.spec.localizer)))),
-        kind=job.localizer.kind,
-        model=job.pair.name,
-        device=job.pair.device.type,
-        prompts=len(prompts),
-        forwards=count.forwards,
-        token_rows=count.token_rows,
-        ratio_to_plain_forward=median(own / one for own, one in zip(seconds, plain, strict=True)),
-    )
+        with counted(job.pair) as count:
+            work()
+        benchmark.group = prompt
+        rounds = int(request.config.getoption("benchmark_min_rounds"))
+        benchmark.pedantic(
+            round_of_work,
+            setup=lambda: plain.append(plain_seconds(job.engine, prompts)),
+            rounds=rounds,
+        )
+        version = filter(None, (job.localizer.version, fingerprint(job.spec.localizer)))
+        benchmark.extra_info.update(
+            localizer=job.localizer.name,
+            version=" ".join(version),
+            kind=job.localizer.kind,
+            model=job.pair.name,
+            device=job.pair.device.type,
+            prompts=len(prompts),
+            forwards=count.forwards,
+            token_rows=count.token_rows,
+            ratio_to_plain_forward=median(map(float.__truediv__, seconds, plain)),
+        )
+
+    return timed
 
 
 def _work(job: Job, prompts: Sequence[Prompt]) -> Callable[[], object]:
@@ -140,12 +126,3 @@ def _interventions(
                 pass
 
     return work
-
-
-def _label(benchmark: BenchmarkFixture, prompt: str) -> None:
-    """Group and name, which must not depend on where the package lies or pytest is called."""
-    benchmark.group, benchmark.fullname = prompt, f"kgbench.testing.bench::{benchmark.name}"
-
-
-def _rounds(config: pytest.Config) -> int:
-    return int(config.getoption("benchmark_min_rounds"))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kgbench.data import Dataset, Prompt
     from kgbench.localizers import AbstractLocalizer
     from kgbench.models.pair import ModelPair
-    from kgbench.records import Record, StoredRecord
+    from kgbench.records import Record
     from kgbench.runner import Pairs, Run, Settings, Spec
     from kgbench.runner.watch import Watch
 
@@ -40,11 +40,6 @@ ONE: Mapping[str, tuple[str, str]] = {
         "DIR",
         "Keep records of the fixture `evaluation` here; one that is here already is not computed "
         "again. Default: a temporary folder.",
-    ),
-    "compare-fail": (
-        "PATH",
-        "Fail if a figure has moved since a record was saved, at 95 % for all figures together: "
-        "its folder, or a folder of records.",
     ),
 }
 """Options with one value."""
@@ -247,7 +242,7 @@ class Session:
 
     def pair(self) -> ModelPair:
         """The models, loaded once."""
-        self._check()
+        self.check()
         return self.pairs.load(self.spec, self._settings(Path()))
 
     def evaluate(self, temporary: Path) -> Record:
@@ -256,7 +251,7 @@ class Session:
         Args:
             temporary: A folder of this process alone.
         """
-        self._check()
+        self.check()
         from kgbench.records import DamagedRecordWarning
         from kgbench.runner import run_job
 
@@ -279,18 +274,6 @@ class Session:
         stored = read_record(run.path)
         return RecordStore(save).write(stored.record, stored.facts())
 
-    @cached_property
-    def baseline(self) -> list[StoredRecord]:
-        """Saved records to compare figures with, as they were before this session wrote any.
-
-        Raises:
-            InputError: There are none in the given folder.
-        """
-        from kgbench.testing.saved_comparison import saved_records
-
-        path = self.given.path("compare-fail")
-        return [] if path is None else saved_records(path)
-
     def _output(self, temporary: Path) -> Path:
         """Folder for the run: that of records, unless another process of the session may use it."""
         save = self.given.path("save")
@@ -312,12 +295,12 @@ class Session:
 
         return Settings(output_dir=output)
 
-    def _check(self) -> None:
+    def check(self) -> None:
         """Find mistakes before anything heavy is loaded."""
         from kgbench.runner import check
 
         self._check_model()
-        _ = self.facts, self.baseline
+        _ = self.facts
         check(self.spec)
 
     def _check_model(self) -> None:

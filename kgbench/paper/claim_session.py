@@ -1,6 +1,7 @@
 """Session of the claims: the plug-in's, on the claims' prompts unless others are chosen.
 
-Its hooks collect `kgbench.paper.claims` and `kgbench.testing.bench`.
+A pytest plug-in of its own, whose hooks collect `kgbench.paper.claims`; loading it loads nothing
+heavy.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ def chosen_session(config: pytest.Config) -> Session:
 
 
 def running(config: pytest.Config) -> Session:
-    """The same, with the one pair of the process and the one baseline."""
-    own, whole = chosen_session(config), session_of(config)
-    own.pairs, own.baseline = whole.pairs, whole.baseline
+    """The same, with the one pair of the process."""
+    own = chosen_session(config)
+    own.pairs = session_of(config).pairs
     return own
 
 
@@ -68,8 +69,7 @@ def check_applicable(spec: Spec) -> None:
     if method_of(spec).kind != "intervention":
         raise InputError(
             f"the claims are about methods that intervene, and localizer {spec.localizer!r} "
-            "scores: name another by --kgbench-localizer, "
-            "or time this one by kgbench.testing.bench"
+            "scores: name another by --kgbench-localizer"
         )
 
 
@@ -95,8 +95,7 @@ COMPARED: Mapping[str, tuple[str, str]] = {
 }
 """Claims about a pair of prompts; they are left out where one of the two was not chosen."""
 
-BENCH = Path(__file__).with_name("bench.py")
-CLAIMS = Path(__file__).parents[1] / "claims.py"
+CLAIMS = Path(__file__).with_name("claims.py")
 
 _LEFT_OUT = pytest.StashKey[list[str]]()
 """Names of claims that were left out."""
@@ -129,7 +128,7 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make each claim on each prompt."""
     path = metafunc.definition.path
-    if path in (CLAIMS, BENCH) and "prompt" in metafunc.fixturenames:
+    if path == CLAIMS and "prompt" in metafunc.fixturenames:
         with in_a_line():
             names = chosen_session(metafunc.config).spec.prompts
         compared = COMPARED.get(metafunc.function.__name__)
@@ -138,16 +137,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Refuse options that do not fit before anything is loaded; workers leave that to fixtures."""
-    ours = {CLAIMS, BENCH}.intersection(item.path for item in session.items)
+    ours = any(item.path == CLAIMS for item in session.items)
     if not ours or session.config.option.collectonly or is_worker(session.config):
         return
-    if BENCH in ours and not session.config.pluginmanager.has_plugin("benchmark"):
-        raise pytest.UsageError(
-            "kgbench.testing.bench times with pytest-benchmark, which is not there: pip install "
-            "pytest-benchmark"
-        )
     try:
-        if ours != {BENCH}:
-            check_applicable(chosen_session(session.config).spec)
+        check_applicable(chosen_session(session.config).spec)
     except KgbenchError as error:
         raise pytest.UsageError(f"kgbench: {in_pytest_words(error)}") from None
