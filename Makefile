@@ -68,7 +68,7 @@ mutants: $(VENV)/.installed-dev  ## Break the engine on purpose; every break mus
 	$(BIN)/python tests/mutants.py
 
 board: $(VENV)/.installed  ## Run the project's own entries of the leaderboard that are missing (hours; goes on after a stop)
-	OMP_NUM_THREADS=1 $(BIN)/kgbench leaderboard run
+	OMP_NUM_THREADS=1 $(BIN)/kgbench reproduce board
 	$(BIN)/kgbench leaderboard build
 
 cards: $(VENV)/.installed  ## Print the documentation's tables of the shipped pairs and plants

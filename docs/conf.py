@@ -26,6 +26,8 @@ MODULES = (
     "kgbench.localizers",
     "kgbench.testing",
     "kgbench.harness",
+    "kgbench.paper",
+    "kgbench.zoo",
 )
 """Modules whose public names are in the reference."""
 

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
+from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
 from pkgutil import iter_modules
@@ -201,6 +202,33 @@ class Registry:
                 "class"
             )
         return found
+
+
+def named_files(kind: str, folder: Path, pattern: str, group: str) -> dict[str, Path]:
+    """Files by name: kgbench's own, then those of installed packages, which replace none.
+
+    Args:
+        kind: What the files are, for messages.
+        folder: Of kgbench's own.
+        pattern: What files are called, such as `*.yaml`.
+        group: Group of the entry points; each names a package whose folder holds such files.
+
+    Raises:
+        InputError: The package of an entry point does not load.
+    """
+    folders = [folder]
+    for point in entry_points(group=group):
+        try:
+            folders.append(Path(str(files(point.value))))
+        except Exception as error:  # whatever a package raises at import
+            raise InputError(
+                f"the {kind} {point.name!r} of an installed package do not load: {told(error)}"
+            ) from error
+    named: dict[str, Path] = {}
+    for each in folders:
+        for path in sorted(each.glob(pattern)):
+            named.setdefault(path.stem, path)
+    return named
 
 
 def _check_source(path: Path, attribute: str) -> None:

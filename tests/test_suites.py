@@ -134,21 +134,25 @@ def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_suites_of_other_packages(theirs: Path) -> None:
-    """An entry point in the group `kgbench.suites` adds the YAML files beside its module."""
+    """An entry point in the group `kgbench.suites` adds the YAML files in its package; none
+    replaces one of kgbench's own.
+    """
+    (theirs / "pathways.yaml").write_text("about: mine\nprompts: [qa]\ngrafts: []\nbudgets: []\n")
     assert suites()["ends"] == "the ends of a prompt" and "pathways" in suites()
     assert load_suite("ends").grafts == ("FE", "LT")
+    assert load_suite("pathways").about != "mine"
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("file", "text", "said"),
     [
-        ("pathways", "about: mine\n", "two suites have one name"),
-        ("mine", "about: mine\nprompts: [qa]\n", "mine.yaml is no suite.*KeyError: 'grafts'"),
-        ("mine", "about: [", "mine.yaml is no suite"),
+        ("mine.yaml", "about: mine\nprompts: [qa]\n", "mine.yaml is no suite.*KeyError: 'grafts'"),
+        ("mine.yaml", "about: [", "mine.yaml is no suite"),
+        ("__init__.py", "import no_such_module", "suites 'theirs' of an installed package do not"),
     ],
 )
-def test_suites_that_do_not_do(theirs: Path, name: str, text: str, said: str) -> None:
-    """A name that there is already, and a file that is none, are refused with their path."""
-    (theirs / f"{name}.yaml").write_text(text)
+def test_suites_that_do_not_do(theirs: Path, file: str, text: str, said: str) -> None:
+    """A file that is no suite is refused with its path, a package that does not load by name."""
+    (theirs / file).write_text(text)
     with pytest.raises(InputError, match=said):
         suites()

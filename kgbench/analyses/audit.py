@@ -491,7 +491,7 @@ class Audit(Analysis):
     """  # noqa: D301 (click reads the character, not its escape)
 
     name = "audit"
-    about = "Vary wordings, seeds and facts: how far figures move."
+    about = "Vary wordings and seeds: how far figures move."
     arguments = "[RUN]..."
     takes = (
         *("localizer", "localizer_args", *PAIR, *FACTS, "grafts", "limit", "metric"),

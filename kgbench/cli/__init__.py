@@ -35,17 +35,17 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "tokens": "Show the likeliest next tokens under some grafts.",
         "heads": "Graft attention heads one at a time.",
         "explore": "Map which tokens and components bring an answer.",
-        "sweep": "Compute studies of many evaluations: here, SLURM, Ray.",
+        "sweep": "Compute studies of many runs: here, SLURM, Ray.",
     },
     "Look": {
-        "ls": "List models, data sets, prompts, localizers and more.",
+        "ls": "List models, data sets, prompts, methods and more.",
         "show": "Print the table of a recorded run.",
         "compare": "Print paired differences of two runs.",
         "plot": "Draw bars, budget curves or maps of runs.",
         "export": "Write runs as CSV, Markdown, LaTeX or JSON.",
     },
     "Trust": {
-        "audit": "Vary wordings, seeds and facts: how far figures move.",
+        "audit": "Vary wordings and seeds: how far figures move.",
         "rescore": "Compute figures again from a run's rows (no model).",
         "rerun": "Run a recorded run again and compare every row.",
         "verify": "Run a sample of a run's facts again and compare.",
@@ -53,8 +53,8 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
     "Extend": {
         "data": "Import facts of your own.",
         "train": "Finetune a donor on the facts of a data set.",
-        "family": "Describe an architecture that kgbench does not know.",
-        "new-localizer": "Write a working localizer of your own, and its test.",
+        "family": "Describe an architecture that is not known yet.",
+        "new-localizer": "Write a working localizer, and its test.",
         "check-localizer": "Run the contract tests on a localizer.",
         "tasks": "Print the folder of the tasks for lm-eval.",
     },
@@ -157,15 +157,16 @@ class LazyGroup(click.Group):
         return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The commands under their headings; none of them is imported."""
-        width = max(map(len, self.list_commands(ctx)))
+        """The commands beside their headings; of kgbench's own none is imported."""
         installed = {name: self._about(ctx, name) for name in _installed()}
-        for heading, names in (*SECTIONS.items(), ("Installed", installed)):
-            if names:
-                with formatter.section(heading):
-                    formatter.write_dl(
-                        [(f"{name:{width}}", about) for name, about in names.items()]
-                    )
+        sections = {**SECTIONS, "Added": installed}
+        left, width = max(map(len, sections)) + 1, max(map(len, self.list_commands(ctx)))
+        rows = []
+        for heading, names in sections.items():
+            for i, (name, about) in enumerate(names.items()):
+                rows.append((f"{'' if i else heading:{left}}{name:{width}}", about))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
     def _about(self, ctx: click.Context, name: str) -> str:
         """The line of a command of another package, which is imported for it."""

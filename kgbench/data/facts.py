@@ -11,8 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache, lru_cache
-from importlib.metadata import entry_points
-from importlib.resources import files
 from pathlib import Path
 
 from kgbench.data.imports import (
@@ -27,7 +25,7 @@ from kgbench.data.imports import (
 )
 from kgbench.data.templates import parse_template
 from kgbench.errors import DataError, InputError, OutputError, UnknownNameError, check_choice
-from kgbench.registry import told
+from kgbench.registry import named_files
 
 _FILES = Path(__file__).parent / "files"
 
@@ -113,27 +111,8 @@ class Dataset:
 
 @cache
 def _named_files() -> Mapping[str, Path]:
-    """Files of data sets by name: kgbench's own, then those of installed packages.
-
-    An entry point in the group `kgbench.datasets` names a package whose folder holds files
-    NAME.jsonl and their cards NAME.md.
-
-    Raises:
-        InputError: The package of an entry point does not load.
-    """
-    folders = [_FILES]
-    for point in entry_points(group="kgbench.datasets"):
-        try:
-            folders.append(Path(str(files(point.value))))
-        except Exception as error:  # whatever a package raises at import
-            raise InputError(
-                f"the data sets {point.name!r} of an installed package do not load: {told(error)}"
-            ) from error
-    named: dict[str, Path] = {}
-    for folder in folders:
-        for path in sorted(folder.glob("*.jsonl")):
-            named.setdefault(path.stem, path)
-    return named
+    """Files of data sets by name, NAME.jsonl each; their cards NAME.md are beside them."""
+    return named_files("data sets", _FILES, "*.jsonl", "kgbench.datasets")
 
 
 def dataset_names() -> tuple[str, ...]:

@@ -19,7 +19,6 @@ KNOWN = "known"
 
 MEDIAN_RANK = "median_rank"
 
-_NUMBERED = "figure-"
 _DRAWINGS = ("figure-1", "figure-3b")
 """Figures of the paper without data."""
 
@@ -268,12 +267,6 @@ def page() -> Page:
     return Page.model_validate(read_toml(__package__, "page"))
 
 
-def full_name(what: str) -> str:
-    """Name of a figure from its number alone, such as 3a; other names unchanged."""
-    name = f"{_NUMBERED}{what}"
-    return name if name in (*page().figures, *_DRAWINGS) else what
-
-
 def chosen(what: str) -> tuple[str, ...]:
     """Figures by name or number, or those of a share; `all` is all of them.
 
@@ -281,7 +274,8 @@ def chosen(what: str) -> tuple[str, ...]:
         InputError: The figure is a drawing.
         UnknownNameError: There is no such figure.
     """
-    known, name = page().figures, full_name(what)
+    known, numbered = page().figures, f"figure-{what}"
+    name = numbered if numbered in (*known, *_DRAWINGS) else what
     if what == "all":
         return tuple(known)
     if what in page().shares:

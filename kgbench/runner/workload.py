@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.metadata import entry_points
 from pathlib import Path
 
 import yaml
@@ -26,7 +25,7 @@ from kgbench.localizers import check_name, needs
 from kgbench.models import catalog, check_dtype
 from kgbench.models.catalog import Entry, choose_donor, find_donor
 from kgbench.records import Truth
-from kgbench.registry import told
+from kgbench.registry import named_files, told
 from kgbench.runner.spec import Spec
 from kgbench.sites import BASELINES, RECIPIENT, parse_graft
 from kgbench.stats.scores import check_metric
@@ -36,8 +35,8 @@ from kgbench.stats.scores import check_metric
 class Suite:
     """A named set of prompts and configurations, one YAML file each.
 
-    The files are in `kgbench/suites`, and beside the modules that other packages name by entry
-    points in the group `kgbench.suites`.
+    The files are in `kgbench/suites`, and in the packages that entry points in the group
+    `kgbench.suites` name.
     """
 
     about: str
@@ -54,16 +53,8 @@ class Suite:
 
 @cache
 def _suites() -> Mapping[str, Suite]:
-    folders = [Path(__file__).parents[1] / "suites"]
-    folders += [
-        Path(point.load().__file__).parent for point in entry_points(group="kgbench.suites")
-    ]
-    files: dict[str, Path] = {}
-    for folder in folders:
-        for file in folder.glob("*.yaml"):
-            if file.stem in files:
-                raise InputError(f"two suites have one name: {files[file.stem]} and {file}")
-            files[file.stem] = file
+    folder = Path(__file__).parents[1] / "suites"
+    files = named_files("suites", folder, "*.yaml", "kgbench.suites")
     return {name: _read_suite(files[name]) for name in sorted(files)}
 
 
