@@ -281,14 +281,15 @@ def test_the_same_seed_gives_the_same_donor(
     assert card_of(other)["name"].endswith("-seed1")
 
 
-@pytest.mark.parametrize("stops", [[2], [5, 12, 14]])
 def test_an_interrupted_training_goes_on(
-    stops: list[int], spec: FinetuneSpec, unbroken: Path, tmp_path: Path
+    spec: FinetuneSpec, unbroken: Path, tmp_path: Path
 ) -> None:
-    """Stopped before its first checkpoint or after, a training ends with the losses and weights of
-    an unbroken one, dropout and all.
+    """Stopped before its first checkpoint, at one and after, a training ends with the losses and
+    weights of an unbroken one, dropout and all.
     """
-    pending, seen = list(stops), []
+    stops = (2, 5, 12, 14)
+    pending: list[int] = list(stops)
+    seen: list[int] = []
 
     def interrupt(done: int, total: int, what: str) -> None:
         seen.append(done)
@@ -311,9 +312,10 @@ def test_an_interrupted_training_goes_on(
 
 
 @pytest.mark.posix
-@pytest.mark.parametrize("recipe", ["aggressive", "frozen", "lora"])
-def test_a_killed_training_goes_on(recipe: str, spec: FinetuneSpec, tmp_path: Path) -> None:
-    """So does one that was killed, of all weights or of an adapter; it leaves no half of a donor."""
+def test_a_killed_training_goes_on(spec: FinetuneSpec, tmp_path: Path) -> None:
+    """So does one of an adapter that was killed, with a checkpoint that was not written to its end;
+    it leaves no half of a donor.
+    """
     script = """
 import os, pathlib, signal, sys
 from kgbench.training.finetuning import finetune
@@ -321,7 +323,7 @@ from kgbench.training.finetuning_plan import FinetuneSpec
 finetune(eval(sys.argv[1]), pathlib.Path(sys.argv[2]), device="cpu", save_every=4,
          progress=lambda done, total, what: os.kill(os.getpid(), signal.SIGKILL) if done == 10 else None)
 """
-    chosen, out, whole = replace(spec, recipe=recipe), tmp_path / "donor", tmp_path / "whole"
+    chosen, out, whole = replace(spec, recipe="lora"), tmp_path / "donor", tmp_path / "whole"
     killed = forks.run(
         [sys.executable, "-c", script, repr(chosen), str(out)], check=False, capture_output=True
     )
@@ -329,8 +331,8 @@ finetune(eval(sys.argv[1]), pathlib.Path(sys.argv[2]), device="cpu", save_every=
     assert not out.exists()
     (tmp_path / ".donor.work" / "checkpoints" / "checkpoint-11").mkdir()
     finetune(chosen, out, device="cpu")
-    weights = "adapter_model.safetensors" if recipe == "lora" else "model.safetensors"
-    assert agrees(out, finetune(chosen, whole, device="cpu"), weights)
+    finetune(chosen, whole, device="cpu")
+    assert agrees(out, whole, "adapter_model.safetensors")
 
 
 def test_what_is_finished_is_not_done_again(unbroken: Path, spec: FinetuneSpec) -> None:
