@@ -23,9 +23,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from kgbench.data import Dataset, Prompt, fitting_prompts, load_dataset, load_prompts
 from kgbench.engine import Engine, grafted_logits, load_pair
+from kgbench.engine.edits import Treatment
 from kgbench.engine.site_sets import all_sites, token_cells
 from kgbench.engine.treatment import (
-    Treatment,
     baseline_donor,
     donor_index,
     graft_treatments,
