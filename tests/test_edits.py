@@ -17,14 +17,20 @@ from laws import EXACT, EXECUTORS, FAMILIES, distance, examples, families, pair_
 
 from kgbench.data import Prompt
 from kgbench.engine import Budget, Engine
-from kgbench.engine.edits import POINTS, Add, Copy, Cut, Edit, Hook, SourceRun, Values, Write
-from kgbench.engine.plan import Plan
-from kgbench.engine.treatment import (
+from kgbench.engine.edits import (
+    POINTS,
+    Add,
+    Copy,
+    Cut,
+    Edit,
+    Hook,
+    SourceRun,
     Treatment,
-    graft_treatments,
-    n_heads,
-    parse_configuration,
+    Values,
+    Write,
 )
+from kgbench.engine.plan import Plan
+from kgbench.engine.treatment import graft_treatments, n_heads, parse_configuration
 from kgbench.errors import NotApplicableError
 from kgbench.localizers.activation_patch import ActivationPatch
 from kgbench.models.pair import ModelPair

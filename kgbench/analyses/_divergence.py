@@ -15,7 +15,8 @@ from kgbench.analyses import sampled
 from kgbench.analyses.specificity import KINDS, MeasuredTexts, Moved, Specificity, Texts
 from kgbench.data import Dataset, Fact, Prompt, hash_facts, load_dataset, load_prompts
 from kgbench.data.prompts import neutral_prompts, passing_templates, sibling_prompts
-from kgbench.engine.treatment import Treatment, graft_treatments, parse_configuration
+from kgbench.engine.edits import Treatment
+from kgbench.engine.treatment import graft_treatments, parse_configuration
 from kgbench.errors import InputError, NotApplicableError, RegionError
 from kgbench.localizers import InterventionLocalizer
 from kgbench.localizers._base import asked as asked_prompts

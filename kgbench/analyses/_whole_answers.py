@@ -22,8 +22,9 @@ from transformers import PreTrainedTokenizerBase
 from kgbench.analyses.answers import ScoredAnswer
 from kgbench.data import Dataset, Prompt
 from kgbench.engine import Engine
+from kgbench.engine.edits import Treatment
 from kgbench.engine.plan import Plan, make_plan
-from kgbench.engine.treatment import Treatment, graft_treatments, parse_configuration
+from kgbench.engine.treatment import graft_treatments, parse_configuration
 from kgbench.errors import InputError, RegionError
 from kgbench.metrics import require_finite, score_logits, worst_rank
 from kgbench.models.encoding import Encoded, Encoder

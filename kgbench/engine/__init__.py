@@ -1,9 +1,9 @@
 """The engine: next-token logits of a model pair under a treatment per token."""
 
+from kgbench.engine.edits import Treatment
 from kgbench.engine.engine import EXECUTORS, Engine, grafted_logits
 from kgbench.engine.plan import Answers, Budget, Plan
 from kgbench.engine.selftest import load_pair
-from kgbench.engine.treatment import Treatment
 
 __all__ = [
     "EXECUTORS",

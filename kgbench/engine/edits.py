@@ -1,17 +1,14 @@
-"""Interventions on activations and attention, token by token."""
+"""The treatment of one token in a forward pass: weight sets, edits of activations, cuts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
 from kgbench.models.tensors import hash_tensors
-
-if TYPE_CHECKING:
-    from kgbench.engine.treatment import Treatment
 
 POINTS = ("resid_pre", "attn_out", "mlp_out", "resid_post")
 """Hook points: a layer's input, the outputs of attention and MLP, and the layer's output.
@@ -110,6 +107,22 @@ class Cut:
     layer: int
     keys: frozenset[int]
     """Tokens of the prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Treatment:
+    """Treatment of one token; equal tokens with equal treatments up to here compute the same."""
+
+    weights: bytes
+    """Weight set of each slot of the model: 0 for the recipient, then the donors in order."""
+    edits: tuple[Edit, ...] = ()
+    """Edits of activations; several at one hook apply in this order."""
+    cuts: tuple[Cut, ...] = ()
+    """Attention edges of the token that are cut."""
+    scale: float = 1.0
+    """A donor's weights W' are replaced by W + scale (W' - W), W the recipient's."""
+    heads: tuple[tuple[int, int, int], ...] = ()
+    """(slot, head, weight set) of attention heads whose weight set is not their slot's, in order."""
 
 
 def sources(treatments: Sequence[Treatment]) -> Iterator[SourceRun]:

@@ -11,12 +11,12 @@ from jaxtyping import Float
 
 from kgbench.data import Prompt
 from kgbench.engine.batch_rows import read_activations, rows_sizes, run_rows
-from kgbench.engine.edits import Hook
+from kgbench.engine.edits import Hook, Treatment
 from kgbench.engine.forward import Wiring
 from kgbench.engine.packed import packed_sizes, run_packed
 from kgbench.engine.plan import Answers, Budget, Plan, make_plan
 from kgbench.engine.sequential import run_sequential, sequential_sizes
-from kgbench.engine.treatment import Configuration, Treatment, graft_treatments, parse_configuration
+from kgbench.engine.treatment import Configuration, graft_treatments, parse_configuration
 from kgbench.engine.weights import equal_slots
 from kgbench.errors import ModelError, check_choice
 from kgbench.models.pair import ModelPair

@@ -27,12 +27,12 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from kgbench.engine.edits import Treatment
 from kgbench.engine.forward import Activity, Stage, Weights, Wiring, treated
 from kgbench.engine.masks import Masks, make_masks
 from kgbench.engine.plan import Answers, Budget, Plan
 from kgbench.engine.schedule import Schedule, make_schedule
 from kgbench.engine.siblings import Siblings, siblings
-from kgbench.engine.treatment import Treatment
 from kgbench.engine.tree import END, Tree, grow, size, split
 from kgbench.models.family_map import Slots
 

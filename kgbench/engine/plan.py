@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int, UInt8
 
-from kgbench.engine.edits import SourceRun, sources
-from kgbench.engine.treatment import Treatment
+from kgbench.engine.edits import SourceRun, Treatment, sources
 from kgbench.errors import InputError
 from kgbench.models.encoding import Encoded
 from kgbench.models.family_map import Slots

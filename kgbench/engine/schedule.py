@@ -18,9 +18,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from kgbench.engine.edits import Add, Copy, Edit, Hook, SourceRun, Values, Write
+from kgbench.engine.edits import Add, Copy, Edit, Hook, SourceRun, Treatment, Values, Write
 from kgbench.engine.masks import Masks
-from kgbench.engine.treatment import Treatment
 
 
 @dataclass

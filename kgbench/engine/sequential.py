@@ -14,11 +14,10 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from kgbench.engine.edits import Add, Copy, Edit, Hook, SourceRun
+from kgbench.engine.edits import Add, Copy, Edit, Hook, SourceRun, Treatment
 from kgbench.engine.forward import Activity, Weights, Wiring, one_treatment
 from kgbench.engine.masks import known_windows
 from kgbench.engine.plan import Answers, Budget, Plan, Request
-from kgbench.engine.treatment import Treatment
 
 Kept = dict[tuple[Hook, int], Tensor]
 """Activations [1, 1, width] of one run by hook and token."""

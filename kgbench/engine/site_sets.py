@@ -7,7 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from kgbench.data import Prompt
-from kgbench.engine.treatment import Treatment, baseline_donor, donor_index, graft_treatments
+from kgbench.engine.edits import Treatment
+from kgbench.engine.treatment import baseline_donor, donor_index, graft_treatments
 from kgbench.engine.weights import numel
 from kgbench.models.pair import ModelPair
 from kgbench.sites import (

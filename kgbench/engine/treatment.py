@@ -1,4 +1,4 @@
-"""Treatments: the weight sets, edits and cuts of one token in a forward pass."""
+"""Grafts as treatments: the weight set of each slot at each token."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kgbench.data import Prompt
-from kgbench.engine.edits import Cut, Edit
+from kgbench.engine.edits import Treatment
 from kgbench.errors import InputError, RegionError, check_choice
 from kgbench.models.pair import ModelPair
 from kgbench.sites import (
@@ -23,22 +23,6 @@ from kgbench.sites import (
 
 Configuration = str | Graft
 """`PRE`, `SFT`, or a graft."""
-
-
-@dataclass(frozen=True, slots=True)
-class Treatment:
-    """Treatment of one token; equal tokens with equal treatments up to here compute the same."""
-
-    weights: bytes
-    """Weight set of each slot of the model: 0 for the recipient, then the donors in order."""
-    edits: tuple[Edit, ...] = ()
-    """Edits of activations; several at one hook apply in this order."""
-    cuts: tuple[Cut, ...] = ()
-    """Attention edges of the token that are cut."""
-    scale: float = 1.0
-    """A donor's weights W' are replaced by W + scale (W' - W), W the recipient's."""
-    heads: tuple[tuple[int, int, int], ...] = ()
-    """(slot, head, weight set) of attention heads whose weight set is not their slot's, in order."""
 
 
 def n_heads(pair: ModelPair, component: str) -> int:

@@ -33,7 +33,7 @@ from kgbench.harness.rows import LOADED, is_loaded
 from kgbench.localizers import InterventionLocalizer, create, fingerprint
 from kgbench.models.pair import ModelPair
 from kgbench.runner import Pairs, Settings, Spec
-from kgbench.runner.watch import Watch
+from kgbench.runner.run import Watch
 
 DEFAULT_TOKENS = 256
 """Number of generated tokens where a task gives none: lm-eval's default."""

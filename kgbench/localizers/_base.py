@@ -11,7 +11,7 @@ from kgbench.data import Prompt
 from kgbench.sites import Graft, Site, SiteScores
 
 if TYPE_CHECKING:  # listing localizers must not import torch
-    from kgbench.engine.treatment import Treatment
+    from kgbench.engine.edits import Treatment
     from kgbench.models.pair import ModelPair
 
 NEEDS = ("donor", "gradients", "counterfactual", "truth", "answer")

@@ -9,9 +9,9 @@ from functools import lru_cache
 import numpy as np
 
 from kgbench.data import Prompt
-from kgbench.engine.edits import POINTS, Edit, Hook, SourceRun
+from kgbench.engine.edits import POINTS, Edit, Hook, SourceRun, Treatment
 from kgbench.engine.site_sets import all_sites
-from kgbench.engine.treatment import Treatment, baseline_donor, donor_index, graft_treatments
+from kgbench.engine.treatment import baseline_donor, donor_index, graft_treatments
 from kgbench.errors import InputError, NotApplicableError
 from kgbench.localizers._base import InterventionLocalizer, Treatments, Unit
 from kgbench.models.family_map import Slots

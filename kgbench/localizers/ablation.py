@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from kgbench.data import Prompt
-from kgbench.engine.edits import Edit, Hook, Values, Write
+from kgbench.engine.edits import Edit, Hook, Treatment, Values, Write
 from kgbench.engine.site_sets import token_cells
-from kgbench.engine.treatment import Treatment
 from kgbench.errors import InputError, check_choice
 from kgbench.localizers._base import Treatments, Unit
 from kgbench.localizers._fit import Corpus, FittedLocalizer, run_activations, seeded_key

@@ -9,8 +9,8 @@ import torch
 from transformers.pytorch_utils import Conv1D
 
 from kgbench.data import Prompt
-from kgbench.engine.edits import HEADS, POINTS, Copy, Edit, Hook, Values
-from kgbench.engine.treatment import Treatment, donor_index, graft_treatments, n_heads
+from kgbench.engine.edits import HEADS, POINTS, Copy, Edit, Hook, Treatment, Values
+from kgbench.engine.treatment import donor_index, graft_treatments, n_heads
 from kgbench.errors import NotApplicableError, check_choice
 from kgbench.localizers._base import InterventionLocalizer, Treatments, Unit
 from kgbench.localizers._hooks import (

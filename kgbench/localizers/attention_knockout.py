@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from kgbench.data import Prompt
-from kgbench.engine.edits import Cut, Hook
-from kgbench.engine.treatment import Treatment
+from kgbench.engine.edits import Cut, Hook, Treatment
 from kgbench.localizers._base import InterventionLocalizer, Treatments, Unit
 from kgbench.localizers._hooks import (
     Reading,

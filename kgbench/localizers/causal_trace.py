@@ -11,8 +11,7 @@ import torch
 from jaxtyping import Float
 
 from kgbench.data import Prompt
-from kgbench.engine.edits import POINTS, Add, Copy, Edit, Hook, Values
-from kgbench.engine.treatment import Treatment
+from kgbench.engine.edits import POINTS, Add, Copy, Edit, Hook, Treatment, Values
 from kgbench.errors import InputError, check_choice
 from kgbench.localizers._base import InterventionLocalizer, Treatments, Unit
 from kgbench.localizers._fit import Corpus, FittedLocalizer, holding, seeded_number

@@ -11,9 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kgbench.data import Prompt
-from kgbench.engine.edits import POINTS, Copy, Edit, Hook, Values
+from kgbench.engine.edits import POINTS, Copy, Edit, Hook, Treatment, Values
 from kgbench.engine.site_sets import token_cells
-from kgbench.engine.treatment import Treatment
 from kgbench.errors import InputError, check_choice
 from kgbench.localizers._base import Treatments, Unit
 from kgbench.localizers._fit import Corpus, FittedLocalizer, run_activations, seeded_key

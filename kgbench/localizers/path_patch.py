@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from kgbench.data import Prompt
-from kgbench.engine.edits import POINTS, Copy, Edit, Hook, SourceRun
-from kgbench.engine.treatment import Treatment
+from kgbench.engine.edits import POINTS, Copy, Edit, Hook, SourceRun, Treatment
 from kgbench.errors import InputError, NotApplicableError
 from kgbench.localizers._base import InterventionLocalizer, Treatments, Unit
 from kgbench.localizers._hooks import (

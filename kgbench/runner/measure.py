@@ -20,9 +20,10 @@ from torch import Tensor, nn
 from kgbench.data import Prompt
 from kgbench.engine import Answers, Engine, Plan
 from kgbench.engine.batch_rows import plain
+from kgbench.engine.edits import Treatment
 from kgbench.engine.engine import choosing
 from kgbench.engine.site_sets import all_sites, graft_sites, site_costs, site_treatments
-from kgbench.engine.treatment import Treatment, graft_treatments
+from kgbench.engine.treatment import graft_treatments
 from kgbench.errors import InputError, NotApplicableError
 from kgbench.estimate import Estimate, rounded
 from kgbench.localizers import (

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pyarrow as pa
@@ -11,10 +12,13 @@ import torch
 
 from kgbench.data import Prompt
 from kgbench.engine.site_sets import all_sites, graft_sites
+from kgbench.engine.state import changes as state_changes
+from kgbench.engine.state import process_state, state_of
 from kgbench.engine.weights import changed
 from kgbench.errors import InputError
 from kgbench.estimate import Estimate
 from kgbench.localizers import is_foreign
+from kgbench.models.pair import ModelPair
 from kgbench.progress import Progress
 from kgbench.records import (
     Cost,
@@ -33,7 +37,7 @@ from kgbench.runner.job import Job, Pairs, prepare_job
 from kgbench.runner.known import Run, note_identity, reused
 from kgbench.runner.measure import GROUP, Measurement, SiteRanking, chunks, ready, run_group
 from kgbench.runner.spec import Settings, Spec
-from kgbench.runner.third_party import guarded, isolated
+from kgbench.runner.third_party import blamed, is_theirs, isolated
 from kgbench.runner.workload import check, entry_of
 from kgbench.sites import parse_graft
 from kgbench.sites.configurations import BEST, canonical
@@ -317,3 +321,92 @@ def _ranking(job: Job, ranking: SiteRanking) -> Ranking:
         sites=sites,
         scan=job.scans,
     )
+
+
+# ------------------------------------------------------------------ localizers of third parties
+
+
+class Watch:
+    """State of process and models before a third-party localizer; not taken for kgbench's own.
+
+    What a run calls is loaded with this module, so that a patched function of it is noticed.
+
+    Args:
+        localizer: The localizer's name or file; its code is not loaded yet.
+    """
+
+    def __init__(self, localizer: str) -> None:
+        self.localizer = localizer
+        self._pair: ModelPair | None = None
+        self._is_needed = is_foreign(localizer)
+        self._before = process_state() if self._is_needed else {}
+
+    def add(self, pair: ModelPair) -> None:
+        """Watch a pair too, from now on."""
+        if self._is_needed:
+            _ = pair.weight_hashes  # kept with the pair, of the weights as they are now
+            self._pair, self._before = pair, {**state_of(pair), **self._before}
+
+    def changed(self, weights: bool = True) -> tuple[str, ...]:
+        """What is no longer as it was.
+
+        Args:
+            weights: Read all weights, which takes long for large models. Otherwise they are read
+                only where something else changed, such as the output of a short forward.
+        """
+        if not self._is_needed:
+            return ()
+        found = state_changes(
+            self._before, process_state() if self._pair is None else state_of(self._pair)
+        )
+        if self._pair is None or not (weights or found):
+            return found
+        return (*(f"the weights of {name}" for name in self._pair.changed()), *found)
+
+    def check(self, weights: bool = True) -> None:
+        """Refuse to go on where something has changed.
+
+        Args:
+            weights: As of `changed`.
+
+        Raises:
+            InputError: Something has.
+        """
+        if changed := self.changed(weights):
+            raise InputError(
+                f"localizer {self.localizer!r}, or what was run with it, changed "
+                f"{' and '.join(changed)}, and nothing that this process computes from here on can "
+                f"be trusted; run `kgbench check-localizer {self.localizer}`"
+            )
+
+
+@contextmanager
+def guarded(job: Job, journal: Journal, pairs: Pairs) -> Iterator[None]:
+    """Run a localizer; discard results of a third-party one that changes models or settings.
+
+    Args:
+        job: The job.
+        journal: Where its parts are kept.
+        pairs: Where its models are kept.
+
+    Raises:
+        InputError: The localizer leaves something changed, or raises what is no `KgbenchError`.
+    """
+    if not is_theirs(job.localizer):
+        yield
+        return
+    changed: tuple[str, ...] = ()
+    watch = Watch(job.spec.localizer)
+    watch.add(job.pair)
+    try:
+        with blamed(job):
+            yield
+    finally:
+        if changed := watch.changed():
+            journal.discard()
+            pairs.forget()
+    if changed:
+        raise InputError(
+            f"localizer {job.localizer.name!r} changed {' and '.join(changed)}, so that no "
+            f"record is written; run `kgbench check-localizer {job.spec.localizer}`"
+        )

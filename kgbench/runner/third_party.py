@@ -38,7 +38,6 @@ from kgbench.runner.spec import Spec
 from kgbench.runner.workload import localizer_arguments
 
 if TYPE_CHECKING:
-    from kgbench.records import Journal
     from kgbench.runner.job import Job, Pairs
 
 T = TypeVar("T")
@@ -345,40 +344,6 @@ def _outlive(parent: int) -> None:
 
 
 @contextmanager
-def guarded(job: Job, journal: Journal, pairs: Pairs) -> Iterator[None]:
-    """Run a localizer; discard results of a third-party one that changes models or settings.
-
-    Args:
-        job: The job.
-        journal: Where its parts are kept.
-        pairs: Where its models are kept.
-
-    Raises:
-        InputError: The localizer leaves something changed, or raises what is no `KgbenchError`.
-    """
-    if not _is_theirs(job.localizer):
-        yield
-        return
-    from kgbench.runner.watch import Watch
-
-    changed: tuple[str, ...] = ()
-    watch = Watch(job.spec.localizer)
-    watch.add(job.pair)
-    try:
-        with blamed(job):
-            yield
-    finally:
-        if changed := watch.changed():
-            journal.discard()
-            pairs.forget()
-    if changed:
-        raise InputError(
-            f"localizer {job.localizer.name!r} changed {' and '.join(changed)}, so that no "
-            f"record is written; run `kgbench check-localizer {job.spec.localizer}`"
-        )
-
-
-@contextmanager
 def blamed(job: Job) -> Iterator[None]:
     """Report errors of a third-party localizer in one line.
 
@@ -391,7 +356,7 @@ def blamed(job: Job) -> Iterator[None]:
         raise
     except BaseException as error:  # whatever an author's code raises
         frames = []
-        if _is_theirs(job.localizer):
+        if is_theirs(job.localizer):
             # Where the error passed through the localizer's file, or through its package.
             package = sys.modules[type(job.localizer).__module__.partition(".")[0]]
             place = getattr(package, "__path__", None)
@@ -407,5 +372,6 @@ def blamed(job: Job) -> Iterator[None]:
         ) from error
 
 
-def _is_theirs(localizer: AbstractLocalizer) -> bool:
+def is_theirs(localizer: AbstractLocalizer) -> bool:
+    """Whether a localizer is a third party's."""
     return not type(localizer).__module__.startswith("kgbench.")

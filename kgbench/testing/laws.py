@@ -19,9 +19,10 @@ from transformers import PreTrainedModel
 
 from kgbench.data import Prompt
 from kgbench.engine import Engine
+from kgbench.engine.edits import Treatment
 from kgbench.engine.selftest import tolerance
 from kgbench.engine.site_sets import all_sites
-from kgbench.engine.treatment import Treatment, baseline_donor
+from kgbench.engine.treatment import baseline_donor
 from kgbench.errors import InputError, NotApplicableError
 from kgbench.localizers import (
     COSTS,

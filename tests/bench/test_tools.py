@@ -22,9 +22,9 @@ from works import scanned
 
 from kgbench.data import Prompt, load_prompts
 from kgbench.engine import Engine, Plan, load_pair
-from kgbench.engine.edits import Copy, Hook, SourceRun
+from kgbench.engine.edits import Copy, Hook, SourceRun, Treatment
 from kgbench.engine.gradients import patch_effects
-from kgbench.engine.treatment import Treatment, graft_treatments
+from kgbench.engine.treatment import graft_treatments
 from kgbench.localizers import create
 from kgbench.localizers._base import Unit
 from kgbench.models.pair import ModelPair, prepare

@@ -29,8 +29,8 @@ from transformers import PreTrainedTokenizerFast
 import kgbench
 from kgbench.data import Fact, Prompt, load_dataset, load_prompts
 from kgbench.engine import Engine
-from kgbench.engine.edits import Cut
-from kgbench.engine.treatment import Treatment, graft_treatments, parse_configuration
+from kgbench.engine.edits import Cut, Treatment
+from kgbench.engine.treatment import graft_treatments, parse_configuration
 from kgbench.errors import DataError
 from kgbench.metrics import score_logits
 from kgbench.models.catalog import donors_folder
