@@ -45,7 +45,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "export": "Write runs as CSV, Markdown, LaTeX or JSON.",
     },
     "Trust": {
-        "audit": "Vary wordings, seeds and facts: how far figures move.",
+        "audit": "Vary wordings and seeds: how far figures move.",
         "rescore": "Compute figures again from a run's rows (no model).",
         "rerun": "Run a recorded run again and compare every row.",
         "verify": "Run a sample of a run's facts again and compare.",
