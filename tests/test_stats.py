@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from scipy.stats import t
 
 from kgbench.estimate import Estimate
-from kgbench.stats import difference, hit_rate, mean, ratio, resample, resampled_ratios
+from kgbench.stats import (
+    difference,
+    hit_rate,
+    linearised,
+    mean,
+    ratio,
+    resample,
+    resampled_ratios,
+)
 from kgbench.stats.intervals import discordance, divides, median, resampled_means
 
 hits = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=2, max_size=40)
@@ -73,6 +81,18 @@ def test_ratios_share_one_product() -> None:
         (alone,) = resampled_ratios([one], counts)
         assert np.array_equal(alone.draws, together.draws, equal_nan=True)
         assert (alone.value, alone.floor) == (together.value, together.floor)
+
+
+def test_linearised_values_carry_the_ratio() -> None:
+    """Their mean is the ratio of means, and their standard error that of its bootstrap."""
+    rng = np.random.default_rng(4)
+    bottom = (rng.random(400) < 0.9).astype(int)
+    top = bottom * (rng.random(400) < 0.4)
+    values, counts = linearised(top, bottom), resample(400, 4000)
+    assert values.mean() == pytest.approx(top.mean() / bottom.mean())
+    assert values.std(ddof=1) / 20 == pytest.approx(
+        float(((counts @ top) / (counts @ bottom)).std()), rel=0.05
+    )
 
 
 @pytest.mark.parametrize(("n", "draws"), [(0, 10), (5, 0)])

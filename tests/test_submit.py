@@ -34,7 +34,7 @@ class Place:
         made = result(
             identity(model, localizer, **options), rates, model=model, **options.pop("record", {})
         )  # type: ignore[arg-type]
-        self.store.write(*made, attachments={"chart.png": b"a picture"})
+        (self.store.write(*made) / "chart.png").write_bytes(b"a picture")
         return made[0].id[:12]
 
     def submit(self, *arguments: str) -> int:

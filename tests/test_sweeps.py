@@ -1,4 +1,4 @@
-"""Studies: their grammar, their plan, what is done again and what is not, and unions of records."""
+"""Studies: their grammar, their plan, what is done again and what is not."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import json
 import shutil
 import subprocess
 import sys
+from math import ceil
 from pathlib import Path
 from typing import Any
 
-import pyarrow.compute as pc
 import pytest
 import yaml
 from hypothesis import given
@@ -19,15 +19,13 @@ from pages import DOCS, PAGES
 import kgbench
 from kgbench.cli import main
 from kgbench.errors import InputError, UnknownNameError
-from kgbench.records import Journal, RecordStore
-from kgbench.runner.measure import GROUP
-from kgbench.runner.sweeps.merge import merge
+from kgbench.records import Journal
+from kgbench.report import to_text
 from kgbench.runner.sweeps.plan import StudyPlan
 from kgbench.runner.sweeps.study import StudyFile, study_of
 from kgbench.runner.sweeps.work import Receipts
 
 ROOT = Path(__file__).parent.parent
-SHORT = {"model": "tiny-gemma", "prompt": "headline"}
 TINY = {"model": "tiny-gemma", "prompt": "headline", "limit": 2, "graft": "LT"}
 
 
@@ -95,8 +93,7 @@ def test_options_read_as_on_the_command_line() -> None:
         ({"localizer_arg": "draws=2"}, "expected a mapping such as"),
         ({"matrix": {"seed": [0]}, "exclude": [{"seed": 0}]}, "there are no units"),
         ({"exclude": {"seed": 0}}, "exclude: expected a list"),
-        ({"shards": 0}, "shards: expected a whole number from 1"),
-        ({"gpu_memory": "80"}, "gpu_memory: expected the GiB"),
+        ({"output_dir": 3}, "output_dir: expected a folder or a URL"),
         ({"engines": {"slurm": 1}}, "engines: expected options by engine"),
         ({"command": "sweep run"}, "command: expected a command"),
         ({"command": "zoo build", "output-dir": 3}, "output_dir: expected a folder"),
@@ -182,26 +179,6 @@ def test_receipts_tell_a_change(swept: tuple[dict[str, Any], StudyFile]) -> None
     assert state.word == "left"
 
 
-def test_merge_is_a_union(swept: tuple[dict[str, Any], StudyFile], tmp_path: Path) -> None:
-    """Equal records are one; a record that contradicts another is refused and named."""
-    root = Path(swept[1].output_dir)
-    copy, target = tmp_path / "copy", tmp_path / "target"
-    shutil.copytree(root, copy)
-    assert merge([root, copy], target).new == 1
-    assert merge([copy], target).known == 1
-    (found,) = RecordStore(copy).scan()
-    facts = found.facts()
-    i = facts.schema.get_field_index("logprob")
-    lower = pc.subtract(facts["logprob"], 1.0)
-    shutil.rmtree(copy)
-    RecordStore(copy).write(found.record, facts.set_column(i, "logprob", lower))
-    with pytest.raises(InputError, match=r"contradict each other.*Nothing was copied"):
-        merge([root, copy], tmp_path / "another")
-    assert not (tmp_path / "another").exists()
-    with pytest.raises(InputError, match="is no folder of records"):
-        merge([tmp_path / "nothing"], target)
-
-
 def test_another_command(tmp_path: Path) -> None:
     """Its units are calls of the command, each of which is made until it succeeds."""
     content = {
@@ -222,60 +199,71 @@ def test_another_command(tmp_path: Path) -> None:
     )
 
 
-def test_a_plan_needs_no_torch(tmp_path: Path) -> None:
-    """The paper's models, of which none is here: sizes from the catalog, GPUs from memory."""
+def test_a_dry_run_needs_no_torch(tmp_path: Path) -> None:
+    """The paper's models, of which none is here, in groups of one pair; nothing is written."""
     study = tmp_path / "study.yaml"
     content = {
-        "matrix": {
-            "model": ["gemma-2b", "llama-3.2-1b", "gpt2-xl", "pythia-2.8b"],
-            "seed": [0, 1],
-        },
+        "matrix": {"model": ["gemma-2b", "gpt2-xl"], "seed": [0, 1]},
         "output_dir": str(tmp_path / "records"),
-        "gpu_memory": 8,
         "engines": {"slurm": {"partition": "gpu"}},
     }
     study.write_text(yaml.safe_dump(content))
     program = (
         "import sys; from kgbench.cli import main; "
-        f"status = main(['sweep', 'plan', {str(study)!r}, '--json']); "
+        f"status = main(['sweep', 'run', {str(study)!r}, '--dry-run', '--json']); "
         "sys.exit(status or int('torch' in sys.modules))"
     )
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, check=True, cwd=ROOT
     )
-    units = json.loads(told.stdout)["units"]
-    gpus = {unit["options"]["model"]: unit["gpus"] for unit in units}
-    assert gpus == {"gemma-2b": 2, "llama-3.2-1b": 1, "gpt2-xl": 2, "pythia-2.8b": 2}
-    memory = {unit["options"]["model"]: unit["memory_bytes"] for unit in units}
-    assert memory["gemma-2b"] == 2 * 2 * 2_506_172_416
+    answer = json.loads(done.stdout)
+    models = {unit["key"]: unit["options"]["model"] for unit in answer["units"]}
+    groups = [[models[key] for key in group] for group in answer["groups"]]
+    assert groups == [["gemma-2b"] * 2, ["gpt2-xl"] * 2]
+    assert answer["counts"] == {"left": 4} and list(tmp_path.iterdir()) == [study]
 
 
-def test_the_guide_s_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_guide_s_dry_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The guide shows what its study gives."""
     text = PAGES[DOCS / "guides" / "sweeps.md"]
     study = tmp_path / "study.yaml"
     study.write_text(text.split("```yaml\n")[1].split("```")[0])
-    assert main(["sweep", "plan", str(study), "--workers", "8"]) == 0
+    assert main(["sweep", "run", str(study), "--workers", "2", "--dry-run"]) == 0
     shown = text.split("<!-- begin: plan -->\n```\n")[1].split("```")[0]
     assert capsys.readouterr().out == shown
 
 
-def test_bundles_hold_each_unit_once() -> None:
-    """Units of one pair are together; a shared unit is in as many bundles as it has shards."""
-    matrix = {"model": ["tiny-gemma", "tiny-llama"], "seed": list(range(6))}
-    plan = StudyPlan(study_of({"matrix": matrix}), Path("no-such-folder"))
-    for workers in (1, 2, 5):
-        bundles = plan.bundles(plan.left(), workers)
-        assert sorted(unit.key for some in bundles for unit in some) == sorted(
-            unit.key for unit in plan.study.units
-        )
-        assert all(len({unit.bundle for unit in some}) == 1 for some in bundles)
-        assert len(bundles) >= workers
-    shared = StudyPlan(study_of({"matrix": matrix, "shards": 3}), Path("no-such-folder"))
-    assert len(shared.bundles(shared.left(), 2)) == 3 * 12
-    few = StudyPlan(study_of({"limit": GROUP, "shards": 3, **SHORT}), Path("no-such-folder"))
-    more = StudyPlan(study_of({"limit": GROUP + 1, "shards": 3, **SHORT}), Path("no-such-folder"))
-    assert [len(plan.bundles(plan.left(), 2)) for plan in (few, more)] == [1, 2]
+def test_what_is_done_is_in_no_group(swept: tuple[dict[str, Any], StudyFile]) -> None:
+    """A dry run lists units that are recorded, and does not group them."""
+    content, _ = swept
+    wider = study_of({**content, "matrix": {"seed": [0, 1]}})
+    plan = StudyPlan(wider, Path(wider.output_dir))
+    assert [state.word for state in plan.states] == ["done", "left"]
+    (group,) = plan.groups(4)
+    assert [unit.options["seed"] for unit in group] == [1]
+    text = to_text(plan.report([group]))
+    assert "2 units: 1 done, 1 to compute in 1 group" in text
+
+
+@given(
+    st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    st.integers(1, 5),
+)
+def test_groups_hold_each_unit_once(sizes: list[int], workers: int) -> None:
+    """Units of one pair are together, no group has more units than a worker gets on average, and no
+    pair is divided further than that.
+    """
+    models = ["tiny-gemma", "tiny-llama", "tiny-gpt2", "tiny-pythia"]
+    rows = []
+    for model, size in zip(models, sizes, strict=False):
+        rows += [{"model": model, "seed": seed} for seed in range(size)]
+    plan = StudyPlan(study_of({"include": rows, "prompt": "headline"}), Path("no-such-folder"))
+    groups = plan.groups(workers)
+    keys = [unit.key for group in groups for unit in group]
+    assert sorted(keys) == sorted(unit.key for unit in plan.study.units)
+    assert all(len({unit.pair for unit in group}) == 1 for group in groups)
+    assert max(map(len, groups)) <= ceil(len(rows) / workers)
+    assert len(groups) < len(sizes) + workers
 
 
 def test_processes_divide_the_tasks_of_a_journal(tmp_path: Path) -> None:

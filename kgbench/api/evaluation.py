@@ -478,18 +478,18 @@ def _pair(
 class Sweep:
     """A study and what is done of it. In a notebook it shows as a table."""
 
-    def __init__(self, plan: StudyPlan, submitted: Sequence[Pending] = ()) -> None:
+    def __init__(self, plan: StudyPlan, pending: Pending | None = None) -> None:
         """Take up what is done.
 
         Args:
             plan: The study.
-            submitted: What an engine goes on with.
+            pending: What an engine goes on with.
         """
-        self.plan, self.submitted = plan, submitted
+        self.plan, self.pending = plan, pending
 
     def status(self) -> Sweep:
         """The same study and what is done by now."""
-        return Sweep(StudyPlan(self.plan.study, self.plan.root), self.submitted)
+        return Sweep(StudyPlan(self.plan.study, self.plan.root), self.pending)
 
     @property
     def units(self) -> list[dict[str, Any]]:
@@ -500,7 +500,7 @@ class Sweep:
     @property
     def going(self) -> bool:
         """Whether an engine that this call submitted to still has anything to do."""
-        return any(each.going() for each in self.submitted)
+        return self.pending is not None and self.pending.going()
 
     @property
     def done(self) -> bool:
@@ -526,7 +526,6 @@ def sweep(
     on: str = "local",
     *,
     workers: int = 1,
-    part: tuple[int, int] | None = None,
     retry_failed: bool = False,
     dry_run: bool = False,
     progress: Progress | bool = True,
@@ -537,10 +536,9 @@ def sweep(
 
     Args:
         study: A YAML file, or what it holds: `matrix`, `include`, `exclude`, `output_dir`,
-            `shards`, `gpu_memory`, `engines`, and any option of `kgbench eval`.
+            `engines`, and any option of `kgbench eval`.
         on: Engine: `local`, `slurm` or `ray`. SLURM goes on after the call; see `Sweep.status`.
-        workers: Bundles that run at once.
-        part: The k-th of n parts of all units, from 1, in this process.
+        workers: Groups of units that run at once.
         retry_failed: Whether to compute units that failed again.
         dry_run: Compute nothing.
         progress: A callback, True for a bar, False for none.
@@ -555,10 +553,10 @@ def sweep(
     plan = StudyPlan(read, folder_of(read.output_dir))
     if dry_run:
         return Sweep(plan)
-    submitted = with_progress(
+    pending = with_progress(
         progress,
         lambda report: run_study(
-            plan, on, workers=workers, part=part, retry_failed=retry_failed, announce=report
+            plan, on, workers=workers, retry_failed=retry_failed, announce=report
         ),
     )
-    return Sweep(StudyPlan(read, plan.root), submitted)
+    return Sweep(StudyPlan(read, plan.root), pending)

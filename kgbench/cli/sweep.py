@@ -11,7 +11,6 @@ import click
 
 from kgbench.cli.options import File, cli_command
 from kgbench.cli.output import Output
-from kgbench.errors import InputError
 from kgbench.progress import progress
 from kgbench.runner.spec import listed
 
@@ -20,19 +19,6 @@ if TYPE_CHECKING:
 
 WATCH_S = 5.0
 """How often a status is shown again."""
-
-
-Part = tuple[int, int]
-
-
-def _part(ctx: click.Context, parameter: click.Parameter, text: str | None) -> Part | None:
-    """`K/N`, the k-th of n parts, from 1."""
-    if text is None:
-        return None
-    k, slash, n = text.partition("/")
-    if not (slash and k.isdigit() and n.isdigit() and 1 <= int(k) <= int(n)):
-        raise click.BadParameter(f"{text!r}: expected K/N with K from 1 to N, such as 3/16")
-    return int(k), int(n)
 
 
 def _plan(study: Path) -> StudyPlan:
@@ -56,34 +42,15 @@ def sweep_command() -> None:
     """
 
 
-@cli_command("as_json", group=sweep_command)
-def plan_command(study: File, *, workers: int = 1) -> Output:
-    """Show what a study would take; no model is loaded.
-
-    \b
-    kgbench sweep plan study.yaml --workers 8
-
-    Args:
-        study: The study.
-        workers (N): Bundles of units that run at once.
-    """  # noqa: D301 (click reads the character, not its escape)
-    plan = _plan(study)
-    return Output([plan.report(workers)], plan.to_json(workers))
-
-
-@cli_command(
-    *("as_json", "quiet"),
-    group=sweep_command,
-    part={"callback": _part},
-)
+@cli_command("as_json", "quiet", group=sweep_command)
 def run_command(
     study: File,
     *,
     on: str = "local",
     workers: int = 1,
-    part: Part | None,
     retry_failed: bool,
     watch: bool,
+    dry_run: bool,
     quiet: bool,
 ) -> Output | None:
     """Compute what is left of a study.
@@ -93,35 +60,33 @@ def run_command(
     \b
     kgbench sweep run study.yaml --workers 2
     kgbench sweep run study.yaml --on slurm --workers 16 --watch
-    kgbench sweep run study.yaml --part 3/16       # in an array task of any scheduler
+    kgbench sweep run study.yaml --dry-run         # units, what is done, and groups
 
     Args:
         study: The study.
         on (ENGINE): local, slurm or ray; the study's `engines` has their options.
-        workers (N): Bundles of units that run at once.
-        part (K/N): Only the K-th of N parts, in this process.
+        workers (N): Groups of units that run at once.
         retry_failed: Compute units that failed again.
         watch: On SLURM: wait until all units have ended.
+        dry_run: Show each unit, whether it is done, and its group; compute nothing.
         quiet: The verdict only, with --json not even that.
     """  # noqa: D301 (click reads the character, not its escape)
     from kgbench.runner.sweeps.plan import run_study
 
-    if part is not None and (on != "local" or workers > 1):
-        raise InputError("--part runs in this process: leave out --on and --workers")
     plan = _plan(study)
+    if dry_run:
+        groups = plan.groups(workers, retry_failed)
+        keys = [[unit.key for unit in group] for group in groups]
+        return Output([plan.report(groups)], {**plan.to_json(), "groups": keys})
     with progress(not quiet) as report:
-        submitted = run_study(
-            plan, on, workers=workers, part=part, retry_failed=retry_failed, announce=report
-        )
-    for each in submitted:
-        click.echo(f"submitted {each.text}; see kgbench sweep status {study}")
-    if submitted and not watch:
-        return None
-    if submitted:
-        _wait(plan, None if quiet else 1, lambda: any(each.going() for each in submitted))
+        pending = run_study(plan, on, workers=workers, retry_failed=retry_failed, announce=report)
+    if pending is not None:
+        click.echo(f"submitted {pending.text}; see kgbench sweep status {study}")
+        if not watch:
+            return None
+        _wait(plan, None if quiet else 1, pending.going)
     now = _now(plan)
-    unfinished = any(state.word != "done" for state in now.states) and part is None
-    return _status(now, (), int(unfinished))
+    return _status(now, (), int(any(state.word != "done" for state in now.states)))
 
 
 @cli_command("as_json", group=sweep_command)
@@ -177,28 +142,3 @@ def _wait(plan: StudyPlan, shown: int | None, going: Callable[[], bool] = lambda
             text = to_text(now.status()) if shown == 2 else line
             live.update(console.render_str(text, markup=False, highlight=False), refresh=True)
             time.sleep(WATCH_S)
-
-
-@cli_command(
-    *("output_dir", "as_json"),
-    group=sweep_command,
-    output_dir={"flag": "-o --output-dir"},
-)
-def merge_command(sources: tuple[Path, ...], *, output_dir: Path) -> Output:
-    """Put the records of several folders or URLs into one.
-
-    Records of one identity are one record; where their rows contradict each
-    other by more than rounding, nothing is copied.
-
-    \b
-    kgbench sweep merge node-1/ node-2/ -o all/
-
-    Args:
-        sources (FOLDER|URL...): Folders of records.
-        output_dir (FOLDER|URL): Where all records go.
-    """  # noqa: D301 (click reads the character, not its escape)
-    from kgbench.runner.sweeps.merge import merge
-
-    merged = merge(sources, output_dir)
-    answer = {"new": merged.new, "known": merged.known}
-    return Output([f"{merged.new} records new, {merged.known} known before"], answer)

@@ -159,7 +159,6 @@ class RecordStore:
         self,
         record: Record,
         facts: pa.Table,
-        attachments: Mapping[str, bytes] | None = None,
         *,
         searched: bool = False,
     ) -> Path:
@@ -168,7 +167,6 @@ class RecordStore:
         Args:
             record: The record.
             facts: Its per-fact rows.
-            attachments: More files of the folder, such as the picture: name to content.
             searched: Whether `find` has found no such record; then only folders named after the id
                 are searched.
 
@@ -181,7 +179,7 @@ class RecordStore:
         if not searched and (found := self.find(record.id)) is not None:
             return found.path
         files = {RECORD: record.to_json().encode(), FACTS: facts_bytes(facts_table(facts))}
-        files = {**files, SEAL: _seal(files), **(attachments or {})}
+        files[SEAL] = _seal(files)
         for left in reversed(range(_TRIES)):
             try:
                 path = self._write(record, files)

@@ -1,4 +1,4 @@
-"""Arrays in, estimates out: intervals, recovery and what follows from it, ranking, variance."""
+"""Arrays in, estimates out: intervals, recovery and what follows from it, ranking."""
 
 from __future__ import annotations
 

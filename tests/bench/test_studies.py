@@ -1,4 +1,4 @@
-"""What studies cost: processes side by side, the time beside the units, plans and look-ups."""
+"""What studies cost: processes side by side, the time beside the units, dry runs and look-ups."""
 
 from __future__ import annotations
 
@@ -57,17 +57,17 @@ def test_throughput(tmp_path: Path) -> None:
     print(f"to the first result        {first - begun:6.1f} s")
 
 
-def test_plan(tmp_path: Path) -> None:
-    """A plan of ten thousand units on the paper's models."""
+def test_dry_run(tmp_path: Path) -> None:
+    """The groups of ten thousand units on the paper's models."""
     matrix = {
         "model": ["gemma-2b", "llama-3.2-1b", "gpt2-xl", "pythia-2.8b"],
         "localizer": ["dynamic_graft", "activation_patch", "ablation", "all", "none"],
         "prompt": ["headline", "qa"],
         "seed": list(range(250)),
     }
-    seconds, told = sweep(tmp_path, "plan", matrix=matrix)
-    assert "10000 units" in told
-    print(f"\nplan of 10,000 units       {seconds:6.1f} s")
+    seconds, shown = sweep(tmp_path, "run", "--dry-run", matrix=matrix)
+    assert "10,000 units" in shown
+    print(f"\ndry run of 10,000 units    {seconds:6.1f} s")
 
 
 def test_find(tmp_path: Path) -> None:

@@ -39,21 +39,6 @@ def test_local_processes(site: Site, serial: Site) -> None:
     same(site, serial)
 
 
-def test_parts(site: Site, serial: Site) -> None:
-    """Parts by hand make the whole, in whatever order."""
-    for part in ("2/2", "1/2"):
-        site.run("run", "--part", part, "-q")
-    same(site, serial)
-
-
-@pytest.mark.parametrize("shards", [2, 3])
-def test_shards(site: Site, serial: Site, shards: int) -> None:
-    """Processes that share a unit fill one journal, and one of them assembles the record."""
-    site.write(shards=shards)
-    site.run("run", "--workers", str(shards), "-q")
-    same(site, serial)
-
-
 def test_two_launches_at_once(site: Site, serial: Site) -> None:
     """Two commands on one study share its work."""
     for launch in [site.start("run", "-q"), site.start("run", "-q")]:

@@ -39,7 +39,7 @@ def rows(bucket: Bucket) -> dict[str, str]:
 def test_records_at_a_url(
     remote: Site, serial: Site, bucket: Bucket, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """They have the bytes of those in a folder; another machine finds, shows and merges them."""
+    """They have the bytes of those in a folder; another machine finds and shows them."""
     remote.run("run", "--workers", "2", "-q")
     assert rows(bucket) == serial.records()
     # Another machine has no copy.
@@ -49,11 +49,9 @@ def test_records_at_a_url(
     id = next(iter(serial.records()))
     assert main(["show", id[:16], "--output-dir", bucket.url]) == 0
     assert id[:12] in capsys.readouterr().out
-    merged = tmp_path / "merged"
-    sources = [bucket.url, str(serial.folder / "records")]
-    assert main(["sweep", "merge", *sources, "-o", str(merged)]) == 0
-    assert "5 records new, 0 known" in capsys.readouterr().out
-    assert {found.record.id for found in RecordStore(merged).scan()} == set(serial.records())
+    assert {found.record.id for found in RecordStore(folder_of(bucket.url)).scan()} == set(
+        serial.records()
+    )
 
 
 def test_a_record_is_never_replaced(serial: Site, bucket: Bucket, tmp_path: Path) -> None:

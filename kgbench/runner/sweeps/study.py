@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, field, fields, replace
 from functools import cache, cached_property, partial
 from hashlib import sha256
@@ -29,7 +29,7 @@ from kgbench.runner.spec import (
 from kgbench.runner.workload import Workload, check, read_donors
 from kgbench.stats.scores import check_metric
 
-KEYS = ("command", "matrix", "include", "exclude", "output_dir", "shards", "gpu_memory", "engines")
+KEYS = ("command", "matrix", "include", "exclude", "output_dir", "engines")
 """Keys of a study that are no options of a unit."""
 
 _UNSET = ("held", "imports", "output_dir", "on_record")
@@ -158,7 +158,7 @@ class StudyUnit:
         return sha256(canonical_json([spec, facts, code, shipped]).encode()).hexdigest()
 
     @cached_property
-    def bundle(self) -> str:
+    def pair(self) -> str:
         """What units have in common that can be computed with one loaded pair."""
         known = _options().items()
         loaded = [name for name, (_, own) in known if own.name in (*PAIR, *COMPUTING)]
@@ -176,10 +176,14 @@ class StudyUnit:
                 found += sorted(path for path in folder.iterdir() if path.is_file())
         return tuple(found)
 
+    def label(self, names: Iterable[str]) -> str:
+        """Values of some options."""
+        own = [f"{name} {_text(self.options[name])}" for name in names if name in self.options]
+        return ", ".join(own) or "the defaults"
+
     def __str__(self) -> str:
         """In words."""
-        values = ", ".join(f"{name} {_text(value)}" for name, value in self.options.items())
-        return (values or "the defaults") if self.evaluates else " ".join(self.arguments)
+        return self.label(self.options) if self.evaluates else " ".join(self.arguments)
 
 
 _WORKLOADS: dict[str, Workload] = {}
@@ -250,10 +254,6 @@ class StudyFile:
     units: tuple[StudyUnit, ...]
     output_dir: str = str(RESULTS)
     """A folder, or a URL as of fsspec."""
-    shards: int | None = None
-    """Processes that share a unit; by default as many as take an hour each."""
-    gpu_memory: float | None = None
-    """Of one GPU, in GiB; None where units are computed on processors."""
     engines: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Options of each engine."""
     axes: tuple[str, ...] = ()
@@ -292,8 +292,8 @@ def study_of(content: Any) -> StudyFile:
         content: `command`, by default `eval`; `matrix`, lists of values by option, of which all
             combinations are units;
             `exclude`, mappings, and units that have all values of one are left out; `include`,
-            mappings, each a further unit; `output_dir`; `shards`, processes that share a unit;
-            `gpu_memory`, GiB of one GPU; and `engines`, options by engine. Further keys are options of all units.
+            mappings, each a further unit; `output_dir`; and `engines`, options by engine. Further
+            keys are options of all units.
 
     Raises:
         UnknownNameError: A key is neither an option nor one of these.
@@ -338,31 +338,16 @@ def study_of(content: Any) -> StudyFile:
                 unit.arguments  # noqa: B018 (fills its texts)
         except InputError as error:
             raise InputError(f"unit ({unit}): {error}") from error
-    for key, is_valid, expected in _VALUES:
-        if parts[key] is not None and not is_valid(parts[key]):
-            raise InputError(f"{key}: expected {expected}, not {parts[key]!r}")
+    place = parts["output_dir"] or str(RESULTS)
+    if not isinstance(place, str):
+        raise InputError(f"output_dir: expected a folder or a URL, not {place!r}")
     engines = parts["engines"] or {}
     if not _is_map(engines) or not all(map(_is_map, engines.values())):
         raise InputError("engines: expected options by engine, such as {slurm: {partition: gpu}}")
     axes = [name for name, values in matrix.items() if len(values) > 1]
     for row in included:
         axes += (name for name in row if name not in axes)
-    place, shards, memory = (parts[key] for key, _, _ in _VALUES)
-    return StudyFile(
-        tuple(units.values()), place or str(RESULTS), shards, memory, engines, tuple(axes)
-    )
-
-
-_VALUES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
-    ("output_dir", lambda value: isinstance(value, str), "a folder or a URL"),
-    ("shards", lambda value: type(value) is int and value > 0, "a whole number from 1"),
-    (
-        "gpu_memory",
-        lambda value: isinstance(value, int | float) and value > 0,
-        "the GiB of one GPU, such as 80",
-    ),
-)
-"""Values of a study, which of them are valid, and what is expected."""
+    return StudyFile(tuple(units.values()), place, engines, tuple(axes))
 
 
 def _named(given: Any, key: str, known: Mapping[str, Any] | None) -> dict[str, Any]:

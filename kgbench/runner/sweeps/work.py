@@ -1,4 +1,4 @@
-"""What an engine runs: the units of a bundle, one after the other, with a receipt each.
+"""What an engine runs: the units of a group, one after the other, with a receipt each.
 
 A receipt ties a unit to its record, so that a study is planned, reported and resumed without a
 model. It is written after the record, and a lost one costs the identity of a run, never a figure.
@@ -57,24 +57,10 @@ class Receipt:
         """Why it failed; empty where it did not."""
         return str(self.content.get("error", ""))
 
-    @property
-    def seconds(self) -> float:
-        """Time that it took."""
-        return float(self.content.get("seconds", 0.0))
-
     def holds(self, unit: StudyUnit) -> bool:
         """Whether it still speaks of the unit: the same version of kgbench, the same files."""
         same = self.content.get("kgbench") == __version__
         return same and self.content.get("files") == _stamps(unit)
-
-    def ends(self, unit: StudyUnit, retry_failed: bool) -> bool:
-        """Whether nothing is left to do of the unit.
-
-        Args:
-            unit: The unit.
-            retry_failed: Whether a failed one is to be computed again.
-        """
-        return self.holds(unit) and (self.done or not retry_failed)
 
 
 @dataclass(frozen=True)
@@ -227,7 +213,8 @@ def work(
     with receipts.alive(child) as told:
         for unit in units:
             receipt = known.get(unit.key)
-            if receipt is not None and receipt.ends(unit, retry_failed):
+            ended = receipt is not None and (receipt.done or not retry_failed)
+            if receipt is not None and ended and receipt.holds(unit):
                 continue
             told |= {"unit": unit.key, "since": time.time()}
             began = time.monotonic()
@@ -281,27 +268,30 @@ def _called(unit: StudyUnit) -> dict[str, str | bool]:
     call = [sys.executable, "-m", "kgbench", *unit.arguments]
     ended = subprocess.run(call, capture_output=True, text=True)
     if ended.returncode != 0:
-        said = ended.stderr.strip().splitlines() or [f"it ended with status {ended.returncode}"]
-        raise InputError(said[-1].removeprefix("kgbench: error: "))
-    return {"said": ended.stdout[-2000:]}
+        lines = ended.stderr.strip().splitlines() or [f"it ended with status {ended.returncode}"]
+        raise InputError(lines[-1].removeprefix("kgbench: error: "))
+    return {}
 
 
-def serve_bundles() -> None:
-    """Work on the bundles that come on standard input, a JSON object a line, and answer each.
+REFUSED = 75
+"""Exit status of a process that could not write; its output has the reason."""
 
-    Standard output holds the answers alone; whatever else is printed goes to standard error.
+
+def work_on_group() -> None:
+    """Work on the group that is on standard input as JSON.
+
+    Standard output holds the reason alone why something could not be written; whatever else is
+    printed goes to standard error.
     """
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    for line in sys.stdin:
-        asked = json.loads(line)
-        units = [StudyUnit(options, command) for options, command in asked["units"]]
-        answer = {"error": ""}
-        try:
-            work(Path(asked["root"]), units, asked["retry_failed"], child=True)
-        except KeyboardInterrupt:
-            return  # the parent tells it
-        except OutputError as error:
-            answer = {"error": str(error)}
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
+    task = json.load(sys.stdin)
+    units = [StudyUnit(options, command) for options, command in task["units"]]
+    try:
+        work(Path(task["root"]), units, task["retry_failed"], child=True)
+    except KeyboardInterrupt:
+        sys.exit(130)  # the parent reports it
+    except OutputError as error:
+        answer.write(str(error))
+        answer.close()
+        sys.exit(REFUSED)

@@ -1,4 +1,4 @@
-"""What runs bundles: a module each, whose function `run_on_NAME` takes a `Launch`."""
+"""What runs groups of units: a module each, whose function `run_on_NAME` takes a `Launch`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from kgbench.errors import InputError, check_choice
 from kgbench.runner.sweeps.study import StudyUnit
 
-__all__ = ["ENGINES", "Launch", "Pending", "need", "run_bundles"]
+__all__ = ["ENGINES", "Launch", "Pending", "need", "run_groups"]
 
 ENGINES: Mapping[str, str] = {
     "local": "processes of this machine",
@@ -23,25 +23,23 @@ ENGINES: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Launch:
-    """Bundles, and how an engine is to run them."""
+    """Groups of units, and how an engine is to run them."""
 
     root: Path
     """Folder of the records."""
-    bundles: Sequence[Sequence[StudyUnit]]
+    groups: Sequence[Sequence[StudyUnit]]
     workers: int
-    """Bundles that run at once."""
+    """Groups that run at once."""
     retry_failed: bool = False
-    gpus: float = 0.0
-    """Share of a GPU that a bundle needs, or number of them."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """The engine's own."""
     ended: Callable[[int], None] | None = None
-    """Called with the number of bundles that have ended."""
+    """Called with the number of groups that have ended."""
 
     @property
     def at_once(self) -> int:
         """Processes that have something to do."""
-        return max(1, min(self.workers, len(self.bundles)))
+        return max(1, min(self.workers, len(self.groups)))
 
 
 @dataclass(frozen=True)
@@ -54,23 +52,25 @@ class Pending:
     """Asks whether anything of it runs or waits to run."""
 
 
-def run_bundles(engine: str, asked: Launch) -> Pending | None:
-    """Run bundles, or have them run.
+def run_groups(engine: str, launch: Launch) -> Pending | None:
+    """Run groups of units, or have them run.
 
     Args:
         engine: One of `ENGINES`.
-        asked: The bundles.
+        launch: The groups.
 
     Returns:
-        What was submitted; None where all bundles have ended.
+        What was submitted; None where all groups have ended.
 
     Raises:
         UnknownNameError: There is no such engine.
         InputError: It is not installed, or an option of it is wrong.
     """
     check_choice("engine", engine, ENGINES)
+    if not launch.groups:
+        return None
     module = import_module(f"{__name__}.{engine}")
-    pending: Pending | None = getattr(module, f"run_on_{engine}")(asked)
+    pending: Pending | None = getattr(module, f"run_on_{engine}")(launch)
     return pending
 
 

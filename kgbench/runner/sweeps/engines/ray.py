@@ -1,4 +1,4 @@
-"""Ray: a task per bundle; Ray runs a task again whose worker or node dies."""
+"""Ray: a task per group of units; Ray runs a task again whose worker or node dies."""
 
 from __future__ import annotations
 
@@ -16,26 +16,22 @@ TRIES = 3
 """How often a task is begun again whose worker or node dies."""
 
 
-def run_on_ray(asked: Launch) -> None:
-    """Run all bundles on a cluster, and wait for them.
+def run_on_ray(launch: Launch) -> None:
+    """Run all groups on a cluster, and wait for them.
 
     Raises:
-        InputError: Ray cannot be reached, refuses an option, or gives a bundle up.
+        InputError: Ray cannot be reached, refuses an option, or gives a group up.
     """
     ray = need("ray", "ray")
-    options = dict(asked.options)
+    options = dict(launch.options)
     address = options.pop("address", None) or os.environ.get("RAY_ADDRESS")
     ours = not ray.is_initialized()
     try:
         if ours and address is None:
-            ray.init(num_cpus=asked.at_once, include_dashboard=False, log_to_driver=False)
+            ray.init(num_cpus=launch.at_once, include_dashboard=False, log_to_driver=False)
         elif ours:
             ray.init(address=address, log_to_driver=False)
-        share = {"num_cpus": 1, "max_retries": TRIES, **options}
-        if asked.gpus > 0:
-            share.setdefault("num_gpus", asked.gpus)
-        task = ray.remote(**share)(_work)
-        _wait(ray, task, asked)
+        _run(ray, ray.remote(**{"num_cpus": 1, "max_retries": TRIES, **options})(_work), launch)
     except (ray.exceptions.RayError, ConnectionError, ValueError, TypeError) as error:
         raise InputError(
             f"Ray: {first_line(error)}; what is finished is kept, and the same command goes on"
@@ -45,18 +41,17 @@ def run_on_ray(asked: Launch) -> None:
             ray.shutdown()
 
 
-def _wait(ray: Any, task: Any, asked: Launch) -> None:
-    """Hand out bundles, no more at once than asked for, until all have ended."""
-    left, running, ended = list(asked.bundles), list[Any](), 0
-    root, where = asked.root.resolve(), os.getcwd()
+def _run(ray: Any, task: Any, launch: Launch) -> None:
+    """Hand out groups, no more at once than there are workers, until all have ended."""
+    left, running = list(launch.groups), list[Any]()
+    root, where = launch.root.resolve(), os.getcwd()
     while left or running:
-        while left and len(running) < asked.at_once:
-            running.append(task.remote(root, left.pop(0), asked.retry_failed, where))
+        while left and len(running) < launch.at_once:
+            running.append(task.remote(root, left.pop(0), launch.retry_failed, where))
         done, running = ray.wait(running, num_returns=1)
         ray.get(done)
-        ended += len(done)
-        if asked.ended is not None:
-            asked.ended(ended)
+        if launch.ended is not None:
+            launch.ended(len(launch.groups) - len(left) - len(running))
 
 
 def _work(root: Path, units: Sequence[StudyUnit], retry_failed: bool, where: str) -> None:

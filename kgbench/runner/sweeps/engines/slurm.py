@@ -1,4 +1,4 @@
-"""SLURM, by submitit: an array of jobs, one per bundle.
+"""SLURM, by submitit: an array of jobs, one per group of units.
 
 A job that is preempted, or ends with its node or its time, is queued again and goes on from the
 journals and receipts.
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
-from math import ceil
+from pathlib import Path
 from typing import Any
 
 from kgbench.errors import InputError, first_line
@@ -23,70 +23,61 @@ MINUTES = 240
 """Time of a job, where the study's `engines` has none."""
 
 
-class Bundle:
+@dataclass(frozen=True)
+class Group:
     """What a job runs."""
 
-    def __init__(self, asked: Launch, units: Sequence[StudyUnit]) -> None:
-        """Name the bundle.
-
-        Args:
-            asked: The launch that it is of.
-            units: The units.
-        """
-        self.root, self.units, self.retry_failed = asked.root, units, asked.retry_failed
-        self.processes = round(1 / asked.gpus) if 0 < asked.gpus < 1 else 1
+    root: Path
+    units: Sequence[StudyUnit]
+    retry_failed: bool
 
     def __call__(self) -> None:
-        """Compute what is left, in processes of their own that share the job's GPU.
+        """Compute what is left, in a process of its own.
 
-        A process that is killed, as for want of memory, is begun again.
+        One that is killed, as for want of memory, is begun again.
         """
-        parts = [self.units[start :: self.processes] for start in range(self.processes)]
-        local.run_on_local(
-            Launch(self.root, list(filter(None, parts)), len(parts), self.retry_failed)
-        )
+        local.run_on_local(Launch(self.root, [self.units], 1, self.retry_failed))
 
     def checkpoint(self) -> Any:
-        """The same bundle, for submitit to queue it again."""
+        """The same group, for submitit to queue it again."""
         return need("submitit.helpers", "slurm").DelayedSubmission(self)
 
 
-def run_on_slurm(asked: Launch) -> Pending:
-    """Submit all bundles as one array, and return.
+def run_on_slurm(launch: Launch) -> Pending:
+    """Submit all groups as one array, and return.
 
     Raises:
         InputError: There is no SLURM here, or it refuses an option.
     """
     submitit = need("submitit", "slurm")
-    # A job's working directory may be another.
-    asked = replace(asked, root=asked.root.resolve())
-    options = {"time": MINUTES, **asked.options}
-    if asked.gpus > 0:
-        options.setdefault("gpus_per_node", ceil(asked.gpus))
+    root = launch.root.resolve()  # a job's working directory may be another
+    options = {"time": MINUTES, **launch.options}
     own = {f"slurm_{name}": value for name, value in options.items() if name in _TYPED}
     other = {name: value for name, value in options.items() if name not in _TYPED}
     try:
-        executor = submitit.AutoExecutor(asked.root / LOGS / "%j", cluster="slurm")
+        executor = submitit.AutoExecutor(root / LOGS / "%j", cluster="slurm")
         executor.update_parameters(
             slurm_job_name="kgbench",
-            slurm_array_parallelism=asked.at_once,
+            slurm_array_parallelism=launch.at_once,
             **own,
             slurm_additional_parameters={"requeue": True, **other},
         )
+        jobs = []
         with executor.batch():
-            jobs = [executor.submit(Bundle(asked, units)) for units in asked.bundles]
+            for units in launch.groups:
+                jobs.append(executor.submit(Group(root, units, launch.retry_failed)))
         array = jobs[0].job_id.partition("_")[0]
     except (RuntimeError, ValueError, NameError, submitit.core.utils.FailedJobError) as error:
         raise InputError(f"SLURM: {first_line(error)}") from error
-    what = f"{len(jobs)} jobs of SLURM, {array}, which write to {asked.root / LOGS}"
+    what = f"{len(jobs)} jobs of SLURM, {array}, which write to {root / LOGS}"
     return Pending(what, partial(_queued, array))
 
 
 def _queued(array: str) -> bool:
     """Whether a job of an array runs or waits; the scheduler forgets those that have ended."""
-    asked = ["squeue", "--noheader", "--jobs", array, "--format", "%T"]
-    told = subprocess.run(asked, capture_output=True, text=True)
-    return bool(told.stdout.strip())
+    call = ["squeue", "--noheader", "--jobs", array, "--format", "%T"]
+    queue = subprocess.run(call, capture_output=True, text=True)
+    return bool(queue.stdout.strip())
 
 
 _TYPED = frozenset(
