@@ -22,7 +22,7 @@ from kgbench.leaderboard.folders import (
     inside_folder,
     read_folder,
 )
-from kgbench.leaderboard.hits import COLUMNS, PromptHits, RankGrid, hits_by_prompt, rank_grid
+from kgbench.leaderboard.hits import PromptHits, hits_by_prompt
 from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION, VERIFICATION
 from kgbench.records import (
     FIGURES,
@@ -270,16 +270,9 @@ class Entry:
         return suite_of(self.record)
 
     @cached_property
-    def ranks(self) -> RankGrid:
-        """Ranks of all facts under all configurations."""
-        if self.rows is None:
-            return rank_grid(read_facts(self.folder / FACTS, columns=COLUMNS))
-        return rank_grid(self.rows())
-
-    @cached_property
     def hits(self) -> Mapping[str, PromptHits]:
         """Per-fact hits of each prompt."""
-        return hits_by_prompt(self.ranks)
+        return hits_by_prompt(self.facts())
 
     def facts(self) -> pa.Table:
         """Its per-fact rows."""
