@@ -21,7 +21,7 @@ from kgbench.data import Dataset, ImportOptions
 from kgbench.data.facts import dataset_of
 from kgbench.engine import load_pair
 from kgbench.errors import InputError, python_names
-from kgbench.leaderboard.entries import Entry, find_run, read_entry
+from kgbench.leaderboard.entries import Entry, find_run, read_run
 from kgbench.localizers import AbstractLocalizer, created
 from kgbench.models.loading import Source, check_donors
 from kgbench.models.pair import ModelPair
@@ -136,7 +136,7 @@ class Evaluation(Run):
         """
         asked = analyses().load(question)() if isinstance(question, str) else question
         specs = (self.spec,) if asked.takes and not others else ()
-        runs = () if specs else tuple(read_entry(run.path) for run in (self, *others))
+        runs = () if specs else tuple(read_run(run.path) for run in (self, *others))
         return _answer(asked, specs, runs, self.settings, progress)
 
     def compare(self, other: AnyRun, metric: str | None = None) -> Answer:
@@ -219,7 +219,7 @@ def compare(
 
 
 def _entry(run: AnyRun, output_dir: str | os.PathLike[str]) -> Entry:
-    return read_entry(run.path) if isinstance(run, Run) else find_run(run, folder_of(output_dir))
+    return read_run(run.path) if isinstance(run, Run) else find_run(run, folder_of(output_dir))
 
 
 def _answer(

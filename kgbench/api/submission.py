@@ -25,10 +25,10 @@ from kgbench.runner.spec import RESULTS
 from kgbench.testing.contract import contract_of
 
 _ADVICE = {
-    "id": "this result is on the board already: submit another run, or delete the old pack first",
+    "id": "this result is on the board already: submit another run, or delete the old entry first",
     "name": (
-        "choose another name by --as, or if the method has changed, delete the packs of its name in"
-        " the same pull request"
+        "choose another name by --as, or if the method has changed, delete the folders of its name"
+        " in the same pull request"
     ),
     "code": "say by --code where the method's code is",
     "identity.localizer.version": (
@@ -54,7 +54,7 @@ class Submitted:
 
     entries: Sequence[CheckedEntry]
     copied: Sequence[Path]
-    """Packs that were written; none where a run is refused, or nothing was to be copied."""
+    """Entries that were written; none where a run is refused, or nothing was to be copied."""
     standings: Sequence[Standing]
     """Each table of the board with the new lines."""
     contracts: Mapping[str, Contract | str]

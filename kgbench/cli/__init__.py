@@ -76,11 +76,16 @@ ALIASES = {"check": "check-localizer"}
 """Older names of commands, which go on working."""
 
 RENAMED: Mapping[str, str] = {
+    "leaderboard pack": "kgbench submit",
     "leaderboard run": "kgbench reproduce board",
+    "leaderboard serve": "kgbench leaderboard build --serve",
     "lm-eval": "python -m kgbench.harness",
+    "sweep merge": "kgbench export",
+    "sweep plan": "kgbench sweep run --dry-run",
     "tasks ls": "kgbench ls tasks",
     "tasks show": "lm_eval run --write_out",
     "tasks validate": "lm_eval run --limit 1",
+    "zoo truth": "kgbench zoo build",
 }
 """Commands that are parts of others now: old name, and what to run instead."""
 

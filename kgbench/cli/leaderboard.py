@@ -20,21 +20,42 @@ def leaderboard_command() -> None:
     """The leaderboard: tables and pages of its results.
 
     \b
-    kgbench leaderboard build     # LEADERBOARD.md and site/ from results/
-    kgbench leaderboard check     # every entry, and whether LEADERBOARD.md is what results/ gives
-    kgbench leaderboard serve     # look at it, together with your own runs
-    kgbench leaderboard pack      # entries that are folders into packs
+    kgbench leaderboard build            # LEADERBOARD.md and site/ from results/
+    kgbench leaderboard build --serve    # look at it, together with your own runs
+    kgbench leaderboard check            # every entry, and whether LEADERBOARD.md is of results/
     """  # noqa: D301 (click reads the character, not its escape)
 
 
-@cli_command("as_json", group=leaderboard_command)
-def build(*, root: Folder) -> Output:
+@cli_command(
+    *("root", "records", "as_json"),
+    group=leaderboard_command,
+    port={"type": click.IntRange(0, 65535)},
+)
+def build(*, serve: bool, port: int | None, **options: Path) -> Output | None:
     """Write LEADERBOARD.md and site/ from the results.
 
-    The same results give the same bytes on every machine.
-    """
-    from kgbench.leaderboard.build import build as build_all
+    The same results give the same bytes on every machine. With --serve nothing
+    is written: the pages are shown in a browser, together with your own runs.
 
+    \b
+    kgbench leaderboard build
+    kgbench leaderboard build --serve --results kgbench-results
+
+    Args:
+        serve: Show the pages instead, until Ctrl-C.
+        port (N): With --serve, on this machine; 0 takes a free one.  [default: 8765]
+        **options: Folders of the leaderboard and of records.
+    """  # noqa: D301 (click reads the character, not its escape)
+    from kgbench.leaderboard.build import build as build_all
+    from kgbench.leaderboard.build import serve as serve_site
+
+    root, records = options["root"], options["output_dir"]
+    if port is not None and not serve:
+        raise InputError("--port is for --serve: give both, or none")
+    if serve:
+        own = records if records.is_dir() else None
+        serve_site(root, 8765 if port is None else port, own, click.echo)
+        return None
     files, changed = build_all(root)
     line = (
         f"{files} files, {changed} of them written or deleted; look at "
@@ -66,37 +87,6 @@ def check(*, root: Folder) -> Output:
     return Output(wrong or [fine], answer, int(bool(wrong)))
 
 
-@cli_command(
-    *("root", "port", "records"),
-    group=leaderboard_command,
-    port={"type": click.IntRange(0, 65535)},
-)
-def serve(*, port: int = 8765, **options: Path) -> None:
-    """Show the pages in a browser, together with your own runs.
-
-    Args:
-        port: On this machine; 0 takes a free one.
-        **options: Folders of the leaderboard and of records.
-    """
-    from kgbench.leaderboard.build import serve as serve_site
-
-    folder = options["output_dir"]
-    serve_site(options["root"], port, folder if folder.is_dir() else None, click.echo)
-
-
-@cli_command("as_json", group=leaderboard_command)
-def pack(*, root: Folder) -> Output:
-    """Move entries that are folders into packs, one for each method and board.
-
-    The files of each entry stay as they are: `tar xf PACK` unpacks them. Run
-    `kgbench leaderboard check` first, for nothing is judged here.
-    """
-    from kgbench.leaderboard.drafts import pack_loose
-
-    packs = list(map(str, pack_loose(root)))
-    return Output(packs or ["no entry is a folder"], {"root": str(root), "packs": packs})
-
-
 # ------------------------------------------------------------------------- entries
 
 SCHEMAS = ("record", "submission", "verification")
@@ -118,23 +108,23 @@ def validate_command(
 ) -> Output | None:
     """Check results: everything that needs no model.
 
-    PATH is a run's folder, its record.json, a folder of such folders, or a pack
-    of the leaderboard, alone or with the name of one of its entries after it.
-    Every figure is computed anew from the per-fact rows; data, prompts and
-    weights are compared with what is shipped. The first line counts the entries
-    in order; then a line for each finding, notes last: file, field, what is
-    wrong and what was expected. With --strict and --beside, a folder of entries
-    is the whole board as it is to be: what is changed or gone is refused.
+    PATH is a run's folder, its record.json, a folder of such folders, or a
+    method's folder of the leaderboard, alone or with the name of one of its
+    entries after it. Every figure is computed anew from the per-fact rows; data,
+    prompts and weights are compared with what is shipped. The first line counts
+    the entries in order; then a line for each finding, notes last: file, field,
+    what is wrong and what was expected. With --strict and --beside, a folder of
+    entries is the whole board as it is to be: what is changed or gone is refused.
 
     \b
     kgbench validate kgbench-results/tiny-gemma-tiny_movies-my_method-0123456789ab
     kgbench validate --strict leaderboard/results
-    kgbench validate --strict leaderboard/results/planted/snip.tar.xz
+    kgbench validate --strict leaderboard/results/planted/snip
 
     Args:
         path: What is checked.
-        strict: As for the board: known data, models and prompts only, and submission.json beside
-            each record.
+        strict: As for the board: known data, models and prompts only, and a submission of each
+            record.
         beside: Results on the board already, to compare with.
         withdraw (NAME): An entry, or a method, that is taken from --beside; may be repeated.
         schema: Print the JSON Schema of a file instead.
@@ -147,7 +137,7 @@ def validate_command(
         click.echo(schemas()[schema])
         return None
     if path is None:
-        raise InputError("which results? Give a run's folder, a folder of such, or a pack")
+        raise InputError("which results? Give a run's folder, a folder of such, or a method's")
     if withdraw and beside is None:
         raise InputError("--withdraw is for --beside: give the results on the board")
     findings: list[Finding] = []

@@ -285,9 +285,10 @@ def rescore_command(
     from kgbench.stats.summary import rescored
 
     found = find_run(run, RESULTS)
-    if in_place and found.pack is not None:
+    if in_place and found.method_folder is not None:
         raise InputError(
-            f"{found.pack} is a pack, whose entries are never edited; give --output-dir DIR"
+            f"{found.folder} is on the leaderboard, where entries are never edited; give "
+            "--output-dir DIR"
         )
     facts = found.facts()
     again = judged_anew(rescored(found.record, facts))

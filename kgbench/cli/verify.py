@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from hashlib import sha256
 from pathlib import Path
 from secrets import randbits
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ from kgbench.cli.options import (
     imports_of,
     settings_of,
 )
-from kgbench.cli.output import Output, write_file
+from kgbench.cli.output import Output
 from kgbench.errors import InputError
 from kgbench.progress import Progress
 from kgbench.runner.spec import COMPUTING, FACTS, PAIR
@@ -228,15 +227,17 @@ def _write(
     entry: Entry, again: Repeated, sample: tuple[int, int], contract: Contract | None
 ) -> Path:
     from kgbench.leaderboard.entries import Verification
-    from kgbench.leaderboard.packs import add
+    from kgbench.leaderboard.folders import add_verification, document_hash, rows_hash
     from kgbench.records import collect_provenance
+
+    assert entry.method_folder is not None and entry.rows is not None  # it was submitted
 
     now = collect_provenance("")
     seed, n = sample
     verification = Verification(
         record=entry.record.id,
-        record_hash=sha256(entry.content("record.json")).hexdigest(),
-        facts_hash=sha256(entry.content("facts.parquet")).hexdigest(),
+        record_hash=document_hash(entry.documents["record.json"]),
+        facts_hash=rows_hash(entry.rows()),
         kgbench=now.kgbench,
         platform=now.platform,
         time=now.time,
@@ -249,9 +250,5 @@ def _write(
         tolerance=again.tolerance,
         contract=contract,
     )
-    path, content = entry.folder / "verification.json", verification.to_json().encode()
-    if entry.pack is None:
-        write_file(path, content)
-    else:
-        add(entry.pack, {entry.folder.name: {path.name: content}})
-    return path
+    add_verification(entry.method_folder, entry.folder.name, verification.to_json())
+    return entry.folder / "verification.json"

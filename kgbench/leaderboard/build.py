@@ -41,8 +41,8 @@ told that is not so. A shared rank does not mean that methods are equal, only th
 and methods of different ranks need not be told apart from each other. A rank in brackets is unverified: nobody but the
 submitter has run the method (its source is *self-reported*), and no verified rank counts it. *Verified* is what a
 maintainer ran again and it agreed. A method that breaks a law of localizers has no rank. A figure over several cells is
-only given to a method that was run on all of them. `kgbench leaderboard serve` shows pages with pictures, single cells
-and runs, and `kgbench leaderboard build` writes them to `site/`; how to add a method is in [README.md](README.md).
+only given to a method that was run on all of them. `kgbench leaderboard build --serve` shows pages with pictures, single
+cells and runs, and without `--serve` writes them to `site/`; how to add a method is in [README.md](README.md).
 
 This file is written by `kgbench leaderboard build`.
 """

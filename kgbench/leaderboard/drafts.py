@@ -1,35 +1,34 @@
-"""Submit recorded runs: make entries of the leaderboard, check and pack them."""
+"""Submit recorded runs: make entries of the leaderboard, check and add them."""
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 from pydantic import ValidationError
 
-from kgbench.errors import DataError, InputError
+from kgbench.errors import InputError
 from kgbench.leaderboard.board_tables import Board, Line, Table
-from kgbench.leaderboard.build import RESULTS, make_leaderboard, results_folder
+from kgbench.leaderboard.build import RESULTS, make_leaderboard
 from kgbench.leaderboard.entries import (
     Contract,
     Entry,
     Submission,
     entry_name,
-    loose_entries,
-    pack_name,
+    folder_name,
     read_entries,
-    read_entry,
 )
-from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION
-from kgbench.leaderboard.packs import add
-from kgbench.leaderboard.validate import CheckedEntry, Finding, validate_folders
+from kgbench.leaderboard.folders import Documents, add, document_hash, rows_hash
+from kgbench.leaderboard.limits import RECORD, SUBMISSION
+from kgbench.leaderboard.validate import CheckedEntry, Finding, validate_entries
 from kgbench.leaderboard.validate.known import known
 from kgbench.records import Record, StoredRecord
-from kgbench.records.fact_rows import facts_bytes
+from kgbench.records.fact_rows import STORED
 
 _GROUP = "kgbench.localizers"
 """Entry points of installed packages that hold methods."""
@@ -78,29 +77,38 @@ def drafts(
     """
     entries = []
     for run in runs:
-        record = run.record
-        files = {RECORD: record.to_json().encode(), FACTS: facts_bytes(run.facts())}
-        hashes = {file: sha256(content).hexdigest() for file, content in files.items()}
-        known = {"contract": contracts.get(record.id), "files": hashes}
-        submission = _submission(record, name, code, paper).model_copy(update=known)
-        files[SUBMISSION] = submission.to_json().encode()
+        record, rows = run.record, run.facts().select(STORED.names)
+        document = json.loads(record.to_json())
+        about: dict[str, Any] = {
+            "record": record.id,
+            "record_hash": document_hash(document),
+            "facts_hash": rows_hash(rows),
+            "name": name or record.identity.localizer.name,
+            "code": code or _code(record),
+            "paper": paper,
+            "contract": contracts.get(record.id),
+        }
+        submission = _submission(about)
+        documents = {RECORD: document, SUBMISSION: submission.to_json()}
         place = Path(entry_name(record, submission.name))
-        entries.append(Entry(place, record, submission, None, files))
+        entries.append(Entry(place, record, submission, None, documents, _given(rows)))
     return sorted(entries, key=lambda entry: entry.folder)
 
 
-def _submission(
-    record: Record, name: str | None, code: str | None, paper: str | None
-) -> Submission:
-    name = name or record.identity.localizer.name
+def _given(rows: pa.Table) -> Callable[[], pa.Table]:
+    return lambda: rows
+
+
+def _submission(about: Mapping[str, Any]) -> Submission:
     try:
-        return Submission(record=record.id, name=name, code=code or _code(record), paper=paper)
+        return Submission(**about)
     except ValidationError as error:
         first = error.errors()[0]
         field = str(first["loc"][0])
-        value = {"name": name, "code": code, "paper": paper}.get(field)
         expected = _HINTS.get(field, first["msg"])
-        raise InputError(f"{value!r} is no {field} of a submission: expected {expected}") from None
+        raise InputError(
+            f"{about[field]!r} is no {field} of a submission: expected {expected}"
+        ) from None
 
 
 def _code(record: Record) -> str:
@@ -126,10 +134,11 @@ def checked(entries: Sequence[Entry], root: Path) -> list[CheckedEntry]:
         root: The leaderboard's folder.
     """
     there = {entry.folder.name for entry in _entries(root)}
-    drafted = [CheckedEntry(entry.folder.name, dict(entry.files())) for entry in entries]
-    for draft in drafted:
-        draft.close()
-    for draft in validate_folders(drafted, strict=True, board=root / RESULTS):
+    drafted = []
+    for entry in entries:
+        rows = entry.rows and entry.rows()
+        drafted.append(CheckedEntry(entry.folder.name, dict(entry.documents), rows))
+    for draft in validate_entries(drafted, strict=True, board=root / RESULTS):
         if draft.folder in there:  # what was submitted before is not replaced
             wrong = f"the same result is in {draft.folder}"
             draft.add([Finding("id", wrong, "each result once")], RECORD)
@@ -137,46 +146,31 @@ def checked(entries: Sequence[Entry], root: Path) -> list[CheckedEntry]:
 
 
 def publish(entries: Sequence[Entry], root: Path) -> list[Path]:
-    """Add entries to the leaderboard's packs, each pack whole or not at all.
+    """Add entries to the folders of their methods.
+
+    Args:
+        entries: Those of `drafts`.
+        root: The leaderboard's folder.
 
     Returns:
         The entries' places.
 
     Raises:
-        DataError: An entry has no submission or is of no board.
-        InputError: A pack has another entry of this name.
+        DataError: An entry is of no board.
+        InputError: An entry of this name is there.
         OutputError: It cannot be written to.
     """
-    packs: dict[Path, dict[str, Mapping[str, bytes]]] = {}
-    for entry in entries:
-        if entry.submission is None:
-            raise DataError(f"{entry.folder / SUBMISSION}: it is missing; kgbench submit writes it")
-        method = entry.submission.name
-        pack = packs.setdefault(root / RESULTS / pack_name(entry.record, method), {})
-        pack[entry_name(entry.record, method)] = entry.files()
+    documents: dict[Path, dict[str, Documents]] = {}
+    rows: dict[Path, dict[str, pa.Table]] = {}
     places = []
-    for path, files in packs.items():
-        add(path, files)
-        places += [path / name for name in files]
+    for entry in entries:
+        path, name = root / RESULTS / folder_name(entry.record, entry.method), entry.folder.name
+        documents.setdefault(path, {})[name] = entry.documents
+        rows.setdefault(path, {})[name] = entry.rows and entry.rows()
+        places.append(path / name)
+    for path, own in documents.items():
+        add(path, own, rows[path])
     return places
-
-
-def pack_loose(root: Path) -> list[Path]:
-    """Move the entries that are folders into the leaderboard's packs.
-
-    Returns:
-        The packs that they are in now.
-
-    Raises:
-        DataError: An entry does not read, has no submission or is of no board.
-        InputError: There is no leaderboard, or a pack has another entry of this name.
-        OutputError: It cannot be written to.
-    """
-    loose = loose_entries(results_folder(root))
-    places = publish(list(map(read_entry, loose)), root)
-    for folder in loose:
-        shutil.rmtree(folder)
-    return list(dict.fromkeys(place.parent for place in places))
 
 
 def standings(new: Sequence[Entry], root: Path) -> list[Standing]:

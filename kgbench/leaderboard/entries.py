@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -15,20 +15,25 @@ import pyarrow as pa
 from pydantic import Field, ValidationError
 
 from kgbench.errors import DataError, InputError, UnknownNameError, first_fault
-from kgbench.leaderboard.hits import COLUMNS, PromptHits, RankGrid, hits_by_prompt, rank_grid
-from kgbench.leaderboard.limits import FACTS, FILES, RECORD, SUBMISSION, VERIFICATION
-from kgbench.leaderboard.packs import SUFFIX, inside_pack, packs_below, read_pack
+from kgbench.leaderboard.folders import (
+    Documents,
+    MethodFolder,
+    folders_below,
+    inside_folder,
+    read_folder,
+)
+from kgbench.leaderboard.hits import PromptHits, hits_by_prompt
+from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION, VERIFICATION
 from kgbench.records import (
     FIGURES,
     Record,
     Strict,
     choose_run,
-    claimed_id,
     load_record,
-    parse_record,
     read_facts,
     read_record,
 )
+from kgbench.records.fact_rows import with_derived
 from kgbench.sites.configurations import parse_top
 
 # ---------------------------------------------------------------------------- files beside a record
@@ -74,22 +79,24 @@ class Contract(Strict):
 
 
 class Part(Strict):
-    """A file that goes with a record."""
+    """A document that goes with a record, and the hashes by which a change of either is found."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     record: str
     """Id of the record that it goes with."""
+    record_hash: str
+    """SHA-256 of the record as canonical JSON: keys sorted, no blanks, UTF-8."""
+    facts_hash: str
+    """SHA-256 of the per-fact rows, as of `rows_hash`."""
 
-    def to_json(self) -> str:
-        """The text of the file."""
-        return self.model_dump_json(indent=1, exclude_none=True) + "\n"
+    def to_json(self) -> dict[str, Any]:
+        """The JSON value, as kgbench writes it."""
+        return self.model_dump(mode="json", exclude_none=True)
 
 
 class Submission(Part):
-    """`submission.json`: the method's name on the board, and where its code is."""
+    """The method's name on the board, and where its code is."""
 
-    files: dict[str, str] = Field(default_factory=dict)
-    """SHA-256 of `record.json` and of `facts.parquet`, by which any damaged byte is detected."""
     name: Annotated[str, Field(pattern=NAME)]
     code: Annotated[str, Field(pattern=CODE, max_length=200)]
     paper: Annotated[str, Field(pattern=r"^https://[^\s<>\"']+$", max_length=200)] | None = None
@@ -98,12 +105,8 @@ class Submission(Part):
 
 
 class Verification(Part):
-    """`verification.json`: a sample of facts that was run again, and what came of it."""
+    """A sample of facts that was run again, and what came of it."""
 
-    record_hash: str | None = None
-    """SHA-256 of `record.json`; verifications by kgbench 0.1.0 lack it."""
-    facts_hash: str
-    """SHA-256 of the `facts.parquet` that was compared."""
     kgbench: str
     """Version that ran it."""
     platform: str
@@ -141,7 +144,7 @@ class Verification(Part):
         return f"{self.n} {'facts' if self.drawn else 'known facts'}"
 
 
-_P = TypeVar("_P", bound=Part)
+_D = TypeVar("_D", bound=Strict)
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -189,7 +192,7 @@ ENTRIES = Path("leaderboard", "results")
 """Where the entries of the leaderboard are, seen from a checkout."""
 
 BOARDS = ("planted", "pathways", "budget")
-"""Boards that records have figures for, each the name of a folder of packs."""
+"""Boards that records have figures for, each the name of a folder of method folders."""
 
 BOARD_FACTS: Mapping[str, int] = {"budget": 100}
 """Number of facts of a pair, the first ones, in a run of a board; of boards not named, all.
@@ -206,28 +209,20 @@ class Entry:
     """A record on the leaderboard."""
 
     folder: Path
-    """Its folder; of a packed entry the path of the pack and the entry's name in it."""
+    """Its folder; on the board the method folder and the entry's name."""
     record: Record
     submission: Submission | None
     """None of a reader's own run, which was never submitted."""
     verification: Verification | None
-    packed: Mapping[str, bytes] | None = None
-    """The files of a packed entry."""
+    documents: Documents = field(default_factory=dict)
+    """As they are stored on the board; none of a run's own folder."""
+    rows: Callable[[], pa.Table] | None = None
+    """Gives its per-fact rows as stored; None where they are in its own folder."""
 
     @property
-    def pack(self) -> Path | None:
-        """The pack that it is in."""
-        return None if self.packed is None else self.folder.parent
-
-    def content(self, name: str) -> bytes:
-        """The bytes of one of its files."""
-        return (self.folder / name).read_bytes() if self.packed is None else self.packed[name]
-
-    def files(self) -> Mapping[str, bytes]:
-        """Name and bytes of each of its files."""
-        if self.packed is not None:
-            return self.packed
-        return {name: self.content(name) for name in FILES if (self.folder / name).is_file()}
+    def method_folder(self) -> Path | None:
+        """The method folder that it is in; None of a run's own folder."""
+        return self.folder.parent if self.documents else None
 
     @property
     def method(self) -> str:
@@ -275,18 +270,13 @@ class Entry:
         return suite_of(self.record)
 
     @cached_property
-    def ranks(self) -> RankGrid:
-        """Ranks of all facts under all configurations."""
-        return rank_grid(read_facts(self.folder / FACTS, self.content(FACTS), COLUMNS))
-
-    @cached_property
     def hits(self) -> Mapping[str, PromptHits]:
         """Per-fact hits of each prompt."""
-        return hits_by_prompt(self.ranks)
+        return hits_by_prompt(self.facts())
 
     def facts(self) -> pa.Table:
         """Its per-fact rows."""
-        return read_facts(self.folder / FACTS, self.content(FACTS))
+        return read_facts(self.folder / FACTS) if self.rows is None else with_derived(self.rows())
 
 
 def suites_of(record: Record) -> tuple[str, ...]:
@@ -314,20 +304,24 @@ def entry_name(record: Record, method: str) -> str:
     return f"{words[:80].strip('-._+')}-{record.id[:12]}"
 
 
-def pack_name(record: Record, method: str) -> str:
-    """The pack that an entry belongs into, as a path in the results; arguments as of `entry_name`.
+def folder_name(record: Record, method: str) -> str:
+    """The method folder that an entry belongs into, as a path in the results.
+
+    Args:
+        record: Its record.
+        method: The method's name on the board.
 
     Raises:
         DataError: The record has figures for no board.
     """
     if not (boards := suites_of(record)):
         raise DataError(f"{entry_name(record, method)}: its configurations are those of no board")
-    return pack_of(boards[0], method)
+    return folder_of_method(boards[0], method)
 
 
-def pack_of(board: str, method: str) -> str:
-    """The pack of a method's entries on a board, as a path in the results."""
-    return f"{board}/{_slug(method)}{SUFFIX}"
+def folder_of_method(board: str, method: str) -> str:
+    """The folder of a method's entries on a board, as a path in the results."""
+    return f"{board}/{_slug(method)}"
 
 
 def _slug(words: str) -> str:
@@ -338,67 +332,60 @@ def _slug(words: str) -> str:
 
 
 def read_entries(results: Path) -> Iterator[Entry]:
-    """All entries below a folder: those that are folders, by name, then those of each pack.
+    """All entries of a leaderboard's results, those of each method by name.
 
     Raises:
         DataError: If one does not read; the message names it.
     """
-    yield from map(read_entry, loose_entries(results))
-    for pack in packs_below(results):
-        for name, files in read_pack(pack).items():
-            yield _packed(pack / name, files)
+    for path in folders_below(results):
+        folder = read_folder(path)
+        for name in sorted(folder.documents):
+            yield _entry(folder, name)
 
 
-def loose_entries(results: Path) -> list[Path]:
-    """The entries of a folder that are folders themselves."""
-    return sorted(path.parent for path in results.glob(f"*/{RECORD}"))
-
-
-def read_entry(folder: Path) -> Entry:
-    """One entry that is a folder.
+def read_run(folder: Path) -> Entry:
+    """A run's own folder as an entry that was not submitted.
 
     Raises:
-        DataError: If a part of it does not read, or goes with another record.
+        DataError: If the record does not read.
     """
-    record = read_record(folder).record
-    beside = {name: folder / name for name in FILES[2:] if (folder / name).is_file()}
-    return _entry(folder, record, {name: path.read_bytes() for name, path in beside.items()})
+    return Entry(folder, read_record(folder).record, None, None)
 
 
-def _packed(place: Path, files: Mapping[str, bytes]) -> Entry:
-    """A packed entry."""
-    for name in FILES[:2]:
-        if name not in files:
-            raise DataError(f"{place / name}: it is missing")
-    record = parse_record(files[RECORD], place / RECORD)
-    return replace(_entry(place, record, files), packed=files)
+def _entry(folder: MethodFolder, name: str) -> Entry:
+    """An entry of a method folder."""
+    place, documents = folder.path / name, folder.documents[name]
+    record = _document(place / RECORD, documents, Record)
+    if record is None:
+        raise DataError(f"{place / RECORD}: it is missing")
+    submission = _document(place / SUBMISSION, documents, Submission)
+    verification = _document(place / VERIFICATION, documents, Verification)
+    for part in (submission, verification):
+        if part is not None and part.record != record.id:
+            raise DataError(f"{place}: record: a document goes with another record than its own")
+
+    def rows() -> pa.Table:
+        return folder.rows[name]
+
+    return Entry(place, record, submission, verification, documents, rows)
 
 
-def _entry(place: Path, record: Record, files: Mapping[str, bytes]) -> Entry:
-    submission = _part(place / SUBMISSION, record, files, Submission)
-    verification = _part(place / VERIFICATION, record, files, Verification)
-    return Entry(place, record, submission, verification)
-
-
-def _part(path: Path, record: Record, files: Mapping[str, bytes], model: type[_P]) -> _P | None:
-    """A file that goes with a record; None where there is none."""
-    if path.name not in files:
+def _document(path: Path, documents: Documents, model: type[_D]) -> _D | None:
+    """A document of an entry; None where it has none such."""
+    if path.name not in documents:
         return None
     try:
-        part = model.model_validate_json(files[path.name])
+        return model.model_validate(documents[path.name])
     except ValidationError as error:
         raise DataError(f"{path}: {first_fault(error, 'content')}") from error
-    if part.record != record.id:
-        raise DataError(f"{path}: record: it goes with another record than the one beside it")
-    return part
 
 
 def find_run(run: str | os.PathLike[str], results: Path) -> Entry:
     """The run that a user means.
 
     Args:
-        run: Its folder, its `record.json`, a pack of the leaderboard with the entry's name after
-            it, or the start of its id or name.
+        run: Its folder, its `record.json`, a method folder of the leaderboard with the entry's
+            name after it, or the start of its id or name.
         results: Where it is looked up by its start; then among the entries of the leaderboard,
             where there are any.
 
@@ -408,10 +395,10 @@ def find_run(run: str | os.PathLike[str], results: Path) -> Entry:
         UnknownNameError: None does.
     """
     text = os.fspath(run)
-    if inside_pack(Path(text)) is not None:
+    if inside_folder(Path(text)) is not None:
         return find_entry(text, ENTRIES)
     try:
-        return read_entry(load_record(text, results).path)
+        return read_run(load_record(text, results).path)
     except UnknownNameError:
         if not ENTRIES.is_dir():
             raise
@@ -422,29 +409,30 @@ def find_entry(run: str, results: Path) -> Entry:
     """The entry that a user means.
 
     Args:
-        run: The start of its id or of its name, or the path of a pack, with the entry's name after
-            it unless it is the only one.
+        run: The start of its id or of its name, or the path of a method folder, with the entry's
+            name after it unless it is the only one.
         results: Where it is looked up by its start.
 
     Raises:
-        DataError: A pack does not read.
+        DataError: A method folder does not read.
         InputError: Several entries start like this.
         UnknownNameError: None does.
     """
-    inside = inside_pack(Path(run))
-    packs, loose, wanted = packs_below(results), loose_entries(results), run
+    inside, wanted = inside_folder(Path(run)), run
+    paths = folders_below(results)
     if inside is not None:
         results, wanted = inside
-        packs, loose = [results], []
-    packed: dict[Path, Mapping[str, bytes]] = {}
-    for pack in packs:
-        packed |= {pack / name: files for name, files in read_pack(pack).items()}
-    ids = {place: claimed_id(files.get(RECORD, b"")) for place, files in packed.items()}
-    ids |= {folder: claimed_id((folder / RECORD).read_bytes()) for folder in loose}
+        paths = [results]
+    folders: dict[Path, MethodFolder] = {}
+    ids: dict[Path, str | None] = {}
+    for folder in map(read_folder, paths):
+        for name, documents in folder.documents.items():
+            folders[folder.path / name] = folder
+            ids[folder.path / name] = documents.get(RECORD, {}).get("id")
     if inside is not None and not wanted:
         first, *more = [place.name for place in ids]
         if more:
             raise InputError(f"{run} holds {len(ids)} entries: give one as {results / first}")
         wanted = first
     place = choose_run(wanted, ids, str(results))
-    return _packed(place, packed[place]) if place in packed else read_entry(place)
+    return _entry(folders[place], place.name)

@@ -1,4 +1,4 @@
-"""The files of an entry, and how large what is submitted may be."""
+"""The documents of an entry, and how large what is submitted may be."""
 
 from __future__ import annotations
 
@@ -7,38 +7,28 @@ from collections.abc import Mapping
 RECORD, FACTS = "record.json", "facts.parquet"
 SUBMISSION, VERIFICATION = "submission.json", "verification.json"
 
-FILES = (RECORD, FACTS, SUBMISSION, VERIFICATION)
-"""All files that an entry may hold; the last may be missing."""
-
 KB, MB = 1000, 1000 * 1000
 
-FILE: Mapping[str, int] = {
-    RECORD: 2 * MB,
-    FACTS: 20 * MB,
-    SUBMISSION: 20 * KB,
-    VERIFICATION: 20 * KB,
-}
-"""Bytes of each file; no others belong to an entry."""
+FILE: Mapping[str, int] = {RECORD: 2 * MB, FACTS: 20 * MB}
+"""Bytes of the files of a run, which is no entry yet."""
 
-ENTRY = 20 * MB
-"""Bytes of an entry's files together."""
+LINE = FILE[RECORD] + 40 * KB
+"""Bytes of an entry's record, submission and verification."""
 
-PACK = 25 * MB
-"""Bytes of a pack as it comes."""
+ENTRIES_OF_METHOD, FACTS_OF_METHOD = 25 * MB, 25 * MB
+"""Bytes of the two files of a method folder."""
 
 UNPACKED = 200 * MB
-"""Bytes of all that a pack holds."""
+"""Bytes of the list of a method's entries, unpacked."""
 
-FILES_IN_PACK = 8000
-
-MEMORY = 32 * MB
-"""Bytes that unpacking may take in addition to its output; an xz header states its need."""
+ENTRIES = 2000
+"""Entries of a method on a board."""
 
 ROWS = 2_000_000
-"""Per-fact rows of an entry."""
+"""Per-fact rows of a file."""
 
 TABLE = 400 * MB
-"""Bytes of an entry's per-fact rows in memory."""
+"""Bytes of a file's per-fact rows in memory."""
 
 READ_MEMORY = 2000 * MB
 """Bytes that the child process may take to decode a Parquet file."""

@@ -48,7 +48,7 @@ def make_board(options: Mapping[str, Any], progress: Progress | None) -> Output:
     elif not options["dry_run"]:
         announce = (lambda line: None) if quiet else click.echo
         campaign.compute(announce, progress)
-        packs = campaign.pack(announce)
+        packs = campaign.publish(announce)
     seconds = time.monotonic() - began
     answer = {"to_run": len(left), "seconds_left": campaign.seconds_left(left)}
     if not options["dry_run"]:

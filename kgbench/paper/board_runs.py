@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -14,8 +14,15 @@ from typing import TYPE_CHECKING
 from kgbench.errors import InputError, KgbenchError, check_choice
 from kgbench.leaderboard.build import RESULTS
 from kgbench.leaderboard.drafts import drafts
-from kgbench.leaderboard.entries import BOARD_FACTS, BOARDS, Entry, pack_of, read_entries, suites_of
-from kgbench.leaderboard.packs import replace_pack
+from kgbench.leaderboard.entries import (
+    BOARD_FACTS,
+    BOARDS,
+    Entry,
+    folder_of_method,
+    read_entries,
+    suites_of,
+)
+from kgbench.leaderboard.folders import replace_folder
 from kgbench.leaderboard.validate.known import known
 from kgbench.models.catalog import plants, published, replicas, shipped
 from kgbench.numbers import duration_text
@@ -77,9 +84,9 @@ class BoardRun:
         return self.limit if self.limit is not None else BOARD_FACTS.get(self.board)
 
     @property
-    def pack(self) -> str:
-        """The pack that its entry belongs into, as a path in the results."""
-        return pack_of(self.board, self.method)
+    def place(self) -> str:
+        """The method folder that its entry belongs into, as a path in the results."""
+        return folder_of_method(self.board, self.method)
 
     def __str__(self) -> str:
         """In words."""
@@ -144,10 +151,10 @@ class Failure:
 
 
 class Campaign:
-    """Make entries again: find those that are there, run the others, and pack all of them.
+    """Make entries again: find those that are there, run the others, and put all on the board.
 
     A finished run is a record in the folder of records, an unfinished one its journal there, and
-    packs are replaced whole at the end. So whenever a campaign ends, by whatever signal, the next
+    the board's folders are written at the end. So whenever a campaign ends, by whatever signal, the next
     one goes on where it was.
     """
 
@@ -268,42 +275,42 @@ class Campaign:
             left = f"; about {duration_text(rest)} left" if rest else ""
             announce(f"{name}: {duration_text(self.finished[run])}{left}")
 
-    def pack(self, announce: Callable[[str], None]) -> list[Path]:
-        """Replace the packs of the runs' methods by the entries that there are now.
+    def publish(self, announce: Callable[[str], None]) -> list[Path]:
+        """Let the folders of the runs' methods hold the entries that there are now.
 
-        An entry of a run that is on the board already stays byte for byte. Others of its pair are
+        An entry of a run that is on the board already stays as it is. Others of its pair are
         taken away, and so are those on pairs that the table does not have.
 
         Args:
-            announce: Callback for a line on each pack that changes.
+            announce: Callback for a line on each folder that changes.
 
         Returns:
-            The packs that changed.
+            The folders that changed.
 
         Raises:
             InputError: The laws cannot be tried on a method.
-            OutputError: A pack cannot be written.
+            OutputError: A folder cannot be written.
         """
         changed = []
-        by_pack: dict[Path, list[BoardRun]] = {}
+        by_folder: dict[Path, list[BoardRun]] = {}
         for run in self.runs:
-            by_pack.setdefault(self.root / RESULTS / run.pack, []).append(run)
-        for path, runs in by_pack.items():
-            before = {entry.folder.name: entry for entry in self._packed(path)}
-            kept = {name: entry for name, entry in before.items() if self._stays(entry, runs)}
+            by_folder.setdefault(self.root / RESULTS / run.place, []).append(run)
+        for path, runs in by_folder.items():
+            before = [entry for entry in self.entries.values() if entry.method_folder == path]
+            kept = [entry for entry in before if self._stays(entry, runs)]
             new = self._new(runs)
             if new or kept != before:
-                replace_pack(path, {**{name: e.files() for name, e in kept.items()}, **new})
+                now = {entry.folder.name: entry for entry in (*kept, *new)}
+                documents = {name: entry.documents for name, entry in now.items()}
+                rows = {name: entry.rows() for name, entry in now.items() if entry.rows}
+                replace_folder(path, documents, rows)
                 changed.append(path)
                 gone = f", {len(before) - len(kept)} taken away" if kept != before else ""
                 announce(f"{path}: {len(kept)} entries kept, {len(new)} new{gone}")
         return changed
 
-    def _packed(self, path: Path) -> list[Entry]:
-        return [entry for entry in self.entries.values() if entry.pack == path]
-
     def _stays(self, entry: Entry, runs: Sequence[BoardRun]) -> bool:
-        """Whether an entry of a pack belongs to a run, or to a pair without runs."""
+        """Whether an entry of a method folder belongs to a run, or to a pair without runs."""
         ran = {self.ids[run]: run for run in runs if run in self.ids}
         if entry.record.id in ran:
             return True
@@ -312,7 +319,7 @@ class Campaign:
         known = pairs_of(runs[0].board, runs[0].method)
         return entry.pair in known and (entry.pair, entry.record.identity.limit) not in replaced
 
-    def _new(self, runs: Sequence[BoardRun]) -> Mapping[str, Mapping[str, bytes]]:
+    def _new(self, runs: Sequence[BoardRun]) -> list[Entry]:
         """The entries of runs that are recorded and not on the board yet."""
         from kgbench.testing.contract import contract_of
 
@@ -323,7 +330,7 @@ class Campaign:
             if stored is not None:
                 records.append(stored)
                 contracts[stored.record.id] = contract_of(stored.record)
-        return {entry.folder.name: entry.files() for entry in drafts(records, contracts)}
+        return drafts(records, contracts)
 
     @property
     def seconds(self) -> float:

@@ -162,15 +162,12 @@ def _readable(path: Path) -> Iterator[None]:
         raise DataError(f"{path}: not a readable Parquet file ({reason})") from error
 
 
-def read_facts(
-    path: Path, content: bytes | None = None, columns: Sequence[str] | None = None
-) -> pa.Table:
+def read_facts(path: Path, content: bytes | None = None) -> pa.Table:
     """Read a table back.
 
     Args:
         path: The file.
         content: Its bytes, where they were read already; the file is for messages then.
-        columns: Only these, of those that are stored; by default all.
 
     Raises:
         DataError: If the file does not read or its columns are not the schema's.
@@ -178,8 +175,7 @@ def read_facts(
     file = _opened(path, content)
     with _readable(path):
         # Threads take longer to start than such a file takes to read.
-        table = file.read(None if columns is None else list(columns), use_threads=False)
-    return table if columns is not None else with_derived(table)
+        return with_derived(file.read(use_threads=False))
 
 
 def with_derived(table: pa.Table) -> pa.Table:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
-from hashlib import sha256
 from importlib.resources import files
 from itertools import chain
 from pathlib import Path
@@ -21,7 +19,6 @@ from kgbench.errors import DataError
 from kgbench.estimate import Estimate
 from kgbench.leaderboard.board_tables import Board, Leaderboard
 from kgbench.leaderboard.entries import Badge, Entry
-from kgbench.leaderboard.hits import STEPS, fact_ranks
 from kgbench.leaderboard.site.tables import (
     Cells,
     Places,
@@ -90,7 +87,7 @@ class _Pages:
             undefined=StrictUndefined,
         )
         self._templates.filters.update(inline=inline_json, capital=_capital, brief=brief)
-        self._templates.globals.update(boards=self.boards, steps=STEPS, policy=POLICY)
+        self._templates.globals.update(boards=self.boards, policy=POLICY)
 
     def render(self, template: str, up: str = "", **content: object) -> bytes:
         """A page.
@@ -134,7 +131,7 @@ class _Pages:
         )
         for key, data in curves.items():
             name = f"{board.key}-{key}"
-            yield f"data/curves/{name}.js", script_call("kgbench.curves.put", name, data)
+            yield f"data/curves/{name}.js", script_call("kgbench.curves.set", name, data)
 
     def method(self, name: str) -> bytes:
         entries = [entry for entry in self.entries if entry.method == name]
@@ -177,47 +174,6 @@ class _Pages:
             command=f"kgbench explore {quote(shown['text'])} {options} --serve",
         )
 
-    def environments(self) -> bytes:
-        sources = {}
-        for entry in self.entries:
-            source = entry.record.provenance
-            sources[entry.record.id] = environment_name(source), tuple(environment_facts(source))
-        counts = Counter(name for name, _ in sources.values())
-        shown = {name: (facts, counts[name]) for name, facts in sources.values()}
-        return self.render("environments.html", environments=shown)
-
-    def comparison(self) -> Iterator[tuple[str, bytes]]:
-        """The comparison page and its files: an index, one per list of facts, one per run."""
-        index: list[list[Any]] = []
-        lists: set[str] = set()
-        for name, entry in self.by_name.items():
-            what = entry.record.identity
-            ranks = fact_ranks(entry.ranks, [row.graft for row in entry.record.rows])
-            about = [name, entry.method, entry.pair, entry.suite, what.dataset.hash[:12]]
-            index.append([*about, entry.badge, list(what.prompts)])
-            if ranks.list_name not in lists:
-                lists.add(ranks.list_name)
-                yield (
-                    f"data/facts/{ranks.list_name}.js",
-                    script_call("kgbench.facts.put", ranks.list_name, ranks.facts),
-                )
-            data = {"facts": ranks.list_name, "prompts": ranks.prompts}
-            yield f"data/runs/{name}.js", script_call("kgbench.runs.put", name, data)
-        runs = {"runs": index, "first": self._first_two()}
-        yield "data/runs.js", script_call("kgbench.index.put", "", runs)
-        yield "compare.html", self.render("compare.html")
-
-    def _first_two(self) -> list[str]:
-        """Runs of ranks 1 and 2 on the first cell that has both; empty without one."""
-        boards = sorted(self.boards, key=lambda board: board.key != "pathways")
-        for table in chain.from_iterable(board.tables for board in boards):
-            ranked = [line for line in table.lines if line.rank is not None and len(line.runs) == 1]
-            others = [line for line in ranked[1:] if not line.baseline]
-            if table.scope and ranked and others:
-                second = next((line for line in others if line.rank == 2), others[0])
-                return [run_name(line.runs[0]) for line in (ranked[0], second)]
-        return []
-
 
 def render_site(leaderboard: Leaderboard) -> Iterator[tuple[str, bytes]]:
     """All files of the site: the same leaderboard gives the same bytes.
@@ -243,8 +199,6 @@ def render_site(leaderboard: Leaderboard) -> Iterator[tuple[str, bytes]]:
     for pair in sorted(filter(None, set(map(_explored, pages.entries)))):
         yield f"explore/{pair}.html", pages.explorer(pair)
     yield "read.html", pages.render("read.html")
-    yield "environments.html", pages.environments()
-    yield from pages.comparison()
 
 
 def _assets() -> Iterator[tuple[str, bytes]]:
@@ -325,10 +279,13 @@ def inline_json(value: Any) -> Markup:
 
 
 _REFERENCES = (*BASELINES, "ALL", "NONE")
+RANKS = (1, 5, 10, 20, 50, 100)
+"""Ranks within which the target is a hit, whose rates the page of a run draws."""
+
 _TITLES = {"mrr": "MRR", "sufficiency": "Sufficiency", "necessity": "Necessity"}
 
 
-def environment_facts(source: Provenance) -> Iterator[tuple[str, str]]:
+def _environment(source: Provenance) -> Iterator[tuple[str, str]]:
     """Code, versions and machine of a run, without the time."""
     commit = ""
     if source.commit is not None:
@@ -338,11 +295,6 @@ def environment_facts(source: Provenance) -> Iterator[tuple[str, str]]:
     versions = {"Python": source.python, **source.packages}
     yield "Versions", ", ".join(f"{name} {version}" for name, version in versions.items())
     yield "Machine", f"{source.device}; {source.platform}"
-
-
-def environment_name(source: Provenance) -> str:
-    """Stable identifier of an environment: many runs share one, which has one page."""
-    return sha256(repr(tuple(environment_facts(source))).encode()).hexdigest()[:6]
 
 
 def run_page(entry: Entry) -> Mapping[str, object]:
@@ -364,6 +316,7 @@ def run_page(entry: Entry) -> Mapping[str, object]:
     data = {
         "map": map_data(record),
         "curves": list(record.curve or {}),
+        "ranks": _hit_rates(record, keys),
         "planted": planted and planted.plant,
     }
     return {
@@ -374,12 +327,25 @@ def run_page(entry: Entry) -> Mapping[str, object]:
         "prompts": prompts,
         "reasons": cells.footnotes.reasons,
         "others": others,
-        "facts": list(_facts(record)),
+        "facts": [*_environment(record.provenance), *_facts(record)],
         "data": {key: value for key, value in data.items() if value},
         "command": f"kgbench rerun {entry.folder.name}",
-        "environment": (environment_name(record.provenance), _environment(record.provenance)),
         "best": {} if planted is None else dict.fromkeys((BEST, REST), planted.k),
     }
+
+
+def _hit_rates(record: Record, keys: Collection[str]) -> dict[str, Any]:
+    """Hit rates within the ranks that no column shows, by prompt and configuration."""
+    found: dict[str, Any] = {}
+    for rank in RANKS:
+        if (key := f"top{rank}") in keys:
+            continue
+        for row in record.rows:
+            rate = row.estimate(key)
+            if rate is not None and rate.value is not None:
+                ends = (rate.value, rate.low, rate.high, rate.n)
+                found.setdefault(key, {}).setdefault(row.prompt, {})[row.graft] = ends
+    return found
 
 
 def _cells(row: Row, keys: list[str], cells: Cells) -> list[Markup]:
@@ -464,12 +430,3 @@ def _facts(record: Record) -> Iterator[tuple[str, str]]:
         ("tokenizer", what.tokenizer),
     ]
     yield "Hashes", ", ".join(f"{name} {value[:12]}" for name, value in hashes)
-
-
-def _environment(source: Provenance) -> str:
-    commit = ""
-    if source.commit is not None:
-        changes = ", with changes" if source.commit.dirty else ""
-        commit = f" ({source.commit.hash[:12]}{changes})"
-    torch = f", torch {source.packages['torch']}" if "torch" in source.packages else ""
-    return f"kgbench {source.kgbench}{commit}{torch} on {source.device}"

@@ -16,7 +16,6 @@ from markupsafe import Markup
 from kgbench.estimate import Estimate
 from kgbench.leaderboard.board_tables import Board, Column, Line, Table, spread_text
 from kgbench.leaderboard.entries import Entry
-from kgbench.leaderboard.hits import DIGITS
 from kgbench.leaderboard.validate.known import planted_sites, site_scores
 from kgbench.numbers import number_text
 from kgbench.records import Curve, Record
@@ -25,6 +24,9 @@ from kgbench.sites import COMPONENTS, OUTSIDE, SCORED_REGIONS, Site, parse_graft
 
 _PLAIN = re.compile(r"[a-z0-9][a-z0-9_]*")
 _LONGEST = 60
+
+DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+"""Characters for the numbers from 0 to 63 in the data of maps."""
 
 
 def method_slug(name: str) -> str:

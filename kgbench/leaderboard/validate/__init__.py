@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
-from kgbench.errors import DataError, InputError
+from kgbench.errors import InputError
 from kgbench.leaderboard.entries import Submission, Verification
+from kgbench.leaderboard.folders import inside_folder
 from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION, VERIFICATION
-from kgbench.leaderboard.packs import inside_pack
 from kgbench.leaderboard.sandbox import SANDBOX
 from kgbench.leaderboard.validate.board import (
     Others,
@@ -19,26 +19,26 @@ from kgbench.leaderboard.validate.board import (
 from kgbench.leaderboard.validate.files import (
     CheckedEntry,
     Finding,
-    folders_below,
+    entries_below,
     shown,
 )
 from kgbench.leaderboard.validate.record import check_record, check_scores, check_with_rows
-from kgbench.records import FACTS_SCHEMA, Record
-from kgbench.records.fact_rows import STORED, in_order
+from kgbench.records import Record
+from kgbench.records.fact_rows import in_order
 
-__all__ = ["CheckedEntry", "Finding", "check_folder", "validate", "validate_folders"]
+__all__ = ["CheckedEntry", "Finding", "check_entry", "validate", "validate_entries"]
 
 
 def validate(
     path: Path, strict: bool = False, board: Path | None = None, withdrawn: Collection[str] = ()
 ) -> Iterator[CheckedEntry]:
-    """Check an entry, a pack or a folder of entries, one entry after the other.
+    """Check a run, the entries of a method or those of a board, one entry after the other.
 
     With `strict` and `board`, a folder of entries is taken for the whole board as it is to be:
     each entry that is gone from it is a finding.
 
     Args:
-        path: As of `folders_below`.
+        path: As of `entries_below`.
         strict: Whether results are refused too that are of unknown data or models, or come without
             a submission.
         board: Entries that are on the board already, which are believed.
@@ -48,12 +48,12 @@ def validate(
         InputError: There is no such path, or it is none of these; nothing on the board has the name
             of what is withdrawn.
     """
-    single = inside_pack(path) is not None or path.name == RECORD or (path / RECORD).exists()
-    folders = folders_below(path, strict)
-    yield from validate_folders(folders, strict, board, withdrawn, whole=strict and not single)
+    single = inside_folder(path) is not None or path.name == RECORD or (path / RECORD).exists()
+    entries = entries_below(path, strict)
+    yield from validate_entries(entries, strict, board, withdrawn, whole=strict and not single)
 
 
-def validate_folders(
+def validate_entries(
     entries: Iterable[CheckedEntry],
     strict: bool,
     board: Path | None = None,
@@ -73,7 +73,7 @@ def validate_folders(
     others = Others(board=None if board is None else {})
     names: set[str] = set()
     if board is not None and any(board.glob("*")):
-        for known in folders_below(board, strict=False):
+        for known in entries_below(board, strict=False):
             names |= _add_known(known, others, withdrawn)
     if unknown := sorted(set(withdrawn) - names):
         raise InputError(f"{unknown[0]!r} is neither an entry nor a method of {str(board)!r}")
@@ -85,7 +85,7 @@ def validate_folders(
             entry.add([Finding("name", "another entry has this name", "each entry once")])
         met.add(entry.folder.casefold())
         try:
-            yield check_folder(entry, others, strict)
+            yield check_entry(entry, others, strict)
         except Exception as error:  # whatever untrusted bytes make of the checks is a finding
             wrong = f"it cannot be checked ({type(error).__name__}: {shown(str(error))})"
             entry.add([Finding("content", wrong)])
@@ -103,7 +103,7 @@ def _add_known(entry: CheckedEntry, others: Others, withdrawn: Collection[str]) 
     Returns:
         Names under which it can be withdrawn.
     """
-    _read_files(entry, strict=False)
+    _read_documents(entry, strict=False)
     names = {entry.folder, *([entry.submission.name] if entry.submission else ())}
     if names.isdisjoint(withdrawn):
         assert others.board is not None
@@ -113,15 +113,15 @@ def _add_known(entry: CheckedEntry, others: Others, withdrawn: Collection[str]) 
     return names
 
 
-def check_folder(entry: CheckedEntry, others: Others, strict: bool) -> CheckedEntry:
+def check_entry(entry: CheckedEntry, others: Others, strict: bool) -> CheckedEntry:
     """Check one entry.
 
     Args:
-        entry: Its files.
+        entry: Its documents and rows.
         others: Entries before it; where it is in order, it is one of them from now on.
         strict: As of `validate`.
     """
-    _read_files(entry, strict)
+    _read_documents(entry, strict)
     entry.findings += others.replaced(entry)
     if (record := entry.record) is None:
         return entry
@@ -136,24 +136,21 @@ def check_folder(entry: CheckedEntry, others: Others, strict: bool) -> CheckedEn
     return entry
 
 
-def _read_files(entry: CheckedEntry, strict: bool) -> None:
-    """Read the files of an entry, each checked by itself, and those that go with the record."""
-    files = entry.files
+def _read_documents(entry: CheckedEntry, strict: bool) -> None:
+    """Read the documents of an entry, each checked by itself, and those that go with the record."""
     record = entry.record = entry.read(RECORD, Record)
-    if FACTS in files:
-        try:
-            table = SANDBOX.read(files[FACTS], (STORED, FACTS_SCHEMA))
-            entry.add(check_scores(table), FACTS)
-            entry.table = in_order(table)
-        except DataError as error:
-            expected = "a facts.parquet as kgbench eval writes it"
-            entry.add([Finding("Parquet", str(error), expected)], FACTS)
+    if entry.table is not None:
+        entry.add(check_scores(entry.table), FACTS)
+        entry.table = in_order(entry.table)
+    hashes = entry.hashes()
     submission = entry.submission = entry.read(SUBMISSION, Submission)
     if submission is not None:
-        entry.add(check_submission(submission, record, files, strict), SUBMISSION)
-    elif strict and files and all(f.file != entry.at(SUBMISSION) for f in entry.findings):
+        raw = entry.documents[SUBMISSION]
+        entry.add(check_submission(submission, record, hashes, raw), SUBMISSION)
+    elif strict and all(finding.file != entry.at(SUBMISSION) for finding in entry.findings):
         missing = Finding("file", "it is missing", "the file that kgbench submit writes")
         entry.add([missing], SUBMISSION)
     verification = entry.verification = entry.read(VERIFICATION, Verification)
     if verification is not None:
-        entry.add(check_verification(verification, record, files, strict), VERIFICATION)
+        raw = entry.documents[VERIFICATION]
+        entry.add(check_verification(verification, record, hashes, raw), VERIFICATION)

@@ -22,10 +22,10 @@ from kgbench.leaderboard.entries import (
     Submission,
     Verification,
     entry_name,
-    pack_name,
+    folder_name,
     suites_of,
 )
-from kgbench.leaderboard.limits import FACTS, FILES, RECORD, SUBMISSION, VERIFICATION
+from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION, VERIFICATION
 from kgbench.leaderboard.validate.files import CheckedEntry, Finding, in_file, shown, unmet
 from kgbench.leaderboard.validate.known import known
 from kgbench.leaderboard.validate.record import unlike
@@ -51,21 +51,24 @@ _HIDDEN = ("truth", "graded")
 
 
 def check_submission(
-    submission: Submission, record: Record | None, files: Mapping[str, bytes], strict: bool
+    submission: Submission, record: Record | None, hashes: Mapping[str, str], raw: object
 ) -> Iterator[Finding]:
-    """The submission goes with the record and its bytes, and its name and code with the method.
+    """The submission goes with the record and its rows, and its name and code with the method.
 
     Args:
         submission: The submission.
         record: The record of the entry; None where it does not read.
-        files: The files of the entry.
-        strict: Whether the submission is as kgbench writes it, with the hashes of the files.
+        hashes: Of the record and its rows.
+        raw: The JSON value of the submission.
     """
     if record is not None:
         yield from _check_method(record, submission)
-    if strict:
-        yield from _check_hashes(submission, files)
-        yield from _check_written(submission, files[SUBMISSION])
+    for name, file in (("record_hash", RECORD), ("facts_hash", FACTS)):
+        stated = getattr(submission, name)
+        if stated != (own := hashes.get(file, stated)):
+            wrong = f"{shown(stated)} is not the hash of {file}, which was changed afterwards"
+            yield Finding(name, wrong, own)
+    yield from _check_written(submission, raw)
 
 
 def _check_method(record: Record, submission: Submission) -> Iterator[Finding]:
@@ -127,18 +130,17 @@ def _check_name(record: Record, name: str) -> Iterator[Finding]:
 
 
 def check_verification(
-    verification: Verification, record: Record | None, files: Mapping[str, bytes], strict: bool
+    verification: Verification, record: Record | None, hashes: Mapping[str, str], raw: object
 ) -> Iterator[Finding]:
-    """The verification is of these very files, and its sample agreed within the usual tolerance.
+    """The verification is of this very record, and its sample agreed within the usual tolerance.
 
     Args:
         verification: The verification.
         record: The record of the entry; None where it does not read.
-        files: The files of the entry.
-        strict: Whether the verification is as kgbench writes it.
+        hashes: Of the record and its rows.
+        raw: The JSON value of the verification.
     """
-    if strict:
-        yield from _check_written(verification, files[VERIFICATION])
+    yield from _check_written(verification, raw)
     if record is None:
         return
     own, what = verification, record.identity
@@ -151,13 +153,15 @@ def check_verification(
         "n": n,
         "changed_hits": ceil(TIES * own.rows),
     }
-    record_hash, facts_hash = (sha256(files.get(name, b"")).hexdigest() for name in FILES[:2])
-    wanted = {"record": record.id, "facts_hash": facts_hash, "rows": rows}
-    if own.record_hash is not None:
-        wanted["record_hash"] = record_hash
+    wanted = {
+        "record": record.id,
+        "record_hash": hashes[RECORD],
+        "facts_hash": hashes.get(FACTS),
+        "rows": rows,
+    }
     for name, value in wanted.items():
         stated = getattr(own, name)
-        yield from unmet([(name, stated, stated == value, f"{value}, as the entry's files give")])
+        yield from unmet([(name, stated, stated == value, f"{value}, as the entry gives")])
     for name, bound in most.items():
         stated = getattr(own, name)
         yield from unmet([(name, stated, stated <= bound, f"at most {bound}")])
@@ -191,42 +195,28 @@ def _origin(code: str) -> str:
     return code.rpartition("@")[0].casefold().rstrip("/").removesuffix(".git")
 
 
-def _check_written(part: Submission | Verification, data: bytes) -> Iterator[Finding]:
-    """A smaller file is as kgbench writes it."""
-    if data != part.to_json().encode():
-        expected = "the file as kgbench submit or kgbench verify wrote it"
+def _check_written(part: Submission | Verification, raw: object) -> Iterator[Finding]:
+    """A smaller document is as kgbench writes it."""
+    if raw != part.to_json():
+        expected = "the document as kgbench submit or kgbench verify wrote it"
         yield Finding("content", "it is not as kgbench writes it", expected)
-
-
-def _check_hashes(submission: Submission, files: Mapping[str, bytes]) -> Iterator[Finding]:
-    """The record and its rows have the hashes that the submission states."""
-    for name in sorted({RECORD, FACTS} | submission.files.keys()):
-        stated, at = submission.files.get(name), f"files.{name}"
-        if name not in (RECORD, FACTS):
-            at = f"files.{shown(name)}"
-            yield Finding(at, "it is no file of a result", f"{RECORD} and {FACTS}")
-        elif stated is None:
-            yield Finding(at, "its hash is missing", "that which kgbench submit writes")
-        elif name in files and stated != (hash := sha256(files[name]).hexdigest()):
-            wrong = f"{shown(stated)} is not the hash of {name}, which was changed afterwards"
-            yield Finding(at, wrong, hash)
 
 
 def check_place(
     entry: CheckedEntry, record: Record, submission: Submission | None
 ) -> Iterator[Finding]:
-    """A packed entry is in the pack of its method and board, under its own name.
+    """An entry is in the folder of its method and board, under its own name.
 
     Args:
-        entry: Its files.
+        entry: Its documents.
         record: Its record.
         submission: What goes with it.
     """
-    if entry.pack is None or submission is None or not suites_of(record):
+    if not entry.listed or entry.place is None or submission is None or not suites_of(record):
         return
-    place = "/".join(entry.pack.absolute().parts[-2:])
-    if place != (expected := pack_name(record, submission.name)):
-        yield Finding("pack", f"it is in {shown(place)}", expected)
+    place = "/".join(entry.place.absolute().parts[-2:])
+    if place != (expected := folder_name(record, submission.name)):
+        yield Finding("folder", f"it is in {shown(place)}", expected)
     if entry.folder != (expected := entry_name(record, submission.name)):
         yield Finding("name", "it is not the entry's", expected)
 
@@ -262,20 +252,21 @@ class Others:
     """Folder by method, suite, prompt, models, facts and seed."""
     answers: dict[Key, tuple[pa.Table, str]] = field(default_factory=dict)
     """Rows of PRE and SFT by weights, prompt and configuration, and their folder."""
-    board: dict[str, Mapping[str, bytes]] | None = None
-    """Hashes of the files of entries on the board; None where there is no board to compare with."""
+    board: dict[str, Mapping[str, str]] | None = None
+    """Hashes of the documents and rows of entries on the board; None where there is no board to
+    compare with."""
 
     def replaced(self, entry: CheckedEntry) -> list[Finding]:
         """Changes of an entry that is on the board, and verifications that are not.
 
         Args:
-            entry: Its files.
+            entry: Its documents and rows.
         """
         if self.board is None:
             return []
         before, now = self.board.get(entry.folder, {}), entry.hashes()
         findings = []
-        for name in FILES:
+        for name in (RECORD, FACTS, SUBMISSION, VERIFICATION):
             was, own = before.get(name), now.get(name)
             if was == own or (name != VERIFICATION and not before):
                 continue

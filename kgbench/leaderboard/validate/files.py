@@ -1,4 +1,4 @@
-"""The files of entries, in folders or packs: read without following a link, as strict JSON."""
+"""The documents and rows of entries: read without following a link, as strict JSON."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from hashlib import sha256
 from itertools import islice
 from math import isfinite
 from pathlib import Path
@@ -20,9 +19,25 @@ from pydantic import ValidationError
 from kgbench.errors import DataError, InputError, UnknownNameError
 from kgbench.leaderboard import limits
 from kgbench.leaderboard.entries import BOARDS, Entry, Submission, Verification
-from kgbench.leaderboard.limits import FILES, RECORD
-from kgbench.leaderboard.packs import NAME, SUFFIX, inside_pack, read_pack, read_regular
-from kgbench.records import SEAL, Record, Strict
+from kgbench.leaderboard.folders import (
+    ENTRIES,
+    ENTRY,
+    FILES,
+    NAME,
+    PARTS,
+    ROWS,
+    document_hash,
+    entry_line,
+    inside_folder,
+    lines,
+    read_regular,
+    rows_by_entry,
+    rows_hash,
+)
+from kgbench.leaderboard.limits import ENTRIES_OF_METHOD, FACTS, RECORD
+from kgbench.leaderboard.sandbox import SANDBOX
+from kgbench.records import FACTS_SCHEMA, SEAL, Record, Strict
+from kgbench.records.fact_rows import STORED
 from kgbench.records.identity import private_kind, texts_in, texts_of
 
 # ---------------------------------------------------------------------------------------- findings
@@ -94,8 +109,8 @@ def shown(value: object) -> str:
 _M = TypeVar("_M", bound=Strict)
 
 
-NEEDED = FILES[:2]
-"""Files without which there is no entry."""
+RUN = (RECORD, FACTS)
+"""Files of a run; without them there is no entry."""
 
 OWN = re.compile(rf"(chart|curve|map)(-[\w.-]+)?\.(png|svg)|{re.escape(SEAL)}")
 """Files that kgbench writes next to a run's record and an entry lacks: pictures and the seal."""
@@ -109,19 +124,20 @@ RESULTS = "results"
 
 @dataclass
 class CheckedEntry:
-    """The files of one entry, what they hold as far as they read, and the findings on them."""
+    """The documents of one entry, its rows as far as they read, and the findings on them."""
 
     folder: str
     """Its name."""
-    files: dict[str, bytes] = field(default_factory=dict)
-    findings: list[Finding] = field(default_factory=list)
-    pack: Path | None = None
-    """The pack that it is in."""
-    path: Path | None = None
-    """The folder that it is, where it is one."""
-    record: Record | None = None
+    documents: dict[str, Any] = field(default_factory=dict)
+    """JSON values by `record.json` and so on."""
     table: pa.Table | None = None
     """Its per-fact rows."""
+    findings: list[Finding] = field(default_factory=list)
+    place: Path | None = None
+    """The method folder that it is in, or the run's own folder."""
+    listed: bool = True
+    """Whether it is of a method folder, or is to be; otherwise it is a run's own folder."""
+    record: Record | None = None
     submission: Submission | None = None
     verification: Verification | None = None
 
@@ -132,67 +148,52 @@ class CheckedEntry:
 
     @property
     def entry(self) -> Entry | None:
-        """What a board shows of it; None where the record does not read."""
-        if self.record is None:
+        """What a board shows of an entry of it; None where record or rows do not read."""
+        if self.record is None or self.table is None:
             return None
-        place = self.path or (self.pack or Path()) / self.folder
-        packed = self.files if self.path is None else None
-        return Entry(place, self.record, self.submission, self.verification, packed)
+        place, table = self.place or Path(), self.table
+        beside = (self.submission, self.verification)
+        return Entry(place / self.folder, self.record, *beside, self.documents, lambda: table)
 
-    def at(self, file: str) -> str:
-        """Name of one of its files in findings."""
-        return f"{self.folder}/{file}"
+    def at(self, document: str) -> str:
+        """Name of one of its documents in findings."""
+        return f"{self.folder}/{document}"
 
-    def add(self, findings: Iterable[Finding], file: str = "") -> None:
-        """Add the findings of a check of one of its files, or of the folder."""
-        self.findings += in_file(self.at(file) if file else self.folder, findings)
+    def add(self, findings: Iterable[Finding], document: str = "") -> None:
+        """Add the findings of a check of one of its documents, or of the whole."""
+        self.findings += in_file(self.at(document) if document else self.folder, findings)
 
-    def read(self, file: str, model: type[_M]) -> _M | None:
-        """The content of one of its JSON files; None where it is not there, or is refused.
+    def read(self, document: str, model: type[_M]) -> _M | None:
+        """The content of one of its documents; None where it is not there, or is refused.
 
         Args:
-            file: Its name.
+            document: Its name.
             model: Type of its content.
         """
-        if file not in self.files:
+        if document not in self.documents:
             return None
-        content, findings = _content(self.files[file], model)
-        self.add(findings, file)
+        content, findings = _content(self.documents[document], model)
+        self.add(findings, document)
         return content
 
-    def hashes(self) -> dict[str, bytes]:
-        """SHA-256 of each file."""
-        return {name: sha256(data).digest() for name, data in self.files.items()}
-
-    def close(self) -> None:
-        """Check the size of each file and of all, and that no needed file is missing."""
-        for name, data in list(self.files.items()):
-            if len(data) > limits.FILE[name]:
-                del self.files[name]
-                expected = f"at most {limits.FILE[name]} bytes"
-                self.add([Finding("size", "it is too large", expected)], name)
-        checked = {finding.file for finding in self.findings}
-        for name in NEEDED:
-            if name not in self.files and self.at(name) not in checked:
-                expected = f"{' and '.join(NEEDED)} in each folder"
-                self.add([Finding("file", "it is missing", expected)], name)
-        if (size := sum(map(len, self.files.values()))) > limits.ENTRY:
-            wrong = f"its files have {size} bytes"
-            self.add([Finding("size", wrong, f"at most {limits.ENTRY} in all")])
+    def hashes(self) -> dict[str, str]:
+        """Hash of each document, and of the rows."""
+        found = {name: document_hash(value) for name, value in self.documents.items()}
+        return found if self.table is None else {**found, FACTS: rows_hash(self.table)}
 
 
-def folders_below(path: Path, strict: bool) -> Iterator[CheckedEntry]:
+def entries_below(path: Path, strict: bool) -> Iterator[CheckedEntry]:
     """The entry that a path is, or those in it, by name.
 
     Args:
-        path: A folder with a record, its `record.json`, a pack, alone or with the name of an entry
-            after it, a folder of such folders and packs, or a leaderboard's.
+        path: A folder with a record, its `record.json`, a method folder, alone or with the name of
+            an entry after it, a folder of such folders, or a leaderboard's.
         strict: Whether files other than the known ones are refused, also a run's own pictures.
 
     Raises:
         InputError: There is no such path, or nothing in it is an entry.
     """
-    if (place := inside_pack(path)) is not None:
+    if (place := inside_folder(path)) is not None:
         yield from _named(*place)
         return
     if path.name == RECORD and not path.is_dir():
@@ -201,13 +202,13 @@ def folders_below(path: Path, strict: bool) -> Iterator[CheckedEntry]:
         path = path / RESULTS
     if not path.is_dir():
         raise InputError(
-            f"{str(path)!r}: no folder, {RECORD} or pack is there; give a run's folder, "
-            f"a folder of such, or a {SUFFIX}"
+            f"{str(path)!r}: no folder or {RECORD} is there; give a run's folder, a folder of "
+            "such, or a method's on the leaderboard"
         )
     try:
         inside = _items(path)
-        if any(item.name in FILES for item in inside):
-            yield _folder(path, path.resolve().name, strict)
+        if any(item.name in RUN for item in inside):
+            yield _run(path, path.resolve().name, strict)
             return
         left_out = (".gitkeep" if strict else ".",)  # a store of runs has hidden files
         items = [item for item in inside if not item.name.startswith(left_out)]
@@ -226,93 +227,155 @@ def _items(path: Path) -> list[os.DirEntry[str]]:
 
 
 def _below(item: os.DirEntry[str], strict: bool, in_board: bool = False) -> Iterator[CheckedEntry]:
-    """The entries of a folder's item: itself, those of a pack, or those of a board's packs.
+    """The entries of a folder's item: a run, those of a method, or those of a board's methods.
 
     Args:
-        item: An item of a folder of entries, or of a board's folder, which holds packs alone.
-        strict: As of `folders_below`.
+        item: An item of a folder of runs, or of a board's folder, which holds method folders alone.
+        strict: As of `entries_below`.
         in_board: Whether it is in a board's folder.
     """
-    folder, path = CheckedEntry(folder_name(item.name)), Path(item.path)
-    is_folder = item.is_dir(follow_symlinks=False)
-    if item.name.endswith(SUFFIX) and item.is_file(follow_symlinks=False):
-        yield from _packed(path)
-        return
-    if in_board or not is_folder:
-        what = "no pack" if in_board else "a file"
-        wrong = f"it is {'a symbolic link' if item.is_symlink() else what}"
-        expected = f"nothing but entries' own folders and packs, METHOD{SUFFIX}"
-        folder.add([Finding("kind", wrong, expected)])
+    whole, path = CheckedEntry(shown_name(item.name)), Path(item.path)
+    if not item.is_dir(follow_symlinks=False):
+        wrong = f"it is {'a symbolic link' if item.is_symlink() else 'a file'}"
+        expected = f"nothing but the folders of {'methods' if in_board else 'entries or runs'}"
+        whole.add([Finding("kind", wrong, expected)])
+        yield whole
     elif not NAME.fullmatch(item.name):
         expected = "letters, digits and . _ + -, at most 120"
-        folder.add([Finding("name", "it is not fit for a folder", expected)])
+        whole.add([Finding("name", "it is not fit for a folder", expected)])
+        yield whole
+    elif in_board or (path / ENTRIES).exists():
+        yield from _of_method(path)
     elif item.name in BOARDS and not (path / RECORD).exists():
         for below in _items(path):
             yield from _below(below, strict, in_board=True)
-        return
     else:
-        folder = _folder(path, item.name, strict)
-    yield folder
+        yield _run(path, item.name, strict)
 
 
-def _packed(path: Path) -> list[CheckedEntry]:
-    """The entries of a pack; where it does not read, one folder that holds the finding."""
+def _of_method(path: Path) -> list[CheckedEntry]:
+    """The entries of a method folder, before them one with the findings on its files if any."""
+    whole = CheckedEntry(shown_name(path.name))
+    for item in _items(path):
+        if item.name not in FILES:
+            wrong, expected = "it is none of a method's files", f"{' and '.join(FILES)} alone"
+            whole.add([Finding("file", wrong, expected)], shown_name(item.name))
+    entries: list[CheckedEntry] = []
     try:
-        entries = read_pack(path)
+        for number, line in enumerate(lines(read_regular(path / ENTRIES, ENTRIES_OF_METHOD))):
+            entries.append(_listed(f"{whole.folder}:{number + 1}", line))
     except DataError as error:
-        wrong = str(error).removeprefix(f"{path}: ")
-        expected = "a pack as kgbench submit or kgbench leaderboard pack writes it"
-        whole = CheckedEntry(folder_name(path.name))
-        whole.add([Finding("pack", wrong, expected)])
-        return [whole]
-    checked = [CheckedEntry(name, files, pack=path) for name, files in entries.items()]
-    for entry in checked:
-        entry.close()
-    return checked
+        whole.add([Finding("list", str(error), "a list as kgbench submit writes it")], ENTRIES)
+    try:
+        content = read_regular(path / FACTS, limits.FACTS_OF_METHOD)
+        rows = rows_by_entry(SANDBOX.read(content, (ROWS,)))
+    except DataError as error:
+        rows, expected = {}, "per-fact rows as kgbench submit writes them"
+        whole.add([Finding("Parquet", str(error), expected)], FACTS)
+    for entry in entries:
+        entry.place, entry.table = path, rows.pop(entry.folder, None)
+        if entry.table is None:
+            entry.add([Finding("rows", "there are none that read", "its per-fact rows")], FACTS)
+    for name in rows if entries else ():
+        wrong = f"it holds rows of {shown(name)}, which is not listed"
+        whole.add([Finding(ENTRY, wrong, f"rows of the entries in {ENTRIES}")], FACTS)
+    return entries if whole.accepted else [whole, *entries]
 
 
-def _named(pack: Path, name: str) -> list[CheckedEntry]:
-    """The entries of a pack, or the one of a name.
+def _listed(place: str, line: bytes) -> CheckedEntry:
+    """The entry of a line in the list of a method's.
+
+    Args:
+        place: Where the line is, which names an entry whose own name does not read.
+        line: Its bytes.
+    """
+    entry = CheckedEntry(place)
+    if len(line) > limits.LINE:
+        entry.add([Finding("size", "it is too large", f"at most {limits.LINE} bytes")])
+        return entry
+    try:
+        values = read_json(line)
+    except DataError as error:
+        entry.add([Finding("JSON", str(error), STRICT_JSON)])
+        return entry
+    name = values.get(ENTRY)
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        expected = "letters, digits and . _ + -, at most 120"
+        entry.add([Finding(ENTRY, f"it is {shown(name)}", expected)])
+        return entry
+    entry.folder = name
+    for key, value in values.items():
+        if key in PARTS:
+            entry.documents[PARTS[key]] = value
+    if entry_line(name, entry.documents) != line.decode():
+        wrong, expected = "it is not as kgbench writes it", f"the keys {', '.join(PARTS)} alone"
+        entry.add([Finding("content", wrong, expected)])
+    if RECORD not in entry.documents:
+        entry.add([Finding("file", "it is missing", "the record of each entry")], RECORD)
+    return entry
+
+
+def _named(path: Path, name: str) -> list[CheckedEntry]:
+    """The entries of a method folder, or the one of a name.
 
     Raises:
         UnknownNameError: It holds none of this name.
     """
-    folders = _packed(pack)
-    if not name or any(folder.pack is None for folder in folders):
-        return folders
-    if not (named := [each for each in folders if each.folder == name]):
-        names = [each.folder for each in folders]
-        raise UnknownNameError("entry", name, names, f"looked in {str(pack)!r}", most=5)
+    entries = _of_method(path)
+    if not name or any(entry.place is None for entry in entries):
+        return entries
+    if not (named := [each for each in entries if each.folder == name]):
+        names = [each.folder for each in entries]
+        raise UnknownNameError("entry", name, names, f"looked in {str(path)!r}", most=5)
     return named
 
 
-def _folder(path: Path, name: str, strict: bool) -> CheckedEntry:
-    folder = CheckedEntry(folder_name(name), path=path)
+def _run(path: Path, name: str, strict: bool) -> CheckedEntry:
+    """A run's own folder."""
+    run = CheckedEntry(shown_name(name), place=path, listed=False)
+    contents = {}
     for item in _items(path):
-        if item.name in FILES:
+        if item.name in RUN:
             try:
-                folder.files[item.name] = read_regular(Path(item.path), limits.FILE[item.name])
+                contents[item.name] = read_regular(Path(item.path), limits.FILE[item.name])
             except DataError as error:
-                expected = "a regular file of its own"
-                folder.add([Finding("file", str(error), expected)], item.name)
+                expected = f"a regular file of at most {limits.FILE[item.name]} bytes"
+                run.add([Finding("file", str(error), expected)], item.name)
         elif strict or not OWN.fullmatch(item.name):
             refuses = strict or not PICTURE.fullmatch(item.name)
             wrong = "it is none of an entry's files"
             if not refuses:
                 wrong = "a picture, which is not submitted"
-            expected = f"{', '.join(FILES)} and nothing else"
-            folder.add([Finding("file", wrong, expected, refuses)], folder_name(item.name))
-    folder.close()
-    return folder
+            expected = f"{', '.join(RUN)} and nothing else"
+            run.add([Finding("file", wrong, expected, refuses)], shown_name(item.name))
+    checked = {finding.file for finding in run.findings}
+    for file in RUN:
+        if file not in contents and run.at(file) not in checked:
+            expected = f"{' and '.join(RUN)} in each folder"
+            run.add([Finding("file", "it is missing", expected)], file)
+    if RECORD in contents:
+        try:
+            run.documents[RECORD] = read_json(contents[RECORD])
+        except DataError as error:
+            run.add([Finding("JSON", str(error), STRICT_JSON)], RECORD)
+    if FACTS in contents:
+        try:
+            run.table = SANDBOX.read(contents[FACTS], (STORED, FACTS_SCHEMA))
+        except DataError as error:
+            expected = "a facts.parquet as kgbench eval writes it"
+            run.add([Finding("Parquet", str(error), expected)], FACTS)
+    return run
 
 
-def folder_name(name: str) -> str:
+def shown_name(name: str) -> str:
     """A name as findings give it: as it is where it is harmless."""
     return name if re.fullmatch(r"[\w.+-]{1,120}", name, re.ASCII) else shown(name)
 
 
 # ---------------------------------------------------------------------------------- JSON and texts
 
+
+STRICT_JSON = "strict JSON: UTF-8, each key once, finite numbers"
 
 _DEEPEST = 16
 _CONTAINERS = (dict, list)
@@ -409,13 +472,8 @@ def bad_text(text: str) -> str | None:
     return "what a browser could take for markup" if _MARKUP.search(text) else None
 
 
-def _content(data: bytes, model: type[_M]) -> tuple[_M | None, list[Finding]]:
-    """The content of a JSON file, None where it is refused, and the findings on it."""
-    try:
-        raw = read_json(data)
-    except DataError as error:
-        expected = "strict JSON: UTF-8, each key once, finite numbers"
-        return None, [Finding("JSON", str(error), expected)]
+def _content(raw: Any, model: type[_M]) -> tuple[_M | None, list[Finding]]:
+    """The content of a document, None where it is refused, and the findings on it."""
     if wrong := {text for text in texts_in(raw) if bad_text(text) or private_kind(text)}:
         places = texts_of(raw, named=_key_name)
         found = (_text_finding(where, text) for where, text in places if text in wrong)

@@ -80,7 +80,7 @@
 
   const curves = (figure, { board, key, all, title }) => {
     const name = `${board}-${key}`;
-    kgbench.load("curves", name, `data/curves/${name}.js`).then((found) => {
+    kgbench.load(kgbench.curves, name, `data/curves/${name}.js`).then((found) => {
       const by = new Map(found);
       const shown = all.filter((r) => by.has(r.name)).map((r) => [r.name, by.get(r.name), kgbench.kind(r)]);
       const caption = "The first six methods of the table stand out, the others are grey and the baselines dotted; filter or sort the table to see others. Upright lines are 95 % intervals. A budget of 0 stands apart on the left.";
