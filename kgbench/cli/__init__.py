@@ -80,7 +80,7 @@ RENAMED: Mapping[str, str] = {
     "leaderboard run": "kgbench reproduce board",
     "leaderboard serve": "kgbench leaderboard build --serve",
     "lm-eval": "python -m kgbench.harness",
-    "sweep merge": "kgbench export",
+    "sweep merge": "cp -rn FOLDER/. ALL/",
     "sweep plan": "kgbench sweep run --dry-run",
     "tasks ls": "kgbench ls tasks",
     "tasks show": "lm_eval run --write_out",
