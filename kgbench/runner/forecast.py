@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
+from itertools import chain
 from typing import Any
 from weakref import WeakSet
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from kgbench.data import Prompt
 from kgbench.engine import Budget
 from kgbench.errors import InputError, NotApplicableError
-from kgbench.localizers import is_foreign
+from kgbench.localizers import create, is_foreign
 from kgbench.models import catalog
 from kgbench.models.catalog import FLOPS, Entry, is_plant
 from kgbench.models.checkpoints import Checkpoint, find_here, locate, read_model_config
-from kgbench.models.family_map import load_family
 from kgbench.models.loading import DTYPES, pair_sources, read_empty, read_tokenizer
 from kgbench.models.lora import ADAPTER_CONFIG as ADAPTER
-from kgbench.models.pair import ModelPair, prepare
+from kgbench.models.pair import ModelPair
 from kgbench.models.placement import free_memory, named_devices
 from kgbench.numbers import duration_text, number_text, size_text
 from kgbench.records import RecordStore
-from kgbench.runner.job import Job, Pairs, device_map_of, main_device_of, prepare_job
+from kgbench.runner.job import (
+    Job,
+    Pairs,
+    device_map_of,
+    job_configurations,
+    main_device_of,
+    prepare_job,
+)
 from kgbench.runner.measure import (
     GROUP,
     Measurement,
@@ -42,7 +48,7 @@ from kgbench.runner.measure import (
 )
 from kgbench.runner.spec import Settings, Spec
 from kgbench.runner.third_party import blamed, isolated
-from kgbench.runner.workload import check, checkpoint_folder, entry_of
+from kgbench.runner.workload import check, checkpoint_folder, entry_of, localizer_arguments
 from kgbench.sites import RECIPIENT
 
 _ROWS, _INNER_ROWS = 8, 4
@@ -154,95 +160,59 @@ def checkpoint_bytes(place: Checkpoint, dtype: str | None) -> int:
     )
 
 
-_SIZES = {"hidden_size": 16, "n_embd": 16, "intermediate_size": 32, "n_inner": 32, "head_dim": 8}
-_READS = {"max_position_embeddings": 4096, "n_positions": 4096}
-"""Upper bound of a prompt's tokens; tokenizers of tiny pairs make more than those of large ones."""
 _OPERATIONS = 2
 """Operations per weight and token in a forward pass (arXiv 2001.08361)."""
 
 
-@lru_cache(maxsize=1)
-def stand_ins(model: str) -> Pairs:
-    """Small models in place of a catalog pair, cached for the evaluations of a figure."""
-    return StandIns(catalog.entry(model))
+def _assumed(entry: Entry, spec: Spec, settings: Settings) -> Forecast:
+    """Forecast of a catalog pair that is not on this machine, by its size and the prompts' tokens.
 
-
-class StandIns(Pairs):
-    """Gives small models in place of one pair, whatever checkpoints are named."""
-
-    def __init__(self, entry: Entry) -> None:
-        """Name the pair.
-
-        Args:
-            entry: Its entry, with its number of layers and a shipped pair of like tokenizer.
-        """
-        super().__init__()
-        assert entry.like is not None
-        self._entry, self._like = entry, locate(catalog.entry(entry.like).recipient)
-        self._made: ModelPair | None = None
-
-    def load(self, spec: Spec, settings: Settings) -> ModelPair:
-        """The small models, on a CPU; their tokenizer has no chat template."""
-        names = tuple(spec.donors)
-        if self._made is None or tuple(self._made.donors) != names:
-            family = load_family(str(self._like.config["model_type"]))
-            donors = {name: self._model(1 + number) for number, name in enumerate(names)}
-            origins = {"recipient": self._entry.recipient, **spec.donors}
-            self._made = ModelPair(
-                self._entry.name, self._model(), donors, read_tokenizer(self._like), family, origins
-            )
-        return self._made
-
-    def _model(self, number: int = 0) -> PreTrainedModel:
-        """A small model, each weight of which differs from that of other numbers."""
-        said = self._like.config
-        small = {key: size for key, size in {**_SIZES, **_READS}.items() if key in said}
-        depth: dict[str, Any] = {
-            key: self._entry.layers for key in ("num_hidden_layers", "n_layer") if key in said
-        }
-        made: dict[str, Any] = {**said, **small, **depth, "dtype": "float32"}
-        with torch.random.fork_rng(devices=[]):
-            model = prepare(AutoModelForCausalLM.from_config(AutoConfig.for_model(**made)))
-        for weight in model.parameters():
-            weight.data += 0.01 * number
-        return model
-
-
-def _scaled(counted: Forecast, entry: Entry, spec: Spec, settings: Settings) -> Forecast:
-    """Forecast of a job, scaled up from the small models.
+    Tokens are those of the shipped pair with a like tokenizer. Each configuration counts as a row
+    of its own, though configurations share tokens, so that the time is an upper bound; what a
+    method does to rank sites is not counted.
 
     Args:
-        counted: Forecast with the small models.
         entry: The pair.
         spec: The job, with its donors.
         settings: How it would be computed.
     """
     assert entry.parameters is not None and entry.width is not None and entry.vocabulary is not None
-    assert entry.layers is not None and entry.stored is not None
+    assert entry.stored is not None and entry.like is not None
+    workload = check(spec)
+    localizer = create(spec.localizer, localizer_arguments(spec), spec.seed)
+    n = len(job_configurations(spec, workload.suite, localizer))
+    prompts = list(chain.from_iterable(workload.prompts.values()))
+    texts = [prompt.text for prompt in prompts]
+    tokenizer = read_tokenizer(locate(catalog.entry(entry.like).recipient))
+    plain = sum(map(len, tokenizer(texts)["input_ids"]))
     device, embeddings = main_device_of(settings), entry.vocabulary * entry.width
     kind = torch.device(device).type
     itemsize = DTYPES[spec.dtype or ("float32" if kind == "cpu" else entry.stored)].itemsize
     # A pair holds tied embeddings twice, see `prepare`.
     held = (entry.parameters + (embeddings if entry.tied else 0)) * itemsize
-    token = _OPERATIONS * entry.parameters / FLOPS[kind]
-    seconds = token * (counted.token_rows + counted.plain_token_rows)
-    share = counted.scoring_seconds / counted.seconds if counted.seconds else 0.0
     budget = Budget.on(torch.device(device), entry.width)
     memory = Memory(
         (1 + len(spec.donors)) * held,
-        min(GROUP * counted.configurations * entry.vocabulary, Budget.logits) * itemsize,
+        min(GROUP * n * entry.vocabulary, Budget.logits) * itemsize,
         activation_bytes({"hidden_size": entry.width}, budget, itemsize),
         *free_bytes(settings, device),
     )
-    return replace(
-        counted,
-        **memory.fields(settings, spec.dtype),
-        seconds=seconds,
-        scoring_seconds=seconds * share,
+    ranking = ", ranking left out" if localizer.kind == "scoring" else ""
+    return Forecast(
+        configurations=n,
+        prompts=len(prompts),
+        forwards=math.ceil(n * plain / budget.tokens),
+        token_rows=n * plain,
+        plain_token_rows=plain,
+        seconds=_OPERATIONS * entry.parameters / FLOPS[kind] * (n + 1) * plain,
+        scoring_seconds=0.0,
+        known=False,
+        disk_bytes=_RECORD + _ROW * len(prompts) * n,
         download_bytes=entry.parameters * DTYPES[entry.stored].itemsize,
-        basis=f"the catalog's number of parameters, tokens of {entry.like}'s tokenizer and "
-        f"{FLOPS[kind] / 1e12:g} Tflop/s assumed on {kind}, since {entry.recipient} is not on "
-        "this machine",
+        basis=f"the catalog's number of parameters, tokens of {entry.like}'s tokenizer, a row for "
+        f"each configuration{ranking} and {FLOPS[kind] / 1e12:g} Tflop/s assumed on {kind}, since "
+        f"{entry.recipient} is not on this machine",
+        **memory.fields(settings, spec.dtype),
     )
 
 
@@ -329,7 +299,7 @@ class Forecast:
 def dry_run(spec: Spec, settings: Settings, pairs: Pairs | None = None) -> Forecast:
     """Load and check a job, time its first group of each prompt, and scale up; nothing is written.
 
-    A catalog pair that is not on this machine is not downloaded; small models are counted instead.
+    A catalog pair that is not on this machine is not downloaded: its size is the catalog's.
 
     Raises:
         InputError: Something in the specification is wrong.
@@ -347,8 +317,7 @@ def _forecast(spec: Spec, settings: Settings, pairs: Pairs | None = None) -> For
         if not (spec.donors or entry.donors):  # with the recipient as donor costs are the same
             spec = replace(spec, recipient=recipient, donors={"sft": recipient})
         if recipient == entry.recipient and find_here(recipient, spec.revision) is None:
-            counted = _measured(spec, settings, stand_ins(entry.name))
-            return _scaled(counted, entry, spec, settings)
+            return _assumed(entry, spec, settings)
     pairs = pairs or Pairs()
     if pairs.loaded(spec, settings) is None:
         pairs.forget()  # what the one before takes is free
