@@ -72,7 +72,7 @@ def processor_seconds(*command: str) -> float:
 
 def test_nothing_heavy_is_loaded_by_import_and_help() -> None:
     """Importing the package and asking for help load neither torch nor any other large library."""
-    commands = ["", "--help", "--version", "eval --help", "zoo build --help", "completion fish"]
+    commands = ["", "--help", "--version", "eval --help", "zoo build --help", "--completion fish"]
     assert loaded_by(*commands) == [set()] * len(commands)
 
 

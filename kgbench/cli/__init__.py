@@ -16,6 +16,7 @@ from itertools import chain
 from typing import Any, TextIO, cast
 
 import click
+from click.shell_completion import get_completion_class
 
 from kgbench import __version__
 from kgbench.analyses import analyses
@@ -64,8 +65,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "leaderboard": "Build, check and serve the leaderboard.",
     },
     "Set up": {
-        "doctor": "Show versions, devices, memory and what is missing.",
-        "completion": "Print the completion script of a shell.",
+        "doctor": "Show versions, devices, memory and extras.",
     },
 }
 """Commands by heading, each with its line in the help."""
@@ -76,6 +76,7 @@ ALIASES = {"check": "check-localizer"}
 """Older names of commands, which go on working."""
 
 RENAMED: Mapping[str, str] = {
+    "completion": "kgbench --completion SHELL",
     "leaderboard pack": "kgbench submit",
     "leaderboard run": "kgbench reproduce board",
     "leaderboard serve": "kgbench leaderboard build --serve",
@@ -102,7 +103,6 @@ HOMES: Mapping[str, str] = {
     "validate": "leaderboard",
     "submit": "leaderboard",
     "doctor": "setup",
-    "completion": "setup",
 }
 """Modules of several commands, by command; a command's object is `NAME_command`."""
 
@@ -199,6 +199,14 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
 
+def _print_completion(ctx: click.Context, _: click.Parameter, shell: str | None) -> None:
+    if shell is not None:
+        script = get_completion_class(shell)
+        assert script is not None
+        click.echo(script(ctx.command, {}, "kgbench", "_KGBENCH_COMPLETE").source())
+        ctx.exit()
+
+
 @click.group(
     cls=LazyGroup,
     invoke_without_command=True,
@@ -206,6 +214,14 @@ class LazyGroup(click.Group):
     epilog="First run: kgbench eval --localizer dynamic_graft --model tiny-gemma",
 )
 @click.version_option(__version__, prog_name="kgbench", message="%(prog)s %(version)s")
+@click.option(
+    "--completion",
+    type=click.Choice(["bash", "zsh", "fish"]),
+    callback=_print_completion,
+    is_eager=True,
+    expose_value=False,
+    help="Print the completion script of a shell and exit.",
+)
 @click.pass_context
 def command(ctx: click.Context) -> None:
     """Where does a language model retrieve a finetuned fact from?"""
