@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from kgbench.version import __version__
+
 if TYPE_CHECKING:
     from kgbench.api.evaluation import Evaluation, compare, evaluate, explore, open_run, sweep
     from kgbench.api.submission import submit
@@ -32,8 +34,6 @@ __all__ = [
     "sweep",
     "train",
 ]
-
-__version__ = "0.1.0"
 
 _HOMES = {
     "Evaluation": "kgbench.api.evaluation",

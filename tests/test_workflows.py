@@ -175,7 +175,7 @@ def test_a_release_is_a_tag_that_was_built_and_tried() -> None:
     ("tag", "heading", "branch", "told"),
     [
         ("v{}", "## {} (2026-01-02)", "main", ""),
-        ("v{}9", "## {} (2026-01-02)", "main", "the tag is v{}9, and kgbench/__init__.py says {}"),
+        ("v{}9", "## {} (2026-01-02)", "main", "the tag is v{}9, and kgbench/version.py says {}"),
         ("v{}", "## {} (unreleased)", "main", "CHANGELOG.md has no heading '## {} (YYYY-MM-DD)'"),
         ("v{}", "## {} (2026-01-02)", "side", "the tag is not of the main branch"),
     ],

@@ -18,10 +18,10 @@ from typing import Any, TextIO, cast
 import click
 from click.shell_completion import get_completion_class
 
-from kgbench import __version__
 from kgbench.analyses import analyses
 from kgbench.cli.output import TerminalText, terminal_text
 from kgbench.errors import InputError, KgbenchError, UnknownNameError, command_line
+from kgbench.version import __version__
 
 __all__ = ["command", "main"]
 

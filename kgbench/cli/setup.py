@@ -6,9 +6,9 @@ import platform
 import re
 from importlib import metadata
 
-from kgbench import __version__
 from kgbench.cli.options import cli_command
 from kgbench.cli.output import Output, table_text
+from kgbench.version import __version__
 
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy")
 """Distributions whose versions decide what comes out."""

@@ -22,7 +22,6 @@ from lm_eval.models.utils import (
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tqdm import tqdm
 
-from kgbench import __version__
 from kgbench.engine import Budget, Engine
 from kgbench.errors import InputError
 from kgbench.harness.answering import Answering
@@ -34,6 +33,7 @@ from kgbench.localizers import InterventionLocalizer, create, fingerprint
 from kgbench.models.pair import ModelPair
 from kgbench.runner import Pairs, Settings, Spec
 from kgbench.runner.run import Watch
+from kgbench.version import __version__
 
 DEFAULT_TOKENS = 256
 """Number of generated tokens where a task gives none: lm-eval's default."""

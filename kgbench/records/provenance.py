@@ -12,8 +12,8 @@ from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
 
-from kgbench import __version__
 from kgbench.records.identity import Strict
+from kgbench.version import __version__
 
 PACKAGES = (
     "torch",

@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kgbench import __version__
 from kgbench.data import ImportOptions, is_shipped
 from kgbench.errors import InputError, LawError
 from kgbench.localizers import AbstractLocalizer, create, names
@@ -28,6 +27,7 @@ from kgbench.runner.workload import job_dataset, load_suite, suites
 from kgbench.sites import BASELINES
 from kgbench.sites.configurations import parse_top
 from kgbench.stats.repetition import Repeated, repeated
+from kgbench.version import __version__
 
 HINTS: Mapping[str, str] = {
     "weights": "other weights: give the checkpoints with --recipient and --donor",

@@ -8,7 +8,6 @@ from functools import cache
 from inspect import getdoc
 from typing import TYPE_CHECKING
 
-from kgbench import __version__
 from kgbench.errors import InputError, LawError
 from kgbench.leaderboard.entries import Contract
 from kgbench.localizers import AbstractLocalizer, check_name, create, fingerprint
@@ -19,6 +18,7 @@ from kgbench.runner.third_party import isolated
 from kgbench.testing.laws import Law, laws_of
 from kgbench.testing.pico import PICO_FAMILIES
 from kgbench.testing.trial import Trial
+from kgbench.version import __version__
 
 if TYPE_CHECKING:
     import pytest

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from kgbench import __version__
 from kgbench.data import dataset_names, is_shipped, prompt_hash
 from kgbench.errors import KgbenchError
 from kgbench.leaderboard.entries import BOARD_FACTS, NAME, suite_of
@@ -38,6 +37,7 @@ from kgbench.records.fact_rows import KEYS, Spans, is_ordered, spans, with_deriv
 from kgbench.sites import BASELINES, Site, SiteScores, parse_graft
 from kgbench.sites.configurations import BEST, budget_labels, parse_top
 from kgbench.stats import rescored
+from kgbench.version import __version__
 
 
 def check_record(record: Record, strict: bool) -> Iterator[Finding]:

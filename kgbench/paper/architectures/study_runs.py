@@ -26,7 +26,6 @@ from jaxtyping import Int
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedTokenizerFast
 
-import kgbench
 from kgbench.data import Fact, Prompt, load_dataset, load_prompts
 from kgbench.engine import Engine
 from kgbench.engine.edits import Cut, Treatment
@@ -59,6 +58,7 @@ from kgbench.progress import Progress
 from kgbench.training.builds import Build
 from kgbench.training.model_setup import freeze
 from kgbench.training.stages import SAVE_EVERY, StageOutcome
+from kgbench.version import __version__
 from kgbench.zoo import tiny_pairs
 
 _TOP = 5
@@ -229,7 +229,7 @@ class _Making:
             finetunings=finetunings,
             steps=steps,
             seconds=seconds,
-            kgbench=kgbench.__version__,
+            kgbench=__version__,
             packages={name: version(name) for name in packages},
             platform=platform.platform(),
         )

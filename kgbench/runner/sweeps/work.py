@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from kgbench import __version__
 from kgbench.errors import InputError, KgbenchError, OutputError, first_line
 from kgbench.progress import Progress
 from kgbench.records import write_whole
 from kgbench.records.mirror import mirror_of
 from kgbench.runner.sweeps.study import StudyUnit
+from kgbench.version import __version__
 
 UNITS = "units"
 """Folder of the receipts, in that of the records."""
