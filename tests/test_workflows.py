@@ -193,7 +193,7 @@ def test_a_tag_is_the_version(
     upstream, clone = tmp_path / "upstream", tmp_path / "clone"
     git(tmp_path, "init", "-q", "upstream")
     (upstream / "kgbench").mkdir()
-    shutil.copy(ROOT / "kgbench" / "__init__.py", upstream / "kgbench")
+    shutil.copy(ROOT / "kgbench" / "version.py", upstream / "kgbench")
     (upstream / "CHANGELOG.md").write_text(f"# Changelog\n\n{heading.format(version)}\n")
     git(upstream, "add", ".")
     git(upstream, "commit", "-qm", "base")
