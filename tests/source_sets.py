@@ -115,27 +115,6 @@ def popqa() -> list[dict[str, str]]:
     ]
 
 
-def lre(
-    name: str = "country language",
-    asked: Sequence[str] = ("In {}, people speak the language of", "{}, where most people speak"),
-) -> dict:
-    """A relation file of LRE."""
-    return {
-        "name": name,
-        "prompt_templates": ["People in {} speak", "The language used in {} is"],
-        "prompt_templates_zs": list(asked),
-        "properties": {
-            "relation_type": "factual",
-            "domain_name": "country",
-            "range_name": "language",
-            "symmetric": False,
-        },
-        "samples": [
-            {"subject": f"Land {number}", "object": f"Tongue {number}"} for number in range(12)
-        ],
-    }
-
-
 def write_json(name: str, value: Any) -> str:
     Path(name).parent.mkdir(parents=True, exist_ok=True)
     Path(name).write_text(json.dumps(value), encoding="utf-8")
@@ -228,7 +207,6 @@ def write(source: str) -> str:
     writers = {
         "counterfact": lambda: write_parquet("facts.parquet", tracing()),
         "counterfact-rome": lambda: write_json("facts.json", rome()),
-        "lre": lambda: write_json("facts.json", lre()),
         "popqa": lambda: write_table("facts.tsv", popqa()),
     }
     return writers[source]()
@@ -237,6 +215,5 @@ def write(source: str) -> str:
 RELATIONS = {
     "counterfact": "P103",
     "counterfact-rome": "P103",
-    "lre": "country language",
     "popqa": "occupation",
 }

@@ -5,6 +5,7 @@ are told first; nothing is bundled.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,6 @@ from source_sets import (
     PEOPLE,
     RELATIONS,
     Run,
-    lre,
     popqa,
     refused,
     run,
@@ -103,19 +103,13 @@ def test_licence_and_origin_are_told_first_and_in_the_summary(run: Run, source: 
     assert "unknown relation" in refused(run("--source", source, file, "--relation", "none such"))
 
 
-@pytest.mark.parametrize("source", [name for name in RELATIONS if name != "lre"])
-def test_without_a_relation_they_are_listed(run: Run, source: str) -> None:
-    """With the number of facts and an example; nothing is written. In JSON too."""
-    answer = run("--source", source, write(source))
-    assert answer.status == 0 and not list(Path().glob("*.jsonl"))
-    assert answer.out.splitlines()[0] == "choose one by --relation:"
-    told = json.loads(run("--source", source, write(source), "--json").out)["relations"]
-    assert [line.split()[:2] for line in answer.out.splitlines()[1:]] == [
-        [one["relation"], str(one["facts"])] for one in told
-    ]
-    assert [one["facts"] for one in told] == sorted((one["facts"] for one in told), reverse=True)
-    assert all(one["example"] in answer.out and " → " in one["example"] for one in told)
-    assert RELATIONS[source] in {one["relation"] for one in told}
+@pytest.mark.parametrize("source", RELATIONS)
+def test_a_relation_of_several_must_be_chosen(run: Run, source: str) -> None:
+    """The error lists them with their sizes, the largest first; nothing is written."""
+    told = refused(run("--source", source, write(source)))
+    assert f"{RELATIONS[source]} (" in told and told.endswith("choose one by --relation")
+    sizes = [int(n) for n in re.findall(r"\((\d+) facts\)", told)]
+    assert len(sizes) > 1 and sizes == sorted(sizes, reverse=True)
 
 
 # -------------------------------------------------------------------------------------- CounterFact
@@ -208,54 +202,6 @@ def test_a_file_in_another_schema_is_told(run: Run) -> None:
         "unknown column of counterfact 'target_true'. Did you mean 'target_true_id' or 'target'?"
         in told
     )
-
-
-# ---------------------------------------------------------------------------------------------- LRE
-
-
-def test_lre_asks_its_zero_shot_wordings(run: Run) -> None:
-    """One file has one relation, which need not be named; the other wordings are for training."""
-    assert run("--source", "lre", write("lre")).status == 0
-    dataset = load_dataset("lre-country-language.jsonl")
-    assert list(dataset.templates.values()) == [
-        "In {subject}, people speak the language of",
-        "{subject}, where most people speak",
-    ]
-    assert dataset.training == (
-        "People in {subject} speak {object}.",
-        "The language used in {subject} is {object}.",
-    )
-
-
-def test_lre_without_zero_shot_wordings_divides_the_others(run: Run) -> None:
-    """The first is asked, and the rest trained in."""
-    assert (
-        run("--source", "lre", write_json("facts.json", lre(asked=())), "-o", "mine.jsonl").status
-        == 0
-    )
-    dataset = load_dataset("mine.jsonl")
-    assert list(dataset.templates.values()) == ["People in {subject} speak"]
-    assert dataset.training == ("The language used in {subject} is {object}.",)
-
-
-def test_a_folder_of_lre_is_read_whole(run: Run) -> None:
-    """As the repository has it, with folders in it; of two files of one name neither is taken for
-    the other.
-    """
-    write_json("data/factual/a.json", lre("one relation"))
-    write_json("data/bias/b.json", lre("other relation"))
-    answer = run("--source", "lre", "data")
-    assert {line.split("  ")[2] for line in answer.out.splitlines()[1:]} == {
-        "one relation",
-        "other relation",
-    }
-    assert run("--source", "lre", "data", "--relation", "one relation").status == 0
-    Path("lre-one-relation.jsonl").unlink()
-    assert "Did you mean 'one relation'" in refused(
-        run("--source", "lre", "data", "--relation", "one relatoin")
-    )
-    write_json("data/factual/c.json", lre("one relation"))
-    assert "two files hold the relation 'one relation'" in refused(run("--source", "lre", "data"))
 
 
 # -------------------------------------------------------------------------------------------- PopQA
@@ -355,14 +301,9 @@ def test_a_wording_that_was_found_fills_to_the_prompt(subjects: list[str], wordi
         ((), "give a FILE of your own, or a set by others"),
         (("own.csv", "--relation", "x"), "--relation and --split are of one"),
         (("--source", "popqua"), "unknown source 'popqua'. Did you mean 'popqa'"),
+        (("--source", "popqa", "none.json"), "none.json: there is no such file"),
         (
-            ("--source", "lre"),
-            "source lre is not on the Hub: fetch it from https://github.com/evandez/relations",
-        ),
-        (("--source", "lre", "none.json"), "none.json: there is no such file"),
-        (("--source", "lre", "empty"), "lre: there are no facts in it; expected what is at"),
-        (
-            ("--source", "lre", "notes.txt"),
+            ("--source", "popqa", "notes.txt"),
             "expected a file that ends with .json, .jsonl, .csv, .tsv, .parquet",
         ),
         (("--source", "popqa", "bad.json"), "bad.json: is not JSON"),
@@ -379,7 +320,6 @@ def test_a_wording_that_was_found_fills_to_the_prompt(subjects: list[str], wordi
 )
 def test_wrong_input_is_one_line(run: Run, options: tuple[str, ...], told: str) -> None:
     """What was wrong, what was expected, what to do."""
-    Path("empty").mkdir()
     Path("notes.txt").write_text("x")
     Path("bad.json").write_text("{")
     Path("bad.jsonl.parquet").write_text("x")

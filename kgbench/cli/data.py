@@ -102,8 +102,8 @@ def import_command(
 
     Args:
         file: A file of your own, or of the source.
-        source (NAME): A set by others: counterfact, counterfact-rome, lre, popqa.
-        relation (NAME): One relation of it; without this, they are listed. With hub:, COLUMN=VALUE.
+        source (NAME): A set by others: counterfact, counterfact-rome, popqa.
+        relation (NAME): One relation of it, where it has several. With hub:, COLUMN=VALUE.
         split (NAME): Which part of it.  [default: that of the source; with hub:, train]
         name (NAME): What to call the data set.  [default: as FILE]
         tokenizer (PATH|PAIR): Also try whether the words of each prompt can be found in its tokens,
@@ -123,12 +123,9 @@ def import_command(
         )
     else:
         imported = import_facts(Path(file), options)
-    faults = False
-    if isinstance(imported, Imported):
-        faults = bool(imported.faults)
-        for line in imported.warnings():
-            click.echo(terminal_text(f"kgbench: warning: {line}"), err=True)
-    return Output(list(imported.lines()), imported.to_json(), int(faults))
+    for line in imported.warnings():
+        click.echo(terminal_text(f"kgbench: warning: {line}"), err=True)
+    return Output(list(imported.lines()), imported.to_json(), int(bool(imported.faults)))
 
 
 SHOWN = 5
@@ -305,34 +302,10 @@ class Imported:
             yield f"{program} {models} --{prefix}dataset {file}{chosen}"
 
 
-@dataclass(frozen=True)
-class Listed:
-    """The relations of a source, of which one is to be chosen."""
-
-    origin: Sequence[str]
-    relations: Mapping[str, Relation]
-
-    def lines(self) -> Iterator[str]:
-        """Each relation with the number of its facts and the first of them."""
-        number = max(len(str(len(one.facts))) for one in self.relations.values())
-        name = max(map(len, self.relations))
-        yield "choose one by --relation:"
-        for key, one in self.relations.items():
-            yield f"    {key:{name}}  {len(one.facts):{number}}  {_visible(one.example)}"
-
-    def to_json(self) -> dict[str, Any]:
-        """The same for programs."""
-        relations = []
-        for name, relation in self.relations.items():
-            about = {"facts": len(relation.facts), "example": relation.example}
-            relations.append({"relation": name, **about})
-        return {"origin": list(self.origin), "relations": relations}
-
-
 def import_source(
     place: str | None, options: Mapping[str, Any], tell: Callable[[str], None]
-) -> Imported | Listed:
-    """Import one relation of a public set, or list its relations if none is named.
+) -> Imported:
+    """Import one relation of a public set.
 
     Args:
         place: A file, a folder or an id on the Hub; None for the source's own.
@@ -352,10 +325,8 @@ def import_source(
     for line in told:
         tell(line)
     relations = read_relations(source, fetch_rows(origin), fields, needed)
-    if (relation := choose_relation(source, relations, wanted)) is None:
-        return Listed(told, relations)
     imported = _imported(
-        relation,
+        choose_relation(source, relations, wanted),
         {**options, "subject": needed[0], "object": needed[1], "column": ()},
         given.templates,
     )

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +30,13 @@ NO_VALUE = "without a value"
 NO_PROMPT = "without the subject in the prompt"
 """Reason for dropping a row: its wording does not hold its subject, and so asks of no entity."""
 
+_NAMED = 12
+"""Most relations that an error lists with their sizes, the largest first."""
 _LISTED = 50
 """Most relations that a message names; of more only the close matches."""
 
 SourceRow = Mapping[str, Any]
-"""A row of a table, or the content of a JSON file; its values may be rows and lists themselves."""
+"""A row of a table; its values may be rows and lists themselves."""
 
 _LACKING = object()
 """Value of a column that a row does not have."""
@@ -58,7 +59,6 @@ class FactSource:
     prompt: str | None = None
     training: str | None = None
     frame: str = "{}"
-    shape: str | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -85,14 +85,6 @@ class Relation:
     """Wordings to finetune in, up to the object."""
     dropped: Mapping[str, Sequence[int]] = field(hash=False)
     """By reason, the rows that were left out."""
-
-    @property
-    def example(self) -> str:
-        """A prompt and its answer, or subject and answer where the source has no wording."""
-        for fact in self.facts.values():
-            values = list(fact.values())
-            return f"{self.asked[0].format_map(fact) if self.asked else values[0]} → {values[1]}"
-        return "no row has a prompt with its subject"
 
     def to_jsonl(self, templates: Mapping[str, str]) -> str:
         """The file that a user would have written by hand, for `kgbench.data.imports`.
@@ -220,21 +212,13 @@ def read_relations(
         UnknownNameError: A column is lacking.
     """
     groups: dict[str, dict[int, SourceRow]] = {}
-    numbered: Iterable[tuple[int, SourceRow]] = enumerate(records, 1)
-    if source.shape is not None:
-        shaped = map(SHAPES[source.shape], records)
-        numbered = chain.from_iterable(enumerate(rows, 1) for rows in shaped)
-    for number, row in numbered:
+    for number, row in enumerate(records, 1):
         if not groups:
             _check_columns(source, row, fields.values())
         name = ""
         if source.relation:
             name = _text(row, source.relation, f"{source.name}, row {number}")
-        if number in groups.setdefault(name, {}):
-            raise DataError(
-                f"{source.name}: two files hold the relation {name!r}; give the file of one"
-            )
-        groups[name][number] = row
+        groups.setdefault(name, {})[number] = row
     if not groups:
         expected = f"; expected what is at {source.files}" if source.files else ""
         raise DataError(f"{source.name}: there are no facts in it{expected}")
@@ -246,15 +230,20 @@ def read_relations(
 
 def choose_relation(
     source: FactSource, relations: Mapping[str, Relation], asked: str | None
-) -> Relation | None:
-    """The relation that was asked for, or the only one; None where there is a choice to make.
+) -> Relation:
+    """The relation that was asked for, or the only one.
 
     Raises:
         UnknownNameError: There is none of this name.
-        InputError: It has no facts.
+        InputError: It has no facts, or none of several was asked for.
     """
     if asked is None and len(relations) > 1:
-        return None
+        sizes = [f"{name} ({len(each.facts)} facts)" for name, each in relations.items()]
+        more = f" and {len(sizes) - _NAMED} more" if len(sizes) > _NAMED else ""
+        raise InputError(
+            f"{source.name} has {len(sizes)} relations, {', '.join(sizes[:_NAMED])}{more}: choose "
+            "one by --relation"
+        )
     if asked is not None and asked not in relations:
         known = relations if len(relations) <= _LISTED else get_close_matches(asked, relations)
         raise UnknownNameError(f"relation of {source.name}", asked, known)
@@ -413,27 +402,10 @@ def _check_columns(source: FactSource, row: SourceRow, others: Iterable[str]) ->
                 other = load_source(name)
                 paths = filter(None, (other.subject, other.object, *other.columns))
                 fits = all(_value(row, column) is not _LACKING for column in paths)
-                if other.shape is None and fits:
+                if fits:
                     hint = f"It reads as --source {name}."
                     break
             raise UnknownNameError(f"column of {source.name}", path, _column_names(row), hint)
-
-
-def _lre(record: SourceRow) -> Iterator[SourceRow]:
-    """A file of LRE.
-
-    Its zero-shot wordings are for evaluation, the others for training; without zero-shot wordings,
-    the first of the others is for evaluation.
-    """
-    general = list(record.get("prompt_templates") or ())
-    plain = list(record.get("prompt_templates_zs") or ())
-    asked, trained = (plain, general) if plain else (general[:1], general[1:])
-    for sample in record.get("samples") or ():
-        yield {**sample, "relation": record.get("name"), "asked": asked, "trained": trained}
-
-
-SHAPES: Mapping[str, Callable[[SourceRow], Iterator[SourceRow]]] = {"lre": _lre}
-"""By name in sources.toml, from a record to rows with one fact each."""
 
 
 # ------------------------------------------------------------------------------- Hub and files
@@ -481,20 +453,14 @@ def locate_source(source: FactSource | None, place: str | None, split: str | Non
     Raises:
         InputError: There is no such place, or the Hub does not answer.
     """
-    if place is None and source is not None and source.hub is None:
-        raise InputError(
-            f"source {source.name} is not on the Hub: fetch it from {source.files}, "
-            "and give the file"
-        )
     chosen = place if place is not None else f"{PREFIX}{source.hub if source else ''}"
     if chosen.startswith(PREFIX):
         return _on_hub(source, chosen, split)
     if source is None:
         raise InputError(f"{chosen}: to read a file as what it is, name its --source")
-    folder = Path(chosen).is_dir()
-    if not folder and not Path(chosen).is_file():
+    has_splits = Path(chosen).is_dir()
+    if not has_splits and not Path(chosen).is_file():
         raise InputError(f"{chosen}: there is no such file; {_alternative(source)}")
-    has_splits = folder and source.shape is None
     if split is not None and not has_splits:
         raise InputError(f"{chosen} is read whole and has no splits; leave out --split")
     return Origin(
@@ -513,14 +479,7 @@ def fetch_rows(origin: Origin) -> list[SourceRow]:
         parts = _parts(origin.place)
         return _through_datasets(origin, parts["id"], parts["config"], parts["revision"])
     path = Path(origin.place)
-    if not path.is_dir():
-        return _read(path)
-    if origin.source.shape is None:
-        return _through_datasets(origin, str(path), None, None)
-    rows: list[SourceRow] = []
-    for file in sorted(path.rglob("*.json")):
-        rows += _read(file)
-    return rows
+    return _through_datasets(origin, str(path), None, None) if path.is_dir() else _read(path)
 
 
 # -------------------------------------------------------------------------------------------- Hub
