@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from kgbench.paper.parts import Needs, PartForecast
 
 STUDY, BOARD, FIGURES = "study", "board", "figures"
-_MODEL = "tiny-gemma"
 Seeds = tuple[int, ...]
 
 _RUNS = ("model", "device", "output_dir", "dry_run")
@@ -209,20 +208,13 @@ def _study_states(only: Sequence[str], seeds: Seeds, report: Path | None) -> Out
 
 
 def _forecast(what: str, options: Mapping[str, Any], progress: Progress | None) -> Output:
-    from kgbench.paper.page import chosen, page
-    from kgbench.paper.parts import (
-        SHIPPED,
-        Ingredients,
-        forecasts,
-        room,
-        total_needs,
-    )
-    from kgbench.paper.reproduction import report_folder, rows_there
+    from kgbench.paper.page import chosen
+    from kgbench.paper.parts import forecasts, room, total_needs
+    from kgbench.paper.reproduction import ingredients_of, report_folder, rows_there
 
-    names, model = chosen(what), options["model"] or _MODEL
-    seeds = options["seeds"] or (SHIPPED,)
-    pairs = [Ingredients(page(), model, options["supplement"], seed) for seed in seeds]
-    output_dir, device = options["output_dir"], options["device"]
+    names = chosen(what)
+    pairs = ingredients_of(options["model"], options["supplement"], options["seeds"])
+    model, output_dir, device = pairs[0].model, options["output_dir"], options["device"]
     free = room(pairs[0], output_dir, device)
     known = rows_there(report_folder(model, options["report"]))
     parts = forecasts(names, pairs, output_dir, device, progress, known)

@@ -113,9 +113,7 @@ def reproduce(
                 raise InputError(f"--rows computes figures from files alone: leave out --{option}")
         given = list(map(Path, rows))
         return _reported(names, _joined(given, report), report, given)
-    pairs = [
-        Ingredients(page(), model or "tiny-gemma", supplement, seed) for seed in seeds or (SHIPPED,)
-    ]
+    pairs = ingredients_of(model, supplement, seeds)
     folder = report_folder(pairs[0].model, report)
     measured = with_progress(
         progress,
@@ -131,6 +129,14 @@ def reproduce(
         ),
     )
     return _reported(names, measured, report)
+
+
+def ingredients_of(
+    model: str | None, supplement: str | None, seeds: Sequence[int]
+) -> list[Ingredients]:
+    """The ingredients of a pair, by default of tiny-gemma, under each training seed."""
+    name = model or "tiny-gemma"
+    return [Ingredients(page(), name, supplement, seed) for seed in seeds or (SHIPPED,)]
 
 
 def report_folder(model: str, report: str | os.PathLike[str] | None = None) -> Path:
