@@ -1,1 +1,1 @@
-"""Training: how the tiny pairs are made from nothing."""
+"""Training: donors are finetuned, in stages that go on exactly where they stopped."""
