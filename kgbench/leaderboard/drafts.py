@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 from pydantic import ValidationError
 
 from kgbench.errors import InputError
@@ -23,7 +23,7 @@ from kgbench.leaderboard.entries import (
     folder_name,
     read_entries,
 )
-from kgbench.leaderboard.folders import Documents, add, document_hash, rows_hash
+from kgbench.leaderboard.folders import changed, document_hash, rows_hash
 from kgbench.leaderboard.limits import RECORD, SUBMISSION
 from kgbench.leaderboard.validate import CheckedEntry, Finding, validate_entries
 from kgbench.leaderboard.validate.known import known
@@ -91,12 +91,9 @@ def drafts(
         submission = _submission(about)
         documents = {RECORD: document, SUBMISSION: submission.to_json()}
         place = Path(entry_name(record, submission.name))
-        entries.append(Entry(place, record, submission, None, documents, _given(rows)))
+        read = partial(rows.slice, 0)
+        entries.append(Entry(place, record, submission, None, documents, read))
     return sorted(entries, key=lambda entry: entry.folder)
-
-
-def _given(rows: pa.Table) -> Callable[[], pa.Table]:
-    return lambda: rows
 
 
 def _submission(about: Mapping[str, Any]) -> Submission:
@@ -136,8 +133,7 @@ def checked(entries: Sequence[Entry], root: Path) -> list[CheckedEntry]:
     there = {entry.folder.name for entry in _entries(root)}
     drafted = []
     for entry in entries:
-        rows = entry.rows and entry.rows()
-        drafted.append(CheckedEntry(entry.folder.name, dict(entry.documents), rows))
+        drafted.append(CheckedEntry(entry.folder.name, dict(entry.documents), entry.rows()))
     for draft in validate_entries(drafted, strict=True, board=root / RESULTS):
         if draft.folder in there:  # what was submitted before is not replaced
             wrong = f"the same result is in {draft.folder}"
@@ -160,16 +156,19 @@ def publish(entries: Sequence[Entry], root: Path) -> list[Path]:
         InputError: An entry of this name is there.
         OutputError: It cannot be written to.
     """
-    documents: dict[Path, dict[str, Documents]] = {}
-    rows: dict[Path, dict[str, pa.Table]] = {}
-    places = []
+    by_folder: dict[Path, list[Entry]] = {}
     for entry in entries:
-        path, name = root / RESULTS / folder_name(entry.record, entry.method), entry.folder.name
-        documents.setdefault(path, {})[name] = entry.documents
-        rows.setdefault(path, {})[name] = entry.rows and entry.rows()
-        places.append(path / name)
-    for path, own in documents.items():
-        add(path, own, rows[path])
+        path = root / RESULTS / folder_name(entry.record, entry.method)
+        by_folder.setdefault(path, []).append(entry)
+    places = []
+    for path, own in by_folder.items():
+        with changed(path) as (documents, rows):
+            for entry in own:
+                place = path / entry.folder.name
+                if place.name in documents:
+                    raise InputError(f"{place} is there already: an entry is never edited")
+                documents[place.name], rows[place.name] = entry.documents, entry.rows()
+                places.append(place)
     return places
 
 

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -20,7 +20,6 @@ from kgbench.leaderboard.folders import (
     MethodFolder,
     folders_below,
     inside_folder,
-    read_folder,
 )
 from kgbench.leaderboard.hits import PromptHits, hits_by_prompt
 from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION, VERIFICATION
@@ -30,10 +29,11 @@ from kgbench.records import (
     Strict,
     choose_run,
     load_record,
+    parse_record,
     read_facts,
     read_record,
 )
-from kgbench.records.fact_rows import with_derived
+from kgbench.records.fact_rows import STORED, with_derived
 from kgbench.sites.configurations import parse_top
 
 # ---------------------------------------------------------------------------- files beside a record
@@ -144,7 +144,7 @@ class Verification(Part):
         return f"{self.n} {'facts' if self.drawn else 'known facts'}"
 
 
-_D = TypeVar("_D", bound=Strict)
+_P = TypeVar("_P", bound=Part)
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -216,8 +216,8 @@ class Entry:
     verification: Verification | None
     documents: Documents = field(default_factory=dict)
     """As they are stored on the board; none of a run's own folder."""
-    rows: Callable[[], pa.Table] | None = None
-    """Gives its per-fact rows as stored; None where they are in its own folder."""
+    stored_rows: Callable[[], pa.Table] | None = None
+    """Gives its per-fact rows as stored on the board; None where they are in its own folder."""
 
     @property
     def method_folder(self) -> Path | None:
@@ -274,9 +274,15 @@ class Entry:
         """Per-fact hits of each prompt."""
         return hits_by_prompt(self.facts())
 
+    def rows(self) -> pa.Table:
+        """Its per-fact rows as stored."""
+        return self.facts().select(STORED.names) if self.stored_rows is None else self.stored_rows()
+
     def facts(self) -> pa.Table:
         """Its per-fact rows."""
-        return read_facts(self.folder / FACTS) if self.rows is None else with_derived(self.rows())
+        if self.stored_rows is None:
+            return read_facts(self.folder / FACTS)
+        return with_derived(self.stored_rows())
 
 
 def suites_of(record: Record) -> tuple[str, ...]:
@@ -337,9 +343,8 @@ def read_entries(results: Path) -> Iterator[Entry]:
     Raises:
         DataError: If one does not read; the message names it.
     """
-    for path in folders_below(results):
-        folder = read_folder(path)
-        for name in sorted(folder.documents):
+    for folder in map(MethodFolder, folders_below(results)):
+        for name in folder.documents:
             yield _entry(folder, name)
 
 
@@ -355,29 +360,23 @@ def read_run(folder: Path) -> Entry:
 def _entry(folder: MethodFolder, name: str) -> Entry:
     """An entry of a method folder."""
     place, documents = folder.path / name, folder.documents[name]
-    record = _document(place / RECORD, documents, Record)
-    if record is None:
-        raise DataError(f"{place / RECORD}: it is missing")
-    submission = _document(place / SUBMISSION, documents, Submission)
-    verification = _document(place / VERIFICATION, documents, Verification)
-    for part in (submission, verification):
-        if part is not None and part.record != record.id:
-            raise DataError(f"{place}: record: a document goes with another record than its own")
-
-    def rows() -> pa.Table:
-        return folder.rows[name]
-
-    return Entry(place, record, submission, verification, documents, rows)
+    record = parse_record(documents.get(RECORD), place / RECORD)
+    submission = _part(place / SUBMISSION, record, documents, Submission)
+    verification = _part(place / VERIFICATION, record, documents, Verification)
+    return Entry(place, record, submission, verification, documents, partial(folder.rows, name))
 
 
-def _document(path: Path, documents: Documents, model: type[_D]) -> _D | None:
-    """A document of an entry; None where it has none such."""
+def _part(path: Path, record: Record, documents: Documents, model: type[_P]) -> _P | None:
+    """A document that goes with a record; None where there is none."""
     if path.name not in documents:
         return None
     try:
-        return model.model_validate(documents[path.name])
+        part = model.model_validate(documents[path.name])
     except ValidationError as error:
         raise DataError(f"{path}: {first_fault(error, 'content')}") from error
+    if part.record != record.id:
+        raise DataError(f"{path}: record: it goes with another record than the one beside it")
+    return part
 
 
 def find_run(run: str | os.PathLike[str], results: Path) -> Entry:
@@ -418,21 +417,16 @@ def find_entry(run: str, results: Path) -> Entry:
         InputError: Several entries start like this.
         UnknownNameError: None does.
     """
-    inside, wanted = inside_folder(Path(run)), run
     paths = folders_below(results)
-    if inside is not None:
-        results, wanted = inside
-        paths = [results]
+    if (inside := inside_folder(Path(run))) is not None:
+        (results, run), paths = inside, [inside[0]]
     folders: dict[Path, MethodFolder] = {}
     ids: dict[Path, str | None] = {}
-    for folder in map(read_folder, paths):
+    for folder in map(MethodFolder, paths):
         for name, documents in folder.documents.items():
             folders[folder.path / name] = folder
             ids[folder.path / name] = documents.get(RECORD, {}).get("id")
-    if inside is not None and not wanted:
-        first, *more = [place.name for place in ids]
-        if more:
-            raise InputError(f"{run} holds {len(ids)} entries: give one as {results / first}")
-        wanted = first
-    place = choose_run(wanted, ids, str(results))
+    if not run and len(ids) > 1:
+        raise InputError(f"{results} holds {len(ids)} entries: give one as {next(iter(ids))}")
+    place = choose_run(run or next(iter(ids)).name, ids, str(results))
     return _entry(folders[place], place.name)

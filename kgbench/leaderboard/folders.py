@@ -1,6 +1,6 @@
 """Method folders: all entries of a method on a board in two files, which other tools read.
 
-`entries.jsonl.gz` has a line of JSON per entry, with its name and what goes with it: record,
+`entries.jsonl.gz` has a line of JSON per entry: its name, and what goes with it, its record,
 submission and verification. `facts.parquet` has the per-fact rows of all of them, with the name in
 a column of its own. Entries of a method repeat each other, so that the two files take half of the
 space of one file each.
@@ -16,27 +16,23 @@ import stat
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from filelock import FileLock
 
 from kgbench.errors import DataError, InputError, OutputError
 from kgbench.leaderboard import limits
-from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION, VERIFICATION
+from kgbench.leaderboard.limits import FACTS
 from kgbench.records import canonical_json, write_whole
 from kgbench.records.fact_rows import SPLIT, STORED
 
 ENTRIES = "entries.jsonl.gz"
-"""The file of a method folder that lists its entries."""
-
-FILES = (ENTRIES, FACTS)
+"""The file of a method folder that lists its entries; `facts.parquet` is the other."""
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,119}")
 """Names of entries and of method folders."""
@@ -44,51 +40,55 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,119}")
 ENTRY = "entry"
 """Key and column of an entry's name."""
 
-PARTS: Mapping[str, str] = {
-    "record": RECORD,
-    "submission": SUBMISSION,
-    "verification": VERIFICATION,
-}
-"""By key of a line, the document under it."""
-
 Documents = Mapping[str, Any]
-"""The JSON values of an entry's documents, by `record.json` and so on."""
+"""The JSON values of an entry's `record.json`, `submission.json` and `verification.json`; their
+keys in a line lack the ending."""
 
 ROWS = pa.schema([pa.field(ENTRY, pa.string(), nullable=False), *STORED])
 """Columns of the per-fact rows of a method."""
 
 _LOCK = ".lock"
-_LEVEL = 19
-"""Of zstd; higher ones save less than a hundredth."""
 
 
-@dataclass(frozen=True, eq=False)
 class MethodFolder:
-    """The entries of a method on a board."""
+    """The entries of a method on a board; rows are read when they are asked for."""
 
-    path: Path
-    documents: Mapping[str, Documents]
-    """By the entry's name."""
-
-    @cached_property
-    def rows(self) -> Mapping[str, pa.Table]:
-        """By the entry's name, its per-fact rows as stored.
+    def __init__(self, path: Path) -> None:
+        """Read the list of entries, of which there is none where the folder is not there.
 
         Raises:
-            DataError: They do not read, or those of an entry are missing.
+            DataError: The list does not read.
+        """
+        self.path = path
+        self.documents: dict[str, Documents] = {}
+        """By the entry's name."""
+        self._rows: pa.Table | None = None
+        try:
+            for line in lines(path / ENTRIES) if (path / ENTRIES).exists() else ():
+                name, documents = named_documents(json.loads(line))
+                self.documents[name] = documents
+        except DataError as error:
+            raise DataError(f"{path / ENTRIES}: {error}") from error
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise DataError(f"{path / ENTRIES}: a line is no entry ({error!r})") from error
+
+    def rows(self, name: str) -> pa.Table:
+        """The per-fact rows of an entry, as stored.
+
+        Raises:
+            DataError: They do not read, or are missing.
         """
         path = self.path / FACTS
-        content = read_regular(path, limits.FACTS_OF_METHOD)
-        texts = [field.name for field in ROWS if field.type == pa.string()]
         try:
-            table = pq.read_table(pa.BufferReader(content), read_dictionary=texts)
-            rows = rows_by_entry(table.select(ROWS.names))
-        except (pa.ArrowException, KeyError) as error:
+            if self._rows is None:
+                self._rows = pq.read_table(path, read_dictionary=[ENTRY], columns=ROWS.names)
+            rows = rows_of(self._rows, name).cast(STORED)
+        except (OSError, pa.ArrowException) as error:
             reason = str(error).splitlines()[0]
             raise DataError(f"{path}: no readable per-fact rows of a method ({reason})") from error
-        if missing := sorted(self.documents.keys() - rows.keys()):
-            raise DataError(f"{path}: it holds no rows of {missing[0]}")
-        return {name: rows[name].cast(STORED) for name in self.documents}
+        if not rows.num_rows:
+            raise DataError(f"{path}: it holds no rows of {name}")
+        return rows
 
 
 def folders_below(results: Path) -> list[Path]:
@@ -108,67 +108,31 @@ def inside_folder(path: Path) -> tuple[Path, str] | None:
     return None
 
 
-# ----------------------------------------------------------------------------------------- reading
+def rows_of(table: pa.Table, name: str) -> pa.Table:
+    """The rows of an entry, without its name, among those of a method."""
+    return table.filter(pc.equal(table[ENTRY], name)).drop_columns([ENTRY])
 
 
-def read_folder(path: Path) -> MethodFolder:
-    """The entries of a method folder; their rows are read when they are asked for.
-
-    Raises:
-        DataError: The list of entries does not read.
-    """
-    documents = {}
-    try:
-        for line in lines(read_regular(path / ENTRIES, limits.ENTRIES_OF_METHOD)):
-            values = json.loads(line)
-            name = values[ENTRY]
-            documents[name] = {PARTS[key]: value for key, value in values.items() if key in PARTS}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{path / ENTRIES}: a line is no entry ({error!r})") from error
-    except DataError as error:
-        raise DataError(f"{path / ENTRIES}: {error}") from error
-    return MethodFolder(path, documents)
-
-
-def lines(content: bytes) -> list[bytes]:
-    """The lines of a list of entries.
+def lines(path: Path) -> list[bytes]:
+    """The lines of a list of entries, which nobody need have checked.
 
     Raises:
-        DataError: It is no gzip file, or holds more than is allowed.
+        DataError: It is no gzip file of lines, or holds more than is allowed.
     """
+    content = read_regular(path, limits.ENTRIES_OF_METHOD)
     reader = zlib.decompressobj(zlib.MAX_WBITS | 16)  # gzip alone
     try:
         text = reader.decompress(content, limits.UNPACKED + 1)
     except zlib.error as error:
         raise DataError(f"it does not unpack ({error})") from error
-    if len(text) > limits.UNPACKED:
-        raise DataError(f"it holds more than {limits.UNPACKED} bytes, unpacked")
-    if not reader.eof or reader.unused_data:
-        raise DataError("it is cut short, or goes on after its end")
-    if content[3]:  # flags of the gzip header: a file's name, a comment or other bytes follow
-        raise DataError("its header holds more than that of gzip")
-    *found, rest = text.split(b"\n")
-    if rest or not found:
-        raise DataError("it holds no lines, or the last one is cut short")
-    if len(found) > limits.ENTRIES:
-        raise DataError(f"it holds more than {limits.ENTRIES} entries")
-    return found
-
-
-def rows_by_entry(table: pa.Table) -> dict[str, pa.Table]:
-    """The rows of each entry, without its name, from those of a method in any order of entries."""
-    codes = table[ENTRY].combine_chunks().dictionary_encode()
-    places, names = codes.indices.to_numpy(), codes.dictionary.to_pylist()
-    if (np.diff(places) < 0).any():
-        table = table.take(np.argsort(places, kind="stable"))
-        places = np.sort(places)
-    rows = table.drop_columns([ENTRY])
-    found = {}
-    for code, name in enumerate(names):
-        first, end = np.searchsorted(places, [code, code + 1])
-        if end > first:
-            found[name] = rows.slice(first, end - first)
-    return found
+    if len(text) > limits.UNPACKED or text.count(b"\n") > limits.ENTRIES:
+        raise DataError(
+            f"it holds more than {limits.UNPACKED} bytes, unpacked, or {limits.ENTRIES} lines"
+        )
+    # Flags of a gzip header announce a file's name, a comment or other bytes in it.
+    if not reader.eof or reader.unused_data or content[3] or not text.endswith(b"\n"):
+        raise DataError("it is cut short, or holds more than its lines")
+    return text.split(b"\n")[:-1]
 
 
 def read_regular(path: Path, most: int) -> bytes:
@@ -203,9 +167,6 @@ def read_regular(path: Path, most: int) -> bytes:
     return content
 
 
-# ----------------------------------------------------------------------------------------- hashes
-
-
 def document_hash(value: Any) -> str:
     """SHA-256 of a JSON value, whatever the order of its keys and the blanks of its file."""
     return sha256(canonical_json(value).encode("utf-8", "surrogatepass")).hexdigest()
@@ -233,42 +194,76 @@ def rows_hash(rows: pa.Table) -> str:
     return digest.hexdigest()
 
 
-# ----------------------------------------------------------------------------------------- writing
-
-
 def entry_line(name: str, documents: Documents) -> str:
     """An entry's line in the list of a method's, without its end."""
     values = {ENTRY: name}
-    for key, document in PARTS.items():
-        if document in documents:
-            values[key] = documents[document]
+    for document, value in documents.items():
+        values[document.removesuffix(".json")] = value
     return json.dumps(values, ensure_ascii=False, separators=(",", ":"))
 
 
-def list_bytes(documents: Mapping[str, Documents]) -> bytes:
-    """The list of a method's entries as a file; equal entries give equal bytes."""
-    text = "".join(f"{entry_line(name, documents[name])}\n" for name in sorted(documents))
-    return gzip.compress(text.encode(), 9, mtime=0)
+def named_documents(values: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """An entry's name and documents, from the JSON object of its line."""
+    documents = {f"{key}.json": value for key, value in values.items() if key != ENTRY}
+    return values[ENTRY], documents
 
 
-def rows_bytes(rows: Mapping[str, pa.Table]) -> bytes:
-    """The per-fact rows of a method's entries as a Parquet file.
+@contextmanager
+def changed(path: Path) -> Iterator[tuple[dict[str, Documents], dict[str, pa.Table]]]:
+    """A method folder's documents and rows by entry, to be changed; written when the block ends.
 
-    Equal rows give equal bytes under one version of pyarrow.
+    Other processes wait meanwhile, and see every entry with its rows at every moment. A folder
+    without entries is deleted.
 
     Args:
-        rows: By the entry's name, its rows, sorted.
+        path: The folder, in that of its board in the results; it need not be there.
+
+    Raises:
+        DataError: It does not read.
+        InputError: It would be too large.
+        OutputError: It cannot be written.
     """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(path.absolute().parents[2] / _LOCK):
+            folder = MethodFolder(path)
+            before = {name: folder.rows(name) for name in folder.documents}
+            documents, rows = dict(folder.documents), dict(before)
+            yield documents, rows
+            path.mkdir(exist_ok=True)
+            if not before.keys() >= rows.keys():
+                _write(path / FACTS, _rows_bytes({**before, **rows}), limits.FACTS_OF_METHOD)
+            text = "".join(f"{entry_line(name, documents[name])}\n" for name in sorted(documents))
+            content = gzip.compress(text.encode(), 9, mtime=0)
+            _write(path / ENTRIES, content, limits.ENTRIES_OF_METHOD)
+            if before.keys() - rows.keys() and rows:
+                _write(path / FACTS, _rows_bytes(rows), limits.FACTS_OF_METHOD)
+            if not documents:
+                (path / ENTRIES).unlink()
+                (path / FACTS).unlink()
+                path.rmdir()
+    except OSError as error:
+        raise OutputError(f"cannot write {str(path)!r}: {error.strerror or error}") from error
+
+
+def _write(path: Path, content: bytes, most: int) -> None:
+    if len(content) > most:
+        raise InputError(f"{path} would have more than {most} bytes")
+    write_whole(path, content)
+
+
+def _rows_bytes(rows: Mapping[str, pa.Table]) -> bytes:
+    """Rows as a Parquet file; equal rows give equal bytes under one version of pyarrow."""
     tables = []
     for name in sorted(rows):
-        table = rows[name].select(STORED.names).cast(STORED)
-        tables.append(table.add_column(0, ROWS.field(ENTRY), pa.repeat(name, table.num_rows)))
+        names = pa.repeat(name, rows[name].num_rows)
+        tables.append(rows[name].add_column(0, ROWS.field(ENTRY), names))
     sink = pa.BufferOutputStream()
     pq.write_table(
         pa.concat_tables(tables),
         sink,
         compression="zstd",
-        compression_level=_LEVEL,
+        compression_level=19,  # higher ones save less than a hundredth
         use_dictionary=[field.name for field in ROWS if field.type == pa.string()],
         use_byte_stream_split=list(SPLIT),
         write_statistics=False,
@@ -278,99 +273,3 @@ def rows_bytes(rows: Mapping[str, pa.Table]) -> bytes:
         max_rows_per_page=limits.ROWS,
     )
     return bytes(sink.getvalue())
-
-
-def add(path: Path, documents: Mapping[str, Documents], rows: Mapping[str, pa.Table]) -> None:
-    """Add entries to a method folder.
-
-    Args:
-        path: The folder, in that of its board in the results; it need not be there.
-        documents: By the entry's name.
-        rows: Likewise, sorted.
-
-    Raises:
-        DataError: The folder does not read.
-        InputError: An entry is there already, or the folder would be too large.
-        OutputError: It cannot be written.
-    """
-    with _locked(path):
-        there = _read_or_empty(path)
-        if twice := sorted(documents.keys() & there.documents.keys()):
-            raise InputError(f"{path / twice[0]} is there already: an entry is never edited")
-        _write(path, {**there.documents, **documents}, {**_rows(there), **rows})
-
-
-def add_verification(path: Path, name: str, verification: Any) -> None:
-    """Put a verification beside the record of an entry.
-
-    Args:
-        path: The method folder.
-        name: The entry.
-        verification: The JSON value.
-
-    Raises:
-        DataError: The folder does not read.
-        OutputError: It cannot be written.
-    """
-    with _locked(path):
-        documents = dict(read_folder(path).documents)
-        documents[name] = {**documents[name], VERIFICATION: verification}
-        write_whole(path / ENTRIES, list_bytes(documents))
-
-
-def replace_folder(
-    path: Path, documents: Mapping[str, Documents], rows: Mapping[str, pa.Table]
-) -> None:
-    """Make a method folder hold these entries and no others; without any it is deleted.
-
-    Args:
-        path: As of `add`.
-        documents: By the entry's name.
-        rows: Likewise, sorted.
-
-    Raises:
-        DataError: The folder does not read.
-        InputError: It would be too large.
-        OutputError: It cannot be written.
-    """
-    with _locked(path):
-        there = _read_or_empty(path)
-        if documents:
-            _write(path, documents, {**_rows(there), **rows})
-        if documents and there.documents.keys() - documents.keys():
-            write_whole(path / FACTS, rows_bytes(rows))
-        if there.documents and not documents:
-            (path / ENTRIES).unlink()
-            (path / FACTS).unlink()
-            path.rmdir()
-
-
-def _read_or_empty(path: Path) -> MethodFolder:
-    return read_folder(path) if (path / ENTRIES).exists() else MethodFolder(path, {})
-
-
-def _rows(folder: MethodFolder) -> Mapping[str, pa.Table]:
-    return folder.rows if folder.documents else {}
-
-
-def _write(path: Path, documents: Mapping[str, Documents], rows: Mapping[str, pa.Table]) -> None:
-    """Write both files, the list last: at every moment each entry that is listed has its rows."""
-    contents = {FACTS: rows_bytes(rows), ENTRIES: list_bytes(documents)}
-    most = {FACTS: limits.FACTS_OF_METHOD, ENTRIES: limits.ENTRIES_OF_METHOD}
-    for file, content in contents.items():
-        if len(content) > most[file]:
-            raise InputError(f"{path / file} would have more than {most[file]} bytes")
-    path.mkdir(exist_ok=True)
-    for file, content in contents.items():
-        write_whole(path / file, content)
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Keep other processes from changing a method folder meanwhile."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(path.absolute().parents[2] / _LOCK):
-            yield
-    except OSError as error:
-        raise OutputError(f"cannot write {str(path)!r}: {error.strerror or error}") from error

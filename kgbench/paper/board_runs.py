@@ -22,7 +22,7 @@ from kgbench.leaderboard.entries import (
     read_entries,
     suites_of,
 )
-from kgbench.leaderboard.folders import replace_folder
+from kgbench.leaderboard.folders import changed
 from kgbench.leaderboard.validate.known import known
 from kgbench.models.catalog import plants, published, replicas, shipped
 from kgbench.numbers import duration_text
@@ -291,7 +291,7 @@ class Campaign:
             InputError: The laws cannot be tried on a method.
             OutputError: A folder cannot be written.
         """
-        changed = []
+        written = []
         by_folder: dict[Path, list[BoardRun]] = {}
         for run in self.runs:
             by_folder.setdefault(self.root / RESULTS / run.place, []).append(run)
@@ -301,13 +301,15 @@ class Campaign:
             new = self._new(runs)
             if new or kept != before:
                 now = {entry.folder.name: entry for entry in (*kept, *new)}
-                documents = {name: entry.documents for name, entry in now.items()}
-                rows = {name: entry.rows() for name, entry in now.items() if entry.rows}
-                replace_folder(path, documents, rows)
-                changed.append(path)
+                with changed(path) as (documents, rows):
+                    documents.clear()
+                    rows.clear()
+                    for name, entry in now.items():
+                        documents[name], rows[name] = entry.documents, entry.rows()
+                written.append(path)
                 gone = f", {len(before) - len(kept)} taken away" if kept != before else ""
                 announce(f"{path}: {len(kept)} entries kept, {len(new)} new{gone}")
-        return changed
+        return written
 
     def _stays(self, entry: Entry, runs: Sequence[BoardRun]) -> bool:
         """Whether an entry of a method folder belongs to a run, or to a pair without runs."""

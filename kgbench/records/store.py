@@ -350,7 +350,7 @@ def read_record(folder: Path) -> StoredRecord:
     try:
         content = _content(folder / RECORD)
         _check_seal(folder, content)
-        record = parse_record(content, folder / RECORD)
+        record = parse_record(_parsed(folder / RECORD, content), folder / RECORD)
         if not (folder / FACTS).is_file():
             raise DataError(f"{folder}: {FACTS} is missing")
         check_facts(folder / FACTS)
@@ -359,18 +359,18 @@ def read_record(folder: Path) -> StoredRecord:
     return StoredRecord(record, folder)
 
 
-def parse_record(content: bytes, path: Path) -> Record:
-    """The record of a `record.json` whose bytes were read already.
+def parse_record(value: Any, path: Path) -> Record:
+    """The record of a JSON value.
 
     Args:
-        content: The bytes.
-        path: The file, for messages.
+        value: The value.
+        path: Where it is from, for messages.
 
     Raises:
-        DataError: They do not read, or the id is not the hash of the identity.
+        DataError: It is no record, or its id is not the hash of its identity.
     """
     try:
-        return Record.model_validate(_parsed(path, content))
+        return Record.model_validate(value)
     except ValidationError as error:
         raise DataError(f"{path}: {first_fault(error, 'record')}") from error
 

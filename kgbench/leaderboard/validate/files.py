@@ -6,8 +6,9 @@ import json
 import os
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from math import isfinite
 from pathlib import Path
@@ -22,19 +23,18 @@ from kgbench.leaderboard.entries import BOARDS, Entry, Submission, Verification
 from kgbench.leaderboard.folders import (
     ENTRIES,
     ENTRY,
-    FILES,
     NAME,
-    PARTS,
     ROWS,
     document_hash,
     entry_line,
     inside_folder,
     lines,
+    named_documents,
     read_regular,
-    rows_by_entry,
     rows_hash,
+    rows_of,
 )
-from kgbench.leaderboard.limits import ENTRIES_OF_METHOD, FACTS, RECORD
+from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION, VERIFICATION
 from kgbench.leaderboard.sandbox import SANDBOX
 from kgbench.records import FACTS_SCHEMA, SEAL, Record, Strict
 from kgbench.records.fact_rows import STORED
@@ -107,6 +107,7 @@ def shown(value: object) -> str:
 
 
 _M = TypeVar("_M", bound=Strict)
+_T = TypeVar("_T")
 
 
 RUN = (RECORD, FACTS)
@@ -162,6 +163,23 @@ class CheckedEntry:
     def add(self, findings: Iterable[Finding], document: str = "") -> None:
         """Add the findings of a check of one of its documents, or of the whole."""
         self.findings += in_file(self.at(document) if document else self.folder, findings)
+
+    def attempt(
+        self, read: Callable[[], _T], field: str, expected: str, document: str = ""
+    ) -> _T | None:
+        """What a reader gives; None where it finds that something is wrong, which is added.
+
+        Args:
+            read: The reader.
+            field: Property of the file that it reads.
+            expected: What was expected of it.
+            document: The file.
+        """
+        try:
+            return read()
+        except DataError as error:
+            self.add([Finding(field, str(error), expected)], document)
+            return None
 
     def read(self, document: str, model: type[_M]) -> _M | None:
         """The content of one of its documents; None where it is not there, or is refused.
@@ -257,28 +275,31 @@ def _of_method(path: Path) -> list[CheckedEntry]:
     """The entries of a method folder, before them one with the findings on its files if any."""
     whole = CheckedEntry(shown_name(path.name))
     for item in _items(path):
-        if item.name not in FILES:
-            wrong, expected = "it is none of a method's files", f"{' and '.join(FILES)} alone"
-            whole.add([Finding("file", wrong, expected)], shown_name(item.name))
-    entries: list[CheckedEntry] = []
-    try:
-        for number, line in enumerate(lines(read_regular(path / ENTRIES, ENTRIES_OF_METHOD))):
-            entries.append(_listed(f"{whole.folder}:{number + 1}", line))
-    except DataError as error:
-        whole.add([Finding("list", str(error), "a list as kgbench submit writes it")], ENTRIES)
-    try:
-        content = read_regular(path / FACTS, limits.FACTS_OF_METHOD)
-        rows = rows_by_entry(SANDBOX.read(content, (ROWS,)))
-    except DataError as error:
-        rows, expected = {}, "per-fact rows as kgbench submit writes them"
-        whole.add([Finding("Parquet", str(error), expected)], FACTS)
+        if item.name not in (ENTRIES, FACTS):
+            expected = f"{ENTRIES} and {FACTS} alone"
+            finding = Finding("file", "it is none of a method's files", expected)
+            whole.add([finding], shown_name(item.name))
+
+    def listed() -> list[CheckedEntry]:
+        found = enumerate(lines(path / ENTRIES))
+        return [_listed(f"{whole.folder}:{number + 1}", line) for number, line in found]
+
+    def rows_of_all() -> pa.Table:
+        return SANDBOX.read(read_regular(path / FACTS, limits.FACTS_OF_METHOD), (ROWS,))
+
+    expected = "the file as kgbench submit writes it"
+    entries = whole.attempt(listed, "list", expected, ENTRIES) or []
+    rows = whole.attempt(rows_of_all, "Parquet", expected, FACTS) or ROWS.empty_table()
+    left = rows.num_rows
     for entry in entries:
-        entry.place, entry.table = path, rows.pop(entry.folder, None)
-        if entry.table is None:
+        entry.place, entry.table = path, rows_of(rows, entry.folder)
+        left -= entry.table.num_rows
+        if not entry.table.num_rows:
+            entry.table = None
             entry.add([Finding("rows", "there are none that read", "its per-fact rows")], FACTS)
-    for name in rows if entries else ():
-        wrong = f"it holds rows of {shown(name)}, which is not listed"
-        whole.add([Finding(ENTRY, wrong, f"rows of the entries in {ENTRIES}")], FACTS)
+    if left > 0:
+        wrong = f"{left} of its rows are of no entry that {ENTRIES} lists"
+        whole.add([Finding(ENTRY, wrong, "rows of entries alone")], FACTS)
     return entries if whole.accepted else [whole, *entries]
 
 
@@ -293,24 +314,20 @@ def _listed(place: str, line: bytes) -> CheckedEntry:
     if len(line) > limits.LINE:
         entry.add([Finding("size", "it is too large", f"at most {limits.LINE} bytes")])
         return entry
-    try:
-        values = read_json(line)
-    except DataError as error:
-        entry.add([Finding("JSON", str(error), STRICT_JSON)])
+    values = entry.attempt(partial(read_json, line), "JSON", STRICT_JSON)
+    if values is None:
         return entry
-    name = values.get(ENTRY)
+    name, documents = named_documents({ENTRY: None, **values})
     if not isinstance(name, str) or not NAME.fullmatch(name):
         expected = "letters, digits and . _ + -, at most 120"
         entry.add([Finding(ENTRY, f"it is {shown(name)}", expected)])
         return entry
-    entry.folder = name
-    for key, value in values.items():
-        if key in PARTS:
-            entry.documents[PARTS[key]] = value
-    if entry_line(name, entry.documents) != line.decode():
-        wrong, expected = "it is not as kgbench writes it", f"the keys {', '.join(PARTS)} alone"
-        entry.add([Finding("content", wrong, expected)])
-    if RECORD not in entry.documents:
+    entry.folder, entry.documents = name, documents
+    strange = sorted(documents.keys() - {RECORD, SUBMISSION, VERIFICATION})
+    if strange or entry_line(name, documents) != line.decode():
+        wrong = f"it holds {shown(strange[0])}" if strange else "it is not as kgbench writes it"
+        entry.add([Finding("content", wrong, "a record, its submission and verification alone")])
+    if RECORD not in documents:
         entry.add([Finding("file", "it is missing", "the record of each entry")], RECORD)
     return entry
 
@@ -333,14 +350,11 @@ def _named(path: Path, name: str) -> list[CheckedEntry]:
 def _run(path: Path, name: str, strict: bool) -> CheckedEntry:
     """A run's own folder."""
     run = CheckedEntry(shown_name(name), place=path, listed=False)
-    contents = {}
+    contents: dict[str, bytes | None] = {}
     for item in _items(path):
         if item.name in RUN:
-            try:
-                contents[item.name] = read_regular(Path(item.path), limits.FILE[item.name])
-            except DataError as error:
-                expected = f"a regular file of at most {limits.FILE[item.name]} bytes"
-                run.add([Finding("file", str(error), expected)], item.name)
+            read = partial(read_regular, Path(item.path), limits.FILE[item.name])
+            contents[item.name] = run.attempt(read, "file", "a regular file of its own", item.name)
         elif strict or not OWN.fullmatch(item.name):
             refuses = strict or not PICTURE.fullmatch(item.name)
             wrong = "it is none of an entry's files"
@@ -348,22 +362,17 @@ def _run(path: Path, name: str, strict: bool) -> CheckedEntry:
                 wrong = "a picture, which is not submitted"
             expected = f"{', '.join(RUN)} and nothing else"
             run.add([Finding("file", wrong, expected, refuses)], shown_name(item.name))
-    checked = {finding.file for finding in run.findings}
     for file in RUN:
-        if file not in contents and run.at(file) not in checked:
+        if file not in contents:
             expected = f"{' and '.join(RUN)} in each folder"
             run.add([Finding("file", "it is missing", expected)], file)
-    if RECORD in contents:
-        try:
-            run.documents[RECORD] = read_json(contents[RECORD])
-        except DataError as error:
-            run.add([Finding("JSON", str(error), STRICT_JSON)], RECORD)
-    if FACTS in contents:
-        try:
-            run.table = SANDBOX.read(contents[FACTS], (STORED, FACTS_SCHEMA))
-        except DataError as error:
-            expected = "a facts.parquet as kgbench eval writes it"
-            run.add([Finding("Parquet", str(error), expected)], FACTS)
+    if (record := contents.get(RECORD)) is not None:
+        value = run.attempt(partial(read_json, record), "JSON", STRICT_JSON, RECORD)
+        run.documents = {} if value is None else {RECORD: value}
+    if (facts := contents.get(FACTS)) is not None:
+        read_rows = partial(SANDBOX.read, facts, (STORED, FACTS_SCHEMA))
+        expected = "a facts.parquet as kgbench eval writes it"
+        run.table = run.attempt(read_rows, "Parquet", expected, FACTS)
     return run
 
 
