@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 
 from kgbench.cli import main
-from kgbench.leaderboard.entries import Submission
 from kgbench.records import Record, RecordStore
 from kgbench.stats.summary import rescored
 
@@ -38,15 +37,13 @@ def folder(root: Path, *run: Any) -> Path:
 
 
 def submitted(run: Path) -> Path:
-    """The folder of a run, made an entry of a leaderboard, which has no seal."""
-    from kgbench.records import SEAL, load_record
+    """An entry of a run: where it is, on the leaderboard beside the run."""
+    from kgbench.leaderboard.drafts import drafts, publish
+    from kgbench.records.store import read_record
 
-    submission = Submission(
-        record=load_record(str(run), run.parent).record.id, name="Mine", code="mine==1.0"
-    )
-    (run / SEAL).unlink(missing_ok=True)
-    (run / "submission.json").write_text(submission.model_dump_json())
-    return run
+    made = drafts([read_record(run)], {}, "Mine", "mine==1.0")
+    (place,) = publish(made, run.parent / "leaderboard")
+    return place
 
 
 def caller(capsys: pytest.CaptureFixture[str]) -> Call:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from kgbench import evaluate
 from kgbench.analyses import _whole_answers
 from kgbench.analyses._whole_answers import (
     Candidates,
@@ -429,26 +430,23 @@ def test_blank_before_the_answer() -> None:
     assert continuation(encoder, replace(prompt, text="Name:\n"), "Ana") == "Ana"
 
 
-def test_one_candidate_has_no_rank(tmp_path: Path) -> None:
+def test_one_candidate_has_no_rank(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """That is said before anything is scored."""
     file = tmp_path / "one.jsonl"
     file.write_text(
         '{"who": "Ana Lee", "whom": "Bo Chen"}\n{"who": "Bo Diaz", "whom": "Bo Chen"}\n'
     )
-    asked = [
-        "answers",
-        "--model",
+    run = evaluate(
         "tiny-gpt2",
-        "--dataset",
-        str(file),
-        "--subject",
-        "who",
-        "--object",
-        "whom",
-        "--template",
-        "t={who} has",
-    ]
-    assert main([*asked, "--prompt", "t"]) == 2
+        dataset=str(file),
+        subject="who",
+        object="whom",
+        prompts={"t": "{who} has"},
+        output_dir=tmp_path / "runs",
+        progress=False,
+    )
+    assert main(["answers", str(run.path)]) == 2
+    assert "has only the answer 'Bo Chen'" in capsys.readouterr().err
 
 
 def test_command(
@@ -456,18 +454,9 @@ def test_command(
 ) -> None:
     """Two tables per prompt, JSON and CSV say the same; nothing else is written."""
     monkeypatch.chdir(tmp_path)
-    asked = [
-        "answers",
-        "--model",
-        "tiny-gpt2",
-        "--dataset",
-        "tiny_movies:first60",
-        "--prompt",
-        "headline",
-        "--graft",
-        "FE+LT",
-    ]
-    asked += ["--facts", "2", "--seed", "3"]
+    facts = {"dataset": "tiny_movies:first60", "prompts": "headline"}
+    run = evaluate("tiny-gpt2", **facts, output_dir="runs", progress=False)
+    asked = ["answers", str(run.path), "--graft", "FE+LT", "--facts", "2", "--seed", "3"]
     assert main([*asked, "--csv", "rows.csv"]) == 0
     table = capsys.readouterr().out
     assert main([*asked, "--json"]) == 0
@@ -486,21 +475,19 @@ def test_command(
     assert [(row["fact"], row["graft"], int(row["rank"])) for row in rows] == [
         (r["fact"], r["graft"], r["rank"]) for r in found["facts"]
     ]
-    assert [path.name for path in tmp_path.iterdir()] == ["rows.csv"]
+    assert {path.name for path in tmp_path.iterdir()} == {"runs", "rows.csv"}
 
 
 @pytest.mark.parametrize(
     ("extra", "told"),
-    [
-        (("--graft", "XX"), "XX"),
-        (("--template", "t={first_actor} of"), "add --dataset"),
-        (("--csv", "no/such/f.csv"), "no folder"),
-        (("--model", "x"), "x"),
-    ],
+    [(("--graft", "XX"), "XX"), (("--csv", "no/such/f.csv"), "no folder")],
 )
-def test_mistakes(capsys: pytest.CaptureFixture[str], extra: tuple[str, str], told: str) -> None:
+def test_mistakes(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, extra: tuple[str, str], told: str
+) -> None:
     """A user's mistake ends with status 2 and one line."""
-    assert main(["answers", "--model", "tiny-gpt2", *extra]) == 2
+    run = evaluate("tiny-gpt2", limit=2, prompts="qa", output_dir=tmp_path, progress=False)
+    assert main(["answers", str(run.path), *extra]) == 2
     assert told in capsys.readouterr().err
 
 

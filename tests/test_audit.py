@@ -17,6 +17,7 @@ import pytest
 import stored_runs
 from scipy.stats import norm
 
+from kgbench import evaluate
 from kgbench.analyses.audit import (
     AuditedRun,
     MethodScores,
@@ -225,19 +226,10 @@ def test_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """A pair is audited, each wording under each seed a record; the same records by name give the
     same figures without running.
     """
-    asked = [
-        "audit",
-        "--model",
-        "tiny-gpt2",
-        "--limit",
-        "20",
-        "--prompt",
-        "headline,qa",
-        "--graft",
-        "LT",
-        "--output-dir",
-        str(tmp_path),
-    ]
+    run = evaluate(
+        "tiny-gpt2", limit=20, prompts="qa", grafts="LT", output_dir=tmp_path, progress=False
+    )
+    asked = ["audit", str(run.path), "--prompt", "headline,qa", "--output-dir", str(tmp_path)]
     assert main([*asked, "--seeds", "2", "--json", "-q"]) == 0
     computed = json.loads(capsys.readouterr().out)
     (method,) = computed["methods"]
@@ -260,8 +252,11 @@ def test_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
 
 def test_runs_need_no_torch(tmp_path: Path) -> None:
     """Records are audited where nothing could be run."""
-    folder = stored_runs.folder(tmp_path)
-    line = ["audit", str(folder)]
+    places = []
+    for seed in (0, 1):
+        run = stored_runs.stored(seed=seed, seeds=(seed,))
+        places.append(str(stored_runs.folder(tmp_path, *run)))
+    line = ["audit", *places]
     code = (
         f"import sys; from kgbench.cli import main; assert main({line}) == 0 and 'torch' not in"
         " sys.modules"
@@ -275,34 +270,30 @@ def test_runs_need_no_torch(tmp_path: Path) -> None:
 
 def test_what_it_would_take(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """A dry run writes nothing; a ranking is run under three seeds."""
-    asked = [
-        "audit",
-        "--model",
-        "tiny-gpt2",
-        "--limit",
-        "8",
-        "--prompt",
-        "qa",
-        "--output-dir",
-        str(tmp_path),
-        "--dry-run",
-        "--json",
-    ]
-    assert main([*asked, "--localizer", "random"]) == 0
+    run = evaluate(
+        "tiny-gpt2", localizer="random", limit=8, prompts="qa", output_dir=tmp_path, progress=False
+    )
+    before = list(tmp_path.iterdir())
+    assert main(["audit", str(run.path), "--prompt", "qa", "--dry-run", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["seeds"] == 3 and "splits the facts" in answer["why"] and answer["forwards"] > 0
     assert answer["memory_bytes"] > 0 and answer["fits"] and answer["disk_bytes"] > 0
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == before
 
 
 def test_what_a_large_pair_would_take(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Hours are hours; memory, disk, downloads and what the time rests on are told, as those of one
     evaluation are.
     """
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert main(["audit", "--model", "gemma-2b", "--prompt", "qa,headline", "--dry-run"]) == 0
+    run = evaluate("tiny-gemma", prompts="qa", limit=2, output_dir=tmp_path, progress=False)
+    record = json.loads((run.path / "record.json").read_text())
+    (run.path / "record.json").write_text(json.dumps({**record, "model": "gemma-2b"}))
+    (run.path / "seal.json").unlink()
+    asked = ["audit", str(run.path), "--prompt", "qa,headline", "--limit", "4000", "--dry-run"]
+    assert main(asked) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert re.search(
         r"memory (fits|does not fit): needs [\d.]+ GiB, [\d.]+ GiB free disk about [\d.]+ MiB for"
@@ -319,13 +310,15 @@ def test_what_a_large_pair_would_take(
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        ([], "which model"),
-        (["somewhere", "--seeds", "3"], "--seeds says what to run"),
-        (["--model", "tiny-gpt2", "--prompt", "qq"], "unknown prompt 'qq'"),
-        (["--model", "tiny-gpt2", "--template", "mine=The {first_actor} of"], "add --dataset"),
+        (["{}", "{}", "--seeds", "3"], "--seeds says what to run"),
+        (["{}", "{}", "--prompt", "qa"], "--prompt says what to run"),
+        (["{}", "--prompt", "qq"], "unknown prompt 'qq'"),
     ],
 )
-def test_mistakes(arguments: list[str], match: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """They are told in a line before anything is loaded."""
-    assert main(["audit", *arguments]) == 2
+def test_mistakes(
+    arguments: list[str], match: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """They are named in a line before anything is loaded."""
+    run = evaluate("tiny-gpt2", prompts="qa", limit=2, output_dir=tmp_path, progress=False)
+    assert main(["audit", *(text.format(run.path) for text in arguments)]) == 2
     assert match in capsys.readouterr().err

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import re
@@ -152,9 +151,9 @@ def test_merged_commands_name_what_serves_now(run, old: str, new: str) -> None:
     [
         *(
             (name, "--results", "--output-dir")
-            for name in ("show", "compare", "plot", "export", "rerun", "verify", "submit")
+            for name in ("show", "compare", "plot", "export", "rerun", "submit")
         ),
-        *((name, "--limit", "--facts") for name in ("answers", "specificity", "tokens", "verify")),
+        *((name, "--limit", "--facts") for name in ("answers", "specificity", "tokens")),
     ],
 )
 def test_one_word_for_one_thing(run, name: str, option: str, older: str) -> None:
@@ -899,43 +898,19 @@ def test_zoo_hints_at_nothing_that_it_does_not_have(run, tmp_path: Path, monkeyp
         assert meant in told and "--recipient" not in told and "--donor" not in told
 
 
-SETTINGS = {field.name for field in dataclasses.fields(Settings)} - {"on_record"}
-"""Those that are options."""
-
-
-@pytest.mark.parametrize("name", ["answers", "specificity", "tokens", "audit"])
-def test_commands_that_run_models_take_the_same_options(name: str) -> None:
-    """Every field of the settings, and each field of the pair, is an option with the same help."""
-    context = click.Context(command)
-    options = {
-        option.name: option
-        for option in command.get_command(context, name).params  # type: ignore[union-attr]
-        if isinstance(option, click.Option)
-    }
-    usual = {
-        option.name: option
-        for option in command.get_command(context, "eval").params  # type: ignore[union-attr]
-        if isinstance(option, click.Option)
-    }
-    fields = SETTINGS - {"output_dir"}
-    fields |= {"recipient", "donor", "revision", "chat_template", "dataset", "dtype"}
-    assert fields <= set(options)
-    for field in fields:
-        assert (options[field].help, options[field].opts, options[field].metavar) == (
-            usual[field].help,
-            usual[field].opts,
-            usual[field].metavar,
-        )
-
-
-@pytest.mark.parametrize("name", ["rerun", "verify"])
-def test_recorded_runs_are_computed_by_any_settings(name: str) -> None:
-    """Every field of the settings is an option; the dtype is the record's."""
-    again = command.get_command(click.Context(command), name)
-    assert again is not None
-    options = {option.name for option in again.params}
-    assert options >= SETTINGS
-    assert "dtype" not in options
+@pytest.mark.parametrize("name", ["answers", "heads", "specificity", "tokens", "audit"])
+def test_questions_are_asked_of_a_run(run, name: str) -> None:
+    """Pair and facts are those of a run and no option; without a run, and with an option of before,
+    one line has the command that makes one.
+    """
+    asked = command.get_command(click.Context(command), name)
+    assert asked is not None
+    options = {option.name for option in asked.params}
+    assert not options & {"model", "recipient", "donor", "revision", "dataset", "subject", "column"}
+    assert options >= {"batch_size", "device", "output_dir"}
+    for given in ((), ("--model", "tiny-gemma")):
+        named = refused(run(name, *given))
+        assert "`kgbench eval --model" in named and f"`kgbench {name} RUN`" in named
 
 
 def test_options_are_read_as_fields() -> None:

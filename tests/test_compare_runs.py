@@ -336,7 +336,7 @@ def test_needs_no_torch(folders: tuple[Path, Path], tmp_path: Path) -> None:
         ["show", first],
         ["compare", first, second],
         ["export", first],
-        ["rescore", first],
+        ["rerun", first, "--metric", "mrr"],
         ["plot", first, second, "-o", str(tmp_path / "picture.png")],
     ]
     code = (

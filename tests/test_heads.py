@@ -7,25 +7,33 @@ from pathlib import Path
 
 import pytest
 
-from kgbench import evaluate, load_pair
+from kgbench import Evaluation, evaluate, load_pair
 from kgbench.cli import main
 
-ASKED = ["heads", "--model", "tiny-llama", "--prompt", "headline", "--limit", "12", "-q"]
+GRAFT = "LT:v.h1@6"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Evaluation:
+    """A run of the graft of one head."""
+    asked = {"prompts": ["headline"], "limit": 12, "grafts": [GRAFT]}
+    return evaluate(model="tiny-llama", **asked, output_dir=tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture
+def asked(run: Evaluation, tmp_path: Path) -> list[str]:
+    return ["heads", str(run.path), "-q", "--output-dir", str(tmp_path)]
 
 
 def test_a_head_has_the_figures_of_its_graft(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run: Evaluation, asked: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each cell is what an evaluation of that graft gives, and heads are as many as there are."""
-    asked = [*ASKED, "--output-dir", str(tmp_path), "--layers", "5-6", "--component", "v"]
+    """Each cell is what the run of that graft has, and heads are as many as there are."""
+    asked += ["--layers", "5-6", "--component", "v"]
     assert main([*asked, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     places = {(row["layer"], row["head"]) for row in rows}
-    graft = "LT:v.h1@6"
-    run = evaluate(
-        model="tiny-llama", prompts=["headline"], limit=12, grafts=[graft], output_dir=tmp_path
-    )
-    (wanted,) = (row for row in run.record.rows if row.graft == graft)
+    (wanted,) = (row for row in run.record.rows if row.graft == GRAFT)
     (found,) = (row for row in rows if (row["layer"], row["head"]) == (6, 1))
     assert found["sufficiency"] == wanted.sufficiency.answer()
     assert found["necessity"] == wanted.necessity.answer()
@@ -38,9 +46,11 @@ def test_a_head_has_the_figures_of_its_graft(
     assert "v.h1" in table
 
 
-def test_positions_in_any_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_positions_in_any_order(
+    asked: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Positions may be written in another order than a record has them."""
-    asked = [*ASKED, "--output-dir", str(tmp_path), "--layers", "7", "--positions", "LT+FE"]
+    asked += ["--layers", "7", "--positions", "LT+FE"]
     assert main([*asked, "--csv", str(tmp_path / "heads.csv")]) == 0
     assert "o.h0" in capsys.readouterr().out
     assert len((tmp_path / "heads.csv").read_text().splitlines()) > 1
@@ -55,8 +65,8 @@ def test_positions_in_any_order(tmp_path: Path, capsys: pytest.CaptureFixture[st
     ],
 )
 def test_what_has_no_heads(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: tuple[str, ...], said: str
+    asked: list[str], capsys: pytest.CaptureFixture[str], more: tuple[str, ...], said: str
 ) -> None:
     """Status 2, and one line that says what can be asked for."""
-    assert main([*ASKED, "--output-dir", str(tmp_path), *more]) == 2
+    assert main([*asked, *more]) == 2
     assert said in capsys.readouterr().err

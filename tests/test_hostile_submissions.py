@@ -163,7 +163,7 @@ def test_a_false_claim_lifts_nothing_and_is_told(
         )
     capsys.readouterr()
     asked = [
-        "verify",
+        "rerun",
         str(place),
         "--localizer",
         cheated.code(CHEATS["donor_at_lt"]),

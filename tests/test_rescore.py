@@ -1,4 +1,4 @@
-"""`kgbench rescore`: stored figures are those of the rows, or it says which are not."""
+"""`kgbench rerun --metric`: stored figures are those of the rows, or it says which are not."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def test_a_fresh_record_is_as_its_rows_say(tmp_path: Path, run: Call) -> None:
     """Nothing changes, nothing is written, and writing it back gives the same bytes."""
     place = folder(tmp_path)
     before = {path.name: path.read_bytes() for path in place.iterdir()}
-    status, out, _ = run("rescore", place)
+    status, out, _ = run("rerun", place, "--metric", "top5", "-q")
     assert (status, out) == (0, "all 292 figures of the rows are as stored (top5)\n")
-    assert run("rescore", place, "--in-place")[0] == 0
+    assert run("rerun", place, "--metric", "top5", "--write")[0] == 0
     assert {path.name: path.read_bytes() for path in place.iterdir()} == before
 
 
@@ -47,37 +47,44 @@ def test_an_edited_figure_is_told(tmp_path: Path, run: Call) -> None:
     row = next(row for row in record.rows if (row.prompt, row.graft) == ("headline", "LT"))
     numbers = [row.top5.value, row.top5.low, row.top5.high]
     edited(place, ",".join(map(repr, numbers)), "0.6,0.5,0.7")
-    status, out, _ = run("rescore", place)
+    status, out, _ = run("rerun", place, "--metric", "top5", "-q")
     assert (
         status == 1 and "headline, LT, top5" in out and ".6 [.5, .7]" in out and "1 of 292" in out
     )
-    answer = json.loads(run("rescore", place, "--json")[1])
+    answer = json.loads(run("rerun", place, "--metric", "top5", "--json")[1])
     assert not answer["agrees"] and answer["differences"][0]["figure"] == "headline, LT, top5"
     assert answer["differences"][0]["stored"] == {"value": 0.6, "low": 0.5, "high": 0.7}
-    assert run("rescore", place, "--in-place")[0] == 1
-    assert run("rescore", place)[0] == 0 and load_record(str(place), tmp_path).record == record
+    assert run("rerun", place, "--metric", "top5", "--write")[0] == 1
+    assert (
+        run("rerun", place, "--metric", "top5", "-q")[0] == 0
+        and load_record(str(place), tmp_path).record == record
+    )
 
 
 def test_another_metric(tmp_path: Path, run: Call) -> None:
-    """The table on that metric; written elsewhere, the record there is on it, and the first stays
-    as it was.
-    """
+    """The table on that metric; with --write the record is on it too, and its rows stay."""
     place = folder(tmp_path / "runs")
-    status, out, _ = run(
-        "rescore", place, "--metric", "logprob", "--output-dir", tmp_path / "other"
-    )
-    assert status == 0 and "sufficiency and necessity on logprob" in out
-    (other,) = (tmp_path / "other").iterdir()
-    again = load_record(str(other), tmp_path)
     first = load_record(str(place), tmp_path)
-    assert again.record == rescored(
-        first.record, first.facts(), "logprob"
-    ) and again.facts().equals(first.facts())
-    assert first.record.metric == "top5"
-    status, _, err = run("rescore", place, "--output-dir", tmp_path / "other")
-    assert status == 2 and "holds a record of this run already" in err
-    assert run("rescore", place, "--output-dir", tmp_path / "other", "--in-place")[0] == 2
-    assert run("rescore", place, "--metric", "top7")[0] == 2
+    status, out, _ = run("rerun", place, "--metric", "logprob")
+    assert status == 0 and "sufficiency and necessity on logprob" in out
+    assert load_record(str(place), tmp_path).record == first.record
+    assert run("rerun", place, "--metric", "logprob", "--write")[0] == 0
+    again = load_record(str(place), tmp_path)
+    assert again.record == rescored(first.record, first.facts(), "logprob")
+    assert again.facts().equals(first.facts())
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--sample", 3), ("--device", "cpu"), ("--tolerance", 0.1), ("--localizer", "random")],
+)
+def test_options_of_models_are_refused(
+    tmp_path: Path, run: Call, option: str, value: object
+) -> None:
+    """With --metric no model is run, and an option about one is named."""
+    status, out, err = run("rerun", folder(tmp_path), "--metric", "mrr", option, value)
+    assert (status, out) == (2, "") and f"{option} is about running models" in err
+    assert run("rerun", folder(tmp_path), "--metric", "top7")[0] == 2
 
 
 def test_old_rows_are_written_in_the_present_format(tmp_path: Path, run: Call) -> None:
@@ -86,7 +93,7 @@ def test_old_rows_are_written_in_the_present_format(tmp_path: Path, run: Call) -
     before = load_record(str(place), tmp_path).facts()
     pq.write_table(before.cast(FACTS_SCHEMA), place / "facts.parquet")
     (place / "seal.json").unlink()
-    assert run("rescore", place, "--in-place")[0] == 0
+    assert run("rerun", place, "--metric", "top5", "--write")[0] == 0
     assert pq.read_schema(place / "facts.parquet").equals(STORED)
     assert load_record(str(place), tmp_path).facts().equals(before)
     assert sorted(path.name for path in place.iterdir()) == ["facts.parquet", "record.json"]
@@ -104,7 +111,7 @@ def test_entries_are_found_by_the_start_of_their_id(
     tmp_path: Path, run: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the folder of runs does not have is looked for among the entries of the leaderboard."""
-    place = submitted(folder(tmp_path / "leaderboard" / "results"))
+    place = submitted(folder(tmp_path))
     monkeypatch.chdir(tmp_path)
     assert run("show", stored()[0].id[:9])[1] == run("show", place)[1]
     assert run("show", "nonsuch")[0] == 2

@@ -15,6 +15,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kgbench import evaluate
 from kgbench.analyses._divergence import divergence, measure, sample_texts
 from kgbench.analyses.specificity import (
     KINDS,
@@ -315,21 +316,10 @@ def test_wrong_requests(job: Job) -> None:
 def test_command(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tables with a sentence at the end, or JSON; nothing is written."""
+    """Tables with a sentence at the end, or JSON; nothing is written but the run."""
     monkeypatch.chdir(tmp_path)
-    asked = [
-        "specificity",
-        "--model",
-        "tiny-gpt2",
-        "--prompt",
-        "headline",
-        "--graft",
-        "FE+LT",
-        "--graft",
-        "NONE",
-        "--facts",
-        "4",
-    ]
+    run = evaluate("tiny-gpt2", prompts="headline", limit=4, output_dir="runs", progress=False)
+    asked = ["specificity", str(run.path), "--graft", "FE+LT", "--graft", "NONE", "--facts", "4"]
     assert main(asked) == 0
     table = capsys.readouterr().out
     assert main([*asked, "--json"]) == 0
@@ -349,7 +339,7 @@ def test_command(
         found["verdict"]
     )
     assert max(map(len, table.splitlines())) <= 100 and "0 in all 48" in table
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
 
 
 def test_a_kind_without_texts(job: Job) -> None:

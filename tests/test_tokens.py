@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from kgbench import evaluate
 from kgbench.analyses.tokens import likeliest
 from kgbench.cli import main
 from kgbench.engine import grafted_logits, load_pair
@@ -63,21 +64,10 @@ def test_the_seed_chooses() -> None:
 def test_command(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A table per fact with the answer marked, or JSON; nothing is written."""
+    """A table per fact with the answer marked, or JSON; nothing is written but the run."""
     monkeypatch.chdir(tmp_path)
-    asked = [
-        "tokens",
-        "--model",
-        "tiny-gpt2",
-        "--prompt",
-        "headline",
-        "--graft",
-        "FE+LT",
-        "--facts",
-        "1",
-        "--top",
-        "3",
-    ]
+    run = evaluate("tiny-gpt2", prompts="headline", limit=4, output_dir="runs", progress=False)
+    asked = ["tokens", str(run.path), "--graft", "FE+LT", "--facts", "1", "--top", "3"]
     assert main(asked) == 0
     table = capsys.readouterr().out
     assert main([*asked, "--json"]) == 0
@@ -86,7 +76,7 @@ def test_command(
     assert all(len(row["tokens"]) == 3 for row in rows)
     assert f"→{rows[0]['target']['token']}" in table and f"rank {rows[0]['rank']}" in table
     assert ("*" in table) == any(row["rank"] <= 3 for row in rows)
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
 
 
 def test_more_tokens_than_there_are() -> None:

@@ -1,7 +1,7 @@
 """Analyses: one question about runs each, a file per question; large ones are packages.
 
 An analysis describes its command: its dataclass fields are options, and `kgbench.cli.analysis`
-makes the rest. Listing analyses, and the help of their commands, load no torch.
+makes the rest. One that computes takes pair, facts and method from a run. Listing analyses, and the help of their commands, load no torch.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from random import Random
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from kgbench.registry import Registry
 
@@ -39,8 +39,10 @@ GRAFTS = ("FE", "LT", "FE+LT")
 """Default grafts of analyses."""
 
 SAMPLED: Mapping[str, Mapping[str, Any]] = {
-    "grafts": {"help": "With PRE and SFT; several with commas.  [default: FE, LT, FE+LT]"},
-    "seed": {"help": "Random seed for sampling facts."},
+    "grafts": {
+        "help": "With PRE and SFT; several with commas.  [default: the run's, else FE, LT, FE+LT]"
+    },
+    "seed": {"help": "Random seed for sampling facts.  [default: the run's]"},
 }
 """Help of options of an analysis that reads `GRAFTS` on a sample of the facts."""
 
@@ -58,10 +60,10 @@ def fact_sample(prompts: Iterable[Prompt], n: int, seed: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What is analysed: specifications that are still to be run, or recorded runs."""
+    """What is analysed: the specification of a run, of which more is computed, or recorded runs."""
 
     specs: Sequence[Spec]
-    """One per localizer; none where recorded runs are given."""
+    """One where the analysis computes, else none."""
     runs: Sequence[Entry]
     settings: Settings
     progress: Progress | None
@@ -114,9 +116,12 @@ class Analysis(ABC):
     about: ClassVar[str]
     """Line in the list of commands."""
     arguments: ClassVar[str] = ""
-    """Recorded runs that are given, by metavar, such as `A B` or `[RUN]...`."""
+    """Recorded runs that are given, by metavar, such as `A B` or `RUN...`."""
+    of: ClassVar[Literal["", "pair", "method"]] = ""
+    """What it takes from a run to compute on: pair and facts, or the method too. If empty, or where
+    several runs are given, runs are read as they are."""
     takes: ClassVar[tuple[str, ...]] = ()
-    """Fields of `Spec`, `ImportOptions` and `Settings` that are options too."""
+    """Fields of `Spec` and `Settings` that options may replace in what is taken from a run."""
     changes: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """By such a field, what differs in its option."""
     writes_csv: ClassVar[bool] = False

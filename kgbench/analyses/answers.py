@@ -14,7 +14,7 @@ from kgbench.estimate import Estimate, plain
 from kgbench.numbers import number_text, percent_text
 from kgbench.progress import Progress
 from kgbench.report import Cell, Lines, Report, Table, csv_lines
-from kgbench.runner.spec import COMPUTING, FACTS, PAIR, Settings, Spec
+from kgbench.runner.spec import Settings, Spec
 from kgbench.sites import BASELINES
 from kgbench.stats import hit_rate, recovery
 from kgbench.stats.scores import support_of
@@ -324,12 +324,14 @@ class WholeAnswers(Analysis):
     of its first token the best rank of any token that the name can begin with.
 
     \b
-    kgbench answers --model tiny-gemma --prompt headline --limit 50
+    kgbench answers kgbench-results/RUN --limit 50
     """  # noqa: D301 (click reads the character, not its escape)
 
     name = "answers"
     about = "Score whole answers instead of their first tokens."
-    takes = (*PAIR, *FACTS, "grafts", "seed", *COMPUTING)
+    arguments = "RUN"
+    of = "pair"
+    takes = ("grafts", "seed", "batch_size", "device")
     changes = SAMPLED
     writes_csv = True
 

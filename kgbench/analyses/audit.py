@@ -34,7 +34,7 @@ from kgbench.records import Identity, Record, canonical_json, facts_table, read_
 from kgbench.records.identity import identity_differences
 from kgbench.report import Cell, Lines, Report, Table
 from kgbench.report.export import differing_parameters
-from kgbench.runner.spec import COMPUTING, FACTS, PAIR, Settings, Spec
+from kgbench.runner.spec import INSTALLED, Settings, Spec
 from kgbench.runner.third_party import method_of
 from kgbench.runner.workload import check, job_dataset
 from kgbench.sites import BASELINES
@@ -476,45 +476,34 @@ def audit_verdict(audited: Spreads) -> str:
 class Audit(Analysis):
     """Standard deviation over wordings and seeds; smallest difference that is detected.
 
-    Runs a method in every wording of a data set's question under several
-    seeds, or takes RUNs that exist, and reports how far the recovery of each
-    graft moves with them, and how small a difference between two methods so
-    many facts detect: with a power of 80 % in a test of 5 %.
+    Runs the method of a RUN in every wording of its data set's question under
+    several seeds, or reads several runs that exist, and reports how far the
+    recovery of each graft moves with them, and how small a difference between two
+    methods so many facts detect: with a power of 80 % in a test of 5 %.
 
     \b
-    kgbench audit --model tiny-gemma
-    kgbench audit --model tiny-gemma --localizer dynamic_graft,activation_patch --limit 50
-    kgbench audit --model tiny-gemma --localizer random --seeds 5
+    kgbench audit kgbench-results/RUN
+    kgbench audit RUN --seeds 5
     kgbench audit RUN OTHER                            # of several seeds, prompts or methods
     """  # noqa: D301 (click reads the character, not its escape)
 
     name = "audit"
     about = "Vary wordings and seeds: how far figures move."
-    arguments = "[RUN]..."
-    takes = (
-        *("localizer", "localizer_args", *PAIR, *FACTS, "grafts", "limit", "metric"),
-        *(*COMPUTING, "output_dir"),
-    )
+    arguments = "RUN..."
+    of = "method"
+    takes = ("localizer", "prompts", "limit", "batch_size", "device")
     changes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "localizer": {
-            "multiple": True,
-            "default": ["dynamic_graft"],
-            "help": "Localizers, separated by commas.",
-        },
-        "localizer_args": {
-            "metavar": "[NAME.]KEY=VALUE",
-            "help": "Argument of all localizers, or of the one named.",
-        },
+        "localizer": INSTALLED,
         "prompts": {
-            "help": "Wordings; several with commas.  [default: every prompt that asks for the same]"
+            "help": (
+                "Wordings; several with commas.  [default: those that the run was given, else every "
+                "prompt that asks for the same]"
+            )
         },
-        "grafts": {"help": "With its complement; several with commas.  [default: FE, LT, FE+LT]"},
-        "limit": {"least": 2},
-        "metric": {"help": "Metric of the recoveries."},
-        "output_dir": {"help": "Where records are."},
+        "limit": {"least": 2, "help": "Only the first N facts.  [default: the run's]"},
     }
 
-    metric: str = "top5"
+    metric: str = field(default="top5", metadata={"metavar": "NAME"})
     """Metric of the recoveries."""
     seeds: int | None = field(default=None, metadata={"metavar": "N", "computes": True})
     """How many.  [default: 3 where a method draws or ranks, else 1]"""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from kgbench.analyses import Analysis, Answer, Inputs
 from kgbench.errors import InputError
 from kgbench.records import Record
 from kgbench.report import Cell, Report, Table, csv_lines
-from kgbench.runner.spec import COMPUTING, FACTS, PAIR
 from kgbench.sites import HEADED, parse_graft
 from kgbench.sites.configurations import canonical
 
@@ -28,13 +27,19 @@ class Heads(Analysis):
     of the inputs. Intervals are over facts.
 
     \b
-    kgbench heads --model tiny-gemma --prompt headline
-    kgbench heads --model tiny-gemma --component v --positions FE --limit 50
+    kgbench heads kgbench-results/RUN
+    kgbench heads RUN --component v --positions FE --limit 50
     """  # noqa: D301 (click reads the character, not its escape)
 
     name = "heads"
     about = "Graft attention heads one at a time."
-    takes = (*PAIR, *FACTS, "layers", "limit", "seed", "metric", "output_dir", *COMPUTING)
+    arguments = "RUN"
+    of = "pair"
+    takes = ("layers", "limit", "batch_size", "device")
+    changes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "layers": {"help": "Layers of the heads, such as second_half or 8-17.  [default: all]"},
+        "limit": {"help": "Only the first N facts.  [default: the run's]"},
+    }
     writes_csv = True
 
     component: str = field(default="o", metadata={"metavar": "NAME"})

@@ -27,7 +27,7 @@ from kgbench.numbers import (
 )
 from kgbench.progress import Progress
 from kgbench.report import Cell, Column, Dash, Report, Table
-from kgbench.runner.spec import COMPUTING, FACTS, PAIR, Settings, Spec
+from kgbench.runner.spec import INSTALLED, Settings, Spec
 from kgbench.runner.third_party import blamed, isolated
 from kgbench.runner.workload import check, localizer_arguments
 from kgbench.sites import parse_graft
@@ -506,16 +506,20 @@ class Specificity(Analysis):
     prompts learns from the texts of each kind.
 
     \b
-    kgbench specificity --model tiny-gemma --graft FE+LT --prompt headline
+    kgbench specificity kgbench-results/RUN --graft FE+LT
     """  # noqa: D301 (click reads the character, not its escape)
 
     name = "specificity"
     about = "Show what grafts change besides their facts."
-    takes = ("localizer", "localizer_args", *PAIR, *FACTS, "grafts", "seed", *COMPUTING)
+    arguments = "RUN"
+    of = "method"
+    takes = ("localizer", "grafts", "seed", "batch_size", "device")
     changes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "localizer": {"help": "Localizer that intervenes, without random draws."},
-        "grafts": {"help": "With SFT; several with commas.  [default: FE, LT, FE+LT, ALL]"},
-        "seed": {"help": "Random seed for sampling and resampling facts."},
+        "localizer": INSTALLED,
+        "grafts": {
+            "help": "With SFT; several with commas.  [default: the run's, else FE, LT, FE+LT, ALL]"
+        },
+        "seed": {"help": "Random seed for sampling and resampling facts.  [default: the run's]"},
     }
 
     known: str | None = field(default=None, metadata={"metavar": "NAME|FILE"})

@@ -12,7 +12,7 @@ from kgbench.errors import InputError
 from kgbench.estimate import plain
 from kgbench.numbers import plain_text
 from kgbench.report import Cell, Report, Table
-from kgbench.runner.spec import COMPUTING, FACTS, PAIR, Settings, Spec
+from kgbench.runner.spec import Settings, Spec
 
 
 @dataclass(frozen=True)
@@ -96,12 +96,14 @@ class Tokens(Analysis):
     token is marked; the last line has its probability and rank.
 
     \b
-    kgbench tokens --model tiny-gemma --graft FE,LT --prompt headline
+    kgbench tokens kgbench-results/RUN --graft FE,LT
     """  # noqa: D301 (click reads the character, not its escape)
 
     name = "tokens"
     about = "Show the likeliest next tokens under some grafts."
-    takes = (*PAIR, *FACTS, "grafts", "seed", *COMPUTING)
+    arguments = "RUN"
+    of = "pair"
+    takes = ("grafts", "seed", "batch_size", "device")
     changes = SAMPLED
 
     facts: int = field(default=3, metadata={"flag": "--limit", "alias": "--facts", "metavar": "N"})

@@ -26,14 +26,15 @@ from kgbench.localizers import AbstractLocalizer, created
 from kgbench.models.loading import Source, check_donors
 from kgbench.models.pair import ModelPair
 from kgbench.progress import Progress, with_progress
-from kgbench.records.mirror import folder_of
+from kgbench.records.mirror import SOURCES, folder_of
 from kgbench.records.record import FIGURES
 from kgbench.records.store import read_record
 from kgbench.report import to_html, to_text
 from kgbench.report.bars import draw_chart
 from kgbench.report.run_report import record_report
 from kgbench.runner import Run, Settings, Spec, run_job
-from kgbench.runner.rerun import Places, specification
+from kgbench.runner.rerun import question_spec, specification
+from kgbench.runner.sources import sources_of
 from kgbench.runner.spec import RESULTS, Held
 from kgbench.runner.sweeps.engines import Pending
 from kgbench.runner.sweeps.plan import StudyPlan, run_study
@@ -87,7 +88,7 @@ class Evaluation(Run):
         Raises:
             InputError: The run was opened, and its models or facts are not at hand.
         """
-        return self.evaluated or specification(self.record, Places())
+        return self.evaluated or specification(self.record, sources_of(self.path))
 
     @property
     def facts(self) -> pa.Table:
@@ -135,9 +136,14 @@ class Evaluation(Run):
             InputError: Something is wrong with what was given.
         """
         asked = analyses().load(question)() if isinstance(question, str) else question
-        specs = (self.spec,) if asked.takes and not others else ()
-        runs = () if specs else tuple(read_run(run.path) for run in (self, *others))
-        return _answer(asked, specs, runs, self.settings, progress)
+        if not asked.of or others:
+            runs = tuple(read_run(run.path) for run in (self, *others))
+            return _answer(asked, (), runs, self.settings, progress)
+        sources = sources_of(self.path)
+        localizer = Spec.localizer if asked.of == "pair" else None
+        spec = self.evaluated or specification(self.record, sources, localizer)
+        specs = (question_spec(spec, self.record, asked.of),)
+        return _answer(asked, specs, (), sources.on(self.settings), progress)
 
     def compare(self, other: AnyRun, metric: str | None = None) -> Answer:
         """Paired differences over the facts that both runs have, the other minus this one.
@@ -167,7 +173,8 @@ class Evaluation(Run):
         target = Path(folder) / self.path.name
         if target.resolve() == self.path.resolve():
             raise InputError(f"the run is in {str(folder)!r} already; give another folder")
-        shutil.copytree(self.path, target, dirs_exist_ok=True)
+        local = shutil.ignore_patterns(SOURCES)
+        shutil.copytree(self.path, target, ignore=local, dirs_exist_ok=True)
         return target
 
     def __repr__(self) -> str:

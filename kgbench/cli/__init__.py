@@ -47,9 +47,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
     },
     "Trust": {
         "audit": "Vary wordings and seeds: how far figures move.",
-        "rescore": "Compute figures again from a run's rows (no model).",
-        "rerun": "Run a recorded run again and compare every row.",
-        "verify": "Run a sample of a run's facts again and compare.",
+        "rerun": "Run a recorded run, or a sample of it, again and compare.",
     },
     "Extend": {
         "data": "Import facts of your own.",
@@ -81,11 +79,13 @@ RENAMED: Mapping[str, str] = {
     "leaderboard run": "kgbench reproduce board",
     "leaderboard serve": "kgbench leaderboard build --serve",
     "lm-eval": "python -m kgbench.harness",
+    "rescore": "kgbench rerun --metric NAME",
     "sweep merge": "cp -rn FOLDER/. ALL/",
     "sweep plan": "kgbench sweep run --dry-run",
     "tasks ls": "kgbench ls tasks",
     "tasks show": "lm_eval run --write_out",
     "tasks validate": "lm_eval run --limit 1",
+    "verify": "kgbench rerun --sample N",
     "zoo truth": "kgbench zoo build",
 }
 """Commands that are parts of others now: old name, and what to run instead."""
@@ -94,8 +94,6 @@ HOMES: Mapping[str, str] = {
     "show": "records",
     "plot": "records",
     "export": "records",
-    "rescore": "records",
-    "rerun": "verify",
     "train": "models",
     "family": "models",
     "new-localizer": "localizers",

@@ -8,25 +8,36 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from kgbench.analyses import Analysis, Inputs, Need, analyses
 from kgbench.cli.eval import trained_lines
-from kgbench.cli.options import (
-    check_pair_options,
-    declared_fields,
-    options_of,
-    settings_of,
-    spec_of,
-)
+from kgbench.cli.options import declared_fields, given_fields, options_of, refuse_given, settings_of
 from kgbench.cli.output import Output, table_text, terminal_text, working, write_file
 from kgbench.errors import InputError, OutputError
 from kgbench.progress import Progress
-from kgbench.runner.spec import COMPUTING, listed
+from kgbench.runner.spec import Spec
 
 if TYPE_CHECKING:
     from kgbench.leaderboard.entries import Entry
-    from kgbench.runner.spec import Spec
+
+
+class AnalysisCommand(click.Command):
+    """The command of an analysis that is asked of a run."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does, but an unknown option is answered with where models and facts are from.
+
+        Raises:
+            UsageError: There is no such option.
+        """
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            raise click.UsageError(
+                f"{error.format_message()} Pair, facts and how they are computed are those of a "
+                f"run: `kgbench eval --model NAME` makes one, then `kgbench {self.name} RUN`",
+                ctx,
+            ) from None
 
 
 def analysis_command(name: str) -> click.Command:
@@ -42,25 +53,30 @@ def analysis_command(name: str) -> click.Command:
             output = _run(kind, options, report)
         output.print(options["as_json"])
 
-    runs = kind.arguments.split()
     own = {n: each for n, each in declared_fields(kind).items() if n not in kind.takes}
-    names = [*kind.takes, *own]
-    if runs and "output_dir" not in kind.takes:
-        names.append("records")
+    names = [*kind.takes, *own, "records"]
     if kind.forecast is not Analysis.forecast:
         names.append("dry_run")
     if kind.writes_csv:
         names.append("csv_file")
     names.append("as_json")
-    if {*COMPUTING} & {*kind.takes}:
+    if kind.of:
         names.append("quiet")
-    params = [*map(_run_argument, runs), *options_of(names, kind.changes, own)]
-    return click.Command(name, params=params, callback=callback, help=kind.__doc__)
+    changes = {}
+    for field in kind.takes:  # one of a run has no default but what the run has
+        asked = {"asked": True} if field in declared_fields(Spec) else {}
+        changes[field] = {**asked, **kind.changes.get(field, {})}
+    arguments = [_run_argument(metavar, not kind.of) for metavar in kind.arguments.split()]
+    return (AnalysisCommand if kind.of else click.Command)(
+        name,
+        params=[*arguments, *options_of(names, changes, own)],
+        callback=callback,
+        help=kind.__doc__,
+    )
 
 
-def _run_argument(metavar: str) -> click.Argument:
-    name = f"run_{metavar.strip('[].').lower()}"
-    several, required = metavar.endswith("..."), not metavar.startswith("[")
+def _run_argument(metavar: str, required: bool) -> click.Argument:
+    name, several = f"run_{metavar.strip('.').lower()}", metavar.endswith("...")
     return click.Argument([name], metavar=metavar, nargs=-1 if several else 1, required=required)
 
 
@@ -88,62 +104,50 @@ def _forecast(needs: Sequence[Need]) -> Output:
 
 
 def _inputs(kind: type[Analysis], options: Mapping[str, Any], report: Progress | None) -> Inputs:
-    """The specifications or recorded runs that options name.
+    """The recorded runs, or the specification of the only one where more is computed of it.
 
     Raises:
-        InputError: Options are invalid, name no pair, or ask to compute recorded runs.
+        InputError: No run is given, there is none, or options ask to compute several.
     """
     from kgbench.leaderboard.entries import find_run
 
     texts: list[str] = []
     for name, value in options.items():
-        if name.startswith("run_"):
+        if name.startswith("run_") and value is not None:
             texts += [value] if isinstance(value, str) else value
-    specs: tuple[Spec, ...] = ()
-    runs: tuple[Entry, ...] = ()
-    if texts or not kind.takes:
-        _refuse_computing(kind)
-        runs = tuple(find_run(text, options["output_dir"]) for text in texts)
-    else:
-        check_pair_options(options)
-        specs = _specs(options)
+    if not texts:
+        raise InputError(
+            f"`kgbench {kind.name}` asks about a run: `kgbench eval --model tiny-gemma` makes one, "
+            f"then `kgbench {kind.name} RUN` (see `kgbench ls runs`)"
+        )
+    runs = [find_run(text, options["output_dir"]) for text in texts]
+    settings = settings_of(options)
 
     def announce(line: str) -> None:
         if not options.get("quiet", False):
             click.echo(terminal_text(line), err=True)
 
-    return Inputs(specs, runs, settings_of(options), report, announce)
+    if not kind.of or len(runs) > 1:
+        read = [each.name for each in dataclasses.fields(kind) if "computes" not in each.metadata]
+        refuse_given(
+            (*read, "output_dir", "csv_file", "as_json", "quiet"),
+            "says what to run, and several runs are read as they are; leave out one of the two",
+        )
+        return Inputs((), runs, settings, report, announce)
+    from kgbench.runner.sources import sources_of
+
+    sources = sources_of(runs[0].folder)
+    spec = _asked(kind, runs[0], options)
+    return Inputs((spec,), (), sources.on(settings), report, announce)
 
 
-def _specs(options: Mapping[str, Any]) -> tuple[Spec, ...]:
-    """The specification of each localizer, or of the default one where that is no option."""
-    if "localizer" not in options:
-        return (spec_of(options),)
-    given = options["localizer"]
-    names = (given,) if isinstance(given, str) else listed(given)
-    if not names:
-        raise InputError("--localizer: expected a name, see `kgbench ls localizers`")
-    return tuple(spec_of(options, localizer=name) for name in names)
+def _asked(kind: type[Analysis], run: Entry, options: Mapping[str, Any]) -> Spec:
+    """The specification of a run, with what the options replace."""
+    from kgbench.runner.rerun import question_spec, specification
+    from kgbench.runner.sources import sources_of
 
-
-def _refuse_computing(kind: type[Analysis]) -> None:
-    """Refuse options about what to run where recorded runs are given.
-
-    Raises:
-        InputError: There is one.
-    """
-    context = click.get_current_context()
-    fields = {field.name: field for field in dataclasses.fields(kind)}
-    for parameter in context.command.params:
-        name = str(parameter.name)
-        if context.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
-            continue
-        if name in fields:
-            allowed = not fields[name].metadata.get("computes", False)
-        else:
-            allowed = name.startswith("run_") or name in ("output_dir", "as_json", "quiet")
-        if not allowed:
-            raise InputError(
-                f"--{name.replace('_', '-')} says what to run, and runs are given that exist; "
-                "leave out one of the two"
-            )
+    localizer = options.get("localizer") if kind.of == "method" else Spec.localizer
+    spec = specification(run.record, sources_of(run.folder), localizer)
+    asked = question_spec(spec, run.record, kind.of)
+    replaced = {name: value for name, value in given_fields(options).items() if name in kind.takes}
+    return dataclasses.replace(asked, **{**replaced, "localizer": asked.localizer})

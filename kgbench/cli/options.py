@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
 from functools import cache
 from importlib import import_module
@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from kgbench.cli.output import Output, working
 from kgbench.data import ImportOptions
@@ -447,6 +448,24 @@ def _argument(declared: Declared, changes: Mapping[str, Any]) -> click.Argument:
     return click.Argument([declared.name], **{"metavar": metavar, **shape, **changes})
 
 
+def refuse_given(allowed: Container[str], why: str) -> None:
+    """Refuse options that the command line has and that go with nothing else there.
+
+    Args:
+        allowed: Parameters that may be given.
+        why: End of the message, after the option.
+
+    Raises:
+        InputError: Another one is given.
+    """
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        name = str(parameter.name)
+        given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if given and isinstance(parameter, click.Option) and name not in allowed:
+            raise InputError(f"--{name.replace('_', '-')} {why}")
+
+
 # ------------------------------------------------------------------------- values of options
 
 
@@ -460,21 +479,27 @@ def spec_of(options: Options, **fixed: Any) -> Spec:
     Raises:
         InputError: A value does not read.
     """
-    values: dict[str, Any] = {}
-    for each in dataclasses.fields(Spec):
-        if each.name in ("imports", "localizer_args", *_READERS):
-            continue
-        if options.get(each.name) is not None:
-            values[each.name] = options[each.name]
-    for name, (parameter, reader) in _READERS.items():
-        if parameter in options:
-            values[name] = reader(options[parameter])
+    values = given_fields(options)
     if "localizer_arg" in options:
         localizer = str(fixed.get("localizer", options["localizer"]))
         localizers = options["localizer"]
         several = [localizers] if isinstance(localizers, str) else listed(localizers)
         values["localizer_args"] = arguments_of(localizer, several, options["localizer_arg"])
     return Spec(**{**values, "imports": imports_of(options), **fixed})
+
+
+def given_fields(options: Options) -> dict[str, Any]:
+    """The fields of a specification that options give, all but `imports` and `localizer_args`.
+
+    Raises:
+        InputError: A value does not read.
+    """
+    values = {}
+    for each in dataclasses.fields(Spec):
+        parameter, reader = _READERS.get(each.name, (each.name, None))
+        if (value := options.get(parameter)) not in (None, ()):
+            values[each.name] = value if reader is None else reader(value)
+    return values
 
 
 _READERS: Mapping[str, tuple[str, Callable[[Sequence[str]], Any]]] = {

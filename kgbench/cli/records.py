@@ -1,4 +1,4 @@
-"""Commands on recorded runs that run no model: `show`, `export`, `plot` and `rescore`."""
+"""Commands on recorded runs that run no model: `show`, `export` and `plot`."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kgbench.cli.options import File, Folder, cli_command
-from kgbench.cli.output import Output, json_text, table_text, write_file
+from kgbench.cli.options import File, cli_command
+from kgbench.cli.output import Output, json_text, write_file
 from kgbench.errors import InputError
-from kgbench.runner.spec import RESULTS
 
 if TYPE_CHECKING:
     from kgbench.leaderboard.entries import Entry
     from kgbench.records import Identity, Record
-    from kgbench.report import Report
-    from kgbench.report.export import Changed
 
 
 @cli_command("as_json", as_json={"help": "One JSON object on stdout, as `kgbench eval --json`."})
@@ -251,128 +248,6 @@ def _with_meanings(records: Sequence[Record]) -> list[tuple[Record, str]]:
 
 def _run_text(record: Record) -> str:
     return f"the run of {record.identity.localizer.name} on {record.model}"
-
-
-@cli_command(
-    "as_json",
-    epilog="Exit status: 0 the stored figures are those of the rows; 1 some differ; 2 wrong input.",
-)
-def rescore_command(
-    run: str, *, metric: str | None, in_place: bool, output_dir: Folder | None
-) -> Output:
-    """Recompute all figures of a run from its per-fact rows, and list those that differ.
-
-    No model is needed. By default nothing is written.
-
-    \b
-    kgbench rescore kgbench-results/RUN
-    kgbench rescore kgbench-results/RUN --metric logprob --output-dir on-logprob
-
-    Args:
-        run: A recorded run.
-        metric (NAME): Make the ratios and the verdict on this metric.  [default: the run's]
-        in_place: Write the record back, in the present format.
-        output_dir (DIR): Write the record to this folder of records.
-    """  # noqa: D301 (click reads the character, not its escape)
-    if in_place and output_dir is not None:
-        raise click.UsageError(
-            "--in-place and --output-dir are two places for one record: give one of them"
-        )
-    from kgbench.leaderboard.entries import find_run
-    from kgbench.leaderboard.validate.known import judged_anew
-    from kgbench.report.export import changed_figures
-    from kgbench.report.run_report import record_report
-    from kgbench.stats.summary import rescored
-
-    found = find_run(run, RESULTS)
-    if in_place and found.method_folder is not None:
-        raise InputError(
-            f"{found.folder} is on the leaderboard, where entries are never edited; give "
-            "--output-dir DIR"
-        )
-    facts = found.facts()
-    again = judged_anew(rescored(found.record, facts))
-    wanted = again if metric is None else judged_anew(rescored(found.record, facts, metric))
-    changes = changed_figures(found.record, again)
-    written = None
-    if in_place:
-        written = _in_place(found, wanted)
-    elif output_dir is not None:
-        written = _written(found, wanted, output_dir)
-    parts: list[str | Report] = [] if metric is None else [record_report(wanted), ""]
-    parts += _differences(found.record, changes)
-    if written is not None:
-        parts += ["", f"record   {written}"]
-    differences = []
-    for change in changes:
-        stored, now = change.stored and change.stored.answer(), change.now and change.now.answer()
-        differences.append({"figure": change.where, "stored": stored, "now": now})
-    answer = {
-        **wanted.answer(str(written or found.folder)),
-        "metric": wanted.metric,
-        "agrees": not changes,
-        "differences": differences,
-        "written": written is not None,
-    }
-    return Output(parts, answer, int(bool(changes)))
-
-
-def _written(run: Entry, record: Record, root: Path) -> Path:
-    """The record in another folder of records.
-
-    Raises:
-        InputError: It is there already.
-    """
-    from kgbench.records import RecordStore
-
-    store = RecordStore(root)
-    if (there := store.find(record.id)) is not None:
-        raise InputError(
-            f"{str(root)!r} holds a record of this run already, in {there.path.name!r}; rescore "
-            "that one --in-place"
-        )
-    return store.write(record, run.facts())
-
-
-def _in_place(run: Entry, record: Record) -> Path:
-    """The record in its own folder; rows of the present format are left as they are."""
-    import pyarrow.parquet as pq
-
-    from kgbench.records import renew_seal
-    from kgbench.records.fact_rows import STORED, facts_bytes
-
-    rows = run.folder / "facts.parquet"
-    if not pq.read_schema(rows).equals(STORED):
-        write_file(rows, facts_bytes(run.facts()))
-        if run.verification is not None:
-            click.echo(
-                "verification.json goes with the rows as they were: run `kgbench verify --write` "
-                "again",
-                err=True,
-            )
-    write_file(run.folder / "record.json", record.to_json().encode())
-    renew_seal(run.folder)
-    return run.folder
-
-
-def _differences(stored: Record, changes: Sequence[Changed]) -> list[str]:
-    """Figures that differ from what the rows give, and how many do."""
-    from kgbench.numbers import exact_text
-    from kgbench.report.export import figures, from_rows
-
-    n = sum(map(from_rows, figures(stored)))
-    lines, line = [], f"all {n} figures of the rows are as stored ({stored.metric})"
-    if changes:
-        rows = []
-        for each in changes:
-            texts = ["–" if of is None else exact_text(of) for of in (each.stored, each.now)]
-            rows.append([each.where, *texts])
-        lines = [table_text(["stored figure", "stored", "from the rows"], rows), ""]
-        differing = f"{len(changes)} of {n} stored figures differ from what the rows give"
-        line = f"{differing} ({stored.metric})"
-    if stored.ranking is not None:
-        line += "; how the map ranks its sites is of the models, and taken over"
-    return [*lines, line]
 
 
 def _prompts_text(what: Identity) -> str:

@@ -13,6 +13,7 @@ from kgbench.records.identity import (
     canonical_json,
 )
 from kgbench.records.journal import Journal, write_whole
+from kgbench.records.mirror import SOURCES
 from kgbench.records.provenance import Provenance, code_stamp, collect_provenance, other_versions
 from kgbench.records.record import (
     FIGURES,
@@ -52,6 +53,7 @@ __all__ = [
     "NO_INTERVAL_OF_RANKS",
     "NO_INTERVAL_OF_SITES",
     "SEAL",
+    "SOURCES",
     "Cost",
     "Curve",
     "CurvePoint",

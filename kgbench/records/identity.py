@@ -265,13 +265,17 @@ def identity_differences(first: Identity, second: Identity) -> tuple[Difference,
 
     There are none exactly where the ids are equal.
     """
-    return tuple(_parts(first.model_dump(mode="json"), second.model_dump(mode="json"), ""))
+    parts = json_differences(first.model_dump(mode="json"), second.model_dump(mode="json"))
+    return tuple(parts)
 
 
-def _parts(first: Any, second: Any, where: str) -> Iterator[Difference]:
+def json_differences(first: Any, second: Any, where: str = "") -> Iterator[Difference]:
+    """The places at which two identities, or parts of them, differ as JSON."""
     if isinstance(first, dict) and isinstance(second, dict):
         for key in dict.fromkeys((*first, *second)):
-            yield from _parts(first.get(key), second.get(key), f"{where}.{key}".lstrip("."))
+            yield from json_differences(
+                first.get(key), second.get(key), f"{where}.{key}".lstrip(".")
+            )
     elif first != second:
         yield Difference(where, first, second)
 

@@ -22,6 +22,8 @@ import platformdirs
 from kgbench.errors import InputError, OutputError, first_line
 from kgbench.records.journal import write_whole
 
+SOURCES = "sources.json"
+"""Paths of a run's parts on one machine (`kgbench.runner.sources`); copies of a run lack it."""
 MARK = "mirror.json"
 """Names the URL, in the folder that is its copy."""
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
@@ -125,6 +127,8 @@ class Mirror:
         with self._answered():
             for path in system.ls(self._record(id), detail=False):
                 name = str(path).rstrip("/").rsplit("/", 1)[-1]
+                if name == SOURCES:
+                    continue
                 (target / name).write_bytes(system.cat_file(path))
 
     def push(self, id: str, folder: Path) -> None:
@@ -143,7 +147,7 @@ class Mirror:
         files = sorted(path for path in folder.iterdir() if path.is_file())
         with self._answered():
             for path in files:
-                if path.name != "record.json":
+                if path.name not in ("record.json", SOURCES):
                     system.pipe_file(f"{self._record(id)}/{path.name}", path.read_bytes())
             self._create(f"{self._record(id)}/record.json", (folder / "record.json").read_bytes())
 

@@ -104,7 +104,7 @@ class Row(Strict):
             data = {**dict.fromkeys(FIGURES, nothing), **data, "n": 0}
         if "rank" in data and "median_rank" not in data:  # the mean of the ranks only
             older = {
-                "undefined": "the record was made before: `kgbench rescore` makes it from the rows",
+                "undefined": "the record was made before: `kgbench rerun --metric` makes it from the rows",
                 "n": data.get("n", 0),
             }
             data |= {"median_rank": older, "log_rank": older}
@@ -291,7 +291,7 @@ class Planted(Strict):
         if not isinstance(data, dict) or "auroc" not in data:
             return data
         older = {
-            "undefined": "the record was made before: `kgbench rescore` makes it from the map",
+            "undefined": "the record was made before: `kgbench rerun --metric` makes it from the map",
             "n": 0,
         }
         gone = ("auroc", "average_precision", "recall_at_k", "expected")

@@ -34,6 +34,7 @@ from kgbench.models.placement import (
     usable_device,
 )
 from kgbench.records import DatasetRef, Identity, LocalizerRef, Truth, WeightHashes, canonical_json
+from kgbench.records.identity import json_differences
 from kgbench.runner.known import files_state
 from kgbench.runner.spec import Settings, Spec
 from kgbench.runner.workload import Suite, Workload, check, localizer_arguments
@@ -303,9 +304,10 @@ def load_job(work: Workload, settings: Settings, pairs: Pairs | None = None) -> 
             "instead; choose another --suite, such as pathways, or a --localizer that intervenes, "
             "such as dynamic_graft"
         )
-    labels = job_configurations(spec, suite, localizer)
+    labels = job_configurations(spec, suite, localizer.kind, localizer.floor)
     pair = (pairs or Pairs()).load(spec, settings)
     job = Job(work, settings, labels, localizer, pair)
+    _check_expected(job)
     most = getattr(pair.recipient.config, "max_position_embeddings", None)
     for prompt in job.all_prompts:
         length = len(pair.encoded(prompt).ids)
@@ -323,16 +325,59 @@ def load_job(work: Workload, settings: Settings, pairs: Pairs | None = None) -> 
     return job
 
 
-def job_configurations(
-    spec: Spec, suite: Suite, localizer: AbstractLocalizer
-) -> dict[str, str | None]:
-    """Each configuration of a job with its complement."""
-    intervenes = isinstance(localizer, InterventionLocalizer)
-    grafts = spec.grafts or (suite.grafts if intervenes else ())
+HINTS: Mapping[str, str] = {
+    "weights": "other weights: give the checkpoints with --recipient and --donor",
+    "tokenizer": "another tokenizer, or prompts in a chat template: the same kgbench eval finds the "
+    "run again and notes that",
+    "dataset": "other facts: give the file with --dataset",
+    "prompts": "another wording of the prompt",
+    "localizer.version": "another version of the method's code",
+    "truth": "a plant somewhere else",
+    "ranking_version": "another rule of ranking",
+    "metric_version": "another version of the metrics",
+}
+"""What it means that a part of the identity differs, and what to do, where anything can be done."""
+
+
+def _check_expected(job: Job) -> None:
+    """Refuse parts that are not those of the recorded run that a job is about.
+
+    Raises:
+        InputError: A part differs; the message names all that do.
+    """
+    if not job.spec.expected:
+        return
+    expected = dict(job.spec.expected)
+    now = job.identity.model_dump(mode="json", include=set(expected))
+    for part in {"prompts", "localizer"} & {*expected}:  # an audit asks one wording at a time
+        shared = [name for name in expected[part] if name in now[part]]
+        for of in (expected, now):
+            of[part] = {name: of[part][name] for name in shared}
+    parts = []
+    for part in json_differences(expected, now):
+        hints = (hint for start, hint in HINTS.items() if part.field.startswith(start))
+        parts.append(f"{part.text()} ({next(hints, 'other settings')})")
+    if parts:
+        raise InputError(
+            "what this record is of is not at hand (field: in the record | here): "
+            + "; ".join(parts)
+        )
+
+
+def job_configurations(spec: Spec, suite: Suite, kind: str, floor: str) -> dict[str, str | None]:
+    """Each configuration of a job with its complement.
+
+    Args:
+        spec: What is evaluated.
+        suite: Its suite.
+        kind: Of its localizer, as is the floor.
+        floor: What its grafts are measured from.
+    """
+    grafts = spec.grafts or (suite.grafts if kind == InterventionLocalizer.kind else ())
     labels = configurations(grafts, spec.layers)
-    if localizer.floor == "destroyed_donor":
+    if floor == "destroyed_donor":
         labels |= {"ALL": "NONE", "NONE": "ALL"}
-    if isinstance(localizer, ScoringLocalizer) or suite.scan:
+    if kind == ScoringLocalizer.kind or suite.scan:
         labels |= dict.fromkeys(budget_labels(suite.budgets))
         labels |= {BEST: REST, REST: BEST} if suite.truth else {}
     return labels

@@ -37,6 +37,7 @@ from kgbench.records import (
     write_whole,
 )
 from kgbench.records.provenance import package_versions
+from kgbench.runner.sources import note_sources
 from kgbench.runner.spec import Settings, Spec
 from kgbench.runner.workload import Workload, check, checkpoint_folder, entry_of
 from kgbench.stats import rescored
@@ -74,7 +75,7 @@ def known_run(spec: Spec, settings: Settings) -> Run | None:
     work = check(spec)
     identity = known_identity(work, settings)
     found = None if identity is None else RecordStore(settings.output_dir).find(identity)
-    return None if found is None else reused(work, found)
+    return None if found is None else reused(work, settings, found)
 
 
 def known_identity(work: Workload, settings: Settings) -> str | None:
@@ -103,11 +104,12 @@ def note_identity(work: Workload, settings: Settings, state: str | None, identit
         write_whole(path, f"{state} {identity}\n".encode())
 
 
-def reused(work: Workload, found: StoredRecord) -> Run:
+def reused(work: Workload, settings: Settings, found: StoredRecord) -> Run:
     """A record that was computed before, on the metric that is asked for now.
 
     Warns where other versions computed it.
     """
+    note_sources(work.spec, settings, found.path)
     if (versions := other_versions(found.record.provenance)) is not None:
         warnings.warn(f"{versions}; to compute it again, delete {found.path}", stacklevel=2)
     record, dropped = found.record, dict(work.dataset.dropped)
@@ -125,7 +127,7 @@ def _note(work: Workload, settings: Settings) -> Path:
     variables = sorted(os.environ.items())
     visible = [f"{name}={value}" for name, value in variables if name.endswith("VISIBLE_DEVICES")]
     asked = {
-        "spec": asdict(replace(work.spec, metric="", held=None)),
+        "spec": asdict(replace(work.spec, metric="", held=None, expected={})),
         "settings": asdict(replace(settings, output_dir=Path(), on_record=None)),
         "suite": asdict(work.suite),
         "dataset": [work.dataset.name, work.dataset.content_hash, len(work.dataset.facts)],

@@ -1,8 +1,8 @@
-"""Run a record again: its specification, all of its facts, or a sample."""
+"""Run a record again, all of its facts or a sample, or ask more of what it is of."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,16 +12,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kgbench.data import ImportOptions, is_shipped
+from kgbench.data import is_shipped
 from kgbench.errors import InputError, LawError
-from kgbench.localizers import AbstractLocalizer, create, names
+from kgbench.localizers import names
 from kgbench.models import catalog
 from kgbench.progress import Progress
 from kgbench.records import Journal, Record, SiteScore
-from kgbench.records.identity import identity_differences
 from kgbench.runner.job import Job, Pairs, job_configurations, prepare_job
 from kgbench.runner.run import measure_job
-from kgbench.runner.spec import Settings, Spec
+from kgbench.runner.sources import Sources
+from kgbench.runner.spec import Held, Settings, Spec
 from kgbench.runner.third_party import isolated
 from kgbench.runner.workload import job_dataset, load_suite, suites
 from kgbench.sites import BASELINES
@@ -29,104 +29,105 @@ from kgbench.sites.configurations import parse_top
 from kgbench.stats.repetition import Repeated, repeated
 from kgbench.version import __version__
 
-HINTS: Mapping[str, str] = {
-    "weights": "other weights: give the checkpoints with --recipient and --donor",
-    "tokenizer": "another tokenizer, or prompts in a chat template (--chat-template)",
-    "dataset": "other facts: give the file with --dataset",
-    "prompts": "another wording of the prompt",
-    "localizer.version": "another version of the method's code",
-    "truth": "a plant somewhere else",
-    "ranking_version": "another rule of ranking",
-    "metric_version": "another version of the metrics",
-}
-"""What it means that a part of the identity differs, and what to do, where anything can be done."""
+PAIR = ("dataset", "prompts", "weights", "tokenizer", "dtype")
+"""Parts of an identity that are of the pair and its facts."""
 
 
-@dataclass(frozen=True)
-class Places:
-    """Locations of the parts of a run that the names in its record do not give."""
-
-    localizer: str | None = None
-    """A registered name, or `path/to/file.py:Class`."""
-    model: str | None = None
-    recipient: str | None = None
-    donors: Mapping[str, str] = field(default_factory=dict)
-    revision: str | None = None
-    chat_template: bool = False
-    dataset: str | None = None
-    imports: ImportOptions | None = None
-
-
-def job_of(record: Record, places: Places, settings: Settings, pairs: Pairs | None = None) -> Job:
+def job_of(
+    record: Record,
+    sources: Sources,
+    settings: Settings,
+    localizer: str | None = None,
+    pairs: Pairs | None = None,
+) -> Job:
     """The job that a record is of, loaded and checked.
 
     Args:
         record: The record.
-        places: Where its parts are.
+        sources: Where its parts are.
         settings: How it is to be computed now.
+        localizer: The name or file of its method, where that is not installed by its name.
         pairs: Where models are loaded.
 
     Raises:
         InputError: A part is missing here, or is not the one of the record; the message names it.
     """
+    expected = record.identity.model_dump(mode="json")
+    if record.identity.ties_count_for_the_target:  # all but tied ranks is still comparable
+        del expected["metric_version"]
+    spec = replace(specification(record, sources, localizer), expected=expected)
     try:
-        job = prepare_job(specification(record, places), settings, pairs)
+        return prepare_job(spec, settings, pairs)
     except LawError as error:  # of the pair, which says nothing of the record
         raise InputError(f"the pair cannot be run here: {error}") from error
-    parts = []
-    for part in identity_differences(record.identity, job.identity):
-        # With the older rule of ties all but tied ranks is still comparable.
-        if part.field != "metric_version" or not record.identity.ties_count_for_the_target:
-            known = (hint for start, hint in HINTS.items() if part.field.startswith(start))
-            parts.append(f"{part.text()} ({next(known, 'other settings')})")
-    if parts:
-        raise InputError(
-            "what this record is of is not at hand (field: in the record | here): "
-            + "; ".join(parts)
-        )
-    return job
 
 
-def specification(record: Record, places: Places) -> Spec:
-    """The specification of a record, as far as it is known without loading models.
+def question_spec(spec: Spec, record: Record, of: str) -> Spec:
+    """The specification of what is asked of a run: nothing else may be loaded for it.
+
+    Args:
+        spec: What was evaluated.
+        record: The run's record.
+        of: `method`; or `pair`, without the run's method, suite and layers.
+    """
+    what, parts = record.identity, dict[str, Any]()
+    expected = what.model_dump(mode="json", include=set(PAIR))
+    if of == "method":
+        method = what.model_dump(mode="json", include={"localizer": {"name", "version"}})
+        return replace(spec, expected={**expected, **method})
+    if spec.held is not None:
+        parts["held"] = Held(spec.held.pair, spec.held.dataset)
+    usual = Spec(prompts=tuple(what.prompts))
+    for name in ("localizer", "localizer_args", "suite", "layers", "prompts"):
+        parts[name] = getattr(usual, name)
+    return replace(spec, expected=expected, **parts)
+
+
+def specification(record: Record, sources: Sources, localizer: str | None = None) -> Spec:
+    """The specification of a record, as far as it is known without loading models or code.
 
     Args:
         record: The record.
-        places: Where its parts are.
+        sources: Where its parts are.
+        localizer: As of `job_of`.
 
     Raises:
         InputError: A part is not at hand, or no suite gives the record's configurations.
     """
+    sources.check()
     what = record.identity
-    spec = Spec(
-        localizer=localizer_of(record, places),
-        localizer_args={
-            name: argument_text(value) for name, value in what.localizer.parameters.items()
-        },
-        model=_model(record, places),
-        recipient=places.recipient,
-        donors=dict(places.donors),
-        revision=places.revision,
-        chat_template=places.chat_template,
+    parameters = what.localizer.parameters.items()
+    asked = Spec(
+        localizer=localizer_of(record, localizer),
+        localizer_args={name: argument_text(value) for name, value in parameters},
+        model=_model(record, sources),
+        recipient=sources.recipient,
+        donors=dict(sources.donors),
+        revision=sources.revision,
+        chat_template=sources.chat_template,
         prompts=tuple(what.prompts),
         limit=what.limit,
         dtype=what.dtype,
         seed=what.seeds[0],
         metric=record.metric,
     )
-    spec = _with_facts(spec, record, places)
-    localizer = create(spec.localizer, spec.localizer_args, spec.seed)
-    return _with_configurations(spec, record, localizer)
+    spec = _with_configurations(_with_facts(asked, record, sources), record)
+    usual = tuple(job_dataset(spec).templates) or load_suite(spec.suite).prompts
+    return replace(spec, prompts=()) if usual == spec.prompts else spec
 
 
-def localizer_of(record: Record, places: Places) -> str:
+def localizer_of(record: Record, localizer: str | None = None) -> str:
     """The name or file of a record's localizer.
+
+    Args:
+        record: The record.
+        localizer: What the user gave.
 
     Raises:
         InputError: No file is given, and none of the name is installed.
     """
-    if places.localizer is not None:
-        return places.localizer
+    if localizer is not None:
+        return localizer
     name = record.identity.localizer.name
     # Nor is it a file, whatever it looks like: no code comes in with a record.
     if name not in names():
@@ -137,39 +138,39 @@ def localizer_of(record: Record, places: Places) -> str:
     return name
 
 
-def _model(record: Record, places: Places) -> str | None:
-    if places.model is not None:
-        return places.model
+def _model(record: Record, sources: Sources) -> str | None:
+    if sources.model is not None or (sources.recipient is not None and sources.donors):
+        return sources.model
     if record.model in catalog.pair_names():
         return record.model
-    if places.recipient is None or not places.donors:
-        if record.model in catalog.replicas():
-            catalog.entry(record.model)  # its error says how the weights are made
-        given = ", ".join(f"--donor {name}=PATH" for name in record.identity.weights.donors)
-        raise InputError(
-            f"the pair {record.model!r} is not in the catalog: give --recipient PATH {given}, "
-            "or of a plant --model PATH; models that were in memory are saved first, by "
-            "save_pretrained"
-        )
-    return None
+    if record.model in catalog.replicas():
+        catalog.entry(record.model)  # its error says how the weights are made
+    given = ", ".join(f"--donor {name}=PATH" for name in record.identity.weights.donors)
+    raise InputError(
+        f"the pair {record.model!r} is not in the catalog, and nothing says where its models are: "
+        f"give --recipient PATH {given} (of a plant --model PATH) to `kgbench rerun`, or to the "
+        "same `kgbench eval` once more, which finds the run and notes it; models that were in "
+        "memory are saved first, by save_pretrained"
+    )
 
 
-def _with_facts(spec: Spec, record: Record, places: Places) -> Spec:
+def _with_facts(spec: Spec, record: Record, sources: Sources) -> Spec:
     """Add the record's facts: a given file, those of the pair, or a shipped data set."""
     wanted = record.identity.dataset
-    if places.dataset is not None:
-        return replace(spec, dataset=places.dataset, imports=places.imports)
+    if sources.dataset is not None:
+        return replace(spec, dataset=sources.dataset, imports=sources.imports)
     if spec.model is not None and job_dataset(spec).content_hash == wanted.hash:
         return spec
     if not is_shipped(wanted.name):
         raise InputError(
-            f"the facts {wanted.name!r} are not shipped: give the file with --dataset FILE; facts "
-            "that were in memory are written to one first, with the same columns"
+            f"the facts {wanted.name!r} are not shipped: give the file with --dataset FILE, to "
+            "`kgbench rerun` or to the same `kgbench eval` once more; facts that were in memory "
+            "are written to one first, with the same columns"
         )
     return replace(spec, dataset=wanted.name)
 
 
-def _with_configurations(spec: Spec, record: Record, localizer: AbstractLocalizer) -> Spec:
+def _with_configurations(spec: Spec, record: Record) -> Spec:
     """The specification with the suite and the grafts that give the record's configurations.
 
     Complements come after their grafts, so that the requested grafts are the first of all.
@@ -188,7 +189,8 @@ def _with_configurations(spec: Spec, record: Record, localizer: AbstractLocalize
             continue
         for grafts in asked:
             found = replace(spec, suite=name, grafts=grafts)
-            if tuple(job_configurations(found, suite, localizer)) == wanted:
+            labels = job_configurations(found, suite, record.kind, record.floor)
+            if tuple(labels) == wanted:
                 return found
     raise InputError(
         "no suite of this version of kgbench gives the configurations of the record: "
@@ -206,34 +208,37 @@ def argument_text(value: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Sample:
-    """Which facts are run again, and how closely they are to agree."""
+class Repetition:
+    """How a record is run again."""
 
-    n: int | None = None
-    """How many; by default all."""
+    sources: Sources = field(default_factory=Sources)
+    """Where its parts are."""
+    localizer: str | None = None
+    """As of `job_of`."""
+    sample: int | None = None
+    """How many facts are measured; by default all."""
     seed: int = 0
+    """Of the sample."""
     tolerance: float | None = None
     """Of log-probabilities, in nats; by default that of the record's dtype."""
 
 
-def verify(
+def repeat(
     record: Record,
     facts: pa.Table,
-    places: Places,
+    how: Repetition,
     settings: Settings,
-    sample: Sample,
     progress: Progress | None = None,
 ) -> tuple[Repeated, tuple[str, ...]]:
-    """Run a seeded sample of a record's facts again and compare the rows.
+    """Run a record's facts again, or a seeded sample of them, and compare the rows.
 
     A method is fitted and ranks sites on all facts, as in the run; only the sample is measured.
 
     Args:
         record: The record.
         facts: Its per-fact rows.
-        places: Where the parts of the run are.
+        how: Which facts, and where the parts of the run are.
         settings: How it is computed now; its output directory is not used.
-        sample: Which facts.
         progress: Progress callback.
 
     Returns:
@@ -242,23 +247,22 @@ def verify(
     Raises:
         InputError: The job cannot be run here, or what is here is not what the record is of.
     """
-    localizer = localizer_of(record, places)
     with TemporaryDirectory(prefix="kgbench-") as folder:
-        asked = (record, places, settings, sample, Path(folder) / "run")
+        asked = (record, how, settings, Path(folder) / "run")
+        localizer = localizer_of(record, how.localizer)
         ids, scores = isolated(localizer, _measure, *asked, progress=progress)
         rows = Journal(Path(folder) / "run").table()
-    chosen = sample_facts(ids, sample)
-    # Facts that the run does not have are told.
+    chosen = sample_facts(ids, how.sample, how.seed)
+    # Facts that the run does not have stay among the rows, and differ.
     left_out = pa.array(set(ids) - set(chosen), pa.string())
     stored = facts.filter(pc.invert(pc.is_in(facts["fact"], left_out)))
-    return repeated(record, stored, rows, sample.tolerance, scores), chosen
+    return repeated(record, stored, rows, how.tolerance, scores), chosen
 
 
 def _measure(
     record: Record,
-    places: Places,
+    how: Repetition,
     settings: Settings,
-    sample: Sample,
     folder: Path,
     progress: Progress | None = None,
 ) -> tuple[tuple[str, ...], tuple[SiteScore, ...] | None]:
@@ -268,20 +272,22 @@ def _measure(
         Ids of all facts of the job, and the map of a method that ranks.
     """
     pairs = Pairs()
-    job = job_of(record, places, settings, pairs)
+    job = job_of(record, how.sources, settings, how.localizer, pairs)
     ids = tuple(prompt.fact.id for prompt in job.all_prompts)
-    journal, chosen = Journal(folder, f"kgbench {__version__}"), sample_facts(ids, sample)
+    journal = Journal(folder, f"kgbench {__version__}")
+    chosen = sample_facts(ids, how.sample, how.seed)
     ranking = measure_job(job, journal, pairs, progress, facts=chosen).ranking
     return ids, None if ranking is None else ranking.map
 
 
-def sample_facts(ids: Sequence[str], sample: Sample) -> tuple[str, ...]:
+def sample_facts(ids: Sequence[str], n: int | None, seed: int) -> tuple[str, ...]:
     """The facts of a sample, sorted; all of them where there are no more.
 
     Args:
         ids: Ids of all facts.
-        sample: How many, and the seed.
+        n: How many; by default all.
+        seed: The larger sample of a seed holds the smaller one.
     """
     known = sorted(set(ids))
-    drawn = np.random.default_rng(sample.seed).permutation(len(known))[: sample.n]
+    drawn = np.random.default_rng(seed).permutation(len(known))[:n]
     return tuple(known[i] for i in sorted(drawn.tolist()))

@@ -36,6 +36,7 @@ from kgbench.records import (
 from kgbench.runner.job import Job, Pairs, prepare_job
 from kgbench.runner.known import Run, note_identity, reused
 from kgbench.runner.measure import GROUP, Measurement, SiteRanking, chunks, ready, run_group
+from kgbench.runner.sources import note_sources
 from kgbench.runner.spec import Settings, Spec
 from kgbench.runner.third_party import blamed, is_theirs, isolated
 from kgbench.runner.workload import check, entry_of
@@ -96,7 +97,7 @@ def compute_job(
     id = job.identity.digest()
     note_identity(job.workload, settings, pairs.state, id)
     if (found := store.find(id)) is not None:
-        return reused(job.workload, found)
+        return reused(job.workload, settings, found)
     localizer = job.identity.localizer
     code = f"{code_stamp()}, {localizer.name} {localizer.version}"
     journal = store.journal(id, code)
@@ -108,9 +109,10 @@ def compute_job(
     measurement = measure_job(job, journal, pairs, progress, recorded)
     if (found := store.find(id)) is not None:  # by another process
         journal.discard()
-        return reused(job.workload, found)
+        return reused(job.workload, settings, found)
     record = _record(measurement, journal)
     path = store.write(record, journal.table(), searched=True)
+    note_sources(job.spec, settings, path)
     journal.discard()
     return Run(record, path, reused=False)
 

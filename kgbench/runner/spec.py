@@ -28,6 +28,12 @@ PAIR = ("model", "recipient", "donors", "revision", "chat_template")
 """Fields of the model pair."""
 FACTS = ("dataset", "subject", "object", "columns", "templates", "prompts")
 """Fields of the facts and how they are asked for."""
+INSTALLED: Mapping[str, Any] = {
+    "default": None,
+    "metavar": "FILE.py:CLASS",
+    "help": "Localizer of the run, where it is not installed.",
+}
+"""Changes of the option of a localizer, where it is that of a recorded run."""
 COMPUTING = (
     "dtype",
     "batch_size",
@@ -104,6 +110,8 @@ class Spec:
     """Metric of the ratios and the verdict."""
     held: Any = field(default=None, repr=False)
     """Objects in the place of names, a `Held`; never written, and no option."""
+    expected: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """Parts of the identity of a recorded run that this one must have, as JSON; no option."""
 
     @property
     def in_memory(self) -> Held:

@@ -13,7 +13,7 @@ from kgbench.leaderboard.entries import Contract
 from kgbench.localizers import AbstractLocalizer, check_name, create, fingerprint
 from kgbench.progress import Progress
 from kgbench.records import Record
-from kgbench.runner.rerun import Places, argument_text, localizer_of
+from kgbench.runner.rerun import argument_text, localizer_of
 from kgbench.runner.third_party import isolated
 from kgbench.testing.laws import Law, laws_of
 from kgbench.testing.pico import PICO_FAMILIES
@@ -135,7 +135,7 @@ def contract_of(record: Record, localizer: str | None = None) -> Contract:
     for key, value in what.parameters.items():
         if key not in ("seed", "truth", "graded"):
             arguments[key] = argument_text(value)
-    checked = _tried(localizer_of(record, Places(localizer=localizer)), tuple(arguments.items()))
+    checked = _tried(localizer_of(record, localizer), tuple(arguments.items()))
     ran = " ".join(part for part in what.version.split(" ") if part != "scan")
     if (checked.name, checked.version) != (what.name, ran):
         raise InputError(

@@ -198,7 +198,7 @@ def _origin(code: str) -> str:
 def _check_written(part: Submission | Verification, raw: object) -> Iterator[Finding]:
     """A smaller document is as kgbench writes it."""
     if raw != part.to_json():
-        expected = "the document as kgbench submit or kgbench verify wrote it"
+        expected = "the document as kgbench submit or kgbench rerun wrote it"
         yield Finding("content", "it is not as kgbench writes it", expected)
 
 
@@ -274,7 +274,7 @@ class Others:
                 wrong, expected = "it is gone", "the file that is on the board"
             elif name == VERIFICATION:
                 wrong = "it comes with the result"
-                expected = "that of those who keep the board, who run kgbench verify themselves"
+                expected = "that of those who keep the board, who run kgbench rerun themselves"
             else:
                 wrong = "it is another one than on the board"
                 expected = "entries as they are, and new ones beside them"

@@ -36,7 +36,7 @@ from kgbench.leaderboard.folders import (
 )
 from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION, VERIFICATION
 from kgbench.leaderboard.sandbox import SANDBOX
-from kgbench.records import FACTS_SCHEMA, SEAL, Record, Strict
+from kgbench.records import FACTS_SCHEMA, SEAL, SOURCES, Record, Strict
 from kgbench.records.fact_rows import STORED
 from kgbench.records.identity import private_kind, texts_in, texts_of
 
@@ -113,8 +113,8 @@ _T = TypeVar("_T")
 RUN = (RECORD, FACTS)
 """Files of a run; without them there is no entry."""
 
-OWN = re.compile(rf"(chart|curve|map)(-[\w.-]+)?\.(png|svg)|{re.escape(SEAL)}")
-"""Files that kgbench writes next to a run's record and an entry lacks: pictures and the seal."""
+OWN = re.compile(rf"(chart|curve|map)(-[\w.-]+)?\.(png|svg)|{re.escape(SEAL)}|{re.escape(SOURCES)}")
+"""Files that kgbench writes next to a run's record and an entry lacks, such as pictures."""
 
 PICTURE = re.compile(r"[\w.-]+\.(png|svg)")
 """Other files that a run's own folder may hold."""

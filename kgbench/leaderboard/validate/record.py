@@ -227,7 +227,7 @@ def _check_suite(record: Record) -> Iterator[Finding]:
         expected = "all configurations of a suite, none left out"
         yield Finding("identity.configurations", wrong, expected)
     if record.metric != METRIC:
-        expected = f"{METRIC}: run it again, or kgbench rescore --metric {METRIC}"
+        expected = f"{METRIC}: run it again, or kgbench rerun RUN --metric {METRIC} --write"
         yield Finding("metric", f"ratios are of {shown(record.metric)}", expected)
 
 

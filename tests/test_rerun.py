@@ -1,8 +1,9 @@
-"""`kgbench rerun`: a recorded run comes out the same, or it is told what does not."""
+"""`kgbench rerun`: a recorded run comes out the same, or what does not is named."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import fake_runs
@@ -11,15 +12,23 @@ import pytest
 from again import FRESH, edited, evaluated
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stored_runs import Call, caller
+from stored_runs import Call, caller, submitted
 
 from kgbench.errors import InputError
+from kgbench.leaderboard.entries import find_run, read_entries
+from kgbench.leaderboard.folders import document_hash, rows_hash
 from kgbench.localizers import create
 from kgbench.records import Record, RecordStore, SiteScore, StoredRecord
 from kgbench.records.identity import identity_differences
 from kgbench.runner import Settings, Spec, run_job
 from kgbench.runner.job import job_configurations
-from kgbench.runner.rerun import Places, _with_configurations, job_of, specification
+from kgbench.runner.rerun import (
+    _with_configurations,
+    job_of,
+    sample_facts,
+    specification,
+)
+from kgbench.runner.sources import Sources
 from kgbench.runner.workload import load_suite
 from kgbench.stats.repetition import Repeated, repeated, repeated_map
 
@@ -45,7 +54,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Call:
 def test_a_record_says_what_it_is_of(runs: dict[str, StoredRecord], name: str) -> None:
     """From a record alone comes the job that made it: the same identity, suite and grafts included."""
     record = runs[name].record
-    job = job_of(record, Places(), CPU)
+    job = job_of(record, Sources(), CPU)
     assert job.identity == record.identity and job.spec.metric == record.metric
     if name == "custom":
         assert job.spec.grafts == ("LT:o+ffn@second_half", "FE")
@@ -83,11 +92,13 @@ def test_grafts_are_found_again(grafts: list[str], layers: str | None, name: str
     layers = None if "M:emb" in grafts else layers
     localizer = create(name, {}, 0)
     spec = Spec(localizer=name, model="tiny-gemma", grafts=tuple(grafts), layers=layers)
-    wanted = tuple(job_configurations(spec, load_suite("pathways"), localizer))
+    of = (localizer.kind, localizer.floor)
+    wanted = tuple(job_configurations(spec, load_suite("pathways"), *of))
     what = fake_runs.identity(configurations=wanted)
-    record = RECORD.model_copy(update={"identity": what, "id": what.digest()})
-    found = _with_configurations(Spec(localizer=name, model="tiny-gemma"), record, localizer)
-    assert tuple(job_configurations(found, load_suite(found.suite), localizer)) == wanted
+    parts = {"identity": what, "id": what.digest(), "kind": of[0], "floor": of[1]}
+    record = RECORD.model_copy(update=parts)
+    found = _with_configurations(Spec(localizer=name, model="tiny-gemma"), record)
+    assert tuple(job_configurations(found, load_suite(found.suite), *of)) == wanted
 
 
 def changed(record: Record, **parts: object) -> Record:
@@ -123,17 +134,18 @@ def test_what_is_not_at_hand_is_named(runs: dict[str, StoredRecord]) -> None:
         ),
     ):
         with pytest.raises(InputError, match=message):
-            job_of(changed(record, **parts), Places(), CPU)
+            job_of(changed(record, **parts), Sources(), CPU)
     with pytest.raises(
-        InputError, match=r"'nowhere' is not in the catalog: give --recipient PATH --donor sft=PATH"
+        InputError,
+        match=r"'nowhere' is not in the catalog, .*give --recipient PATH --donor sft=PATH",
     ):
-        specification(record.model_copy(update={"model": "nowhere"}), Places())
+        specification(record.model_copy(update={"model": "nowhere"}), Sources())
     for name in ("theirs", "theirs.py:Theirs"):
         unknown = what.localizer.model_copy(update={"name": name})
         with pytest.raises(
             InputError, match=rf"'{name}' is not installed here: .*--localizer FILE"
         ):
-            specification(changed(record, localizer=unknown), Places())
+            specification(changed(record, localizer=unknown), Sources())
 
 
 METHOD = """
@@ -177,17 +189,18 @@ def test_checkpoints_facts_and_code_of_ones_own(folders: dict[str, Path], tmp_pa
     mine = f"{code}:Mine"
     spec = Spec(localizer=mine, localizer_args={"up": "false", "weights": "2,1"}, **pair)
     record = run_job(spec, Settings(device="cpu", output_dir=tmp_path / "runs")).record
-    assert job_of(record, Places(localizer=mine, **pair), CPU).identity == record.identity
-    with pytest.raises(InputError, match=r"give --recipient PATH --donor sft=PATH"):
-        specification(record, Places(localizer=mine))
+    assert job_of(record, Sources(**pair), CPU, mine).identity == record.identity
+    with pytest.raises(InputError, match=r".*give --recipient PATH --donor sft=PATH"):
+        specification(record, Sources(), mine)
     code.write_text(METHOD + "\n# changed\n")
     with pytest.raises(InputError, match=r"localizer\.version"):
-        job_of(record, Places(localizer=mine, **pair), CPU)
+        job_of(record, Sources(**pair), CPU, mine)
     with pytest.raises(InputError, match=r"weights.recipient|weights.donors"):
         job_of(
             record,
-            Places(localizer=mine, **{**pair, "donors": {"sft": str(folders["recipient"])}}),
+            Sources(**{**pair, "donors": {"sft": str(folders["recipient"])}}),
             CPU,
+            mine,
         )
 
 
@@ -222,11 +235,11 @@ def test_an_edited_row_is_told(runs: dict[str, StoredRecord], run: Call, tmp_pat
 
 
 def test_other_settings_agree(runs: dict[str, StoredRecord], run: Call) -> None:
-    """Another executor and batch size round otherwise, within the tolerance; a tolerance below that
+    """Another batch size rounds otherwise, within the tolerance; a tolerance below that
     is told as a difference.
     """
     place = runs["intervenes"].path
-    other = ("--device", "cpu", "--executor", "rows", "--batch-size", 3)
+    other = ("--device", "cpu", "--batch-size", 3)
     status, out, _ = run("rerun", place, *other)
     assert status == 0 and "within .001 nats" in out
     assert run("rerun", place, *other, "--tolerance", "1e-12")[0] == 1
@@ -238,7 +251,9 @@ def test_refusals(runs: dict[str, StoredRecord], run: Call, tmp_path: Path) -> N
         (("nonsuch",), "unknown run"),
         ((runs["scores"].path, "--localizer", "random"), "localizer.name: weight_delta | random"),
         ((runs["scores"].path, "--tolerance", 0), "0"),
-        ((runs["scores"].path, "--executor", "nonsuch"), "nonsuch"),
+        ((runs["scores"].path, "--device", "nonsuch"), "nonsuch"),
+        ((runs["scores"].path, "--seed", 3), "--seed draws a sample of the facts: add --sample N"),
+        ((runs["scores"].path, "--write"), "it has no submission.json"),
     ):
         status, out, err = run("rerun", *arguments)
         assert (status, out) == (2, "") and message in err and err.count("\n") == 1, err
@@ -345,7 +360,7 @@ def test_a_record_that_counts_ties_for_the_method(
         and "metric version 1, which counted ties for the method" in " ".join(out.split())
     )
     assert run("show", str(old))[0] == 0
-    status, out, _ = run("rescore", str(old), "--in-place")
+    status, out, _ = run("rerun", str(old), "--metric", "top5", "--write")
     assert (
         status == 0
         and json.loads((old / "record.json").read_text())["identity"]["metric_version"] == "1"
@@ -355,3 +370,130 @@ def test_a_record_that_counts_ties_for_the_method(
         status == 0
         and "A counts ties for the method (metric version 1), B against it" in " ".join(out.split())
     )
+
+
+# ------------------------------------------------------------------------------ samples and entries
+
+MINE = ("intervenes", "draws")
+SMALL = ("--sample", 4, "--seed", 0, "--device", "cpu")
+IDS = [f"f/{i}" for i in range(60)]
+
+
+@given(st.integers(0, 2**32), st.integers(1, 80), st.permutations(IDS))
+def test_samples(seed: int, n: int, ids: list[str]) -> None:
+    """The same seed draws the same facts whatever their order; as many as asked for or all; a
+    larger sample holds a smaller one.
+    """
+    found = sample_facts(ids, n, seed)
+    assert (
+        found == sample_facts(IDS, n, seed) and len(found) == min(n, 60) and set(found) <= set(IDS)
+    )
+    assert set(found) <= set(sample_facts(IDS, n + 1, seed))
+
+
+def test_seeds_draw_different_facts() -> None:
+    """Another seed draws other facts, so that nobody can know which are run again."""
+    assert len({sample_facts(IDS, 10, seed) for seed in range(20)}) == 20
+
+
+@pytest.mark.parametrize("name", ["intervenes", "scores", "planted", "draws"])
+def test_a_fresh_run_agrees(runs: dict[str, StoredRecord], run: Call, name: str) -> None:
+    """All rows of the sampled facts, on every prompt and configuration; the map of a method that
+    ranks; status 0.
+    """
+    status, out, _ = run("rerun", runs[name].path, *SMALL, "--json")
+    answer = json.loads(out)
+    assert status == 0 and answer["agrees"] and len(answer["facts"]) == 4 and not answer["written"]
+    assert answer["rows_compared"] == runs[name].facts().num_rows / 12 * 4
+    assert (answer["scores"] is not None) == (runs[name].record.scores is not None)
+    assert (
+        json.loads(run("rerun", runs[name].path, *SMALL, "--json")[1])["facts"] == answer["facts"]
+    )
+
+
+def test_an_edited_fact_is_told(runs: dict[str, StoredRecord], run: Call, tmp_path: Path) -> None:
+    """A fact whose rows were edited is told where it is in the sample; status 1, and nothing is
+    written.
+    """
+    first = runs["intervenes"]
+    place = submitted(edited(first, tmp_path, {"fact": "tiny_movies/7", "graft": "FE"}, rank=1))
+    status, out, _ = run("rerun", place, "--device", "cpu", "--write")
+    assert (
+        status == 1
+        and "FE, tiny_movies/7: rank 1 stored" in out
+        and "not written, since it differs" in out
+    )
+    assert find_run(place, tmp_path).verification is None
+
+
+def test_an_edited_map_is_told(runs: dict[str, StoredRecord], run: Call, tmp_path: Path) -> None:
+    """A map whose scores were edited is told."""
+    place = shutil.copytree(runs["scores"].path, tmp_path / "run")
+    record = json.loads((place / "record.json").read_text())
+    region, component = next((r, c) for r, by in record["scores"].items() for c in by)
+    layer = next(iter(record["scores"][region][component]))
+    record["scores"][region][component][layer] += 5
+    (place / "record.json").write_text(json.dumps(record))
+    (place / "seal.json").unlink()
+    status, out, _ = run("rerun", place, *SMALL)
+    assert status == 1 and "the map of scores differs" in " ".join(out.split())
+
+
+def test_facts_of_no_data_set_are_told(
+    runs: dict[str, StoredRecord], run: Call, tmp_path: Path
+) -> None:
+    """Rows of facts that the data set does not have are told, whatever the sample."""
+    place = edited(
+        runs["intervenes"], tmp_path, {"fact": "tiny_movies/7"}, fact="tiny_movies/made up"
+    )
+    status, out, _ = run("rerun", place, *SMALL)
+    assert status == 1 and "tiny_movies/made up: in the record, and not measured now" in " ".join(
+        out.split()
+    )
+
+
+def test_an_entry_becomes_verified(
+    runs: dict[str, StoredRecord], run: Call, tmp_path: Path
+) -> None:
+    """With --write, what was run stands beside an entry that agrees, with hashes of what was
+    compared; other entries stay as they were.
+    """
+    place, other = (submitted(shutil.copytree(runs[n].path, tmp_path / n)) for n in MINE)
+    before = {entry.folder: entry for entry in read_entries(tmp_path / "leaderboard" / "results")}
+    status, out, _ = run("rerun", place, "--device", "cpu", "--write")
+    assert status == 0 and str(place / "verification.json") in "".join(out.split("\n"))
+    entry, same = find_run(place, tmp_path), find_run(other, tmp_path)
+    found = entry.verification
+    assert found is not None and (found.n, found.rows, found.changed_hits) == (12, 216, 0)
+    assert entry.verified and found.drawn
+    assert found.record_hash == document_hash(before[place].documents["record.json"])
+    assert found.facts_hash == rows_hash(before[place].facts())
+    assert 0 <= found.largest_difference <= found.tolerance == 1e-3
+    assert "verified: 12 facts (seed " in run("show", place)[1]
+    assert same.documents == before[other].documents and same.facts() == before[other].facts()
+
+
+def test_the_sample_is_not_known_beforehand(runs: dict[str, StoredRecord], run: Call) -> None:
+    """Each verification draws a seed of its own, from the machine's randomness."""
+    commands = [run("rerun", runs["draws"].path, "--sample", 1, "--json") for _ in range(2)]
+    first, second = (json.loads(out)["seed"] for _, out, _ in commands)
+    assert first != second
+
+
+@pytest.mark.parametrize(
+    "weak", [("--seed", 5), ("--sample", 11), ("--tolerance", 0.1)], ids=lambda weak: weak[0]
+)
+def test_no_badge_for_a_weak_sample(
+    runs: dict[str, StoredRecord], run: Call, tmp_path: Path, weak: tuple[object, ...]
+) -> None:
+    """A chosen seed, a part of few facts and a wide tolerance go without --write."""
+    place = submitted(shutil.copytree(runs["intervenes"].path, tmp_path / "entry"))
+    status, out, err = run("rerun", place, *weak, "--write")
+    assert (status, out) == (2, "") and weak[0] in str(err) and "--write" in err
+    assert find_run(place, tmp_path).verification is None
+
+
+def test_what_is_not_at_hand_is_no_difference(runs: dict[str, StoredRecord], run: Call) -> None:
+    """Where code or weights are not those of the record, status is 2, not 1."""
+    status, out, err = run("rerun", runs["scores"].path, *SMALL, "--localizer", "random")
+    assert (status, out) == (2, "") and "is not at hand" in err and err.count("\n") == 1

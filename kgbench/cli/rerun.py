@@ -1,0 +1,283 @@
+"""`kgbench rerun`: a recorded run again, a sample of its facts, or its figures from its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from secrets import randbits
+from typing import TYPE_CHECKING, Any
+
+from kgbench.cli.options import (
+    VERDICT_ONLY,
+    Natural,
+    cli_command,
+    given_fields,
+    refuse_given,
+    settings_of,
+)
+from kgbench.cli.output import Output, table_text, write_file
+from kgbench.errors import InputError
+from kgbench.progress import Progress
+from kgbench.runner.spec import INSTALLED
+
+if TYPE_CHECKING:
+    from kgbench.leaderboard.entries import Contract, Entry
+    from kgbench.records import Record
+    from kgbench.report import Report
+    from kgbench.report.export import Changed
+    from kgbench.runner.rerun import Repetition
+    from kgbench.runner.spec import Settings
+    from kgbench.stats.repetition import Repeated
+
+PARTS = ("model", "recipient", "donors", "dataset")
+"""Options for parts of a run that are elsewhere now."""
+
+
+@cli_command(
+    *("sample", "metric", "write", "seed", "tolerance", "localizer", *PARTS),
+    *("batch_size", "device", "records", "as_json", "quiet"),
+    epilog="Exit status: 0 it agrees; 1 it differs; 2 it cannot be run here, or wrong input.",
+    localizer=INSTALLED,
+    model={"metavar": "NAME|PATH", "help": "Pair of the run, if a plant of your own has moved."},
+    recipient={"help": "Checkpoint before finetuning, if it has moved."},
+    donors={"help": "Finetuned checkpoint, likewise; may be repeated."},
+    dataset={"help": "Facts, likewise."},
+    quiet=VERDICT_ONLY,
+)
+def rerun_command(
+    run: str,
+    *,
+    sample: int | None,
+    metric: str | None,
+    write: bool,
+    seed: Natural | None,
+    progress: Progress | None,
+    **options: Any,
+) -> Output:
+    """Run a recorded run again, or compute its figures again, and compare.
+
+    The run starts from nothing, and every row is compared; with --sample only
+    the rows of some facts that are drawn now, so that they cannot be known
+    beforehand. What a method learns from all facts, such as a ranking of sites,
+    it learns from all of them here too. Weights, facts, prompts and code must be
+    those of the record: where one is not, it is named. A row agrees where its
+    log-probability does within the tolerance, by default 0.001 nats for float32,
+    which is room for the rounding of one platform: another device or version of
+    torch may round otherwise. Cost is not compared. Of an entry of the leaderboard
+    the laws of `kgbench check-localizer` are tried too, and compared with its
+    submission.
+
+    With --metric no model is run: all figures are computed again from the
+    stored rows, shown on that metric, and those that differ are listed.
+
+    \b
+    kgbench rerun kgbench-results/RUN
+    kgbench rerun kgbench-results/RUN --sample 20
+    kgbench rerun kgbench-results/RUN --metric logprob
+    kgbench rerun ENTRY --sample 200 --write
+
+    Args:
+        run: A recorded run.
+        sample (N): Only N facts, drawn now; all where there are fewer.
+        metric (NAME): Compute figures from the rows, with ratios and verdict on this metric.
+        write: Add its verification to an entry of the leaderboard, if it agrees; with --metric,
+            write the record back.
+        seed (N): Of the sample; not with --write.  [default: drawn by this machine]
+        progress: Progress callback.
+        **options: Fields of the run's parts and of how it is computed.
+    """  # noqa: D301 (click reads the character, not its escape)
+    from kgbench.leaderboard.entries import find_run
+
+    found = find_run(run, options["output_dir"])
+    if metric is not None:
+        refuse_given(
+            ("metric", "write", "output_dir", "as_json", "quiet"),
+            "is about running models, and --metric computes figures from the rows alone: leave out "
+            "one of the two",
+        )
+        return _rescored(found, metric, write)
+    if seed is not None and sample is None:
+        raise InputError("--seed draws a sample of the facts: add --sample N")
+    if write:
+        _check_write(found, sample, seed, options["tolerance"])
+    from kgbench.runner.rerun import Repetition
+    from kgbench.runner.sources import sources_of
+
+    moved = {name: value for name, value in given_fields(options).items() if name in PARTS}
+    sources, settings = sources_of(found.folder), settings_of(options)
+    how = Repetition(
+        sources.model_copy(update=moved),
+        options["localizer"],
+        sample,
+        randbits(32) if seed is None else seed,
+        options["tolerance"],
+    )
+    return _again(found, how, sources.on(settings), write, progress)
+
+
+# ------------------------------------------------------------------------------------ with a model
+
+
+def _again(
+    run: Entry, how: Repetition, settings: Settings, write: bool, progress: Progress | None
+) -> Output:
+    """Run facts again; compare rows, and of an entry of the leaderboard the laws of its method."""
+    from kgbench.report.run_report import repeat_report, repeated_answer, repeated_sentence
+    from kgbench.runner.rerun import repeat
+    from kgbench.testing.contract import contract_of
+
+    again, chosen = repeat(run.record, run.facts(), how, settings, progress)
+    n = max(row.n for row in run.record.rows)
+    answer: dict[str, Any] = {"id": run.record.id, "path": str(run.folder)}
+    what = f"all {len(chosen)} facts"
+    if how.sample is not None:
+        what = f"{len(chosen)} of {n} facts (seed {how.seed})"
+        answer |= {"seed": how.seed, "facts": list(chosen)}
+    answer |= repeated_answer(again, what)
+    notes, laws, agrees, written = list[str](), None, again.agrees, False
+    if run.submission is not None:
+        contract, claimed = contract_of(run.record, how.localizer), run.submission.contract
+        same = not claimed or set(claimed.broken) == set(contract.broken)
+        differs = f"; the submission differs, and says: {claimed.about}" if not same else ""
+        notes += ["", f"contract      {contract.about}{differs}"]
+        laws = {**contract.model_dump(mode="json"), "as_claimed": same}
+        agrees, written = agrees and same, write and again.agrees and same
+        if write:
+            place = "not written, since it differs"
+            if written:
+                place = str(_write(run, again, (how.seed, len(chosen)), contract))
+            notes += ["", f"verification  {place}"]
+        if written:
+            notes.append("the board says so after kgbench leaderboard build")
+    if how.sample is not None or laws is not None:
+        answer |= {"contract": laws, "written": written}
+    brief = "\n".join([repeated_sentence(again, what), *notes])
+    return Output([repeat_report(again, what), *notes], answer, int(not agrees), brief)
+
+
+def _check_write(run: Entry, sample: int | None, seed: int | None, tolerance: float | None) -> None:
+    """Refuse what would verify nothing.
+
+    Raises:
+        InputError: The run is no entry, the seed is chosen, the sample too small, or the tolerance
+            too large.
+    """
+    from kgbench.leaderboard.entries import SAMPLE
+    from kgbench.stats.repetition import TOLERANCES
+
+    if run.submission is None:
+        raise InputError(
+            f"--write is for entries of the leaderboard, and {str(run.folder)!r} was not "
+            "submitted: it has no submission.json"
+        )
+    record = run.record
+    least = min(SAMPLE, max(row.n for row in record.rows))
+    if seed is not None:
+        raise InputError("--seed goes without --write: a sample known beforehand verifies nothing")
+    if sample is not None and sample < least:
+        raise InputError(f"--sample {sample} is too few for --write: expected {least}")
+    most = TOLERANCES[record.identity.dtype]
+    if tolerance is not None and tolerance > most:
+        raise InputError(
+            f"--tolerance {tolerance} is too large for --write: expected {most} or less"
+        )
+
+
+def _write(entry: Entry, again: Repeated, sample: tuple[int, int], contract: Contract) -> Path:
+    from kgbench.leaderboard.entries import Verification
+    from kgbench.leaderboard.folders import add_verification, document_hash, rows_hash
+    from kgbench.records import collect_provenance
+
+    assert entry.method_folder is not None and entry.rows is not None  # it was submitted
+    now = collect_provenance("")
+    seed, n = sample
+    verification = Verification(
+        record=entry.record.id,
+        record_hash=document_hash(entry.documents["record.json"]),
+        facts_hash=rows_hash(entry.rows()),
+        kgbench=now.kgbench,
+        platform=now.platform,
+        time=now.time,
+        seed=seed,
+        drawn=True,
+        n=n,
+        rows=again.rows,
+        largest_difference=again.largest,
+        changed_hits=again.flipped,
+        tolerance=again.tolerance,
+        contract=contract,
+    )
+    add_verification(entry.method_folder, entry.folder.name, verification.to_json())
+    return entry.folder / "verification.json"
+
+
+# --------------------------------------------------------------------------------- without a model
+
+
+def _rescored(run: Entry, metric: str, write: bool) -> Output:
+    """Compute all figures again from the rows, and list those that differ from the stored ones."""
+    from kgbench.leaderboard.validate.known import judged_anew
+    from kgbench.report.export import changed_figures
+    from kgbench.report.run_report import record_report
+    from kgbench.stats.scores import check_metric
+    from kgbench.stats.summary import rescored
+
+    wanted, facts = check_metric(metric), run.facts()
+    if write and run.method_folder is not None:
+        raise InputError(
+            f"{run.folder} is on the leaderboard, where records are never edited: leave out --write"
+        )
+    again = judged_anew(rescored(run.record, facts))
+    record = judged_anew(rescored(run.record, facts, wanted))
+    changes = changed_figures(run.record, again)
+    parts: list[str | Report] = [record_report(record), "", *_differences(run.record, changes)]
+    if write:
+        _write_back(run, record)
+        parts += ["", f"record   {run.folder}"]
+    differences = []
+    for change in changes:
+        stored, now = change.stored and change.stored.answer(), change.now and change.now.answer()
+        differences.append({"figure": change.where, "stored": stored, "now": now})
+    answer = {
+        **record.answer(str(run.folder)),
+        "metric": record.metric,
+        "agrees": not changes,
+        "differences": differences,
+        "written": write,
+    }
+    brief = "\n".join(_differences(run.record, changes))
+    return Output(parts, answer, int(bool(changes)), brief)
+
+
+def _write_back(run: Entry, record: Record) -> None:
+    """Write the record in its own folder; rows of the present format are left as they are."""
+    import pyarrow.parquet as pq
+
+    from kgbench.records import renew_seal
+    from kgbench.records.fact_rows import STORED, facts_bytes
+
+    rows = run.folder / "facts.parquet"
+    if not pq.read_schema(rows).equals(STORED):
+        write_file(rows, facts_bytes(run.facts()))
+    write_file(run.folder / "record.json", record.to_json().encode())
+    renew_seal(run.folder)
+
+
+def _differences(stored: Record, changes: Sequence[Changed]) -> list[str]:
+    """Figures that differ from what the rows give, and how many do."""
+    from kgbench.numbers import exact_text
+    from kgbench.report.export import figures, from_rows
+
+    n = sum(map(from_rows, figures(stored)))
+    lines, line = [], f"all {n} figures of the rows are as stored ({stored.metric})"
+    if changes:
+        rows = []
+        for each in changes:
+            texts = ["–" if of is None else exact_text(of) for of in (each.stored, each.now)]
+            rows.append([each.where, *texts])
+        lines = [table_text(["stored figure", "stored", "from the rows"], rows), ""]
+        differing = f"{len(changes)} of {n} stored figures differ from what the rows give"
+        line = f"{differing} ({stored.metric})"
+    if stored.ranking is not None:
+        line += "; how the map ranks its sites is of the models, and taken over"
+    return [*lines, line]
