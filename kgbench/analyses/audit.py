@@ -453,8 +453,9 @@ def audit_verdict(audited: Spreads) -> str:
     for method, rows in audited:
         main = {row.graft: row for row in rows if not isinstance(row.smallest, Estimate)}
         if not main:
-            why = rows[0].smallest if rows else "no graft was run under every seed"
-            why = why.undefined if isinstance(why, Estimate) else why
+            why = "no graft was run under every seed"
+            if rows and isinstance(rows[0].smallest, Estimate):
+                why = str(rows[0].smallest.undefined)
             sentences.append(f"{method.name}: no smallest difference is defined: {why}.")
             continue
         grafts = sorted(main, key=("ALL", "NONE").count)  # these come last

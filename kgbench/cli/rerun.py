@@ -138,7 +138,9 @@ def _again(
     if run.submission is not None:
         contract, claimed = contract_of(run.record, how.localizer), run.submission.contract
         same = not claimed or set(claimed.broken) == set(contract.broken)
-        differs = f"; the submission differs, and says: {claimed.about}" if not same else ""
+        differs = ""
+        if claimed is not None and not same:
+            differs = f"; the submission differs, and says: {claimed.about}"
         notes += ["", f"contract      {contract.about}{differs}"]
         laws = {**contract.model_dump(mode="json"), "as_claimed": same}
         agrees, written = agrees and same, write and again.agrees and same
@@ -185,10 +187,10 @@ def _check_write(run: Entry, sample: int | None, seed: int | None, tolerance: fl
 
 def _write(entry: Entry, again: Repeated, sample: tuple[int, int], contract: Contract) -> Path:
     from kgbench.leaderboard.entries import Verification
-    from kgbench.leaderboard.folders import add_verification, document_hash, rows_hash
+    from kgbench.leaderboard.folders import changed, document_hash, rows_hash
     from kgbench.records import collect_provenance
 
-    assert entry.method_folder is not None and entry.rows is not None  # it was submitted
+    assert entry.method_folder is not None  # it was submitted
     now = collect_provenance("")
     seed, n = sample
     verification = Verification(
@@ -207,7 +209,9 @@ def _write(entry: Entry, again: Repeated, sample: tuple[int, int], contract: Con
         tolerance=again.tolerance,
         contract=contract,
     )
-    add_verification(entry.method_folder, entry.folder.name, verification.to_json())
+    name, added = entry.folder.name, {"verification.json": verification.to_json()}
+    with changed(entry.method_folder) as (documents, _):
+        documents[name] = {**documents[name], **added}
     return entry.folder / "verification.json"
 
 

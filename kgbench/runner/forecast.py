@@ -180,7 +180,7 @@ def _assumed(entry: Entry, spec: Spec, settings: Settings) -> Forecast:
     assert entry.stored is not None and entry.like is not None
     workload = check(spec)
     localizer = create(spec.localizer, localizer_arguments(spec), spec.seed)
-    n = len(job_configurations(spec, workload.suite, localizer))
+    n = len(job_configurations(spec, workload.suite, localizer.kind, localizer.floor))
     prompts = list(chain.from_iterable(workload.prompts.values()))
     texts = [prompt.text for prompt in prompts]
     tokenizer = read_tokenizer(locate(catalog.entry(entry.like).recipient))

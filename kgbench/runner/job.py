@@ -354,9 +354,9 @@ def _check_expected(job: Job) -> None:
         for of in (expected, now):
             of[part] = {name: of[part][name] for name in shared}
     parts = []
-    for part in json_differences(expected, now):
-        hints = (hint for start, hint in HINTS.items() if part.field.startswith(start))
-        parts.append(f"{part.text()} ({next(hints, 'other settings')})")
+    for difference in json_differences(expected, now):
+        hints = (hint for start, hint in HINTS.items() if difference.field.startswith(start))
+        parts.append(f"{difference.text()} ({next(hints, 'other settings')})")
     if parts:
         raise InputError(
             "what this record is of is not at hand (field: in the record | here): "

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from kgbench.data import Dataset, Prompt, load_prompts
 from kgbench.engine import Engine
+from kgbench.engine.edits import Treatment
 from kgbench.engine.site_sets import all_sites, token_cells
 from kgbench.engine.treatment import (
-    Treatment,
     baseline_donor,
     donor_index,
     graft_treatments,
