@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 from kgbench.version import __version__
 
 if TYPE_CHECKING:
-    from kgbench.api.evaluation import Evaluation, compare, evaluate, explore, open_run, sweep
-    from kgbench.api.submission import submit
-    from kgbench.api.training import train
+    from kgbench.api import Evaluation, compare, evaluate, explore, open_run, sweep, train
     from kgbench.engine import grafted_logits, load_pair
     from kgbench.runner import load_prompts
     from kgbench.sites import parse_graft
+    from kgbench.submission import submit
 
 __all__ = [
     "Evaluation",
@@ -36,18 +35,18 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Evaluation": "kgbench.api.evaluation",
-    "compare": "kgbench.api.evaluation",
-    "evaluate": "kgbench.api.evaluation",
-    "explore": "kgbench.api.evaluation",
+    "Evaluation": "kgbench.api",
+    "compare": "kgbench.api",
+    "evaluate": "kgbench.api",
+    "explore": "kgbench.api",
     "grafted_logits": "kgbench.engine",
     "load_pair": "kgbench.engine",
     "load_prompts": "kgbench.runner",
-    "open_run": "kgbench.api.evaluation",
+    "open_run": "kgbench.api",
     "parse_graft": "kgbench.sites",
-    "submit": "kgbench.api.submission",
-    "sweep": "kgbench.api.evaluation",
-    "train": "kgbench.api.training",
+    "submit": "kgbench.submission",
+    "sweep": "kgbench.api",
+    "train": "kgbench.api",
 }
 
 _MOVED = {

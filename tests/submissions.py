@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from fake_runs import RATES, record, rows
+from kgbench.leaderboard.packs import packs_below, read_pack
 
 from kgbench.data import prompt_hash
 from kgbench.leaderboard.entries import Contract, Submission
-from kgbench.leaderboard.packs import packs_below, read_pack
 from kgbench.leaderboard.validate import Finding, validate
 from kgbench.leaderboard.validate.known import known, own_facts
 from kgbench.records import DatasetRef, Identity, LocalizerRef, Record, WeightHashes, facts_table

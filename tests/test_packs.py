@@ -14,6 +14,7 @@ import pytest
 from fake_runs import RATES
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kgbench.leaderboard.packs import add, inside_pack, pack, read_pack, unpack
 from stored_runs import Call, caller
 from submissions import CODE, OTHERS, edit, identity, refused, result, unpack_all, write_entry
 
@@ -23,7 +24,6 @@ from kgbench.leaderboard.build import outputs
 from kgbench.leaderboard.drafts import pack_loose
 from kgbench.leaderboard.entries import entry_name, find_entry, pack_name, read_entries
 from kgbench.leaderboard.limits import FACTS, FILES, RECORD, SUBMISSION, VERIFICATION
-from kgbench.leaderboard.packs import add, inside_pack, pack, read_pack, unpack
 from kgbench.leaderboard.validate import validate
 
 names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,119}", fullmatch=True)

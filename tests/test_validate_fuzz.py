@@ -15,11 +15,11 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kgbench.leaderboard.packs import pack
 from submissions import result, write_entry
 
 from kgbench.errors import DataError
 from kgbench.leaderboard.limits import FILES
-from kgbench.leaderboard.packs import pack
 from kgbench.leaderboard.sandbox import SANDBOX
 from kgbench.leaderboard.validate import check_folder
 from kgbench.leaderboard.validate.board import Others

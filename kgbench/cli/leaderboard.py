@@ -191,7 +191,7 @@ def submit_command(
         dry_run: Check and show, but copy nothing.
         **options: Folders of the leaderboard and of records.
     """  # noqa: D301 (click reads the character, not its escape)
-    from kgbench.api.submission import submit
+    from kgbench.submission import submit
 
     about: dict[str, Any] = {"name": name, "code": code, "localizer": localizer, "paper": paper}
     submitted = submit(*runs, **about, **options, dry_run=dry_run)

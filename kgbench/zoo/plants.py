@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from kgbench.api.training import Trained
+from kgbench.api import Trained
 from kgbench.data import Dataset, load_dataset
 from kgbench.data.facts import hash_of
 from kgbench.errors import InputError, OutputError, UnknownNameError, python_names

@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from kgbench.api.evaluation import AnyRun
+from kgbench.api import AnyRun
 from kgbench.errors import InputError, python_names
 from kgbench.leaderboard.drafts import Standing, checked, drafts, publish, standings
 from kgbench.leaderboard.entries import Contract

@@ -1,1 +1,0 @@
-"""What Python users call; `kgbench` itself has the names, which load on first use."""
