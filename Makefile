@@ -9,7 +9,7 @@ PYTEST_ARGS ?= -n auto --maxprocesses 4 --dist loadfile
 
 PAGES := docs/_build/html/index.html
 
-.PHONY: help eval test test-page test-cluster docs links check-board screenshots lint format bench bench-gpu mutants board cards claims control coverage clean
+.PHONY: help eval test test-nightly test-page test-cluster docs links check-board screenshots lint format bench bench-gpu mutants board cards claims control coverage clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -20,6 +20,9 @@ eval: $(VENV)/.installed  ## Install, run the main job on tiny-gemma, print tabl
 
 test: $(VENV)/.installed-dev  ## Install, run all tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-nightly: $(VENV)/.installed-dev  ## The tests that `make test` leaves out: the same laws on every family
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS) -m nightly
 
 test-page: $(VENV)/.installed-page $(PAGES)  ## Test the board's and the documentation's pages and the notebook's widget in Chromium, which must be there
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/page

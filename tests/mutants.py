@@ -696,6 +696,8 @@ def judged(mutant: Mutant) -> Outcome:
             "--tb=line",
             "-p",
             "no:cacheprovider",
+            "-m",
+            "",  # nightly cases too
             "-c",
             str(TESTS.parent / "pyproject.toml"),
         ]

@@ -15,7 +15,7 @@ from functools import cache
 import pytest
 import torch
 from laws import EXACT, EXECUTORS, alone, distance
-from tiny import LAYERS, TINY, WINDOW, random_model, tiny, tiny_config, tiny_pair
+from tiny import LAYERS, TINY, WINDOW, random_model, sampled, tiny, tiny_config, tiny_pair
 
 from kgbench.data import Prompt, load_prompts
 from kgbench.engine import Engine, Treatment, grafted_logits
@@ -124,7 +124,7 @@ def test_executors_agree(family: str, variant: str) -> None:
     assert (Engine(pair, "auto").executor, Engine(pair, "auto").reason) == ("packed", "")
 
 
-@tiny
+@sampled
 def test_executors_agree_on_edits(family: str, variant: str) -> None:
     """The same where activations are copied and added to at every point, and attention is cut, in
     layers with a window and without.
@@ -170,7 +170,7 @@ def _answers(
     return engine.logits(engine.plan_treatments([prompt], [[row] for row in rows]))[0, :, 0]
 
 
-@tiny
+@sampled
 def test_a_component_is_its_weights(family: str, variant: str) -> None:
     """Grafting a component everywhere is copying its weights; places share none and leave none out;
     each component moves the logits.
@@ -203,7 +203,7 @@ def test_a_component_is_its_weights(family: str, variant: str) -> None:
     assert all(distance(one, pre) > 1e-3 for one in wanted)
 
 
-@tiny
+@sampled
 def test_components_are_what_their_names_say(family: str, variant: str) -> None:
     """What a component can and cannot change, whatever module the map says it is.
 
@@ -253,7 +253,7 @@ def _bends(pair: ModelPair, prompt: Prompt, component: str) -> bool:
     return distance(seen[0] + seen[2], 2 * seen[1]) > 1e-9
 
 
-@tiny
+@sampled
 def test_gates(family: str, variant: str) -> None:
     """The differentiable forward agrees: each component's gates open at some tokens give the
     graft's log-probability.
@@ -286,7 +286,7 @@ WINDOWED = [
 ]
 
 
-@tiny
+@sampled
 def test_windows_are_found(family: str, variant: str) -> None:
     """A pair has layers with a window exactly where its configuration names one."""
     assert bool(windows(tiny_pair(family, variant)).layers) == ((family, variant) in WINDOWED)
@@ -345,7 +345,7 @@ def test_a_map_that_is_wrong_is_found(family: str) -> None:
             verify_pair(ModelPair(pair.name, pair.recipient, pair.donors, pair.tokenizer, each))
 
 
-@tiny
+@sampled
 def test_roles_of_attention_that_are_exchanged_are_found(family: str, variant: str) -> None:
     """A map that calls keys queries, or values keys, is refused at load: no other law sees it where
     the modules are of one shape.
