@@ -16,13 +16,13 @@ from pathlib import Path
 import forks
 import pytest
 from fake_plants import forget_catalog, replica_card, shipped_replicas
+from kgbench.leaderboard.packs import read_pack
 from stored_runs import Call, caller
 from submissions import edit, identity, refused, result, unpack_all, write_entry
 
 from kgbench import localizers
 from kgbench.leaderboard.drafts import pack_loose
 from kgbench.leaderboard.entries import Entry, read_entries
-from kgbench.leaderboard.packs import read_pack
 from kgbench.leaderboard.validate.known import known
 from kgbench.localizers import describe
 from kgbench.models.catalog import CARD, DELTA, plants, replicas, shipped, zoo_path

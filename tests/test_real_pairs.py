@@ -17,6 +17,7 @@ import click
 import forks
 import pytest
 import torch
+from kgbench.leaderboard.packs import read_pack
 from real_pairs import PUBLISHED, published_config, write_pair
 from transformers import AutoModelForCausalLM
 
@@ -24,7 +25,6 @@ import kgbench
 from kgbench.cli import command, main
 from kgbench.errors import ModelError
 from kgbench.harness.model import KgbenchLM
-from kgbench.leaderboard.packs import read_pack
 from kgbench.models import catalog
 from kgbench.models.checkpoints import locate
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from fake_runs import RATES
+from kgbench.leaderboard.packs import read_pack
 from submissions import OTHERS, edit, identity, result
 
 from kgbench.cli import main
 from kgbench.leaderboard.entries import read_entries
 from kgbench.leaderboard.limits import FILES
-from kgbench.leaderboard.packs import read_pack
 from kgbench.leaderboard.validate import validate
 from kgbench.records import LocalizerRef, RecordStore
 
