@@ -6,21 +6,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from hashlib import sha256
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from fake_runs import RATES, record, rows
-from kgbench.leaderboard.packs import packs_below, read_pack
 
 from kgbench.data import prompt_hash
-from kgbench.leaderboard.entries import Contract, Submission
+from kgbench.leaderboard.entries import (
+    Contract,
+    Submission,
+    entry_name,
+    folder_name,
+    read_entries,
+)
+from kgbench.leaderboard.folders import changed, document_hash, rows_hash
 from kgbench.leaderboard.validate import Finding, validate
 from kgbench.leaderboard.validate.known import known, own_facts
 from kgbench.records import DatasetRef, Identity, LocalizerRef, Record, WeightHashes, facts_table
-from kgbench.records.fact_rows import facts_bytes
+from kgbench.records.fact_rows import STORED, in_order
 from kgbench.stats import rescored
 
 N = 30
@@ -109,43 +115,6 @@ def result(
 KEPT = Contract(kgbench="0.1.0", laws=16)
 """The claim that a method keeps all laws."""
 
-
-def write_entry(
-    folder: Path,
-    made: tuple[Record, pa.Table],
-    name: str | None = None,
-    code: str | None = None,
-    contract: Contract | None = KEPT,
-) -> Path:
-    """Write an entry's files."""
-    what, facts = made
-    folder.mkdir(parents=True)
-    (folder / "record.json").write_text(what.to_json(), encoding="utf-8")
-    (folder / "facts.parquet").write_bytes(facts_bytes(facts))
-    submission = Submission(
-        record=what.id,
-        name=name or what.identity.localizer.name,
-        code=code or "kgbench==0.1.0",
-        contract=contract,
-    )
-    (folder / "submission.json").write_text(submission.to_json(), encoding="utf-8")
-    seal(folder)
-    return folder
-
-
-def seal(folder: Path) -> None:
-    """Let the submission say the hashes that the files have now."""
-    path = folder / "submission.json"
-    hashes = {
-        name: sha256((folder / name).read_bytes()).hexdigest()
-        for name in ("record.json", "facts.parquet")
-    }
-    submission = Submission.model_validate_json(path.read_bytes()).model_copy(
-        update={"files": hashes}
-    )
-    path.write_text(submission.to_json(), encoding="utf-8")
-
-
 OTHERS = LocalizerRef(
     name="my_method", version="1 MyMethod 0123456789abcdef", parameters={"seed": 0}
 )
@@ -154,45 +123,101 @@ OTHERS = LocalizerRef(
 CODE = "my-method==1.0"
 
 
-def edit(
-    folder: Path,
-    change: Callable[[dict[str, Any]], object],
-    file: str = "record.json",
-    sign: bool = False,
-) -> None:
-    """Change a JSON file of an entry by hand, and the hash that the submission holds of it.
+@dataclass
+class Sent:
+    """An entry as somebody sends it, who may have changed it."""
 
-    Args:
-        folder: The entry.
-        change: Changes the content.
-        file: Which file.
-        sign: Also make the id the hash of the identity again, as a careful forger would.
-    """
-    content = json.loads((folder / file).read_text("utf-8"))
-    change(content)
-    if sign:
-        content["id"] = Identity.model_validate(content["identity"]).digest()
-        edit(folder, lambda submission: submission.update(record=content["id"]), "submission.json")
-    (folder / file).write_text(
-        json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+    place: str
+    """Its method folder in the results."""
+    name: str
+    documents: dict[str, Any]
+    rows: pa.Table
+
+    @property
+    def record(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.documents["record.json"]
+        return found
+
+    @property
+    def submission(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.documents["submission.json"]
+        return found
+
+    def seal(self, sign: bool = False) -> None:
+        """Let the submission have the hashes of record and rows, as a careful forger would.
+
+        Args:
+            sign: Also make the id the hash of the identity again.
+        """
+        if sign:
+            self.record["id"] = Identity.model_validate(self.record["identity"]).digest()
+            self.submission["record"] = self.record["id"]
+        self.submission["record_hash"] = document_hash(self.record)
+        self.submission["facts_hash"] = rows_hash(in_order(self.rows))
+
+    def verify(self, **changes: object) -> None:
+        """Put a verification of all facts beside the record, with some fields changed."""
+        content = {
+            "record": self.record["id"],
+            "record_hash": document_hash(self.record),
+            "facts_hash": rows_hash(self.rows),
+            "kgbench": "0.1.0",
+            "platform": "Linux",
+            "time": "2026-01-01T00:00:00+00:00",
+            "seed": 0,
+            "n": N,
+            "rows": self.rows.num_rows,
+            "largest_difference": 1e-6,
+            "changed_hits": 0,
+            "tolerance": 0.001,
+        }
+        self.documents["verification.json"] = {"schema_version": 2, **content, **changes}
+
+
+def sent(
+    made: tuple[Record, pa.Table],
+    name: str | None = None,
+    code: str | None = None,
+    contract: Contract | None = KEPT,
+) -> Sent:
+    """A run as `kgbench submit` makes an entry of it."""
+    record, facts = made
+    name = name or record.identity.localizer.name
+    rows, document = facts.select(STORED.names).cast(STORED), json.loads(record.to_json())
+    submission = Submission(
+        record=record.id,
+        record_hash=document_hash(document),
+        facts_hash=rows_hash(rows),
+        name=name,
+        code=code or "kgbench==0.1.0",
+        contract=contract,
     )
-    if file == "record.json" and (folder / "submission.json").is_file():
-        seal(folder)
+    documents = {"record.json": document, "submission.json": submission.to_json()}
+    return Sent(folder_name(record, name), entry_name(record, name), documents, rows)
 
 
-Change = Callable[[Path], object]
-"""What somebody does to an entry's folder."""
-
-
-def unpack_all(results: Path) -> Path:
-    """Make the packed entries of a board folders again, as somebody who edits them would."""
-    for path in packs_below(results):
-        for name, files in read_pack(path).items():
-            (results / name).mkdir()
-            for file, content in files.items():
-                (results / name / file).write_bytes(content)
-        path.unlink()
+def put(results: Path, *entries: Sent) -> Path:
+    """Write entries into the folders of their methods; those that are there are replaced."""
+    for entry in entries:
+        with changed(results / entry.place) as (documents, rows):
+            documents[entry.name], rows[entry.name] = entry.documents, entry.rows
     return results
+
+
+def entries_of(results: Path) -> list[Sent]:
+    """The entries of a board, to be changed and sent."""
+    found = []
+    for entry in read_entries(results):
+        place = "/".join(entry.folder.parent.parts[-2:])
+        documents = json.loads(json.dumps(entry.documents))
+        found.append(Sent(place, entry.folder.name, documents, entry.rows()))
+    return found
+
+
+def honest_entries() -> tuple[Sent, Sent]:
+    """A built-in method's entry and another's, on the same pair."""
+    theirs = result(identity(localizer=OTHERS), {**RATES, "FE": 0.5, "LT": 0.4}, seed=1)
+    return sent(result()), sent(theirs, "my method", CODE)
 
 
 def findings(path: Path, strict: bool = True, beside: Path | None = None) -> list[Finding]:
@@ -205,30 +230,16 @@ def refused(path: Path, strict: bool = True, beside: Path | None = None) -> list
     return [str(finding) for finding in findings(path, strict, beside) if finding.refuses]
 
 
-def bytes_of(file: str, content: bytes) -> Change:
-    """A file of other bytes."""
-    return lambda folder: (folder / file).write_bytes(content)
+def edited(rows: pa.Table, name: str, change: Callable[[Any], object]) -> pa.Table:
+    """Rows of which a column is changed in place, as an array."""
+    values = rows[name].to_numpy(zero_copy_only=False).copy()
+    change(values)
+    place, field = rows.column_names.index(name), STORED.field(name)
+    return rows.set_column(place, field, pa.array(values, field.type))
 
 
 def off(facts: pa.Table, graft: str) -> pa.Table:
     """Rows of which one configuration's log-probabilities are a little lower."""
     values = facts["logprob"].to_numpy() - 0.02 * (np.array(facts["graft"].to_pylist()) == graft)
-    return facts_table(
-        {
-            **{name: facts[name] for name in facts.column_names},
-            "logprob": values,
-            "prob": np.exp(values),
-        }
-    )
-
-
-def honest_entries(root: Path) -> Path:
-    """A folder of entries: a built-in method and another's, on the same pair."""
-    write_entry(root / "a-built-in", result())
-    write_entry(
-        root / "b-other",
-        result(identity(localizer=OTHERS), {**RATES, "FE": 0.5, "LT": 0.4}, seed=1),
-        "my method",
-        CODE,
-    )
-    return root
+    columns = {name: facts[name] for name in facts.column_names}
+    return facts_table({**columns, "logprob": values, "prob": np.exp(values)})

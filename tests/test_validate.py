@@ -1,60 +1,102 @@
-"""JSON files that were tampered with are refused, each with a reason that names file and field;
-honest entries are accepted.
-"""
+"""Entries are checked alone, against each other, and against those on the board."""
 
 from __future__ import annotations
 
 import json
-import pickle
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from fake_runs import RATES
 from submissions import (
-    Change,
-    bytes_of,
-    edit,
+    CODE,
+    OTHERS,
+    N,
+    Sent,
+    entries_of,
     findings,
     honest_entries,
+    identity,
+    off,
+    put,
     refused,
     result,
-    write_entry,
+    sent,
 )
 
+import kgbench
 from kgbench.cli import main
-from kgbench.leaderboard.entries import FILES
+from kgbench.leaderboard.build import make_leaderboard
+from kgbench.leaderboard.entries import Verification, read_entries
+from kgbench.leaderboard.validate import CheckedEntry, validate, validate_entries
+from kgbench.leaderboard.validate.board import Others
+from kgbench.records import SEAL, DatasetRef, LocalizerRef, Record, RecordStore, facts_table
+from kgbench.stats import rescored
 
-RECORD, FACTS, SUBMISSION, VERIFICATION = FILES
-
-
-@pytest.fixture(scope="module")
-def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return honest_entries(tmp_path_factory.mktemp("results"))
-
-
-# ----------------------------------------------------------------------------------------- accepted
+THEIRS = LocalizerRef(name="theirs", version="1 Theirs 0123456789abcdef")
 
 
-def test_honest_entries_are_accepted(honest: Path) -> None:
-    """Nothing is refused in entries whose figures follow from their rows and whose data and models
-    are shipped; only the limit is noted.
-    """
-    assert findings(honest, strict=False) == []
-    assert {(finding.field, finding.refuses) for finding in findings(honest)} == {
-        ("identity.limit", False)
-    }
-    assert main(["validate", "--strict", str(honest)]) == 0
+@cache
+def honest() -> tuple[Sent, Sent]:
+    """A built-in method's entry and that of `my method`, which no test changes."""
+    return honest_entries()
 
 
-def test_a_record_alone_names_its_folder(honest: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def check(*entries: Sent, board: Path | None = None) -> list[str]:
+    """Lines of what is refused of entries in memory, after those that are in order."""
+    lines = []
+    drafts = [CheckedEntry(each.name, dict(each.documents), each.rows) for each in entries]
+    for entry in validate_entries(drafts, strict=True, board=board):
+        lines += [str(finding) for finding in entry.findings if finding.refuses]
+    return lines
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> Path:
+    """A board with both entries, of which the first is verified."""
+    first, second = honest_entries()
+    first.verify()
+    return put(tmp_path / "board" / "results", first, second)
+
+
+@pytest.fixture
+def theirs(board: Path, tmp_path: Path) -> Path:
+    """A copy of the board that is sent."""
+    return Path(shutil.copytree(board, tmp_path / "sent" / "results"))
+
+
+# --------------------------------------------------------------------------------------------- runs
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run's own folder."""
+    return RecordStore(tmp_path / "runs").write(*result())
+
+
+def test_runs_of_the_engine_are_accepted(tmp_path: Path) -> None:
+    """What `kgbench eval` writes stands every check; strict ones lack only a submission."""
+    for method, options in (
+        ("dynamic_graft", {}),
+        ("weight_delta", {"prompts": ["headline"]}),
+    ):
+        kgbench.evaluate("tiny-gemma", localizer=method, limit=6, output_dir=tmp_path, **options)
+    assert refused(tmp_path, strict=False) == []
+    found = [finding for finding in findings(tmp_path) if finding.refuses]
+    assert {finding.field for finding in found} == {"file"}
+    assert len(list(validate(tmp_path))) == 2
+
+
+def test_a_record_alone_names_its_folder(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A record.json stands for its folder; `--json` prints one object."""
-    assert main(["validate", str(honest / "a-built-in" / "record.json"), "--json"]) == 0
+    assert main(["validate", str(run / "record.json"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {
-        "path": str(honest / "a-built-in" / "record.json"),
+        "path": str(run / "record.json"),
         "strict": False,
         "entries": 1,
         "accepted": 1,
@@ -62,53 +104,41 @@ def test_a_record_alone_names_its_folder(honest: Path, capsys: pytest.CaptureFix
     }
 
 
-def test_unknown_data_and_models_are_remarked_upon(tmp_path: Path) -> None:
-    """A run on one's own data and models is in order by itself, with a note; on the board it is
-    refused.
-    """
-
-    def own(content: dict[str, Any]) -> None:
-        content["model"] = "mine"
-        content["identity"]["dataset"].update(name="mine", hash="0" * 64)
-        content["identity"]["weights"]["recipient"] = "1" * 64
-
-    edit(write_entry(tmp_path / "mine", result()), own, sign=True)
-    assert refused(tmp_path / "mine", strict=False) == []
-    assert {finding.field for finding in findings(tmp_path / "mine", strict=False)} == {
-        "identity.dataset.name",
-        "model",
-    }
-    assert len(refused(tmp_path / "mine")) == 2
-    assert main(["validate", str(tmp_path / "mine")]) == 0
-    assert main(["validate", "--strict", str(tmp_path / "mine")]) == 1
+RUNS: dict[str, tuple[str, bytes | None, str | None]] = {
+    "a picture of its own": ("chart-top5.png", b"", None),
+    "its seal": (SEAL, b"{}", None),
+    "another picture": ("photo.png", b"\x89PNG", "note: RUN/photo.png: file: a picture"),
+    "code": ("method.py", b"", "RUN/method.py: file: it is none of an entry's files"),
+    "no record": ("record.json", None, "RUN/record.json: file: it is missing"),
+    "no rows": ("facts.parquet", None, "RUN/facts.parquet: file: it is missing"),
+    "no JSON": ("record.json", b"{", "RUN/record.json: JSON: it is no JSON"),
+    "no Parquet": ("facts.parquet", b"PAR1", "RUN/facts.parquet: Parquet: it is no whole"),
+    "a large record": ("record.json", bytes(2_000_001), "RUN/record.json: file: it is too large"),
+}
 
 
-def test_forwards_that_rank_sites_have_rows_of_their_own(honest: Path, tmp_path: Path) -> None:
-    """A ranking may take more forwards than all configurations have token rows."""
-
-    def ranked(content: dict[str, Any]) -> None:
-        cost = content["cost"]
-        rows = 100 * cost["token_rows"]
-        scoring = {"forwards": rows // 10, "token_rows": rows, "seconds": 99 * cost["seconds"]}
-        ratio = [100 * value for value in cost["plain_forward_ratio"][:3]]
-        cost["scoring"] = scoring | {"plain_forward_ratio": [*ratio, 1]}
-        cost["seconds"] *= 100
-        cost["forwards"] += scoring["forwards"]
-        cost["plain_forward_ratio"][:3] = ratio
-
-    shutil.copytree(honest / "a-built-in", tmp_path / "entry")
-    edit(tmp_path / "entry", ranked)
-    assert refused(tmp_path / "entry") == []
-
-
-def test_no_model_is_needed(honest: Path) -> None:
-    """Neither torch nor what loads models is imported, whatever is checked."""
-    code = (
-        "import sys; from kgbench.cli import main; assert main(['validate', '--strict',"
-        f" {str(honest)!r}]) == 0; "
+@pytest.mark.parametrize("what", RUNS)
+def test_files_of_a_run(what: str, run: Path) -> None:
+    """Pictures are noted only, for they are not submitted; anything else is refused."""
+    name, content, expected = RUNS[what]
+    if content is None:
+        (run / name).unlink()
+    else:
+        (run / name).write_bytes(content)
+    found = list(map(str, findings(run, strict=False)))
+    assert [text.startswith((expected or "").replace("RUN", run.name)) for text in found] == (
+        [True] if expected else []
     )
-    code += "assert not {'torch', 'transformers'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_line_that_counts_comes_first(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Then what is refused, then notes; the exit status says whether all is in order."""
+    (run / "photo.png").write_bytes(b"\x89PNG")
+    (run / "run.sh").write_bytes(b"#!")
+    assert main(["validate", str(run.parent)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    first = "0 of 1 entry is in order (not --strict)"
+    assert [line.split(": ")[0] for line in lines] == [first, f"{run.name}/run.sh", "note"]
 
 
 def test_wrong_input_is_told_apart_from_a_refusal(
@@ -125,323 +155,254 @@ def test_wrong_input_is_told_apart_from_a_refusal(
         assert words in capsys.readouterr().err
 
 
-# ----------------------------------------------------------------------------------- tampered: JSON
+def test_unknown_data_and_models_are_remarked_upon(tmp_path: Path) -> None:
+    """A run on one's own data and models is in order by itself, with a note; on the board it is
+    refused.
+    """
+    data = DatasetRef(name="mine", hash="0" * 64, n=150)
+    weights = identity().weights.model_copy(update={"recipient": "1" * 64})
+    made = result(identity(dataset=data, weights=weights))
+    made = (made[0].model_copy(update={"model": "mine"}), made[1])
+    run = RecordStore(tmp_path / "runs").write(*made)
+    found = findings(run, strict=False)
+    assert {finding.field for finding in found} == {"identity.dataset.name", "model"}
+    assert not any(finding.refuses for finding in found)
+    assert len(check(sent(made))) == 2
 
 
-def record_edit(change: Callable[[dict[str, Any]], object], sign: bool = False) -> Change:
-    return lambda folder: edit(folder, change, sign=sign)
+def test_forwards_that_rank_sites_have_rows_of_their_own() -> None:
+    """A ranking may take more forwards than all configurations have token rows."""
+    entry = sent(result())
+    cost = entry.record["cost"]
+    rows = 100 * cost["token_rows"]
+    scoring = {"forwards": rows // 10, "token_rows": rows, "seconds": 99 * cost["seconds"]}
+    ratio = [100 * value for value in cost["plain_forward_ratio"][:3]]
+    cost["scoring"] = scoring | {"plain_forward_ratio": [*ratio, 1]}
+    cost["seconds"] *= 100
+    cost["forwards"] += scoring["forwards"]
+    cost["plain_forward_ratio"][:3] = ratio
+    entry.seal()
+    assert check(entry) == []
 
 
-def submission_edit(**fields: object) -> Change:
-    return lambda folder: edit(folder, lambda content: content.update(fields), "submission.json")
+def test_no_model_is_needed(board: Path) -> None:
+    """Neither torch nor what loads models is imported, whatever is checked."""
+    code = (
+        "import sys; from kgbench.cli import main; assert main(['validate', '--strict',"
+        f" {str(board)!r}]) == 0; assert not {{'torch', 'transformers'}} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def identity_edit(**fields: object) -> Change:
-    """A change of the identity by one who signs it anew."""
-    return record_edit(lambda content: content["identity"].update(fields), sign=True)
+# ------------------------------------------------------------------------ entries beside each other
 
 
-def text_edit(old: str, new: str) -> Change:
-    def change(folder: Path) -> None:
-        text = (folder / "record.json").read_text("utf-8")
-        assert old in text
-        (folder / "record.json").write_text(text.replace(old, new, 1), encoding="utf-8")
-
-    return change
-
-
-def row(content: dict[str, Any], graft: str = "FE+LT") -> dict[str, Any]:
-    found: dict[str, Any] = next(own for own in content["rows"] if own["graft"] == graft)
-    return found
+def test_a_result_stands_on_the_board_once(board: Path) -> None:
+    """The same id under two names is refused, and the finding names both."""
+    first, _ = honest()
+    copy = Sent(first.place, "copy", first.documents, first.rows)
+    wrong = f"record.json: id: the same result is in {first.name}; expected each result once"
+    assert check(first, copy) == [f"copy/{wrong}"]
+    assert check(copy, board=board) == [f"copy/{wrong}"]
 
 
-def without(content: dict[str, Any], graft: str) -> None:
-    """A configuration taken out of the record's tables."""
-    content["rows"] = [own for own in content["rows"] if own["graft"] != graft]
+def test_ids_that_share_their_pages_are_refused() -> None:
+    """An entry is known by the first twelve digits of its id, in names and pages."""
+    record, _ = result()
+    (found,) = Others(ids={record.id[:12]: "first"}).compare("second", record, None, None)
+    assert str(found).startswith("second/record.json: id: the same result is in first")
 
 
-JSON_TAMPERED: dict[str, tuple[Change, str, str]] = {
-    "an aggregate edited": (
-        record_edit(lambda c: row(c).update(top5=[1.0, 0.9, 1.0, 30])),
-        RECORD,
-        "rows[",
+def variant(name: str = "my method", code: str = CODE, draw: int = 2, **parameters: Any) -> Sent:
+    """Another run of the submitted method, with these parameters."""
+    method = LocalizerRef(name="my_method", version=OTHERS.version, parameters=parameters)
+    what = identity(localizer=method, seeds=(parameters.get("seed", 0),))
+    return sent(result(what, {**RATES, "FE": 0.3}, seed=draw), name, code)
+
+
+NAMED: dict[str, tuple[Sent, str]] = {
+    "another seed": (variant(draw=3, seed=7), ""),
+    "other parameters": (variant(seed=7, strength=2), "name: 'my method' is 'my_method'"),
+    "parameters in brackets": (variant("my method (strength=3)", strength=3), ""),
+    "a newer version of the package": (variant(code="My_Method==2.0", seed=7), ""),
+    "another repository": (
+        variant(code="https://example.org/x/my-method@0123abc", seed=7),
+        "code: 'my method' is from 'https://example.org/x/my-method' here, and from 'my-method'",
     ),
-    "an interval narrowed": (
-        record_edit(lambda c: row(c)["top1"].__setitem__(1, row(c)["top1"][0])),
-        RECORD,
-        "rows[",
-    ),
-    "sufficiency edited": (
-        record_edit(lambda c: row(c, "FE").update(sufficiency=[0.9, 0.8, 1.0, 30])),
-        RECORD,
-        "rows[",
-    ),
-    "the number of facts edited": (record_edit(lambda c: row(c).update(n=3000)), RECORD, "rows["),
-    "synergy edited": (
-        record_edit(lambda c: c["synergy"].update(headline=[0.5, 0.4, 0.6, 30])),
-        RECORD,
-        "synergy",
-    ),
-    "the verdict reworded": (
-        record_edit(lambda c: c.update(verdict="The best method of all (top5).")),
-        RECORD,
-        "verdict",
-    ),
-    "another metric": (
-        record_edit(lambda c: c.update(metric="top50")),
-        RECORD,
-        "metric: ratios are of",
-    ),
-    "an unknown metric": (
-        record_edit(lambda c: c.update(metric="best")),
-        RECORD,
-        "metric: ratios are of",
-    ),
-    "NaN": (text_edit('"seconds":7.84', '"seconds":NaN'), RECORD, "JSON"),
-    "an infinity in digits": (text_edit('"seconds":7.84', '"seconds":1e999'), RECORD, "JSON"),
-    "a key twice": (text_edit('"metric":', '"metric": "top1",\n"metric":'), RECORD, "JSON"),
-    "no JSON": (bytes_of(RECORD, b"\x80\x04\x95 pickle"), RECORD, "JSON"),
-    "a pickle as a record": (bytes_of(RECORD, pickle.dumps({"id": "x"})), RECORD, "JSON"),
-    "JSON of a list": (bytes_of(RECORD, b"[1]"), RECORD, "JSON"),
-    "brackets without end": (
-        bytes_of(RECORD, b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
-        RECORD,
-        "JSON",
-    ),
-    "an unknown schema version": (
-        record_edit(lambda c: c.update(schema_version=99)),
-        RECORD,
-        "schema_version",
-    ),
-    "an unknown field": (record_edit(lambda c: c.update(trust="me")), RECORD, "trust"),
-    "a field missing": (record_edit(lambda c: c.pop("cost")), RECORD, "cost"),
-    "another id": (record_edit(lambda c: c.update(id="0" * 64)), RECORD, "id"),
-    "the identity edited": (record_edit(lambda c: c["identity"].update(seeds=[7])), RECORD, "id"),
-    "a wrong data hash": (
-        identity_edit(dataset={"name": "tiny_movies", "hash": "0" * 64, "n": 150}),
-        RECORD,
-        "identity.dataset.hash",
-    ),
-    "fewer facts than the data set has": (
-        record_edit(lambda c: c["identity"]["dataset"].update(n=30), sign=True),
-        RECORD,
-        "identity.dataset.n",
-    ),
-    "another wording": (
-        record_edit(lambda c: c["identity"]["prompts"].update(qa="0" * 64), sign=True),
-        RECORD,
-        "identity.prompts.qa",
-    ),
-    "other weights": (
-        record_edit(lambda c: c["identity"]["weights"]["donors"].update(sft="0" * 64), sign=True),
-        RECORD,
-        "identity.weights",
-    ),
-    "another tokenizer": (identity_edit(tokenizer="0" * 64), RECORD, "identity.tokenizer"),
-    "another pair's name": (
-        record_edit(lambda c: c.update(model="tiny-llama")),
-        RECORD,
-        "identity.weights",
-    ),
-    "an unknown dtype": (identity_edit(dtype="float8"), RECORD, "identity.dtype"),
-    "a metric version of the future": (
-        identity_edit(metric_version="3"),
-        RECORD,
-        "identity.metric_version",
-    ),
-    "two seeds": (identity_edit(seeds=[0, 1]), RECORD, "identity.seeds"),
-    "a truth where nothing is planted": (
-        identity_edit(truth={"plant": "FE", "decoy": None}),
-        RECORD,
-        "identity.truth",
-    ),
-    "a configuration left out of all": (
-        record_edit(
-            lambda c: (without(c, "LT^C"), c["identity"]["configurations"].remove("LT^C")),
-            sign=True,
-        ),
-        FACTS,
-        "graft",
-    ),
-    "a row of the record removed": (record_edit(lambda c: without(c, "LT^C")), RECORD, "rows"),
-    "a row of the record twice": (
-        record_edit(lambda c: c["rows"].append(c["rows"][0])),
-        RECORD,
-        "rows",
-    ),
-    "a configuration called not applicable": (
-        record_edit(lambda c: c["not_applicable"].update({"FE": "it did badly"})),
-        RECORD,
-        "not_applicable",
-    ),
-    "a configuration that is none": (
-        record_edit(lambda c: c["identity"]["configurations"].append("top secret%"), sign=True),
-        RECORD,
-        "identity.configurations",
-    ),
-    "script in the method's name": (
-        record_edit(
-            lambda c: c["identity"]["localizer"].update(name="<script>alert(1)</script>"), sign=True
-        ),
-        RECORD,
-        "identity.localizer.name",
-    ),
-    "markup in a note": (
-        record_edit(lambda c: c["notes"].update(more="<img src=x onerror=alert(1)>")),
-        RECORD,
-        "notes.more",
-    ),
-    "a control character": (
-        record_edit(lambda c: c["provenance"].update(device="cpu\x1b[2J")),
-        RECORD,
-        "provenance.device",
-    ),
-    "a direction mark": (
-        record_edit(lambda c: c.update(verdict="\u202e" + c["verdict"])),
-        RECORD,
-        "verdict",
-    ),
-    "a lone surrogate": (
-        text_edit('"device":"a processor"', '"device":"\\ud800"'),
-        RECORD,
-        "provenance.device",
-    ),
-    "an absolute path": (
-        record_edit(lambda c: c["notes"].update(where="/home/me/models")),
-        RECORD,
-        "notes.where",
-    ),
-    "a credential": (
-        record_edit(lambda c: c["notes"].update(token="hf_" + "a" * 30)),
-        RECORD,
-        "notes.token",
-    ),
-    "no seconds": (record_edit(lambda c: c["cost"].update(seconds=0)), RECORD, "cost.seconds"),
-    "no forwards": (record_edit(lambda c: c["cost"].update(forwards=0)), RECORD, "cost.forwards"),
-    "fewer tokens than there are": (
-        record_edit(lambda c: c["cost"].update(token_rows=100)),
-        RECORD,
-        "cost.token_rows",
-    ),
-    "faster than a forward": (
-        record_edit(lambda c: c["cost"].update(plain_forward_ratio=[0.1, 0.1, 0.1, 1])),
-        RECORD,
-        "cost.plain_forward_ratio",
-    ),
-    "facts dropped in silence": (
-        record_edit(lambda c: c.update(dropped={"too hard": 20})),
-        RECORD,
-        "dropped",
-    ),
-    "a version of its own for a built-in": (
-        record_edit(lambda c: c["identity"]["localizer"].update(version="2"), sign=True),
-        RECORD,
-        "identity.localizer.version",
-    ),
-    "parameters that the method has not": (
-        record_edit(
-            lambda c: c["identity"]["localizer"].update(parameters={"boost": 9}), sign=True
-        ),
-        RECORD,
-        "identity.localizer.parameters",
-    ),
-    "another floor": (record_edit(lambda c: c.update(floor="destroyed_donor")), RECORD, "floor"),
-    "a ranking out of nowhere": (
-        record_edit(lambda c: c.update(scores={"FE": {"q": {"0": 1.0}}})),
-        RECORD,
-        "scores",
-    ),
-    "no time": (
-        record_edit(lambda c: c["provenance"].update(time="yesterday")),
-        RECORD,
-        "provenance.time",
-    ),
-    "a submission of another record": (submission_edit(record="0" * 64), SUBMISSION, "record"),
-    "a submission without code": (submission_edit(code="ask me"), SUBMISSION, "code"),
-    "code in a submission": (
-        submission_edit(code="https://example.org/x@main; rm -rf ."),
-        SUBMISSION,
-        "code",
-    ),
-    "code elsewhere for a built-in": (
-        submission_edit(code="https://example.org/me/it@0123456"),
-        SUBMISSION,
-        "code",
-    ),
-    "a script as a name": (submission_edit(name="<script>alert(1)</script>"), SUBMISSION, "name"),
-    "a paper that is a script": (submission_edit(paper="javascript:alert(1)"), SUBMISSION, "paper"),
-    "a built-in method's name": (submission_edit(name="fisher"), SUBMISSION, "name"),
-    "nearly a built-in method's name": (submission_edit(name="Graft Scan"), SUBMISSION, "name"),
-    "another version than the one that ran": (
-        submission_edit(code="kgbench==9.9"),
-        SUBMISSION,
-        "code",
-    ),
-    "a submission that is no JSON": (bytes_of(SUBMISSION, b"{"), SUBMISSION, "JSON"),
-    "seconds as text": (
-        record_edit(lambda c: c["cost"].update(seconds="7.84")),
-        RECORD,
-        "cost.seconds",
-    ),
-    "a truth value as a number": (
-        record_edit(lambda c: c["cost"].update(forwards=True)),
-        RECORD,
-        "cost.forwards",
-    ),
-    "seconds without end": (
-        record_edit(lambda c: c["cost"].update(seconds=1e308)),
-        RECORD,
-        "cost.seconds",
-    ),
-    "token rows without end": (
-        record_edit(lambda c: c["cost"].update(token_rows=2**52)),
-        RECORD,
-        "cost.token_rows",
-    ),
-    "more forwards than token rows": (
-        record_edit(lambda c: c["cost"].update(forwards=18232)),
-        RECORD,
-        "cost.forwards",
-    ),
-    "a ratio below that of the token rows": (
-        record_edit(lambda c: c["cost"].update(plain_forward_ratio=[1.0, 1.0, 1.0, 5])),
-        RECORD,
-        "cost.plain_forward_ratio",
-    ),
-    "a cost of something else": (
-        record_edit(lambda c: c["cost"].update(measured_on="the fastest machine there is")),
-        RECORD,
-        "cost.measured_on",
-    ),
-    "a time to come": (
-        record_edit(lambda c: c["provenance"].update(time="2999-01-01T00:00:00+00:00")),
-        RECORD,
-        "provenance.time",
-    ),
-    "a kgbench to come": (
-        record_edit(lambda c: c["provenance"].update(kgbench="99.0.0")),
-        RECORD,
-        "provenance.kgbench",
-    ),
-    "a seed chosen apart from the run's": (
-        record_edit(lambda c: c["identity"]["localizer"].update(parameters={"seed": 9}), sign=True),
-        RECORD,
-        "identity.localizer.parameters.seed",
-    ),
-    "a donor that hides the recipient": (
-        record_edit(lambda c: c["identity"]["weights"]["donors"].update(recipient="0" * 64)),
-        RECORD,
-        "identity.weights: a donor is named 'recipient'",
-    ),
-    "no submission": (lambda folder: (folder / SUBMISSION).unlink(), SUBMISSION, "file"),
 }
 
 
-@pytest.mark.parametrize("what", JSON_TAMPERED)
-def test_tampered_json_is_refused(what: str, honest: Path, tmp_path: Path) -> None:
-    """Whatever is changed in a JSON file, the refusal names the file and the field."""
-    change, file, field = JSON_TAMPERED[what]
-    shutil.copytree(honest / "a-built-in", tmp_path / "entry")
-    change(tmp_path / "entry")
-    found = refused(tmp_path / "entry")
-    assert any(text.startswith(f"entry/{file}: {field}") for text in found), found
+@pytest.mark.parametrize("what", NAMED)
+def test_a_name_is_one_method_of_one_origin(what: str) -> None:
+    """Other parameters are another method, and a name belongs to its code."""
+    entry, expected = NAMED[what]
+    found = check(*honest(), entry)
+    start = f"{entry.name}/submission.json: {expected}"
+    assert [text.startswith(start) for text in found] == ([True] if expected else []), found
+
+
+LOOKALIKES = (
+    *("dynamic_graft (verified)", "dynamic_graft (v2)", "dynamicgraft", "DynamicGraft"),
+    *("Dynamic-Graft", "sn1p", "m (yours)", "m (verified)", "self-reported", "MyMethod"),
+    *("my-rnethod", "my method (v2)", "my(+++=+=+x"),
+)
+
+
+def test_names_that_look_like_another_are_refused() -> None:
+    """A name is neither taken for another method's nor for a word of the board's own."""
+    made = result(identity(localizer=THEIRS), {**RATES, "FE": 0.3}, seed=3)
+    for name in LOOKALIKES:
+        entry = sent(made, name, "theirs==1.0")
+        start = f"{entry.name}/submission.json: name: "
+        assert any(text.startswith(start) for text in check(*honest(), entry)), name
+    assert check(*honest(), sent(made, "theirs", "theirs==1.0")) == []
+
+
+def test_another_s_rows_are_no_method_s_own() -> None:
+    """Rows that are those of another method, under a name of one's own, are refused."""
+    entry = sent(result(identity(localizer=THEIRS)), "theirs", "theirs==1.0")
+    (found,) = check(*honest(), entry)
+    wrong = "facts.parquet: rank: all ranks are those of 'dynamic_graft'"
+    assert found.startswith(f"{entry.name}/{wrong}")
+
+
+def test_a_second_run_of_a_method_on_a_cell_is_refused() -> None:
+    """Neither one more configuration nor fewer prompts make room for other figures of a method."""
+    rates = {**RATES, "FE+LT": 0.2, "FE@1": 0.1}
+    more = sent(result(identity(configurations=tuple(rates)), rates, seed=3))
+    what, facts = result(identity(prompts={"qa": identity().prompts["qa"]}), seed=5)
+    rows = facts.filter(pa.array([prompt == "qa" for prompt in facts["prompt"].to_pylist()]))
+    fewer = sent((rescored(what, rows), rows))
+    for entry, prompt in ((more, "headline"), (fewer, "qa")):
+        found = check(*honest(), entry)
+        wrong = f"identity: 'dynamic_graft' has a run of pathways on {prompt}"
+        assert any(text.startswith(f"{entry.name}/record.json: {wrong}") for text in found), found
+
+
+def test_the_same_models_give_the_same_answers() -> None:
+    """PRE and SFT do not depend on the method, so that another entry knows them, at whatever
+    position they are read.
+    """
+    what, facts = result(identity(localizer=OTHERS, seeds=(1,)), seed=2)
+    columns = {name: facts[name] for name in facts.column_names}
+    elsewhere = facts_table({**columns, "position": facts["position"].to_numpy() + 1})
+    for rows, words in (
+        (off(facts, "SFT"), "is off by 0.02 nats; expected the answers in a"),
+        (elsewhere, "is read at another position"),
+    ):
+        others = Others()
+        assert others.compare("a", what, facts, None) == []
+        (found,) = others.compare("b", result(identity(seeds=(2,)))[0], rows, None)
+        assert words in str(found)
+    twice = pa.concat_tables([facts, elsewhere])
+    found = check(sent((rescored(what, twice), twice), "my method", CODE))
+    assert any("60 positions of 30 facts are read" in text for text in found)
+
+
+# ----------------------------------------------------------------------- what is on the board stays
+
+
+def test_what_is_on_the_board_is_believed(board: Path, theirs: Path) -> None:
+    """Entries that are there come first: a forger's that would sort before them does not make
+    theirs look wrong.
+    """
+    assert refused(theirs, beside=board) == []
+    what, facts = result(identity(localizer=OTHERS, seeds=(1,)), seed=2)
+    moved = off(facts, "PRE")
+    forged = sent((rescored(what, moved), moved), "Aaa", "aaa==1.0")
+    (found,) = refused(put(theirs, forged), beside=board)
+    assert found.startswith(f"{forged.name}/facts.parquet: logprob: PRE on headline")
+
+
+def test_an_entry_is_never_edited(board: Path, theirs: Path) -> None:
+    """Other rows and figures under an entry's own id are refused, and status is 1."""
+    first = entries_of(board)[0]
+    other = sent(result(rates={**RATES, "LT": 0.9}))
+    assert other.name == first.name
+    found = refused(put(theirs, other), beside=board)
+    wrong = "file: it is another one than on the board"
+    assert [text.partition("; ")[0] for text in found] == [
+        f"{first.name}/record.json: {wrong}",
+        f"{first.name}/facts.parquet: {wrong}",
+        f"{first.name}/submission.json: {wrong}",
+        f"{first.name}/verification.json: file: it is gone",
+    ]
+    assert main(["validate", "--strict", "--beside", str(board), str(theirs)]) == 1
+
+
+def test_an_entry_that_is_gone_is_a_line_of_its_own(board: Path, theirs: Path) -> None:
+    """Nobody deletes another's entries or verification by leaving them out."""
+    first, second = entries_of(board)
+    first.documents.pop("verification.json")
+    put(theirs, first)
+    shutil.rmtree(theirs / second.place)
+    assert refused(theirs, beside=board) == [
+        f"{first.name}/verification.json: file: it is gone; expected the file that is on the board",
+        f"{second.name}: entry: it is on the board, and gone here; expected every entry of the "
+        f"board, or --withdraw {second.name} by those who keep it",
+    ]
+
+
+def test_those_who_keep_the_board_withdraw(board: Path, theirs: Path) -> None:
+    """A withdrawn entry, named by its own name or its method's, may be gone or give way to a new
+    version.
+    """
+    _, second = honest()
+    shutil.rmtree(theirs / second.place)
+    arguments = ["validate", "--strict", "--beside", str(board), str(theirs)]
+    assert main(arguments) == 1
+    newer = LocalizerRef(name="my_method", version="2 MyMethod 0123456789abcdef")
+    made = result(identity(localizer=newer), {**RATES, "FE": 0.4}, seed=4)
+    for name in (second.name, "my method"):
+        assert main([*arguments, "--withdraw", name]) == 0
+    put(theirs, sent(made, "my method", CODE))
+    assert main([*arguments, "--withdraw", "my method"]) == 0
+    assert main([*arguments, "--withdraw", "nothing"]) == 2
+
+
+def test_nobody_verifies_their_own_result(board: Path, theirs: Path) -> None:
+    """A verification that is not on the board already is refused in what is sent."""
+    _, second = honest_entries()
+    second.verify()
+    (found,) = refused(put(theirs, second), beside=board)
+    assert found.startswith(f"{second.name}/verification.json: file: it comes with the result")
+    assert refused(theirs) == []
+
+
+def test_a_small_or_known_sample_verifies_nothing(tmp_path: Path) -> None:
+    """A badge needs all facts, or 200 that nobody knew beforehand."""
+    entry = sent(result())
+    for n, counts in ((5, False), (N - 1, False), (N, True)):
+        entry.verify(n=n, rows=18 * n)
+        results = put(tmp_path / "results", entry)
+        (there,) = read_entries(results)
+        assert there.verified == counts
+        notes = [str(finding) for finding in findings(results) if "limit" not in finding.field]
+        assert len(notes) == (not counts)
+        assert all("known facts of 30" in note and note.startswith("note") for note in notes)
+    large = identity(n=1000, limit=None, dataset=DatasetRef(name="large", hash="0" * 64, n=1000))
+    record = Record.model_validate(entry.record).model_copy(update={"identity": large})
+    checked = there.verification
+    assert checked is not None
+    for n, drawn, counts in ((200, True, True), (199, True, False), (200, None, False)):
+        sampled = Verification.model_validate({**checked.to_json(), "n": n, "drawn": drawn})
+        assert sampled.counts(record) == counts
+
+
+def test_metric_version_1_stays_on_the_board_and_comes_to_it_no_more(tmp_path: Path) -> None:
+    """Entries whose ties count for the method are valid and marked where they stand; as new ones
+    they are refused.
+    """
+    mine = sent(result(identity(localizer=OTHERS), {**RATES, "FE": 0.4}), "my method", CODE)
+    board = put(tmp_path / "board", sent(result(identity(metric_version="1"))), mine)
+    assert refused(board) == [] and refused(board, beside=board) == []
+    late = sent(result(identity(metric_version="1", seeds=(1,)), seed=1))
+    assert check(late) == []
+    (found,) = check(late, board=board)
+    wrong = "identity.metric_version: it is 1, in which ties count for the method"
+    assert found.startswith(f"{late.name}/record.json: {wrong}; expected 2; run it again")
+    boards = {
+        board.key: board.tables for board in make_leaderboard(list(read_entries(board))).boards
+    }
+    notes = boards["pathways"][1].notes
+    assert notes == ("metric version 1: ties counted for the method (dynamic_graft)",)

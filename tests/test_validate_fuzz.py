@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import io
+import gzip
 import json
 import unicodedata
 from collections.abc import Iterator
@@ -15,19 +15,17 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kgbench.leaderboard.packs import pack
-from submissions import result, write_entry
+from submissions import result, sent
 
 from kgbench.errors import DataError
-from kgbench.leaderboard.limits import FILES
+from kgbench.leaderboard.folders import ENTRIES, changed
+from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION, VERIFICATION
 from kgbench.leaderboard.sandbox import SANDBOX
-from kgbench.leaderboard.validate import check_folder
+from kgbench.leaderboard.validate import check_entry
 from kgbench.leaderboard.validate.board import Others
-from kgbench.leaderboard.validate.files import CheckedEntry, folders_below, read_json
+from kgbench.leaderboard.validate.files import CheckedEntry, entries_below, read_json
 from kgbench.records import FACTS_SCHEMA, Identity
-from kgbench.records.fact_rows import STORED
-
-RECORD, FACTS, SUBMISSION, VERIFICATION = FILES
+from kgbench.records.fact_rows import STORED, facts_bytes
 
 quick = settings(
     max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -36,31 +34,36 @@ many = settings(quick, max_examples=300)
 
 
 @cache
-def honest() -> dict[str, bytes]:
-    """The files of an entry that is in order."""
-    with TemporaryDirectory() as place:
-        entry = write_entry(Path(place) / "entry", result())
-        return {path.name: path.read_bytes() for path in entry.iterdir()}
+def honest() -> str:
+    """The documents of an entry that is in order, as JSON."""
+    return json.dumps(sent(result()).documents)
 
 
-def checked(files: dict[str, bytes]) -> CheckedEntry:
-    """The answer, without the net that catches what a check raises."""
-    folder = CheckedEntry("entry", files)
-    folder.close()
-    found = check_folder(folder, Others(), strict=True)
-    for finding in found.findings:
+@cache
+def rows() -> pa.Table:
+    return sent(result()).rows
+
+
+def checked(changes: dict[str, Any], table: pa.Table | None = None) -> None:
+    """Check an entry, without the net that catches what a check raises."""
+    documents = {**json.loads(honest()), **changes}
+    entry = CheckedEntry("entry", documents, rows() if table is None else table)
+    answered(check_entry(entry, Others(), strict=True))
+
+
+def answered(entry: CheckedEntry) -> None:
+    """Findings are whole, and can be printed anywhere."""
+    for finding in entry.findings:
         assert finding.file and finding.field and finding.wrong
-        assert not any(unicodedata.category(c) in ("Cc", "Cf", "Cs") for c in str(finding)), str(
-            finding
-        )
-    return found
+        kinds = set(map(unicodedata.category, str(finding)))
+        assert not kinds & {"Cc", "Cf", "Cs"}, str(finding)
 
 
 values = st.recursive(
     st.none()
     | st.booleans()
-    | st.integers(-(2**70), 2**70)
-    | st.floats()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(max_size=20)
     | st.sampled_from(
         [
@@ -105,12 +108,12 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 @cache
 def all_places(file: str) -> list[tuple[Any, ...]]:
     """Every place in a file, those near the root as often as the many within the rows."""
-    found = list(places(json.loads(honest()[file])))
+    found = list(places(json.loads(honest())[file]))
     near = [path for path in found if len(path) <= 3 and path[:1] not in (("rows",), ("curve",))]
     return near * max(1, len(found) // len(near)) + found
 
 
-def changed(tree: Any, path: tuple[Any, ...], how: str, value: Any) -> Any:
+def altered(tree: Any, path: tuple[Any, ...], how: str, value: Any) -> Any:
     """The tree with one place replaced, removed, or doubled."""
     if not path:
         return value if how == "replace" else tree
@@ -137,10 +140,10 @@ def mutations(file: str) -> st.SearchStrategy[Any]:
     )
 
     def mutated(steps: list[Any]) -> Any:
-        tree = json.loads(honest()[file])
+        tree = json.loads(honest())[file]
         for path, how, value in steps:
             try:
-                tree = changed(tree, path, how, value)
+                tree = altered(tree, path, how, value)
             except (KeyError, IndexError, TypeError, AttributeError):
                 continue  # an earlier step took the place away
         return tree
@@ -161,14 +164,14 @@ def signed(tree: Any) -> Any:
 def test_mutated_records(data: st.DataObject, sign: bool) -> None:
     """A record with parts replaced, removed, doubled and renamed, signed anew or not."""
     tree = data.draw(mutations(RECORD))
-    checked({**honest(), RECORD: json.dumps(signed(tree) if sign else tree).encode()})
+    checked({RECORD: signed(tree) if sign else tree})
 
 
 @quick
-@given(data=st.data(), file=st.sampled_from([SUBMISSION]))
-def test_mutated_submissions(data: st.DataObject, file: str) -> None:
-    """The same with the file beside it."""
-    checked({**honest(), file: json.dumps(data.draw(mutations(file))).encode()})
+@given(data=st.data())
+def test_mutated_submissions(data: st.DataObject) -> None:
+    """The same with the document beside it."""
+    checked({SUBMISSION: data.draw(mutations(SUBMISSION))})
 
 
 @quick
@@ -180,7 +183,7 @@ def test_mutated_submissions(data: st.DataObject, file: str) -> None:
 )
 def test_any_verification(content: dict[str, Any]) -> None:
     """And with the one that is not there."""
-    checked({**honest(), VERIFICATION: json.dumps(content).encode()})
+    checked({VERIFICATION: content})
 
 
 def spliced(whole: bytes) -> st.SearchStrategy[bytes]:
@@ -197,25 +200,48 @@ def spliced(whole: bytes) -> st.SearchStrategy[bytes]:
     return st.lists(edit, min_size=1, max_size=4).map(splice)
 
 
+@cache
+def folder() -> dict[str, bytes]:
+    """The files of a method folder."""
+    with TemporaryDirectory() as place:
+        path = Path(place) / "results" / "pathways" / "method"
+        with changed(path) as (documents, tables):
+            documents["entry"], tables["entry"] = json.loads(honest()), rows()
+        return {file: (path / file).read_bytes() for file in (ENTRIES, FACTS)}
+
+
+def sent_folder(changes: dict[str, bytes]) -> None:
+    """Check a method folder of these files."""
+    with TemporaryDirectory() as place:
+        for file, content in {**folder(), **changes}.items():
+            (Path(place) / file).write_bytes(content)
+        for entry in entries_below(Path(place), strict=True):
+            answered(check_entry(entry, Others(), strict=True))
+
+
 @many
-@given(data=st.data(), file=st.sampled_from([RECORD, SUBMISSION, FACTS]))
-def test_spliced_bytes(data: st.DataObject, file: str) -> None:
-    """Any file with bytes replaced, taken out and put in."""
-    checked({**honest(), file: data.draw(spliced(honest()[file]))})
+@given(data=st.data(), compress=st.booleans())
+def test_spliced_lists(data: st.DataObject, compress: bool) -> None:
+    """The list with bytes replaced, taken out and put in, before it is compressed or afterwards."""
+    content = folder()[ENTRIES]
+    if not compress:
+        sent_folder({ENTRIES: data.draw(spliced(content))})
+        return
+    sent_folder({ENTRIES: gzip.compress(data.draw(spliced(gzip.decompress(content))))})
 
 
 @quick
-@given(file=st.sampled_from(FILES), content=st.binary(max_size=200))
+@given(file=st.sampled_from([ENTRIES, FACTS]), content=st.binary(max_size=200))
 def test_any_bytes(file: str, content: bytes) -> None:
     """Any file of any bytes."""
-    checked({**honest(), file: content})
+    sent_folder({file: content})
 
 
 @many
 @given(data=st.data())
 def test_spliced_parquet(data: st.DataObject) -> None:
     """Per-fact rows are a table of the schema, or refused; the footer is hit as often as the pages."""
-    whole = honest()[FACTS]
+    whole = facts_bytes(rows())
     footer = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
     place = st.integers(0, len(whole) - 1) | st.integers(footer, len(whole) - 1)
     flips = data.draw(st.lists(st.tuples(place, st.integers(0, 255)), min_size=1, max_size=3))
@@ -244,12 +270,8 @@ def test_any_rows(data: st.DataObject) -> None:
         "rank": st.integers(-1, 3),
     }
     numbers |= dict.fromkeys(("logprob", "logit_diff"), st.floats())
-    rows = data.draw(st.lists(st.fixed_dictionaries({**texts, **numbers}), min_size=1, max_size=8))
-    sink = io.BytesIO()
-    import pyarrow.parquet as pq
-
-    pq.write_table(pa.Table.from_pylist(rows, STORED), sink, compression="zstd")
-    checked({**honest(), FACTS: sink.getvalue()})
+    made = data.draw(st.lists(st.fixed_dictionaries({**texts, **numbers}), min_size=1, max_size=8))
+    checked({}, pa.Table.from_pylist(made, STORED))
 
 
 @many
@@ -261,14 +283,3 @@ def test_any_json(content: bytes) -> None:
     """JSON is an object or refused."""
     with suppress(DataError):
         assert isinstance(read_json(content), dict)
-
-
-@quick
-@given(data=st.data())
-def test_spliced_packs(data: st.DataObject) -> None:
-    """Packs with bytes replaced hold entries, or findings."""
-    with TemporaryDirectory() as place:
-        path = Path(place) / "sent.tar.xz"
-        path.write_bytes(data.draw(spliced(pack({"entry": honest()}))))
-        for folder in folders_below(path, strict=True):
-            assert folder.files or folder.findings

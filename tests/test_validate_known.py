@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import write_known
 from fake_runs import RATES, record
-from submissions import result, write_entry
+from submissions import result, sent
 
 from kgbench.cli import main
 from kgbench.data import builtin_prompts
@@ -180,12 +180,12 @@ def test_the_command_prints_them(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["validate", "--schema", "recrod"]) == 2
 
 
-def test_entries_are_of_the_published_schemas(tmp_path: Path) -> None:
+def test_entries_are_of_the_published_schemas() -> None:
     """What is written validates against what is published, and what is changed does not."""
-    entry = write_entry(tmp_path / "entry", result())
-    found = dict(validators())
-    for name in ("record", "submission"):
-        content = json.loads((entry / f"{name}.json").read_text("utf-8"))
+    entry, found = sent(result()), dict(validators())
+    entry.verify()
+    for name in ("record", "submission", "verification"):
+        content = entry.documents[f"{name}.json"]
         found[name].validate(content)
         for key in list(content):
             if key in found[name].schema["required"]:

@@ -231,7 +231,7 @@ def changed(path: Path) -> Iterator[tuple[dict[str, Documents], dict[str, pa.Tab
             documents, rows = dict(folder.documents), dict(before)
             yield documents, rows
             path.mkdir(exist_ok=True)
-            if not before.keys() >= rows.keys():
+            if any(rows[name] is not before.get(name) for name in rows):
                 _write(path / FACTS, _rows_bytes({**before, **rows}), limits.FACTS_OF_METHOD)
             text = "".join(f"{entry_line(name, documents[name])}\n" for name in sorted(documents))
             content = gzip.compress(text.encode(), 9, mtime=0)

@@ -1,0 +1,883 @@
+"""What somebody may do to an entry before it is sent, and whether it is refused, and where.
+
+One table: each row is one change of an entry that is in order, or of the folder that it is in. Who
+changes record or rows is a careful forger, who renews the hashes that the submission has of them,
+and signs an identity anew.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import math
+import os
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from submissions import CODE, Sent, edited, honest_entries, put, refused, sent
+
+import kgbench
+from kgbench.leaderboard import limits
+from kgbench.leaderboard.folders import ENTRIES
+from kgbench.leaderboard.limits import FACTS
+from kgbench.records import load_record
+
+RECORD, SUBMISSION, VERIFICATION = "record.json", "submission.json", "verification.json"
+
+
+@dataclass
+class Case:
+    """The results of a board with a built-in method's entry, and another's, to be changed."""
+
+    results: Path
+    entry: Sent
+    other: Sent
+
+    def write(self) -> None:
+        """Write the entries that are not there yet."""
+        for each in (self.entry, self.other):
+            if not (self.results / each.place).exists():
+                put(self.results, each)
+
+    @property
+    def folder(self) -> Path:
+        """The method folder of the built-in method."""
+        self.write()
+        return self.results / self.entry.place
+
+
+Change = Callable[[Case], object]
+Content = dict[str, Any]
+
+
+@cache
+def made() -> tuple[Sent, Sent]:
+    return honest_entries()
+
+
+def copy_of(entry: Sent) -> Sent:
+    return Sent(entry.place, entry.name, json.loads(json.dumps(entry.documents)), entry.rows)
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Case:
+    return Case(tmp_path / "board" / "results", *map(copy_of, made()))
+
+
+# ----------------------------------------------------------------------------------------- changes
+
+
+def record(change: Callable[[Content], object], sign: bool = False) -> Change:
+    """A change of the record."""
+
+    def apply(case: Case) -> None:
+        change(case.entry.record)
+        case.entry.seal(sign)
+
+    return apply
+
+
+def signed(change: Callable[[Content], object]) -> Change:
+    """A change of the identity by one who signs it anew."""
+    return record(lambda content: change(content["identity"]), sign=True)
+
+
+def submission(**fields: object) -> Change:
+    return lambda case: case.entry.submission.update(fields)
+
+
+def verification(**fields: object) -> Change:
+    return lambda case: case.entry.verify(**fields)
+
+
+def rows(change: Callable[[pa.Table], pa.Table]) -> Change:
+    """A change of the per-fact rows."""
+
+    def apply(case: Case) -> None:
+        case.entry.rows = change(case.entry.rows)
+        case.entry.seal()
+
+    return apply
+
+
+def value(name: str, index: int | slice, new: object) -> Change:
+    return rows(lambda table: edited(table, name, lambda values: values.__setitem__(index, new)))
+
+
+def line(change: Callable[[bytes], bytes]) -> Change:
+    """A change of the bytes of the entry's line."""
+
+    def apply(case: Case) -> None:
+        path = case.folder / ENTRIES
+        path.write_bytes(gzip.compress(change(gzip.decompress(path.read_bytes())), mtime=0))
+
+    return apply
+
+
+def replaced(old: bytes, new: bytes) -> Change:
+    return line(lambda content: content.replace(old, new, 1))
+
+
+def whole(change: Callable[[bytes], bytes], file: str = ENTRIES) -> Change:
+    """A change of the bytes of one of the method's files."""
+
+    def apply(case: Case) -> None:
+        path = case.folder / file
+        path.write_bytes(change(path.read_bytes()))
+
+    return apply
+
+
+def parquet(change: Callable[[pa.Table], pa.Table], **options: Any) -> Change:
+    """The Parquet file written anew with other columns or by other means."""
+
+    def apply(case: Case) -> None:
+        path = case.folder / FACTS
+        pq.write_table(change(pq.read_table(path)), path, **options)
+
+    return apply
+
+
+def row(content: Content, graft: str = "FE+LT") -> Content:
+    found: Content = next(own for own in content["rows"] if own["graft"] == graft)
+    return found
+
+
+def without(content: Content, graft: str) -> None:
+    content["rows"] = [own for own in content["rows"] if own["graft"] != graft]
+
+
+def filtered(table: pa.Table, keep: Callable[[Content], bool]) -> pa.Table:
+    columns = table.select(["fact", "graft"]).to_pylist()
+    return table.filter(pa.array(list(map(keep, columns))))
+
+
+def pickled(table: pa.Table) -> pa.Table:
+    """A column of pickles in the place of one of texts."""
+    bombs = pa.array([pickle.dumps(os.system)] * table.num_rows, pa.binary())
+    return table.set_column(table.column_names.index("graft"), "graft", bombs)
+
+
+def nullable(table: pa.Table) -> pa.Table:
+    return table.cast(pa.schema([pa.field(f.name, f.type) for f in table.schema]))
+
+
+def linked(file: str, hard: bool = False) -> Change:
+    def apply(case: Case) -> None:
+        path, elsewhere = case.folder / file, case.results.parent / "elsewhere"
+        if hard:
+            os.link(path, elsewhere)
+        else:
+            path.rename(elsewhere)
+            path.symlink_to(elsewhere)
+
+    return apply
+
+
+def pipe(case: Case) -> None:
+    (case.folder / FACTS).unlink()
+    os.mkfifo(case.folder / FACTS)
+
+
+def grown(file: str, most: int) -> Change:
+    def apply(case: Case) -> None:
+        with open(case.folder / file, "ab") as stream:
+            stream.truncate(most + 1)
+
+    return apply
+
+
+def beside(name: str, content: bytes = b"") -> Change:
+    return lambda case: (case.folder / name).write_bytes(content)
+
+
+def moved(place: str) -> Change:
+    def apply(case: Case) -> None:
+        target = case.results / place
+        target.parent.mkdir(parents=True, exist_ok=True)
+        case.folder.rename(target)
+
+    return apply
+
+
+def renamed(name: str) -> Change:
+    return lambda case: setattr(case.entry, "name", name)
+
+
+def doubled(case: Case) -> None:
+    """The other entry under the name of this one, too."""
+    put(case.results, case.entry)
+    case.write()
+    lines = gzip.decompress((case.folder / ENTRIES).read_bytes())
+    (case.folder / ENTRIES).write_bytes(gzip.compress(lines * 2, mtime=0))
+
+
+def copied(case: Case) -> None:
+    put(case.results, case.entry, Sent(**{**vars(copy_of(case.entry)), "name": "copy"}))
+
+
+def exchanged(case: Case) -> None:
+    """Rows that are in order by themselves, but are another record's."""
+    case.entry.rows = case.other.rows
+    case.entry.seal()
+
+
+def unlisted(case: Case) -> None:
+    extra = Sent(**{**vars(copy_of(case.entry)), "name": "extra"})
+    put(case.results, case.entry, extra)
+    path = case.folder / ENTRIES
+    first = gzip.decompress(path.read_bytes()).split(b"\n")[0]
+    path.write_bytes(gzip.compress(first + b"\n", mtime=0))
+
+
+def flipped(file: str, share: float) -> Change:
+    def apply(content: bytes) -> bytes:
+        changed = bytearray(content)
+        changed[int(share * len(content))] ^= 1
+        return bytes(changed)
+
+    return whole(apply, file)
+
+
+def named_header(content: bytes) -> bytes:
+    """The list with a file's name in the head of its gzip file."""
+    sink = io.BytesIO()
+    with gzip.GzipFile("payload", "wb", fileobj=sink, mtime=0) as stream:
+        stream.write(gzip.decompress(content))
+    return sink.getvalue()
+
+
+# ------------------------------------------------------------------------------------------- table
+
+LINE = "'?dynamic_graft:1'?"
+"""How findings name a line whose entry has no name that reads."""
+
+TAMPERED: dict[str, tuple[Change, str | None]] = {
+    "nothing": (lambda case: None, None),
+    # Figures are those of the rows.
+    "an aggregate": (
+        record(lambda c: row(c).update(top5=[1.0, 0.9, 1.0, 30])),
+        f"{RECORD}: rows[",
+    ),
+    "an interval": (
+        record(lambda c: row(c)["top1"].__setitem__(1, row(c)["top1"][0])),
+        f"{RECORD}: rows[",
+    ),
+    "the number of facts": (record(lambda c: row(c).update(n=3000)), f"{RECORD}: rows["),
+    "synergy": (
+        record(lambda c: c["synergy"].update(headline=[0.5, 0.4, 0.6, 30])),
+        f"{RECORD}: synergy",
+    ),
+    "the verdict": (
+        record(lambda c: c.update(verdict="The best of all (top5).")),
+        f"{RECORD}: verdict",
+    ),
+    "another metric": (record(lambda c: c.update(metric="top50")), f"{RECORD}: metric: ratios"),
+    "an unknown metric": (record(lambda c: c.update(metric="best")), f"{RECORD}: metric: ratios"),
+    "a row removed": (record(lambda c: without(c, "LT^C")), f"{RECORD}: rows"),
+    "a row twice": (record(lambda c: c["rows"].append(c["rows"][0])), f"{RECORD}: rows"),
+    "a configuration that is not applicable": (
+        record(lambda c: c["not_applicable"].update({"FE": "it did badly"})),
+        f"{RECORD}: not_applicable",
+    ),
+    "a configuration left out of all": (
+        record(
+            lambda c: (without(c, "LT^C"), c["identity"]["configurations"].remove("LT^C")),
+            sign=True,
+        ),
+        f"{FACTS}: graft",
+    ),
+    "facts dropped in silence": (
+        record(lambda c: c.update(dropped={"too hard": 20})),
+        f"{RECORD}: dropped",
+    ),
+    "another floor": (record(lambda c: c.update(floor="destroyed_donor")), f"{RECORD}: floor"),
+    "a map out of nowhere": (
+        record(lambda c: c.update(scores={"FE": {"q": {"0": 1.0}}})),
+        f"{RECORD}: scores",
+    ),
+    # A record is of its schema.
+    "an unknown schema version": (
+        record(lambda c: c.update(schema_version=99)),
+        f"{RECORD}: schema_version",
+    ),
+    "an unknown field": (record(lambda c: c.update(trust="me")), f"{RECORD}: trust"),
+    "a field missing": (record(lambda c: c.pop("cost")), f"{RECORD}: cost"),
+    "seconds as text": (
+        record(lambda c: c["cost"].update(seconds="7.84")),
+        f"{RECORD}: cost.seconds",
+    ),
+    "a truth value as a number": (
+        record(lambda c: c["cost"].update(forwards=True)),
+        f"{RECORD}: cost.forwards",
+    ),
+    "a record that is a list": (
+        lambda case: case.entry.documents.update({RECORD: []}),
+        f"{RECORD}: ",
+    ),
+    # The identity is the record's own, and of known data and models.
+    "another id": (record(lambda c: c.update(id="0" * 64)), f"{RECORD}: id"),
+    "an identity that is not signed": (
+        record(lambda c: c["identity"].update(seeds=[7])),
+        f"{RECORD}: id",
+    ),
+    "other data": (
+        signed(lambda i: i["dataset"].update(hash="0" * 64)),
+        f"{RECORD}: identity.dataset.hash",
+    ),
+    "fewer facts than the data set has": (
+        signed(lambda i: i["dataset"].update(n=30)),
+        f"{RECORD}: identity.dataset.n",
+    ),
+    "another wording": (
+        signed(lambda i: i["prompts"].update(qa="0" * 64)),
+        f"{RECORD}: identity.prompts.qa",
+    ),
+    "other weights": (
+        signed(lambda i: i["weights"]["donors"].update(sft="0" * 64)),
+        f"{RECORD}: identity.weights",
+    ),
+    "a donor that hides the recipient": (
+        record(lambda c: c["identity"]["weights"]["donors"].update(recipient="0" * 64)),
+        f"{RECORD}: identity.weights: a donor is named 'recipient'",
+    ),
+    "another tokenizer": (
+        signed(lambda i: i.update(tokenizer="0" * 64)),
+        f"{RECORD}: identity.tokenizer",
+    ),
+    "another pair's name": (
+        record(lambda c: c.update(model="tiny-llama")),
+        f"{RECORD}: identity.weights",
+    ),
+    "an unknown dtype": (signed(lambda i: i.update(dtype="float8")), f"{RECORD}: identity.dtype"),
+    "a metric version to come": (
+        signed(lambda i: i.update(metric_version="3")),
+        f"{RECORD}: identity.metric_version",
+    ),
+    "two seeds": (signed(lambda i: i.update(seeds=[0, 1])), f"{RECORD}: identity.seeds"),
+    "a truth where nothing is planted": (
+        signed(lambda i: i.update(truth={"plant": "FE", "decoy": None})),
+        f"{RECORD}: identity.truth",
+    ),
+    "a configuration that is none": (
+        signed(lambda i: i["configurations"].append("top secret%")),
+        f"{RECORD}: identity.configurations",
+    ),
+    "a version of its own for a built-in": (
+        signed(lambda i: i["localizer"].update(version="2")),
+        f"{RECORD}: identity.localizer.version",
+    ),
+    "parameters that the method has not": (
+        signed(lambda i: i["localizer"].update(parameters={"boost": 9})),
+        f"{RECORD}: identity.localizer.parameters",
+    ),
+    "a seed apart from the run's": (
+        signed(lambda i: i["localizer"].update(parameters={"seed": 9})),
+        f"{RECORD}: identity.localizer.parameters.seed",
+    ),
+    # Texts are harmless.
+    "script in the method's name": (
+        signed(lambda i: i["localizer"].update(name="<script>alert(1)</script>")),
+        f"{RECORD}: identity.localizer.name",
+    ),
+    "markup in a note": (
+        record(lambda c: c["notes"].update(more="<img src=x onerror=alert(1)>")),
+        f"{RECORD}: notes.more",
+    ),
+    "a control character": (
+        record(lambda c: c["provenance"].update(device="cpu\x1b[2J")),
+        f"{RECORD}: provenance.device",
+    ),
+    "a direction mark": (
+        record(lambda c: c.update(verdict="\u202e" + c["verdict"])),
+        f"{RECORD}: verdict",
+    ),
+    "a lone surrogate": (
+        replaced(b'"device":"a processor"', b'"device":"\\ud800"'),
+        f"{RECORD}: provenance.device",
+    ),
+    "an absolute path": (
+        record(lambda c: c["notes"].update(where="/home/me/models")),
+        f"{RECORD}: notes.where",
+    ),
+    "a credential": (
+        record(lambda c: c["notes"].update(token="hf_" + "a" * 30)),
+        f"{RECORD}: notes.token",
+    ),
+    # The cost is plausible, and the time has been.
+    "no seconds": (record(lambda c: c["cost"].update(seconds=0)), f"{RECORD}: cost.seconds"),
+    "seconds without end": (
+        record(lambda c: c["cost"].update(seconds=1e308)),
+        f"{RECORD}: cost.seconds",
+    ),
+    "no forwards": (record(lambda c: c["cost"].update(forwards=0)), f"{RECORD}: cost.forwards"),
+    "more forwards than token rows": (
+        record(lambda c: c["cost"].update(forwards=18232)),
+        f"{RECORD}: cost.forwards",
+    ),
+    "fewer tokens than there are": (
+        record(lambda c: c["cost"].update(token_rows=100)),
+        f"{RECORD}: cost.token_rows",
+    ),
+    "token rows without end": (
+        record(lambda c: c["cost"].update(token_rows=2**52)),
+        f"{RECORD}: cost.token_rows",
+    ),
+    "faster than a forward": (
+        record(lambda c: c["cost"].update(plain_forward_ratio=[0.1, 0.1, 0.1, 1])),
+        f"{RECORD}: cost.plain_forward_ratio",
+    ),
+    "a ratio below that of the token rows": (
+        record(lambda c: c["cost"].update(plain_forward_ratio=[1.0, 1.0, 1.0, 5])),
+        f"{RECORD}: cost.plain_forward_ratio",
+    ),
+    "a cost of something else": (
+        record(lambda c: c["cost"].update(measured_on="the fastest machine there is")),
+        f"{RECORD}: cost.measured_on",
+    ),
+    "no time": (
+        record(lambda c: c["provenance"].update(time="yesterday")),
+        f"{RECORD}: provenance.time",
+    ),
+    "a time to come": (
+        record(lambda c: c["provenance"].update(time="2999-01-01T00:00:00+00:00")),
+        f"{RECORD}: provenance.time",
+    ),
+    "a kgbench to come": (
+        record(lambda c: c["provenance"].update(kgbench="99.0.0")),
+        f"{RECORD}: provenance.kgbench",
+    ),
+    # Rows are all facts under all configurations, and possible.
+    "a fact removed": (
+        rows(lambda t: filtered(t, lambda r: r["fact"] != "tiny_movies/3")),
+        f"{FACTS}: fact",
+    ),
+    "a bad answer removed": (
+        rows(lambda t: filtered(t, lambda r: (r["fact"], r["graft"]) != ("tiny_movies/3", "FE"))),
+        f"{FACTS}: fact",
+    ),
+    "a configuration removed": (
+        rows(lambda t: filtered(t, lambda r: r["graft"] != "LT")),
+        f"{FACTS}: graft",
+    ),
+    "rows twice": (rows(lambda t: pa.concat_tables([t, t.slice(0, 5)])), f"{FACTS}: rows"),
+    "rows added": (
+        rows(
+            lambda t: pa.concat_tables(
+                [t, edited(t.slice(0, 1), "graft", lambda v: v.__setitem__(0, "FE@2"))]
+            )
+        ),
+        f"{FACTS}: graft",
+    ),
+    "another fact": (
+        rows(
+            lambda t: edited(
+                t, "fact", lambda v: v.__setitem__(v == "tiny_movies/3", "tiny_movies/149")
+            )
+        ),
+        f"{FACTS}: fact",
+    ),
+    "NaN": (value("logprob", 5, math.nan), f"{FACTS}: logprob"),
+    "an infinity": (value("logit_diff", 5, math.inf), f"{FACTS}: logit_diff"),
+    "a rank of 0": (value("rank", 5, 0), f"{FACTS}: rank"),
+    "a probability above 1": (value("logprob", 5, 0.5), f"{FACTS}: logprob"),
+    "a better rank than the logits": (value("rank", slice(0, 400), 1), f"{FACTS}: logit_diff"),
+    "a likelier answer than its rank allows": (
+        value("logprob", slice(0, 400), -0.001),
+        f"{FACTS}: logprob",
+    ),
+    "a tie at rank 1": (
+        rows(
+            lambda t: edited(
+                t, "logit_diff", lambda v: v.__setitem__(t["rank"].to_numpy() == 1, 0.0)
+            )
+        ),
+        f"{FACTS}: logit_diff: a tie at rank 1",
+    ),
+    "another target in one configuration": (value("target", 3, 7), f"{FACTS}: target"),
+    "a negative position": (value("position", slice(0, None), -1), f"{FACTS}: position"),
+    "answers at another position": (
+        rows(lambda t: edited(t, "position", lambda v: v.__iadd__(1))),
+        f"{FACTS}: position: PRE on headline: ",
+    ),
+    "other targets": (
+        rows(lambda t: edited(t, "target", lambda v: v.__iadd__(1))),
+        f"{FACTS}: target: PRE on headline: ",
+    ),
+    "other answers of a known model": (
+        rows(
+            lambda t: edited(
+                t,
+                "logprob",
+                lambda v: v.__isub__(0.02 * (np.array(t["graft"].to_pylist()) == "PRE")),
+            )
+        ),
+        f"{FACTS}: logprob: PRE on headline: ",
+    ),
+    "other hits of a known model": (
+        rows(
+            lambda t: edited(
+                t,
+                "rank",
+                lambda v: v.__setitem__((np.array(t["graft"].to_pylist()) == "PRE") & (v > 5), 5),
+            )
+        ),
+        f"{FACTS}: rank: PRE on headline: ",
+    ),
+    "another record's rows": (exchanged, f"{RECORD}: rows["),
+    "rows in another order": (rows(lambda t: t.take(list(range(t.num_rows))[::-1])), None),
+    # The Parquet file holds the columns and nothing else.
+    "a cut Parquet file": (whole(lambda b: b[: len(b) // 2], FACTS), f"!{FACTS}: Parquet"),
+    "no Parquet": (whole(lambda b: pickle.dumps([1, 2, 3]), FACTS), f"!{FACTS}: Parquet"),
+    "an empty file": (whole(lambda b: b"", FACTS), f"!{FACTS}: Parquet"),
+    "pickles in a column": (parquet(pickled), f"!{FACTS}: Parquet"),
+    "a column more": (
+        parquet(lambda t: t.append_column("code", pa.array(["import os"] * t.num_rows))),
+        f"!{FACTS}: Parquet",
+    ),
+    "a column of lists": (
+        parquet(lambda t: t.set_column(6, "rank", pa.array([[1]] * t.num_rows))),
+        f"!{FACTS}: Parquet",
+    ),
+    "a column less": (parquet(lambda t: t.drop_columns(["rank"])), f"!{FACTS}: Parquet"),
+    "gaps": (parquet(nullable), f"!{FACTS}: Parquet"),
+    "no rows": (parquet(lambda t: t.slice(0, 0)), f"!{FACTS}: Parquet"),
+    "data beside the columns": (
+        parquet(lambda t: t.replace_schema_metadata({"pandas": "{}"})),
+        f"!{FACTS}: Parquet",
+    ),
+    "an encoding that unfolds": (
+        parquet(lambda t: t, use_dictionary=False, column_encoding={"fact": "DELTA_BYTE_ARRAY"}),
+        f"!{FACTS}: Parquet",
+    ),
+    "a compression of another kind": (
+        parquet(lambda t: t, compression="gzip"),
+        f"!{FACTS}: Parquet",
+    ),
+    "a known compression and encoding": (parquet(lambda t: t, compression="snappy"), None),
+    "a text without end": (
+        parquet(lambda t: edited(t, "fact", lambda v: v.__setitem__(0, "x" * 10_000))),
+        f"!{FACTS}: Parquet",
+    ),
+    "rows of nobody": (unlisted, f"!{FACTS}: entry: 540 of its rows are of no entry"),
+    "rows of another": (
+        parquet(lambda t: t.set_column(0, t.schema.field(0), pa.array(["x"] * t.num_rows))),
+        f"{FACTS}: rows: there are none",
+    ),
+    # A submission is of this record and method, and as kgbench writes it.
+    "no submission": (
+        lambda case: case.entry.documents.pop(SUBMISSION),
+        f"{SUBMISSION}: file: it is missing",
+    ),
+    "a submission of another record": (submission(record="0" * 64), f"{SUBMISSION}: record"),
+    "a record changed afterwards": (
+        lambda case: case.entry.record["cost"].update(seconds=7.85),
+        f"{SUBMISSION}: record_hash",
+    ),
+    "rows changed afterwards": (
+        lambda case: setattr(
+            case.entry, "rows", edited(case.entry.rows, "logprob", lambda v: v.__isub__(1e-9))
+        ),
+        f"{SUBMISSION}: facts_hash",
+    ),
+    "a submission without a hash": (
+        lambda case: case.entry.submission.pop("facts_hash"),
+        f"{SUBMISSION}: facts_hash",
+    ),
+    "a field that says nothing": (submission(paper=None), f"{SUBMISSION}: content"),
+    "a submission without code": (submission(code="ask me"), f"{SUBMISSION}: code"),
+    "code in a submission": (
+        submission(code="https://example.org/x@main; rm -rf ."),
+        f"{SUBMISSION}: code",
+    ),
+    "code elsewhere for a built-in": (
+        submission(code="https://example.org/me/it@0123456"),
+        f"{SUBMISSION}: code",
+    ),
+    "another version than the one that ran": (
+        submission(code="kgbench==9.9"),
+        f"{SUBMISSION}: code",
+    ),
+    "a script as a name": (
+        submission(name="<script>alert(1)</script>"),
+        f"{SUBMISSION}: name",
+    ),
+    "a paper that is a script": (submission(paper="javascript:alert(1)"), f"{SUBMISSION}: paper"),
+    "a built-in method's name": (submission(name="fisher"), f"{SUBMISSION}: name"),
+    "nearly a built-in method's name": (submission(name="Graft Scan"), f"{SUBMISSION}: name"),
+    "another order of keys": (
+        lambda case: case.entry.documents.update(
+            {RECORD: dict(reversed(case.entry.record.items()))}
+        ),
+        None,
+    ),
+    # A verification is of these very rows, and agrees.
+    "a verification": (verification(), None),
+    "a verification of another record": (
+        verification(record="0" * 64),
+        f"{VERIFICATION}: record",
+    ),
+    "a verification of other figures": (
+        verification(record_hash="0" * 64),
+        f"{VERIFICATION}: record_hash",
+    ),
+    "a verification of other rows": (
+        verification(facts_hash="0" * 64),
+        f"{VERIFICATION}: facts_hash",
+    ),
+    "a large difference": (
+        verification(largest_difference=0.5),
+        f"{VERIFICATION}: largest_difference",
+    ),
+    "a tolerance of one's own": (verification(tolerance=1000), f"{VERIFICATION}: tolerance"),
+    "more facts than there are": (verification(n=31, rows=558), f"{VERIFICATION}: n"),
+    "no rows verified": (verification(rows=0), f"{VERIFICATION}: rows"),
+    "too few rows verified": (verification(rows=30), f"{VERIFICATION}: rows"),
+    "many changed hits": (verification(changed_hits=100), f"{VERIFICATION}: changed_hits"),
+    "markup in a verification": (verification(platform="<b>"), f"{VERIFICATION}: platform"),
+    # A line is one entry, in strict JSON, as kgbench writes it.
+    "NaN in a line": (replaced(b'"seconds":7.84', b'"seconds":NaN'), "?: JSON"),
+    "a key twice": (replaced(b'"metric":', b'"metric":"top1","metric":'), "?: JSON"),
+    "no JSON": (line(lambda b: pickle.dumps({"id": "x"}).replace(b"\n", b"") + b"\n"), "?: JSON"),
+    "JSON of a list": (line(lambda b: b"[1]\n"), "?: JSON"),
+    "brackets without end": (
+        line(lambda b: b'{"a":' + b"[" * 9000 + b"]" * 9000 + b"}\n"),
+        "?: JSON",
+    ),
+    "blanks between": (replaced(b'"metric":', b'"metric": '), ": content"),
+    "a document more": (
+        lambda case: case.entry.documents.update({"code.json": "import os"}),
+        ": content: it holds 'code.json'",
+    ),
+    "no record": (
+        lambda case: case.entry.documents.pop(RECORD),
+        f"{RECORD}: file: it is missing",
+    ),
+    "a name that leads up": (replaced(b'{"entry":"', b'{"entry":"../'), "?: entry: it is '../"),
+    "no name": (line(lambda b: b"{" + b.partition(b",")[2]), "?: entry: it is None"),
+    "an empty line": (line(lambda b: b"\n" + b), "?: JSON"),
+    "a line without end": (
+        line(lambda b: b[:-1] + b" " * limits.LINE + b"\n"),
+        "?: size: it is too large",
+    ),
+    # The list is one gzip file of lines.
+    "no gzip": (whole(lambda b: b"no gzip" * 9), f"!{ENTRIES}: list: it does not unpack"),
+    "a cut list": (whole(lambda b: b[:-9]), f"!{ENTRIES}: list: it is cut short"),
+    "bytes after the list": (whole(lambda b: b + b"x"), f"!{ENTRIES}: list: it is cut short"),
+    "a second list": (whole(lambda b: b + b), f"!{ENTRIES}: list: it is cut short"),
+    "a name in the gzip header": (
+        whole(named_header),
+        f"!{ENTRIES}: list: it is cut short, or holds more than its lines",
+    ),
+    "a last line without end": (line(lambda b: b[:-1]), f"!{ENTRIES}: list: it is cut short"),
+    "a list that unfolds": (
+        line(lambda b: b"\n" * (limits.ENTRIES + 1)),
+        f"!{ENTRIES}: list: it holds more",
+    ),
+    # Only the two regular files of a method are read.
+    "no list": (lambda case: (case.folder / ENTRIES).unlink(), f"!{ENTRIES}: list: it cannot"),
+    "no Parquet file": (
+        lambda case: (case.folder / FACTS).unlink(),
+        f"!{FACTS}: Parquet: it cannot be read",
+    ),
+    "a symbolic link": (linked(FACTS), f"!{FACTS}: Parquet: it is a symbolic link"),
+    "a hard link": (linked(ENTRIES, hard=True), f"!{ENTRIES}: list: it is a hard link"),
+    "a pipe": (pipe, f"!{FACTS}: Parquet: it is no regular file"),
+    "a list that is too large": (
+        grown(ENTRIES, limits.ENTRIES_OF_METHOD),
+        f"!{ENTRIES}: list: it is too large",
+    ),
+    "rows that are too many": (
+        grown(FACTS, limits.FACTS_OF_METHOD),
+        f"!{FACTS}: Parquet: it is too large",
+    ),
+    "code": (beside("method.py", b"import os"), "!method.py: file: it is none"),
+    "a hidden file": (beside(".hook"), "!.hook: file: it is none"),
+    "a run's own file": (beside(RECORD, b"{}"), f"!{RECORD}: file: it is none"),
+    "a folder within": (
+        lambda case: (case.folder / "more").mkdir(),
+        "!more: file: it is none",
+    ),
+    # Each entry is in its place, once.
+    "another method's folder": (
+        moved("pathways/other"),
+        ": folder: it is in 'pathways/other'; expected pathways/dynamic_graft",
+    ),
+    "another board's folder": (
+        moved("planted/dynamic_graft"),
+        ": folder: it is in 'planted/dynamic_graft'; expected",
+    ),
+    "no board's folder": (moved("dynamic_graft"), "; expected pathways/dynamic_graft"),
+    "another name": (renamed("x"), ": name: it is not the entry's"),
+    "an entry twice": (doubled, ": name: another entry has this name"),
+    "a copy": (copied, "/copy: name: it is not the entry's"),
+    "a file among the methods": (
+        lambda case: (case.folder.parent / "x.py").write_text(""),
+        "/x.py: kind: it is a file",
+    ),
+    "a link among the methods": (
+        lambda case: (case.folder.parent / "x").symlink_to(case.folder),
+        "/x: kind: it is a symbolic link",
+    ),
+    "an empty folder among the methods": (
+        lambda case: (case.folder.parent / "x").mkdir(),
+        f"/x/{ENTRIES}: list: it cannot be read",
+    ),
+    "a folder of an odd name": (
+        lambda case: (case.folder.parent / "-rf; x").mkdir(),
+        "/'-rf; x': name: it is not fit",
+    ),
+    "a name that writes on the terminal": (
+        lambda case: (case.folder.parent / "a\x1b[2Jb").mkdir(),
+        r"/'a\x1b[2Jb': name: it is not fit",
+    ),
+    "a file beside the boards": (
+        lambda case: (case.folder.parents[1] / "setup.py").write_text(""),
+        "/setup.py: kind: it is a file",
+    ),
+    "a run beside the boards": (
+        lambda case: (case.folder.parents[1] / "run").mkdir(),
+        f"/run/{RECORD}: file: it is missing",
+    ),
+}
+for _file in (ENTRIES, FACTS):
+    for _share in (0.0, 0.3, 0.6, 0.999):
+        TAMPERED[f"a flipped bit of {_file} at {_share}"] = (flipped(_file, _share), "/")
+# No reader of Parquet looks at its first bytes, and the rows are the same.
+TAMPERED[f"a flipped bit of {FACTS} at 0.0"] = (flipped(FACTS, 0.0), None)
+
+POSIX = ("a pipe", "a name that writes on the terminal")
+"""Changes that Windows cannot make."""
+
+
+def is_at(text: str, where: str, entry: Sent) -> bool:
+    """Whether a finding is where it is expected.
+
+    In the table `!` begins a file of the method's folder, `?` stands for a line, `/` for anything
+    else, and otherwise it is a document of the entry.
+    """
+    method = entry.place.rpartition("/")[2]
+    if where[0] == "!":
+        return text.startswith(f"{method}/{where[1:]}")
+    if where[0] == "?":
+        return text.startswith(f"'{method}:1'{where[1:]}") or f"{method}:1{where[1:]}" in text
+    if where[0] in "/;":
+        return where.removeprefix("/") in text
+    return text.startswith(f"{entry.name}{where}" if where[0] == ":" else f"{entry.name}/{where}")
+
+
+@pytest.mark.parametrize(
+    "what",
+    [pytest.param(what, marks=[pytest.mark.posix][: what in POSIX]) for what in TAMPERED],
+)
+def test_what_is_changed_is_refused_or_changes_nothing(what: str, case: Case) -> None:
+    """Whatever is changed, the refusal names the place and the field; what says the same in other
+    words is accepted.
+    """
+    change, where = TAMPERED[what]
+    change(case)
+    case.write()
+    found = refused(case.results)
+    if where is None:
+        assert found == []
+    else:
+        assert any(is_at(text, where, case.entry) for text in found), found
+
+
+# ------------------------------------------------------------------------------------------- plants
+
+
+@pytest.fixture(scope="module")
+def computed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Sent]:
+    """Runs of the engine: a ranking on a plant, and one by whoever is told its positions."""
+    root, found = tmp_path_factory.mktemp("runs"), {}
+    for method, level, prompts in (
+        ("weight_delta", "redundant", ["headline", "qa"]),
+        ("oracle", "superposed", ["headline"]),
+    ):
+        run = kgbench.evaluate(
+            f"tiny-gemma.{level}",
+            localizer=method,
+            suite="planted",
+            prompts=prompts,
+            limit=8,
+            output_dir=root,
+        )
+        stored = load_record(str(run.path), root)
+        found[method] = sent((stored.record, stored.facts()))
+    return found
+
+
+def truth_as_map(content: Content) -> None:
+    """The map's scores made the truth's."""
+    for components in content["scores"].values():
+        for component, layers in components.items():
+            for layer in layers:
+                layers[layer] = float(component in ("gate", "up", "down") and layer == "1")
+
+
+PLANTED: dict[str, tuple[Callable[[Content], object], str | None]] = {
+    "nothing": (lambda c: None, None),
+    "the precision": (
+        lambda c: c["planted"].update(graded_precision=[1.0, 0.9, 1.0, 37]),
+        "planted.graded_precision",
+    ),
+    "fewer units": (lambda c: c["planted"].update(n_units=10), "planted.n_units"),
+    "more planted ones": (lambda c: c["planted"].update(n_true=10), "planted.n_true"),
+    "another k": (lambda c: c["planted"].update(k=1), "planted.k"),
+    "what chance gives": (lambda c: c["planted"].update(chance=0.1), "planted.chance"),
+    "another plant": (lambda c: c["planted"].update(plant="ALL:attn"), "planted.plant"),
+    "another truth": (
+        lambda c: c["identity"].update(truth={"plant": "ALL:ffn@0", "decoy": None}),
+        "identity.truth",
+    ),
+    "the map replaced by the truth": (truth_as_map, "planted.graded_precision"),
+    "a site removed from the map": (lambda c: c["scores"]["FE"]["q"].pop("0"), "scores"),
+    "a site added to the map": (lambda c: c["scores"]["FE"]["q"].update({"9": 1.0}), "scores"),
+    "no map": (lambda c: c.pop("scores"), "scores"),
+    "no figures on the truth": (lambda c: c.pop("planted"), "planted"),
+    "what the best sites carry": (
+        lambda c: c["planted"]["effect"].update(sufficiency=[1.0, 0.9, 1.1, 8]),
+        "planted.effect",
+    ),
+    "halves of other sizes": (lambda c: c["ranking"].update(facts=[7, 1]), "ranking.facts"),
+}
+
+
+@pytest.mark.parametrize("what", PLANTED)
+def test_figures_on_a_plant_follow_from_the_map(
+    what: str, computed: dict[str, Sent], tmp_path: Path
+) -> None:
+    """Likewise of a ranking that the engine made on a plant."""
+    change, field = PLANTED[what]
+    entry = copy_of(computed["weight_delta"])
+    change(entry.record)
+    entry.seal(sign=True)
+    found = refused(put(tmp_path / "results", entry) / entry.place)
+    if field is None:
+        assert found == []
+    else:
+        assert any(text.startswith(f"{entry.name}/{RECORD}: {field}") for text in found), found
+
+
+def test_the_oracle_has_its_own_name_only(computed: dict[str, Sent], tmp_path: Path) -> None:
+    """A baseline is a point of reference, and whoever is told the truth is an oracle."""
+    entry = copy_of(computed["oracle"])
+    assert refused(put(tmp_path / "honest", entry) / entry.place) == []
+    entry.submission.update(name="my method")
+    found = refused(put(tmp_path / "renamed", entry) / entry.place)
+    assert any(text.startswith(f"{entry.name}/{SUBMISSION}: name") for text in found)
+    entry.record["identity"]["localizer"].update(name="mine", version="1 Mine 0123456789abcdef")
+    entry.submission.update(name="mine", code=CODE)
+    entry.seal(sign=True)
+    found = refused(put(tmp_path / "disguised", entry) / entry.place)
+    assert any(f"{SUBMISSION}: name: the method is told" in text for text in found), found
