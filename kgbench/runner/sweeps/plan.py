@@ -97,7 +97,9 @@ class StudyPlan:
         Args:
             groups: Units to compute, see `groups`.
         """
-        numbers = {unit.key: n for n, group in enumerate(groups, 1) for unit in group}
+        numbers: dict[str, int] = {}
+        for number, group in enumerate(groups, 1):
+            numbers |= dict.fromkeys((unit.key for unit in group), number)
         rows: list[list[Cell]] = []
         for state in self.states:
             unit = state.unit
