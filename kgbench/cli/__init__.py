@@ -47,7 +47,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
     },
     "Trust": {
         "audit": "Vary wordings and seeds: how far figures move.",
-        "rerun": "Run a recorded run, or a sample of it, again and compare.",
+        "rerun": "Run a recorded run again and compare every row.",
     },
     "Extend": {
         "data": "Import facts of your own.",
