@@ -41,9 +41,9 @@ from kgbench.runner.spec import RESULTS, Held
 from kgbench.runner.sweeps.engines import Pending
 from kgbench.runner.sweeps.plan import StudyPlan, run_study
 from kgbench.runner.sweeps.study import read_study, study_of
+from kgbench.runner.training.finetuning import finetune
+from kgbench.runner.training.finetuning_plan import FinetuneSpec
 from kgbench.sites import RECIPIENT, split_grafts
-from kgbench.training.finetuning import finetune
-from kgbench.training.finetuning_plan import FinetuneSpec
 
 if TYPE_CHECKING:
     import pandas as pd

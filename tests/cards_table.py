@@ -14,8 +14,8 @@ from typing import Any
 
 from kgbench.models.catalog import CARD, plants, published, replicas, shipped, zoo_path
 from kgbench.numbers import number_text
+from kgbench.runner.training.hit_rates import PROMPTS
 from kgbench.sites import CONFIGURATIONS
-from kgbench.training.hit_rates import PROMPTS
 
 __all__ = ["pairs_table", "plants_table"]
 

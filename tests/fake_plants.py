@@ -26,8 +26,8 @@ from kgbench.models.loading import read_pair
 from kgbench.models.pair import ModelPair
 from kgbench.models.plant_truth import Contribution, GradedTruth
 from kgbench.models.tensors import stored_hash, write_delta
+from kgbench.runner.training.hit_rates import PROMPTS
 from kgbench.sites import Term, parse_graft
-from kgbench.training.hit_rates import PROMPTS
 from kgbench.zoo.truth import truth_card
 
 

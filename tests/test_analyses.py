@@ -124,4 +124,4 @@ print(*sys.modules)
 """
     loaded = python(code, tmp_path).splitlines()[-1].split()
     assert not {"datasets", "transformers.trainer", "peft", "lm_eval"} & {*loaded}
-    assert not [name for name in loaded if name.startswith("kgbench.training")]
+    assert not [name for name in loaded if name.startswith("kgbench.runner.training")]

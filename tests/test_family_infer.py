@@ -30,11 +30,11 @@ from kgbench.models.family_map import FAMILY_FILE, Family, load_family, read_fam
 from kgbench.models.infer_family import infer_family, reduced_config
 from kgbench.models.infer_family import random_model as reduced_model
 from kgbench.models.pair import ModelPair, prepare
+from kgbench.runner.training import model_setup
+from kgbench.runner.training.hit_rates import model_hits
+from kgbench.runner.training.recipes import finetuning_recipe
 from kgbench.testing import pico_tokenizer
 from kgbench.testing.pico import COVERED, Proposal, propose, try_map
-from kgbench.training import model_setup
-from kgbench.training.hit_rates import model_hits
-from kgbench.training.recipes import finetuning_recipe
 
 BEHIND = ("opt", "projections, norms behind")
 """Norms that stand behind what is added are known by what they stand before: the same modules under

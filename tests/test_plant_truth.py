@@ -15,7 +15,7 @@ from kgbench.data import load_dataset
 from kgbench.engine import load_pair
 from kgbench.models import catalog
 from kgbench.models.plant_truth import GradedTruth, Place, parse_relevance, read_truth
-from kgbench.training.hit_rates import PROMPTS, configuration_hits
+from kgbench.runner.training.hit_rates import PROMPTS, configuration_hits
 from kgbench.zoo.truth import graded_truth, orders, truth_card
 
 # ---------------------------------------------------------------------------- known by construction

@@ -19,7 +19,7 @@ from kgbench.errors import InputError, OutputError, UnknownNameError
 from kgbench.models import catalog
 from kgbench.models.checkpoints import locate
 from kgbench.models.tensors import read_delta, stored_hash
-from kgbench.training.hit_rates import PROMPTS
+from kgbench.runner.training.hit_rates import PROMPTS
 from kgbench.zoo.plant_spec import PlantSpec
 from kgbench.zoo.plants import build_plant, plant_hits, plant_identity, shortfalls
 from kgbench.zoo.recipes import PlantRecipe, level_table, plant_recipe

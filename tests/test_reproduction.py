@@ -56,11 +56,11 @@ from kgbench.paper.published import published
 from kgbench.paper.reproduction import answer_of
 from kgbench.records import RecordStore
 from kgbench.report import to_text
+from kgbench.runner.training.finetuning import finetune
+from kgbench.runner.training.finetuning_plan import plan_finetuning
+from kgbench.runner.training.recipes import finetuning_recipe
 from kgbench.runner.workload import load_suite
 from kgbench.sites.configurations import configurations
-from kgbench.training.finetuning import finetune
-from kgbench.training.finetuning_plan import plan_finetuning
-from kgbench.training.recipes import finetuning_recipe
 from kgbench.zoo.recipes import recipe
 from kgbench.zoo.tiny_pairs import pretraining_movies
 

@@ -12,8 +12,8 @@ from tiny import random_model, tiny_config
 from torch import nn
 
 from kgbench.errors import OutputError
-from kgbench.training.recipes import Stage
-from kgbench.training.stages import StageRun, arguments, last_complete, run_stage
+from kgbench.runner.training.recipes import Stage
+from kgbench.runner.training.stages import StageRun, arguments, last_complete, run_stage
 
 STEPS = 4
 

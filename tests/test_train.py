@@ -27,9 +27,8 @@ from kgbench.data.facts import hash_of
 from kgbench.errors import InputError, ModelError, OutputError, UnknownNameError
 from kgbench.models.checkpoints import locate
 from kgbench.models.loading import read_pair
-from kgbench.testing import pico_tokenizer
-from kgbench.training.finetuning import Finetuning, finetune
-from kgbench.training.finetuning_plan import (
+from kgbench.runner.training.finetuning import Finetuning, finetune
+from kgbench.runner.training.finetuning_plan import (
     FinetuneSpec,
     KnownIds,
     Supplement,
@@ -39,8 +38,9 @@ from kgbench.training.finetuning_plan import (
     read_batches,
     tokenized_texts,
 )
-from kgbench.training.recipes import finetuning_recipe, finetuning_recipe_names
-from kgbench.training.stages import IGNORED
+from kgbench.runner.training.recipes import finetuning_recipe, finetuning_recipe_names
+from kgbench.runner.training.stages import IGNORED
+from kgbench.testing import pico_tokenizer
 from kgbench.zoo.worlds import World
 
 WORDINGS = (
@@ -318,8 +318,8 @@ def test_a_killed_training_goes_on(spec: FinetuneSpec, tmp_path: Path) -> None:
     """
     script = """
 import os, pathlib, signal, sys
-from kgbench.training.finetuning import finetune
-from kgbench.training.finetuning_plan import FinetuneSpec
+from kgbench.runner.training.finetuning import finetune
+from kgbench.runner.training.finetuning_plan import FinetuneSpec
 finetune(eval(sys.argv[1]), pathlib.Path(sys.argv[2]), device="cpu", save_every=4,
          progress=lambda done, total, what: os.kill(os.getpid(), signal.SIGKILL) if done == 10 else None)
 """

@@ -34,10 +34,10 @@ from kgbench.models.catalog import (
 )
 from kgbench.models.checkpoints import locate, stored_tensors
 from kgbench.runner import Spec
+from kgbench.runner.training.finetuning import forecast_finetuning
+from kgbench.runner.training.finetuning_plan import FinetuneSpec, Wordings, tokenized_texts
+from kgbench.runner.training.model_setup import meta_model, trained_parameters, training_type
 from kgbench.runner.workload import with_donor
-from kgbench.training.finetuning import forecast_finetuning
-from kgbench.training.finetuning_plan import FinetuneSpec, Wordings, tokenized_texts
-from kgbench.training.model_setup import meta_model, trained_parameters, training_type
 from kgbench.zoo.worlds import World
 
 Run = Callable[..., tuple[int, str, str]]

@@ -26,8 +26,8 @@ from kgbench.progress import Progress
 from kgbench.runner.job import Job
 from kgbench.runner.measure import GROUP, treated
 from kgbench.runner.spec import Spec
+from kgbench.runner.training.recipes import recipe
 from kgbench.sites import Graft
-from kgbench.training.recipes import recipe
 from kgbench.zoo.tiny_pairs import known_movies
 from kgbench.zoo.worlds import World
 

@@ -283,7 +283,7 @@ def _method(name: str, runs: Sequence[AuditedRun]) -> MethodScores:
             cells[prompt.name, seed] = prompt
     seeds = tuple(dict.fromkeys(seed for _, seed in cells))
     every = dict.fromkeys(wording for wording, _ in cells)
-    wordings = [name for name in every if all((name, seed) in cells for seed in seeds)]
+    wordings = [name for name in every if {*product([name], seeds)} <= {*cells}]
     if not wordings:
         raise InputError(
             f"{name}: no prompt was run under all of its seeds, {', '.join(seeds)}; give runs of "

@@ -26,8 +26,8 @@ from kgbench.progress import Progress
 from kgbench.runner.spec import Settings
 
 if TYPE_CHECKING:
+    from kgbench.runner.training.finetuning_plan import FinetuneSpec
     from kgbench.testing.pico import Proposal
-    from kgbench.training.finetuning_plan import FinetuneSpec
 
 
 @click.group()
@@ -129,7 +129,9 @@ FIELDS = ("model", "recipient", "revision", "chat_template", "dataset", "dtype")
         "help": "Put texts and prompts into the tokenizer's chat template.  [default: off]"
     },
     dataset={"required": True, "help": "Facts to learn."},
-    recipe={"shell_complete": completer(later("training.recipes", "finetuning_recipe_names"))},
+    recipe={
+        "shell_complete": completer(later("runner.training.recipes", "finetuning_recipe_names"))
+    },
     templates={
         "metavar": "TEXT",
         "help": "Training wording, such as '{first_actor} met {second_actor}.'; may be repeated.",
@@ -195,8 +197,8 @@ def train_command(
     """  # noqa: D301 (click reads the character, not its escape)
     from kgbench.models.catalog import read_donor_card
     from kgbench.runner.job import device_map_of, main_device_of
-    from kgbench.training.finetuning import finetune, forecast_finetuning
-    from kgbench.training.finetuning_plan import FinetuneSpec
+    from kgbench.runner.training.finetuning import finetune, forecast_finetuning
+    from kgbench.runner.training.finetuning_plan import FinetuneSpec
 
     if supplement_n and supplement is None:
         raise InputError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,7 +77,7 @@ def run_command(
     plan = _plan(study)
     if dry_run:
         groups = plan.groups(workers, retry_failed)
-        keys = [[unit.key for unit in group] for group in groups]
+        keys = [list(map(attrgetter("key"), group)) for group in groups]
         return Output([plan.report(groups)], {**plan.to_json(), "groups": keys})
     with progress(not quiet) as report:
         pending = run_study(plan, on, workers=workers, retry_failed=retry_failed, announce=report)

@@ -30,10 +30,10 @@ from kgbench.progress import Progress, numbered
 from kgbench.records import RecordStore, write_whole
 from kgbench.runner import Pairs, Run, Settings, Spec, dry_run, run_job
 from kgbench.runner.forecast import Forecast, free_bytes
+from kgbench.runner.training.builds import read_card
+from kgbench.runner.training.finetuning import Shared, finetune, forecast_finetuning
+from kgbench.runner.training.finetuning_plan import FinetuneSpec, FinetuningPlan, plan_finetuning
 from kgbench.runner.workload import load_suite
-from kgbench.training.builds import read_card
-from kgbench.training.finetuning import Shared, finetune, forecast_finetuning
-from kgbench.training.finetuning_plan import FinetuneSpec, FinetuningPlan, plan_finetuning
 from kgbench.zoo.recipes import Recipe, recipe
 from kgbench.zoo.tiny_pairs import (
     build_identity,

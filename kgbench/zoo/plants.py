@@ -20,10 +20,10 @@ from kgbench.models.loading import read_pair
 from kgbench.models.pair import ModelPair, model_hash
 from kgbench.models.tensors import apply_delta, stored_hash, write_delta
 from kgbench.progress import Progress, with_progress
+from kgbench.runner.training.builds import Build, read_card, versions, write_card
+from kgbench.runner.training.hit_rates import PROMPTS, configuration_hits
+from kgbench.runner.training.model_setup import ATTENTION
 from kgbench.sites import parse_graft
-from kgbench.training.builds import Build, read_card, versions, write_card
-from kgbench.training.hit_rates import PROMPTS, configuration_hits
-from kgbench.training.model_setup import ATTENTION
 from kgbench.zoo.plant_spec import PlantSpec
 from kgbench.zoo.plant_training import (
     PlantedWeights,

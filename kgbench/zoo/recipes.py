@@ -9,7 +9,7 @@ from typing import Any
 
 from kgbench.errors import check_choice
 from kgbench.resources import read_toml
-from kgbench.training.recipes import Stage, finetuning_recipe
+from kgbench.runner.training.recipes import Stage, finetuning_recipe
 
 _tables = partial(read_toml, __package__)
 

@@ -35,10 +35,10 @@ from kgbench.models.loading import quiet_library, read_pair
 from kgbench.models.pair import ModelPair
 from kgbench.models.tensors import stored_hash, write_delta
 from kgbench.progress import Progress
-from kgbench.training.builds import Build, versions, whole_folder, write_card
-from kgbench.training.hit_rates import PROMPTS, configuration_hits
-from kgbench.training.model_setup import ATTENTION, freeze, load_recipient, publish_files
-from kgbench.training.stages import SAVE_EVERY, Batches, StageOutcome, grouped
+from kgbench.runner.training.builds import Build, versions, whole_folder, write_card
+from kgbench.runner.training.hit_rates import PROMPTS, configuration_hits
+from kgbench.runner.training.model_setup import ATTENTION, freeze, load_recipient, publish_files
+from kgbench.runner.training.stages import SAVE_EVERY, Batches, StageOutcome, grouped
 from kgbench.zoo.recipes import Recipe
 from kgbench.zoo.worlds import (
     ARTICLE,

@@ -33,10 +33,10 @@ from kgbench.metrics import worst_rank
 from kgbench.models.pair import ModelPair
 from kgbench.models.plant_truth import ALL_TOKENS, Contribution, GradedTruth, Place
 from kgbench.progress import Progress
+from kgbench.runner.training.hit_rates import PROMPTS, TOP
 from kgbench.sites import parse_graft
 from kgbench.stats import ratio
 from kgbench.stats.ratios import no_gain
-from kgbench.training.hit_rates import PROMPTS, TOP
 
 PATHWAYS = ("FE", "LT", "FE+LT")
 """Grafts of which the recoveries are measured."""

@@ -37,7 +37,7 @@ def run_on_local(launch: Launch) -> None:
         except BaseException:
             processes.stop()
             raise
-    killed = [status for status in (each.result() for each in running) if status]
+    killed = list(filter(None, (each.result() for each in running)))
     if killed:
         raise InputError(
             f"{len(killed)} groups ended {TRIES} times before they were finished "

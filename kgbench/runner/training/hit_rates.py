@@ -14,8 +14,8 @@ from kgbench.data import Dataset, fitting_prompts, load_prompts
 from kgbench.engine import grafted_logits
 from kgbench.metrics import worst_rank
 from kgbench.models.pair import ModelPair, prepare
+from kgbench.runner.training.model_setup import family_of
 from kgbench.sites import CONFIGURATIONS
-from kgbench.training.model_setup import family_of
 
 PROMPTS = ("headline", "qa")
 SCORED = 200

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from kgbench.errors import InputError, OutputError
 from kgbench.models.loading import quiet_library
 from kgbench.records import write_whole
-from kgbench.training.recipes import Stage
+from kgbench.runner.training.recipes import Stage
 
 if TYPE_CHECKING:
     from transformers import TrainerControl, TrainerState, TrainingArguments

@@ -38,8 +38,8 @@ from kgbench.models.placement import (
 from kgbench.models.tensors import stored_hash
 from kgbench.numbers import duration_text, plain_text, size_text
 from kgbench.progress import Progress
-from kgbench.training.builds import Build, versions, write_card
-from kgbench.training.finetuning_plan import (
+from kgbench.runner.training.builds import Build, versions, write_card
+from kgbench.runner.training.finetuning_plan import (
     FinetuneSpec,
     FinetuningPlan,
     KnownIds,
@@ -50,8 +50,8 @@ from kgbench.training.finetuning_plan import (
     read_batches,
     tokenized_texts,
 )
-from kgbench.training.hit_rates import SCORED, model_hits, scored_prompts
-from kgbench.training.model_setup import (
+from kgbench.runner.training.hit_rates import SCORED, model_hits, scored_prompts
+from kgbench.runner.training.model_setup import (
     family_of,
     load_recipient,
     meta_model,
@@ -60,8 +60,8 @@ from kgbench.training.model_setup import (
     trained_parameters,
     training_type,
 )
-from kgbench.training.recipes import FinetuningRecipe
-from kgbench.training.stages import HELD_OUT_LOSS, StageOutcome, precision, processor_threads
+from kgbench.runner.training.recipes import FinetuningRecipe
+from kgbench.runner.training.stages import HELD_OUT_LOSS, StageOutcome, precision, processor_threads
 
 LOG = "log.jsonl"
 """File next to the card with the loss of every step."""

@@ -32,8 +32,8 @@ from kgbench.models.catalog import CARD
 from kgbench.models.tensors import stored_hash
 from kgbench.progress import Progress
 from kgbench.records import write_whole
-from kgbench.training.recipes import Stage
-from kgbench.training.stages import (
+from kgbench.runner.training.recipes import Stage
+from kgbench.runner.training.stages import (
     SAVE_EVERY,
     Batches,
     OnStep,
@@ -248,7 +248,7 @@ class Build:
             on_step: Called after every step, before a checkpoint that is due.
             threads: As in `StageRun`.
             held_out: As in `StageRun`.
-            **options: Further options of `kgbench.training.stages.run_stage`.
+            **options: Further options of `kgbench.runner.training.stages.run_stage`.
         """
         if result.exists():
             return

@@ -29,9 +29,13 @@ from kgbench.data.training_texts import training_wordings
 from kgbench.errors import DataError, InputError, ModelError, check_choice, first_line
 from kgbench.models import SHORT_DTYPES, catalog, check_dtype
 from kgbench.models.encoding import Encoder
-from kgbench.training.model_setup import check_peft
-from kgbench.training.recipes import FinetuningRecipe, finetuning_recipe, finetuning_recipe_names
-from kgbench.training.stages import Batches, grouped
+from kgbench.runner.training.model_setup import check_peft
+from kgbench.runner.training.recipes import (
+    FinetuningRecipe,
+    finetuning_recipe,
+    finetuning_recipe_names,
+)
+from kgbench.runner.training.stages import Batches, grouped
 
 _LARGE = 10**9
 """Parameters of a recipient of unknown size; whether a recipe is valid does not depend on it."""

@@ -17,7 +17,7 @@ from kgbench.errors import InputError, ModelError, first_line
 from kgbench.models.checkpoints import Checkpoint, read_model_config
 from kgbench.models.family_map import Family, family_in, load_family
 from kgbench.models.loading import DTYPES, quiet_library
-from kgbench.training.recipes import FinetuningRecipe
+from kgbench.runner.training.recipes import FinetuningRecipe
 
 ATTENTION = "eager"
 """Scaled-dot-product kernels are slow backwards in bf16 on CPUs; sequences are short."""
