@@ -160,7 +160,7 @@ class LazyGroup(click.Group):
         return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The commands beside their headings; of kgbench's own none is imported."""
+        """The commands next to their headings; of kgbench's own none is imported."""
         installed = {name: self._about(ctx, name) for name in _installed()}
         sections = {**SECTIONS, "Added": installed}
         left, width = max(map(len, sections)) + 1, max(map(len, self.list_commands(ctx)))

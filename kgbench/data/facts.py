@@ -111,7 +111,7 @@ class Dataset:
 
 @cache
 def _named_files() -> Mapping[str, Path]:
-    """Files of data sets by name, NAME.jsonl each; their cards NAME.md are beside them."""
+    """Files of data sets by name, NAME.jsonl each; their cards NAME.md are next to them."""
     return named_files("data sets", _FILES, "*.jsonl", "kgbench.datasets")
 
 

@@ -142,7 +142,7 @@ def _common() -> Path:
 
 
 def describe_tasks() -> dict[str, dict[str, Any]]:
-    """What there is to say of each shipped task, by name."""
+    """Description of each shipped task, by name."""
     rows = {task.name: asdict(task) for task in shipped_tasks()}
     for row in rows.values():
         del row["name"]

@@ -1,4 +1,4 @@
-"""Run a record again, all of its facts or a sample, or ask more of what it is of."""
+"""Run a record again, all of its facts or a sample, or ask further questions of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the parts of a run are on this machine, noted beside its record.
+"""Where the parts of a run are on this machine, noted next to its record.
 
 A record holds names and hashes, and no path. The note is local: what is submitted, published or
 saved elsewhere lacks it, and no identity or check depends on it. It may come with a folder from a
@@ -62,7 +62,7 @@ class Sources(Strict):
 def note_sources(spec: Spec, settings: Settings, folder: Path) -> None:
     """Note where a run was found or computed; nothing depends on it, and a full disk is no error.
 
-    No note is made of models or facts in memory, nor of what the names in the record say already.
+    No note is made of models or facts in memory, nor of what the names in the record give already.
 
     Args:
         spec: What was evaluated, with its donors.
@@ -108,7 +108,7 @@ def _absolute(path: str) -> str:
 
 
 def sources_of(folder: Path) -> Sources:
-    """The note beside a record; an empty one where there is none.
+    """The note next to a record; an empty one where there is none.
 
     Raises:
         DataError: It is no note of kgbench.
