@@ -40,7 +40,7 @@ def make_board(options: Mapping[str, Any], progress: Progress | None) -> Output:
     settings = Settings(output_dir=options["output_dir"], device=options["device"])
     campaign = Campaign(runs, options["root"], settings)
     campaign.identify(progress)
-    left, packs = campaign.left(), list[Path]()
+    left, folders = campaign.left(), list[Path]()
     if not quiet:
         _print_campaign(campaign, left)
     if study is not None:
@@ -48,12 +48,12 @@ def make_board(options: Mapping[str, Any], progress: Progress | None) -> Output:
     elif not options["dry_run"]:
         announce = (lambda line: None) if quiet else click.echo
         campaign.compute(announce, progress)
-        packs = campaign.publish(announce)
+        folders = campaign.publish(announce)
     seconds = time.monotonic() - began
     answer = {"to_run": len(left), "seconds_left": campaign.seconds_left(left)}
     if not options["dry_run"]:
-        answer = _made(campaign, packs, seconds)
-    lines = _last_lines(campaign, packs, None if options["dry_run"] or study else seconds)
+        answer = _made(campaign, folders, seconds)
+    lines = _last_lines(campaign, folders, None if options["dry_run"] or study else seconds)
     if study is not None:
         lines.append(f"next      kgbench sweep run {study}, then this command without --study")
     return Output(lines, {"entries": len(runs), **answer}, int(bool(campaign.failures)))
@@ -68,11 +68,11 @@ def _study(runs: Sequence[BoardRun], output_dir: Path) -> str:
     return yaml.safe_dump({"output_dir": str(output_dir), "include": units}, sort_keys=False)
 
 
-def _made(campaign: Campaign, packs: Sequence[Path], seconds: float) -> dict[str, Any]:
+def _made(campaign: Campaign, folders: Sequence[Path], seconds: float) -> dict[str, Any]:
     failed = [{"run": str(each.run), "reason": each.reason} for each in campaign.failures]
     computed = {"computed": len(campaign.finished), "seconds": seconds}
     cost = {"cost_seconds": campaign.seconds}
-    return {**computed, **cost, "packs": list(map(str, packs)), "failed": failed}
+    return {**computed, **cost, "packs": list(map(str, folders)), "failed": failed}
 
 
 def _print_campaign(campaign: Campaign, left: Sequence[BoardRun]) -> None:
@@ -95,21 +95,21 @@ def _print_campaign(campaign: Campaign, left: Sequence[BoardRun]) -> None:
             "method; `kgbench eval --dry-run` measures it"
         )
     for line in campaign.other_versions():
-        click.echo(f"note      some entries were {line}; to run them again, delete their packs")
+        click.echo(f"note      some entries were {line}; to run them again, delete their folders")
     click.echo()
 
 
-def _last_lines(campaign: Campaign, packs: Sequence[Path], seconds: float | None) -> list[str]:
+def _last_lines(campaign: Campaign, folders: Sequence[Path], seconds: float | None) -> list[str]:
     """Failures; of a campaign that ran, also its time and the next command."""
     lines = [f"failed    {each.run}: {each.reason}" for each in campaign.failures]
     if seconds is None:
         return lines
     computed = count_text(len(campaign.finished), "run")
-    written = f"{count_text(len(packs), 'pack')} written"
+    written = f"{count_text(len(folders), 'folder')} written"
     lines.append(f"computed  {computed} in {duration_text(seconds)}; {written}")
     left = len(campaign.left())
     there = f"{len(campaign.runs) - left} of {len(campaign.runs)} entries"
     lines.append(f"in all    {there}, {duration_text(campaign.seconds)} of computing")
-    if packs:
+    if folders:
         lines.append("next      kgbench leaderboard build, then kgbench leaderboard check")
     return lines

@@ -154,8 +154,8 @@ class Campaign:
     """Make entries again: find those that are there, run the others, and put all on the board.
 
     A finished run is a record in the folder of records, an unfinished one its journal there, and
-    the board's folders are written at the end. So whenever a campaign ends, by whatever signal, the next
-    one goes on where it was.
+    the board's folders are written at the end. So whenever a campaign ends, by whatever signal, the
+    next one goes on where it was.
     """
 
     def __init__(self, runs: Sequence[BoardRun], root: Path, settings: Settings) -> None:

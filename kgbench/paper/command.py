@@ -1,4 +1,4 @@
-"""`kgbench reproduce`: the paper's figures, the study of architectures, the project's own entries."""
+"""`kgbench reproduce`: the paper's figures, the study of architectures, the board's entries."""
 
 from __future__ import annotations
 
@@ -187,8 +187,8 @@ def _refuse_others(what: str, context: click.Context) -> None:
         owners = [owner for owner, names in OPTIONS.items() if name in names]
         if owners and kind not in owners:
             raise InputError(
-                f"{option.opts[0]} is an option of the {' and the '.join(owners)}, not of {what!r}: "
-                "leave it out"
+                f"{option.opts[0]} is an option of the {' and the '.join(owners)}, not of "
+                f"{what!r}: leave it out"
             )
 
 
