@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from adapters import Made, adapter_pair, maker, merged, respoil, rewrite, write_adapter
+from adapters import (
+    Made,
+    adapter_pair,
+    maker,
+    merged,
+    quiet,
+    respoil,
+    rewrite,
+    write_adapter,
+    write_recipient,
+)
 from few_plants import refusal
 from huggingface_hub import constants
 from laws import EXACT, distance, pool
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from kgbench.engine import grafted_logits, load_pair
 from kgbench.engine.weights import parts
 from kgbench.errors import ModelError
 from kgbench.models.loading import UnconfirmedBaseWarning
-from kgbench.models.lora import read_adapter
 from kgbench.models.pair import ModelPair
 from kgbench.testing import pico_tokenizer
 
@@ -43,12 +56,14 @@ FIRST = "transformer.h.0.attn.c_attn"
 CONFIGURATIONS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "another method": ({"peft_type": "IA3"}, "an adapter of type 'IA3'; only LORA"),
     "no method": ({"peft_type": None}, "an adapter of type None"),
-    "dora": (
-        {"use_dora": True},
-        "sets 'use_dora' to true, so that it is more than low-rank rows beside its base: merge it",
+    "biases": (
+        {"bias": "lora_only"},
+        "sets 'bias' to \"lora_only\", so that it is more than layers beside its base: merge it",
     ),
-    "biases": ({"bias": "lora_only"}, "'bias': Input should be 'none'"),
-    "biases of rows": ({"lora_bias": True}, "sets 'lora_bias' to true"),
+    "code by name": ({"megatron_config": {"a": 1}}, "sets 'megatron_config' to"),
+    "invocation": ({"alora_invocation_tokens": [3]}, "sets 'alora_invocation_tokens' to [3]"),
+    "single tokens": ({"trainable_token_indices": [3]}, "sets 'trainable_token_indices' to [3]"),
+    "tied weights": ({"ensure_weight_tying": True}, "sets 'ensure_weight_tying' to true"),
     "parameters": ({"target_parameters": ["wte"]}, "sets 'target_parameters' to [\"wte\"]"),
     "a changed base": (
         {"init_lora_weights": "pissa_niter_4"},
@@ -89,7 +104,7 @@ CONFIGURATIONS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     ),
     "fewer targets": (
         {"target_modules": ["c_proj"]},
-        f"it holds rows of '{FIRST}', which its target_modules do not name",
+        f"it holds '{FIRST}.lora_A.weight', which its settings do not name",
     ),
     "more targets": (
         {"target_modules": ["c_attn", "c_proj", "c_fc"]},
@@ -97,19 +112,24 @@ CONFIGURATIONS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     ),
     "an embedding": (
         {"target_modules": ["c_attn", "c_proj", "wte"]},
-        "name 'transformer.wte', of type Embedding; only linear modules",
+        "it lacks transformer.wte.lora_embedding_A",
+    ),
+    "magnitudes": ({"use_dora": True}, f"it lacks {FIRST}.lora_magnitude_vector"),
+    "no such module": (
+        {"target_modules": ["q_proj"]},
+        "does not fit the recipient: Target modules",
     ),
     "whole modules": (
         {"modules_to_save": ["ln_f"]},
-        "it lacks 'transformer.ln_f.weight', which its modules_to_save name",
+        "it lacks transformer.ln_f.weight, which its settings name",
     ),
 }
 
 
 @pytest.mark.parametrize("case", CONFIGURATIONS)
 def test_configurations_that_do_not_do(spoiled: tuple[Path, Path], case: str) -> None:
-    """One line each: what is said, what was expected, and what to do where more than low-rank rows
-    is asked for.
+    """One line each: what is said, what was expected, and what to do where an adapter is more than
+    its layers.
     """
     changes, said = CONFIGURATIONS[case]
     rewrite(spoiled[1], lambda config: config.update(changes))
@@ -118,64 +138,105 @@ def test_configurations_that_do_not_do(spoiled: tuple[Path, Path], case: str) ->
     assert said in line
 
 
-@pytest.mark.parametrize("lists", [["h"], "h", ["x", "h"], ["transformer.h"], None])
-def test_lists_of_layers_by_name(spoiled: tuple[Path, Path], lists: object) -> None:
-    """Layers are those with a number behind the name of the list, and no others."""
-    rewrite(spoiled[1], lambda config: config.update(layers_pattern=lists, layers_to_transform=[0]))
-    config = read_adapter(spoiled[1], "here").config
-    paths = [f"transformer.h.{layer}.attn.c_attn" for layer in range(11)]
-    assert config.targets([*paths, "h.c_attn", "layers.c_attn"]) == {paths[0]}
+MEASURED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "scale by the root of the rank": ("llama", {"use_rslora": True}),
+    "magnitudes": ("llama", {"use_dora": True}),
+    "magnitudes of Conv1D": ("gpt2", {"use_dora": True, "target_modules": ["c_attn", "c_proj"]}),
+    "biases of rows": ("gpt2", {"lora_bias": True, "target_modules": ["c_attn"]}),
+    "a layout that is not the base's": ("llama", {"fan_in_fan_out": True}),
+    "ranks and scales by module": (
+        "llama",
+        {"rank_pattern": {"v_proj": 2, "layers.2.v_proj": 5}, "alpha_pattern": {"down_proj": 3}},
+    ),
+    "some layers": ("llama", {"layers_to_transform": [0, 2], "layers_pattern": ["layers"]}),
+    "exclusions": ("llama", {"exclude_modules": ["layers.1.mlp.down_proj"]}),
+    "all linear modules": ("llama", {"target_modules": "All-Linear"}),
+    "embeddings": ("gpt2", {"target_modules": ["wte", "wpe", "c_attn"]}),
+    "embeddings of a tied model": ("gemma", {"target_modules": ["embed_tokens", "q_proj"]}),
+    "the head of a tied model": ("gemma", {"target_modules": ["lm_head", "q_proj"]}),
+    "whole modules": ("llama", {"modules_to_save": ["up_proj", "norm"]}),
+    "whole embeddings of a tied model": ("gemma", {"modules_to_save": ["embed_tokens"]}),
+    "a whole head of a tied model": ("gemma", {"modules_to_save": ["lm_head"]}),
+}
+"""What an adapter can be, on disk as in memory."""
+OF_LAYERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "a pattern": ("llama", {"target_modules": r".*layers\.[02]\..*down_proj"}),
+    "single tokens": ("llama", {"trainable_token_indices": [3, 5]}),
+    "single tokens of a tied model": ("gemma", {"trainable_token_indices": [3, 5]}),
+    "a parameter": (
+        "llama",
+        {"target_modules": ["q_proj"], "target_parameters": ["mlp.down_proj.weight"]},
+    ),
+    "tied whole embeddings": (
+        "gemma",
+        {"modules_to_save": ["embed_tokens"], "ensure_weight_tying": True},
+    ),
+}
+"""What it can be in memory."""
+IDS = torch.tensor([[3, 4, 5, 6, 7, 8, 3]])
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
-@pytest.mark.parametrize(
-    "more",
-    [{}, {"exclude_modules": ["o_proj", "c_fc"], "modules_to_save": ["down_proj", "mlp.c_proj"]}],
-)
-def test_all_linear_modules_by_a_word(
-    made: Callable[[str], Made], tmp_path: Path, family: str, more: Mapping[str, Any]
+@pytest.fixture(scope="module")
+def bases(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Recipients of a family; of Gemma with tied embeddings."""
+
+    @cache
+    def base(family: str) -> Path:
+        folder = write_recipient(family, tmp_path_factory.mktemp(family))
+        if family == "gemma":
+            tied = AutoModelForCausalLM.from_pretrained(folder)
+            tied.config.tie_word_embeddings = True
+            tied.tie_weights()
+            tied.save_pretrained(folder)
+        return folder
+
+    return base
+
+
+def trained(folder: Path, said: Mapping[str, Any]) -> PeftModel:
+    """A model with an adapter all of whose trained weights are random."""
+    settings = {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj", "down_proj"]}
+    generator = torch.Generator().manual_seed(0)
+    with quiet():
+        base = AutoModelForCausalLM.from_pretrained(folder)
+        model = get_peft_model(base, LoraConfig(**{**settings, **said}))
+    for weight in model.parameters():
+        if weight.requires_grad:
+            weight.data.add_(0.1 * torch.randn(weight.shape, generator=generator))
+    model.eval()
+    return model
+
+
+@pytest.mark.parametrize("case", [*MEASURED, *OF_LAYERS])
+def test_a_donor_is_what_peft_computes(
+    bases: Callable[[str], Path], tmp_path: Path, case: str
 ) -> None:
-    """The word stands for what PEFT makes of it: all linear modules but the output embeddings,
-    however it is written.
-    """
-    pair, _, recipient, _ = made(family)
-    folder = write_adapter(
-        pair.recipient, tmp_path / "adapter", target_modules="all-linear", use_rslora=True, **more
-    )
-    rewrite(folder, lambda config: config.update(target_modules="All-Linear"))
-    found = adapter_pair(recipient, folder, dtype="float64")
-    wanted = ModelPair(
-        "plain",
-        pair.recipient,
-        {"sft": merged(pair.recipient, folder)},
-        pair.tokenizer,
-        pair.family,
-    )
-    assert (
-        distance(
-            *(grafted_logits(each, pool()[:1], ["FE", "ALL:all+head"]) for each in (found, wanted))
-        )
-        <= EXACT
-    )
-    changed = [
-        name
-        for name, weights in wanted.donors["sft"].named_parameters()
-        if not torch.equal(weights, pair.recipient.get_parameter(name))
-    ]
-    assert changed and not any("head" in name or ("o_proj" in name and more) for name in changed)
+    """In memory, and as saved and read again: the logits of PEFT's own forward."""
+    family, said = {**MEASURED, **OF_LAYERS}[case]
+    folder = bases(family)
+    model = trained(folder, said)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    pairs = [load_pair(donors={"sft": model}, tokenizer=tokenizer)]
+    if case in MEASURED:
+        with quiet():
+            model.save_pretrained(tmp_path)
+        pairs.append(load_pair(recipient=str(folder), donors={"sft": str(tmp_path)}))
+    with torch.no_grad():
+        wanted = model(input_ids=IDS).logits
+        for pair in pairs:
+            got = pair.donors["sft"](input_ids=IDS).logits
+            assert float((got - wanted).abs().max()) <= 1e-5 * float(wanted.abs().max())
+            off = pair.recipient(input_ids=IDS).logits
+            assert float((off - wanted).abs().max()) > 0.1, "the adapter does something"
 
 
-def test_a_dot_in_a_name_is_a_dot(spoiled: tuple[Path, Path]) -> None:
-    """Names are literal: a dot matches no other character, and a name matches whole parts of a
-    path.
-    """
-    rewrite(
-        spoiled[1],
-        lambda config: config.update(target_modules=["c_attn"], rank_pattern={"0.c_attn": 2}),
-    )
-    config = read_adapter(spoiled[1], "here").config
-    assert [config.rank(path) for path in ("h.0.c_attn", "h.0xc_attn", "h.10.c_attn")] == [2, 4, 4]
-    assert config.targets(["h.c_attn", "h.xc_attn", "c_attn"]) == {"h.c_attn", "c_attn"}
+def test_an_adapter_without_peft(
+    spoiled: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is refused with what to install."""
+    monkeypatch.setitem(sys.modules, "peft", None)
+    line = refusal(ModelError, lambda: adapter_pair(*spoiled))
+    assert line == "local:adapter is an adapter, which takes PEFT: pip install 'kgbench[lora]'"
 
 
 def test_tensors_that_do_not_fit(spoiled: tuple[Path, Path]) -> None:
@@ -188,21 +249,18 @@ def test_tensors_that_do_not_fit(spoiled: tuple[Path, Path]) -> None:
         f"{a} is [4, 16], expected [4, 32]": lambda t: t.update({a: t[a][:, :16]}),
         f"{b} is [4, 96], expected [96, 4]": lambda t: t.update({b: t[b].T}),
         f"it lacks {b}": lambda t: t.pop(b),
-        "it adapts 'transformer.h.7.attn.c_attn', which the recipient does not have": lambda t: (
+        "it holds 'transformer.h.7.attn.c_attn.lora_A.weight', which its settings": lambda t: (
             t.update({"transformer.h.7.attn.c_attn.lora_A.weight": t[a].clone()})
         ),
         f"{a!r} holds 1 numbers of ": lambda t: t[a].view(-1)[5].fill_(float("inf")),
         f"{b!r} is of type torch.int8": lambda t: t.update({b: t[b].to(torch.int8)}),
-        f"holds '{FIRST}.lora_magnitude_vector'": lambda t: t.update(
+        f"it holds '{FIRST}.lora_magnitude_vector', which its settings": lambda t: t.update(
             {f"{FIRST}.lora_magnitude_vector": torch.zeros(96)}
         ),
         "it holds other weights for 'transformer.ln_f.bias', which its modules_to_save do not name": lambda t: (
             t.update({"transformer.ln_f.bias": torch.zeros(32)})
         ),
-        "transformer.ln_f.bias is [31], expected [32]": lambda t: t.update(
-            {"transformer.ln_f.bias": torch.zeros(31)}
-        ),
-        "it holds 'transformer.ln_f.sting', which the recipient does not have": lambda t: t.update(
+        "it holds 'transformer.ln_f.sting', which its settings do not name": lambda t: t.update(
             {"transformer.ln_f.sting": torch.zeros(32)}
         ),
     }
@@ -226,14 +284,14 @@ def test_rows_too_large_for_the_type(spoiled: tuple[Path, Path]) -> None:
     respoil(spoiled[1], lambda t: t[f"{FIRST}.lora_B.weight"].view(-1)[0].fill_(1e6))
     assert adapter_pair(*spoiled).dtype == torch.float32
     line = refusal(ModelError, lambda: adapter_pair(*spoiled, dtype="float16"))
-    assert f"{FIRST} does not fit into torch.float16: some of it is too large" in line
+    assert f"{FIRST!r} holds 1 numbers of 384 that are not finite in float16" in line
 
 
 def test_an_adapter_of_another_model(made: Callable[[str], Made]) -> None:
     """One of another family, by the names of its modules."""
     *_, adapter = made("llama")
     line = refusal(ModelError, lambda: adapter_pair(made("gpt2")[2], adapter))
-    assert "it adapts 'model.layers.0.mlp.down_proj', which the recipient does not have" in line
+    assert "does not fit the recipient: Target modules" in line
 
 
 def test_files(spoiled: tuple[Path, Path]) -> None:

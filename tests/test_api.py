@@ -19,6 +19,7 @@ from adapters import ADAPTERS, Made, adapter_pair, maker, quiet
 from datasets import Dataset as HubDataset
 from pages import code
 from peft import LoraConfig, PeftModel, get_peft_model
+from peft.tuners.lora import LoraLayer
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
@@ -218,22 +219,41 @@ def adapted(made: Callable[[str], Made], **said: Any) -> tuple[Any, PeftModel]:
     return pair.tokenizer, model
 
 
-@pytest.mark.parametrize(
-    "said",
-    [{"use_dora": True}, {"target_modules": r".*layers\.[02]\..*down_proj"}],
-    ids=["dora", "expression"],
-)
-def test_what_rows_cannot_say_is_merged_by_peft(
-    made: Callable[[str], Made], said: dict[str, Any]
-) -> None:
+def test_layers_that_peft_merges(made: Callable[[str], Made]) -> None:
     """The donor has the weights of `merge_and_unload`, bit for bit; the base stays unmerged."""
-    tokenizer, model = adapted(made, **said)
+    tokenizer, model = adapted(made, use_dora=True)
     pair = kgbench.load_pair(donors={"sft": model}, tokenizer=tokenizer)
     with quiet():
         whole = copy.deepcopy(model).merge_and_unload()
     other = kgbench.load_pair(recipient=pair.recipient, donors={"sft": whole}, tokenizer=tokenizer)
     assert pair.weight_hashes == other.weight_hashes
     assert len(set(pair.weight_hashes.values())) == 2
+
+
+def test_a_scale_that_is_set(made: Callable[[str], Made]) -> None:
+    """The donor is the adapter as its layers scale it, whatever its configuration says."""
+    tokenizer, model = adapted(made)
+    for layer in model.modules():
+        if isinstance(layer, LoraLayer):
+            layer.set_scale("default", 3.0)
+    pair = kgbench.load_pair(donors={"sft": model.eval()}, tokenizer=tokenizer)
+    ids = torch.tensor([[3, 4, 5, 6]])
+    with torch.no_grad():
+        on, got = model(input_ids=ids).logits, pair.donors["sft"](input_ids=ids).logits
+    torch.testing.assert_close(got, on, atol=1e-4, rtol=1e-4)
+
+
+def test_an_adapter_beside_others(made: Callable[[str], Made]) -> None:
+    """The active one alone counts, also where only another one adapts a module."""
+    tokenizer, model = adapted(made, modules_to_save=["norm"])
+    model.add_adapter("other", LoraConfig(r=2, target_modules=["v_proj"], init_lora_weights=False))
+    for name in ("default", "other"):
+        model.set_adapter(name)
+        pair = kgbench.load_pair(donors={"sft": model.eval()}, tokenizer=tokenizer)
+        ids = torch.tensor([[3, 4, 5, 6]])
+        with torch.no_grad():
+            on, got = model(input_ids=ids).logits, pair.donors["sft"](input_ids=ids).logits
+        torch.testing.assert_close(got, on, atol=1e-4, rtol=1e-4)
 
 
 def merged_model(made: Callable[[str], Made]) -> tuple[Any, PeftModel]:
@@ -249,20 +269,45 @@ def two_adapters(made: Callable[[str], Made]) -> tuple[Any, PeftModel]:
     return tokenizer, model
 
 
+def switched_off(made: Callable[[str], Made]) -> tuple[Any, PeftModel]:
+    tokenizer, model = adapted(made)
+    model.base_model.disable_adapter_layers()
+    return tokenizer, model
+
+
+def switched_off_somewhere(made: Callable[[str], Made]) -> tuple[Any, PeftModel]:
+    tokenizer, model = adapted(made)
+    next(layer for layer in model.modules() if isinstance(layer, LoraLayer)).enable_adapters(False)
+    return tokenizer, model
+
+
+def inside_transformers(made: Callable[[str], Made]) -> tuple[Any, PreTrainedModel]:
+    tokenizer, model = adapted(made)
+    return tokenizer, model.get_base_model()
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (merged_model, "unmerge_adapter"),
         (two_adapters, "2 active adapters; expected one"),
-        (lambda made: adapted(made, bias="all"), "bias='all', which changes the base's own"),
+        (lambda made: adapted(made, bias="all"), "sets 'bias' to \"all\""),
+        (
+            lambda made: adapted(made, lora_bias=True),
+            "q_proj cannot be merged: Impossible to merge",
+        ),
+        (switched_off, "q_proj does not use the active adapter 'default'; switch it on"),
+        (switched_off_somewhere, "q_proj does not use the active adapter 'default'; switch it on"),
+        (inside_transformers, "sft has layers of an adapter in it, such as model.layers.0"),
     ],
 )
 def test_adapters_that_are_refused(
     made: Callable[[str], Made], make: Callable[..., tuple[Any, PeftModel]], message: str
 ) -> None:
     tokenizer, model = make(made)
-    with pytest.raises(ModelError, match=message):
-        kgbench.load_pair(donors={"sft": model}, tokenizer=tokenizer)
+    recipient = str(made("llama")[2]) if make is inside_transformers else None
+    with quiet(), pytest.raises(ModelError, match=message):
+        kgbench.load_pair(recipient=recipient, donors={"sft": model}, tokenizer=tokenizer)
 
 
 def test_an_adapter_of_another_base_is_refused(made: Callable[[str], Made]) -> None:

@@ -13,8 +13,6 @@ import numpy as np
 import pytest
 import torch
 from accelerate import cpu_offload, disk_offload, dispatch_model
-from hypothesis import given
-from hypothesis import strategies as st
 from tiny import random_model, tiny_config
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import AutoModelForCausalLM
@@ -39,7 +37,6 @@ from kgbench.models.placement import (
     free_memory,
     place,
     read_device_map,
-    spread_units,
     units,
 )
 from kgbench.runner import Pairs, Settings, Spec, dry_run
@@ -100,34 +97,6 @@ def test_narrow_models_have_more_rows_in_a_forward() -> None:
 # ---------------------------------------------------------------------------------- several devices
 
 
-@given(
-    st.lists(st.integers(1, 50), min_size=1, max_size=12),
-    st.lists(st.integers(0, 200), min_size=1, max_size=4),
-    st.sampled_from(STRATEGIES),
-)
-def test_units_are_spread(sizes: list[int], room: list[int], strategy: str) -> None:
-    """Neighbours stay together, in the order of the devices, within their room; balanced is never
-    fuller than sequential.
-    """
-    try:
-        found = spread_units(sizes, room, strategy)
-    except InputError as error:
-        assert "try --dtype bfloat16" in str(error)
-        assert sum(sizes) > sum(room) - len(room) * max(sizes)
-        return
-    assert found == sorted(found) and len(found) == len(sizes)
-    loads = [
-        sum(size for size, device in zip(sizes, found, strict=True) if device == d)
-        for d in range(len(room))
-    ]
-    assert all(load <= each for load, each in zip(loads, room, strict=True))
-    first = spread_units(sizes, room, "sequential")
-    assert max(loads) <= max(
-        sum(size for size, device in zip(sizes, first, strict=True) if device == d)
-        for d in range(len(room))
-    )
-
-
 def test_devices_of_a_map() -> None:
     """The longest path that holds a unit says its device; paths and devices that are none, and
     units that are left out, are refused.
@@ -171,7 +140,7 @@ def test_devices_of_a_strategy() -> None:
     """
     pair = pico_pair("llama")
     size = sum(t.numel() * t.element_size() for t in pair.recipient.state_dict().values())
-    enough, less = 4 * size, size
+    enough, less = 4 * size, 2 * size
 
     def found(strategy: str, **free: int) -> list[str]:
         mapped = devices_of(
@@ -186,11 +155,12 @@ def test_devices_of_a_strategy() -> None:
     for strategy in STRATEGIES:
         assert set(found(strategy, cuda_0=enough, cpu=enough)) == {"cuda:0"}
         assert set(found(strategy, cpu=enough)) == {"cpu"}
-        assert set(found(strategy, cuda_0=less, cpu=enough)) == {"cuda:0", "cpu"}
+        spread = found(strategy, cuda_0=less, cpu=enough)
+        assert spread == sorted(spread, reverse=True) and set(spread) == {"cuda:0", "cpu"}
         assert len(set(found(strategy, cuda_0=enough, cuda_1=enough, cpu=enough))) == (
             1 if strategy == "sequential" else 2
         )
-        with pytest.raises(InputError, match="do not fit"):
+        with pytest.raises(InputError, match=r"do not fit: .* try --dtype bfloat16"):
             found(strategy, cuda_0=10, cpu=10)
 
 

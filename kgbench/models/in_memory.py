@@ -9,28 +9,21 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Mapping
-from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import torch
-from torch import nn
 from transformers import PreTrainedModel
 
-from kgbench.errors import ModelError
+from kgbench.errors import ModelError, first_line
 from kgbench.models.lora import (
-    Adapter,
-    adapter_config,
-    changes_base,
-    low_rank_donor,
-    named_tensors,
+    adapted_donor,
+    adapter_layers,
+    is_peft,
+    refuse_more_than_layers,
 )
 from kgbench.models.pair import make_ready
-from kgbench.models.tensors import put_weight, refuse_non_finite, same_bits, shared_copy
-
-if TYPE_CHECKING:
-    from peft import PeftModel
+from kgbench.models.tensors import refuse_non_finite, same_bits, shared_copy
 
 MEMORY = "memory"
 """Origin of a model that the caller holds."""
@@ -41,12 +34,6 @@ _LISTED = 3
 
 class ModelHooksWarning(UserWarning):
     """A model has hooks or replaced functions, which a pair leaves out."""
-
-
-def is_peft(model: object) -> bool:
-    """Whether a model is one of PEFT's, which is not imported for the question."""
-    kinds = type(model).__mro__
-    return any(kind.__module__.startswith("peft.") for kind in kinds)
 
 
 @dataclass(frozen=True)
@@ -71,6 +58,11 @@ class HeldModel:
             raise ModelError(
                 f"{self.part} is a {type(self.given).__name__}; expected a causal language model "
                 "of transformers, a PeftModel, a directory or a Hub id"
+            )
+        if not self.is_adapted and (layers := adapter_layers(found)):
+            raise ModelError(
+                f"{self.part} has layers of an adapter in it, such as {layers[0][0]}: give the "
+                "PeftModel (peft: PeftModel.from_pretrained(MODEL, FOLDER)), or its folder as donor"
             )
         if getattr(found, "is_quantized", False) or getattr(found, "hf_quantizer", None):
             raise ModelError(
@@ -134,7 +126,20 @@ class HeldModel:
                     f"donor {self.part!r} is an adapter in a model whose {name} differs from the "
                     "recipient's; leave out the recipient, which then is the adapter's own base"
                 )
-        return _adapted_donor(recipient, self.given, self.part)
+        self._check_adapter()
+        return adapted_donor(recipient, self.given, f"donor {self.part!r}")
+
+    def _check_adapter(self) -> None:
+        """Refuse a PEFT model that is more than a base and the layers of one active adapter."""
+        names = list(self.given.active_adapters)
+        if len(names) != 1:
+            raise ModelError(
+                f"donor {self.part!r} has {len(names)} active adapters; expected one: choose it by "
+                "model.set_adapter(NAME)"
+            )
+        settings = self.given.peft_config[names[0]].to_dict()
+        plain = json.loads(json.dumps(settings, default=list))
+        refuse_more_than_layers(plain, f"donor {self.part!r}", in_memory=True)
 
 
 # ------------------------------------------------------------------------------------------- hooks
@@ -180,8 +185,14 @@ def _is_of_library(hook: Any) -> bool:
 
 def _without_adapters(model: PreTrainedModel, part: str) -> PreTrainedModel:
     """A copy of a model without the layers of its adapters, which shares its tensors."""
-    copy = shared_copy(model)
-    for path, layer in _adapter_layers(copy):
+    try:
+        copy = shared_copy(model)
+    except RuntimeError as error:  # beside its weights it holds results that take gradients
+        raise ModelError(
+            f"{part} does not copy ({first_line(error)}): save it (save_pretrained), and give its "
+            "folder"
+        ) from error
+    for path, layer in adapter_layers(copy):
         if getattr(layer, "merged", False):
             raise ModelError(
                 f"{part} has its adapter merged into the base at {path}: take it out first "
@@ -190,67 +201,3 @@ def _without_adapters(model: PreTrainedModel, part: str) -> PreTrainedModel:
         replaced = hasattr(layer, "original_module")
         copy.set_submodule(path, layer.original_module if replaced else layer.get_base_layer())
     return copy
-
-
-def _adapter_layers(model: nn.Module) -> list[tuple[str, Any]]:
-    """The modules that PEFT put in the place of others, outermost first."""
-    found: list[tuple[str, Any]] = []
-    for path, module in model.named_modules():
-        inside = any(path.startswith(f"{outer}.") for outer, _ in found)
-        if is_peft(module) and not inside:
-            found.append((path, module))
-    return found
-
-
-def _adapted_donor(recipient: PreTrainedModel, model: PeftModel, part: str) -> PreTrainedModel:
-    """The donor that the active adapter of a PEFT model makes of the recipient."""
-    from peft import get_peft_model_state_dict
-
-    active = list(model.active_adapters)
-    if len(active) != 1:
-        raise ModelError(
-            f"donor {part!r} has {len(active)} active adapters; expected one: choose it by "
-            "model.set_adapter(NAME)"
-        )
-    (name,) = active
-    settings = json.loads(json.dumps(model.peft_config[name].to_dict(), default=list))
-    if settings.get("peft_type") != "LORA":
-        raise ModelError(
-            f"donor {part!r} is an adapter of type {settings.get('peft_type')!r}; only LORA is "
-            "read from memory: give the merged model (model.merge_and_unload())"
-        )
-    if changed := changes_base(settings):
-        raise ModelError(
-            f"donor {part!r}: its adapter was trained with {changed}, which changes the base's own "
-            "weights, so that the model with the adapter off is not the recipient; give the model "
-            "before the adapter was added as recipient, and the merged one "
-            "(model.merge_and_unload()) as donor"
-        )
-    try:
-        config = adapter_config(settings, part)
-    except ModelError:  # it is more than low-rank rows
-        return _merged_donor(recipient, model, name)
-    # The embeddings are asked for by name only where they were trained.
-    stored = get_peft_model_state_dict(model, adapter_name=name, save_embedding_layers=False)
-    tensors = named_tensors(stored, part)
-    return low_rank_donor(recipient, Adapter(config, tensors), part)
-
-
-def _merged_donor(recipient: PreTrainedModel, model: PeftModel, name: str) -> PreTrainedModel:
-    """The donor of an adapter that is more than low-rank rows, such as DoRA.
-
-    PEFT itself merges it, layer by layer; the other weights are the recipient's.
-    """
-    donor = shared_copy(recipient)
-    with torch.no_grad():
-        for path, layer in _adapter_layers(model.get_base_model()):
-            if hasattr(layer, "original_module"):
-                module = layer.modules_to_save[name]
-            else:
-                merged = deepcopy(layer)
-                merged.merge(safe_merge=True, adapter_names=[name])
-                module = merged.get_base_layer()
-            for leaf, weight in module.named_parameters():
-                put_weight(donor, f"{path}.{leaf}", weight.detach().clone())
-    donor.eval()
-    return donor

@@ -34,8 +34,8 @@ from kgbench.models.checkpoints import (
     stored_tensors,
 )
 from kgbench.models.family_map import Family, family_in, load_family
-from kgbench.models.in_memory import MEMORY, HeldModel, is_peft
-from kgbench.models.lora import low_rank_donor, read_adapter
+from kgbench.models.in_memory import MEMORY, HeldModel
+from kgbench.models.lora import is_peft, stored_donor, stored_settings
 from kgbench.models.pair import ModelPair, make_ready
 from kgbench.models.placement import DeviceMap, devices_of, free_memory, main_device, place
 from kgbench.models.tensors import apply_delta, hold, refuse_non_finite, share_equal
@@ -218,11 +218,11 @@ def adapted_donor(
 
     The base that the adapter names is never looked up.
     """
-    adapter = read_adapter(folder, origin)
-    named = adapter.config.base_model_name_or_path
+    settings = stored_settings(folder, origin)
+    named = settings.base_model_name_or_path
     alike = not named or base == MEMORY or _last_name(named) == _last_name(base)
     note = "" if alike else f"; the adapter says that it was made for {named!r}"
-    donor = low_rank_donor(recipient, adapter, origin, note)
+    donor = stored_donor(recipient, settings, folder, origin, note)
     if not alike:
         warnings.warn(
             f"{origin} is an adapter of {named!r}, which is not by its name the recipient "

@@ -1,25 +1,25 @@
-"""Low-rank donors: the recipient's weights plus an adapter's rows (LoRA, arXiv 2106.09685).
+"""Adapted donors: the recipient's weights plus what a PEFT adapter adds (LoRA, arXiv 2106.09685).
 
-A donor shares all weights with the recipient and adds to some of its linear modules. The sum of a
-base's weight and an adapter's rows (section 4.1) is never stored: a donor takes the memory of its
-rows.
+PEFT itself reads an adapter: which modules are adapted, with which rank and scale. A plain linear
+layer becomes rows beside the base's weight, whose sum is never stored, so that a donor takes the
+memory of its rows. Any other layer, such as DoRA's (arXiv 2402.09353), is merged by PEFT. All other
+weights are the recipient's own tensors.
 
-Adapters are read as PEFT stores them, `adapter_config.json` and `adapter_model.safetensors`, but
-without PEFT. Which modules are adapted, and with which rank and scale, follows PEFT's rules for
-names of modules. Refused are regular expressions in place of names, and adapters that compute
-anything beyond low-rank rows, since a part of such an adapter is not its donor.
+Of the files `adapter_config.json` and `adapter_model.safetensors` only the settings named here
+reach PEFT. Refused are settings with which an adapter is more than its layers, and regular
+expressions in place of names, since matching them could take arbitrarily long.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property
-from math import sqrt
+import warnings
+from collections.abc import Mapping
+from copy import deepcopy
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 from jaxtyping import Float
@@ -31,29 +31,20 @@ from torch.nn.functional import linear
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from kgbench.errors import ModelError
-from kgbench.models.tensors import put_weight, refuse_non_finite, shared_copy
+from kgbench.errors import ModelError, first_line
+from kgbench.models.tensors import put_weight, refuse_non_finite, same_bits, shared_copy
+
+if TYPE_CHECKING:
+    from peft import PeftModel
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 """The two files of an adapter."""
 
 _PREFIX, _ALL_LINEAR = "base_model.model.", "all-linear"
-_ROWS = re.compile(r"(?P<path>.+)\.lora_(?P<which>[AB])\.weight")
-_LAYER, _ANY_LAYER = r"(?:^|.*?\.){}\.(?P<layer>\d+)\.", r".*?\.[^.]*\.(?P<layer>\d+)\."
-"""Layer number in a path: after a list of layers of this name, or after any list."""
 _NAME = re.compile(r"[\w.-]+")
-"""A module's name or the end of its path.
-
-PEFT reads some names as regular expressions; they are taken literally here, and anything else is
-refused, since matching it could take arbitrarily long.
-"""
-Number = TypeVar("Number", int, float)
-Rank = Annotated[int, Field(gt=0, le=65536)]
-Alpha = Annotated[FiniteFloat, Field(ge=-1e6, le=1e6)]
-
+"""A module's name or the end of its path; PEFT reads some of them as regular expressions."""
 _OF_TRAINING = {
     "auto_mapping",
-    "base_model_name_or_path",
     "corda_config",
     "eva_config",
     "inference_mode",
@@ -68,266 +59,25 @@ _OF_TRAINING = {
     "task_type",
 }
 """Settings of an adapter's training, which change no answer."""
+_OF_LAYERS = {"ensure_weight_tying", "target_parameters", "trainable_token_indices"}
+"""Settings that the layers of an adapter in memory follow already."""
 _PLAIN_STARTS = (None, True, False, "eva", "gaussian", "orthogonal")
 """Ways to begin that leave the base's weights alone.
 
 Others, such as PiSSA, train on a changed base that the adapter does not hold.
 """
-
+_CHECKED = {"peft_type", "bias", "init_lora_weights"}
+"""Settings that may have one kind of value only."""
 _MERGE = (
-    "merge it into its base (peft: merge_and_unload, save_pretrained) "
-    "and give the merged checkpoint"
+    "merge it (peft: merge_and_unload), and give the merged model as donor of the model that it "
+    "was trained on"
 )
 
-
-class AdapterConfig(BaseModel):
-    """Settings of `adapter_config.json` that change answers.
-
-    Unknown ones are kept, and refused unless they are empty or false.
-    """
-
-    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
-
-    r: Rank
-    lora_alpha: Alpha
-    target_modules: str | list[str]
-    exclude_modules: str | list[str] | None = None
-    layers_to_transform: int | list[int] | None = None
-    layers_pattern: str | list[str] | None = None
-    rank_pattern: dict[str, Rank] | None = None
-    alpha_pattern: dict[str, Alpha] | None = None
-    use_rslora: bool = False
-    fan_in_fan_out: bool = False
-    """Whether weights are stored as [in, out]; the layout is read off the base's modules."""
-    bias: Literal["none"] = "none"
-    modules_to_save: list[str] | None = None
-    init_lora_weights: bool | str | None = None
-    base_model_name_or_path: str | None = None
-    peft_type: Literal["LORA"]
-
-    def targets(self, paths: Iterable[str], linear: Iterable[str] = ()) -> set[str]:
-        """Those of a model's modules that are adapted.
-
-        Args:
-            paths: All of its modules.
-            linear: The modules of `all-linear`: all linear ones except the output embeddings.
-        """
-        aimed_at = linear if self.is_all_linear else filter(self._aimed_at, paths)
-        excluded = self.exclude_modules or ()
-        return {path for path in aimed_at if not (self.saves(path) or _ends(path, excluded))}
-
-    @property
-    def is_all_linear(self) -> bool:
-        """Whether the target is the word `all-linear`, in any spelling."""
-        return isinstance(self.target_modules, str) and self.target_modules.lower() == _ALL_LINEAR
-
-    def saves(self, path: str) -> bool:
-        """Whether a module, or one that it is a part of, is replaced as a whole."""
-        names = tuple(self.modules_to_save or ())
-        return any(path[: match.start()].endswith(names) for match in re.finditer(r"\.|$", path))
-
-    def rank(self, path: str) -> int:
-        """Rank of a module's rows."""
-        return _by_pattern(self.rank_pattern, path, self.r)
-
-    def scale(self, path: str) -> float:
-        """What a module's rows are multiplied with.
-
-        Alpha / r (arXiv 2106.09685), or alpha / sqrt(r) (arXiv 2312.03732).
-        """
-        alpha, rank = _by_pattern(self.alpha_pattern, path, self.lora_alpha), self.rank(path)
-        return alpha / (sqrt(rank) if self.use_rslora else rank)
-
-    def _aimed_at(self, path: str) -> bool:
-        # A full path counts in any layer; layers select among modules named by their ends.
-        if path in self.target_modules or not _ends(path, self.target_modules):
-            return path in self.target_modules
-        layers = self.layers_to_transform
-        if layers is None or layers == []:
-            return True
-        patterns = [_LAYER.format(re.escape(name)) for name in self.layer_lists] or [_ANY_LAYER]
-        for pattern in patterns:
-            if match := re.match(pattern, path):
-                return int(match["layer"]) in (layers if isinstance(layers, list) else [layers])
-        return False
-
-    @property
-    def layer_lists(self) -> list[str]:
-        """Names of the lists of layers that `layers_to_transform` counts in; empty for any list."""
-        lists = self.layers_pattern or []
-        return [lists] if isinstance(lists, str) else lists
+Rank = Annotated[int, Field(gt=0, le=65536)]
+Alpha = Annotated[FiniteFloat, Field(ge=-1e6, le=1e6)]
 
 
-def _ends(path: str, names: Iterable[str]) -> bool:
-    return any(path == name or path.endswith(f".{name}") for name in names)
-
-
-def _by_pattern(patterns: Mapping[str, Number] | None, path: str, otherwise: Number) -> Number:
-    """The figure of the first name that a path ends with."""
-    for name, figure in (patterns or {}).items():
-        if _ends(path, [name]):
-            return figure
-    return otherwise
-
-
-@dataclass(frozen=True)
-class Adapter:
-    """An adapter as stored."""
-
-    config: AdapterConfig
-    tensors: Mapping[str, Tensor]
-    """By name in the base model.
-
-    `PATH.lora_A.weight` [rank, in], `PATH.lora_B.weight` [out, rank], and whole weights.
-    """
-
-    @cached_property
-    def rows(self) -> Mapping[str, Mapping[str, Tensor]]:
-        """`A` and `B` of each module that has rows."""
-        rows: dict[str, dict[str, Tensor]] = {}
-        for name, tensor in self.tensors.items():
-            if match := _ROWS.fullmatch(name):
-                rows.setdefault(match["path"], {})[match["which"]] = tensor
-        return rows
-
-    @cached_property
-    def whole(self) -> Mapping[str, Tensor]:
-        """Weights that are stored as a whole."""
-        whole = {}
-        for name, tensor in self.tensors.items():
-            if not _ROWS.fullmatch(name):
-                whole[name.replace(".base_layer.", ".")] = tensor
-        return whole
-
-
-def read_adapter(folder: Path, origin: str) -> Adapter:
-    """Read an adapter.
-
-    Args:
-        folder: Where its two files are.
-        origin: What to call it in an error.
-
-    Raises:
-        ModelError: A file is missing or does not read, or the adapter is none of low-rank rows
-            alone.
-    """
-    try:
-        data = json.loads((folder / ADAPTER_CONFIG).read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(
-            f"{origin} is no adapter: its {ADAPTER_CONFIG} does not read ({error})"
-        ) from error
-    if not isinstance(data, dict):
-        raise ModelError(f"{origin} is no adapter: its {ADAPTER_CONFIG} holds no object")
-    config = adapter_config(data, origin)
-    if not (folder / ADAPTER_WEIGHTS).is_file():
-        raise ModelError(
-            f"{origin} holds no {ADAPTER_WEIGHTS}; pickled weights are never loaded: save the "
-            "adapter with save_pretrained"
-        )
-    try:
-        stored = load_file(folder / ADAPTER_WEIGHTS)
-    except (OSError, SafetensorError) as error:
-        raise ModelError(
-            f"{origin} does not load: {ADAPTER_WEIGHTS} is no safetensors file ({error})"
-        ) from error
-    return Adapter(config, named_tensors(stored, origin))
-
-
-def named_tensors(stored: Mapping[str, Tensor], origin: str) -> dict[str, Tensor]:
-    """Tensors of an adapter by their names in the base model.
-
-    Args:
-        stored: By their names in PEFT's files.
-        origin: What to call the adapter in an error.
-
-    Raises:
-        ModelError: One is of no causal language model, or no finite weights of low-rank rows.
-    """
-    for name in stored:
-        if not name.startswith(_PREFIX):
-            raise ModelError(
-                f"{origin} is no adapter of a causal language model: its tensor {name!r} does not "
-                f"begin with {_PREFIX!r}"
-            )
-    tensors = {}
-    for full_name, tensor in stored.items():
-        name = full_name.removeprefix(_PREFIX)
-        tensors[name] = tensor
-        if not tensor.is_floating_point():
-            raise ModelError(
-                f"{origin} does not load: {name!r} is of type {tensor.dtype}; expected finite "
-                "weights of a float type"
-            )
-        refuse_non_finite(name, tensor, origin)
-        if "lora_" in name and not _ROWS.fullmatch(name):
-            raise ModelError(
-                f"{origin} holds {name!r}; only linear layers' lora_A.weight and lora_B.weight are "
-                f"grafted: {_MERGE}"
-            )
-    return tensors
-
-
-def adapter_config(data: Mapping[str, Any], origin: str) -> AdapterConfig:
-    """The settings of an adapter that is low-rank rows alone.
-
-    Args:
-        data: The content of `adapter_config.json`.
-        origin: What to call the adapter in an error.
-
-    Raises:
-        ModelError: A setting does not read, or the adapter is more than that.
-    """
-    if data.get("peft_type") != "LORA":
-        raise ModelError(
-            f"{origin} is an adapter of type {data.get('peft_type')!r}; only LORA is grafted as it "
-            f"is: {_MERGE}"
-        )
-    try:
-        config = AdapterConfig.model_validate_json(json.dumps(data))
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise ModelError(
-            f"{origin} does not load: {ADAPTER_CONFIG}: {'.'.join(map(str, first['loc']))!r}: "
-            f"{first['msg']}"
-        ) from error
-    beyond = {}
-    for key, value in (config.model_extra or {}).items():
-        if value and key not in _OF_TRAINING:
-            beyond[key] = value
-    if config.init_lora_weights not in _PLAIN_STARTS:
-        beyond["init_lora_weights"] = config.init_lora_weights
-    for key, value in beyond.items():
-        raise ModelError(
-            f"{origin} sets {key!r} to {json.dumps(value)[:60]}, so that it is more than low-rank "
-            f"rows beside its base: {_MERGE}"
-        )
-    names = [*(config.rank_pattern or ()), *(config.alpha_pattern or ()), *config.layer_lists]
-    expressions = [name for name in names if not _NAME.fullmatch(name)]
-    if not config.is_all_linear and isinstance(config.target_modules, str):
-        expressions.append(config.target_modules)
-    if isinstance(config.exclude_modules, str):
-        expressions.append(config.exclude_modules)
-    for expression in expressions:
-        shown = repr(expression if len(expression) <= 60 else f"{expression[:60]}...")
-        raise ModelError(
-            f"{origin} does not load: {ADAPTER_CONFIG}: {shown} is a regular expression; expected "
-            f"names of modules, in lists (target_modules may be {_ALL_LINEAR!r}): list the names, "
-            f"or {_MERGE}"
-        )
-    return config
-
-
-def changes_base(data: Mapping[str, Any]) -> str:
-    """The setting by which an adapter's training changed its base too, as text; or none."""
-    if data.get("bias", "none") != "none":
-        return f"bias={data['bias']!r}"
-    if data.get("init_lora_weights") not in _PLAIN_STARTS:
-        return f"init_lora_weights={data['init_lora_weights']!r}"
-    return ""
-
-
-Linear = nn.Linear | Conv1D
+# -------------------------------------------------------------------------------- low-rank modules
 
 
 class LowRank(nn.Module):
@@ -340,7 +90,7 @@ class LowRank(nn.Module):
     """
 
     def __init__(
-        self, base: Linear, a: Float[Tensor, "rank in"], b: Float[Tensor, "out rank"]
+        self, base: nn.Linear | Conv1D, a: Float[Tensor, "rank in"], b: Float[Tensor, "out rank"]
     ) -> None:
         super().__init__()
         self.base = base
@@ -404,93 +154,296 @@ def plain_names(module: nn.Module, plainly: str = "", here: str = "") -> dict[st
     return names
 
 
-def low_rank_donor(
-    recipient: PreTrainedModel, adapter: Adapter, origin: str, note: str = ""
-) -> PreTrainedModel:
-    """The donor that an adapter makes of a recipient.
+# ---------------------------------------------------------------------------------------- settings
+
+
+class AdapterSettings(BaseModel):
+    """Settings of `adapter_config.json` that reach PEFT, and the name of the base."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    base_model_name_or_path: str | None = None
+    r: Rank
+    lora_alpha: Alpha
+    target_modules: str | list[str]
+    exclude_modules: str | list[str] | None = None
+    layers_to_transform: int | list[int] | None = None
+    layers_pattern: str | list[str] | None = None
+    rank_pattern: dict[str, Rank] | None = None
+    alpha_pattern: dict[str, Alpha] | None = None
+    use_rslora: bool = False
+    use_dora: bool = False
+    lora_bias: bool = False
+    fan_in_fan_out: bool = False
+    modules_to_save: list[str] | None = None
+
+    def expressions(self) -> list[str]:
+        """What is not literal where names of modules are expected."""
+        lists = self.layers_pattern or []
+        names = [*(self.rank_pattern or ()), *(self.alpha_pattern or ())]
+        names += [lists] if isinstance(lists, str) else lists
+        found = [name for name in names if not _NAME.fullmatch(name)]
+        if isinstance(self.target_modules, str) and self.target_modules.lower() != _ALL_LINEAR:
+            found.append(self.target_modules)
+        if isinstance(self.exclude_modules, str):
+            found.append(self.exclude_modules)
+        return found
+
+
+def refuse_more_than_layers(
+    settings: Mapping[str, Any], origin: str, in_memory: bool = False
+) -> None:
+    """Refuse an adapter that is more than the layers of LoRA beside its base.
 
     Args:
-        recipient: The model to whose weights the rows are added; it is left as it is.
-        adapter: The adapter.
+        settings: The content of `adapter_config.json`.
+        origin: What to call the adapter in an error.
+        in_memory: Whether PEFT has put its layers in place already.
+
+    Raises:
+        ModelError: It is more, or has a setting that is not known here.
+    """
+    if settings.get("peft_type") != "LORA":
+        raise ModelError(
+            f"{origin} is an adapter of type {settings.get('peft_type')!r}; only LORA is grafted "
+            f"as it is: {_MERGE}"
+        )
+    known = AdapterSettings.model_fields.keys() | _CHECKED | _OF_TRAINING
+    if in_memory:
+        known |= _OF_LAYERS
+    beyond = {key: value for key, value in settings.items() if value and key not in known}
+    if settings.get("bias", "none") != "none":
+        beyond["bias"] = settings["bias"]
+    if settings.get("init_lora_weights") not in _PLAIN_STARTS:
+        beyond["init_lora_weights"] = settings["init_lora_weights"]
+    for key, value in beyond.items():
+        raise ModelError(
+            f"{origin} sets {key!r} to {json.dumps(value)[:60]}, so that it is more than layers "
+            f"beside its base: {_MERGE}"
+        )
+
+
+def stored_settings(folder: Path, origin: str) -> AdapterSettings:
+    """The settings of an adapter's folder, all names in them literal.
+
+    Raises:
+        ModelError: They do not read, or the adapter is more than its layers.
+    """
+    try:
+        data = json.loads((folder / ADAPTER_CONFIG).read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(
+            f"{origin} is no adapter: its {ADAPTER_CONFIG} does not read ({error})"
+        ) from error
+    if not isinstance(data, dict):
+        raise ModelError(f"{origin} is no adapter: its {ADAPTER_CONFIG} holds no object")
+    refuse_more_than_layers(data, origin)
+    try:
+        settings = AdapterSettings.model_validate_json(json.dumps(data))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ModelError(
+            f"{origin} does not load: {ADAPTER_CONFIG}: {'.'.join(map(str, first['loc']))!r}: "
+            f"{first['msg']}"
+        ) from error
+    for expression in settings.expressions():
+        shown = repr(expression if len(expression) <= 60 else f"{expression[:60]}...")
+        raise ModelError(
+            f"{origin} does not load: {ADAPTER_CONFIG}: {shown} is a regular expression; expected "
+            f"names of modules, in lists (target_modules may be {_ALL_LINEAR!r}): list the names, "
+            f"or {_MERGE}"
+        )
+    return settings
+
+
+# -------------------------------------------------------------------------------- stored adapters
+
+
+def stored_donor(
+    recipient: PreTrainedModel, settings: AdapterSettings, folder: Path, origin: str, note: str = ""
+) -> PreTrainedModel:
+    """The donor that a stored adapter makes of a recipient.
+
+    Args:
+        recipient: The model that the adapter is added to; it is left as it is.
+        settings: The adapter's settings.
+        folder: Where its files are.
         origin: What to call it in an error.
         note: What to add where it does not fit.
 
     Raises:
-        ModelError: It does not fit the recipient.
+        ModelError: A file does not read, the adapter does not fit the recipient, or PEFT is missing.
     """
-    donor = shared_copy(recipient)
+    if find_spec("peft") is None:
+        raise ModelError(f"{origin} is an adapter, which takes PEFT: pip install 'kgbench[lora]'")
+    from peft import LoraConfig, PeftModel, set_peft_model_state_dict
+
+    if not (folder / ADAPTER_WEIGHTS).is_file():
+        raise ModelError(
+            f"{origin} holds no {ADAPTER_WEIGHTS}; pickled weights are never loaded: save the "
+            "adapter with save_pretrained"
+        )
     try:
-        with torch.no_grad():
-            for path, module in _low_rank(donor, adapter):
-                donor.set_submodule(path, module)
-            ours = dict(recipient.named_parameters())
-            for name, stored in adapter.whole.items():
-                if name not in ours:
-                    raise ModelError(f"it holds {name!r}, which the recipient does not have")
-                if stored.shape != ours[name].shape:
-                    raise ModelError(
-                        f"{name} is {list(stored.shape)}, expected {list(ours[name].shape)}"
-                    )
-                tensor = _fitted(stored, ours[name], name)
-                if adapter.config.saves(name.rpartition(".")[0]):
-                    put_weight(donor, name, tensor)
-                elif not torch.equal(tensor, ours[name]):
-                    raise ModelError(
-                        f"it holds other weights for {name!r}, which its modules_to_save do not "
-                        "name"
-                    )
-            for name in ours:
-                if adapter.config.saves(name.rpartition(".")[0]) and name not in adapter.whole:
-                    raise ModelError(f"it lacks {name!r}, which its modules_to_save name")
-    except ModelError as error:
-        raise ModelError(f"{origin} does not fit the recipient: {error}{note}") from None
+        stored = load_file(folder / ADAPTER_WEIGHTS)
+    except (OSError, SafetensorError) as error:
+        raise ModelError(
+            f"{origin} does not load: {ADAPTER_WEIGHTS} is no safetensors file ({error})"
+        ) from error
+    for name, tensor in stored.items():
+        if not tensor.is_floating_point():
+            raise ModelError(
+                f"{origin} does not load: {_plain(name)!r} is of type {tensor.dtype}; expected "
+                "finite weights of a float type"
+            )
+        refuse_non_finite(_plain(name), tensor, origin)
+    fields = settings.model_dump(exclude={"base_model_name_or_path"}, exclude_none=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PEFT's advice for training
+        try:
+            model = PeftModel(shared_copy(recipient), LoraConfig(**fields, inference_mode=True))
+            own = _own_tensors(model, stored, recipient)
+            set_peft_model_state_dict(model, own)
+        except ModelError as error:
+            raise ModelError(f"{origin} does not fit the recipient: {error}{note}") from None
+        except Exception as error:  # PEFT raises what it likes on an adapter of another model
+            raise ModelError(
+                f"{origin} does not fit the recipient: {first_line(error)}{note}"
+            ) from error
+        return adapted_donor(recipient, model, origin)
+
+
+def _plain(name: str) -> str:
+    """A stored tensor's name in the base model."""
+    return name.removeprefix(_PREFIX)
+
+
+def _own_tensors(
+    model: PeftModel, stored: Mapping[str, Tensor], recipient: PreTrainedModel
+) -> dict[str, Tensor]:
+    """The stored tensors of an adapter's layers: all of them, and beside them only equal weights.
+
+    Raises:
+        ModelError: One is missing, of another shape, or of no layer.
+    """
+    from peft import get_peft_model_state_dict
+
+    expected = get_peft_model_state_dict(model, save_embedding_layers=False)
+    own = {}
+    for name, tensor in expected.items():
+        if name not in stored:
+            raise ModelError(f"it lacks {_plain(name)}, which its settings name")
+        if stored[name].shape != tensor.shape:
+            raise ModelError(
+                f"{_plain(name)} is {list(stored[name].shape)}, expected {list(tensor.shape)}"
+            )
+        own[name] = stored[name]
+    weights = recipient.state_dict()
+    for name in sorted(stored.keys() - own.keys()):
+        plain = _plain(name).replace(".base_layer.", ".")
+        if plain not in weights:
+            raise ModelError(f"it holds {plain!r}, which its settings do not name")
+        if stored[name].shape != weights[plain].shape or not torch.equal(
+            stored[name].to(weights[plain]), weights[plain]
+        ):
+            raise ModelError(
+                f"it holds other weights for {plain!r}, which its modules_to_save do not name"
+            )
+    return own
+
+
+# ---------------------------------------------------------------------------------------- layers
+
+
+def is_peft(model: object) -> bool:
+    """Whether a model or a module is one of PEFT's, which is not imported for the question."""
+    kinds = type(model).__mro__
+    return any(kind.__module__.startswith("peft.") for kind in kinds)
+
+
+def adapter_layers(model: nn.Module) -> list[tuple[str, Any]]:
+    """The modules that PEFT put in the place of others, outermost only."""
+    found: list[tuple[str, Any]] = []
+    for path, module in model.named_modules():
+        inside = any(path.startswith(f"{outer}.") for outer, _ in found)
+        if is_peft(module) and not inside:
+            found.append((path, module))
+    return found
+
+
+def adapted_donor(recipient: PreTrainedModel, model: PeftModel, origin: str) -> PreTrainedModel:
+    """The donor that the one active adapter of a PEFT model makes of its base, the recipient.
+
+    Args:
+        recipient: The base, ready for a pair; it is left as it is.
+        model: The base with the adapter in it.
+        origin: What to call the adapter in an error.
+
+    Raises:
+        ModelError: A layer is switched off or not to be merged, or does not fit into the
+            recipient's type.
+    """
+    (name,) = model.active_adapters
+    donor = shared_copy(recipient)
+    with torch.no_grad():
+        for path, layer in adapter_layers(model.get_base_model()):
+            there = layer._get_available_adapters()
+            used = set() if layer.disable_adapters else there & {*layer.active_adapters}
+            if there & {name} != used:
+                raise ModelError(
+                    f"{origin}: {path} does not use the active adapter {name!r}; switch it on "
+                    f"everywhere (model.enable_adapter_layers(), model.set_adapter({name!r}))"
+                )
+            if not used:
+                continue
+            if _is_low_rank(layer, name):
+                base, a, b = donor.get_submodule(path), layer.lora_A[name], layer.lora_B[name]
+                assert isinstance(base, nn.Linear | Conv1D)
+                scaled = b.weight.double() * layer.scaling[name]
+                rows = (_fitted(rows, base.weight, path, origin) for rows in (a.weight, scaled))
+                donor.set_submodule(path, LowRank(base, *rows))
+                continue
+            try:
+                merged = _merged(layer, name)
+            except Exception as error:  # PEFT says by any exception that it cannot merge a layer
+                raise ModelError(
+                    f"{origin}: {path} cannot be merged: {first_line(error)}"
+                ) from error
+            for leaf, weight in merged.named_parameters():
+                ours = donor.get_parameter(f"{path}.{leaf}")
+                fitted = _fitted(weight, ours, f"{path}.{leaf}", origin)
+                if not same_bits(fitted, ours):
+                    put_weight(donor, f"{path}.{leaf}", fitted)
     donor.eval()
     return donor
 
 
-def _low_rank(donor: PreTrainedModel, adapter: Adapter) -> Iterator[tuple[str, LowRank]]:
-    """The modules to put in the place of the donor's linear ones."""
-    modules, rows, head = dict(donor.named_modules()), adapter.rows, donor.get_output_embeddings()
-    linear_paths = []
-    for path, module in modules.items():
-        if isinstance(module, Linear) and module is not head:
-            linear_paths.append(path)
-    targets = adapter.config.targets(modules, linear_paths)
-    for path in rows:
-        if path not in modules:
-            raise ModelError(f"it adapts {path!r}, which the recipient does not have")
-        if path not in targets:
-            raise ModelError(f"it holds rows of {path!r}, which its target_modules do not name")
-    for path in sorted(targets):
-        module = modules[path]
-        if not isinstance(module, Linear):
-            raise ModelError(
-                f"its target_modules name {path!r}, of type {type(module).__name__}; only linear "
-                "modules are grafted with rows"
-            )
-        if missing := {"A", "B"} - {*rows.get(path, ())}:
-            raise ModelError(
-                f"it lacks {path}.lora_{min(missing)}.weight, the rows of a module that its "
-                "target_modules name"
-            )
-        weight, rank = module.weight, adapter.config.rank(path)
-        inputs, outputs = weight.shape if isinstance(module, Conv1D) else weight.shape[::-1]
-        a, b = rows[path]["A"], rows[path]["B"]
-        for which, tensor, expected in (("A", a, [rank, inputs]), ("B", b, [outputs, rank])):
-            if list(tensor.shape) != expected:
-                raise ModelError(
-                    f"{path}.lora_{which}.weight is {list(tensor.shape)}, expected {expected}"
-                )
-        scaled = b.double() * adapter.config.scale(path)
-        yield path, LowRank(module, _fitted(a, weight, path), _fitted(scaled, weight, path))
+def _is_low_rank(layer: Any, name: str) -> bool:
+    """Whether a layer of PEFT adds rows to a linear module, and nothing else."""
+    from peft.tuners.lora.layer import Linear
+
+    plain = type(layer) is Linear and isinstance(layer.get_base_layer(), nn.Linear | Conv1D)
+    return (
+        plain
+        and name in layer.lora_A
+        and not (layer.lora_variant.get(name) or layer.lora_bias.get(name))
+    )
 
 
-def _fitted(tensor: Tensor, like: Tensor, name: str) -> Tensor:
-    """A tensor in the type and at the place of the base's."""
-    fitted = tensor.to(like)
-    if not fitted.isfinite().all():
-        raise ModelError(
-            f"{name} does not fit into {like.dtype}: some of it is too large; load the pair in "
-            "another type"
+def _merged(layer: Any, name: str) -> nn.Module:
+    """The module that PEFT makes of a copy of its layer."""
+    copy = deepcopy(layer)
+    if hasattr(copy, "unload_and_optionally_merge_module"):
+        module: nn.Module = copy.unload_and_optionally_merge_module(
+            merge=True, safe_merge=True, adapter_names=[name]
         )
+        return module
+    copy.merge(safe_merge=True, adapter_names=[name])
+    base: nn.Module = copy.get_base_layer()
+    return base
+
+
+def _fitted(tensor: Tensor, like: Tensor, name: str, origin: str) -> Tensor:
+    """A tensor in the type and at the place of the base's."""
+    fitted = tensor.detach().to(like)
+    refuse_non_finite(name, fitted, origin)
     return fitted

@@ -15,14 +15,15 @@ from typing import Any
 
 import psutil
 import torch
-from torch import Tensor, nn
+from accelerate.utils import get_balanced_memory, infer_auto_device_map, send_to_device
+from torch import nn
 
 from kgbench.errors import InputError, UnknownNameError
 
 STRATEGIES = ("auto", "balanced", "sequential")
-"""`auto` and `balanced` fill all accelerators alike, `sequential` one after the other.
+"""As accelerate's: `auto` and `balanced` fill all accelerators alike, `sequential` one by one.
 
-The processor takes what they have no room for.
+The processor takes what they have no room for, and computes it.
 """
 
 DeviceMap = str | Mapping[str, str | int]
@@ -110,50 +111,6 @@ def units(model: nn.Module, layers: str) -> tuple[str, ...]:
     return tuple(paths)
 
 
-def spread_units(sizes: Sequence[int], room: Sequence[int], strategy: str) -> list[int]:
-    """Which device each unit goes to: neighbours together, and the devices in their order.
-
-    Args:
-        sizes: Bytes of each unit.
-        room: Bytes that each device has room for.
-        strategy: One of `STRATEGIES`.
-
-    Raises:
-        InputError: They do not fit.
-    """
-    full = _filled(sizes, room)
-    if full is None:
-        raise InputError(
-            f"the models do not fit: they need {sum(sizes) / 2**30:.2f} GiB in pieces of at most "
-            f"{max(sizes) / 2**30:.2f}, and the devices "
-            f"have room for {' + '.join(f'{r / 2**30:.2f}' for r in room)} GiB; try --dtype "
-            "bfloat16"
-        )
-    if strategy == "sequential":
-        return full
-    low, high = max(sizes), sum(sizes)
-    while low < high:
-        middle = (low + high) // 2
-        if _filled(sizes, [min(each, middle) for each in room]) is None:
-            low = middle + 1
-        else:
-            high = middle
-    return _filled(sizes, [min(each, high) for each in room]) or full
-
-
-def _filled(sizes: Sequence[int], room: Sequence[int]) -> list[int] | None:
-    """Each device filled before the next; None where that is too little."""
-    device, used, assigned = 0, 0, []
-    for size in sizes:
-        while device < len(room) and used + size > room[device]:
-            device, used = device + 1, 0
-        if device == len(room):
-            return None
-        assigned.append(device)
-        used += size
-    return assigned
-
-
 def devices_of(
     model: nn.Module,
     layers: str,
@@ -175,28 +132,42 @@ def devices_of(
         InputError: The map does not name a device for each unit, or names what is none, or they do
             not fit.
     """
+    if isinstance(wanted, str):
+        wanted = _inferred(model, layers, wanted, models, free_memory() if free is None else free)
     parts = units(model, layers)
-    if not isinstance(wanted, str):
-        return _mapped(parts, wanted, set(_weighty(model, parts)))
-    sizes = [models * _bytes(model.get_submodule(path)) for path in parts]
-    room = {}
-    for name, n in (free_memory() if free is None else free).items():
-        room[name] = int(n * (1 - _LEFT))
-    accelerators = [n for name, n in room.items() if name != "cpu"]
-    if _filled(sizes, accelerators) is not None:
-        indices = spread_units(sizes, accelerators, wanted)
-    else:  # alike with a processor, they would stand idle while it computes
-        indices = spread_units(sizes, list(room.values()), "sequential" if accelerators else wanted)
-    return {path: torch.device(list(room)[i]) for path, i in zip(parts, indices, strict=True)}
+    return _mapped(parts, wanted, set(_weighty(model, parts)))
+
+
+def _inferred(
+    model: nn.Module, layers: str, strategy: str, models: int, free: Mapping[str, int]
+) -> dict[str, str | int]:
+    """The device of each unit by accelerate's rules, each model with its share of free memory.
+
+    Raises:
+        InputError: The models do not fit.
+    """
+    block = [type(next(model.get_submodule(layers).children())).__name__]
+    room: dict[int | str, int | str] = {}
+    for name, n in free.items():
+        room[name if name == "cpu" else int(name.removeprefix("cuda:"))] = int(
+            n * (1 - _LEFT) / models
+        )
+    if strategy != "sequential":
+        room = get_balanced_memory(model, room, block)
+    found = infer_auto_device_map(model, room, block, offload_buffers=True)
+    if "disk" in found.values():
+        needed = models * sum(t.numel() * t.element_size() for t in model.state_dict().values())
+        raise InputError(
+            f"the models do not fit: they need {needed / 2**30:.2f} GiB in whole layers, and the "
+            f"devices have room for {' + '.join(f'{n / 2**30:.2f}' for n in free.values())} GiB, "
+            "of which some is left to activations; try --dtype bfloat16"
+        )
+    return dict(found)
 
 
 def _weighty(model: nn.Module, paths: Iterable[str]) -> list[str]:
     """Those of some modules that have weights."""
     return [p for p in paths if next(model.get_submodule(p).parameters(), None) is not None]
-
-
-def _bytes(module: nn.Module) -> int:
-    return sum(t.numel() * t.element_size() for t in module.state_dict().values())
 
 
 def named_devices(wanted: DeviceMap) -> tuple[torch.device, ...]:
@@ -301,23 +272,9 @@ def place(model: nn.Module, devices: Mapping[str, torch.device], layers: str) ->
 
 def _to(
     device: torch.device, module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]
-) -> tuple[Any, Any]:
-    return _moved(inputs, device), _moved(options, device)
+) -> Any:
+    return send_to_device((inputs, options), device)
 
 
-def _back(device: torch.device, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
-    return _moved(output, device)
-
-
-def _moved(value: Any, device: torch.device) -> Any:
-    """Tensors, also within tuples, lists and dictionaries, on a device.
-
-    Anything else, such as a cache, as it is.
-    """
-    if isinstance(value, Tensor):
-        return value.to(device)
-    if type(value) in (tuple, list):
-        return type(value)(_moved(each, device) for each in value)
-    if type(value) is dict:
-        return {key: _moved(each, device) for key, each in value.items()}
-    return value
+def _back(home: torch.device, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
+    return send_to_device(output, home)
