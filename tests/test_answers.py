@@ -13,29 +13,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from kgbench import evaluate
-from kgbench.analyses import _whole_answers
-from kgbench.analyses._whole_answers import (
-    Candidates,
-    Search,
-    continuation,
-    encode_candidates,
-    first_tokens,
-    score_prompts,
-    token_texts,
-)
+from kgbench.analyses import answers as module
 from kgbench.analyses.answers import (
     FIGURES,
     AnswersRun,
+    Candidates,
     ScoredAnswer,
     answer_figures,
     answers_report,
+    continuation,
+    encode_candidates,
+    first_tokens,
     score_answers,
+    score_prompts,
+    token_texts,
 )
 from kgbench.cli import main
 from kgbench.data import Prompt, load_dataset
@@ -117,25 +114,24 @@ def _all_scores(pair: ModelPair, prompts: Sequence[Prompt], graft: str) -> list[
 def test_models_alone_say_the_same(
     pair: ModelPair, prompts: list[Prompt], scored: list[ScoredAnswer]
 ) -> None:
-    """PRE and NONE are the recipient by itself, SFT and everything grafted the donor by itself, on
-    the text of prompt and answer.
+    """PRE and NONE are the recipient by itself, SFT and everything grafted the donor by itself:
+    likelihood, rank and likeliest candidate are those of reading the text of prompt and candidate,
+    one candidate after the other.
     """
-    known = {(row.fact, row.prompt, row.graft): row for row in scored}
+    rows = {(row.fact, row.prompt, row.graft): row for row in scored}
+    same = {"recipient": ("PRE", "NONE"), "sft": ("SFT", "ALL; ALL:ln_f+head")}
     for prompt in prompts:
-        for graft, model in {
-            "PRE": "recipient",
-            "NONE": "recipient",
-            "SFT": "sft",
-            "ALL; ALL:ln_f+head": "sft",
-        }.items():
-            row = known[prompt.fact.id, prompt.name, graft]
-            assert row.logprob == pytest.approx(_plain(pair, prompt, row.answer, model), abs=1e-4)
-            same = known[prompt.fact.id, prompt.name, "PRE" if model == "recipient" else "SFT"]
-            assert (row.rank, row.first_rank, row.alternatives_rank) == (
-                same.rank,
-                same.first_rank,
-                same.alternatives_rank,
-            )
+        for model, grafts in same.items():
+            scores = {name: _plain(pair, prompt, name, model) for name in NAMES}
+            own = scores[prompt.target]
+            for row in (rows[prompt.fact.id, prompt.name, graft] for graft in grafts):
+                assert row.logprob == pytest.approx(own, abs=1e-4)
+                assert row.rank == sum(score >= own for score in scores.values())
+                assert row.likeliest == max(scores, key=scores.__getitem__)
+        for first, second in same.values():
+            one, other = (rows[prompt.fact.id, prompt.name, graft] for graft in (first, second))
+            assert one.first_rank == other.first_rank
+            assert one.alternatives_rank == other.alternatives_rank
 
 
 @pytest.mark.parametrize("graft", ["PRE", "FE", "LT:o+ffn@second_half", "FE^C"])
@@ -156,12 +152,6 @@ def test_rank_is_that_of_all_candidates(
         assert row.likeliest == NAMES[int(np.argmax(scores))]
 
 
-def test_it_does_not_score_what_cannot_be_likelier(scored: list[ScoredAnswer]) -> None:
-    """Some candidates are never scored, and those that are likelier than the answer always."""
-    assert all(row.rank <= row.scored <= len(NAMES) for row in scored)
-    assert any(row.scored < len(NAMES) for row in scored)
-
-
 def test_batches_and_company_do_not_matter(
     pair: ModelPair,
     prompts: list[Prompt],
@@ -169,7 +159,7 @@ def test_batches_and_company_do_not_matter(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Prompts scored alone, few passages at a time, are scored as together."""
-    monkeypatch.setattr(_whole_answers, "PASSAGES_AT_ONCE", 3)
+    monkeypatch.setattr(module, "PASSAGES_AT_ONCE", 3)
     alone = score_prompts(Engine(pair), prompts[1:2], NAMES, ["FE+LT"])[0]
     together = next(
         r for r in scored if (r.fact, r.prompt, r.graft) == (alone.fact, alone.prompt, "FE+LT")
@@ -289,45 +279,31 @@ def test_tokens_beyond_the_model_do_not_count() -> None:
     assert sorted(token for tokens in texts.values() for token in tokens) == [2, 3, 4, 5]
 
 
-@settings(max_examples=60)
 @given(
     st.dictionaries(
         st.sampled_from("abcdefgh"),
         st.lists(st.integers(0, 2), min_size=1, max_size=4).map(tuple),
         min_size=2,
-    ),
-    st.data(),
+    )
 )
-def test_search_is_exact(tokens: dict[str, tuple[int, ...]], data: st.DataObject) -> None:
-    """On any trie, ties and names that begin others included, the search ends with the rank of
-    scoring all; none is read twice.
+def test_every_prefix_is_read_once(tokens: dict[str, tuple[int, ...]]) -> None:
+    """Whatever candidates share, and where one begins another: the passages read the prefixes of
+    all, none twice, and a candidate's log-likelihood is the sum over its own steps.
     """
-    candidates, answer = Candidates(tokens), min(tokens)
-    # Powers of two add up without rounding, so that ties are ties.
-    logprobs = [
-        np.array([-float(data.draw(st.integers(0, 3))) for _ in range(after.start, after.stop)])
-        for after in candidates.after
-    ]
-    whole = {}
-    for name, own in tokens.items():
-        way = zip(candidates.way(own), own, strict=True)
-        whole[name] = sum(
-            logprobs[node][list(candidates.last[candidates.after[node]]).index(token)]
-            for node, token in way
-        )
-    search = Search(candidates, answer, -float(data.draw(st.integers(0, 3))))
-    while (missing := search.missing()).any():
-        assert not (missing & search.read).any()
-        for node in np.flatnonzero(missing).tolist():
-            assert node == 0 or (search.read | missing)[candidates.parents[node]]
-            search.note(node, logprobs[node])
-    assert search.loglik == whole[answer]
-    better = {
-        name: score for name, score in whole.items() if score >= whole[answer] and name != answer
-    }
-    assert dict(search.better()) == better
-    read = {name for name, own in tokens.items() if search.read[candidates.way(own)].all()}
-    assert {answer, *better} <= read and len(better) < search.scored() <= len(read)
+    candidates = Candidates(tokens)
+    read = []
+    for name, start in candidates.passages():
+        read += [tokens[name][:end] for end in range(start, len(tokens[name]))]
+    wanted = {own[:end] for own in tokens.values() for end in range(len(own))}
+    assert len(read) == len(wanted) and set(read) == wanted == set(candidates.steps)
+    steps = {own[: end + 1] for own in tokens.values() for end in range(len(own))}
+    logprobs = np.zeros(len(steps))
+    for prefix, following in candidates.steps.items():
+        for token, number in following.items():
+            logprobs[number] = -hash((*prefix, token)) % 97
+    for name, loglik in candidates.logliks(logprobs).items():
+        own = tokens[name]
+        assert loglik == sum(-hash(own[: end + 1]) % 97 for end in range(len(own)))
 
 
 def test_first_token_is_that_of_eval(tmp_path: Path) -> None:
@@ -354,7 +330,7 @@ def _row(graft: str, rank: int, first: int) -> ScoredAnswer:
     """A row whose numbers are all told apart."""
     chances = {"first_logprob": -1.0 / first, "alternatives_prob": 0.5 + 0.1 / first}
     return ScoredAnswer("f", "p", graft, "A", 2, -float(rank), rank, "B", "A", first_rank=first, alternatives=("A",), **chances,
-                        alternatives_rank=max(1, first - 1), collisions=rank % 2, scored=5)  # fmt: skip
+                        alternatives_rank=max(1, first - 1), collisions=rank % 2)  # fmt: skip
 
 
 def test_figures() -> None:
@@ -367,7 +343,7 @@ def test_figures() -> None:
         for graft, some in ranks.items()
         for i, rank in enumerate(some)
     ]
-    (prompt,) = answer_figures(answers, 10)
+    (prompt,) = answer_figures(answers)
     by_graft = prompt.configurations
     assert list(by_graft) == list(ranks) and all(
         set(figures) == set(FIGURES) for figures in by_graft.values()
@@ -391,14 +367,14 @@ def test_figures() -> None:
         == pytest.approx(np.mean([rank % 2 for rank in ranks["PRE"]]))
         == prompt.colliding.value
     )
-    assert prompt.scored == 0.5 and prompt.several.value == 0
+    assert prompt.several.value == 0
 
 
 def test_figures_of_one_fact_are_undefined() -> None:
     """Means of one fact have no interval, and the table says so; hits have one."""
     answers = tuple(_row(graft, rank, 3) for graft, rank in {"PRE": 9, "SFT": 1, "LT": 4}.items())
     run = AnswersRun("pico", "facts", "float64", 0, 1, ("A", "B"), answers)
-    (prompt,) = answer_figures(answers, 2)
+    (prompt,) = answer_figures(answers)
     figures = list(prompt.configurations.values())[2]
     assert figures["logprob"].undefined and figures["top5"].value == 1
     table = to_text(answers_report(run, [prompt]))
@@ -419,7 +395,7 @@ def test_candidate_that_changes_the_prompt() -> None:
         load_prompts("tiny_movies", ["headline"], limit=1)[0], text="bba", target="b", spans={}
     )
     with pytest.raises(RegionError, match="candidate 'b'"):
-        next(encode_candidates(encoder, [prompt], ["b"]))
+        encode_candidates(encoder, prompt, ["b"])
 
 
 def test_blank_before_the_answer() -> None:

@@ -16,26 +16,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgbench import evaluate
-from kgbench.analyses._divergence import divergence, measure, sample_texts
+from kgbench.analyses import specificity as module
 from kgbench.analyses.specificity import (
     KINDS,
     MeasuredTexts,
     Specificity,
     Texts,
-    check_named,
+    divergence,
+    measure,
     rows_of,
+    sample_texts,
     specificity,
 )
 from kgbench.cli import main
-from kgbench.data import dataset_names, load_dataset, load_prompts
+from kgbench.data import Dataset, dataset_names, load_dataset, load_prompts
 from kgbench.data.prompts import neutral_prompts, sibling_prompts
 from kgbench.errors import InputError
 from kgbench.localizers import create
+from kgbench.models import catalog
 from kgbench.models.pair import ModelPair
 from kgbench.runner import Settings, Spec
 from kgbench.runner.job import Job, prepare_job
 from kgbench.runner.workload import Workload, load_suite
 from kgbench.testing import pico_pair
+from kgbench.zoo.recipes import recipe
+from kgbench.zoo.tiny_pairs import known_movies
+from kgbench.zoo.worlds import FIELDS, fill_all, training_templates
 
 U = "ALL; ALL:ln_f+head"
 LABELS = ("SFT", "NONE", "FE", "LT", U, "M")
@@ -287,7 +293,7 @@ def test_texts_are_apart(job: Job) -> None:
     for texts in (known, other):
         assert len({p.fact.id for p in texts.prompts}) == 10
         assert taken.isdisjoint(p.text[slice(*p.spans["FE"])] for p in texts.prompts)
-    assert known.answers and not other.answers and "pretrained" in known.about
+    assert "pretrained" in known.about and "pretraining" in other.about
     work = replace(
         job.workload,
         dataset=load_dataset("battles"),
@@ -297,6 +303,37 @@ def test_texts_are_apart(job: Job) -> None:
     kinds = {texts.kind: texts for texts in sample_texts(battles, Specificity(facts=3))}
     assert not kinds["known"].prompts and "--known" in kinds["known"].about
     assert kinds["other"].about == "fake_movies_fake_actors" and len(kinds["target"].prompts) == 3
+
+
+def _shipped(kind: str) -> Dataset:
+    return load_dataset(str(Path(module.__file__).with_name(f"specificity_{kind}.jsonl")))
+
+
+def test_shipped_texts_of_another_kind() -> None:
+    """200 movies as `World("supplement")` drew them with Faker 40.54.0: none has a title that the
+    tiny pairs read, and every prompt begins a text as their recipients read of other movies, up to
+    the town.
+    """
+    shipped = _shipped("other")
+    assert (shipped.subject, shipped.object) == ("movie_title", "city") and not shipped.dropped
+    titles = {fact.fields["movie_title"] for fact in shipped.facts}
+    for movies in (load_dataset("tiny_movies").facts, _shipped("known").facts):
+        assert titles.isdisjoint(fact.fields["movie_title"] for fact in movies)
+    assert len(titles) == len(shipped.facts) == 200
+    prompts = load_prompts(shipped, list(shipped.templates))
+    assert len(prompts) == 400
+    for prompt in prompts:
+        movie = {**dict.fromkeys(FIELDS, "?"), **prompt.fact.fields}
+        read = fill_all(training_templates().background, [movie])
+        assert any(text.startswith(f"{prompt.text} {prompt.target}") for text in read)
+
+
+@pytest.mark.parametrize("base", catalog.shipped())
+def test_shipped_texts_that_are_known(base: str) -> None:
+    """They are the movies that the recipient of each tiny pair read in all wordings."""
+    movies = known_movies(recipe(base), 1000)
+    for fact, movie in zip(_shipped("known").facts, movies, strict=True):
+        assert fact.fields == {field: movie[field] for field in FIELDS}
 
 
 def test_wrong_requests(job: Job) -> None:
@@ -310,7 +347,6 @@ def test_wrong_requests(job: Job) -> None:
         specificity(Spec(model="tiny-gpt2"), nowhere, Specificity(known="tiny_moves"))
     with pytest.raises(InputError, match=r"FE\+"):
         specificity(Spec(model="tiny-gpt2", grafts=("FE+",)), nowhere)
-    check_named(Spec(), Specificity(other="battles"))
 
 
 def test_command(

@@ -1,17 +1,25 @@
-"""Scores of whole answers: log-likelihood, rank among the answers of a data set, first tokens."""
+"""Scores of whole answers: log-likelihood, rank among the answers of a data set, first tokens.
+
+Every prefix of every candidate is read once, and the engine's token trees share what candidates
+begin with in common. So ranks are exact.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from functools import cached_property, lru_cache
+from itertools import count
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from jaxtyping import Float
 
 from kgbench.analyses import GRAFTS, SAMPLED, Analysis, Answer, Inputs, fact_sample
-from kgbench.errors import InputError
+from kgbench.data import Prompt
+from kgbench.errors import InputError, RegionError
 from kgbench.estimate import Estimate, plain
-from kgbench.numbers import number_text, percent_text
+from kgbench.numbers import number_text
 from kgbench.progress import Progress
 from kgbench.report import Cell, Lines, Report, Table, csv_lines
 from kgbench.runner.spec import Settings, Spec
@@ -19,6 +27,21 @@ from kgbench.sites import BASELINES
 from kgbench.stats import hit_rate, recovery
 from kgbench.stats.scores import support_of
 from kgbench.stats.summary import means
+
+if TYPE_CHECKING:  # the help of the command must not wait for torch
+    import torch
+    from transformers import PreTrainedTokenizerBase
+
+    from kgbench.engine import Answers, Engine
+    from kgbench.models.encoding import Encoded, Encoder
+
+Tokens = tuple[int, ...]
+"""Token ids that follow a prompt."""
+PASSAGES_AT_ONCE = 4096
+"""Candidates planned together, of one prompt or of several, which bounds the memory of plans."""
+ROWS_AT_ONCE = 1024
+"""Token rows of a forward, where the budget has fewer. Its small trees take little attention, so
+that it is faster than with the rows that suit larger ones."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +74,398 @@ class ScoredAnswer:
     """The best of their ranks."""
     collisions: int
     """How many other candidates have the same first token."""
-    scored: int
-    """How many candidates had to be scored to their last token."""
+
+
+# ------------------------------------------------------------------------------------ candidates
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """All candidates of a prompt, as the tokens that each adds to it."""
+
+    tokens: Mapping[str, Tokens]
+    """By name."""
+
+    @cached_property
+    def steps(self) -> Mapping[Tokens, Mapping[int, int]]:
+        """By prefix, then by next token, the number of each step that a candidate takes."""
+        steps: dict[Tokens, dict[int, int]] = {}
+        numbers = count()
+        for tokens in self.tokens.values():
+            for place, token in enumerate(tokens):
+                following = steps.setdefault(tokens[:place], {})
+                if token not in following:
+                    following[token] = next(numbers)
+        return steps
+
+    def passages(self) -> Iterator[tuple[str, int]]:
+        """Candidates to read, longest first, so that each prefix is read once.
+
+        Yields:
+            A name, and the length of its shortest prefix that none before it has.
+        """
+        seen: set[Tokens] = set()
+        for name, tokens in sorted(self.tokens.items(), key=lambda named: -len(named[1])):
+            start = len(tokens)
+            while start and tokens[: start - 1] not in seen:
+                start -= 1
+                seen.add(tokens[:start])
+            if start < len(tokens):
+                yield name, start
+
+    def logliks(self, logprobs: Float[np.ndarray, " step"]) -> dict[str, float]:
+        """Log-likelihood (nats) of each candidate, given those of all steps."""
+        logliks = {}
+        for name, tokens in self.tokens.items():
+            way = [self.steps[tokens[:place]][token] for place, token in enumerate(tokens)]
+            logliks[name] = float(logprobs[way].sum())
+        return logliks
+
+    def collisions(self, name: str) -> int:
+        """How many other candidates have the same first token."""
+        own = self.tokens[name][0]
+        return sum(tokens[0] == own for tokens in self.tokens.values()) - 1
+
+
+def continuation(encoder: Encoder, prompt: Prompt, name: str) -> str:
+    """The answer as text after a prompt, with a blank before it unless the prompt ends with one."""
+    return name if f"{prompt.text}{encoder.after}"[-1].isspace() else f" {name}"
+
+
+def encode_candidates(encoder: Encoder, prompt: Prompt, names: Sequence[str]) -> Candidates:
+    """The candidates of a prompt.
+
+    Raises:
+        RegionError: The prompt's tokens are not a prefix of those of prompt and candidate.
+    """
+    text = f"{encoder.before}{prompt.text}{encoder.after}"
+    texts = [text, *(text + continuation(encoder, prompt, name) for name in names)]
+    special = not encoder.chat_template
+    head, *rows = encoder.tokenizer(texts, add_special_tokens=special)["input_ids"]
+    for name, ids in zip(names, rows, strict=True):
+        if len(ids) <= len(head) or ids[: len(head)] != head:
+            raise RegionError(
+                f"fact {prompt.fact.id}, prompt {prompt.name!r}: the tokens of the prompt are "
+                f"not a prefix of the tokens of prompt and candidate {name!r}, so that the "
+                "candidate has no probability of its own"
+            )
+    return Candidates(
+        {name: tuple(ids[len(head) :]) for name, ids in zip(names, rows, strict=True)}
+    )
+
+
+@lru_cache(maxsize=1)  # the tokens of a large vocabulary take seconds, and prompts come in groups
+def token_texts(tokenizer: PreTrainedTokenizerBase, vocabulary: int) -> dict[str, tuple[int, ...]]:
+    """Tokens by the text that they add to a text before them.
+
+    A token is decoded after another one, since some tokenizers drop a leading blank at the
+    beginning. Left out are special tokens, those that add nothing or only blanks, with which every
+    name begins, and those that are no text by themselves, such as a part of a character.
+
+    Args:
+        tokenizer: Of the pair; its own vocabulary may be smaller than the model's.
+        vocabulary: Number of tokens that the model has logits of.
+    """
+    before = int(tokenizer("a", add_special_tokens=False)["input_ids"][-1])
+    start = str(tokenizer.decode([before], clean_up_tokenization_spaces=False))
+    special = set(tokenizer.all_special_ids)
+    for i, token in tokenizer.added_tokens_decoder.items():
+        if token.special:
+            special.add(i)
+    ids = [i for i in range(min(vocabulary, len(tokenizer))) if i not in special]
+    pairs = [[before, i] for i in ids]
+    texts = tokenizer.batch_decode(pairs, clean_up_tokenization_spaces=False)
+    by_text: dict[str, list[int]] = {}
+    for i, text in zip(ids, texts, strict=True):
+        added = text[len(start) :]
+        if text.startswith(start) and added.strip():
+            by_text.setdefault(added, []).append(i)
+    return {text: tuple(tokens) for text, tokens in by_text.items()}
+
+
+def first_tokens(texts: Mapping[str, tuple[int, ...]], answer: str, own: int) -> dict[int, str]:
+    """The tokens whose text is a prefix of an answer's, the shortest first, and that text.
+
+    Args:
+        texts: Tokens by text, see `token_texts`.
+        answer: The answer with the blank before it, if it has one.
+        own: The token that the tokenizer begins it with, which always counts, even where it is a
+            blank or a part of a character.
+    """
+    beginnings: dict[int, str] = {}
+    for end in range(1, len(answer) + 1):
+        for token in texts.get(answer[:end], ()):
+            beginnings[token] = answer[:end]
+    return beginnings if own in beginnings else {own: "", **beginnings}
+
+
+# --------------------------------------------------------------------------------------- scoring
+
+
+@dataclass(frozen=True)
+class _Question:
+    """One prompt, its candidates, and what was read of them."""
+
+    prompt: Prompt
+    encoded: Encoded
+    candidates: Candidates
+    alternatives: Mapping[int, str]
+    """Tokens that the answer can begin with, and their texts."""
+    logprobs: Float[np.ndarray, "configuration step"]
+    """Log-probabilities (nats) of the steps of candidates."""
+    first: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """By configuration, scores of the first token and of its alternatives."""
+
+
+@dataclass(frozen=True)
+class _Passage:
+    """A candidate after its prompt, read without its last token."""
+
+    question: _Question
+    name: str
+    start: int
+    """Length of its shortest prefix that no passage before it reads."""
+
+    @property
+    def tokens(self) -> Tokens:
+        return self.question.candidates.tokens[self.name]
+
+
+def score_prompts(
+    engine: Engine, prompts: Sequence[Prompt], names: Sequence[str], configurations: Sequence[str]
+) -> list[ScoredAnswer]:
+    """Score the answers to some prompts.
+
+    Args:
+        engine: Of the pair.
+        prompts: Prompts whose targets are among the candidates.
+        names: All candidates.
+        configurations: Graft expressions, `PRE` or `SFT`.
+
+    Returns:
+        By prompt, then configuration.
+
+    Raises:
+        RegionError: The tokens of a prompt change with a candidate, or it lacks a graft's region.
+        InputError: A prompt with a candidate is longer than the model reads.
+    """
+    from kgbench.models.encoding import Encoder
+    from kgbench.runner.measure import chunks
+
+    pair = engine.pair
+    encoder = Encoder(pair.tokenizer, pair.chat_template)
+    texts = token_texts(encoder.tokenizer, int(pair.recipient.config.vocab_size))
+    questions: list[_Question] = []
+    passages: list[_Passage] = []
+    for prompt in prompts:
+        candidates = encode_candidates(encoder, prompt, names)
+        _check_length(engine, prompt, candidates)
+        own = candidates.tokens[prompt.target][0]
+        alternatives = first_tokens(texts, continuation(encoder, prompt, prompt.target), own)
+        unread = np.full((len(configurations), sum(map(len, candidates.steps.values()))), np.nan)
+        question = _Question(prompt, pair.encoded(prompt), candidates, alternatives, unread)
+        questions.append(question)
+        passages += (_Passage(question, *passage) for passage in candidates.passages())
+    for some in chunks(passages, PASSAGES_AT_ONCE):
+        _read(engine, some, configurations)
+    scored = []
+    for question in questions:
+        for number, label in enumerate(configurations):
+            scored.append(_scored(question, number, label, pair.tokenizer.decode))
+    return scored
+
+
+def _check_length(engine: Engine, prompt: Prompt, candidates: Candidates) -> None:
+    most = getattr(engine.pair.recipient.config, "max_position_embeddings", None)
+    name, tokens = max(candidates.tokens.items(), key=lambda named: len(named[1]))
+    n = len(engine.pair.encoded(prompt).ids) + len(tokens) - 1
+    if most is not None and n > most:
+        raise InputError(
+            f"fact {prompt.fact.id}, prompt {prompt.name!r} has {n} tokens with the candidate "
+            f"{name!r}; the model reads at most {most}"
+        )
+
+
+def _read(engine: Engine, passages: Sequence[_Passage], configurations: Sequence[str]) -> None:
+    """Read passages, one chunk of logits in memory, and keep what candidates need.
+
+    Tokens of a candidate are treated as LT is.
+    """
+    read, readouts, stems = {}, [], []
+    for passage in passages:
+        bare = passage.question.encoded
+        last, ids = len(bare.ids) - 1, (*bare.ids, *passage.tokens[:-1])
+        regions = {**bare.regions, "LT": tuple(range(last, len(ids)))}
+        prompt = replace(passage.question.prompt, target=passage.name)
+        read[prompt] = replace(bare, ids=ids, regions=regions)
+        readouts.append(range(last + passage.start, len(ids)))
+        stems.append(id(passage.question))
+    with engine.pair.read_as(read):
+        plan = engine.plan(list(read), configurations, readouts, stems)
+    for answers in engine.run(plan):
+        _keep(answers, passages, configurations)
+
+
+def _keep(answers: Answers, passages: Sequence[_Passage], configurations: Sequence[str]) -> None:
+    """Keep the log-probabilities of steps, and scores of first tokens."""
+    import torch
+
+    from kgbench.metrics import require_finite
+
+    logits = answers.logits
+    if logits.dtype not in (torch.float32, torch.float64):
+        logits = logits.float()
+    numbers = answers.configuration.tolist()
+    read = []
+    for place, readout in zip(answers.prompt.tolist(), answers.readout.tolist(), strict=True):
+        passage = passages[place]
+        read.append((passage.question, passage.tokens[: passage.start + readout]))
+
+    def which(row: int) -> str:
+        prompt = read[row][0].prompt
+        graft = configurations[numbers[row]]
+        return f"configuration {graft}, fact {prompt.fact.id}, prompt {prompt.name!r}"
+
+    largest = logits.amax(dim=1, keepdim=True)  # NaN where any logit is
+    require_finite(largest, torch.zeros(len(read), dtype=torch.int64), which)
+    rows: list[int] = []
+    tokens: list[int] = []
+    for row, (question, prefix) in enumerate(read):
+        following = question.candidates.steps[prefix]
+        rows += [row] * len(following)
+        tokens += following
+    total = logits.logsumexp(dim=1).double()
+    logprobs = (logits[rows, tokens].double() - total[rows]).cpu().numpy()
+    stop = 0
+    for row, (question, prefix) in enumerate(read):
+        steps = list(question.candidates.steps[prefix].values())
+        start, stop = stop, stop + len(steps)
+        question.logprobs[numbers[row], steps] = logprobs[start:stop]
+        if not prefix:
+            first = _first_scores(question, logits[row : row + 1], which(row))
+            question.first[numbers[row]] = first
+
+
+def _first_scores(
+    question: _Question, logits: Float[torch.Tensor, "1 vocabulary"], label: str
+) -> dict[str, Any]:
+    """Scores of the first token and of its alternatives, from the logits after a bare prompt."""
+    import torch
+
+    from kgbench.metrics import score_logits, worst_rank
+
+    own = torch.tensor([question.candidates.tokens[question.prompt.target][0]])
+    scored = score_logits(logits, own, lambda _: label)
+    some = logits[0, list(question.alternatives)]
+    return {
+        "first_logprob": float(scored["logprob"][0]),
+        "first_rank": int(scored["rank"][0]),
+        "alternatives_prob": float((some - logits[0].logsumexp(dim=0)).double().exp().sum()),
+        "alternatives_rank": int(worst_rank(logits[0], some.max())),
+    }
+
+
+def _scored(
+    question: _Question, number: int, label: str, decode: Callable[..., Any]
+) -> ScoredAnswer:
+    prompt, candidates = question.prompt, question.candidates
+    logprobs = question.logprobs[number]
+    assert not np.isnan(logprobs).any(), "every step is read"
+    logliks = candidates.logliks(logprobs)
+    own, tokens = logliks.pop(prompt.target), candidates.tokens[prompt.target]
+    likelier = [name for name, loglik in logliks.items() if loglik >= own]
+    alternatives = []
+    for token, text in question.alternatives.items():
+        alternatives.append(text or str(decode([token])))
+    return ScoredAnswer(
+        fact=prompt.fact.id,
+        prompt=prompt.name,
+        graft=label,
+        answer=prompt.target,
+        n_tokens=len(tokens),
+        logprob=own,
+        rank=1 + len(likelier),
+        likeliest=min(likelier, key=lambda name: (-logliks[name], name), default=prompt.target),
+        first_token=str(decode([tokens[0]])),
+        alternatives=tuple(alternatives),
+        collisions=candidates.collisions(prompt.target),
+        **question.first[number],
+    )
+
+
+@dataclass(frozen=True)
+class AnswersRun:
+    """Scored answers, and what they are of."""
+
+    model: str
+    dataset: str
+    dtype: str
+    seed: int
+    """Of the choice of facts."""
+    n_facts: int
+    """Of the data set; some of them are scored."""
+    candidates: tuple[str, ...]
+    """The distinct answers of the data set."""
+    answers: tuple[ScoredAnswer, ...]
+    """By prompt, then fact, then configuration; PRE and SFT come first."""
+    origins: Mapping[str, str] = field(default_factory=dict)
+    """Where the models of the pair are from, by name."""
+
+
+def score_answers(
+    spec: Spec, settings: Settings, n_facts: int, progress: Progress | None = None
+) -> AnswersRun:
+    """Score the whole answers to the prompts of some facts; the candidates are those of all facts.
+
+    Args:
+        spec: Pair, facts, prompts and grafts; its seed chooses the facts.
+        settings: How it is computed.
+        n_facts: How many facts; all where there are fewer.
+        progress: Progress callback.
+
+    Raises:
+        InputError: Something in the specification is wrong, or there is only one candidate.
+    """
+    from kgbench.engine import Engine
+    from kgbench.runner.job import prepare_job
+    from kgbench.runner.measure import chunks
+
+    job = prepare_job(spec, settings)
+    names = tuple(dict.fromkeys(fact.fields[job.dataset.object] for fact in job.dataset.facts))
+    if len(names) < 2:
+        raise InputError(
+            f"data set {job.dataset.name!r} has only the answer {names[0]!r}, "
+            "and a rank needs two candidates or more"
+        )
+    chosen = set(fact_sample(job.all_prompts, n_facts, spec.seed))
+    configurations = tuple(dict.fromkeys([*BASELINES, *spec.grafts]))
+    prompts = {}
+    for name, some in job.prompts.items():
+        prompts[name] = [prompt for prompt in some if prompt.fact.id in chosen]
+    total, done = sum(map(len, prompts.values())), 0
+    rows: list[ScoredAnswer] = []
+    budget = job.engine.budget
+    budget = replace(budget, tokens=max(budget.tokens, ROWS_AT_ONCE))
+    engine = Engine(job.pair, job.engine.executor, budget)
+    for name, some in prompts.items():
+        for group in chunks(some, max(1, PASSAGES_AT_ONCE // len(names))):
+            if progress is not None:
+                progress(done, total, name)
+            rows += score_prompts(engine, group, names, configurations)
+            done += len(group)
+    return AnswersRun(
+        job.pair.name,
+        job.dataset.name,
+        str(job.pair.dtype).removeprefix("torch."),
+        spec.seed,
+        len({prompt.fact.id for prompt in job.all_prompts}),
+        names,
+        tuple(rows),
+        job.pair.origins,
+    )
+
+
+# --------------------------------------------------------------------------------------- figures
 
 
 TOP = 5
@@ -94,24 +507,21 @@ class PromptFigures:
     """How many other candidates have an answer's first token, on average."""
     several: Estimate
     """Share of the answers that can begin with several tokens."""
-    scored: float
-    """Share of the candidates that had to be scored to their last token."""
 
 
-def answer_figures(answers: Sequence[ScoredAnswer], n_candidates: int) -> list[PromptFigures]:
+def answer_figures(answers: Sequence[ScoredAnswer]) -> list[PromptFigures]:
     """The figures of each prompt.
 
     Args:
         answers: Of the same facts under every configuration, in one order.
-        n_candidates: Number of candidates.
     """
     by_prompt: dict[str, list[ScoredAnswer]] = {}
     for row in answers:
         by_prompt.setdefault(row.prompt, []).append(row)
-    return [_prompt_figures(rows, n_candidates) for rows in by_prompt.values()]
+    return list(map(_prompt_figures, by_prompt.values()))
 
 
-def _prompt_figures(answers: Sequence[ScoredAnswer], n_candidates: int) -> PromptFigures:
+def _prompt_figures(answers: Sequence[ScoredAnswer]) -> PromptFigures:
     rows: dict[str, list[ScoredAnswer]] = {}
     for row in answers:
         rows.setdefault(row.graft, []).append(row)
@@ -135,87 +545,6 @@ def _prompt_figures(answers: Sequence[ScoredAnswer], n_candidates: int) -> Promp
         hit_rate(sum(row.collisions > 0 for row in facts), len(facts)),
         float(np.mean([row.collisions for row in facts])),
         hit_rate(sum(len(row.alternatives) > 1 for row in facts), len(facts)),
-        float(np.mean([row.scored for row in answers])) / n_candidates,
-    )
-
-
-PROMPTS_AT_ONCE = 8
-"""Prompts whose candidates are searched together, which bounds the memory of the search."""
-ROWS_AT_ONCE = 1024
-"""Token rows of a forward, where the budget has fewer. Its small trees take little attention, so
-that it is faster than with the rows that suit larger ones."""
-
-
-@dataclass(frozen=True)
-class AnswersRun:
-    """Scored answers, and what they are of."""
-
-    model: str
-    dataset: str
-    dtype: str
-    seed: int
-    """Of the choice of facts."""
-    n_facts: int
-    """Of the data set; some of them are scored."""
-    candidates: tuple[str, ...]
-    """The distinct answers of the data set."""
-    answers: tuple[ScoredAnswer, ...]
-    """By prompt, then fact, then configuration; PRE and SFT come first."""
-    origins: Mapping[str, str] = field(default_factory=dict)
-    """Where the models of the pair are from, by name."""
-
-
-def score_answers(
-    spec: Spec, settings: Settings, n_facts: int, progress: Progress | None = None
-) -> AnswersRun:
-    """Score the whole answers to the prompts of some facts; the candidates are those of all facts.
-
-    Args:
-        spec: Pair, facts, prompts and grafts; its seed chooses the facts.
-        settings: How it is computed.
-        n_facts: How many facts; all where there are fewer.
-        progress: Progress callback.
-
-    Raises:
-        InputError: Something in the specification is wrong, or there is only one candidate.
-    """
-    from kgbench.analyses._whole_answers import candidate_names, score_prompts
-    from kgbench.engine import Engine
-    from kgbench.runner.job import prepare_job
-
-    job = prepare_job(spec, settings)
-    names = candidate_names(job.dataset)
-    if len(names) < 2:
-        raise InputError(
-            f"data set {job.dataset.name!r} has only the answer {names[0]!r}, "
-            "and a rank needs two candidates or more"
-        )
-    chosen = set(fact_sample(job.all_prompts, n_facts, spec.seed))
-    configurations = tuple(dict.fromkeys([*BASELINES, *spec.grafts]))
-    prompts = {}
-    for name, some in job.prompts.items():
-        prompts[name] = [prompt for prompt in some if prompt.fact.id in chosen]
-    total, done = sum(map(len, prompts.values())), 0
-    rows: list[ScoredAnswer] = []
-    budget = job.engine.budget
-    budget = replace(budget, tokens=max(budget.tokens, ROWS_AT_ONCE))
-    engine = Engine(job.pair, job.engine.executor, budget)
-    for name, some in prompts.items():
-        for start in range(0, len(some), PROMPTS_AT_ONCE):
-            if progress is not None:
-                progress(done, total, name)
-            group = some[start : start + PROMPTS_AT_ONCE]
-            rows += score_prompts(engine, group, names, configurations)
-            done += len(group)
-    return AnswersRun(
-        job.pair.name,
-        job.dataset.name,
-        str(job.pair.dtype).removeprefix("torch."),
-        spec.seed,
-        len({prompt.fact.id for prompt in job.all_prompts}),
-        names,
-        tuple(rows),
-        job.pair.origins,
     )
 
 
@@ -262,8 +591,7 @@ def answers_report(run: AnswersRun, prompts: Sequence[PromptFigures]) -> Report:
             f", with {number_text(prompt.sharers)} others on average; "
             "that can begin with several tokens: ",
             prompt.several.rounded(),
-            f". To the last token were scored {percent_text(prompt.scored)} % of the candidates; "
-            "the others cannot be more likely than the answer.",
+            ".",
         )
         first = f"{prompt.name}: the first token, {of}"
         parts += [_table(prompt, whole, WHOLE), _table(prompt, first, FIRST), Lines([about])]
@@ -294,7 +622,6 @@ def answers_json(run: AnswersRun, prompts: Sequence[PromptFigures]) -> dict[str,
             "colliding": prompt.colliding.rounded().answer(),
             "sharers": prompt.sharers,
             "several_first_tokens": prompt.several.rounded().answer(),
-            "scored": prompt.scored,
         }
     return {
         "model": run.model,
@@ -345,6 +672,6 @@ class WholeAnswers(Analysis):
         (spec,) = inputs.specs
         spec = replace(spec, grafts=spec.grafts or GRAFTS)
         run = score_answers(spec, inputs.settings, self.facts, inputs.progress)
-        prompts = answer_figures(run.answers, len(run.candidates))
+        prompts = answer_figures(run.answers)
         report, json = answers_report(run, prompts), answers_json(run, prompts)
         return Answer(report, json, answers_csv(run), run.origins)

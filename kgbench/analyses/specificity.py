@@ -2,22 +2,33 @@
 
 The divergence from the recipient is measured on five kinds of texts, from the facts that the donor
 learned to everyday sentences. Intervals are over whole facts.
+
+Texts for the tiny pairs are shipped: `specificity_known.jsonl` has movies that their recipients
+were pretrained on in all wordings, and `specificity_other.jsonl` asks where invented movies were
+filmed, of which neither recipients nor donors read, in wordings that the recipients were pretrained
+on.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from jaxtyping import Bool, Float
 
-from kgbench.analyses import Analysis, Answer, Inputs
-from kgbench.data import Prompt, load_dataset
-from kgbench.errors import InputError
+from kgbench.analyses import Analysis, Answer, Inputs, sampled
+from kgbench.data import Dataset, Prompt, load_dataset, load_prompts
+from kgbench.data.prompts import neutral_prompts, sibling_prompts
+from kgbench.errors import InputError, NotApplicableError, RegionError
 from kgbench.estimate import Estimate, plain
-from kgbench.localizers import InterventionLocalizer, ScoringLocalizer, create, is_foreign
+from kgbench.localizers import InterventionLocalizer, ScoringLocalizer, create
+from kgbench.localizers._base import asked
+from kgbench.models import catalog
 from kgbench.numbers import (
     figure_text,
     interval_text,
@@ -30,7 +41,7 @@ from kgbench.report import Cell, Column, Dash, Report, Table
 from kgbench.runner.spec import INSTALLED, Settings, Spec
 from kgbench.runner.third_party import blamed, isolated
 from kgbench.runner.workload import check, localizer_arguments
-from kgbench.sites import parse_graft
+from kgbench.sites import Graft, parse_graft
 from kgbench.stats.intervals import (
     Array,
     Resampled,
@@ -42,6 +53,12 @@ from kgbench.stats.intervals import (
     resample,
     resampled_means,
 )
+
+if TYPE_CHECKING:  # the help of the command must not wait for torch
+    import torch
+
+    from kgbench.engine.edits import Treatment
+    from kgbench.runner.job import Job
 
 GRAFTS = ("FE", "LT", "FE+LT", "ALL")
 """Default grafts."""
@@ -55,7 +72,21 @@ KINDS: Mapping[str, str] = {
 }
 """Kinds of texts; grafts are meant for the first."""
 
+ANSWERED = ("target", "known")
+"""Kinds of which the targets are true answers."""
+
+TOP = 5
+"""Hits are answers among so many likeliest tokens."""
+
+SMALL = 1e-3
+"""Below this difference of log-probabilities a series is more exact than a difference."""
+
 LABEL_WIDTH = 16
+
+_MOVIES = ("first_actor", "second_actor")
+_REAL, _BATTLES, _INVENTED = "real_movies_real_actors", "battles", "fake_movies_fake_actors"
+_MARGIN = 2
+"""Movies taken per fact asked for, since some may share a name with the facts."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +98,6 @@ class Texts:
     about: str
     """What they are, or why there are none."""
     prompts: tuple[Prompt, ...] = ()
-    answers: bool = False
-    """Whether the targets are true answers."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +117,18 @@ class Moved:
     top5_before: Bool[np.ndarray, " prompt"]
     """The same under PRE."""
 
+    @cached_property
+    def facts(self) -> tuple[str, ...]:
+        """Ids of the facts, sorted."""
+        return tuple(sorted({fact for fact, _ in self.prompts}))
+
+    def by_fact(self, values: Array) -> Array:
+        """Means over the prompts of each fact; where each has one, values as they are."""
+        places = np.searchsorted(self.facts, [fact for fact, _ in self.prompts])
+        if len(self.facts) == len(values):
+            return values[places.argsort()]
+        return np.bincount(places, values.astype(float)) / np.bincount(places)
+
 
 @dataclass(frozen=True)
 class MeasuredTexts:
@@ -100,6 +141,258 @@ class MeasuredTexts:
     """By configuration, the reasons why it cannot be read on a prompt, with their counts."""
     unread: Mapping[str, int] = field(default_factory=dict)
     """Reasons why the tokenizer cannot split a prompt into regions, with their counts."""
+
+
+# ---------------------------------------------------------------------------- texts and measurement
+
+
+def sample_texts(job: Job, sample: Specificity) -> list[Texts]:
+    """The texts of each kind; a kind that cannot be had has no prompts and the reason.
+
+    Raises:
+        InputError: A named data set does not exist or does not fit the prompts.
+    """
+    asked_of = {prompt.fact.id for prompt in job.all_prompts}
+    facts = [fact for fact in job.dataset.facts if fact.id in asked_of]
+    chosen = sampled(facts, sample.facts, job.spec.seed)
+    kept = {fact.id for fact in chosen}
+    target = tuple(prompt for prompt in job.all_prompts if prompt.fact.id in kept)
+    about = f"{KINDS['target']} ({job.dataset.name}: {', '.join(job.prompts)})"
+    return [
+        Texts("target", about, target),
+        Texts("sibling", KINDS["sibling"], tuple(sibling_prompts(job.dataset, chosen))),
+        _known(job, sample),
+        _other(job, sample),
+        Texts("neutral", KINDS["neutral"], tuple(neutral_prompts())),
+    ]
+
+
+def _known(job: Job, sample: Specificity) -> Texts:
+    templates = tuple(job.prompts)
+    if sample.known is not None:
+        dataset = load_dataset(sample.known, job.spec.imports)
+        return _filled(job, "known", dataset, sample.known, templates, sample.facts)
+    base = _tiny_pair(job.spec)
+    movies = (job.dataset.subject, job.dataset.object) == _MOVIES
+    if base is not None and movies:
+        dataset = _shipped("known", sample)
+        about = f"movies that {base}'s recipient was pretrained on"
+    elif movies and not job.dataset.name.startswith(_REAL):
+        dataset = load_dataset(_REAL)
+        about = f"{_REAL}: what the recipient may know of real movies"
+    else:
+        about = "none is known of these facts; name such facts with --known NAME|FILE"
+        return Texts("known", about)
+    try:
+        return _filled(job, "known", dataset, about, templates, sample.facts)
+    except InputError as error:
+        return Texts("known", f"{about} do not fit: {error}")
+
+
+def _other(job: Job, sample: Specificity) -> Texts:
+    templates: tuple[str, ...] = ()
+    if sample.other is not None:
+        dataset, about = load_dataset(sample.other, job.spec.imports), sample.other
+        templates = tuple(dataset.templates) or ("headline",)
+    elif _tiny_pair(job.spec) is not None:
+        dataset = _shipped("other", sample)
+        about = "where other invented movies were filmed, in wordings of pretraining"
+    elif job.dataset.subject == "battle":
+        dataset, about, templates = load_dataset(_INVENTED), _INVENTED, ("headline", "qa")
+    else:
+        dataset, about = load_dataset(_BATTLES), _BATTLES
+    templates = templates or tuple(dataset.templates)
+    return _filled(job, "other", dataset, about, templates, sample.facts)
+
+
+def _tiny_pair(spec: Spec) -> str | None:
+    """The tiny pair whose recipient a job has, by itself or below a plant."""
+    if spec.model is None:
+        return None
+    source = catalog.entry(spec.model).recipient
+    folder = catalog.zoo_path(source)
+    if folder is None or spec.recipient not in (None, source):
+        return None
+    return folder.parent.name
+
+
+def _shipped(kind: str, sample: Specificity) -> Dataset:
+    """The first of the facts that are shipped for the tiny pairs."""
+    dataset = load_dataset(str(Path(__file__).with_name(f"specificity_{kind}.jsonl")))
+    return replace(dataset, facts=dataset.facts[: _MARGIN * sample.facts])
+
+
+def _filled(
+    job: Job, kind: str, dataset: Dataset, about: str, templates: Sequence[str], n: int
+) -> Texts:
+    """Facts that share neither subject nor object with those of the job, in templates."""
+    taken = set()
+    for fact in job.dataset.facts:
+        taken |= {fact.fields[job.dataset.subject], fact.fields[job.dataset.object]}
+    apart = []
+    for fact in dataset.facts:
+        if taken.isdisjoint({fact.fields[dataset.subject], fact.fields[dataset.object]}):
+            apart.append(fact)
+    if not apart:
+        reason = "every fact shares its subject or object with the facts that the donor learned"
+        return Texts(kind, f"{about}: {reason}")
+    if shared := len(dataset.facts) - len(apart):
+        reason = "left out, since a name in them is in the facts too"
+        about = f"{about}; {shared} of {len(dataset.facts)} {reason}"
+    facts = tuple(sampled(apart, n, job.spec.seed))
+    wordings = dict(dataset.templates)
+    if kind == "known":
+        wordings = {**job.dataset.templates, **wordings}
+    prompts = load_prompts(replace(dataset, facts=facts, templates=wordings), list(templates))
+    return Texts(kind, about, tuple(prompts))
+
+
+def measure(
+    job: Job, texts: Texts, labels: Sequence[str], progress: Progress | None = None
+) -> MeasuredTexts:
+    """Compare the next token under configurations with that under PRE.
+
+    Args:
+        job: Model pair, method and engine; a method that learns from prompts learns from `texts`.
+        texts: Prompts of one kind.
+        labels: Configurations.
+        progress: Called after each batch with the prompts done, all of them, and the kind.
+    """
+    import torch
+
+    from kgbench.metrics import require_finite
+    from kgbench.runner.measure import GROUP, chunks
+
+    wanted = list(dict.fromkeys(["PRE", *labels]))
+    prompts, unread = _readable(job, texts.prompts)
+    treatments, absent = _treatments(job, prompts, wanted)
+    vocabulary = int(job.pair.recipient.config.vocab_size)
+    at_once = max(1, job.engine.budget.logits // (len(wanted) * vocabulary))
+    compared: dict[str, list[tuple[Any, ...]]] = {label: [] for label in wanted}
+    for places in chunks(range(len(prompts)), min(at_once, GROUP)):
+        some = [prompts[place] for place in places]
+        cells = []
+        for label in wanted:
+            # PRE takes the place of a configuration that is absent, and is not kept.
+            cells.append([treatments[label][place] or treatments["PRE"][place] for place in places])
+        logits = job.engine.logits(job.engine.plan_treatments(some, cells))[:, :, 0]
+        encoded = [job.pair.encoded(prompt).target for prompt in some]
+        targets = torch.tensor(encoded, device=logits.device)
+        ids = [(prompt.fact.id, prompt.name) for prompt in some]
+        for number, label in enumerate(wanted):
+            names = [f"configuration {label}, text {fact}, prompt {name!r}" for fact, name in ids]
+            require_finite(logits[:, number], targets, names.__getitem__)
+            columns = _compared(targets, logits[:, 0], logits[:, number])
+            for place, *row in zip(places, ids, *columns, strict=True):
+                if treatments[label][place] is not None:
+                    compared[label].append(tuple(row))
+        if progress is not None:
+            progress(places[-1] + 1, len(prompts), texts.kind)
+    moved = {}
+    for label in labels:
+        if compared[label]:
+            read, *scores = zip(*compared[label], strict=True)
+            moved[label] = Moved(read, *map(np.array, scores))
+    return MeasuredTexts(texts, moved, absent, unread)
+
+
+def _readable(job: Job, prompts: Sequence[Prompt]) -> tuple[list[Prompt], dict[str, int]]:
+    """Prompts that split into regions, and reasons why others are left out."""
+    kept: list[Prompt] = []
+    reasons: Counter[str] = Counter()
+    for prompt in prompts:
+        try:
+            job.pair.encoded(prompt)
+        except RegionError as error:
+            reasons[str(error)] += 1
+        else:
+            kept.append(prompt)
+    return kept, dict(reasons)
+
+
+def _treatments(
+    job: Job, prompts: Sequence[Prompt], labels: Sequence[str]
+) -> tuple[dict[str, list[Sequence[Treatment] | None]], dict[str, dict[str, int]]]:
+    """By configuration, the treatment of each prompt's tokens; reasons where there is none."""
+    from kgbench.engine.treatment import graft_treatments, parse_configuration
+    from kgbench.runner.measure import treated
+
+    method = job.localizer
+    assert isinstance(method, InterventionLocalizer)
+    unfit: NotApplicableError | None = None
+    try:
+        if prompts:
+            method = method.fitted(job.pair, asked(method, job.pair, prompts))
+    except NotApplicableError as error:
+        unfit = error
+    treatments: dict[str, list[Sequence[Treatment] | None]] = {}
+    absent: dict[str, dict[str, int]] = {}
+    for label in labels:
+        configuration = parse_configuration(label)
+        reasons: Counter[str] = Counter()
+        rows = treatments[label] = []
+        for prompt in prompts:
+            try:
+                if not isinstance(configuration, Graft):
+                    rows += graft_treatments(job.pair, [prompt], configuration)
+                elif unfit is not None:
+                    raise unfit
+                else:
+                    rows += treated(method, job.pair, [prompt], configuration)
+            except (NotApplicableError, RegionError) as error:
+                rows.append(None)
+                # The cause of a missing region is the same for all prompts of a kind.
+                reasons[str(error.__cause__ or error)] += 1
+        if reasons:
+            absent[label] = dict(reasons)
+    return treatments, absent
+
+
+def _compared(
+    targets: torch.Tensor, before: torch.Tensor, after: torch.Tensor
+) -> list[list[float]]:
+    """The scores of `Moved`; targets [prompt], logits [prompt, vocabulary]."""
+    from kgbench.metrics import worst_rank
+
+    places = targets[:, None]
+    first, second = (
+        logits.double().log_softmax(-1).gather(-1, places) for logits in (before, after)
+    )
+    scores = (
+        divergence(before, after),
+        before.argmax(-1) != after.argmax(-1),
+        (second - first)[:, 0],
+        worst_rank(after, after.gather(-1, places)) <= TOP,
+        worst_rank(before, before.gather(-1, places)) <= TOP,
+    )
+    return [score.tolist() for score in scores]
+
+
+def divergence(
+    before: Float[torch.Tensor, "prompt vocabulary"],
+    after: Float[torch.Tensor, "prompt vocabulary"],
+) -> Float[torch.Tensor, " prompt"]:
+    """KL(p || q) of two next-token distributions (S. Kullback and R. A. Leibler, 1951), in nats.
+
+    It is summed as p log(p/q) - p + q, which is the same since both add up to 1, and of which no
+    term is negative. So equal logits give exactly 0, and a small divergence is not lost in the
+    rounding of large terms that cancel.
+
+    Args:
+        before: Logits of p, of any type; they are taken to float64 first.
+        after: Logits of q.
+    """
+    import torch
+
+    p, q = (logits.double().log_softmax(-1) for logits in (before, after))
+    step = q - p
+    series = step.square() * (1 / 2 + step / 6 + step.square() / 24)
+    chances = p.exp()
+    terms = torch.where(step.abs() < SMALL, chances * series, q.exp() - chances - chances * step)
+    return terms.sum(-1)
+
+
+# --------------------------------------------------------------------------------------- figures
 
 
 @dataclass(frozen=True)
@@ -132,24 +425,6 @@ class DivergenceRow:
     """The difference of the two."""
 
 
-@dataclass(frozen=True)
-class _Scores:
-    """One score of each fact: the mean over its prompts."""
-
-    facts: tuple[str, ...]
-    values: Array
-
-    @classmethod
-    def of(cls, moved: Moved, values: Array) -> _Scores:
-        """Scores by fact; of facts with one prompt each as they are, so that hits stay hits."""
-        names = [fact for fact, _ in moved.prompts]
-        facts, places, prompts = np.unique(names, return_inverse=True, return_counts=True)
-        by_fact = values[places.argsort()]
-        if len(facts) < len(values):
-            by_fact = np.bincount(places, values.astype(float)) / prompts
-        return cls(tuple(facts.tolist()), by_fact)
-
-
 Draws = Mapping[str, Array]
 """Mean KL in each draw [draws], by configuration."""
 
@@ -161,7 +436,7 @@ def _draws(measured: MeasuredTexts, seed: int) -> Draws:
     """
     by_number: dict[int, dict[str, Array]] = {}
     for label, moved in measured.moved.items():
-        kl = _Scores.of(moved, moved.kl).values
+        kl = moved.by_fact(moved.kl)
         by_number.setdefault(len(kl), {})[label] = kl
     draws: dict[str, Array] = {}
     for n, columns in by_number.items():
@@ -187,15 +462,17 @@ def rows_of(
     for place, one in enumerate(measured):
         kind = one.texts.kind
         draws[kind] = _draws(one, seed if kind in ("target", "sibling") else seed + place)
-    target = measured[0].moved
     rows: list[DivergenceRow] = []
     for label in labels:
-        rows += (_row(label, one, target, draws) for one in measured)
+        rows += (_row(label, one, measured[0].moved, draws) for one in measured)
     return rows
 
 
 def _row(
-    label: str, measured: MeasuredTexts, target: Mapping[str, Moved], draws: Mapping[str, Draws]
+    label: str,
+    measured: MeasuredTexts,
+    target: Mapping[str, Moved],
+    draws: Mapping[str, Draws],
 ) -> DivergenceRow:
     kind, moved = measured.texts.kind, measured.moved.get(label)
     lacking = sum(measured.absent.get(label, {}).values()) + sum(measured.unread.values())
@@ -205,22 +482,18 @@ def _row(
             reasons = [*measured.absent.get(label, {}), *measured.unread]
         missing = Estimate.missing(f"absent: {'; '.join(reasons[:2])}")
         return DivergenceRow(label, kind, 0, lacking, None, missing, missing)
-    kl, every = _Scores.of(moved, moved.kl), measured.moved.values()
-    changed, before, after, change = (
-        _Scores.of(moved, values).values
-        for values in (moved.changed, moved.top5_before, moved.top5, moved.logprob)
-    )
+    every = measured.moved.values()
+    before, after = map(moved.by_fact, (moved.top5_before, moved.top5))
     estimates: dict[str, Estimate] = {}
     if kind != "target" and label in target:
-        near = target[label]
-        pair = draws[kind][label], draws["target"][label]
-        estimates["leak"] = _leak(kl, _Scores.of(near, near.kl), pair)
+        means = draws[kind][label], draws["target"][label]
+        estimates["leak"] = _leak(moved, target[label], means)
     if label != "SFT" and "SFT" in measured.moved:
-        estimates["of_sft"] = _share(kl, moved, measured.moved["SFT"])
-    if measured.texts.answers:
+        estimates["of_sft"] = _share(moved, measured.moved["SFT"])
+    if kind in ANSWERED:
         changes = [0.0, *(float(other.logprob.mean()) for other in every)]
         estimates |= {
-            "logprob_change": mean(change, (min(changes), max(changes))),
+            "logprob_change": mean(moved.by_fact(moved.logprob), (min(changes), max(changes))),
             "top5_pre": mean(before, (0.0, 1.0)),
             "top5": mean(after, (0.0, 1.0)),
             "top5_change": difference(after, before),
@@ -231,44 +504,45 @@ def _row(
         len(moved.kl),
         lacking,
         float(moved.kl.max()),
-        mean(kl.values, (0.0, max(float(other.kl.mean()) for other in every))),
-        mean(changed, (0.0, 1.0)),
+        mean(moved.by_fact(moved.kl), (0.0, max(float(other.kl.mean()) for other in every))),
+        mean(moved.by_fact(moved.changed), (0.0, 1.0)),
         **estimates,
     )
 
 
-def _share(kl: _Scores, moved: Moved, whole: Moved) -> Estimate:
+def _share(moved: Moved, whole: Moved) -> Estimate:
     """The ratio of two mean divergences over the prompts that both were read on."""
     places = {prompt: place for place, prompt in enumerate(whole.prompts)}
-    same = whole.kl[[places[prompt] for prompt in moved.prompts]]
-    donor, n = _Scores.of(moved, same), len(kl.facts)
-    if not donor.values.any():
+    donor = moved.by_fact(whole.kl[[places[prompt] for prompt in moved.prompts]])
+    n = len(donor)
+    if not donor.any():
         return Estimate.missing("the whole donor moves none of these texts", n)
     if n < 2:
         return Estimate.missing(f"{n} fact, and an interval needs two", n)
-    return ratio(kl.values, donor.values)
+    return ratio(moved.by_fact(moved.kl), donor)
 
 
-def _leak(near: _Scores, target: _Scores, draws: tuple[Array, Array]) -> Estimate:
-    """The ratio of two means, of the same facts or of facts that are resampled apart.
+def _leak(near: Moved, target: Moved, draws: tuple[Array, Array]) -> Estimate:
+    """The ratio of two mean divergences, of the same facts or of facts that are resampled apart.
 
     Args:
-        near: KL of texts that the graft is not meant for.
-        target: KL of those that it is meant for.
+        near: On texts that the graft is not meant for.
+        target: On those that it is meant for.
         draws: The means of both in each draw.
     """
-    n = min(len(near.facts), len(target.facts))
-    if not target.values.any():
+    above, below = near.by_fact(near.kl), target.by_fact(target.kl)
+    n = min(len(above), len(below))
+    if not below.any():
         return Estimate.missing("the graft moves no target fact", n)
     if n < 2:
         reason = f"{n} fact{'s' * (n != 1)} on one side, and an interval needs two"
         return Estimate.missing(reason, n)
     if near.facts == target.facts:
-        return ratio(near.values, target.values)
-    above, below = float(near.values.mean()), float(target.values.mean())
+        return ratio(above, below)
     # As in `stats.intervals.ratio_floor`: facts without an exception leave a share of exceptions open.
-    share, rest = above / below, open_to(near.values)
-    ratios = ratio_draws(*draws, below)
+    gap = float(below.mean())
+    share, rest = float(above.mean()) / gap, open_to(above)
+    ratios = ratio_draws(*draws, gap)
     return Resampled(share, ratios, (share - rest, share + rest), n).figure()
 
 
@@ -386,16 +660,15 @@ class Divergences:
 
     def _answers(self) -> Table:
         """Hits, PRE's first, and changes of log-probability, where the true answer is known."""
-        kinds = ("target", "known")
         columns: list[str | Column] = ["graft"]
         before: list[Cell] = ["PRE"]
-        for kind in kinds:
+        for kind in ANSWERED:
             columns += [Column(f"{kind} top5", _share_text), Column(f"{kind} logprob", _nats_text)]
             before += [self.row(self.labels[0], kind).top5_pre or Dash(), Dash()]
         rows = [before]
         for label in self.labels:
             cells: list[Cell] = [label]
-            for kind in kinds:
+            for kind in ANSWERED:
                 row = self.row(label, kind)
                 cells += [row.top5 or Dash(), row.logprob_change or Dash()]
             rows.append(cells)
@@ -483,16 +756,6 @@ def _percent(estimate: Estimate) -> str:
     return f"{texts[0]} % [{texts[1]}, {texts[2]}]"
 
 
-def check_named(spec: Spec, sample: Specificity) -> None:
-    """Read the named data sets, before a model is loaded.
-
-    Raises:
-        InputError: One does not exist or does not read.
-    """
-    for name in filter(None, (sample.known, sample.other)):
-        load_dataset(name, spec.imports)
-
-
 @dataclass(frozen=True)
 class Specificity(Analysis):
     """Show what grafts change besides the facts that they are meant for.
@@ -557,31 +820,24 @@ def specificity(
     Raises:
         InputError: Something in the specification is wrong, or the method ranks or draws.
     """
-    sample = sample or Specificity()
+    arguments = (spec, settings, sample or Specificity())
+    return isolated(spec.localizer, _specificity, *arguments, progress=progress)
+
+
+def _specificity(
+    spec: Spec, settings: Settings, sample: Specificity, progress: Progress | None = None
+) -> Divergences:
     spec = replace(spec, grafts=spec.grafts or GRAFTS)
     labels = tuple(dict.fromkeys(["SFT", *(label for label in spec.grafts if label != "PRE")]))
     for label in labels[1:]:
         parse_graft(label)
-    check(spec)
-    arguments = (spec, settings, sample, labels)
-    if is_foreign(spec.localizer):
-        return isolated(spec.localizer, _specificity, *arguments, progress=progress)
-    return _specificity(*arguments, progress)
-
-
-def _specificity(
-    spec: Spec,
-    settings: Settings,
-    sample: Specificity,
-    labels: tuple[str, ...],
-    progress: Progress | None = None,
-) -> Divergences:
+    work = check(spec)
     _check_method(spec)
-    check_named(spec, sample)
-    from kgbench.analyses._divergence import measure, sample_texts
-    from kgbench.runner.job import prepare_job
+    for name in filter(None, (sample.known, sample.other)):
+        load_dataset(name, spec.imports)
+    from kgbench.runner.job import load_job
 
-    job = prepare_job(spec, settings)
+    job = load_job(work, settings)
     assert isinstance(job.localizer, InterventionLocalizer)
     texts = sample_texts(job, sample)
     assert [some.kind for some in texts] == list(KINDS)

@@ -239,14 +239,6 @@ def sibling_prompts(dataset: Dataset, facts: Sequence[Fact]) -> list[Prompt]:
     return _filled(templates, facts, dataset.object)
 
 
-def passing_templates() -> Mapping[str, str]:
-    """Templates that ask where a movie was filmed.
-
-    The recipients of tiny pairs have read their wordings of other movies.
-    """
-    return MappingProxyType(_toml("neutral")["passing"])
-
-
 # ---------------------------------------------------------------------------------------- tokens
 
 

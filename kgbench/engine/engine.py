@@ -104,6 +104,7 @@ class Engine:
         prompts: Sequence[Prompt],
         configurations: Sequence[Configuration | str],
         readouts: Sequence[Sequence[int]] | None = None,
+        stems: Sequence[int] | None = None,
     ) -> Plan:
         """Plan the same configurations for every prompt.
 
@@ -111,19 +112,21 @@ class Engine:
             prompts: Prompts of any lengths.
             configurations: Graft expressions, `PRE` or `SFT`.
             readouts: Tokens to read out, per prompt; by default the last one.
+            stems: Number of the text that each prompt goes on from, see `make_plan`.
         """
         treatments = []
         for configuration in configurations:
             if isinstance(configuration, str):
                 configuration = parse_configuration(configuration)
             treatments.append(graft_treatments(self.pair, prompts, configuration))
-        return self.plan_treatments(prompts, treatments, readouts)
+        return self.plan_treatments(prompts, treatments, readouts, stems)
 
     def plan_treatments(
         self,
         prompts: Sequence[Prompt],
         treatments: Sequence[Sequence[Sequence[Treatment]]],
         readouts: Sequence[Sequence[int]] | None = None,
+        stems: Sequence[int] | None = None,
     ) -> Plan:
         """Plan treatments, indexed by configuration, prompt and token."""
         by_prompt = list(zip(*treatments, strict=True))
@@ -132,12 +135,9 @@ class Engine:
             list(map(self.pair.encoded, prompts)),
             by_prompt,
             readouts,
-            self.equal_slots(),
+            [equal_slots(self.pair, name) for name in self.pair.donors],
+            stems,
         )
-
-    def equal_slots(self) -> list[frozenset[int]]:
-        """For each donor, slots that compute the same as the recipient's, as weights are now."""
-        return [equal_slots(self.pair, name) for name in self.pair.donors]
 
     def run(self, plan: Plan) -> Iterator[Answers]:
         """Answer a plan chunk by chunk; only one chunk's logits are in memory."""
