@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 
 from kgbench.cli import main
-from kgbench.leaderboard.entries import Submission
 from kgbench.records import Record, RecordStore
 from kgbench.stats.summary import rescored
 
@@ -37,16 +36,15 @@ def folder(root: Path, *run: Any) -> Path:
     return RecordStore(root).write(*(run or stored()))
 
 
-def submitted(run: Path) -> Path:
-    """The folder of a run, made an entry of a leaderboard, which has no seal."""
-    from kgbench.records import SEAL, load_record
+def submitted(run: Path, results: Path) -> Path:
+    """The place of an entry in the results of a leaderboard that is made of a run's folder."""
+    from submissions import put, sent
 
-    submission = Submission(
-        record=load_record(str(run), run.parent).record.id, name="Mine", code="mine==1.0"
-    )
-    (run / SEAL).unlink(missing_ok=True)
-    (run / "submission.json").write_text(submission.model_dump_json())
-    return run
+    from kgbench.records import load_record
+
+    found = load_record(str(run), run.parent)
+    entry = sent((found.record, found.facts()), "Mine", "mine==1.0", contract=None)
+    return put(results, entry) / entry.place / entry.name
 
 
 def caller(capsys: pytest.CaptureFixture[str]) -> Call:

@@ -17,7 +17,6 @@ import click
 import forks
 import pytest
 import torch
-from kgbench.leaderboard.packs import read_pack
 from real_pairs import PUBLISHED, published_config, write_pair
 from transformers import AutoModelForCausalLM
 
@@ -25,6 +24,7 @@ import kgbench
 from kgbench.cli import command, main
 from kgbench.errors import ModelError
 from kgbench.harness.model import KgbenchLM
+from kgbench.leaderboard.entries import read_entries
 from kgbench.models import catalog
 from kgbench.models.checkpoints import locate
 
@@ -289,12 +289,9 @@ def test_a_record_whose_checkpoints_are_missing(
     again: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A record of a real pair is not run again where its checkpoints cannot be had."""
-    shipped = read_pack(ROOT / "leaderboard" / "results" / "pathways" / "dynamic_graft.tar.xz")
-    (folder := tmp_path / "record").mkdir()
-    for name, content in next(iter(shipped.values())).items():
-        (folder / name).write_bytes(content)
-    record = json.loads((folder / "record.json").read_text("utf-8"))
-    (folder / "record.json").write_text(json.dumps({**record, "model": "gemma-2b"}), "utf-8")
+    shipped = next(read_entries(ROOT / "leaderboard" / "results"))
+    record = shipped.record.model_copy(update={"model": "gemma-2b"})
+    folder = RecordStore(tmp_path).write(record, shipped.facts())
     assert main([again, str(folder), "--donor", "sft=no-one/no-donor", "-q"]) == 2
     out, err = capsys.readouterr()
     assert (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stored_runs import Call, caller, submitted
 
-from kgbench.leaderboard.drafts import pack_loose
-from kgbench.leaderboard.entries import read_entries, read_entry
+from kgbench.leaderboard.entries import find_run, read_entries
+from kgbench.leaderboard.folders import document_hash, rows_hash
 from kgbench.records import StoredRecord
 from kgbench.runner.rerun import Sample, sample_facts
 
@@ -77,14 +76,15 @@ def test_an_edited_fact_is_told(runs: dict[str, StoredRecord], run: Call, tmp_pa
     written.
     """
     first = runs["intervenes"]
-    place = submitted(edited(first, tmp_path, {"fact": "tiny_movies/7", "graft": "FE"}, rank=1))
+    run_of = edited(first, tmp_path, {"fact": "tiny_movies/7", "graft": "FE"}, rank=1)
+    place = submitted(run_of, tmp_path / "board" / "results")
     status, out, _ = run("verify", place, "--device", "cpu", "--write")
     assert (
         status == 1
         and "FE, tiny_movies/7: rank 1 stored" in out
         and "not written, since it differs" in out
     )
-    assert not (place / "verification.json").exists()
+    assert find_run(place, tmp_path).verification is None
 
 
 def test_an_edited_map_is_told(runs: dict[str, StoredRecord], run: Call, tmp_path: Path) -> None:
@@ -119,39 +119,35 @@ def test_an_entry_becomes_verified(
     """With --write, what was run stands beside an entry that agrees; a run that was not submitted
     is refused.
     """
-    place = submitted(shutil.copytree(runs["intervenes"].path, tmp_path / "entry"))
+    place = submitted(runs["intervenes"].path, tmp_path / "board" / "results")
     status, out, _ = run("verify", place, "--device", "cpu", "--write")
     assert status == 0 and str(place / "verification.json") in out
-    entry = read_entry(place)
+    entry = find_run(place, tmp_path)
     found = entry.verification
     assert found is not None and (found.n, found.rows, found.changed_hits) == (12, 216, 0)
     assert entry.verified and found.drawn
-    for name, told in (("record.json", found.record_hash), ("facts.parquet", found.facts_hash)):
-        assert told == sha256((place / name).read_bytes()).hexdigest()
+    assert found.record_hash == document_hash(entry.documents["record.json"])
+    assert found.facts_hash == rows_hash(entry.rows())
     assert 0 <= found.largest_difference <= found.tolerance == 1e-3
     assert "verified: 12 facts (seed " in run("show", place)[1]
     status, out, err = run("verify", runs["intervenes"].path, *SMALL, "--write")
     assert (status, out) == (2, "") and "no submission.json" in err
 
 
-def test_a_packed_entry_becomes_verified(
+def test_other_entries_stay_as_they_are(
     runs: dict[str, StoredRecord], run: Call, tmp_path: Path
 ) -> None:
-    """With --write the verification is in the pack, beside the bytes that it is of; the others
-    stay.
-    """
+    """With --write the verification is beside the record that it is of; the others stay."""
     results = tmp_path / "board" / "results"
-    results.mkdir(parents=True)
     for name in ("intervenes", "draws"):
-        submitted(shutil.copytree(runs[name].path, results / name))
-    pack_loose(results.parent)
+        submitted(runs[name].path, results)
     before = {entry.record.id: entry for entry in read_entries(results)}
     place = before[runs["intervenes"].record.id].folder
     status, out, _ = run("verify", place, "--device", "cpu", "--write")
     assert status == 0 and str(place / "verification.json") in "".join(out.split("\n"))
     for entry in read_entries(results):
-        old, new = before[entry.record.id].packed, entry.packed
-        assert old is not None and new is not None and {**new, **old} == new
+        old, new = before[entry.record.id].documents, entry.documents
+        assert {**new, **old} == new
         assert entry.verified == (entry.folder == place)
         assert set(new) - set(old) == ({"verification.json"} if entry.verified else set())
 
@@ -170,10 +166,10 @@ def test_no_badge_for_a_weak_sample(
     runs: dict[str, StoredRecord], run: Call, tmp_path: Path, weak: tuple[object, ...]
 ) -> None:
     """A chosen seed, a part of few facts and a wide tolerance go without --write."""
-    place = submitted(shutil.copytree(runs["intervenes"].path, tmp_path / "entry"))
+    place = submitted(runs["intervenes"].path, tmp_path / "board" / "results")
     status, out, err = run("verify", place, *weak, "--write")
     assert (status, out) == (2, "") and weak[0] in str(err) and "--write" in err
-    assert not (place / "verification.json").exists()
+    assert find_run(place, tmp_path).verification is None
 
 
 def test_what_is_not_at_hand_is_no_difference(runs: dict[str, StoredRecord], run: Call) -> None:
