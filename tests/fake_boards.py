@@ -117,12 +117,15 @@ def _stored(
 def _beside(record: Record, method: str) -> tuple[Submission, Verification]:
     submission = Submission(
         record=record.id,
+        record_hash="r" * 64,
+        facts_hash="f" * 64,
         name=method,
         code="https://example.org/code@0123456",
         paper="https://example.org/paper",
     )
     checked = Verification(
         record=record.id,
+        record_hash="r" * 64,
         facts_hash="f" * 64,
         kgbench="0.1.0",
         platform="Linux",

@@ -8,24 +8,22 @@ the shipped pairs, of more facts than there are.
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from hashlib import sha256
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import pyarrow as pa
 from fake_runs import identity
 from fake_runs import record as finished
+from submissions import sent
 
 from kgbench.data.prompts import prompt_hash
 from kgbench.estimate import Estimate
-from kgbench.leaderboard.entries import Submission
+from kgbench.leaderboard.folders import changed
 from kgbench.leaderboard.validate.known import known, own_facts
 from kgbench.models.catalog import entry, pair_names, plants
 from kgbench.records import (
@@ -41,7 +39,6 @@ from kgbench.records import (
     WeightHashes,
     facts_table,
 )
-from kgbench.records.fact_rows import facts_bytes
 from kgbench.sites import PATHWAYS, SCORED_REGIONS, Graft, parse_graft
 from kgbench.sites.configurations import BEST, REST, budget_labels, canonical
 from kgbench.stats import best_effects, pathways_of, with_clause
@@ -68,48 +65,40 @@ class Template:
     """A finished run, to be given other names."""
 
     record: Record
-    facts: Path
+    facts: pa.Table
 
 
-def write_many(
-    results: Path, n: int = 1000, facts: int = 2000, variants: int = VARIANTS
-) -> list[Path]:
-    """Write entries below a folder, in the order of methods, each on all its pairs and plants.
+def write_many(results: Path, n: int = 1000, facts: int = 2000, variants: int = VARIANTS) -> None:
+    """Write entries below a folder, those of one method after another, on all its pairs and plants.
 
     Args:
         results: The folder, which need not be there.
         n: Number of entries.
         facts: Number of facts of each.
         variants: Number of different runs of each kind.
-
-    Returns:
-        Their folders.
     """
-    with TemporaryDirectory() as scratch:
-        made = templates(Path(scratch), facts, variants)
-        return [
-            _write(results, name, record, source)
-            for name, record, source in islice(_entries(made), n)
-        ]
+    entries = []
+    for name, record, table in islice(_entries(templates(facts, variants)), n):
+        entries.append(sent((record, table), name, "https://example.org/methods@0123abc"))
+    for place, own in groupby(sorted(entries, key=lambda entry: entry.place), lambda e: e.place):
+        with changed(results / place) as (documents, rows):
+            for entry in own:
+                documents[entry.name], rows[entry.name] = entry.documents, entry.rows
 
 
-def templates(scratch: Path, facts: int, variants: int) -> dict[str, list[Template]]:
+def templates(facts: int, variants: int) -> dict[str, list[Template]]:
     """Finished runs by kind, and by plant."""
     found: dict[str, list[Template]] = {}
     for kind, labels in CONFIGURATIONS.items():
         for variant in range(variants):
-            table, path = (
-                rows(facts, rates(kind, variant), seed=variant),
-                scratch / f"{kind}-{variant}.parquet",
-            )
-            path.write_bytes(facts_bytes(table))
+            table = rows(facts, rates(kind, variant), seed=variant)
             run = _summarized(kind, labels, table, variant)
             if kind != "planted":
-                found.setdefault(kind, []).append(Template(run, path))
+                found.setdefault(kind, []).append(Template(run, table))
                 continue
             effects = best_effects(run, table)
             for plant in plants():
-                found.setdefault(plant, []).append(Template(_judged(run, effects, plant), path))
+                found.setdefault(plant, []).append(Template(_judged(run, effects, plant), table))
     return found
 
 
@@ -324,7 +313,7 @@ def _named(run: Record, method: str, pair: str, truth: Truth | None = None) -> R
     return run.model_copy(update={"id": what.digest(), "model": pair, "identity": what})
 
 
-def _entries(made: Mapping[str, Sequence[Template]]) -> Iterator[tuple[str, Record, Path]]:
+def _entries(made: Mapping[str, Sequence[Template]]) -> Iterator[tuple[str, Record, pa.Table]]:
     """Method after method on every pair and plant, the baselines first, without end."""
     pairs = [name for name in pair_names() if name.startswith("tiny-") and name not in plants()]
     variants, number = len(made["pathways"]), 0
@@ -342,22 +331,5 @@ def _entries(made: Mapping[str, Sequence[Template]]) -> Iterator[tuple[str, Reco
         number += 1
 
 
-def _write(results: Path, name: str, record: Record, facts: Path) -> Path:
-    folder = results / f"{record.model}-{name}-{record.id[:12]}"
-    folder.mkdir(parents=True)
-    (folder / "record.json").write_text(record.to_json(), "utf-8")
-    shutil.copyfile(facts, folder / "facts.parquet")
-    hashes = {
-        file: sha256((folder / file).read_bytes()).hexdigest()
-        for file in ("record.json", "facts.parquet")
-    }
-    submission = Submission(
-        record=record.id, files=hashes, name=name, code="https://example.org/methods@0123abc"
-    )
-    (folder / "submission.json").write_text(submission.to_json(), "utf-8")
-    return folder
-
-
 if __name__ == "__main__":
-    written = write_many(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1000)
-    print(f"wrote {len(written)} entries below {sys.argv[1]}")
+    write_many(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1000)

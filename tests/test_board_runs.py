@@ -16,13 +16,13 @@ from pathlib import Path
 import forks
 import pytest
 from fake_plants import forget_catalog, replica_card, shipped_replicas
-from kgbench.leaderboard.packs import read_pack
 from stored_runs import Call, caller
-from submissions import edit, identity, refused, result, unpack_all, write_entry
+from submissions import entries_of, identity, put, refused, result, sent
 
 from kgbench import localizers
-from kgbench.leaderboard.drafts import pack_loose
 from kgbench.leaderboard.entries import Entry, read_entries
+from kgbench.leaderboard.folders import ENTRIES
+from kgbench.leaderboard.limits import FACTS
 from kgbench.leaderboard.validate.known import known
 from kgbench.localizers import describe
 from kgbench.models.catalog import CARD, DELTA, plants, replicas, shipped, zoo_path
@@ -102,7 +102,7 @@ def test_no_entry_of_this_kind(run: Call, tmp_path: Path) -> None:
 
 
 def test_a_campaign_as_a_study(run: Call, tmp_path: Path) -> None:
-    """What is to run is written as a study, whose records the campaign finds and packs."""
+    """What is to run is written as a study, whose records the campaign finds."""
     study, root, results = (tmp_path / name for name in ("study.yaml", "board", "records"))
     asked = ["reproduce", "board", "--board", "planted", "--method", "none", "--model", PLANT]
     asked += ["--limit", "2", "--root", root, "--results", results]
@@ -115,8 +115,8 @@ def test_a_campaign_as_a_study(run: Call, tmp_path: Path) -> None:
 
 @pytest.mark.posix
 def test_killed_it_goes_on(run: Call, tmp_path: Path) -> None:
-    """What was finished before the kill is not computed again; at the end all entries are packed,
-    and stay as they are.
+    """What was finished before the kill is not computed again; at the end all entries are on
+    the board, and stay as they are.
     """
     root = tmp_path / "board"
     words = [
@@ -143,7 +143,8 @@ def test_killed_it_goes_on(run: Call, tmp_path: Path) -> None:
     status, out, _ = run(*words, "--json")
     made = json.loads(out)
     assert status == 0 and made["computed"] == forecast["to_run"] and made["failed"] == []
-    packs = [root / "results" / "planted" / f"{name}.tar.xz" for name in ("random", "oracle")]
+    packs = [root / "results" / "planted" / name for name in ("random", "oracle")]
+    files = [folder / name for folder in packs for name in (ENTRIES, FACTS)]
     assert sorted(made["packs"]) == sorted(map(str, packs))
     entries = list(read_entries(root / "results"))
     assert {(entry.method, entry.pair) for entry in entries} == {
@@ -152,10 +153,10 @@ def test_killed_it_goes_on(run: Call, tmp_path: Path) -> None:
     }
     assert all(entry.contract is not None and not entry.contract.broken for entry in entries)
     assert run("validate", root)[0] == 0
-    before = [path.read_bytes() for path in packs]
+    before = [path.read_bytes() for path in files]
     again = json.loads(run(*words, "--results", tmp_path / "elsewhere", "--json")[1])
     assert again["computed"] == 0 and again["packs"] == []
-    assert [path.read_bytes() for path in packs] == before
+    assert [path.read_bytes() for path in files] == before
 
 
 def built(folder: Path, card: Mapping[str, object]) -> Path:
@@ -189,13 +190,14 @@ def test_runs_on_replicas(run: Call, tmp_path: Path) -> None:
         entries = {entry.pair: entry for entry in read_entries(root / "results")}
         assert set(entries) == {"tiny-gemma.tight", name}
         assert refused(root / "results") == []
-        loose = unpack_all(root / "results") / entries[name].folder.name
-        edit(loose, lambda record: record["planted"]["graded_precision"].update(value=0.99))
-        assert "planted.graded_precision" in "".join(refused(loose))
+        forged = next(e for e in entries_of(root / "results") if e.record["model"] == name)
+        forged.record["planted"]["graded_precision"].update(value=0.99)
+        place = put(tmp_path / "forged", forged) / forged.place
+        assert "planted.graded_precision" in "".join(refused(place))
         other = replica_card(PLANT, 1)
         (cards / name / CARD).write_text(json.dumps(other), "utf-8")
         forget_catalog()
-        assert "identity.weights" in "".join(refused(loose))
+        assert "identity.weights" in "".join(refused(place))
         (failure,) = json.loads(run(*words, "--plants", folder)[1])["failed"]
         assert "not those of the shipped card" in failure["reason"]
     status, _, err = run(*words, "--plants", folder)
@@ -212,13 +214,12 @@ def test_entries_of_before_are_replaced(tmp_path: Path) -> None:
     """
     method, results = LocalizerRef(name="none", version="0"), tmp_path / "results"
     cells = [("tiny-gpt2", 4), ("tiny-gpt2", 9), ("tiny-llama", 4), ("tiny-pythia", 4)]
-    for i, (pair, n) in enumerate(cells):
+    for pair, n in cells:
         model = "gone" if pair == "tiny-pythia" else pair
         record, facts = result(identity(pair, method, n), model=pair)
-        write_entry(results / str(i), (record.model_copy(update={"model": model}), facts))
-    pack_loose(tmp_path)
-    path = results / "pathways" / "none.tar.xz"
-    before = read_pack(path)
+        put(results, sent((record.model_copy(update={"model": model}), facts)))
+    path = results / "pathways" / "none"
+    before = {entry.name: entry.documents for entry in entries_of(results)}
     settings = Settings(output_dir=tmp_path / "runs", device="cpu")
     campaign = Campaign(
         board_runs(["pathways"], ["none"], ["tiny-gpt2"], limit=4), tmp_path, settings
@@ -227,14 +228,14 @@ def test_entries_of_before_are_replaced(tmp_path: Path) -> None:
     lines: list[str] = []
     campaign.compute(lines.append)
     assert len(lines) == 1 and lines[0].startswith("[1/1] pathways: none on tiny-gpt2: ")
-    assert campaign.pack(lines.append) == [path] and "2 taken away" in lines[-1]
+    assert campaign.publish(lines.append) == [path] and "2 taken away" in lines[-1]
     after = {entry.folder.name: entry for entry in read_entries(results)}
     assert sorted(map(cell, after.values())) == [
         ("tiny-gpt2", 4),
         ("tiny-gpt2", 9),
         ("tiny-llama", 4),
     ]
-    assert all(after[name].packed == files for name, files in before.items() if name in after)
+    assert all(after[name].documents == own for name, own in before.items() if name in after)
     (new,) = after.keys() - before.keys()
     assert (
         cell(after[new]) == ("tiny-gpt2", 4) and after[new].record.identity.localizer.version != "0"
@@ -246,16 +247,14 @@ def test_a_run_that_fails_takes_nothing_away(tmp_path: Path) -> None:
     made = result(
         identity("tiny-gpt2", LocalizerRef(name="none", version="0"), 4), model="tiny-gpt2"
     )
-    write_entry(tmp_path / "results" / "a", made)
-    pack_loose(tmp_path)
-    before = read_pack(path := tmp_path / "results" / "pathways" / "none.tar.xz")
+    results = put(tmp_path / "results", sent(made))
     settings = Settings(output_dir=tmp_path / "runs", device="no-such-device")
     campaign = Campaign(
         board_runs(["pathways"], ["none"], ["tiny-gpt2"], limit=4), tmp_path, settings
     )
     campaign.identify()
     campaign.compute(print)
-    assert campaign.pack(print) == [] and read_pack(path) == before
+    assert campaign.publish(print) == [] and len(entries_of(results)) == 1
     assert ["no-such-device" in failure.reason for failure in campaign.failures] == [True]
 
 
@@ -270,7 +269,7 @@ def test_the_estimate_follows_the_entries_and_the_runs(tmp_path: Path) -> None:
     for i, (name, seconds) in enumerate((("none", 2.0), ("all", 6.0))):
         record, facts = result(identity(localizer=LocalizerRef(name=name, version="1")), seed=i)
         cost = record.cost.model_copy(update={"seconds": seconds})
-        write_entry(tmp_path / "results" / name, (record.model_copy(update={"cost": cost}), facts))
+        put(tmp_path / "results", sent((record.model_copy(update={"cost": cost}), facts)))
     campaign = Campaign(runs, tmp_path, settings)
     assert campaign.seconds_left(runs) == pytest.approx(2 * (2 + 6))
     first = next(run for run in runs if run.method == "none")

@@ -24,11 +24,12 @@ from kgbench.leaderboard.board_tables import (
 from kgbench.leaderboard.boards.shares import Contrast, Shares, contrast, share_tables
 from kgbench.leaderboard.build import build, differences, make_leaderboard, outputs, render_markdown
 from kgbench.leaderboard.cells import Cell, cell_of
-from kgbench.leaderboard.entries import Contract, Entry, Verification, read_entries, read_entry
+from kgbench.leaderboard.entries import Contract, Entry, read_entries
+from kgbench.leaderboard.folders import changed
 from kgbench.leaderboard.validate.record import _check_data
 from kgbench.records import LocalizerRef
 from tests.fake_runs import RATES
-from tests.submissions import CODE, KEPT, identity, result, write_entry
+from tests.submissions import CODE, KEPT, entries_of, identity, put, result, sent
 
 PAIRS = ("tiny-gemma", "tiny-gpt2", "tiny-llama", "tiny-pythia")
 
@@ -52,9 +53,7 @@ def submit(
             seeds=(seed,),
         )
         made = result(what, rates, model=pair, seed=sum(map(ord, method)))
-        write_entry(
-            root / "results" / f"{pair}-{method}-{limit}-{seed}", made, code=CODE, contract=contract
-        )
+        put(root / "results", sent(made, code=CODE, contract=contract))
 
 
 @pytest.fixture(scope="module")
@@ -129,8 +128,7 @@ def test_a_rank_that_nobody_verified_is_in_brackets(tmp_path: Path) -> None:
     """It does not push a verified one down, and a verified one has its number plain."""
     submit(tmp_path, "claimed", 0.96)
     submit(tmp_path, "checked", 0.7)
-    for folder in (tmp_path / "results").glob("*checked*"):
-        verify(folder)
+    verify(tmp_path / "results", "checked")
     found = lines(by_separation(tmp_path))
     assert {name: line.rank_text for name, line in found.items()} == {
         "claimed": "(1)",
@@ -141,26 +139,12 @@ def test_a_rank_that_nobody_verified_is_in_brackets(tmp_path: Path) -> None:
     ) and "claimed has rank 1 as well" in lead(by_separation(tmp_path))
 
 
-def verify(folder: Path) -> None:
-    """Write what a maintainer would, who ran all facts again."""
-    entry = read_entry(folder)
-    text = {
-        "kgbench": "0.1.0",
-        "platform": "Linux",
-        "time": "2026-01-01T00:00:00+00:00",
-        "facts_hash": "0" * 64,
-    }
-    numbers = {
-        "seed": 0,
-        "n": entry.record.identity.dataset.n,
-        "rows": 9,
-        "largest_difference": 0,
-        "changed_hits": 0,
-        "tolerance": 1e-3,
-    }
-    (folder / "verification.json").write_text(
-        Verification(record=entry.record.id, **text, **numbers).to_json()
-    )  # type: ignore[arg-type]
+def verify(results: Path, method: str) -> None:
+    """Write what a maintainer would, who ran all facts of a method's entries again."""
+    for entry in entries_of(results):
+        if entry.submission["name"] == method:
+            entry.verify(n=entry.record["identity"]["dataset"]["n"])
+            put(results, entry)
 
 
 @pytest.mark.parametrize(
@@ -303,38 +287,26 @@ def test_a_record_less_changes_its_own_cells_only(tmp_path: Path) -> None:
     run = next(
         e for e in read_entries(tmp_path / "results") if e.method == "worse" and e.pair == PAIRS[1]
     )
-    shutil.rmtree(run.folder)
+    with changed(run.folder.parent) as (documents, rows):
+        del documents[run.folder.name], rows[run.folder.name]
     b = dict(outputs(tmp_path))
     gone = {name for name in a if name not in b}
-    changed = {name for name in b if a[name] != b[name]}
-    assert gone == {
-        f"site/runs/{run.record.id[:12]}.html",
-        f"site/data/runs/{run.record.id[:12]}.js",
-    }
+    others = {name for name in b if a[name] != b[name]}
+    assert gone == {f"site/runs/{run.record.id[:12]}.html"}
     lists = {
         "LEADERBOARD.md",
         "site/index.html",
         "site/pathways.html",
         "site/cost.html",
-        "site/data/runs.js",
-        "site/environments.html",
     }
-    assert changed <= {*lists, "site/methods/worse.html"}, changed
+    assert others <= {*lists, "site/methods/worse.html"}, others
 
 
 def test_the_same_entries_give_the_same_bytes(root: Path, tmp_path: Path) -> None:
-    """Whatever the order and names of the folders, the board is the same."""
-    other = tmp_path / "results"
-    other.mkdir()
-    for i, folder in enumerate(sorted((root / "results").iterdir(), reverse=True)):
-        (other / f"{i:03d}").mkdir()
-        for file in folder.iterdir():
-            (other / f"{i:03d}" / file.name).write_bytes(file.read_bytes())
-    mine, theirs = (
-        [entry for entry in read_entries(place / "results")] for place in (root, tmp_path)
-    )
-    assert render_markdown(make_leaderboard(mine)) == render_markdown(
-        make_leaderboard(theirs[::-1])
+    """Whatever the order in which entries come, the board is the same."""
+    entries = list(read_entries(root / "results"))
+    assert render_markdown(make_leaderboard(entries)) == render_markdown(
+        make_leaderboard(entries[::-1])
     )
 
 
@@ -410,7 +382,7 @@ def test_an_error_leaves_the_board_as_it_was(tmp_path: Path) -> None:
     build(tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     submit(tmp_path, "worse", 0.4, PAIRS[:1])
-    facts = next((tmp_path / "results").glob("*worse*")) / "facts.parquet"
+    facts = next((tmp_path / "results").glob("*/worse")) / "facts.parquet"
     facts.write_bytes(b"damaged")
     with pytest.raises(DataError):
         build(tmp_path)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from submissions import edit, unpack_all
+from submissions import entries_of, put
 
 from kgbench import evaluate
 from kgbench.cli import main
@@ -17,6 +17,7 @@ from kgbench.leaderboard.board_tables import Line, Table
 from kgbench.leaderboard.build import make_leaderboard
 from kgbench.leaderboard.entries import read_entries
 from kgbench.records import RecordStore
+from kgbench.records.fact_rows import facts_bytes
 
 PLANT = "tiny-gemma.redundant"
 
@@ -151,8 +152,10 @@ def test_a_false_claim_lifts_nothing_and_is_told(
     tells the claim and writes nothing.
     """
     shutil.copytree(cheated.root, tmp_path / "board")
-    place = next(unpack_all(tmp_path / "board" / "results").glob("donor_at_lt*"))
-    edit(place, lambda said: said["contract"].update(broken=[]), "submission.json")
+    results = tmp_path / "board" / "results"
+    claim = next(entry for entry in entries_of(results) if entry.name.startswith("donor_at_lt"))
+    claim.submission["contract"].update(broken=[])
+    place = put(results, claim) / claim.place / claim.name
     for _, lines in cheated.tables(tmp_path / "board"):
         rank, chance = lines["donor_at_lt"], lines["random"].rank
         assert (
@@ -187,12 +190,12 @@ def test_a_copied_record_is_refused(board: Board, capsys: pytest.CaptureFixture[
     copy = board.stored(board.run(board.code("Honest")))
     assert (copy / "facts.parquet").is_file()
     mine = json.loads((copy / "record.json").read_text("utf-8"))
-    content = json.loads(original.content("record.json"))
+    content = json.loads(json.dumps(original.documents["record.json"]))
     content["identity"]["localizer"], content["id"] = mine["identity"]["localizer"], mine["id"]
     (copy / "record.json").write_text(
         json.dumps(content, indent=1, ensure_ascii=False) + "\n", "utf-8"
     )
-    (copy / "facts.parquet").write_bytes(original.content("facts.parquet"))
+    (copy / "facts.parquet").write_bytes(facts_bytes(original.facts()))
     (copy / "seal.json").unlink()
     assert (
         board.submit(

@@ -69,7 +69,7 @@ def test_the_path_is_whole() -> None:
         "validate",
         "submit",
         "leaderboard build",
-        "leaderboard serve",
+        "leaderboard build",
     ]
 
 
@@ -88,9 +88,7 @@ def test_every_badge_is_explained() -> None:
     assert set(re.findall(r"^- \*\*([a-z-]+)\*\*:", README, re.M)) == set(Badge.__args__)  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(
-    "file", ["record.json", "facts.parquet", "submission.json", "verification.json"]
-)
+@pytest.mark.parametrize("file", ["record.json", "facts.parquet", "entries.jsonl.gz"])
 def test_files_of_an_entry_are_told_of(file: str) -> None:
-    """Every file that an entry may hold has a word."""
+    """Every file of a run and of a method has a word."""
     assert file in README

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from many_records import write_many
 
-from kgbench.leaderboard.entries import Entry, read_entry
+from kgbench.leaderboard.entries import Entry, read_entries
 from kgbench.models.catalog import plants
 from kgbench.stats import rescored
 
@@ -16,7 +16,8 @@ from kgbench.stats import rescored
 def entries(tmp_path_factory: pytest.TempPathFactory) -> list[Entry]:
     """Those of the first few methods, with few facts."""
     folder = tmp_path_factory.mktemp("results")
-    return [read_entry(each) for each in write_many(folder, n=100, facts=30, variants=2)]
+    write_many(folder, n=100, facts=30, variants=2)
+    return list(read_entries(folder))
 
 
 def test_every_entry_is_another(entries: list[Entry]) -> None:

@@ -124,7 +124,8 @@ def entry(
             "rows": rows,
         }
     )
-    submission = Submission(record=record.id, name=method, code=CODE, contract=KEPT)
+    hashes = {"record_hash": "", "facts_hash": ""}
+    submission = Submission(record=record.id, name=method, code=CODE, contract=KEPT, **hashes)
     return Entry(Path(method), record, submission, None)
 
 

@@ -15,7 +15,7 @@ from kgbench.estimate import Estimate
 from kgbench.leaderboard.boards.planted import PlantScores
 from kgbench.leaderboard.boards.shares import Contrast, Means, contrast
 from kgbench.leaderboard.cells import Cell
-from kgbench.leaderboard.hits import PromptHits, hits_by_prompt, rank_grid
+from kgbench.leaderboard.hits import PromptHits, hits_by_prompt
 from kgbench.leaderboard.ranks import better
 from kgbench.stats import Resampled, mean, ratio
 from tests.equal_methods import (
@@ -186,7 +186,7 @@ def test_hits_are_those_of_the_rows() -> None:
     order of their ids.
     """
     table = rows(n=20)
-    found = hits_by_prompt(rank_grid(table))
+    found = hits_by_prompt(table)
     assert set(found) == {"headline", "qa"}
     listed = {(r["prompt"], r["graft"], r["fact"]): r["rank"] <= 5 for r in table.to_pylist()}
     for prompt, own in found.items():

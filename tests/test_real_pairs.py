@@ -17,7 +17,6 @@ import click
 import forks
 import pytest
 import torch
-from kgbench.leaderboard.packs import read_pack
 from real_pairs import PUBLISHED, published_config, write_pair
 from transformers import AutoModelForCausalLM
 
@@ -25,8 +24,10 @@ import kgbench
 from kgbench.cli import command, main
 from kgbench.errors import ModelError
 from kgbench.harness.model import KgbenchLM
+from kgbench.leaderboard.entries import read_entries
 from kgbench.models import catalog
 from kgbench.models.checkpoints import locate
+from kgbench.records import RecordStore
 
 ROOT = Path(__file__).parent.parent
 REAL = tuple(name for name in catalog.pair_names() if catalog.entry(name).like is not None)
@@ -273,12 +274,9 @@ def test_a_record_whose_checkpoints_are_missing(
     """A record of a real pair is not run again, and nothing is asked of it, where its checkpoints
     cannot be had.
     """
-    shipped = read_pack(ROOT / "leaderboard" / "results" / "pathways" / "dynamic_graft.tar.xz")
-    (folder := tmp_path / "record").mkdir()
-    for name, content in next(iter(shipped.values())).items():
-        (folder / name).write_bytes(content)
-    record = json.loads((folder / "record.json").read_text("utf-8"))
-    (folder / "record.json").write_text(json.dumps({**record, "model": "gemma-2b"}), "utf-8")
+    shipped = next(read_entries(ROOT / "leaderboard" / "results"))
+    record = shipped.record.model_copy(update={"model": "gemma-2b"})
+    folder = RecordStore(tmp_path).write(record, shipped.facts())
     (folder / "sources.json").write_text('{"donors": {"sft": "no-one/no-donor"}}', "utf-8")
     assert main([again, str(folder), "-q"]) == 2
     out, err = capsys.readouterr()

@@ -416,7 +416,8 @@ def test_an_edited_fact_is_told(runs: dict[str, StoredRecord], run: Call, tmp_pa
     written.
     """
     first = runs["intervenes"]
-    place = submitted(edited(first, tmp_path, {"fact": "tiny_movies/7", "graft": "FE"}, rank=1))
+    wrong = edited(first, tmp_path, {"fact": "tiny_movies/7", "graft": "FE"}, rank=1)
+    place = submitted(wrong, tmp_path / "leaderboard" / "results")
     status, out, _ = run("rerun", place, "--device", "cpu", "--write")
     assert (
         status == 1
@@ -458,7 +459,8 @@ def test_an_entry_becomes_verified(
     """With --write, what was run stands beside an entry that agrees, with hashes of what was
     compared; other entries stay as they were.
     """
-    place, other = (submitted(shutil.copytree(runs[n].path, tmp_path / n)) for n in MINE)
+    results = tmp_path / "leaderboard" / "results"
+    place, other = (submitted(shutil.copytree(runs[n].path, tmp_path / n), results) for n in MINE)
     before = {entry.folder: entry for entry in read_entries(tmp_path / "leaderboard" / "results")}
     status, out, _ = run("rerun", place, "--device", "cpu", "--write")
     assert status == 0 and str(place / "verification.json") in "".join(out.split("\n"))
@@ -487,7 +489,8 @@ def test_no_badge_for_a_weak_sample(
     runs: dict[str, StoredRecord], run: Call, tmp_path: Path, weak: tuple[object, ...]
 ) -> None:
     """A chosen seed, a part of few facts and a wide tolerance go without --write."""
-    place = submitted(shutil.copytree(runs["intervenes"].path, tmp_path / "entry"))
+    entry = shutil.copytree(runs["intervenes"].path, tmp_path / "entry")
+    place = submitted(entry, tmp_path / "leaderboard" / "results")
     status, out, err = run("rerun", place, *weak, "--write")
     assert (status, out) == (2, "") and weak[0] in str(err) and "--write" in err
     assert find_run(place, tmp_path).verification is None

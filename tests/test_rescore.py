@@ -101,7 +101,7 @@ def test_old_rows_are_written_in_the_present_format(tmp_path: Path, run: Call) -
 
 def test_show_tells_of_an_entry(tmp_path: Path, run: Call) -> None:
     """An entry of the leaderboard is shown with what was submitted beside it."""
-    place = submitted(folder(tmp_path))
+    place = submitted(folder(tmp_path / "runs"), tmp_path / "board" / "results")
     out = run("show", place)[1]
     assert "submitted as Mine, code mine==1.0\nself-reported" in out
     assert json.loads(run("show", place, "--json")[1])["submission"]["name"] == "Mine"
@@ -111,7 +111,7 @@ def test_entries_are_found_by_the_start_of_their_id(
     tmp_path: Path, run: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the folder of runs does not have is looked for among the entries of the leaderboard."""
-    place = submitted(folder(tmp_path))
+    place = submitted(folder(tmp_path / "runs"), tmp_path / "leaderboard" / "results")
     monkeypatch.chdir(tmp_path)
     assert run("show", stored()[0].id[:9])[1] == run("show", place)[1]
     assert run("show", "nonsuch")[0] == 2

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from fake_runs import RATES
-from kgbench.leaderboard.packs import read_pack
-from submissions import OTHERS, edit, identity, result
+from submissions import OTHERS, identity, result
 
 from kgbench.cli import main
 from kgbench.leaderboard.entries import read_entries
-from kgbench.leaderboard.limits import FILES
+from kgbench.leaderboard.folders import ENTRIES
+from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION
 from kgbench.leaderboard.validate import validate
 from kgbench.records import LocalizerRef, RecordStore
 
@@ -52,23 +52,22 @@ def place(tmp_path: Path) -> Place:
 
 
 def test_an_entry_holds_its_files_and_nothing_else(place: Place) -> None:
-    """Record, rows and submission are packed; pictures are not, and what is packed passes the
-    board's check.
+    """Record, rows and submission are in the folder of its method; pictures are not, and what is
+    there passes the board's check.
     """
     run = place.run()
     assert place.submit(run) == 0
     (entry,) = read_entries(place.results)
-    pack = place.results / "pathways" / "dynamic_graft.tar.xz"
-    assert entry.folder == pack / f"dynamic_graft-tiny-gemma-headline-qa-{run}"
-    assert {name: set(files) for name, files in read_pack(pack).items()} == {
-        entry.folder.name: set(FILES[:3])
-    }
+    method = place.results / "pathways" / "dynamic_graft"
+    assert entry.folder == method / f"dynamic_graft-tiny-gemma-headline-qa-{run}"
+    assert set(entry.documents) == {RECORD, SUBMISSION}
     assert entry.submission is not None
     assert entry.submission.name == "dynamic_graft"
     assert entry.submission.code.startswith("kgbench==")
     assert all(checked.accepted for checked in validate(place.results, strict=True))
     assert {path for path in place.root.rglob("*") if path.is_file()} == {
-        pack,
+        method / ENTRIES,
+        method / FACTS,
         place.root / ".lock",
     }
 
@@ -161,7 +160,7 @@ def test_a_result_is_submitted_once(place: Place, capsys: pytest.CaptureFixture[
         assert place.submit(run, "--code", "mine==1.0", "--as", name) == 1
         text = capsys.readouterr().out
         assert "record.json: id: the same result is in my_method-tiny-gemma" in text
-        assert "delete the old pack first" in text
+        assert "delete the old entry first" in text
     assert len(place.entries()) == 1
 
 
@@ -172,7 +171,9 @@ def test_a_refused_run_leaves_no_trace_and_takes_the_others_with_it(
     good, bad = place.run(), place.run(seeds=(1,))
     (folder,) = place.store.root.glob(f"*{bad}")
     (folder / "seal.json").unlink()
-    edit(folder, lambda content: content["rows"][5].update(top5=[1.0, 0.9, 1.0, 30]))
+    content = json.loads((folder / RECORD).read_text("utf-8"))
+    content["rows"][5].update(top5=[1.0, 0.9, 1.0, 30])
+    (folder / RECORD).write_text(json.dumps(content), "utf-8")
     assert place.submit(good, bad) == 1
     text = capsys.readouterr().out
     assert "record.json: rows[5].top5.value: it is 1.0; expected" in text

@@ -15,7 +15,7 @@ from typing import Any
 import click
 import pytest
 import yaml
-from submissions import edit, refused, result, write_entry
+from submissions import put, refused, result, sent
 
 import kgbench
 from kgbench.cli import command
@@ -282,7 +282,7 @@ def test_the_check_sees_what_would_be_merged(tmp_path: Path) -> None:
     """
     repository, theirs = tmp_path / "repository", tmp_path / "theirs"
     results = repository / "leaderboard" / "results"
-    write_entry(results / "a", result())
+    put(results, sent(result()))
     git(tmp_path, "init", "-q", "repository")
     git(repository, "add", ".")
     git(repository, "commit", "-qm", "base")
@@ -305,11 +305,12 @@ def test_the_check_sees_what_would_be_merged(tmp_path: Path) -> None:
 
     assert check("main") == []
     git(repository, "switch", "-qc", "forged")
-    forged = write_entry(results / "b", result(seed=1))
-    edit(forged, lambda record: record.update(verdict="The best."))
+    forged = sent(result(seed=1))
+    forged.record.update(verdict="The best.")
+    put(results, forged)
     (results / "c").symlink_to("/etc")
-    (results / "pathways").mkdir()
-    (results / "pathways" / "x.tar.xz").write_bytes(b"no pack")
+    (results / "pathways" / "x").mkdir()
+    (results / "pathways" / "x" / "entries.jsonl.gz").write_bytes(b"no list")
     (repository / ".gitattributes").write_text(
         "leaderboard/results/** filter=hide\nleaderboard/results/c export-ignore\n"
     )
@@ -317,9 +318,8 @@ def test_the_check_sees_what_would_be_merged(tmp_path: Path) -> None:
     git(repository, "commit", "-qm", "forged")
     git(repository, "switch", "-q", "main")
     found = check("forged")
-    assert any("b/record.json: verdict" in text or "b/record.json: id" in text for text in found), (
-        found
-    )
+    changed = f"{forged.name}/record.json: file: it is another one than on the board"
+    assert any(text.startswith(changed) for text in found), found
     assert any("c: kind: it is a file" in text for text in found), found
-    assert any("x.tar.xz: pack: it " in text for text in found), found
+    assert any("x/entries.jsonl.gz: list: it " in text for text in found), found
     assert not (theirs / "leaderboard" / "results" / "c").is_symlink()

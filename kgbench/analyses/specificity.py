@@ -268,13 +268,15 @@ def measure(
     treatments, absent = _treatments(job, prompts, wanted)
     vocabulary = int(job.pair.recipient.config.vocab_size)
     at_once = max(1, job.engine.budget.logits // (len(wanted) * vocabulary))
+    planned: list[list[Sequence[Treatment]]] = []
+    for label in wanted:
+        # PRE takes the place of a configuration that is absent, and is not kept.
+        rows = zip(treatments[label], treatments["PRE"], strict=True)
+        planned.append([row or pre or () for row, pre in rows])
     compared: dict[str, list[tuple[Any, ...]]] = {label: [] for label in wanted}
     for places in chunks(range(len(prompts)), min(at_once, GROUP)):
         some = [prompts[place] for place in places]
-        cells = []
-        for label in wanted:
-            # PRE takes the place of a configuration that is absent, and is not kept.
-            cells.append([treatments[label][place] or treatments["PRE"][place] for place in places])
+        cells = [rows[places[0] : places[-1] + 1] for rows in planned]
         logits = job.engine.logits(job.engine.plan_treatments(some, cells))[:, :, 0]
         encoded = [job.pair.encoded(prompt).target for prompt in some]
         targets = torch.tensor(encoded, device=logits.device)

@@ -20,6 +20,7 @@ from kgbench.leaderboard.folders import (
     MethodFolder,
     folders_below,
     inside_folder,
+    read_folder,
 )
 from kgbench.leaderboard.hits import PromptHits, hits_by_prompt
 from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION, VERIFICATION
@@ -218,6 +219,8 @@ class Entry:
     """As they are stored on the board; none of a run's own folder."""
     stored_rows: Callable[[], pa.Table] | None = None
     """Gives its per-fact rows as stored on the board; None where they are in its own folder."""
+    stored_hits: Callable[[], Mapping[str, PromptHits]] | None = None
+    """Gives its hits where those of all entries of its method are known."""
 
     @property
     def method_folder(self) -> Path | None:
@@ -272,7 +275,7 @@ class Entry:
     @cached_property
     def hits(self) -> Mapping[str, PromptHits]:
         """Per-fact hits of each prompt."""
-        return hits_by_prompt(self.facts())
+        return hits_by_prompt(self.facts()) if self.stored_hits is None else self.stored_hits()
 
     def rows(self) -> pa.Table:
         """Its per-fact rows as stored."""
@@ -343,7 +346,7 @@ def read_entries(results: Path) -> Iterator[Entry]:
     Raises:
         DataError: If one does not read; the message names it.
     """
-    for folder in map(MethodFolder, folders_below(results)):
+    for folder in map(read_folder, folders_below(results)):
         for name in folder.documents:
             yield _entry(folder, name)
 
@@ -363,7 +366,8 @@ def _entry(folder: MethodFolder, name: str) -> Entry:
     record = parse_record(documents.get(RECORD), place / RECORD)
     submission = _part(place / SUBMISSION, record, documents, Submission)
     verification = _part(place / VERIFICATION, record, documents, Verification)
-    return Entry(place, record, submission, verification, documents, partial(folder.rows, name))
+    stored = (partial(folder.rows, name), partial(folder.hits, name))
+    return Entry(place, record, submission, verification, documents, *stored)
 
 
 def _part(path: Path, record: Record, documents: Documents, model: type[_P]) -> _P | None:
@@ -422,7 +426,7 @@ def find_entry(run: str, results: Path) -> Entry:
         (results, run), paths = inside, [inside[0]]
     folders: dict[Path, MethodFolder] = {}
     ids: dict[Path, str | None] = {}
-    for folder in map(MethodFolder, paths):
+    for folder in map(read_folder, paths):
         for name, documents in folder.documents.items():
             folders[folder.path / name] = folder
             ids[folder.path / name] = documents.get(RECORD, {}).get("id")

@@ -14,8 +14,10 @@ import os
 import re
 import stat
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ from filelock import FileLock
 
 from kgbench.errors import DataError, InputError, OutputError
 from kgbench.leaderboard import limits
+from kgbench.leaderboard.hits import COLUMNS, PromptHits, hits_by_prompt
 from kgbench.leaderboard.limits import FACTS
 from kgbench.records import canonical_json, write_whole
 from kgbench.records.fact_rows import SPLIT, STORED
@@ -50,27 +53,13 @@ ROWS = pa.schema([pa.field(ENTRY, pa.string(), nullable=False), *STORED])
 _LOCK = ".lock"
 
 
+@dataclass(frozen=True, eq=False)
 class MethodFolder:
-    """The entries of a method on a board; rows are read when they are asked for."""
+    """The entries of a method on a board; their rows, which may be many, are read when asked for."""
 
-    def __init__(self, path: Path) -> None:
-        """Read the list of entries, of which there is none where the folder is not there.
-
-        Raises:
-            DataError: The list does not read.
-        """
-        self.path = path
-        self.documents: dict[str, Documents] = {}
-        """By the entry's name."""
-        self._rows: pa.Table | None = None
-        try:
-            for line in lines(path / ENTRIES) if (path / ENTRIES).exists() else ():
-                name, documents = named_documents(json.loads(line))
-                self.documents[name] = documents
-        except DataError as error:
-            raise DataError(f"{path / ENTRIES}: {error}") from error
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise DataError(f"{path / ENTRIES}: a line is no entry ({error!r})") from error
+    path: Path
+    documents: Mapping[str, Documents]
+    """By the entry's name."""
 
     def rows(self, name: str) -> pa.Table:
         """The per-fact rows of an entry, as stored.
@@ -78,17 +67,51 @@ class MethodFolder:
         Raises:
             DataError: They do not read, or are missing.
         """
+        return self._rows(ROWS.names, [name])[name].cast(STORED)
+
+    def hits(self, name: str) -> Mapping[str, PromptHits]:
+        """Per-fact hits of each prompt of an entry.
+
+        Raises:
+            DataError: As of `rows`.
+        """
+        return self._hits[name]
+
+    @cached_property
+    def _hits(self) -> Mapping[str, Mapping[str, PromptHits]]:
+        rows = self._rows((ENTRY, *COLUMNS), self.documents)
+        return {name: hits_by_prompt(own) for name, own in rows.items()}
+
+    def _rows(self, columns: Sequence[str], names: Iterable[str]) -> Mapping[str, pa.Table]:
         path = self.path / FACTS
         try:
-            if self._rows is None:
-                self._rows = pq.read_table(path, read_dictionary=[ENTRY], columns=ROWS.names)
-            rows = rows_of(self._rows, name).cast(STORED)
+            table = pq.read_table(path, columns=list(columns), read_dictionary=[ENTRY])
         except (OSError, pa.ArrowException) as error:
             reason = str(error).splitlines()[0]
             raise DataError(f"{path}: no readable per-fact rows of a method ({reason})") from error
-        if not rows.num_rows:
-            raise DataError(f"{path}: it holds no rows of {name}")
+        rows = {name: rows_of(table, name) for name in names}
+        for name, own in rows.items():
+            if not own.num_rows:
+                raise DataError(f"{path}: it holds no rows of {name}")
         return rows
+
+
+def read_folder(path: Path) -> MethodFolder:
+    """A method folder, which has no entries where it is not there.
+
+    Raises:
+        DataError: The list of its entries does not read.
+    """
+    documents = {}
+    try:
+        for line in lines(path / ENTRIES) if (path / ENTRIES).exists() else ():
+            name, own = named_documents(json.loads(line))
+            documents[name] = own
+    except DataError as error:
+        raise DataError(f"{path / ENTRIES}: {error}") from error
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise DataError(f"{path / ENTRIES}: a line is no entry ({error!r})") from error
+    return MethodFolder(path, documents)
 
 
 def folders_below(results: Path) -> list[Path]:
@@ -226,7 +249,7 @@ def changed(path: Path) -> Iterator[tuple[dict[str, Documents], dict[str, pa.Tab
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(path.absolute().parents[2] / _LOCK):
-            folder = MethodFolder(path)
+            folder = read_folder(path)
             before = {name: folder.rows(name) for name in folder.documents}
             documents, rows = dict(folder.documents), dict(before)
             yield documents, rows

@@ -18,6 +18,9 @@ TOP = 5
 
 METRIC = f"top{TOP}"
 
+COLUMNS = ("prompt", "fact", "graft", "rank")
+"""Columns of the per-fact rows that hits need."""
+
 
 def _coded(column: pa.ChunkedArray) -> tuple[NDArray[Any], list[str]]:
     coded = column.combine_chunks().dictionary_encode()

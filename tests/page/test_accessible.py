@@ -15,7 +15,6 @@ PAGES = (
     "planted",
     "budget",
     "published",
-    "compare",
     "read",
     "method",
     "run",

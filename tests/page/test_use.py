@@ -1,4 +1,4 @@
-"""What a reader does with the pages: sort, filter, follow a link, compare, all with the keyboard
+"""What a reader does with the pages: sort, filter, follow a link, all with the keyboard
 alone if need be.
 """
 
@@ -189,8 +189,8 @@ def test_from_a_board_to_a_method_to_a_run(page: Page, address: str) -> None:
 
 @either
 def test_a_run_shows_hits_within_any_rank(page: Page, address: str, board: Leaderboard) -> None:
-    """Rates that are no column of the table are counted from the facts, with the interval that the
-    record holds.
+    """Rates that are no column of the table are drawn too, with the interval that the record
+    holds.
     """
     entry = next(
         entry
@@ -280,63 +280,6 @@ def tab_to(page: Page, selector: str) -> None:
     pytest.fail(f"Tab does not reach {selector}")
 
 
-@either
-def test_two_runs_are_compared_fact_by_fact(page: Page, address: str, board: Leaderboard) -> None:
-    """The numbers of facts that only one run hits are those of the rows on the disk, and each
-    flipped fact is named.
-    """
-    of = {
-        entry.method: entry
-        for entry in board.entries
-        if entry.pair == "tiny-gemma" and not entry.record.curve
-    }
-    a, b = of["dynamic_graft"], of["random"]
-    page.goto(f"{address}/compare.html#a={a.record.id[:12]}&b={b.record.id[:12]}")
-    section = page.locator("#result section").first
-    cells = (
-        section.locator("tr", has=page.get_by_role("rowheader", name="FE+LT", exact=True))
-        .first.locator("td")
-        .all_inner_texts()
-    )
-    hits = [
-        {row["fact"] for row in run.facts().to_pylist() if hit(row, "FE+LT", 5)} for run in (a, b)
-    ]
-    assert [int(cell) for cell in cells[:5]] == [
-        20,
-        *map(len, hits),
-        len(hits[0] - hits[1]),
-        len(hits[1] - hits[0]),
-    ]
-    section.get_by_text(f"FE+LT: {len(hits[0] ^ hits[1])} facts flipped").click()
-    assert set(section.locator("details[open] tbody th").all_inner_texts()) == hits[0] ^ hits[1]
-    page.get_by_label("A hit is a rank up to").select_option("1")
-    assert page.url.endswith("&k=1")
-
-
-def hit(row: dict[str, object], graft: str, k: int) -> bool:
-    """Whether a row of the first prompt is a hit."""
-    return row["graft"] == graft and row["prompt"] == "headline" and int(str(row["rank"])) <= k
-
-
-def test_the_comparison_names_suite_source_and_prompt(page: Page, address: str) -> None:
-    """It opens on the leader and the method of rank 2, and says what both were asked."""
-    page.goto(f"{address}/compare.html")
-    told = re.compile(
-        r"A is dynamic_graft \(verified\), pathways on tiny-gemma, prompts headline and qa\. B is "
-    )
-    expect(page.get_by_role("status")).to_contain_text(told)
-    label = page.locator("select[name=b] option:checked").inner_text()
-    assert re.search(r"\): pathways on tiny-gemma, headline and qa, [0-9a-f]{6}$", label)
-
-
-def test_only_runs_of_the_same_facts_are_offered(page: Page, address: str) -> None:
-    """The second run is never the first, and the choice survives in the address."""
-    page.goto(f"{address}/compare.html")
-    expect(page.locator("#result table").first).to_be_visible()
-    first = page.get_by_label("Run A").input_value()
-    assert page.locator(f"select[name=b] option[value='{first}']").count() == 0
-
-
 def test_undefined_figures_say_why_to_the_pointer(page: Page, address: str) -> None:
     """A cell's title is its footnote, and of a defined figure its exact value with n."""
     page.goto(f"{address}/pathways.html#t=tiny-gemma-headline")
@@ -353,7 +296,7 @@ def test_the_page_reads_without_scripts(browser_without_scripts: Page, address: 
     assert not page.locator(".controls").is_visible() and not page.locator("#theme").is_visible()
 
 
-@pytest.mark.parametrize("path", ["index.html", "pathways.html", "compare.html"])
+@pytest.mark.parametrize("path", ["index.html", "pathways.html"])
 def test_nothing_is_wider_than_a_phone(page: Page, address: str, path: str) -> None:
     """At 360 pixels only tables scroll sideways, within themselves."""
     page.set_viewport_size({"width": 360, "height": 740})

@@ -212,9 +212,9 @@ def check_place(
         record: Its record.
         submission: What goes with it.
     """
-    if not entry.listed or entry.place is None or submission is None or not suites_of(record):
+    if entry.home is None or submission is None or not suites_of(record):
         return
-    place = "/".join(entry.place.absolute().parts[-2:])
+    place = "/".join(entry.home.path.absolute().parts[-2:])
     if place != (expected := folder_name(record, submission.name)):
         yield Finding("folder", f"it is in {shown(place)}", expected)
     if entry.folder != (expected := entry_name(record, submission.name)):

@@ -25,6 +25,7 @@ from kgbench.leaderboard.folders import (
     ENTRY,
     NAME,
     ROWS,
+    MethodFolder,
     document_hash,
     entry_line,
     inside_folder,
@@ -134,10 +135,8 @@ class CheckedEntry:
     table: pa.Table | None = None
     """Its per-fact rows."""
     findings: list[Finding] = field(default_factory=list)
-    place: Path | None = None
-    """The method folder that it is in, or the run's own folder."""
-    listed: bool = True
-    """Whether it is of a method folder, or is to be; otherwise it is a run's own folder."""
+    home: MethodFolder | None = None
+    """The method folder that it is in, where it is on a board."""
     record: Record | None = None
     submission: Submission | None = None
     verification: Verification | None = None
@@ -149,12 +148,19 @@ class CheckedEntry:
 
     @property
     def entry(self) -> Entry | None:
-        """What a board shows of an entry of it; None where record or rows do not read."""
-        if self.record is None or self.table is None:
+        """What a board shows of it; None where the record does not read, or it is on none."""
+        if self.record is None or self.home is None:
             return None
-        place, table = self.place or Path(), self.table
-        beside = (self.submission, self.verification)
-        return Entry(place / self.folder, self.record, *beside, self.documents, lambda: table)
+        rows, hits = self.home.rows, self.home.hits
+        return Entry(
+            self.home.path / self.folder,
+            self.record,
+            self.submission,
+            self.verification,
+            self.documents,
+            partial(rows, self.folder),
+            partial(hits, self.folder),
+        )
 
     def at(self, document: str) -> str:
         """Name of one of its documents in findings."""
@@ -290,9 +296,10 @@ def _of_method(path: Path) -> list[CheckedEntry]:
     expected = "the file as kgbench submit writes it"
     entries = whole.attempt(listed, "list", expected, ENTRIES) or []
     rows = whole.attempt(rows_of_all, "Parquet", expected, FACTS) or ROWS.empty_table()
+    home = MethodFolder(path, {entry.folder: entry.documents for entry in entries})
     left = rows.num_rows
     for entry in entries:
-        entry.place, entry.table = path, rows_of(rows, entry.folder)
+        entry.home, entry.table = home, rows_of(rows, entry.folder)
         left -= entry.table.num_rows
         if not entry.table.num_rows:
             entry.table = None
@@ -339,7 +346,7 @@ def _named(path: Path, name: str) -> list[CheckedEntry]:
         UnknownNameError: It holds none of this name.
     """
     entries = _of_method(path)
-    if not name or any(entry.place is None for entry in entries):
+    if not name or any(entry.home is None for entry in entries):
         return entries
     if not (named := [each for each in entries if each.folder == name]):
         names = [each.folder for each in entries]
@@ -349,7 +356,7 @@ def _named(path: Path, name: str) -> list[CheckedEntry]:
 
 def _run(path: Path, name: str, strict: bool) -> CheckedEntry:
     """A run's own folder."""
-    run = CheckedEntry(shown_name(name), place=path, listed=False)
+    run = CheckedEntry(shown_name(name))
     contents: dict[str, bytes | None] = {}
     for item in _items(path):
         if item.name in RUN:
