@@ -192,6 +192,7 @@ def test_runs_on_replicas(run: Call, tmp_path: Path) -> None:
         assert refused(root / "results") == []
         forged = next(e for e in entries_of(root / "results") if e.record["model"] == name)
         forged.record["planted"]["graded_precision"].update(value=0.99)
+        forged.seal()
         place = put(tmp_path / "forged", forged) / forged.place
         assert "planted.graded_precision" in "".join(refused(place))
         other = replica_card(PLANT, 1)
