@@ -96,10 +96,10 @@ def rerun_command(
             "one of the two",
         )
         return _rescored(found, metric, write)
-    if seed is not None and sample is None:
-        raise InputError("--seed draws a sample of the facts: add --sample N")
     if write:
         _check_write(found, sample, seed, options["tolerance"])
+    if seed is not None and sample is None:
+        raise InputError("--seed draws a sample of the facts: add --sample N")
     from kgbench.runner.rerun import Repetition
     from kgbench.runner.sources import sources_of
 
