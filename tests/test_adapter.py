@@ -98,6 +98,10 @@ CONFIGURATIONS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     ),
     "an alpha beyond all": ({"lora_alpha": 10**400}, "'lora_alpha': Input should be"),
     "another rank": ({"r": 3}, f"{FIRST}.lora_A.weight is [4, 32], expected [3, 32]"),
+    "a rank that memory has no room for": (
+        {"rank_pattern": {"c_attn": 65536}},
+        f"{FIRST}.lora_A.weight is [4, 32], expected [65536, 32]",
+    ),
     "another rank somewhere": (
         {"rank_pattern": {"mlp.c_proj": 2}},
         "transformer.h.0.mlp.c_proj.lora_A.weight is [4, 48], expected [2, 48]",

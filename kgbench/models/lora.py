@@ -300,8 +300,11 @@ def stored_donor(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PEFT's advice for training
         try:
+            # First without storage: settings may name a rank that memory has no room for.
+            config = LoraConfig(**fields, inference_mode=True)
+            empty = PeftModel(shared_copy(recipient), config, low_cpu_mem_usage=True)
+            own = _own_tensors(empty, stored, recipient)
             model = PeftModel(shared_copy(recipient), LoraConfig(**fields, inference_mode=True))
-            own = _own_tensors(model, stored, recipient)
             set_peft_model_state_dict(model, own)
         except ModelError as error:
             raise ModelError(f"{origin} does not fit the recipient: {error}{note}") from None
