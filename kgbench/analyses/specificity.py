@@ -264,7 +264,15 @@ def measure(
     from kgbench.runner.measure import GROUP, chunks
 
     wanted = list(dict.fromkeys(["PRE", *labels]))
-    prompts, unread = _readable(job, texts.prompts)
+    prompts: list[Prompt] = []
+    unread: Counter[str] = Counter()
+    for prompt in texts.prompts:
+        try:
+            job.pair.encoded(prompt)
+        except RegionError as error:
+            unread[str(error)] += 1
+        else:
+            prompts.append(prompt)
     treatments, absent = _treatments(job, prompts, wanted)
     vocabulary = int(job.pair.recipient.config.vocab_size)
     at_once = max(1, job.engine.budget.logits // (len(wanted) * vocabulary))
@@ -286,7 +294,7 @@ def measure(
             require_finite(logits[:, number], targets, names.__getitem__)
             columns = _compared(targets, logits[:, 0], logits[:, number])
             for place, *row in zip(places, ids, *columns, strict=True):
-                if treatments[label][place] is not None:
+                if treatments[label][place]:
                     compared[label].append(tuple(row))
         if progress is not None:
             progress(places[-1] + 1, len(prompts), texts.kind)
@@ -298,24 +306,10 @@ def measure(
     return MeasuredTexts(texts, moved, absent, unread)
 
 
-def _readable(job: Job, prompts: Sequence[Prompt]) -> tuple[list[Prompt], dict[str, int]]:
-    """Prompts that split into regions, and reasons why others are left out."""
-    kept: list[Prompt] = []
-    reasons: Counter[str] = Counter()
-    for prompt in prompts:
-        try:
-            job.pair.encoded(prompt)
-        except RegionError as error:
-            reasons[str(error)] += 1
-        else:
-            kept.append(prompt)
-    return kept, dict(reasons)
-
-
 def _treatments(
     job: Job, prompts: Sequence[Prompt], labels: Sequence[str]
-) -> tuple[dict[str, list[Sequence[Treatment] | None]], dict[str, dict[str, int]]]:
-    """By configuration, the treatment of each prompt's tokens; reasons where there is none."""
+) -> tuple[dict[str, list[Sequence[Treatment]]], dict[str, dict[str, int]]]:
+    """By configuration, treatments of each prompt's tokens; reasons why some prompts have none."""
     from kgbench.engine.treatment import graft_treatments, parse_configuration
     from kgbench.runner.measure import treated
 
@@ -327,7 +321,7 @@ def _treatments(
             method = method.fitted(job.pair, asked(method, job.pair, prompts))
     except NotApplicableError as error:
         unfit = error
-    treatments: dict[str, list[Sequence[Treatment] | None]] = {}
+    treatments: dict[str, list[Sequence[Treatment]]] = {}
     absent: dict[str, dict[str, int]] = {}
     for label in labels:
         configuration = parse_configuration(label)
@@ -342,11 +336,11 @@ def _treatments(
                 else:
                     rows += treated(method, job.pair, [prompt], configuration)
             except (NotApplicableError, RegionError) as error:
-                rows.append(None)
+                rows.append(())
                 # The cause of a missing region is the same for all prompts of a kind.
                 reasons[str(error.__cause__ or error)] += 1
         if reasons:
-            absent[label] = dict(reasons)
+            absent[label] = reasons
     return treatments, absent
 
 
@@ -822,8 +816,8 @@ def specificity(
     Raises:
         InputError: Something in the specification is wrong, or the method ranks or draws.
     """
-    arguments = (spec, settings, sample or Specificity())
-    return isolated(spec.localizer, _specificity, *arguments, progress=progress)
+    sample = sample or Specificity()
+    return isolated(spec.localizer, _specificity, spec, settings, sample, progress=progress)
 
 
 def _specificity(
@@ -840,9 +834,7 @@ def _specificity(
     from kgbench.runner.job import load_job
 
     job = load_job(work, settings)
-    assert isinstance(job.localizer, InterventionLocalizer)
     texts = sample_texts(job, sample)
-    assert [some.kind for some in texts] == list(KINDS)
     with blamed(job):
         measured = [measure(job, some, labels, progress) for some in texts]
     return Divergences(
