@@ -110,7 +110,7 @@ def test_a_campaign_as_a_study(run: Call, tmp_path: Path) -> None:
     assert not results.exists() and not root.exists()
     assert run("sweep", "run", study, "-q")[1] == "all 1 units are done\n"
     answer = json.loads(run(*asked, "--json")[1])
-    assert answer["computed"] == 0 and len(answer["packs"]) == 1
+    assert answer["computed"] == 0 and len(answer["folders"]) == 1
 
 
 @pytest.mark.posix
@@ -143,9 +143,9 @@ def test_killed_it_goes_on(run: Call, tmp_path: Path) -> None:
     status, out, _ = run(*words, "--json")
     made = json.loads(out)
     assert status == 0 and made["computed"] == forecast["to_run"] and made["failed"] == []
-    packs = [root / "results" / "planted" / name for name in ("random", "oracle")]
-    files = [folder / name for folder in packs for name in (ENTRIES, FACTS)]
-    assert sorted(made["packs"]) == sorted(map(str, packs))
+    folders = [root / "results" / "planted" / name for name in ("random", "oracle")]
+    files = [folder / name for folder in folders for name in (ENTRIES, FACTS)]
+    assert sorted(made["folders"]) == sorted(map(str, folders))
     entries = list(read_entries(root / "results"))
     assert {(entry.method, entry.pair) for entry in entries} == {
         ("random", PLANT),
@@ -155,7 +155,7 @@ def test_killed_it_goes_on(run: Call, tmp_path: Path) -> None:
     assert run("validate", root)[0] == 0
     before = [path.read_bytes() for path in files]
     again = json.loads(run(*words, "--results", tmp_path / "elsewhere", "--json")[1])
-    assert again["computed"] == 0 and again["packs"] == []
+    assert again["computed"] == 0 and again["folders"] == []
     assert [path.read_bytes() for path in files] == before
 
 

@@ -72,7 +72,7 @@ def _made(campaign: Campaign, folders: Sequence[Path], seconds: float) -> dict[s
     failed = [{"run": str(each.run), "reason": each.reason} for each in campaign.failures]
     computed = {"computed": len(campaign.finished), "seconds": seconds}
     cost = {"cost_seconds": campaign.seconds}
-    return {**computed, **cost, "packs": list(map(str, folders)), "failed": failed}
+    return {**computed, **cost, "folders": list(map(str, folders)), "failed": failed}
 
 
 def _print_campaign(campaign: Campaign, left: Sequence[BoardRun]) -> None:
