@@ -823,6 +823,8 @@ def specificity(
 def _specificity(
     spec: Spec, settings: Settings, sample: Specificity, progress: Progress | None = None
 ) -> Divergences:
+    from kgbench.runner.job import load_job
+
     spec = replace(spec, grafts=spec.grafts or GRAFTS)
     labels = tuple(dict.fromkeys(["SFT", *(label for label in spec.grafts if label != "PRE")]))
     for label in labels[1:]:
@@ -831,8 +833,6 @@ def _specificity(
     _check_method(spec)
     for name in filter(None, (sample.known, sample.other)):
         load_dataset(name, spec.imports)
-    from kgbench.runner.job import load_job
-
     job = load_job(work, settings)
     texts = sample_texts(job, sample)
     with blamed(job):
