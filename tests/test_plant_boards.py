@@ -13,8 +13,7 @@ import pytest
 from fake_plants import replica_card, shipped_replicas
 from hypothesis import given
 from hypothesis import strategies as st
-from many_records import PROMPTS, _shipped
-from submissions import CODE, KEPT
+from submissions import CODE, KEPT, identity
 
 from kgbench.estimate import Estimate
 from kgbench.leaderboard.board_tables import Board, Line
@@ -43,6 +42,8 @@ from kgbench.records import (
     Record,
     Truth,
 )
+
+PROMPTS = ("headline", "qa")
 
 Claims = Mapping[str, float]
 """What a method says of each pathway, on every prompt."""
@@ -101,9 +102,10 @@ def entry(
         effect=Effect(sufficiency=half, necessity=half),
         prompts={},
     )
-    what = fake_runs.identity(
-        **_shipped(plant, len(known.facts or ())),
-        localizer=LocalizerRef(name=localizer or method, version="1", parameters={}),
+    what = identity(
+        plant,
+        LocalizerRef(name=localizer or method, version="1", parameters={}),
+        limit=None,
         configurations=base.identity.configurations,
         truth=Truth(plant=known.plant, decoy=known.decoy),
     )
