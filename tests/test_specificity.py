@@ -383,3 +383,28 @@ def test_a_kind_without_texts(job: Job) -> None:
     target = measure(job, sample_texts(job, Specificity(facts=3))[0], ["SFT"])
     row = rows_of([target, MeasuredTexts(Texts("known", "nobody knows"), {})], ["SFT"])[1]
     assert row.kl.undefined == "absent: nobody knows" and row.top5 is None
+
+
+METHOD = """
+from kgbench.localizers.dynamic_graft import DynamicGraft
+
+class Mine(DynamicGraft):
+    name = "mine"
+"""
+
+
+def test_a_method_of_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """It is given by name, runs in a process of its own, and must be the code of the run."""
+    code = tmp_path / "mine.py"
+    code.write_text(METHOD)
+    mine, asked = f"{code}:Mine", {"prompts": "qa", "limit": 3, "output_dir": tmp_path / "runs"}
+    runs = [evaluate("tiny-gpt2", localizer=of, **asked) for of in (mine, "dynamic_graft")]
+    rows = []
+    for run, more in zip(runs, (["--localizer", mine], []), strict=True):
+        assert main(["specificity", str(run.path), "--limit", "2", "--json", "-q", *more]) == 0
+        rows.append(json.loads(capsys.readouterr().out)["rows"])
+    assert rows[0] == rows[1]
+    code.write_text(f"{METHOD}# changed")
+    for more, message in (([], "'mine' is not installed"), (["--localizer", mine], "version")):
+        assert main(["specificity", str(runs[0].path), *more]) == 2
+        assert message in capsys.readouterr().err

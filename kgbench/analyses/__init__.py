@@ -1,7 +1,8 @@
 """Analyses: one question about runs each, a file per question; large ones are packages.
 
 An analysis describes its command: its dataclass fields are options, and `kgbench.cli.analysis`
-makes the rest. One that computes takes pair, facts and method from a run. Listing analyses, and the help of their commands, load no torch.
+makes the rest. One that computes takes pair, facts and method from a run. Listing analyses, and the
+help of their commands, load no torch.
 """
 
 from __future__ import annotations

@@ -327,8 +327,8 @@ def load_job(work: Workload, settings: Settings, pairs: Pairs | None = None) -> 
 
 HINTS: Mapping[str, str] = {
     "weights": "other weights: give the checkpoints with --recipient and --donor",
-    "tokenizer": "another tokenizer, or prompts in a chat template: the same kgbench eval finds the "
-    "run again and notes that",
+    "tokenizer": "another tokenizer, or prompts in a chat template, which the same kgbench eval "
+    "once more notes with the run",
     "dataset": "other facts: give the file with --dataset",
     "prompts": "another wording of the prompt",
     "localizer.version": "another version of the method's code",

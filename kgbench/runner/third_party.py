@@ -49,7 +49,7 @@ _INTERRUPTED = 130
 _GRACE_S = 5.0
 """Time for a child to end by itself, before it is killed."""
 _POLL_S = 1.0
-_AS_JSON = ConfigDict(extra="forbid", ser_json_inf_nan="constants")
+_AS_JSON = ConfigDict(extra="forbid", populate_by_name=True, ser_json_inf_nan="constants")
 
 
 class Interrupted(KeyboardInterrupt):
