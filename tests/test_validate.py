@@ -362,7 +362,7 @@ def test_those_who_keep_the_board_withdraw(board: Path, theirs: Path) -> None:
 
 def test_nobody_verifies_their_own_result(board: Path, theirs: Path) -> None:
     """A verification that is not on the board already is refused in what is sent."""
-    _, second = honest_entries()
+    second = entries_of(board)[1]
     second.verify()
     (found,) = refused(put(theirs, second), beside=board)
     assert found.startswith(f"{second.name}/verification.json: file: it comes with the result")

@@ -30,7 +30,7 @@ from kgbench.records.fact_rows import STORED, facts_bytes
 quick = settings(
     max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
-many = settings(quick, max_examples=300)
+many = settings(quick, max_examples=150)
 
 
 @cache
