@@ -37,7 +37,7 @@ from kgbench.leaderboard.folders import (
 )
 from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION, VERIFICATION
 from kgbench.leaderboard.sandbox import SANDBOX
-from kgbench.records import FACTS_SCHEMA, SEAL, SOURCES, Record, Strict
+from kgbench.records import SEAL, SOURCES, Record, Strict
 from kgbench.records.fact_rows import STORED
 from kgbench.records.identity import private_kind, texts_in, texts_of
 
@@ -291,7 +291,7 @@ def _of_method(path: Path) -> list[CheckedEntry]:
         return [_listed(f"{whole.folder}:{number + 1}", line) for number, line in found]
 
     def rows_of_all() -> pa.Table:
-        return SANDBOX.read(read_regular(path / FACTS, limits.FACTS_OF_METHOD), (ROWS,))
+        return SANDBOX.read(read_regular(path / FACTS, limits.FACTS_OF_METHOD), ROWS)
 
     expected = "the file as kgbench submit writes it"
     entries = whole.attempt(listed, "list", expected, ENTRIES) or []
@@ -377,7 +377,7 @@ def _run(path: Path, name: str, strict: bool) -> CheckedEntry:
         value = run.attempt(partial(read_json, record), "JSON", STRICT_JSON, RECORD)
         run.documents = {} if value is None else {RECORD: value}
     if (facts := contents.get(FACTS)) is not None:
-        read_rows = partial(SANDBOX.read, facts, (STORED, FACTS_SCHEMA))
+        read_rows = partial(SANDBOX.read, facts, STORED)
         expected = "a facts.parquet as kgbench eval writes it"
         run.table = run.attempt(read_rows, "Parquet", expected, FACTS)
     return run

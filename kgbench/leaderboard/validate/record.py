@@ -539,9 +539,6 @@ def _laws(columns: dict[str, Array]) -> Iterator[tuple[str, Array, str, str]]:
     ):
         wrong = f"the probability is {why}"
         yield "logprob", logprob <= most + _NEAR, wrong, "the logarithm of a probability, in nats"
-    if "prob" in columns:  # of files of version 1
-        same = np.isclose(columns["prob"], np.exp(logprob), rtol=1e-6, atol=1e-12)
-        yield "prob", same, "it is not exp(logprob)", "the same probability twice"
 
 
 def _check_configurations(record: Record) -> Iterator[Finding]:
