@@ -18,10 +18,10 @@ from kgbench.leaderboard import folders, limits
 from kgbench.leaderboard.entries import find_entry, read_entries
 from kgbench.leaderboard.folders import (
     ENTRIES,
-    MethodFolder,
     changed,
     document_hash,
     inside_folder,
+    read_folder,
     rows_hash,
 )
 from kgbench.leaderboard.limits import FACTS
@@ -129,7 +129,7 @@ def test_entries_are_added_taken_away_and_never_lost(
                 documents[third.name], rows[third.name] = third.documents, third.rows
         except KeyboardInterrupt:
             assert count < 3
-        folder = MethodFolder(results / PLACE)
+        folder = read_folder(results / PLACE)
         assert set(folder.documents) in (
             {two[0].name, two[1].name},
             {third.name, two[1].name},

@@ -241,7 +241,7 @@ def shown_rows(board: Board, method: str) -> ShownTable | None:
 def shown_part(board: Board, places: Places, limit: int) -> ShownTable:
     """The few columns of a board's first table that its picture needs."""
     table = board.tables[0]
-    wanted = ("sufficiency", "necessity", table.shown_first or "", table.ranked_by or "")
+    wanted = ("sufficiency", "necessity", table.ranked_by or "")
     return shown_table(table, places, limit, wanted if table.ranked_by else ())
 
 

@@ -145,12 +145,10 @@ def _read_documents(entry: CheckedEntry, strict: bool) -> None:
     hashes = entry.hashes()
     submission = entry.submission = entry.read(SUBMISSION, Submission)
     if submission is not None:
-        raw = entry.documents[SUBMISSION]
-        entry.add(check_submission(submission, record, hashes, raw), SUBMISSION)
+        entry.add(check_submission(submission, record, hashes), SUBMISSION)
     elif strict and all(finding.file != entry.at(SUBMISSION) for finding in entry.findings):
         missing = Finding("file", "it is missing", "the file that kgbench submit writes")
         entry.add([missing], SUBMISSION)
     verification = entry.verification = entry.read(VERIFICATION, Verification)
     if verification is not None:
-        raw = entry.documents[VERIFICATION]
-        entry.add(check_verification(verification, record, hashes, raw), VERIFICATION)
+        entry.add(check_verification(verification, record, hashes), VERIFICATION)

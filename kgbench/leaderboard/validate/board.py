@@ -51,7 +51,7 @@ _HIDDEN = ("truth", "graded")
 
 
 def check_submission(
-    submission: Submission, record: Record | None, hashes: Mapping[str, str], raw: object
+    submission: Submission, record: Record | None, hashes: Mapping[str, str]
 ) -> Iterator[Finding]:
     """The submission goes with the record and its rows, and its name and code with the method.
 
@@ -59,7 +59,6 @@ def check_submission(
         submission: The submission.
         record: The record of the entry; None where it does not read.
         hashes: Of the record and its rows.
-        raw: The JSON value of the submission.
     """
     if record is not None:
         yield from _check_method(record, submission)
@@ -68,7 +67,6 @@ def check_submission(
         if stated != (own := hashes.get(file, stated)):
             wrong = f"{shown(stated)} is not the hash of {file}, which was changed afterwards"
             yield Finding(name, wrong, own)
-    yield from _check_written(submission, raw)
 
 
 def _check_method(record: Record, submission: Submission) -> Iterator[Finding]:
@@ -130,7 +128,7 @@ def _check_name(record: Record, name: str) -> Iterator[Finding]:
 
 
 def check_verification(
-    verification: Verification, record: Record | None, hashes: Mapping[str, str], raw: object
+    verification: Verification, record: Record | None, hashes: Mapping[str, str]
 ) -> Iterator[Finding]:
     """The verification is of this very record, and its sample agreed within the usual tolerance.
 
@@ -138,9 +136,7 @@ def check_verification(
         verification: The verification.
         record: The record of the entry; None where it does not read.
         hashes: Of the record and its rows.
-        raw: The JSON value of the verification.
     """
-    yield from _check_written(verification, raw)
     if record is None:
         return
     own, what = verification, record.identity
@@ -193,13 +189,6 @@ def _origin(code: str) -> str:
     if version:
         return re.sub(r"[-_.]+", "-", package).casefold()
     return code.rpartition("@")[0].casefold().rstrip("/").removesuffix(".git")
-
-
-def _check_written(part: Submission | Verification, raw: object) -> Iterator[Finding]:
-    """A smaller document is as kgbench writes it."""
-    if raw != part.to_json():
-        expected = "the document as kgbench submit or kgbench rerun wrote it"
-        yield Finding("content", "it is not as kgbench writes it", expected)
 
 
 def check_place(
