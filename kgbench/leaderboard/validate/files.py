@@ -59,7 +59,7 @@ class Finding:
     refuses: bool = True
     """Whether the result is refused for it; otherwise it is a remark."""
     file: str = ""
-    """Folder and name of the file, or the folder; set by `in_file`."""
+    """Folder and name of the file, or the folder; set by `CheckedEntry.add`."""
 
     def __str__(self) -> str:
         note = "" if self.refuses else "note: "
@@ -86,11 +86,6 @@ def unmet(laws: Iterable[Law], refuses: bool = True) -> Iterator[Finding]:
     for name, value, holds, expected in laws:
         if not holds:
             yield Finding(name, f"it is {shown(value)}", expected, refuses)
-
-
-def in_file(file: str, findings: Iterable[Finding]) -> list[Finding]:
-    """The findings of a check of one file, with its name."""
-    return [replace(finding, file=file) for finding in findings]
 
 
 def refusals(findings: Iterable[Finding]) -> list[Finding]:
@@ -168,7 +163,8 @@ class CheckedEntry:
 
     def add(self, findings: Iterable[Finding], document: str = "") -> None:
         """Add the findings of a check of one of its documents, or of the whole."""
-        self.findings += in_file(self.at(document) if document else self.folder, findings)
+        file = self.at(document) if document else self.folder
+        self.findings += [replace(finding, file=file) for finding in findings]
 
     def attempt(
         self, read: Callable[[], _T], field: str, expected: str, document: str = ""
@@ -509,7 +505,9 @@ def _content(raw: Any, model: type[_M]) -> tuple[_M | None, list[Finding]]:
         Finding(where, f"it is {shown(own)}", f"{shown(expected)}, as kgbench writes it")
         for where, own, expected in islice(unequal(raw, written), _MOST)
     ]
-    return made, found or [Finding("content", "it is not as kgbench writes it")]
+    if not found and model is not Record:
+        found = [Finding("content", "it is not as kgbench writes it")]
+    return made, found
 
 
 def _text_finding(where: str, text: str) -> Finding:
