@@ -18,7 +18,6 @@ from kgbench.errors import DataError
 from kgbench.leaderboard import limits
 from kgbench.leaderboard.sandbox import SANDBOX, Sandbox
 from kgbench.leaderboard.validate.files import bad_text, read_json
-from kgbench.records import FACTS_SCHEMA
 from kgbench.records.fact_rows import STORED, facts_bytes
 
 
@@ -140,7 +139,7 @@ def varint(number: int) -> bytes:
 
 
 def read(content: bytes, sandbox: Sandbox = SANDBOX) -> pa.Table:
-    return sandbox.read(content, (STORED, FACTS_SCHEMA))
+    return sandbox.read(content, STORED)
 
 
 HOSTILE: dict[str, tuple[Callable[[bytes], bytes], str]] = {

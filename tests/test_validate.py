@@ -209,7 +209,9 @@ def test_a_result_stands_on_the_board_once(board: Path) -> None:
 def test_ids_that_share_their_pages_are_refused() -> None:
     """An entry is known by the first twelve digits of its id, in names and pages."""
     record, _ = result()
-    (found,) = Others(ids={record.id[:12]: "first"}).compare("second", record, None, None)
+    second = CheckedEntry("second")
+    Others(ids={record.id[:12]: "first"}).compare(second, record)
+    (found,) = second.findings
     assert str(found).startswith("second/record.json: id: the same result is in first")
 
 
@@ -291,8 +293,10 @@ def test_the_same_models_give_the_same_answers() -> None:
         (elsewhere, "is read at another position"),
     ):
         others = Others()
-        assert others.compare("a", what, facts, None) == []
-        (found,) = others.compare("b", result(identity(seeds=(2,)))[0], rows, None)
+        first, second = CheckedEntry("a", table=facts), CheckedEntry("b", table=rows)
+        others.compare(first, what)
+        others.compare(second, result(identity(seeds=(2,)))[0])
+        (found,) = [*first.findings, *second.findings]
         assert words in str(found)
     twice = pa.concat_tables([facts, elsewhere])
     found = check(sent((rescored(what, twice), twice), "my method", CODE))

@@ -24,7 +24,7 @@ from kgbench.leaderboard.sandbox import SANDBOX
 from kgbench.leaderboard.validate import check_entry
 from kgbench.leaderboard.validate.board import Others
 from kgbench.leaderboard.validate.files import CheckedEntry, entries_below, read_json
-from kgbench.records import FACTS_SCHEMA, Identity
+from kgbench.records import Identity
 from kgbench.records.fact_rows import STORED, facts_bytes
 
 quick = settings(
@@ -249,7 +249,7 @@ def test_spliced_parquet(data: st.DataObject) -> None:
     for at, value in flips:
         content[at] = value
     try:
-        table = SANDBOX.read(bytes(content), (STORED, FACTS_SCHEMA))
+        table = SANDBOX.read(bytes(content), STORED)
     except DataError:
         return
     assert table.column_names == STORED.names

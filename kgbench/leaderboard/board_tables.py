@@ -79,18 +79,13 @@ class Table:
     """Its limits, such as pair and prompt; empty for the one over all cells."""
     ranked_by: str | None = None
     """Key of a column."""
-    shown_first: str | None = None
-    """Key of the column that is shown first; None for the one that ranks."""
     spread: Spread = "interval"
     notes: tuple[str, ...] = ()
 
     @property
     def ordered_columns(self) -> tuple[Column, ...]:
-        """All columns: the one that is shown first, the one that ranks, the others."""
-        first = (self.shown_first, self.ranked_by)
-        return tuple(
-            sorted(self.columns, key=lambda c: first.index(c.key) if c.key in first else 2)
-        )
+        """All columns: the one that ranks, the others."""
+        return tuple(sorted(self.columns, key=lambda column: column.key != self.ranked_by))
 
     @property
     def ranked(self) -> bool:

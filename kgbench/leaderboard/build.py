@@ -7,7 +7,7 @@ import signal
 import socket
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -27,7 +27,7 @@ from kgbench.leaderboard.board_tables import Board, Leaderboard, Table, spread_t
 from kgbench.leaderboard.boards import all_boards
 from kgbench.leaderboard.entries import Entry, read_entries
 from kgbench.leaderboard.site.pages import POLICY, render_site
-from kgbench.records import RecordStore
+from kgbench.records import RecordStore, write_whole
 from kgbench.report import Dash, Footnotes, markdown_text
 
 RESULTS, MARKDOWN, SITE = "results", "LEADERBOARD.md", "site"
@@ -54,18 +54,14 @@ UNTRIED = "contract not run: no record that the laws of localizers were tried"
 def make_leaderboard(entries: Sequence[Entry]) -> Leaderboard:
     """All boards of some entries, whatever order these come in."""
     entries = sorted(entries, key=lambda entry: (entry.method, entry.pair, entry.record.id))
-    runs: dict[str, set[str]] = {TIES: set(), UNTRIED: set()}
-    for entry in entries:
-        if entry.record.identity.ties_count_for_the_target:
-            runs[TIES].add(entry.record.id)
-        if entry.untried:
-            runs[UNTRIED].add(entry.record.id)
+    older = {e.record.id for e in entries if e.record.identity.ties_count_for_the_target}
+    marks = {TIES: older, UNTRIED: {e.record.id for e in entries if e.untried}}
     boards = []
     for board in all_boards(entries):
         tables = []
         for table in board.tables:
             notes = [*table.notes]
-            for mark, ids in runs.items():
+            for mark, ids in marks.items():
                 names = [line.method for line in table.lines if not ids.isdisjoint(line.runs)]
                 of = "all methods" if len(names) == len(table.lines) else ", ".join(names)
                 notes += [f"{mark} ({of})"] if names else []
@@ -158,7 +154,7 @@ def outputs(root: Path, entries: Sequence[Entry] | None = None) -> Iterator[tupl
 def build(root: Path) -> tuple[int, int]:
     """Write the files of the board that differ, and delete pages of records that are gone.
 
-    All files are made in a temporary folder first, so that an error leaves it as it was.
+    All files are made before one is written, so that an entry that gives none leaves it as it was.
 
     Returns:
         How many files there are, and how many of them were written or deleted.
@@ -172,35 +168,28 @@ def build(root: Path) -> tuple[int, int]:
             f"{links[0]} is a link, and the board is written to plain folders only; delete it"
         )
     try:
-        with uncollected(), TemporaryDirectory(prefix=".build-", dir=root) as stage:
-            return _build(root, Path(stage))
+        with uncollected():
+            return _write(root, {root / name: content for name, content in outputs(root)})
     except OSError as error:
         raise OutputError(
             f"cannot write the board to {str(root)!r}: {error.strerror or error}"
         ) from error
 
 
-def _build(root: Path, stage: Path) -> tuple[int, int]:
-    """Make all files in a folder of the same disk, then put those that differ in their places."""
-    stale = {root / MARKDOWN, *(root / SITE).rglob("*")}
-    stale = {path for path in stale if path.is_file() or path.is_symlink()}
-    count, new = 0, []
-    for name, content in outputs(root):
-        count += 1
-        stale.discard(root / name)
-        if not (root / name).is_file() or (root / name).read_bytes() != content:
-            (stage / name).parent.mkdir(parents=True, exist_ok=True)
-            (stage / name).write_bytes(content)
-            new.append(name)
+def _write(root: Path, files: Mapping[Path, bytes]) -> tuple[int, int]:
+    """Write the files that differ, and delete others and empty folders; counts as of `build`."""
+    there = set(filter(Path.is_file, (root / MARKDOWN, *(root / SITE).rglob("*"))))
+    stale = there - files.keys()
+    new = [path for path, own in files.items() if path not in there or path.read_bytes() != own]
     for path in stale:
         path.unlink()
     for path in sorted((root / SITE).rglob("*"), reverse=True):
         if path.is_dir() and not any(path.iterdir()):
             path.rmdir()
-    for name in sorted(new, key=lambda name: name == MARKDOWN):  # the summary last
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (stage / name).replace(root / name)
-    return count, len(new) + len(stale)
+    for path in sorted(new, key=lambda path: path.name == MARKDOWN):  # the summary last
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, files[path])
+    return len(files), len(new) + len(stale)
 
 
 def _links(root: Path) -> list[Path]:

@@ -195,20 +195,21 @@ def document_hash(value: Any) -> str:
     return sha256(canonical_json(value).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def rows_hash(rows: pa.Table) -> str:
+def rows_hash(rows: pa.Table, columns: Iterable[str] = STORED.names) -> str:
     """SHA-256 of an entry's per-fact rows, however a file holds them.
 
-    Of each stored column in turn: of texts, the distinct ones as a JSON list in the order in which
+    Of each column in turn: of texts, the distinct ones as a JSON list in the order in which
     they come, and the place of each row's in it as 32-bit integers; of numbers, their bytes. Bytes
     are little-endian.
 
     Args:
         rows: Sorted.
+        columns: By default all that are stored.
     """
     digest = sha256()
-    for field in STORED:
-        column = rows[field.name].combine_chunks()
-        if field.type == pa.string():
+    for name in columns:
+        column = rows[name].combine_chunks()
+        if column.type == pa.string():
             coded = column.dictionary_encode()
             digest.update(canonical_json(coded.dictionary.to_pylist()).encode())
             column = coded.indices

@@ -12,6 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from kgbench.errors import DataError
+from kgbench.records.fact_rows import spans
 
 TOP = 5
 """Boards are on the paper's metric: whether the target is among the five likeliest tokens."""
@@ -20,11 +21,6 @@ METRIC = f"top{TOP}"
 
 COLUMNS = ("prompt", "fact", "graft", "rank")
 """Columns of the per-fact rows that hits need."""
-
-
-def _coded(column: pa.ChunkedArray) -> tuple[NDArray[Any], list[str]]:
-    coded = column.combine_chunks().dictionary_encode()
-    return coded.indices.to_numpy(zero_copy_only=False), coded.dictionary.to_pylist()
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,29 +42,24 @@ def hits_by_prompt(rows: pa.Table) -> dict[str, PromptHits]:
     Raises:
         DataError: If configurations of a prompt were not run over the same facts.
     """
-    (prompt, prompts), (graft, grafts), (fact, ids) = (
-        _coded(rows[name]) for name in ("prompt", "graft", "fact")
-    )
-    order = np.argsort(np.array(ids, dtype=object))
-    place = np.empty(len(ids), np.int64)
-    place[order] = np.arange(len(ids))
-    facts = [sys.intern(ids[i]) for i in order]
-    ranks = np.zeros((len(prompts), len(grafts), len(ids)), np.int32)  # 0 where it was not asked
-    ranks[prompt, graft, place[fact]] = rows["rank"].to_numpy()
+    coded = rows["fact"].combine_chunks().dictionary_encode()
+    ids, facts = coded.dictionary.to_pylist(), coded.indices.to_numpy()
+    ranks = rows["rank"].to_numpy()
+    read: dict[str, dict[str, tuple[NDArray[Any], NDArray[Any]]]] = {}
+    for (prompt, graft), (start, n) in spans(rows).items():
+        own = slice(start, start + n)
+        last = np.append(np.diff(facts[own]) != 0, True)
+        read.setdefault(prompt, {})[graft] = facts[own][last], ranks[own][last]
     found = {}
-    for name, of_prompt in zip(prompts, ranks, strict=True):
-        by_graft = dict(zip(grafts, of_prompt, strict=True))
-        asked = by_graft.get("PRE", np.zeros(len(ids))) > 0
+    for prompt, by_graft in read.items():
+        asked, _ = by_graft.get("PRE", ((), ()))
         hits = {}
-        for configuration, own in by_graft.items():
-            if not own.any():
-                continue
-            if not np.array_equal(own > 0, asked):
+        for graft, (answered, rank) in by_graft.items():
+            if not np.array_equal(answered, asked):
                 raise DataError(
-                    f"per-fact rows: prompt {name} was run over other facts under {configuration} "
-                    "than under PRE"
+                    f"per-fact rows: prompt {prompt} was run over other facts under {graft} than "
+                    "under PRE"
                 )
-            hits[configuration] = own[asked] <= TOP
-        asked_facts = tuple(fact for fact, own in zip(facts, asked, strict=True) if own)
-        found[name] = PromptHits(asked_facts, hits)
+            hits[graft] = rank <= TOP
+        found[prompt] = PromptHits(tuple(sys.intern(ids[i]) for i in asked), hits)
     return found

@@ -17,7 +17,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from threading import Lock, Timer
 from typing import IO
@@ -68,28 +68,27 @@ class Sandbox:
         self._expired = False
         self._lock = Lock()
 
-    def read(self, content: bytes, schemas: Sequence[pa.Schema]) -> pa.Table:
+    def read(self, content: bytes, schema: pa.Schema) -> pa.Table:
         """The table of an untrusted file.
 
         Args:
             content: The file.
-            schemas: Schemas that it may have: columns of texts and numbers without nulls.
+            schema: Its columns of texts and numbers, without nulls.
 
         Raises:
             DataError: It has other columns, carries more than columns, exceeds a limit, or is no
                 Parquet file.
         """
-        head = json.dumps([schema.serialize().to_pybytes().hex() for schema in schemas])
+        head = schema.serialize().to_pybytes().hex()
         with self._lock:
             kind, answer = self._answer(f"{head}\n".encode() + content)
         if kind != _TABLE:
             raise DataError(answer.decode("utf-8", "replace"))
         table = pa.ipc.open_stream(pa.py_buffer(answer)).read_all()
         table.validate(full=True)
-        for schema in schemas:
-            if table.column_names == schema.names:
-                return table.cast(schema)
-        raise DataError(f"its reader returned other columns: {table.column_names!a}")
+        if table.column_names != schema.names:
+            raise DataError(f"its reader returned other columns: {table.column_names!a}")
+        return table.cast(schema)
 
     def start(self) -> None:
         """Start the child without waiting for it, so that it is ready when a file is read."""
@@ -239,19 +238,21 @@ def _decoded(request: bytes) -> bytes:
         DataError: It has other columns, or exceeds a limit.
     """
     head, _, content = request.partition(b"\n")
-    schemas = [pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(own))) for own in json.loads(head)]
-    table = _table(pa.py_buffer(content), schemas)
+    schema = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(head.decode())))
+    table = _table(pa.py_buffer(content), schema)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
     return bytes(sink.getvalue())
 
 
-def _table(content: pa.Buffer, schemas: Sequence[pa.Schema]) -> pa.Table:
+def _table(content: pa.Buffer, schema: pa.Schema) -> pa.Table:
     from pyarrow import parquet
 
     file = parquet.ParquetFile(pa.BufferReader(content), pre_buffer=False)
-    schema = _check_columns(file.schema_arrow, schemas)
+    if not file.schema_arrow.equals(schema):
+        found, expected = _listed(list(file.schema_arrow)[:12]), _listed(schema)
+        raise DataError(f"the columns are {found!a}, not {expected} without nulls")
     _check_metadata(file.metadata)
     texts = [field.name for field in schema if field.type == pa.string()]
     # Texts are decoded as references into a dictionary, so that repeating a long one costs little.
@@ -268,15 +269,6 @@ def _table(content: pa.Buffer, schemas: Sequence[pa.Schema]) -> pa.Table:
     if plain.nbytes > TABLE:
         raise DataError(f"it unpacks to more than {TABLE} bytes")
     return plain.combine_chunks()
-
-
-def _check_columns(schema: pa.Schema, schemas: Sequence[pa.Schema]) -> pa.Schema:
-    """The one of `schemas` that a file has: these columns, without nulls."""
-    for known in schemas:
-        if schema.equals(known):
-            return known
-    found, expected = _listed(list(schema)[:12]), _listed(schemas[0])
-    raise DataError(f"the columns are {found!a}, not {expected} without nulls")
 
 
 def _listed(fields: Iterable[pa.Field]) -> str:

@@ -35,7 +35,7 @@ from kgbench.leaderboard.site.tables import (
 from kgbench.leaderboard.validate.known import known, pair_of
 from kgbench.models import catalog
 from kgbench.numbers import count_text, duration_text, metric_name, number_text
-from kgbench.records import Provenance, Record, Row
+from kgbench.records import Record, Row
 from kgbench.sites import BASELINES
 from kgbench.sites.configurations import BEST, REST
 from kgbench.stats import verdict_of
@@ -88,6 +88,7 @@ class _Pages:
         )
         self._templates.filters.update(inline=inline_json, capital=_capital, brief=brief)
         self._templates.globals.update(boards=self.boards, policy=POLICY)
+        self._templates.globals.update(count_text=count_text, duration_text=duration_text)
 
     def render(self, template: str, up: str = "", **content: object) -> bytes:
         """A page.
@@ -285,18 +286,6 @@ RANKS = (1, 5, 10, 20, 50, 100)
 _TITLES = {"mrr": "MRR", "sufficiency": "Sufficiency", "necessity": "Necessity"}
 
 
-def _environment(source: Provenance) -> Iterator[tuple[str, str]]:
-    """Code, versions and machine of a run, without the time."""
-    commit = ""
-    if source.commit is not None:
-        changes = " with changes" if source.commit.dirty else ""
-        commit = f", commit {source.commit.hash}{changes}"
-    yield "Code", f"kgbench {source.kgbench}{commit}"
-    versions = {"Python": source.python, **source.packages}
-    yield "Versions", ", ".join(f"{name} {version}" for name, version in versions.items())
-    yield "Machine", f"{source.device}; {source.platform}"
-
-
 def run_page(entry: Entry) -> Mapping[str, object]:
     """Variables of an entry's page."""
     record, cells = entry.record, Cells()
@@ -320,16 +309,13 @@ def run_page(entry: Entry) -> Mapping[str, object]:
         "planted": planted and planted.plant,
     }
     return {
-        "title": f"{entry.method} on {entry.pair}",
         "verdict": verdict_of(record),
         "lost": "".join(lost),
         "heads": [(key, _TITLES.get(key) or metric_name(key).capitalize()) for key in keys],
         "prompts": prompts,
         "reasons": cells.footnotes.reasons,
         "others": others,
-        "facts": [*_environment(record.provenance), *_facts(record)],
         "data": {key: value for key, value in data.items() if value},
-        "command": f"kgbench rerun {entry.folder.name}",
         "best": {} if planted is None else dict.fromkeys((BEST, REST), planted.k),
     }
 
@@ -390,43 +376,3 @@ def _planted(record: Record) -> Iterator[tuple[str, Estimate]]:
                 pathway.recovery_planted,
             )
             yield f"Recovery of {pathway.other}, {prompt}", pathway.recovery_other
-
-
-def _facts(record: Record) -> Iterator[tuple[str, str]]:
-    """The run's inputs, and how it was computed."""
-    what, source = record.identity, record.provenance
-    method = what.localizer
-    parameters = ", ".join(f"{name} = {value}" for name, value in method.parameters.items())
-    given = f" ({parameters})" if parameters else ""
-    yield "Method", f"{method.name} {method.version}{given}, {record.kind}"
-    if record.planted is not None:
-        decoy = f", decoys at {record.planted.decoy}" if record.planted.decoy else ""
-        yield (
-            "Planted at",
-            f"{record.planted.plant}{decoy}: {record.planted.n_true} of {record.planted.n_units} "
-            f"changed ({record.planted.units})",
-        )
-    limit = "" if what.limit is None else f", the first {what.limit}"
-    yield "Facts", f"{what.dataset.name}, {what.dataset.n}{limit}"
-    if record.dropped:
-        yield "Dropped", "; ".join(f"{n}: {reason}" for reason, n in record.dropped.items())
-    yield "Seed", f"{', '.join(map(str, what.seeds))}; {what.dtype}"
-    cost = record.cost
-    yield (
-        "Cost",
-        f"{count_text(cost.forwards, 'forward')}, {count_text(cost.token_rows, 'token row')}, "
-        f"{duration_text(cost.seconds)}",
-    )
-    place = record.environment
-    yield (
-        "Computed",
-        f"{source.time.replace('T', ' ').replace('+00:00', ' UTC')}, {place.executor} executor, "
-        f"{place.attention} attention",
-    )
-    hashes = [
-        ("facts", what.dataset.hash),
-        *what.prompts.items(),
-        *what.weights.by_part.items(),
-        ("tokenizer", what.tokenizer),
-    ]
-    yield "Hashes", ", ".join(f"{name} {value[:12]}" for name, value in hashes)

@@ -164,31 +164,11 @@ class ShownTable:
         return f"{spread_text(shown, self.table.spread)}; {n}."
 
     @property
-    def reasons(self) -> Sequence[str]:
-        """Why figures are undefined, by the numbers in the cells."""
-        return self.cells.footnotes.reasons
-
-    @property
-    def ties(self) -> bool:
-        """Whether methods share a rank."""
-        return any(row.tied for row in self.rows)
-
-    @property
-    def unverified(self) -> bool:
-        """Whether a rank is unverified."""
-        return any(row.line.rank_text.startswith("(") for row in self.rows)
-
-    @property
     def unranked(self) -> list[tuple[str, list[str]]]:
         """Reasons why methods have no rank, with the methods unless a reason holds for all."""
         reasons = list(self.table.unranked.items())
         for_all = len(reasons) == 1 and not self.table.ranked
         return [(reason, [] if for_all else names) for reason, names in reasons]
-
-    @property
-    def runs(self) -> bool:
-        """Whether rows name their runs."""
-        return any(row.runs for row in self.rows)
 
 
 def shown_table(
@@ -241,7 +221,7 @@ def shown_rows(board: Board, method: str) -> ShownTable | None:
 def shown_part(board: Board, places: Places, limit: int) -> ShownTable:
     """The few columns of a board's first table that its picture needs."""
     table = board.tables[0]
-    wanted = ("sufficiency", "necessity", table.shown_first or "", table.ranked_by or "")
+    wanted = ("sufficiency", "necessity", table.ranked_by or "")
     return shown_table(table, places, limit, wanted if table.ranked_by else ())
 
 

@@ -109,7 +109,7 @@ def _add_known(entry: CheckedEntry, others: Others, withdrawn: Collection[str]) 
         assert others.board is not None
         others.board[entry.folder] = entry.hashes()
         if entry.accepted and entry.record is not None:
-            others.compare(entry.folder, entry.record, entry.table, entry.submission)
+            others.compare(entry, entry.record)
     return names
 
 
@@ -122,17 +122,17 @@ def check_entry(entry: CheckedEntry, others: Others, strict: bool) -> CheckedEnt
         strict: As of `validate`.
     """
     _read_documents(entry, strict)
-    entry.findings += others.replaced(entry)
+    others.replaced(entry)
     if (record := entry.record) is None:
         return entry
     entry.add(check_record(record, strict), RECORD)
-    entry.findings += others.outdated(entry, record)
+    others.outdated(entry, record)
     if strict:
         entry.add(check_place(entry, record, entry.submission))
     if entry.table is not None:
         check_with_rows(entry, record, entry.table)
     if entry.accepted:
-        entry.findings += others.compare(entry.folder, record, entry.table, entry.submission)
+        others.compare(entry, record)
     return entry
 
 
@@ -145,12 +145,10 @@ def _read_documents(entry: CheckedEntry, strict: bool) -> None:
     hashes = entry.hashes()
     submission = entry.submission = entry.read(SUBMISSION, Submission)
     if submission is not None:
-        raw = entry.documents[SUBMISSION]
-        entry.add(check_submission(submission, record, hashes, raw), SUBMISSION)
+        entry.add(check_submission(submission, record, hashes), SUBMISSION)
     elif strict and all(finding.file != entry.at(SUBMISSION) for finding in entry.findings):
         missing = Finding("file", "it is missing", "the file that kgbench submit writes")
         entry.add([missing], SUBMISSION)
     verification = entry.verification = entry.read(VERIFICATION, Verification)
     if verification is not None:
-        raw = entry.documents[VERIFICATION]
-        entry.add(check_verification(verification, record, hashes, raw), VERIFICATION)
+        entry.add(check_verification(verification, record, hashes), VERIFICATION)

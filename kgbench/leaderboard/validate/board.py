@@ -11,11 +11,11 @@ import re
 import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from hashlib import sha256
 from itertools import product
 from math import ceil
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from kgbench.leaderboard.entries import (
     SAMPLE,
@@ -25,8 +25,10 @@ from kgbench.leaderboard.entries import (
     folder_name,
     suites_of,
 )
+from kgbench.leaderboard.folders import document_hash, rows_hash
+from kgbench.leaderboard.hits import COLUMNS
 from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION, VERIFICATION
-from kgbench.leaderboard.validate.files import CheckedEntry, Finding, in_file, shown, unmet
+from kgbench.leaderboard.validate.files import CheckedEntry, Finding, shown, unmet
 from kgbench.leaderboard.validate.known import known
 from kgbench.leaderboard.validate.record import unlike
 from kgbench.records import Record, canonical_json
@@ -51,7 +53,7 @@ _HIDDEN = ("truth", "graded")
 
 
 def check_submission(
-    submission: Submission, record: Record | None, hashes: Mapping[str, str], raw: object
+    submission: Submission, record: Record | None, hashes: Mapping[str, str]
 ) -> Iterator[Finding]:
     """The submission goes with the record and its rows, and its name and code with the method.
 
@@ -59,7 +61,6 @@ def check_submission(
         submission: The submission.
         record: The record of the entry; None where it does not read.
         hashes: Of the record and its rows.
-        raw: The JSON value of the submission.
     """
     if record is not None:
         yield from _check_method(record, submission)
@@ -68,7 +69,6 @@ def check_submission(
         if stated != (own := hashes.get(file, stated)):
             wrong = f"{shown(stated)} is not the hash of {file}, which was changed afterwards"
             yield Finding(name, wrong, own)
-    yield from _check_written(submission, raw)
 
 
 def _check_method(record: Record, submission: Submission) -> Iterator[Finding]:
@@ -130,7 +130,7 @@ def _check_name(record: Record, name: str) -> Iterator[Finding]:
 
 
 def check_verification(
-    verification: Verification, record: Record | None, hashes: Mapping[str, str], raw: object
+    verification: Verification, record: Record | None, hashes: Mapping[str, str]
 ) -> Iterator[Finding]:
     """The verification is of this very record, and its sample agreed within the usual tolerance.
 
@@ -138,33 +138,28 @@ def check_verification(
         verification: The verification.
         record: The record of the entry; None where it does not read.
         hashes: Of the record and its rows.
-        raw: The JSON value of the verification.
     """
-    yield from _check_written(verification, raw)
     if record is None:
         return
-    own, what = verification, record.identity
-    allowed = TOLERANCES.get(what.dtype, 0.0)
-    n = what.n_facts
-    rows = own.n * sum(row.applicable for row in record.rows)
-    most = {
-        "tolerance": allowed,
-        "largest_difference": own.tolerance,
-        "n": n,
-        "changed_hits": ceil(TIES * own.rows),
-    }
+    own, n = verification, record.identity.n_facts
     wanted = {
         "record": record.id,
         "record_hash": hashes[RECORD],
         "facts_hash": hashes.get(FACTS),
-        "rows": rows,
+        "rows": own.n * sum(row.applicable for row in record.rows),
     }
+    most = {
+        "tolerance": TOLERANCES.get(record.identity.dtype, 0.0),
+        "largest_difference": own.tolerance,
+        "n": n,
+        "changed_hits": ceil(TIES * own.rows),
+    }
+    stated = own.model_dump()
     for name, value in wanted.items():
-        stated = getattr(own, name)
-        yield from unmet([(name, stated, stated == value, f"{value}, as the entry gives")])
+        same = stated[name] == value
+        yield from unmet([(name, stated[name], same, f"{value}, as the entry gives")])
     for name, bound in most.items():
-        stated = getattr(own, name)
-        yield from unmet([(name, stated, stated <= bound, f"at most {bound}")])
+        yield from unmet([(name, stated[name], stated[name] <= bound, f"at most {bound}")])
     if not own.counts(record):
         wrong = f"only {own.about} of {n} were run again"
         expected = f"all facts, or {SAMPLE} drawn afterwards; it stands as self-reported"
@@ -193,13 +188,6 @@ def _origin(code: str) -> str:
     if version:
         return re.sub(r"[-_.]+", "-", package).casefold()
     return code.rpartition("@")[0].casefold().rstrip("/").removesuffix(".git")
-
-
-def _check_written(part: Submission | Verification, raw: object) -> Iterator[Finding]:
-    """A smaller document is as kgbench writes it."""
-    if raw != part.to_json():
-        expected = "the document as kgbench submit or kgbench rerun wrote it"
-        yield Finding("content", "it is not as kgbench writes it", expected)
 
 
 def check_place(
@@ -256,16 +244,15 @@ class Others:
     """Hashes of the documents and rows of entries on the board; None where there is no board to
     compare with."""
 
-    def replaced(self, entry: CheckedEntry) -> list[Finding]:
-        """Changes of an entry that is on the board, and verifications that are not.
+    def replaced(self, entry: CheckedEntry) -> None:
+        """Refuse changes of an entry that is on the board, and verifications that are not.
 
         Args:
-            entry: Its documents and rows.
+            entry: Its documents and rows, to which findings are added.
         """
         if self.board is None:
-            return []
+            return
         before, now = self.board.get(entry.folder, {}), entry.hashes()
-        findings = []
         for name in (RECORD, FACTS, SUBMISSION, VERIFICATION):
             was, own = before.get(name), now.get(name)
             if was == own or (name != VERIFICATION and not before):
@@ -278,66 +265,59 @@ class Others:
             else:
                 wrong = "it is another one than on the board"
                 expected = "entries as they are, and new ones beside them"
-            findings.append(Finding("file", wrong, expected, file=entry.at(name)))
-        return findings
+            entry.add([Finding("file", wrong, expected)], name)
 
-    def outdated(self, entry: CheckedEntry, record: Record) -> list[Finding]:
-        """Findings on a new entry that counts ties for the method; older entries stay, marked."""
+    def outdated(self, entry: CheckedEntry, record: Record) -> None:
+        """Refuse a new entry that counts ties for the method; older entries stay, marked."""
         new = self.board is not None and entry.folder not in self.board
-        if not new or not record.identity.ties_count_for_the_target:
-            return []
-        wrong = "it is 1, in which ties count for the method"
-        expected = f"{known().metric_version}; run it again"
-        return [Finding("identity.metric_version", wrong, expected, file=entry.at(RECORD))]
+        if new and record.identity.ties_count_for_the_target:
+            wrong = "it is 1, in which ties count for the method"
+            expected = f"{known().metric_version}; run it again"
+            entry.add([Finding("identity.metric_version", wrong, expected)], RECORD)
 
-    def compare(
-        self, folder: str, record: Record, table: pa.Table | None, submission: Submission | None
-    ) -> list[Finding]:
-        """Findings on an entry compared with earlier ones, to which it is added.
+    def compare(self, entry: CheckedEntry, record: Record) -> None:
+        """Compare an entry with earlier ones, to which it is added.
 
         Args:
-            folder: Its name.
+            entry: Its documents and rows, to which findings are added.
             record: Its record.
-            table: Its per-fact rows; None where they do not read.
-            submission: What goes with it.
         """
+        folder, table, submission = entry.folder, entry.table, entry.submission
         first = self.ids.setdefault(record.id[:_DIGITS], folder)
         if first != folder:
             twice = Finding("id", f"the same result is in {first}", "each result once")
-            return in_file(f"{folder}/{RECORD}", [twice])
-        findings: list[Finding] = []
+            entry.add([twice], RECORD)
+            return
         if submission is not None:
-            named = self._named(folder, record, submission)
-            findings = in_file(f"{folder}/{SUBMISSION}", named)
-            if not findings:
-                findings = in_file(f"{folder}/{RECORD}", self._ran(folder, record, submission))
-            if not findings and table is not None:
-                copied = self._copied(folder, record, table, submission)
-                findings = in_file(f"{folder}/{FACTS}", copied)
+            entry.add(self._named(folder, record, submission), SUBMISSION)
+            if entry.accepted:
+                entry.add(self._ran(folder, record, submission), RECORD)
+            if entry.accepted and table is not None:
+                entry.add(self._copied(folder, record, table, submission), FACTS)
         if table is not None:
-            findings += in_file(f"{folder}/{FACTS}", self._answered(folder, record, table))
-        return findings
+            entry.add(self._answered(folder, record, table), FACTS)
 
-    def _named(self, folder: str, record: Record, submission: Submission) -> list[Finding]:
+    def _named(self, folder: str, record: Record, submission: Submission) -> Iterator[Finding]:
         """One spelling, method and origin of code per name."""
         name, key, base = submission.name, _method_key(record), _base_name(submission.name)
         spelling, method, where = self.methods.setdefault(_skeleton(name), (name, key, folder))
         if spelling != name:
             wrong = f"{shown(name)} looks like {shown(spelling)} in {where}"
-            return [Finding("name", wrong, "that very name, or one that nobody takes for it")]
+            yield Finding("name", wrong, "that very name, or one that nobody takes for it")
+            return
         if method != key:
             wrong = f"{shown(name)} is {_method(key)} here, and {_method(method)} in {where}"
             expected = "one method, version and set of parameters under one name"
-            return [Finding("name", wrong, expected)]
+            yield Finding("name", wrong, expected)
+            return
         own = _origin(submission.code)
         source, where = self.origins.setdefault(_skeleton(base), (own, folder))
         if own != source:
             elsewhere = f"from {shown(source)} in {where}"
             wrong = f"{shown(base)} is from {shown(own)} here, and {elsewhere}"
-            return [Finding("code", wrong, "one repository or package for a name")]
-        return []
+            yield Finding("code", wrong, "one repository or package for a name")
 
-    def _ran(self, folder: str, record: Record, submission: Submission) -> list[Finding]:
+    def _ran(self, folder: str, record: Record, submission: Submission) -> Iterator[Finding]:
         """One run of a method per suite, prompt, models, facts and seed, whatever else was run."""
         what = record.identity
         cell = (what.weights.model_dump_json(), what.tokenizer, what.dataset.hash, what.limit)
@@ -346,39 +326,34 @@ class Others:
             if (first := self.runs.setdefault(key, folder)) != folder:
                 wrong = f"{shown(submission.name)} has a run of {suite} on {prompt} in {first}"
                 expected = "one run of a method for each pair, facts, prompt and seed"
-                return [Finding("identity", wrong, expected)]
-        return []
+                yield Finding("identity", wrong, expected)
+                return
 
     def _copied(
         self, folder: str, record: Record, table: pa.Table, submission: Submission
-    ) -> list[Finding]:
+    ) -> Iterator[Finding]:
         """The same ranks of all facts under another name; built-in methods may agree to the bit.
 
         On a plant many methods find the same few sites, so that there their maps are compared too.
         """
         if record.planted is not None and record.scores is None:
-            return []
-        digest = sha256(record.identity.weights.model_dump_json().encode())
+            return
+        sites = []
         if record.planted is not None:
-            ranked = []
             for site in record.scores or ():
-                ranked.append((-site.score, f"{site.layer} {site.component} {site.region}\n"))
-            digest.update("".join(name for _, name in sorted(ranked)).encode())
-        ranks, facts = table["rank"].to_numpy(), []
-        for place, (first, n) in spans(table).items():
-            if place[1] not in BASELINES:
-                digest.update(repr((place, n)).encode())
-                digest.update(ranks[first : first + n].tobytes())
-                facts += table["fact"].slice(first, n).to_pylist()
-        digest.update("\n".join(facts).encode())
+                sites.append((-site.score, f"{site.layer} {site.component} {site.region}"))
+        order = [name for _, name in sorted(sites)]
+        grafted = table.filter(pc.invert(pc.is_in(table["graft"], pa.array(BASELINES))))
+        weights = record.identity.weights.by_part
+        digest = document_hash([weights, order, rows_hash(grafted, COLUMNS)])
         own = (submission.name, record.identity.localizer.name, folder)
-        name, localizer, where = self.made.setdefault(digest.hexdigest(), own)
+        name, localizer, where = self.made.setdefault(digest, own)
         if name == submission.name or {own[1], localizer} <= set(known().localizers):
-            return []
+            return
         wrong = f"all ranks are those of {shown(name)} in {where}"
-        return [Finding("rank", wrong, "a method's own answers")]
+        yield Finding("rank", wrong, "a method's own answers")
 
-    def _answered(self, folder: str, record: Record, table: pa.Table) -> list[Finding]:
+    def _answered(self, folder: str, record: Record, table: pa.Table) -> Iterator[Finding]:
         """The rows of PRE and SFT against those of the same models in another entry."""
         what = record.identity
         donors = sorted(what.weights.donors.items())
@@ -392,8 +367,8 @@ class Others:
             if (difference := unlike(own, first, tolerance)) is not None:
                 column, wrong = difference
                 expected = f"the answers in {where}, since the models and texts are the same"
-                return [Finding(column, f"{graft} on {prompt}: {wrong}", expected)]
-        return []
+                yield Finding(column, f"{graft} on {prompt}: {wrong}", expected)
+                return
 
 
 def _method_key(record: Record) -> Key:

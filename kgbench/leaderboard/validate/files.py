@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
-from math import isfinite
+from math import isclose, isfinite
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -37,7 +37,7 @@ from kgbench.leaderboard.folders import (
 )
 from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION, VERIFICATION
 from kgbench.leaderboard.sandbox import SANDBOX
-from kgbench.records import FACTS_SCHEMA, SEAL, SOURCES, Record, Strict
+from kgbench.records import SEAL, SOURCES, Record, Strict, canonical_json
 from kgbench.records.fact_rows import STORED
 from kgbench.records.identity import private_kind, texts_in, texts_of
 
@@ -59,7 +59,7 @@ class Finding:
     refuses: bool = True
     """Whether the result is refused for it; otherwise it is a remark."""
     file: str = ""
-    """Folder and name of the file, or the folder; set by `in_file`."""
+    """Folder and name of the file, or the folder; set by `CheckedEntry.add`."""
 
     def __str__(self) -> str:
         note = "" if self.refuses else "note: "
@@ -86,11 +86,6 @@ def unmet(laws: Iterable[Law], refuses: bool = True) -> Iterator[Finding]:
     for name, value, holds, expected in laws:
         if not holds:
             yield Finding(name, f"it is {shown(value)}", expected, refuses)
-
-
-def in_file(file: str, findings: Iterable[Finding]) -> list[Finding]:
-    """The findings of a check of one file, with its name."""
-    return [replace(finding, file=file) for finding in findings]
 
 
 def refusals(findings: Iterable[Finding]) -> list[Finding]:
@@ -168,7 +163,8 @@ class CheckedEntry:
 
     def add(self, findings: Iterable[Finding], document: str = "") -> None:
         """Add the findings of a check of one of its documents, or of the whole."""
-        self.findings += in_file(self.at(document) if document else self.folder, findings)
+        file = self.at(document) if document else self.folder
+        self.findings += [replace(finding, file=file) for finding in findings]
 
     def attempt(
         self, read: Callable[[], _T], field: str, expected: str, document: str = ""
@@ -291,7 +287,7 @@ def _of_method(path: Path) -> list[CheckedEntry]:
         return [_listed(f"{whole.folder}:{number + 1}", line) for number, line in found]
 
     def rows_of_all() -> pa.Table:
-        return SANDBOX.read(read_regular(path / FACTS, limits.FACTS_OF_METHOD), (ROWS,))
+        return SANDBOX.read(read_regular(path / FACTS, limits.FACTS_OF_METHOD), ROWS)
 
     expected = "the file as kgbench submit writes it"
     entries = whole.attempt(listed, "list", expected, ENTRIES) or []
@@ -377,7 +373,7 @@ def _run(path: Path, name: str, strict: bool) -> CheckedEntry:
         value = run.attempt(partial(read_json, record), "JSON", STRICT_JSON, RECORD)
         run.documents = {} if value is None else {RECORD: value}
     if (facts := contents.get(FACTS)) is not None:
-        read_rows = partial(SANDBOX.read, facts, (STORED, FACTS_SCHEMA))
+        read_rows = partial(SANDBOX.read, facts, STORED)
         expected = "a facts.parquet as kgbench eval writes it"
         run.table = run.attempt(read_rows, "Parquet", expected, FACTS)
     return run
@@ -404,6 +400,9 @@ _MARKUP = re.compile(r"<[A-Za-z/!?]|&#|\b(javascript|vbscript|data)\s*:", re.IGN
 _HIDDEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 """Unicode categories of invisible characters: control, format and direction marks, lone surrogates,
 private and unassigned ones, line ends."""
+
+_RELATIVE, _ABSOLUTE = 2e-5, 1e-6
+"""Figures are stored to six digits; a bootstrap on another machine may differ in the last."""
 
 _MOST = 5
 """Findings of one kind that are listed of one file."""
@@ -499,7 +498,16 @@ def _content(raw: Any, model: type[_M]) -> tuple[_M | None, list[Finding]]:
     except ValidationError as error:
         errors = error.errors(include_url=False)[:_MOST]
         return None, [_schema_finding(dict(each)) for each in errors]
-    return made, list(_coerced(raw, made.model_dump(mode="json"), ""))
+    written = made.model_dump(mode="json", exclude_none=True)
+    if canonical_json(raw) == canonical_json(written):  # naming places takes several times as long
+        return made, []
+    found = [
+        Finding(where, f"it is {shown(own)}", f"{shown(expected)}, as kgbench writes it")
+        for where, own, expected in islice(unequal(raw, written), _MOST)
+    ]
+    if not found and model is not Record:
+        found = [Finding("content", "it is not as kgbench writes it")]
+    return made, found
 
 
 def _text_finding(where: str, text: str) -> Finding:
@@ -510,33 +518,29 @@ def _text_finding(where: str, text: str) -> Finding:
     return Finding(where, f"it {private_kind(text)}", expected)
 
 
-def _coerced(raw: Any, made: Any, where: str) -> Iterator[Finding]:
-    """Values of another JSON type than their field, which the model read all the same."""
-    if isinstance(raw, dict) and isinstance(made, dict):
-        for key in raw.keys() & made.keys():
-            own, other = raw[key], made[key]
-            if type(own) is not type(other) or type(own) in _CONTAINERS:
-                yield from _coerced(own, other, f"{where}.{key}".lstrip("."))
-    elif isinstance(raw, list) and isinstance(made, list):
-        for index, (own, other) in enumerate(zip(raw, made, strict=False)):
-            if type(own) is not type(other) or type(own) in _CONTAINERS:
-                yield from _coerced(own, other, f"{where}[{index}]")
-    elif (kind := _kind(raw)) != (expected := _kind(made)) and "object" not in (kind, expected):
-        yield Finding(where, f"{shown(raw)} is a {kind}", f"a {expected}")
+def unequal(own: Any, made: Any, where: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Places where two JSON values differ by more than rounding, and both values."""
+    if isinstance(own, Mapping) and isinstance(made, Mapping):
+        for key in dict.fromkeys([*own, *made]):
+            name = key if str(key).isidentifier() else shown(key)
+            yield from unequal(own.get(key), made.get(key), f"{where}.{name}".lstrip("."))
+    elif isinstance(own, list | tuple) and isinstance(made, list | tuple):
+        if len(own) != len(made):
+            yield where, f"{len(own)} of them", f"{len(made)} of them"
+        for index, (one, other) in enumerate(zip(own, made, strict=False)):
+            yield from unequal(one, other, f"{where}[{index}]")
+    elif not _same(own, made):
+        yield where, own, made
 
 
-def _kind(value: object) -> str:
-    """JSON type of a value."""
-    return _KINDS.get(type(value), "object")
-
-
-_KINDS: Mapping[type, str] = {
-    bool: "truth value",
-    int: "number",
-    float: "number",
-    str: "text",
-    type(None): "nothing",
-}
+def _same(own: Any, made: Any) -> bool:
+    if isinstance(own, str) and isinstance(made, str):
+        # Joints of lists were `and` throughout in early records.
+        joints = re.compile(r" and |, ")
+        return joints.split(own) == joints.split(made)
+    if isinstance(made, float) and type(own) in (int, float):
+        return isclose(own, made, rel_tol=_RELATIVE, abs_tol=_ABSOLUTE)
+    return own == made and isinstance(own, bool) == isinstance(made, bool)
 
 
 def _schema_finding(error: Mapping[str, Any]) -> Finding:

@@ -23,7 +23,7 @@ from kgbench.data import Dataset, is_shipped, load_dataset
 from kgbench.leaderboard.hits import TOP
 from kgbench.models import catalog
 from kgbench.records import Record, Truth
-from kgbench.sites import RECIPIENT, SCORED_REGIONS, Graft, Site, SiteScores, parse_graft
+from kgbench.sites import RECIPIENT, SCORED_REGIONS, Graft, Site, parse_graft
 from kgbench.sites.configurations import BEST, canonical
 from kgbench.stats import Ground, against_truth, pathways_of, with_clause
 
@@ -222,26 +222,15 @@ def site_scores(record: Record) -> dict[Site, float] | None:
 
 def judged_anew(record: Record) -> Record:
     """The record with its ground-truth figures recomputed, where its plant is a shipped one."""
-    pair = pair_of(record)
-    sites = shipped_sites(pair, record.identity.prompts) if pair is not None else None
-    if record.planted is None or sites is None:
+    pair, what = pair_of(record), record.identity
+    sites = shipped_sites(pair, what.prompts) if pair is not None else None
+    if record.planted is None or what.truth is None or sites is None:
         return record
-    planted = record.planted.model_copy(update=judged(record, site_scores(record)))
-    return with_clause(record.model_copy(update={"planted": planted}))
-
-
-def judged(record: Record, scores: SiteScores | None) -> dict[str, object]:
-    """Fields of `Planted` that follow from the map and the plant, by name.
-
-    Args:
-        record: A record with a truth, of a shipped pair on built-in prompts.
-        scores: Its map.
-    """
-    what = record.identity
-    assert what.truth is not None
     ground = _ground(record.model, what.truth, tuple(what.prompts))
-    made = against_truth(ground, scores, record.not_applicable.get(BEST, ""))
-    return {**made, "pathways": None if ground.everywhere else pathways_of(record, ground.graft)}
+    made = against_truth(ground, site_scores(record), record.not_applicable.get(BEST, ""))
+    pathways = None if ground.everywhere else pathways_of(record, ground.graft)
+    planted = record.planted.model_copy(update={**made, "pathways": pathways})
+    return with_clause(record.model_copy(update={"planted": planted}))
 
 
 @lru_cache(maxsize=1000)

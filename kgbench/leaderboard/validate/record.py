@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Set
+from collections.abc import Collection, Iterator, Mapping, Set
 from datetime import datetime, timedelta, timezone
 from itertools import chain, islice, product
-from math import isclose
 from typing import Any
 
 import numpy as np
@@ -19,9 +18,17 @@ from kgbench.errors import KgbenchError
 from kgbench.leaderboard.entries import BOARD_FACTS, NAME, suite_of
 from kgbench.leaderboard.hits import METRIC, TOP
 from kgbench.leaderboard.limits import FACTS, RECORD
-from kgbench.leaderboard.validate.files import CheckedEntry, Finding, Law, refusals, shown, unmet
+from kgbench.leaderboard.validate.files import (
+    CheckedEntry,
+    Finding,
+    Law,
+    refusals,
+    shown,
+    unequal,
+    unmet,
+)
 from kgbench.leaderboard.validate.known import (
-    judged,
+    judged_anew,
     known,
     known_answers,
     known_dataset,
@@ -32,9 +39,9 @@ from kgbench.leaderboard.validate.known import (
 )
 from kgbench.models import catalog
 from kgbench.numbers import same_sentence
-from kgbench.records import Record, Strict, Truth, measured_on
+from kgbench.records import Record, Truth, measured_on
 from kgbench.records.fact_rows import KEYS, Spans, is_ordered, spans, with_derived
-from kgbench.sites import BASELINES, Site, SiteScores, parse_graft
+from kgbench.sites import BASELINES, Site, parse_graft
 from kgbench.sites.configurations import BEST, budget_labels, parse_top
 from kgbench.stats import rescored
 from kgbench.version import __version__
@@ -357,10 +364,7 @@ def _check_ranking(record: Record) -> Iterator[Finding]:
 
 
 _FIGURES = ("metric", "rows", "synergy", "baselines", "curve", "planted", "verdict")
-"""Fields of a record that follow from its rows."""
-
-_RELATIVE, _ABSOLUTE = 2e-5, 1e-6
-"""Figures are stored to six digits; a bootstrap on another machine may differ in the last."""
+"""Fields of a record that follow from its rows, and from its map and plant."""
 
 _MOST = 5
 """Fields that are named of one record."""
@@ -375,72 +379,25 @@ def _check_figures(record: Record, table: pa.Table) -> Iterator[Finding]:
     """
     try:
         anew = rescored(record, with_derived(table))
+        if known_dataset(record) is not None:
+            anew = judged_anew(anew)
     except Exception as error:  # untrusted rows can raise any error
         reason = f"{type(error).__name__}: {shown(str(error))}"
         yield Finding("rows", f"no figures can be made of its per-fact rows ({reason})")
         return
-    names = [*_FIGURES]
-    if same_sentence(record.verdict, anew.verdict):
-        names.remove("verdict")
-    yield from islice(_apart(record, anew, names, "", "per-fact rows"), _MOST)
+    for field, one, other in islice(_apart(record, anew), _MOST):
+        expected = f"{shown(other)}, as the per-fact rows, map and plant give"
+        yield Finding(field, f"it is {shown(one)}", expected)
 
 
-def _check_sites(have: Set[Site], sites: Set[Site]) -> Iterator[Finding]:
-    """The map has a score for every site of the pair, and no others."""
-    changes = (("were removed", sites - have), ("are none of the pair's", have - sites))
-    for what, some in changes:
-        if some:
-            wrong = f"{len(some)} sites {what}, such as {min(map(str, some))}"
-            yield Finding("scores", wrong, f"the {len(sites)} of the pair")
-
-
-def _check_planted(record: Record, scores: SiteScores | None) -> Iterator[Finding]:
-    """Every figure of the comparison with the truth that does not come from per-fact rows.
-
-    Args:
-        record: A record with a truth, of a shipped pair on built-in prompts.
-        scores: Its map.
-    """
-    assert record.planted is not None
-    fields = judged(record, scores)
-    made = record.planted.model_copy(update=fields)
-    yield from _apart(record.planted, made, fields, "planted.", "record's map and the plant")
-
-
-def _apart(
-    own: Strict, made: Strict, names: Iterable[str], where: str, source: str
-) -> Iterator[Finding]:
-    """Findings on fields that differ from what their source gives."""
-    for name in names:
-        if getattr(own, name) != getattr(made, name):  # seldom, and dumping both takes long
-            stated, expected = (part.model_dump(include={name})[name] for part in (own, made))
-            for field, one, other in _differences(stated, expected, f"{where}{name}"):
-                yield Finding(field, f"it is {shown(one)}", f"{shown(other)}, as the {source} give")
-
-
-def _differences(own: Any, made: Any, where: str) -> Iterator[tuple[str, Any, Any]]:
-    """Places where two JSON values differ by more than rounding, and both values."""
-    if isinstance(own, Mapping) and isinstance(made, Mapping):
-        for key in dict.fromkeys([*own, *made]):
-            name = key if str(key).isidentifier() else shown(key)
-            yield from _differences(own.get(key), made.get(key), f"{where}.{name}")
-    elif isinstance(own, list | tuple) and isinstance(made, list | tuple):
-        if len(own) != len(made):
-            yield where, f"{len(own)} of them", f"{len(made)} of them"
-        for index, (one, other) in enumerate(zip(own, made, strict=False)):
-            yield from _differences(one, other, f"{where}[{index}]")
-    elif not _same(own, made):
-        yield where, own, made
-
-
-def _same(own: Any, made: Any) -> bool:
-    if isinstance(own, str) and isinstance(made, str):
-        # Joints of lists were `and` throughout in early records.
-        joints = re.compile(r" and |, ")
-        return joints.split(own) == joints.split(made)
-    if isinstance(made, float) and type(own) in (int, float):
-        return isclose(own, made, rel_tol=_RELATIVE, abs_tol=_ABSOLUTE)
-    return own == made and isinstance(own, bool) == isinstance(made, bool)
+def _apart(record: Record, anew: Record) -> Iterator[tuple[str, Any, Any]]:
+    """Figures that differ, and both values."""
+    for name in _FIGURES:
+        own, made = getattr(record, name), getattr(anew, name)
+        if own == made or (name == "verdict" and same_sentence(own, made)):
+            continue  # nearly always, and dumping both takes long
+        parts = (part.model_dump(include={name})[name] for part in (record, anew))
+        yield from unequal(*parts, name)
 
 
 # --------------------------------------------------------------------------------------------- rows
@@ -464,15 +421,19 @@ def check_with_rows(entry: CheckedEntry, record: Record, table: pa.Table) -> Non
         return
     if pair is not None and dataset is not None and dataset is own_facts(record.model):
         entry.add(_check_answers(record, table, places), FACTS)
+    sites = shipped_sites(pair, record.identity.prompts) if pair and dataset else None
+    if sites and (scores := site_scores(record)) is not None:
+        entry.add(_check_sites(scores.keys(), set(sites)), RECORD)
     entry.add(_check_figures(record, table), RECORD)
-    if pair is None or dataset is None:
-        return
-    if sites := shipped_sites(pair, record.identity.prompts):
-        scores = site_scores(record)
-        if scores is not None:
-            entry.add(_check_sites(scores.keys(), set(sites)), RECORD)
-        if record.planted is not None and record.identity.truth is not None:
-            entry.add(_check_planted(record, scores), RECORD)
+
+
+def _check_sites(have: Set[Site], sites: Set[Site]) -> Iterator[Finding]:
+    """The map has a score for every site of the pair, and no others."""
+    changes = (("were removed", sites - have), ("are none of the pair's", have - sites))
+    for what, some in changes:
+        if some:
+            wrong = f"{len(some)} sites {what}, such as {min(map(str, some))}"
+            yield Finding("scores", wrong, f"the {len(sites)} of the pair")
 
 
 Array = NDArray[Any]
@@ -539,9 +500,6 @@ def _laws(columns: dict[str, Array]) -> Iterator[tuple[str, Array, str, str]]:
     ):
         wrong = f"the probability is {why}"
         yield "logprob", logprob <= most + _NEAR, wrong, "the logarithm of a probability, in nats"
-    if "prob" in columns:  # of files of version 1
-        same = np.isclose(columns["prob"], np.exp(logprob), rtol=1e-6, atol=1e-12)
-        yield "prob", same, "it is not exp(logprob)", "the same probability twice"
 
 
 def _check_configurations(record: Record) -> Iterator[Finding]:
