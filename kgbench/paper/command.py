@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from kgbench.progress import Progress
 from kgbench.runner.spec import RESULTS
 
 if TYPE_CHECKING:
-    from kgbench.paper.parts import Needs, PartForecast
+    from kgbench.paper.parts import PartForecast
 
 STUDY, BOARD, FIGURES = "study", "board", "figures"
 Seeds = tuple[int, ...]
@@ -209,64 +209,25 @@ def _study_states(only: Sequence[str], seeds: Seeds, report: Path | None) -> Out
 
 def _forecast(what: str, options: Mapping[str, Any], progress: Progress | None) -> Output:
     from kgbench.paper.page import chosen
-    from kgbench.paper.parts import forecasts, room, total_needs
+    from kgbench.paper.parts import forecasts
     from kgbench.paper.reproduction import ingredients_of, report_folder, rows_there
+    from kgbench.runner import Settings
 
     names = chosen(what)
     pairs = ingredients_of(options["model"], options["supplement"], options["seeds"])
-    model, output_dir, device = pairs[0].model, options["output_dir"], options["device"]
-    free = room(pairs[0], output_dir, device)
+    model = pairs[0].model
+    settings = Settings(device=options["device"], output_dir=options["output_dir"])
     known = rows_there(report_folder(model, options["report"]))
-    parts = forecasts(names, pairs, output_dir, device, progress, known)
-    total = total_needs(parts, free)
-    table = table_text(["part", "time", "memory", "disk", "it takes"], list(map(_row, parts)))
-    answer = {
-        "model": model,
-        "figures": list(names),
-        "parts": list(map(asdict, parts)),
-        **total.to_json(),
-    }
-    return Output([table, "", *_total(parts, total)], answer)
+    parts = forecasts(names, pairs, settings, progress, known)
+    table = table_text(
+        ["part", "time", "memory", "disk", "to download", "it takes"], list(map(_row, parts))
+    )
+    answer = {"model": model, "figures": list(names), "parts": list(map(asdict, parts))}
+    return Output([table], answer)
 
 
 def _row(part: PartForecast) -> list[str]:
     from kgbench.numbers import duration_text, size_text
 
-    seconds = "–" if part.seconds is None else duration_text(part.seconds)
-    memory = "–" if part.memory_bytes is None else size_text(part.memory_bytes)
-    return [part.part, seconds, memory, size_text(part.disk_bytes), part.work]
-
-
-def _total(parts: Sequence[PartForecast], needs: Needs) -> Iterator[str]:
-    """Needs of all parts, whether they fit, and the basis of the times."""
-    from kgbench.numbers import duration_text, size_text
-    from kgbench.report import wrapped
-
-    known = [part.seconds for part in parts if part.seconds is not None]
-    time = f"about {duration_text(sum(known))}"
-    if left := len(parts) - len(known):
-        time += f", and {left} of {len(parts)} parts of unknown time"
-    memory = f"{_fits(needs.memory_fits)}: needs {size_text(needs.memory_bytes)}"
-    kept = f"{size_text(needs.kept_bytes)} kept"
-    if more := needs.disk_bytes - needs.kept_bytes:
-        memory += " and the activations of a training"
-        kept += f", {size_text(more)} more while a donor is trained"
-    memory += f", {size_text(needs.room.memory_bytes)} free on {needs.room.device}"
-    if needs.download_bytes:
-        kept += f"; {size_text(needs.download_bytes)} of it to download"
-    disk = f"{_fits(needs.disk_fits)}: needs {size_text(needs.disk_bytes)} ({kept}), "
-    disk += f"{size_text(needs.room.disk_bytes)} free for {needs.room.folder}"
-    lines = [("in all", time), ("memory", memory), ("disk", disk)]
-    bases: dict[str, list[str]] = {}
-    for part in parts:
-        if part.basis:
-            bases.setdefault(part.basis, []).append(part.part)
-    for number, (basis, some) in enumerate(bases.items()):
-        more_parts = f" and {len(some) - 1} more" if len(some) > 1 else ""
-        lines.append(("" if number else "from", f"{some[0]}{more_parts}: {basis}"))
-    for name, text in lines:
-        yield wrapped(f"{name:<9}{text}", " " * 9)
-
-
-def _fits(enough: bool) -> str:
-    return "fits" if enough else "does not fit"
+    sizes = (part.memory_bytes, part.disk_bytes, part.download_bytes)
+    return [part.part, duration_text(part.seconds), *map(size_text, sizes), part.work]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,7 +14,6 @@ from kgbench.errors import InputError
 from kgbench.models import catalog
 from kgbench.models.catalog import CARD, Entry, donors_folder, read_donor_card
 from kgbench.models.checkpoints import locate
-from kgbench.models.placement import usable_device
 from kgbench.models.tensors import stored_hash
 from kgbench.paper.measurements import (
     About,
@@ -29,10 +27,10 @@ from kgbench.paper.page import KNOWN, Page, Training
 from kgbench.progress import Progress, numbered
 from kgbench.records import RecordStore, write_whole
 from kgbench.runner import Pairs, Run, Settings, Spec, dry_run, run_job
-from kgbench.runner.forecast import Forecast, free_bytes
+from kgbench.runner.forecast import Forecast
 from kgbench.runner.training.builds import read_card
 from kgbench.runner.training.finetuning import Shared, finetune, forecast_finetuning
-from kgbench.runner.training.finetuning_plan import FinetuneSpec, FinetuningPlan, plan_finetuning
+from kgbench.runner.training.finetuning_plan import FinetuneSpec, plan_finetuning
 from kgbench.runner.workload import load_suite
 from kgbench.zoo.recipes import Recipe, recipe
 from kgbench.zoo.tiny_pairs import (
@@ -397,154 +395,71 @@ def _donor(what: Ingredients, name: str) -> Donor:
 
 @dataclass(frozen=True)
 class PartForecast:
-    """Time, memory and disk of one part."""
+    """What one part takes, or all of them."""
 
     part: str
     work: str
     """Work to be done, or that the part is there."""
-    seconds: float | None
-    """None where the checkpoints must be here to know."""
-    memory_bytes: int | None
-    disk_bytes: int
+    seconds: float = 0.0
+    memory_bytes: int = 0
+    disk_bytes: int = 0
     """While it is made."""
-    kept_bytes: int = 0
-    """Of these, what stays."""
     download_bytes: int = 0
     """Of a recipient that is not on this machine."""
-    basis: str = ""
-    """Basis of the time; empty where nothing is left to do."""
-
-
-@dataclass(frozen=True)
-class Room:
-    """Free memory and disk, before anything is loaded."""
-
-    memory_bytes: int
-    device: str
-    disk_bytes: int
-    folder: Path
-    """Of the donors."""
-
-
-@dataclass(frozen=True)
-class Needs:
-    """Needs of all parts, made one after the other, against what is free."""
-
-    memory_bytes: int
-    """Of the largest part."""
-    disk_bytes: int
-    """At most, downloads included: what was kept before, and the part that is being made."""
-    kept_bytes: int
-    """When all are made."""
-    download_bytes: int
-    room: Room
-
-    @property
-    def memory_fits(self) -> bool:
-        """Whether there is enough memory for each part."""
-        return self.memory_bytes <= self.room.memory_bytes
-
-    @property
-    def disk_fits(self) -> bool:
-        """Whether there is enough disk for all parts."""
-        return self.disk_bytes <= self.room.disk_bytes
-
-    def to_json(self) -> dict[str, Any]:
-        """The fields of `--json`."""
-        return {
-            "memory_bytes": self.memory_bytes,
-            "free_memory_bytes": self.room.memory_bytes,
-            "disk_bytes": self.disk_bytes,
-            "kept_bytes": self.kept_bytes,
-            "free_disk_bytes": self.room.disk_bytes,
-            "download_bytes": self.download_bytes,
-            "fits": self.memory_fits and self.disk_fits,
-        }
-
-
-def room(what: Ingredients, output_dir: Path, device: str) -> Room:
-    """Free memory of a device, and free disk for donors.
-
-    Args:
-        what: Ingredients of the figures.
-        output_dir: Where records would go.
-        device: Where it would be computed.
-
-    Raises:
-        InputError: There is no such device.
-    """
-    memory, where = free_bytes(
-        Settings(device=device, output_dir=output_dir), usable_device(device)
-    )
-    folder = what.made / "donors"
-    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-    return Room(memory, where, shutil.disk_usage(there).free, folder)
-
-
-def total_needs(parts: Sequence[PartForecast], free: Room) -> Needs:
-    """Needs of parts made in this order; what is not kept is removed before the next part.
-
-    Args:
-        parts: All of them.
-        free: Free before the first.
-    """
-    # Every evaluation names the download of the recipient, which is made once.
-    download = max((part.download_bytes for part in parts), default=0)
-    kept = most = download
-    for part in parts:
-        most = max(most, kept + part.disk_bytes)
-        kept += part.kept_bytes
-    memory = max((part.memory_bytes or 0 for part in parts), default=0)
-    return Needs(memory, max(most, kept), kept, download, free)
 
 
 def forecasts(
     figures: Sequence[str],
     seeds: Sequence[Ingredients],
-    output_dir: Path,
-    device: str,
+    settings: Settings,
     progress: Progress | None = None,
     known: PairRows | None = None,
 ) -> list[PartForecast]:
-    """Forecasts of all missing parts, in the order of making, without training or downloads.
+    """Forecasts of all missing parts, then of all together, without training or downloads.
 
     Args:
         figures: Their names.
         seeds: Ingredients under each training seed.
-        output_dir: Where records would go.
-        device: Where it would be computed.
+        settings: How it would be computed, and where records would go.
         progress: Progress callback, called before each part is measured.
         known: Rows that are there, which would not be made again.
 
     Raises:
         InputError: Something is wrong that can be found beforehand.
     """
-    parts, pairs = parts_of(figures, seeds, known), Pairs()
-    shared = Shared()
-    costs: list[tuple[Spec, Forecast]] = []
-    settings = Settings(device=device, output_dir=output_dir)
-    found: dict[int, PartForecast] = {}
-    # Evaluations with the same donors come one after the other, so that models are read once.
-    order = sorted(enumerate(parts), key=lambda numbered: _donors(numbered[1]))
-    for done, (place, part) in enumerate(order):
+    parts, pairs, shared = parts_of(figures, seeds, known), Pairs(), Shared()
+    costs: dict[str, PartForecast] = {}
+    made: list[PartForecast] = []
+    for done, part in enumerate(parts):
         of = f", seed {part.what.seed}" if len(seeds) > 1 else ""
         title = f"pair{of}" if part.kind == "pair" else f"{part.kind} {part.name}{of}"
         if progress is not None:
             progress(done, len(parts), title)
         if part.kind == "pair":
-            found[place] = _pair_forecast(part, title)
+            made.append(_pair_forecast(part, title))
         elif part.kind == "donor":
-            found[place] = _donor_forecast(part, title, device, shared)
+            made.append(_donor_forecast(part, title, settings, shared))
         else:
-            found[place] = _evaluation_forecast(part, title, settings, pairs, costs)
-    return [found[place] for place in range(len(parts))]
+            # With the recipient as its own donor everything takes as long as with missing donors.
+            recipient = part.what.entry.recipient
+            spec = part.what.job(part.name)
+            spec = replace(spec, recipient=recipient, donors=dict.fromkeys(spec.donors, recipient))
+            if repr(spec) not in costs:
+                costs[repr(spec)] = _evaluation_forecast(dry_run(spec, settings, pairs))
+            made.append(replace(costs[repr(spec)], part=title))
+    return [*made, _together(made)]
 
 
-def _donors(part: FigurePart) -> tuple[str, ...]:
-    """Names of the donors of an evaluation."""
-    if part.kind != "evaluation":
-        return ()
-    return tuple(part.what.page.evaluations[part.name].donors_of(part.what.tiny))
+def _together(parts: Sequence[PartForecast]) -> PartForecast:
+    """All parts, made one after the other; the recipient is downloaded once."""
+    return PartForecast(
+        "in all",
+        "",
+        sum(part.seconds for part in parts),
+        max((part.memory_bytes for part in parts), default=0),
+        sum(part.disk_bytes for part in parts),
+        max((part.download_bytes for part in parts), default=0),
+    )
 
 
 def _pair_forecast(part: FigurePart, title: str) -> PartForecast:
@@ -556,85 +471,45 @@ def _pair_forecast(part: FigurePart, title: str) -> PartForecast:
     if part.name and not what.has_own_donor:
         stages.append("sft")
     if not stages:
-        return PartForecast(title, "there", 0.0, 0, 0)
+        return PartForecast(title, "there")
     size = sum(file.stat().st_size for file in shipped.iterdir())
-    return PartForecast(
-        title,
-        "finetuned" if what.ready else "pretrained",
-        sum(seconds[stage] for stage in stages),
-        # Weights, gradients and two moments of each weight.
-        memory_bytes=4 * size,
-        disk_bytes=2 * size,
-        kept_bytes=2 * size,
-        basis="the shipped pair's time",
-    )
+    took = sum(seconds[stage] for stage in stages)
+    # Weights, gradients and two moments of each weight.
+    return PartForecast(title, "trained, as the shipped pair was", took, 4 * size, 2 * size)
 
 
-def _donor_forecast(part: FigurePart, title: str, device: str, shared: Shared) -> PartForecast:
-    what, name = part.what, part.name
-    try:
-        if (what.place(name) / CARD).is_file():
-            card = read_donor_card(what.place(name))
-            return _stored_donor(title, card, plan_finetuning(what.training(name)))
-        # A recipient that is not there yet is as large as the shipped one.
-        spec = what.training(name) if what.ready else replace(what, seed=SHIPPED).training(name)
-        cost = forecast_finetuning(spec, what.place(name), device=device, shared=shared)
-    except InputError as error:
-        return PartForecast(title, f"cannot be made: {error}", None, None, 0)
-    return PartForecast(
-        title,
-        f"{cost.steps:,} steps on {cost.texts:,} texts",
-        cost.seconds,
-        cost.weights_bytes + cost.gradients_bytes + cost.optimizer_bytes,
-        cost.disk_bytes,
-        cost.donor_bytes,
-        basis=cost.basis,
-    )
-
-
-def _stored_donor(title: str, card: Mapping[str, Any], plan: FinetuningPlan) -> PartForecast:
-    """A stored donor, if its card fits; its weights are not read."""
-    spec = plan.spec
-    wanted = {
-        "model": spec.model,
-        "seed": spec.seed,
-        "changes": spec.changed(),
-        "data": plan.data(),
-    }
-    other = [key for key, value in wanted.items() if card[key] != value]
-    if card["recipe"]["name"] != spec.recipe:
-        other.append("recipe")
-    if not other:
-        return PartForecast(title, "there", 0.0, 0, 0)
-    reason = f"trained in another way is there (other: {', '.join(other)})"
-    return PartForecast(title, f"cannot be made: {reason}", None, None, 0)
-
-
-def _evaluation_forecast(
-    part: FigurePart,
-    title: str,
-    settings: Settings,
-    pairs: Pairs,
-    costs: list[tuple[Spec, Forecast]],
+def _donor_forecast(
+    part: FigurePart, title: str, settings: Settings, shared: Shared
 ) -> PartForecast:
-    """Forecast of an evaluation, from those of the same job before, to which it is added."""
-    what = part.what
-    spec = what.job(part.name)
-    # With the recipient as its own donor everything takes as long as with missing donors.
-    donors = dict.fromkeys(spec.donors, what.entry.recipient)
-    stand_in = replace(spec, recipient=what.entry.recipient, donors=donors)
-    cost = next((cost for job, cost in costs if job == stand_in), None)
-    if cost is None:
-        cost = dry_run(stand_in, settings, pairs)
-        costs.append((stand_in, cost))
+    what, name = part.what, part.name
+    place = what.place(name)
+    if (place / CARD).is_file():
+        return PartForecast(title, _stored(what.training(name), read_donor_card(place)))
+    # A recipient that is not there yet is as large as the shipped one.
+    spec = what.training(name) if what.ready else replace(what, seed=SHIPPED).training(name)
+    cost = forecast_finetuning(spec, place, device=settings.device, shared=shared)
+    memory = cost.weights_bytes + cost.gradients_bytes + cost.optimizer_bytes
+    work = f"{cost.steps:,} steps on {cost.texts:,} texts, by {cost.basis}"
+    return PartForecast(title, work, cost.seconds, memory, cost.disk_bytes)
+
+
+def _stored(spec: FinetuneSpec, card: Mapping[str, Any]) -> str:
+    """Whether a stored donor is the one that is asked for, by its card; no weights are read."""
+    recipe = card["recipe"]["name"]
+    stored = {**{key: card[key] for key in ("model", "seed", "changes", "data")}, "recipe": recipe}
+    wanted = {"model": spec.model, "seed": spec.seed, "changes": spec.changed()}
+    wanted |= {"data": plan_finetuning(spec).data(), "recipe": spec.recipe}
+    other = [key for key, value in wanted.items() if stored[key] != value]
+    return f"trained in another way (other: {', '.join(other)}): move it" if other else "there"
+
+
+def _evaluation_forecast(cost: Forecast) -> PartForecast:
     prompts = f"{cost.prompts} prompts × {cost.configurations} configurations"
     return PartForecast(
-        title,
-        f"{prompts}, {cost.token_rows:,} token rows",
+        "",
+        f"{prompts}, {cost.token_rows:,} token rows, by {cost.basis}",
         cost.seconds,
         cost.weights_bytes + cost.logits_bytes + cost.activations_bytes,
         cost.disk_bytes,
-        cost.disk_bytes,
         cost.download_bytes,
-        cost.basis,
     )
