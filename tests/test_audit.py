@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -266,43 +265,6 @@ def test_runs_need_no_torch(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "SD over wordings" in done.stdout
-
-
-def test_what_it_would_take(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """A dry run writes nothing; a ranking is run under three seeds."""
-    run = evaluate(
-        "tiny-gpt2", localizer="random", limit=8, prompts="qa", output_dir=tmp_path, progress=False
-    )
-    before = list(tmp_path.iterdir())
-    assert main(["audit", str(run.path), "--prompt", "qa", "--dry-run", "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
-    assert answer["seeds"] == 3 and "splits the facts" in answer["why"] and answer["forwards"] > 0
-    assert answer["memory_bytes"] > 0 and answer["fits"] and answer["disk_bytes"] > 0
-    assert list(tmp_path.iterdir()) == before
-
-
-def test_what_a_large_pair_would_take(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Memory, disk, downloads and what the time rests on are there, as those of one evaluation."""
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    run = evaluate("tiny-gemma", prompts="qa", limit=2, output_dir=tmp_path, progress=False)
-    record = json.loads((run.path / "record.json").read_text())
-    (run.path / "record.json").write_text(json.dumps({**record, "model": "gemma-2b"}))
-    (run.path / "seal.json").unlink()
-    asked = ["audit", str(run.path), "--prompt", "qa,headline", "--limit", "400", "--dry-run"]
-    assert main(asked) == 0
-    text = " ".join(capsys.readouterr().out.split())
-    assert re.search(
-        r"memory (fits|does not fit): needs [\d.]+ GiB, [\d.]+ GiB free disk about [\d.]+ MiB for"
-        r" the records, and",
-        text,
-    )
-    assert re.search(
-        r"GiB to download time about [\d.]+ (h|min), less what exists already from the catalog's"
-        r" number of parameters",
-        text,
-    )
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,6 @@ __all__ = [
     "Analysis",
     "Answer",
     "Inputs",
-    "Need",
     "analyses",
     "fact_sample",
 ]
@@ -96,15 +95,6 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Need:
-    """What one part of an analysis would take."""
-
-    title: str
-    rows: Sequence[tuple[str, str]]
-    json: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
 class Analysis(ABC):
     """One question about runs.
 
@@ -134,10 +124,6 @@ class Analysis(ABC):
         Raises:
             InputError: Something in the inputs is wrong.
         """
-
-    def forecast(self, inputs: Inputs) -> Sequence[Need]:
-        """What `answer` would take, part by part; overridden where `--dry-run` is an option."""
-        raise NotImplementedError
 
 
 @cache

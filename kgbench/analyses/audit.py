@@ -24,11 +24,11 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from kgbench.analyses import GRAFTS, Analysis, Answer, Inputs, Need
+from kgbench.analyses import GRAFTS, Analysis, Answer, Inputs
 from kgbench.data import Dataset, builtin_prompts, fitting_prompts
 from kgbench.errors import InputError
 from kgbench.estimate import Estimate, plain
-from kgbench.numbers import count_text, duration_text, number_text, size_text
+from kgbench.numbers import count_text, number_text
 from kgbench.progress import Progress, numbered
 from kgbench.records import Identity, Record, canonical_json, facts_table, read_record
 from kgbench.records.identity import identity_differences
@@ -542,10 +542,6 @@ class Audit(Analysis):
         }
         return Answer(report, json, origins={name: str(source) for name, source in named})
 
-    def forecast(self, inputs: Inputs) -> list[Need]:
-        """What the runs of each method would take, where none exists."""
-        return [_need(plan, inputs.settings) for plan in self._plans(inputs)]
-
     def _plans(self, inputs: Inputs) -> list[AuditPlan]:
         plans = []
         for spec in inputs.specs:
@@ -566,47 +562,3 @@ def _method_json(method: MethodScores, rows: Sequence[Spread]) -> dict[str, Any]
         "notes": method.notes,
         "rows": plain(rows, counted=True),
     }
-
-
-def _need(plan: AuditPlan, settings: Settings) -> Need:
-    """The sum over the wordings and seeds of one method."""
-    from kgbench.runner.forecast import dry_run
-    from kgbench.runner.job import Pairs
-
-    pairs, n = Pairs(), plan.seeds
-    parts = [dry_run(spec, settings, pairs) for spec in plan.wording_specs]
-    memory = [part.weights_bytes + part.logits_bytes + part.activations_bytes for part in parts]
-    most = parts[memory.index(max(memory))]
-    download = max(part.download_bytes for part in parts)
-
-    def total(of: str) -> Any:
-        return n * sum(getattr(part, of) for part in parts)
-
-    json = {
-        "localizer": plan.spec.localizer,
-        "wordings": list(plan.wordings),
-        "seeds": n,
-        "why": plan.why,
-        "forwards": total("forwards"),
-        "token_rows": total("token_rows"),
-        "seconds": total("seconds"),
-        "memory_bytes": max(memory),
-        "free_bytes": most.free_bytes,
-        "fits": most.fits,
-        "disk_bytes": total("disk_bytes"),
-        "download_bytes": download,
-        "basis": parts[0].basis,
-    }
-    fits = "fits" if most.fits else "does not fit"
-    downloaded = f", and {size_text(download)} to download" if download else ""
-    rows = [
-        ("wordings", ", ".join(plan.wordings)),
-        ("seeds", f"{n}: {plan.why}"),
-        ("forwards", str(json["forwards"])),
-        ("token rows", str(json["token_rows"])),
-        ("memory", f"{fits}: needs {size_text(max(memory))}, {size_text(most.free_bytes)} free"),
-        ("disk", f"about {size_text(total('disk_bytes'))} for the records{downloaded}"),
-        ("time", f"about {duration_text(total('seconds'))}, less what exists already"),
-        ("from", parts[0].basis),
-    ]
-    return Need(plan.spec.localizer, rows, json)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from kgbench.analyses import Analysis, Inputs, Need, analyses
+from kgbench.analyses import Analysis, Inputs, analyses
 from kgbench.cli.eval import trained_lines
 from kgbench.cli.options import declared_fields, given_fields, options_of, refuse_given, settings_of
-from kgbench.cli.output import Output, table_text, terminal_text, working, write_file
+from kgbench.cli.output import Output, terminal_text, working, write_file
 from kgbench.errors import InputError, OutputError
 from kgbench.progress import Progress
 from kgbench.runner.spec import Spec
@@ -55,8 +55,6 @@ def analysis_command(name: str) -> click.Command:
 
     own = {n: each for n, each in declared_fields(kind).items() if n not in kind.takes}
     names = [*kind.takes, *own, "records"]
-    if kind.forecast is not Analysis.forecast:
-        names.append("dry_run")
     if kind.writes_csv:
         names.append("csv_file")
     names.append("as_json")
@@ -89,18 +87,10 @@ def _run(kind: type[Analysis], options: Mapping[str, Any], report: Progress | No
         raise OutputError(
             f"cannot write {str(target)!r}: there is no folder {str(target.parent)!r}"
         )
-    if options.get("dry_run"):
-        return _forecast(analysis.forecast(inputs))
     answer = analysis.answer(inputs)
     if target is not None:
         write_file(target, answer.csv.encode())
     return Output([answer.report, *trained_lines(answer.origins)], answer.json)
-
-
-def _forecast(needs: Sequence[Need]) -> Output:
-    tables = [table_text(["what", need.title], need.rows) for need in needs]
-    answers = [need.json for need in needs]
-    return Output(tables, answers[0] if len(answers) == 1 else {"methods": answers})
 
 
 def _inputs(kind: type[Analysis], options: Mapping[str, Any], report: Progress | None) -> Inputs:
