@@ -459,7 +459,7 @@ def _number(text: str) -> float:
 
 
 def _whole(text: str) -> int:
-    if len(text) <= _LONGEST_NUMBER and abs(float(text)) <= _LARGEST:
+    if abs(_number(text)) <= _LARGEST:
         return int(text)
     raise DataError(f"the number {shown(text)} is out of range")
 
