@@ -158,8 +158,8 @@ def build(root: Path) -> tuple[int, int]:
     Raises:
         OutputError: If one cannot be written, or a link leads out of the board.
     """
-    results_folder(root)
-    if links := _links(root):
+    places = (root / MARKDOWN, root / SITE, *(root / SITE).rglob("*"))
+    if links := list(filter(Path.is_symlink, places)):
         raise OutputError(
             f"{links[0]} is a link, and the board is written to plain folders only; delete it"
         )
@@ -186,12 +186,6 @@ def _write(root: Path, files: Mapping[Path, bytes]) -> tuple[int, int]:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, files[path])
     return len(files), len(new) + len(stale)
-
-
-def _links(root: Path) -> list[Path]:
-    """Links in the place of a file or folder of the board, and below its folders."""
-    places = [root / MARKDOWN, root / SITE, *(root / SITE).rglob("*")]
-    return [path for path in places if path.is_symlink()]
 
 
 @contextmanager
@@ -279,21 +273,19 @@ def _ended_by_signals() -> Iterator[None]:
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
-    names = [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    before = {name: signal.signal(getattr(signal, name), interrupt) for name in names}
+    signals = {each for each in signal.Signals if each.name in ("SIGTERM", "SIGHUP")}
+    before = {each: signal.signal(each, interrupt) for each in signals}
     try:
         yield
     finally:
-        for name, handler in before.items():
-            signal.signal(getattr(signal, name), handler)
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 def own_entries(own: Path, board: list[Entry]) -> list[Entry]:
     """Runs of a folder that are not on the board; a damaged one gives a `DamagedRecordWarning`."""
     there = {entry.record.id for entry in board}
-    found = {}
-    for stored in RecordStore(own).scan():
-        found[stored.record.id] = Entry(stored.path, stored.record, None, None)
+    found = {s.record.id: Entry(s.path, s.record, None, None) for s in RecordStore(own).scan()}
     return [entry for id, entry in found.items() if id not in there]
 
 

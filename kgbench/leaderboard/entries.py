@@ -157,10 +157,8 @@ def schemas() -> dict[str, str]:
         "submission": Submission.model_json_schema(),
         "verification": Verification.model_json_schema(),
     }
-    texts = {}
-    for name, schema in contents.items():
-        texts[name] = json.dumps({"$schema": _DIALECT, **schema}, indent=1, ensure_ascii=False)
-    return texts
+    texts = partial(json.dumps, indent=1, ensure_ascii=False)
+    return {name: texts({"$schema": _DIALECT, **schema}) for name, schema in contents.items()}
 
 
 def _record_schema() -> dict[str, Any]:

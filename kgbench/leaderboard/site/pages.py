@@ -116,8 +116,6 @@ class _Pages:
             if data := table_curves(table, self.by_id):
                 curves[table.key] = data
         columns = chain.from_iterable(table.columns for table in board.tables)
-        lines = list(chain.from_iterable(table.lines for table in board.tables))
-        badges = {line.badge for line in lines}
         yield (
             f"{board.key}.html",
             self.render(
@@ -126,8 +124,7 @@ class _Pages:
                 tables=[shown_table(table, self.places) for table in board.tables],
                 curves=curves,
                 columns=dict.fromkeys((column.title, column.about) for column in columns),
-                badges=[badge for badge in get_args(Badge) if badge in badges],
-                baselines=any(line.baseline for line in lines),
+                badges=get_args(Badge),
             ),
         )
         for key, data in curves.items():
@@ -148,13 +145,12 @@ class _Pages:
         )
 
     def run(self, name: str, entry: Entry) -> bytes:
-        method = "../" + self.places.method(entry.method)
         return self.render(
             "run.html",
             up="../",
             entry=entry,
             name=name,
-            method=method,
+            method=self.places.method(entry.method),
             page=run_page(entry),
             explored=_explored(entry),
         )
@@ -294,10 +290,8 @@ def run_page(entry: Entry) -> Mapping[str, object]:
         lost = set()
     prompts = []
     for prompt, by_graft in record.by_prompt.items():
-        rows = list(by_graft.values())
-        dropped = f", {rows[0].dropped} dropped" if rows[0].dropped else ""
-        size = f"{max(row.n for row in rows)} facts{dropped}"
-        prompts.append((prompt, size, [(row.graft, _cells(row, keys, cells)) for row in rows]))
+        rows = [(row, _cells(row, keys, cells)) for row in by_graft.values()]
+        prompts.append((prompt, rows))
     others = [(name, cells.precise(estimate)) for name, estimate in _others(record)]
     planted = record.planted
     data = {

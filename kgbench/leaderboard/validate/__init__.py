@@ -127,7 +127,7 @@ def check_entry(entry: CheckedEntry, others: Others, strict: bool) -> CheckedEnt
         return entry
     entry.add(check_record(record, strict), RECORD)
     if strict:
-        entry.add(check_place(entry, record, entry.submission))
+        entry.add(check_place(entry, record))
     if entry.table is not None:
         check_with_rows(entry, record, entry.table)
     if entry.accepted:
