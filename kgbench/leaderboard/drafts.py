@@ -131,9 +131,7 @@ def checked(entries: Sequence[Entry], root: Path) -> list[CheckedEntry]:
         root: The leaderboard's folder.
     """
     there = {entry.folder.name for entry in read_entries(root / RESULTS)}
-    drafted = []
-    for entry in entries:
-        drafted.append(CheckedEntry(entry.folder.name, dict(entry.documents), entry.rows()))
+    drafted = [CheckedEntry(e.folder.name, dict(e.documents), e.rows()) for e in entries]
     for draft in validate_entries(drafted, strict=True, board=root / RESULTS):
         if draft.folder in there:  # what was submitted before is not replaced
             wrong = f"the same result is in {draft.folder}"

@@ -294,8 +294,7 @@ def _grid_sites(
 @lru_cache(maxsize=1000)
 def _stretches(plant: str, sites: tuple[Site, ...]) -> tuple[int, ...]:
     """Starts and ends of the stretches of planted sites."""
-    n_layers = len({site.layer for site in sites} - {None})
-    true = planted_sites(sites, parse_graft(plant), n_layers)
+    true = planted_sites(sites, parse_graft(plant))
     inside = [False, *(site in true for site in sites), False]
     return tuple(i for i in range(len(sites) + 1) if inside[i] != inside[i + 1])
 

@@ -145,7 +145,9 @@ def _read_documents(entry: CheckedEntry, strict: bool) -> None:
     submission = entry.submission = entry.read(SUBMISSION, Submission)
     if submission is not None:
         entry.add(check_submission(submission, record, hashes), SUBMISSION)
-    elif strict and all(finding.file != entry.at(SUBMISSION) for finding in entry.findings):
+    elif strict and all(
+        finding.file != f"{entry.folder}/{SUBMISSION}" for finding in entry.findings
+    ):
         missing = Finding("file", "it is missing", "the file that kgbench submit writes")
         entry.add([missing], SUBMISSION)
     verification = entry.verification = entry.read(VERIFICATION, Verification)

@@ -157,13 +157,9 @@ class CheckedEntry:
             partial(hits, self.folder),
         )
 
-    def at(self, document: str) -> str:
-        """Name of one of its documents in findings."""
-        return f"{self.folder}/{document}"
-
     def add(self, findings: Iterable[Finding], document: str = "") -> None:
         """Add the findings of a check of one of its documents, or of the whole."""
-        file = self.at(document) if document else self.folder
+        file = f"{self.folder}/{document}" if document else self.folder
         self.findings += [replace(finding, file=file) for finding in findings]
 
     def attempt(

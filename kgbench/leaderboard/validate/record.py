@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Set
+from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime, timedelta, timezone
-from itertools import chain, islice, product
+from itertools import chain, product
 from typing import Any
 
 import numpy as np
@@ -41,7 +41,7 @@ from kgbench.models import catalog
 from kgbench.numbers import same_sentence
 from kgbench.records import Record, Truth, measured_on
 from kgbench.records.fact_rows import KEYS, Spans, is_ordered, spans, with_derived
-from kgbench.sites import BASELINES, Site, parse_graft
+from kgbench.sites import BASELINES, parse_graft
 from kgbench.sites.configurations import BEST, budget_labels, parse_top
 from kgbench.stats import rescored
 from kgbench.version import __version__
@@ -379,19 +379,16 @@ def _check_figures(record: Record, table: pa.Table) -> Iterator[Finding]:
         reason = f"{type(error).__name__}: {shown(str(error))}"
         yield Finding("rows", f"no figures can be made of its per-fact rows ({reason})")
         return
-    for field, one, other in islice(_apart(record, anew), _MOST):
-        expected = f"{shown(other)}, as the per-fact rows, map and plant give"
-        yield Finding(field, f"it is {shown(one)}", expected)
-
-
-def _apart(record: Record, anew: Record) -> Iterator[tuple[str, Any, Any]]:
-    """Figures that differ, and both values."""
+    found: list[tuple[str, Any, Any]] = []
     for name in _FIGURES:
         own, made = getattr(record, name), getattr(anew, name)
         if own == made or (name == "verdict" and same_sentence(own, made)):
             continue  # nearly always, and dumping both takes long
         parts = (part.model_dump(include={name})[name] for part in (record, anew))
-        yield from unequal(*parts, name)
+        found += unequal(*parts, name)
+    for field, one, other in found[:_MOST]:
+        expected = f"{shown(other)}, as the per-fact rows, map and plant give"
+        yield Finding(field, f"it is {shown(one)}", expected)
 
 
 # --------------------------------------------------------------------------------------------- rows
@@ -417,17 +414,12 @@ def check_with_rows(entry: CheckedEntry, record: Record, table: pa.Table) -> Non
         entry.add(_check_answers(record, table, places), FACTS)
     sites = shipped_sites(pair, record.identity.prompts) if pair and dataset else None
     if sites and (scores := site_scores(record)) is not None:
-        entry.add(_check_sites(scores.keys(), set(sites)), RECORD)
+        lost, strange = set(sites) - scores.keys(), scores.keys() - set(sites)
+        for what, some in (("were removed", lost), ("are none of the pair's", strange)):
+            if some:
+                wrong = f"{len(some)} sites {what}, such as {min(map(str, some))}"
+                entry.add([Finding("scores", wrong, f"the {len(sites)} of the pair")], RECORD)
     entry.add(_check_figures(record, table), RECORD)
-
-
-def _check_sites(have: Set[Site], sites: Set[Site]) -> Iterator[Finding]:
-    """The map has a score for every site of the pair, and no others."""
-    changes = (("were removed", sites - have), ("are none of the pair's", have - sites))
-    for what, some in changes:
-        if some:
-            wrong = f"{len(some)} sites {what}, such as {min(map(str, some))}"
-            yield Finding("scores", wrong, f"the {len(sites)} of the pair")
 
 
 Array = NDArray[Any]
