@@ -487,8 +487,8 @@ def _content(raw: Any, model: type[_M]) -> tuple[_M | None, list[Finding]]:
     """The content of a document, None where it is refused, and the findings on it."""
     if wrong := {text for text in texts_in(raw) if bad_text(text) or private_kind(text)}:
         places = texts_of(raw, named=_key_name)
-        found = (_text_finding(where, text) for where, text in places if text in wrong)
-        return None, list(islice(found, _MOST))
+        unfit = (_text_finding(where, text) for where, text in places if text in wrong)
+        return None, list(islice(unfit, _MOST))
     try:
         made = model.model_validate(raw)
     except ValidationError as error:

@@ -384,8 +384,8 @@ def _check_figures(record: Record, table: pa.Table) -> Iterator[Finding]:
         own, made = getattr(record, name), getattr(anew, name)
         if own == made or (name == "verdict" and same_sentence(own, made)):
             continue  # nearly always, and dumping both takes long
-        parts = (part.model_dump(include={name})[name] for part in (record, anew))
-        found += unequal(*parts, name)
+        own, made = (part.model_dump(include={name})[name] for part in (record, anew))
+        found += unequal(own, made, name)
     for field, one, other in found[:_MOST]:
         expected = f"{shown(other)}, as the per-fact rows, map and plant give"
         yield Finding(field, f"it is {shown(one)}", expected)
