@@ -115,10 +115,9 @@ def test_planted_sites_are_the_engine_s(name: str) -> None:
     sites = shipped_sites(known().pairs[name], ("headline", "qa"))
     assert sites == all_sites(pair, prompts)
     assert sites is not None
-    assert known().pairs[name].n_layers == pair.n_layers
     for expression in filter(None, (entry.plant, entry.decoy)):
         graft = parse_graft(expression)
-        assert planted_sites(sites, graft, pair.n_layers) == graft_sites(pair, prompts, graft)
+        assert planted_sites(sites, graft) == graft_sites(pair, prompts, graft)
 
 
 EXPRESSIONS = (
@@ -143,7 +142,7 @@ def test_sites_of_other_grafts_are_the_engine_s(name: str, expression: str) -> N
     sites = shipped_sites(known().pairs[name], ("qa",))
     assert sites is not None
     graft = parse_graft(expression)
-    assert planted_sites(sites, graft, pair.n_layers) == graft_sites(pair, prompts, graft)
+    assert planted_sites(sites, graft) == graft_sites(pair, prompts, graft)
 
 
 def test_only_names_of_the_catalog_are_looked_up(tmp_path: Path) -> None:

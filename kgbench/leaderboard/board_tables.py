@@ -93,11 +93,6 @@ class Table:
         return any(line.rank for line in self.lines)
 
     @property
-    def covered(self) -> bool:
-        """Whether the table is over several cells."""
-        return any(line.coverage[1] > 1 for line in self.lines)
-
-    @property
     def unranked(self) -> dict[str, list[str]]:
         """Reasons why methods have no rank, with the methods."""
         names: dict[str, list[str]] = {}

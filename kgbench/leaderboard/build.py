@@ -47,25 +47,21 @@ cells and runs, and without `--serve` writes them to `site/`; how to add a metho
 This file is written by `kgbench leaderboard build`.
 """
 
-TIES = "metric version 1: ties counted for the method"
 UNTRIED = "contract not run: no record that the laws of localizers were tried"
 
 
 def make_leaderboard(entries: Sequence[Entry]) -> Leaderboard:
     """All boards of some entries, whatever order these come in."""
     entries = sorted(entries, key=lambda entry: (entry.method, entry.pair, entry.record.id))
-    older = {e.record.id for e in entries if e.record.identity.ties_count_for_the_target}
-    marks = {TIES: older, UNTRIED: {e.record.id for e in entries if e.untried}}
+    untried = {entry.record.id for entry in entries if entry.untried}
     boards = []
     for board in all_boards(entries):
         tables = []
         for table in board.tables:
-            notes = [*table.notes]
-            for mark, ids in marks.items():
-                names = [line.method for line in table.lines if not ids.isdisjoint(line.runs)]
+            if names := [line.method for line in table.lines if not untried.isdisjoint(line.runs)]:
                 of = "all methods" if len(names) == len(table.lines) else ", ".join(names)
-                notes += [f"{mark} ({of})"] if names else []
-            tables.append(replace(table, notes=tuple(notes)))
+                table = replace(table, notes=(*table.notes, f"{UNTRIED} ({of})"))
+            tables.append(table)
         boards.append(replace(board, tables=tuple(tables)))
     return Leaderboard(tuple(boards), tuple(entries))
 
@@ -162,8 +158,8 @@ def build(root: Path) -> tuple[int, int]:
     Raises:
         OutputError: If one cannot be written, or a link leads out of the board.
     """
-    results_folder(root)
-    if links := _links(root):
+    places = (root / MARKDOWN, root / SITE, *(root / SITE).rglob("*"))
+    if links := list(filter(Path.is_symlink, places)):
         raise OutputError(
             f"{links[0]} is a link, and the board is written to plain folders only; delete it"
         )
@@ -190,12 +186,6 @@ def _write(root: Path, files: Mapping[Path, bytes]) -> tuple[int, int]:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, files[path])
     return len(files), len(new) + len(stale)
-
-
-def _links(root: Path) -> list[Path]:
-    """Links in the place of a file or folder of the board, and below its folders."""
-    places = [root / MARKDOWN, root / SITE, *(root / SITE).rglob("*")]
-    return [path for path in places if path.is_symlink()]
 
 
 @contextmanager
@@ -283,21 +273,19 @@ def _ended_by_signals() -> Iterator[None]:
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
-    names = [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    before = {name: signal.signal(getattr(signal, name), interrupt) for name in names}
+    signals = {each for each in signal.Signals if each.name in ("SIGTERM", "SIGHUP")}
+    before = {each: signal.signal(each, interrupt) for each in signals}
     try:
         yield
     finally:
-        for name, handler in before.items():
-            signal.signal(getattr(signal, name), handler)
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 def own_entries(own: Path, board: list[Entry]) -> list[Entry]:
     """Runs of a folder that are not on the board; a damaged one gives a `DamagedRecordWarning`."""
     there = {entry.record.id for entry in board}
-    found = {}
-    for stored in RecordStore(own).scan():
-        found[stored.record.id] = Entry(stored.path, stored.record, None, None)
+    found = {s.record.id: Entry(s.path, s.record, None, None) for s in RecordStore(own).scan()}
     return [entry for id, entry in found.items() if id not in there]
 
 

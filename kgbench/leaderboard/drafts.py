@@ -130,10 +130,8 @@ def checked(entries: Sequence[Entry], root: Path) -> list[CheckedEntry]:
         entries: Those of `drafts`.
         root: The leaderboard's folder.
     """
-    there = {entry.folder.name for entry in _entries(root)}
-    drafted = []
-    for entry in entries:
-        drafted.append(CheckedEntry(entry.folder.name, dict(entry.documents), entry.rows()))
+    there = {entry.folder.name for entry in read_entries(root / RESULTS)}
+    drafted = [CheckedEntry(e.folder.name, dict(e.documents), e.rows()) for e in entries]
     for draft in validate_entries(drafted, strict=True, board=root / RESULTS):
         if draft.folder in there:  # what was submitted before is not replaced
             wrong = f"the same result is in {draft.folder}"
@@ -180,7 +178,7 @@ def standings(new: Sequence[Entry], root: Path) -> list[Standing]:
         root: The leaderboard's folder.
     """
     ids = {entry.record.id for entry in new}
-    before = [entry for entry in _entries(root) if entry.record.id not in ids]
+    before = [e for e in read_entries(root / RESULTS) if e.record.id not in ids]
     found = []
     for board in make_leaderboard([*before, *new]).boards:
         for table in board.tables:
@@ -188,10 +186,6 @@ def standings(new: Sequence[Entry], root: Path) -> list[Standing]:
             if table.scope and methods:
                 found.append(_standing(board, table, frozenset(methods)))
     return found
-
-
-def _entries(root: Path) -> list[Entry]:
-    return list(read_entries(root / RESULTS)) if (root / RESULTS).is_dir() else []
 
 
 def _standing(board: Board, table: Table, new: frozenset[str]) -> Standing:

@@ -157,10 +157,8 @@ def schemas() -> dict[str, str]:
         "submission": Submission.model_json_schema(),
         "verification": Verification.model_json_schema(),
     }
-    texts = {}
-    for name, schema in contents.items():
-        texts[name] = json.dumps({"$schema": _DIALECT, **schema}, indent=1, ensure_ascii=False)
-    return texts
+    texts = partial(json.dumps, indent=1, ensure_ascii=False)
+    return {name: texts({"$schema": _DIALECT, **schema}) for name, schema in contents.items()}
 
 
 def _record_schema() -> dict[str, Any]:
@@ -398,13 +396,12 @@ def find_run(run: str | os.PathLike[str], results: Path) -> Entry:
         UnknownNameError: None does.
     """
     text = os.fspath(run)
-    if inside_folder(Path(text)) is not None:
-        return find_entry(text, ENTRIES)
-    try:
-        return read_run(load_record(text, results).path)
-    except UnknownNameError:
-        if not ENTRIES.is_dir():
-            raise
+    if inside_folder(Path(text)) is None:
+        try:
+            return read_run(load_record(text, results).path)
+        except UnknownNameError:
+            if not ENTRIES.is_dir():
+                raise
     return find_entry(text, ENTRIES)
 
 
@@ -424,13 +421,12 @@ def find_entry(run: str, results: Path) -> Entry:
     paths = folders_below(results)
     if (inside := inside_folder(Path(run))) is not None:
         (results, run), paths = inside, [inside[0]]
-    folders: dict[Path, MethodFolder] = {}
+    folders = {path: read_folder(path) for path in paths}
     ids: dict[Path, str | None] = {}
-    for folder in map(read_folder, paths):
+    for path, folder in folders.items():
         for name, documents in folder.documents.items():
-            folders[folder.path / name] = folder
-            ids[folder.path / name] = documents.get(RECORD, {}).get("id")
+            ids[path / name] = documents.get(RECORD, {}).get("id")
     if not run and len(ids) > 1:
         raise InputError(f"{results} holds {len(ids)} entries: give one as {next(iter(ids))}")
     place = choose_run(run or next(iter(ids)).name, ids, str(results))
-    return _entry(folders[place], place.name)
+    return _entry(folders[place.parent], place.name)

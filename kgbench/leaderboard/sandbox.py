@@ -249,16 +249,14 @@ def _decoded(request: bytes) -> bytes:
 def _table(content: pa.Buffer, schema: pa.Schema) -> pa.Table:
     from pyarrow import parquet
 
-    file = parquet.ParquetFile(pa.BufferReader(content), pre_buffer=False)
+    file = parquet.ParquetFile(pa.BufferReader(content))
     if not file.schema_arrow.equals(schema):
         found, expected = _listed(list(file.schema_arrow)[:12]), _listed(schema)
         raise DataError(f"the columns are {found!a}, not {expected} without nulls")
     _check_metadata(file.metadata)
     texts = [field.name for field in schema if field.type == pa.string()]
     # Texts are decoded as references into a dictionary, so that repeating a long one costs little.
-    file = parquet.ParquetFile(
-        pa.BufferReader(content), read_dictionary=texts, pre_buffer=False, memory_map=False
-    )
+    file = parquet.ParquetFile(pa.BufferReader(content), read_dictionary=texts)
     table = file.read(use_threads=False).replace_schema_metadata(None)
     table.validate(full=True)
     if table.num_rows != file.metadata.num_rows:

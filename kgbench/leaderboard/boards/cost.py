@@ -9,7 +9,6 @@ from itertools import chain
 from kgbench.estimate import Estimate
 from kgbench.leaderboard.board_tables import Board, Column, Line, Measured, Table, ordered
 from kgbench.leaderboard.cells import (
-    Cell,
     Runs,
     by_cell,
     core_cells,
@@ -52,16 +51,11 @@ def cost_board(entries: Sequence[Entry]) -> Board:
     Args:
         entries: All entries.
     """
-    replicas = frozenset(catalog.replicas())
-    runs: dict[str, Runs] = {}
-    methods: dict[str, None] = {}
-    cells: dict[Cell, None] = {}
-    for suite in SUITES:
-        runs[suite] = first_runs(
-            entry for entry in entries if entry.suite == suite and entry.pair not in replicas
-        )
-        methods |= dict.fromkeys(runs[suite])
-        cells |= dict.fromkeys(by_cell(runs[suite]))
+    replicas = catalog.replicas()
+    counted = [entry for entry in entries if entry.pair not in replicas]
+    runs = {suite: first_runs(e for e in counted if e.suite == suite) for suite in SUITES}
+    methods = dict.fromkeys(chain.from_iterable(runs.values()))
+    cells = dict.fromkeys(chain.from_iterable(map(by_cell, runs.values())))
     lines = ordered({name: _mean(name, runs) for name in methods})
     title = "All shipped pairs and plants"
     overall = Table("all", title, COLUMNS, lines, spread="range")

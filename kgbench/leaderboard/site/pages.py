@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from kgbench.errors import DataError
 from kgbench.estimate import Estimate
-from kgbench.leaderboard.board_tables import Board, Leaderboard
+from kgbench.leaderboard.board_tables import Board, Leaderboard, spread_text
 from kgbench.leaderboard.entries import Badge, Entry
 from kgbench.leaderboard.site.tables import (
     Cells,
@@ -87,8 +87,8 @@ class _Pages:
             undefined=StrictUndefined,
         )
         self._templates.filters.update(inline=inline_json, capital=_capital, brief=brief)
-        self._templates.globals.update(boards=self.boards, policy=POLICY)
-        self._templates.globals.update(count_text=count_text, duration_text=duration_text)
+        texts = {f.__name__: f for f in (count_text, duration_text, spread_text)}
+        self._templates.globals.update(texts, boards=self.boards, policy=POLICY)
 
     def render(self, template: str, up: str = "", **content: object) -> bytes:
         """A page.
@@ -116,8 +116,6 @@ class _Pages:
             if data := table_curves(table, self.by_id):
                 curves[table.key] = data
         columns = chain.from_iterable(table.columns for table in board.tables)
-        lines = list(chain.from_iterable(table.lines for table in board.tables))
-        badges = {line.badge for line in lines}
         yield (
             f"{board.key}.html",
             self.render(
@@ -126,8 +124,7 @@ class _Pages:
                 tables=[shown_table(table, self.places) for table in board.tables],
                 curves=curves,
                 columns=dict.fromkeys((column.title, column.about) for column in columns),
-                badges=[badge for badge in get_args(Badge) if badge in badges],
-                baselines=any(line.baseline for line in lines),
+                badges=get_args(Badge),
             ),
         )
         for key, data in curves.items():
@@ -148,20 +145,19 @@ class _Pages:
         )
 
     def run(self, name: str, entry: Entry) -> bytes:
-        method = "../" + self.places.method(entry.method)
         return self.render(
             "run.html",
             up="../",
             entry=entry,
             name=name,
-            method=method,
+            method=self.places.method(entry.method),
             page=run_page(entry),
             explored=_explored(entry),
         )
 
     def explorer(self, pair: str) -> bytes:
         """What the explorer shows of one prompt of a shipped pair."""
-        entry, shown = catalog.published(pair), explorer_data()[pair]["shown"]
+        shown = explorer_data()[pair]["shown"]
         asked = shown["asked"]
         words = {"--model": pair, "--subject": asked["subject"], "--answer": asked["answer"]}
         options = " ".join(f"{name} {quote(word)}" for name, word in words.items())
@@ -169,8 +165,7 @@ class _Pages:
             "explore.html",
             up="../",
             pair=pair,
-            plant=entry and entry.plant,
-            answer=asked["answer"],
+            published=catalog.published(pair),
             shown=shown,
             command=f"kgbench explore {quote(shown['text'])} {options} --serve",
         )
@@ -234,7 +229,7 @@ def _explored(entry: Entry) -> str | None:
 
 
 def _about(entries: Sequence[Entry]) -> Mapping[str, object]:
-    """What a method is, in a line, its kind, and the addresses of its papers."""
+    """What a method is, in a line, its kind and parameters, and the addresses of its papers."""
     first = entries[0].record
     name = first.identity.localizer.name
     papers = [entry.submission.paper for entry in entries if entry.submission is not None]
@@ -242,14 +237,13 @@ def _about(entries: Sequence[Entry]) -> Mapping[str, object]:
     if (builtin := known().localizers.get(name)) is not None:
         what = builtin.about
         papers.append(builtin.paper.replace("arXiv ", "https://arxiv.org/abs/"))
-    kinds = {
-        "scoring": "scoring: it ranks sites",
-        "intervention": "intervention: it runs the model with chosen sites changed",
+    papers = list(dict.fromkeys(filter(None, papers)))
+    return {
+        "what": what,
+        "papers": papers,
+        "kind": first.kind,
+        "localizer": first.identity.localizer,
     }
-    parameters = first.identity.localizer.parameters
-    values = ", ".join(f"{key} = {value}" for key, value in parameters.items())
-    kind = kinds[first.kind] + (f"; {values}" if values else "")
-    return {"what": what, "kind": kind, "papers": list(dict.fromkeys(filter(None, papers)))}
 
 
 def _mapped(entries: Sequence[Entry]) -> Mapping[str, object] | None:
@@ -296,10 +290,8 @@ def run_page(entry: Entry) -> Mapping[str, object]:
         lost = set()
     prompts = []
     for prompt, by_graft in record.by_prompt.items():
-        rows = list(by_graft.values())
-        dropped = f", {rows[0].dropped} dropped" if rows[0].dropped else ""
-        size = f"{max(row.n for row in rows)} facts{dropped}"
-        prompts.append((prompt, size, [(row.graft, _cells(row, keys, cells)) for row in rows]))
+        rows = [(row, _cells(row, keys, cells)) for row in by_graft.values()]
+        prompts.append((prompt, rows))
     others = [(name, cells.precise(estimate)) for name, estimate in _others(record)]
     planted = record.planted
     data = {

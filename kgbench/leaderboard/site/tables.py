@@ -14,7 +14,7 @@ from typing import Any
 from markupsafe import Markup
 
 from kgbench.estimate import Estimate
-from kgbench.leaderboard.board_tables import Board, Column, Line, Table, spread_text
+from kgbench.leaderboard.board_tables import Board, Column, Line, Table
 from kgbench.leaderboard.entries import Entry
 from kgbench.leaderboard.validate.known import planted_sites, site_scores
 from kgbench.numbers import number_text
@@ -152,23 +152,6 @@ class ShownTable:
     cells: Cells
     first: str = "Method"
     """Head of the first column."""
-
-    @property
-    def legend(self) -> str:
-        """Meaning of the brackets, and how many facts or plants the figures are over."""
-        if not (shown := self.cells.shown):
-            return ""
-        sizes = [figure.n for figure in shown]
-        low, high = min(sizes), max(sizes)
-        n = f"n = {low}" if low == high else f"n from {low} to {high}"
-        return f"{spread_text(shown, self.table.spread)}; {n}."
-
-    @property
-    def unranked(self) -> list[tuple[str, list[str]]]:
-        """Reasons why methods have no rank, with the methods unless a reason holds for all."""
-        reasons = list(self.table.unranked.items())
-        for_all = len(reasons) == 1 and not self.table.ranked
-        return [(reason, [] if for_all else names) for reason, names in reasons]
 
 
 def shown_table(
@@ -311,8 +294,7 @@ def _grid_sites(
 @lru_cache(maxsize=1000)
 def _stretches(plant: str, sites: tuple[Site, ...]) -> tuple[int, ...]:
     """Starts and ends of the stretches of planted sites."""
-    n_layers = len({site.layer for site in sites} - {None})
-    true = planted_sites(sites, parse_graft(plant), n_layers)
+    true = planted_sites(sites, parse_graft(plant))
     inside = [False, *(site in true for site in sites), False]
     return tuple(i for i in range(len(sites) + 1) if inside[i] != inside[i + 1])
 

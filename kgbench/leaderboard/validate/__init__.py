@@ -126,9 +126,8 @@ def check_entry(entry: CheckedEntry, others: Others, strict: bool) -> CheckedEnt
     if (record := entry.record) is None:
         return entry
     entry.add(check_record(record, strict), RECORD)
-    others.outdated(entry, record)
     if strict:
-        entry.add(check_place(entry, record, entry.submission))
+        entry.add(check_place(entry, record))
     if entry.table is not None:
         check_with_rows(entry, record, entry.table)
     if entry.accepted:
@@ -146,7 +145,9 @@ def _read_documents(entry: CheckedEntry, strict: bool) -> None:
     submission = entry.submission = entry.read(SUBMISSION, Submission)
     if submission is not None:
         entry.add(check_submission(submission, record, hashes), SUBMISSION)
-    elif strict and all(finding.file != entry.at(SUBMISSION) for finding in entry.findings):
+    elif strict and all(
+        finding.file != f"{entry.folder}/{SUBMISSION}" for finding in entry.findings
+    ):
         missing = Finding("file", "it is missing", "the file that kgbench submit writes")
         entry.add([missing], SUBMISSION)
     verification = entry.verification = entry.read(VERIFICATION, Verification)

@@ -154,12 +154,12 @@ def check_verification(
         "n": n,
         "changed_hits": ceil(TIES * own.rows),
     }
-    stated = own.model_dump()
+    stated, laws = own.model_dump(), []
     for name, value in wanted.items():
-        same = stated[name] == value
-        yield from unmet([(name, stated[name], same, f"{value}, as the entry gives")])
+        laws.append((name, stated[name], stated[name] == value, f"{value}, as the entry gives"))
     for name, bound in most.items():
-        yield from unmet([(name, stated[name], stated[name] <= bound, f"at most {bound}")])
+        laws.append((name, stated[name], stated[name] <= bound, f"at most {bound}"))
+    yield from unmet(laws)
     if not own.counts(record):
         wrong = f"only {own.about} of {n} were run again"
         expected = f"all facts, or {SAMPLE} drawn afterwards; it stands as self-reported"
@@ -190,16 +190,14 @@ def _origin(code: str) -> str:
     return code.rpartition("@")[0].casefold().rstrip("/").removesuffix(".git")
 
 
-def check_place(
-    entry: CheckedEntry, record: Record, submission: Submission | None
-) -> Iterator[Finding]:
+def check_place(entry: CheckedEntry, record: Record) -> Iterator[Finding]:
     """An entry is in the folder of its method and board, under its own name.
 
     Args:
         entry: Its documents.
         record: Its record.
-        submission: What goes with it.
     """
+    submission = entry.submission
     if entry.home is None or submission is None or not suites_of(record):
         return
     place = "/".join(entry.home.path.absolute().parts[-2:])
@@ -266,14 +264,6 @@ class Others:
                 wrong = "it is another one than on the board"
                 expected = "entries as they are, and new ones beside them"
             entry.add([Finding("file", wrong, expected)], name)
-
-    def outdated(self, entry: CheckedEntry, record: Record) -> None:
-        """Refuse a new entry that counts ties for the method; older entries stay, marked."""
-        new = self.board is not None and entry.folder not in self.board
-        if new and record.identity.ties_count_for_the_target:
-            wrong = "it is 1, in which ties count for the method"
-            expected = f"{known().metric_version}; run it again"
-            entry.add([Finding("identity.metric_version", wrong, expected)], RECORD)
 
     def compare(self, entry: CheckedEntry, record: Record) -> None:
         """Compare an entry with earlier ones, to which it is added.

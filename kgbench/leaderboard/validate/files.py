@@ -157,13 +157,9 @@ class CheckedEntry:
             partial(hits, self.folder),
         )
 
-    def at(self, document: str) -> str:
-        """Name of one of its documents in findings."""
-        return f"{self.folder}/{document}"
-
     def add(self, findings: Iterable[Finding], document: str = "") -> None:
         """Add the findings of a check of one of its documents, or of the whole."""
-        file = self.at(document) if document else self.folder
+        file = f"{self.folder}/{document}" if document else self.folder
         self.findings += [replace(finding, file=file) for finding in findings]
 
     def attempt(
@@ -459,7 +455,7 @@ def _number(text: str) -> float:
 
 
 def _whole(text: str) -> int:
-    if len(text) <= _LONGEST_NUMBER and abs(float(text)) <= _LARGEST:
+    if abs(_number(text)) <= _LARGEST:
         return int(text)
     raise DataError(f"the number {shown(text)} is out of range")
 
@@ -491,8 +487,8 @@ def _content(raw: Any, model: type[_M]) -> tuple[_M | None, list[Finding]]:
     """The content of a document, None where it is refused, and the findings on it."""
     if wrong := {text for text in texts_in(raw) if bad_text(text) or private_kind(text)}:
         places = texts_of(raw, named=_key_name)
-        found = (_text_finding(where, text) for where, text in places if text in wrong)
-        return None, list(islice(found, _MOST))
+        unfit = (_text_finding(where, text) for where, text in places if text in wrong)
+        return None, list(islice(unfit, _MOST))
     try:
         made = model.model_validate(raw)
     except ValidationError as error:

@@ -45,11 +45,6 @@ class KnownPair:
     changed: frozenset[Spot]
     """Where the donor has other weights than the recipient."""
 
-    @property
-    def n_layers(self) -> int:
-        """Number of layers."""
-        return 1 + max(layer for layer, _ in self.places if layer is not None)
-
 
 @dataclass(frozen=True)
 class KnownLocalizer:
@@ -185,7 +180,7 @@ def _all_sites(places: Sequence[Spot], regions: Sequence[str]) -> tuple[Site, ..
     return tuple(Site(*place, region) for place, region in product(places, regions))
 
 
-def planted_sites(sites: Collection[Site], graft: Graft, n_layers: int) -> frozenset[Site]:
+def planted_sites(sites: Collection[Site], graft: Graft) -> frozenset[Site]:
     """The sites that a graft gives a donor's weights at all of their tokens.
 
     Regions in which tokens are scored share no token, so that a prompt with one token in each
@@ -195,7 +190,6 @@ def planted_sites(sites: Collection[Site], graft: Graft, n_layers: int) -> froze
     Args:
         sites: All sites.
         graft: The graft.
-        n_layers: Layers of the model.
     """
     present = {site.region for site in sites}
     cells = [region for region in SCORED_REGIONS if region in present]
@@ -203,6 +197,7 @@ def planted_sites(sites: Collection[Site], graft: Graft, n_layers: int) -> froze
     for region in SCORED_REGIONS[:-1]:
         if region in cells or region == "P":
             tokens[region] = [cells.index(region if region in cells else "LT")]
+    n_layers = len({site.layer for site in sites} - {None})
     planted: set[Site] = set()
     for term in graft.terms:
         inside = {cells[token] for token in term.positions.tokens(tokens, len(cells))}
@@ -241,12 +236,12 @@ def _ground(model: str, truth: Truth, prompts: tuple[str, ...]) -> Ground:
     assert sites is not None
     decoys: Collection[Site] = ()
     if truth.decoy:
-        decoys = planted_sites(sites, parse_graft(truth.decoy), pair.n_layers)
+        decoys = planted_sites(sites, parse_graft(truth.decoy))
     return Ground(
         truth.plant,
         truth.decoy,
         sites=sites,
-        planted=planted_sites(sites, canonical(parse_graft(truth.plant)), pair.n_layers),
+        planted=planted_sites(sites, canonical(parse_graft(truth.plant))),
         decoys=decoys,
         changed=pair.changed,
         relevance=None if graded is None else graded.relevance,
