@@ -31,6 +31,7 @@ from submissions import (
 
 import kgbench
 from kgbench.cli import main
+from kgbench.leaderboard.build import make_leaderboard
 from kgbench.leaderboard.entries import Verification, read_entries
 from kgbench.leaderboard.validate import CheckedEntry, validate, validate_entries
 from kgbench.leaderboard.validate.board import Others
@@ -392,7 +393,20 @@ def test_a_small_or_known_sample_verifies_nothing(tmp_path: Path) -> None:
         assert sampled.counts(record) == counts
 
 
-def test_metric_version_1_is_refused() -> None:
-    """Ties count for the method there, so that such a run is to be made again."""
-    (found,) = check(sent(result(identity(metric_version="1"))))
-    assert "identity.metric_version: it is '1'; expected 2; run it again" in found
+def test_metric_version_1_stays_on_the_board_and_comes_to_it_no_more(tmp_path: Path) -> None:
+    """Entries whose ties count for the method are valid and marked where they stand; as new ones
+    they are refused.
+    """
+    mine = sent(result(identity(localizer=OTHERS), {**RATES, "FE": 0.4}), "my method", CODE)
+    board = put(tmp_path / "board", sent(result(identity(metric_version="1"))), mine)
+    assert refused(board) == [] and refused(board, beside=board) == []
+    late = sent(result(identity(metric_version="1", seeds=(1,)), seed=1))
+    assert check(late) == []
+    (found,) = check(late, board=board)
+    wrong = "identity.metric_version: it is 1, in which ties count for the method"
+    assert found.startswith(f"{late.name}/record.json: {wrong}; expected 2; run it again")
+    boards = {
+        board.key: board.tables for board in make_leaderboard(list(read_entries(board))).boards
+    }
+    notes = boards["pathways"][1].notes
+    assert notes == ("metric version 1: ties counted for the method (dynamic_graft)",)

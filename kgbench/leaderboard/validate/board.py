@@ -265,6 +265,14 @@ class Others:
                 expected = "entries as they are, and new ones beside them"
             entry.add([Finding("file", wrong, expected)], name)
 
+    def outdated(self, entry: CheckedEntry, record: Record) -> None:
+        """Refuse a new entry that counts ties for the method; older entries stay, marked."""
+        new = self.board is not None and entry.folder not in self.board
+        if new and record.identity.ties_count_for_the_target:
+            wrong = "it is 1, in which ties count for the method"
+            expected = f"{known().metric_version}; run it again"
+            entry.add([Finding("identity.metric_version", wrong, expected)], RECORD)
+
     def compare(self, entry: CheckedEntry, record: Record) -> None:
         """Compare an entry with earlier ones, to which it is added.
 
