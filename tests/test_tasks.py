@@ -121,7 +121,8 @@ def test_the_wheel_holds_the_tasks(tmp_path: Path) -> None:
     assert wheel["force-include"] == {"tasks": "kgbench/tasks"}
     folder = tasks_path()
     package = tmp_path / "site" / "kgbench"
-    shutil.copytree(ROOT / "kgbench", package, ignore=shutil.ignore_patterns("zoo", "__pycache__"))
+    weights = shutil.ignore_patterns("*.safetensors", "__pycache__")
+    shutil.copytree(ROOT / "kgbench", package, ignore=weights)
     shutil.copytree(FOLDER, package / "tasks")
     code = (
         "from lm_eval.tasks import TaskManager\n"

@@ -47,21 +47,25 @@ cells and runs, and without `--serve` writes them to `site/`; how to add a metho
 This file is written by `kgbench leaderboard build`.
 """
 
+TIES = "metric version 1: ties counted for the method"
 UNTRIED = "contract not run: no record that the laws of localizers were tried"
 
 
 def make_leaderboard(entries: Sequence[Entry]) -> Leaderboard:
     """All boards of some entries, whatever order these come in."""
     entries = sorted(entries, key=lambda entry: (entry.method, entry.pair, entry.record.id))
-    untried = {entry.record.id for entry in entries if entry.untried}
+    older = {e.record.id for e in entries if e.record.identity.ties_count_for_the_target}
+    marks = {TIES: older, UNTRIED: {e.record.id for e in entries if e.untried}}
     boards = []
     for board in all_boards(entries):
         tables = []
         for table in board.tables:
-            if names := [line.method for line in table.lines if not untried.isdisjoint(line.runs)]:
-                of = "all methods" if len(names) == len(table.lines) else ", ".join(names)
-                table = replace(table, notes=(*table.notes, f"{UNTRIED} ({of})"))
-            tables.append(table)
+            notes = list(table.notes)
+            for mark, ids in marks.items():
+                if names := [line.method for line in table.lines if not ids.isdisjoint(line.runs)]:
+                    of = "all methods" if len(names) == len(table.lines) else ", ".join(names)
+                    notes.append(f"{mark} ({of})")
+            tables.append(replace(table, notes=tuple(notes)))
         boards.append(replace(board, tables=tuple(tables)))
     return Leaderboard(tuple(boards), tuple(entries))
 
