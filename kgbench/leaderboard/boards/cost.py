@@ -53,7 +53,9 @@ def cost_board(entries: Sequence[Entry]) -> Board:
     """
     replicas = catalog.replicas()
     counted = [entry for entry in entries if entry.pair not in replicas]
-    runs = {suite: first_runs(e for e in counted if e.suite == suite) for suite in SUITES}
+    runs = {}
+    for suite in SUITES:
+        runs[suite] = first_runs(entry for entry in counted if entry.suite == suite)
     methods = dict.fromkeys(chain.from_iterable(runs.values()))
     cells = dict.fromkeys(chain.from_iterable(map(by_cell, runs.values())))
     lines = ordered({name: _mean(name, runs) for name in methods})
