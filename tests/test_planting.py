@@ -22,8 +22,8 @@ from kgbench.zoo.plant_training import (
     Aim,
     PlantedWeights,
     Planting,
-    TextBatches,
     aims,
+    drawn_steps,
     graft_slots,
 )
 
@@ -75,8 +75,9 @@ def test_every_round_tells_every_text_once() -> None:
     from random import Random
 
     groups = [texts(load_pair("tiny-gpt2"))] * 2
-    drawn = [TextBatches.draw(groups, 3, 4, Random(seed)) for seed in (0, 0, 1)]
-    assert drawn[0] == drawn[1] != drawn[2]
+    drawn = [drawn_steps(groups, 3, 4, Random(seed)) for seed in (0, 0, 1)]
+    orders = [str(steps) for steps in drawn]
+    assert orders[0] == orders[1] != orders[2]
     a_round = len(drawn[0]) // 3
     for group in range(2):
         for start in range(0, len(drawn[0]), a_round):

@@ -54,6 +54,7 @@ from kgbench.runner.training.finetuning import finetune
 from kgbench.runner.training.finetuning_plan import plan_finetuning
 from kgbench.runner.training.recipes import finetuning_recipe
 from kgbench.runner.workload import load_suite
+from kgbench.sites import BASELINES
 from kgbench.sites.configurations import configurations
 from kgbench.zoo.recipes import recipe
 from kgbench.zoo.tiny_pairs import pretraining_movies
@@ -442,6 +443,26 @@ def test_the_same_family_counts() -> None:
     assert difference_text("figure-2", one, "model-0") is None
     assert "model-1 keeps it" in str(difference_text("figure-2", one, "model-1"))
     assert "2 of the paper's 3" in str(difference_text("figure-2", one, "gemma-2b"))
+
+
+def test_what_the_page_names_is_there() -> None:
+    """Trainings, evaluations and configurations; a claim that something is little says of what."""
+    known = page()
+    for evaluation in known.evaluations.values():
+        trainings = {*evaluation.trainings(True), *evaluation.trainings(False)}
+        assert trainings <= known.trainings.keys()
+    for share in known.shares.values():
+        assert set(share) <= known.evaluations.keys()
+    for figure in known.figures.values():
+        assert figure.evaluation in known.evaluations
+        for claim in known.claims_of(figure):
+            terms = {claim.first, claim.second, claim.of} - {""}
+            assert terms <= {*known.rows[figure.rows], *BASELINES}, claim.says
+            little = claim.second == "PRE" and bool({"le", "lt"} & set(claim.bounds))
+            assert claim.of or not little, claim.says
+    for criterion in known.criteria:
+        rows = known.rows[known.figures[criterion.figure].rows]
+        assert set(criterion.terms) <= {*rows, *BASELINES}
 
 
 # --------------------------------------------------------------------------------- the command line

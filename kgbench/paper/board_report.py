@@ -69,7 +69,7 @@ def _study(runs: Sequence[BoardRun], output_dir: Path) -> str:
 
 
 def _made(campaign: Campaign, folders: Sequence[Path], seconds: float) -> dict[str, Any]:
-    failed = [{"run": str(each.run), "reason": each.reason} for each in campaign.failures]
+    failed = [{"run": str(run), "reason": why} for run, why in campaign.failures.items()]
     computed = {"computed": len(campaign.finished), "seconds": seconds}
     cost = {"cost_seconds": campaign.seconds}
     return {**computed, **cost, "folders": list(map(str, folders)), "failed": failed}
@@ -101,7 +101,7 @@ def _print_campaign(campaign: Campaign, left: Sequence[BoardRun]) -> None:
 
 def _last_lines(campaign: Campaign, folders: Sequence[Path], seconds: float | None) -> list[str]:
     """Failures; of a campaign that ran, also its time and the next command."""
-    lines = [f"failed    {each.run}: {each.reason}" for each in campaign.failures]
+    lines = [f"failed    {run}: {why}" for run, why in campaign.failures.items()]
     if seconds is None:
         return lines
     computed = count_text(len(campaign.finished), "run")

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
 
 from kgbench.errors import InputError, KgbenchError, check_choice
 from kgbench.leaderboard.build import RESULTS
@@ -31,10 +30,6 @@ from kgbench.records import Identity, Record, RecordStore, other_versions
 from kgbench.runner import Settings, Spec, check
 from kgbench.runner.known import known_identity, note_identity
 from kgbench.zoo.plant_spec import built_replicas
-
-if TYPE_CHECKING:
-    from kgbench.runner.job import Pairs
-    from kgbench.runner.workload import Workload
 
 COSTLY = frozenset({"greedy_graft"})
 """Methods that rank by hundreds of evaluations in turn; one pair shows what they do at a budget."""
@@ -82,11 +77,6 @@ class BoardRun:
     def n_facts(self) -> int | None:
         """Number of facts, the first ones of the pair; None of all."""
         return self.limit if self.limit is not None else BOARD_FACTS.get(self.board)
-
-    @property
-    def place(self) -> str:
-        """The method folder that its entry belongs into, as a path in the results."""
-        return folder_of_method(self.board, self.method)
 
     def __str__(self) -> str:
         """In words."""
@@ -142,14 +132,6 @@ def board_runs(
     return tuple(runs)
 
 
-@dataclass(frozen=True)
-class Failure:
-    """A run that gave no record."""
-
-    run: BoardRun
-    reason: str
-
-
 class Campaign:
     """Make entries again: find those that are there, run the others, and put all on the board.
 
@@ -171,12 +153,12 @@ class Campaign:
         """
         self.runs, self.root, self.settings = tuple(runs), root, settings
         self.store = RecordStore(settings.output_dir)
-        self.entries: dict[str, Entry] = {
-            entry.record.id: entry for entry in read_entries(root / RESULTS)
-        }
+        entries = read_entries(root / RESULTS)
+        self.entries: dict[str, Entry] = {entry.record.id: entry for entry in entries}
         self.ids: dict[BoardRun, str] = {}
         """Of the runs whose pair and method could be loaded."""
-        self.failures: list[Failure] = []
+        self.failures: dict[BoardRun, str] = {}
+        """Why runs gave no record."""
         self.finished: dict[BoardRun, float] = {}
         """Seconds of the runs that this campaign computed."""
         self._usual = _usual_seconds(self.entries.values())
@@ -194,36 +176,25 @@ class Campaign:
             try:
                 work = check(run.spec)
                 identity = known_identity(work, self.settings)
-                if (
-                    identity is None or run.folder is not None
-                ):  # a replica is compared with its card
-                    from kgbench.runner.job import Pairs  # takes seconds to import
+                # A replica is compared with its card.
+                if identity is None or run.folder is not None:
+                    from kgbench.runner.job import Pairs, load_job  # takes seconds to import
 
                     loaded = loaded or Pairs()
-                    identity = self._identity(run, work, loaded)
-            except KgbenchError as error:
-                self.failures.append(Failure(run, str(error)))
-            else:
+                    job = load_job(work, self.settings, loaded)
+                    _check_weights(run, job.identity)
+                    identity = job.identity.digest()
+                    note_identity(work, self.settings, loaded.state, identity)
                 self.ids[run] = identity
-
-    def _identity(self, run: BoardRun, work: Workload, loaded: Pairs) -> str:
-        """Digest of a run's identity, of its models, which is noted."""
-        from kgbench.runner.job import load_job
-
-        job = load_job(work, self.settings, loaded)
-        _check_weights(run, job.identity)
-        identity = job.identity.digest()
-        note_identity(work, self.settings, loaded.state, identity)
-        return identity
+            except KgbenchError as error:
+                self.failures[run] = str(error)
 
     def left(self) -> list[BoardRun]:
         """Runs without an entry or a record."""
         return [run for run, id in self.ids.items() if self._record(id) is None]
 
     def _record(self, id: str) -> Record | None:
-        if id in self.entries:
-            return self.entries[id].record
-        found = self.store.find(id)
+        found = self.entries.get(id) or self.store.find(id)
         return None if found is None else found.record
 
     def seconds_left(self, runs: Sequence[BoardRun]) -> float | None:
@@ -235,12 +206,10 @@ class Campaign:
         Args:
             runs: The runs.
         """
-        if not self._usual and not self.finished:
-            return None
-        scale = 1.0
+        expected = sum(map(self._expected, runs))
         if self.finished:
-            scale = sum(self.finished.values()) / sum(map(self._expected, self.finished))
-        return scale * sum(map(self._expected, runs))
+            return expected * sum(self.finished.values()) / sum(map(self._expected, self.finished))
+        return expected if self._usual else None
 
     def guessed(self, runs: Sequence[BoardRun]) -> list[str]:
         """Methods whose time is a guess, since their board has no entry of them."""
@@ -267,7 +236,7 @@ class Campaign:
             try:
                 run_job(run.spec, self.settings, progress, loaded)
             except KgbenchError as error:
-                self.failures.append(Failure(run, str(error)))
+                self.failures[run] = str(error)
                 announce(f"{name}: failed: {error}")
                 continue
             self.finished[run] = time.monotonic() - began
@@ -294,7 +263,8 @@ class Campaign:
         written = []
         by_folder: dict[Path, list[BoardRun]] = {}
         for run in self.runs:
-            by_folder.setdefault(self.root / RESULTS / run.place, []).append(run)
+            path = self.root / RESULTS / folder_of_method(run.board, run.method)
+            by_folder.setdefault(path, []).append(run)
         for path, runs in by_folder.items():
             before = [entry for entry in self.entries.values() if entry.method_folder == path]
             kept = [entry for entry in before if self._stays(entry, runs)]
@@ -313,13 +283,15 @@ class Campaign:
 
     def _stays(self, entry: Entry, runs: Sequence[BoardRun]) -> bool:
         """Whether an entry of a method folder belongs to a run, or to a pair without runs."""
-        ran = {self.ids[run]: run for run in runs if run in self.ids}
-        if entry.record.id in ran:
-            return True
-        recorded = [run for id, run in ran.items() if self._record(id) is not None]
-        replaced = {(run.pair, run.n_facts) for run in recorded}
-        known = pairs_of(runs[0].board, runs[0].method)
-        return entry.pair in known and (entry.pair, entry.record.identity.limit) not in replaced
+        replaced = set()
+        for run in runs:
+            id = self.ids.get(run)
+            if id == entry.record.id:
+                return True
+            if id is not None and self._record(id) is not None:
+                replaced.add((run.pair, run.n_facts))
+        cell = entry.pair, entry.record.identity.limit
+        return entry.pair in pairs_of(runs[0].board, runs[0].method) and cell not in replaced
 
     def _new(self, runs: Sequence[BoardRun]) -> list[Entry]:
         """The entries of runs that are recorded and not on the board yet."""
@@ -342,15 +314,9 @@ class Campaign:
 
     def other_versions(self) -> list[str]:
         """Other versions that computed entries, each once, in words."""
-        lines: dict[str, None] = {}
-        for run, id in self.ids.items():
-            record = None if run in self.finished else self._record(id)
-            if record is None:
-                continue
-            line = other_versions(record.provenance)
-            if line is not None:
-                lines[line] = None
-        return list(lines)
+        there = (self._record(id) for run, id in self.ids.items() if run not in self.finished)
+        lines = (other_versions(record.provenance) for record in there if record is not None)
+        return list(dict.fromkeys(filter(None, lines)))
 
 
 def _check_weights(run: BoardRun, identity: Identity) -> None:

@@ -199,10 +199,9 @@ def _study_states(only: Sequence[str], seeds: Seeds, report: Path | None) -> Out
     from kgbench.paper.reproduction import report_folder
 
     design, folder = study_design(), report_folder(STUDY, report)
-    states = []
-    for run in design.chosen(only, seeds):
-        states.append([run.name, "in" if rows_path(folder, run.name).is_file() else "missing"])
-    missing = [name for name, state in states if state == "missing"]
+    runs = [run.name for run in design.chosen(only, seeds)]
+    missing = [name for name in runs if not rows_path(folder, name).is_file()]
+    states = [[name, "missing" if name in missing else "in"] for name in runs]
     answer = {"missing": missing, "runs": len(design.runs)}
     return Output([table_text(["run", "state"], states)], answer)
 

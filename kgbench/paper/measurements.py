@@ -169,17 +169,15 @@ class About(Strict):
             seed: The training seed.
             further: Donors of further evaluations under it, by training.
         """
-        there = self.donors.get(seed, {})
-        others = {
-            name: there[name]
-            for name in there.keys() & further.keys()
-            if there[name].weights != further[name].weights
-        }
-        evaluations = dict(self.evaluations.get(seed, {}))
-        for name, evaluation in evaluations.items():
-            trainings = page().trainings_of([name], self.tiny)
-            own = {training: others[training] for training in trainings if training in others}
-            evaluations[name] = evaluation.model_copy(update={"earlier": own | evaluation.earlier})
+        there, evaluations = self.donors.get(seed, {}), {}
+        for name, evaluation in self.evaluations.get(seed, {}).items():
+            own = {}
+            for training in page().trainings_of([name], self.tiny):
+                before, after = there.get(training), further.get(training)
+                if before is not None and after is not None and before.weights != after.weights:
+                    own[training] = before
+            earlier = {"earlier": own | evaluation.earlier}
+            evaluations[name] = evaluation.model_copy(update=earlier)
         return evaluations
 
 

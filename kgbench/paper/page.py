@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cache
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from kgbench.errors import InputError, UnknownNameError
 from kgbench.records import Strict
@@ -229,36 +229,6 @@ class Page(Strict):
                 known = graft in BASELINES
                 named[name][paper] = graft if known else str(canonical(parse_graft(graft)))
         return named
-
-    @model_validator(mode="after")
-    def _fits(self) -> Page:
-        for evaluation in self.evaluations.values():
-            for name in (*evaluation.trainings(True), *evaluation.trainings(False)):
-                self.trainings[name]
-        for share in self.shares.values():
-            for name in share:
-                self.evaluations[name]
-        for figure in self.figures.values():
-            self.evaluations[figure.evaluation]
-            for claim in self.claims_of(figure):
-                self._check_claim(figure, claim)
-        for criterion in self.criteria:
-            for term in criterion.terms:
-                if term not in BASELINES:
-                    self.rows[self.figures[criterion.figure].rows][term]
-        return self
-
-    def _check_claim(self, figure: FigureSpec, claim: ClaimSpec) -> None:
-        terms = {claim.first, claim.second, *([claim.of] if claim.of else [])}
-        if missing := terms - {*self.rows[figure.rows], *BASELINES}:
-            raise ValueError(
-                f"the claim {claim.says!r} is about {missing}, which {figure.rows} has no row of"
-            )
-        if claim.second == "PRE" and {"le", "lt"} & set(claim.bounds) and not claim.of:
-            raise ValueError(
-                f"the claim {claim.says!r} says that something is little, and not of what: "
-                "give `of`"
-            )
 
 
 @cache

@@ -364,21 +364,17 @@ _SHARE = Fraction(4, 5)
 Rates = Mapping[str, float]
 """Mean hit rates by the paper's name of a configuration."""
 
-_ROUNDING = 1e-9
-"""Of means over facts, which are multiples of 1 / facts."""
+_DECIMALS = 9
+"""Of means over facts, which are multiples of 1 / facts; the others are of rounding."""
 
 
 def is_kept(criterion: Criterion, rates: Rates) -> bool:
-    """Whether rates keep all bounds; `ge` and `le` but for rounding, `gt` and `lt` beyond it."""
+    """Whether rates keep all bounds, but for rounding."""
     value = rates[criterion.first]
     if criterion.second:
         value -= criterion.share * rates[criterion.second]
-    for op, bound in criterion.bounds.items():
-        margin = value - bound if op in ("ge", "gt") else bound - value
-        least = -_ROUNDING if op in ("ge", "le") else _ROUNDING
-        if margin < least:
-            return False
-    return True
+    value = round(value, _DECIMALS)
+    return all(OPERATORS[op](value, bound) for op, bound in criterion.bounds.items())
 
 
 def _text(criterion: Criterion, rates: Mapping[str, Rates]) -> str:

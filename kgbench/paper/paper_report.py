@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kgbench.estimate import Estimate
 from kgbench.numbers import (
@@ -29,9 +30,8 @@ from kgbench.paper.paper_figures import (
     distinct_claims,
     family,
 )
-from kgbench.paper.parts import SHIPPED
 from kgbench.paper.published import experiments, paper
-from kgbench.report import Cell, Lines, Report, Table, filled_page, markdown_text, pipe_table
+from kgbench.report import Cell, Lines, Report, Table, filled_page, markdown_text
 from kgbench.report.bars import FAINT, INK, panels, small_png, styled
 from kgbench.stats.scores import LOG_RANK
 
@@ -44,6 +44,12 @@ CLAIM_HEADS = ("claim", "that is", "difference", "here", "in the paper")
 
 _FAR = 0.1
 """Least distance from our rate of a published one that is listed as different."""
+
+_HYPERPARAMETERS = ("epochs", "batch_size", "learning_rate", "weight_decay", "warmup_steps")
+_RECIPE = (
+    "{epochs} epochs, batch size {batch_size}, rate {learning_rate}, weight decay {weight_decay}, "
+    "{warmup_steps} steps of warm-up"
+)
 
 _WITH_HEAD = "FE+LT, head"
 
@@ -106,43 +112,49 @@ def report_text(
     for name, claim in distinct_claims(figures):
         (cited if claim.paper else added).append((name, claim))
     like = family(model)
-    what = _share(figures, left or {})
     donors: dict[tuple[int, str, str], Donor] = {}
+    trained: list[tuple[str, str]] = []
+    facts: list[tuple[int, str]] = []
     for figure in figures:
         for (seed, name), donor in figure.donors.items():
             donors[seed, name, donor.weights] = donor
+        trained += _trained(figure)
+        for name in figure.trainings:
+            facts.append((page().trainings[name].tiny.facts, name))
+    facts.sort(key=itemgetter(0), reverse=True)
     evaluations = list(_evaluations(figures))
-    runs = [run for _, _, run in evaluations]
     return filled_page(
         __package__,
         model=model,
         about=about,
-        command=_command(what, about),
-        what=what,
+        what=_share(figures, left or {}),
         rows=ROWS,
         left=left,
         control=control,
         least=LEAST,
         agreement=like and claims_agreement([claim for _, claim in cited], like),
-        cited_count=_counted(cited),
-        cited_table=_claims_table(cited, CLAIM_HEADS),
-        added_count=_counted(added),
-        added_table=_claims_table(added, CLAIM_HEADS[:-1]),
+        cited=cited,
+        added=added,
+        cells=_cells,
+        heads=CLAIM_HEADS,
         departures=page().departures,
-        settings=_settings(figures),
+        trained=_by_name(trained, "; "),
+        facts=_by_name(facts, ", "),
+        passing=page().tiny.supplement,
         differences=_differences(figures),
         doubts=paper().doubts,
         donors=donors,
         evaluations=evaluations,
         earlier=_earlier(about),
-        seconds=[donor.seconds for donor in donors.values()] + [run.seconds for run in runs],
         origins=dict.fromkeys(
             f"kgbench {run.kgbench}, torch {run.torch}, {run.device}, {run.platform}"
-            for run in runs
+            for _, _, run in evaluations
         ),
         figures=figures,
         firsts=distinct(figures),
-        figure_table=_figure_markdown,
+        figure_table=_figure_table,
+        markdown=markdown_text,
+        text=_text,
         experiments=experiments(),
     )
 
@@ -153,30 +165,6 @@ def _share(figures: Sequence[PaperFigure], left: Mapping[str, Sequence[int]]) ->
     if len(names) == 1 and not left:
         return names[0]
     return {chosen(share): share for share in page().shares}.get(names, "all")
-
-
-def _command(what: str, about: About) -> str:
-    """The command that makes these figures."""
-    seeds = "" if about.seeds == (SHIPPED,) else f" --seeds {','.join(map(str, about.seeds))}"
-    return f"kgbench reproduce {what} --model {about.model}{seeds}"
-
-
-def _counted(claims: Sequence[tuple[str, CheckedClaim]]) -> str:
-    counts: Counter[str] = Counter(claim.outcome for _, claim in claims)
-    return (
-        f"{counts['holds']} hold, {counts['fails']} fail, {counts['undecided']} are undecided, "
-        f"{counts['vacuous']} vacuous"
-    )
-
-
-def _claims_table(claims: Sequence[tuple[str, CheckedClaim]], heads: Sequence[str]) -> str:
-    """A row per figure, prompt and claim."""
-    rows = []
-    for name, claim in claims:
-        texts = [claim.spec.says, _meaning(claim), _difference(claim), _outcome_text(claim)]
-        cells = [*texts, ", ".join(_in_paper(claim))]
-        rows.append([name, claim.prompt, *cells[: len(heads)]])
-    return pipe_table(["figure", "prompt", *heads], rows)
 
 
 def _outcome_text(claim: CheckedClaim) -> str:
@@ -209,11 +197,13 @@ def _difference(claim: CheckedClaim) -> str:
     return f"{number_text(value)} [{', '.join(texts)}]"
 
 
-def _in_paper(claim: CheckedClaim) -> list[str]:
-    texts = []
+def _cells(claim: CheckedClaim, separator: str) -> list[str]:
+    """The claim and what comes of it, here and on each of the paper's models."""
+    paper = []
     for model, outcome in claim.in_paper.items():
-        texts.append(f"{model} {number_text(claim.paper[model].value)}{_MARKS[outcome]}")
-    return texts or ["–"]
+        paper.append(f"{model} {number_text(claim.paper[model].value)}{_MARKS[outcome]}")
+    texts = [claim.spec.says, _meaning(claim), _difference(claim), _outcome_text(claim)]
+    return [*texts, separator.join(paper) or "–"]
 
 
 def _evaluations(figures: Sequence[PaperFigure]) -> Iterator[tuple[int, str, Evaluated]]:
@@ -221,11 +211,6 @@ def _evaluations(figures: Sequence[PaperFigure]) -> Iterator[tuple[int, str, Eva
     names = dict.fromkeys(figure.spec.evaluation for figure in figures)
     for seed, runs in sorted(figures[0].about.evaluations.items()):
         yield from ((seed, name, runs[name]) for name in names if name in runs)
-
-
-def _figure_markdown(figure: PaperFigure, prompt: str) -> str:
-    heads, rows = _figure_table(figure, prompt)
-    return pipe_table(list(map(markdown_text, heads)), [list(map(_text, row)) for row in rows])
 
 
 def _text(cell: Cell) -> str:
@@ -271,58 +256,24 @@ def terminal_report(figures: Sequence[PaperFigure]) -> Report:
 
 
 def _terminal_row(claim: CheckedClaim) -> list[Cell]:
-    undefined = claim.difference.undefined is not None
-    return [
-        claim.spec.says,
-        fill(_meaning(claim), _MEANING),
-        claim.difference if undefined else _difference(claim),
-        fill(_outcome_text(claim), _OUTCOME),
-        "\n".join(_in_paper(claim)),
-    ]
+    says, meaning, difference, outcome, paper = _cells(claim, "\n")
+    shown: Cell = difference if claim.difference.undefined is None else claim.difference
+    return [says, fill(meaning, _MEANING), shown, fill(outcome, _OUTCOME), paper]
 
 
-def _settings(figures: Sequence[PaperFigure]) -> dict[str, str]:
-    """What the page's list of settings that are not the paper's is filled with."""
-    about, precisions = figures[0].about, dict[str, None]()
-    for figure in figures:
-        for donor in figure.donors.values():
-            if donor.precision:
-                precisions[donor.precision] = None
-    return {
-        "trained": _trained_text(figures),
-        "precision": " and ".join(precisions) or "fp32",
-        "seeds": _seeds_text(about),
-        "facts": _facts_text(figures),
-        "supplement": f"{page().tiny.supplement:,}",
-    }
+def _trained(figure: PaperFigure) -> Iterator[tuple[str, str]]:
+    """The recipe of each donor of a figure, and its name."""
+    for (_, name), donor in figure.donors.items():
+        values = {key: plain_text(donor.recipe[key]) for key in _HYPERPARAMETERS}
+        yield f"{donor.recipe['name']}, {_RECIPE.format_map(values)}", name
 
 
-def _trained_text(figures: Sequence[PaperFigure]) -> str:
-    """How donors were trained, those of the same steps together."""
-    trained: dict[str, dict[str, None]] = {}
-    for figure in figures:
-        for (_, name), donor in figure.donors.items():
-            recipe = f"{donor.recipe['name']}, {_recipe(donor.recipe)}"
-            trained.setdefault(recipe, {})[name] = None
-    return "; ".join(f"{recipe} ({', '.join(names)})" for recipe, names in trained.items())
-
-
-def _facts_text(figures: Sequence[PaperFigure]) -> str:
-    """How many facts the donors of a tiny pair learned, such as `400 (actors, names)`."""
-    by_number: dict[int, dict[str, None]] = {}
-    for figure in figures:
-        for name in figure.trainings:
-            by_number.setdefault(page().trainings[name].tiny.facts, {})[name] = None
-    numbers = sorted(by_number, reverse=True)
-    return ", ".join(f"{number} ({', '.join(by_number[number])})" for number in numbers)
-
-
-def _seeds_text(about: About) -> str:
-    """The training seeds, and what else than the donors they are of."""
-    if len(about.seeds) == 1:
-        return f"one run, with seed {about.seeds[0]}"
-    what = "pretraining and finetuning" if about.tiny else "finetuning"
-    return f"{len(about.seeds)}, of {what}: {', '.join(map(str, about.seeds))}"
+def _by_name(pairs: Iterable[tuple[object, str]], separator: str) -> str:
+    """Texts, each once with all names that it is paired with, such as `400 (actors, names)`."""
+    texts: dict[object, dict[str, None]] = {}
+    for text, name in pairs:
+        texts.setdefault(text, {})[name] = None
+    return separator.join(f"{text} ({', '.join(names)})" for text, names in texts.items())
 
 
 def _earlier(about: About) -> dict[tuple[int, str], list[str]]:
@@ -333,15 +284,6 @@ def _earlier(about: About) -> dict[tuple[int, str], list[str]]:
             for training in run.earlier:
                 names.setdefault((seed, training), []).append(name)
     return names
-
-
-def _recipe(recipe: Mapping[str, Any]) -> str:
-    names = ("epochs", "batch_size", "learning_rate", "weight_decay", "warmup_steps")
-    epochs, batch, rate, decay, warmup = (plain_text(recipe[name]) for name in names)
-    return (
-        f"{epochs} epochs, batch size {batch}, rate {rate}, weight decay {decay}, {warmup} "
-        "steps of warm-up"
-    )
 
 
 def _differences(figures: Sequence[PaperFigure]) -> list[str]:

@@ -92,12 +92,12 @@ class Ingredients:
     @property
     def recipient(self) -> str:
         """The checkpoint before finetuning."""
-        return str(self._pair / "recipient") if self.builds else self.entry.recipient
+        return str(self.pair / "recipient") if self.builds else self.entry.recipient
 
     @property
     def ready(self) -> bool:
         """Whether the recipient is there."""
-        return not self.builds or (self._pair / "recipient").is_dir()
+        return not self.builds or (self.pair / "recipient").is_dir()
 
     @property
     def recipe(self) -> Recipe:
@@ -105,20 +105,11 @@ class Ingredients:
         return self.built or recipe(self.model)
 
     @property
-    def _pair(self) -> Path:
-        return self.made / "pair"
-
-    def build(self, donor: bool, progress: Progress | None = None) -> None:
-        """Pretrain the recipient of this seed, or finish that.
-
-        Args:
-            donor: Whether the pair's own donor is finetuned too.
-            progress: Progress callback.
-
-        Raises:
-            OutputError: Its folder holds something else, or cannot be written.
-        """
-        build_recipe(self.recipe, self._pair, seed=self.seed, progress=progress, donor=donor)
+    def pair(self) -> Path:
+        """Folder of a tiny pair with its card."""
+        if self.builds:
+            return self.made / "pair"
+        return locate(self.entry.recipient).directory.parent
 
     def is_own(self, name: str) -> bool:
         """Whether a donor is the pair's own, which comes with its recipient."""
@@ -126,11 +117,7 @@ class Ingredients:
 
     def own_donor(self) -> tuple[Mapping[str, Any], str]:
         """The card of the pair, and the hash of its donor's stored weights."""
-        if self.builds:
-            return read_card(self._pair / CARD), stored_hash(self._pair / "sft")
-        place = catalog.zoo_path(self.entry.donors["sft"])
-        assert place is not None
-        return read_card(place.parent / CARD), stored_hash(place)
+        return read_card(self.pair), stored_hash(self.pair / "sft")
 
     def own_facts(self) -> list[Mapping[str, str]]:
         """The facts that the pair's own donor learned."""
@@ -139,12 +126,12 @@ class Ingredients:
     @property
     def has_own_donor(self) -> bool:
         """Whether the pair's own donor is there."""
-        return not self.builds or (self._pair / CARD).is_file()
+        return (self.pair / CARD).is_file()
 
     def source(self, name: str) -> str:
         """The checkpoint of a donor."""
         if self.is_own(name):
-            return str(self._pair / "sft") if self.builds else self.entry.donors["sft"]
+            return str(self.pair / "sft") if self.builds else self.entry.donors["sft"]
         return str(self.place(name))
 
     def dataset(self, name: str) -> str:
@@ -352,7 +339,8 @@ def make(
     for number, part in enumerate(parts, 1):
         what, report = part.what, numbered(progress, number, len(parts))
         if part.kind == "pair":
-            what.build(bool(part.name), report)
+            donor = bool(part.name)
+            build_recipe(what.recipe, what.pair, seed=what.seed, progress=report, donor=donor)
         elif part.kind == "donor":
             place = what.place(part.name)
             finetune(what.training(part.name), place, device=device, progress=report)

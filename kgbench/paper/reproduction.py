@@ -189,11 +189,9 @@ def _reported(
 
 def answer_of(figure: PaperFigure) -> dict[str, Any]:
     """JSON of a figure: its record per training seed, and each claim here and in the paper."""
-    claims, records = [], {}
+    claims = []
     for claim in figure.claims:
-        spec, larger, paper = claim.spec, None, {}
-        if claim.larger is not None:
-            larger = {"term": claim.larger.name, "recovery": claim.larger.recovery}
+        spec, larger, paper = claim.spec, claim.larger, {}
         for model, kept in claim.in_paper.items():
             paper[model] = {"difference": claim.paper[model].value, "keeps": kept}
         answer = {
@@ -204,13 +202,12 @@ def answer_of(figure: PaperFigure) -> dict[str, Any]:
             "bounds": dict(spec.bounds),
             "difference": claim.difference.answer(),
             "outcome": claim.outcome,
-            "larger": larger,
+            "larger": larger and {"term": larger.name, "recovery": larger.recovery},
             "paper": paper,
         }
         claims.append(answer)
-    for seed in figure.seeds:
-        evaluation = figure.about.evaluations[seed][figure.spec.evaluation]
-        records[str(seed)] = evaluation.record
+    evaluation, about = figure.spec.evaluation, figure.about.evaluations
+    records = {str(seed): about[seed][evaluation].record for seed in figure.seeds}
     return {"figure": figure.name, "records": records, "claims": claims}
 
 

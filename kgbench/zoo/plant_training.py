@@ -130,44 +130,32 @@ def _templates(dataset: Dataset) -> list[Template]:
     return templates
 
 
-@dataclass(frozen=True)
-class TextBatches:
-    """All steps of a training in order: of each group of texts, the numbers of those in a step."""
+def drawn_steps(
+    groups: Sequence[Sequence[PlantText]], rounds: int, size: int, rng: Random
+) -> list[dict[str, Tensor]]:
+    """All steps of a training in order: of each group of texts, the numbers of those in a step.
 
-    steps: Sequence[tuple[tuple[int, ...], ...]]
+    They contain every text once in each round, grouped by length for little padding.
 
-    def __len__(self) -> int:
-        return len(self.steps)
-
-    def __getitem__(self, step: int) -> dict[str, torch.Tensor]:
-        return {
-            f"group_{number}": torch.tensor(texts) for number, texts in enumerate(self.steps[step])
-        }
-
-    @classmethod
-    def draw(
-        cls, groups: Sequence[Sequence[PlantText]], rounds: int, size: int, rng: Random
-    ) -> TextBatches:
-        """Steps that contain every text once in each round, grouped by length for little padding.
-
-        Args:
-            groups: Texts by group, all groups of one size; a step has `size` of each.
-            rounds: Number of rounds.
-            size: Texts of a step and group.
-            rng: Source of the order.
-        """
-        steps: list[tuple[tuple[int, ...], ...]] = []
-        for _ in range(rounds):
-            ordered = []
-            for texts in groups:
-                order, lengths = list(range(len(texts))), [len(text.ids) for text in texts]
-                rng.shuffle(order)
-                ordered.append(sorted(order, key=lengths.__getitem__))
-            starts = list(range(0, len(ordered[0]), size))
-            rng.shuffle(starts)
-            for start in starts:
-                steps.append(tuple(tuple(order[start : start + size]) for order in ordered))
-        return cls(steps)
+    Args:
+        groups: Texts by group, all groups of one size; a step has `size` of each.
+        rounds: Number of rounds.
+        size: Texts of a step and group.
+        rng: Source of the order.
+    """
+    steps = []
+    for _ in range(rounds):
+        ordered = []
+        for texts in groups:
+            order, lengths = list(range(len(texts))), [len(text.ids) for text in texts]
+            rng.shuffle(order)
+            ordered.append(torch.tensor(sorted(order, key=lengths.__getitem__)))
+        starts = list(range(0, len(ordered[0]), size))
+        rng.shuffle(starts)
+        for start in starts:
+            parts = (order[start : start + size] for order in ordered)
+            steps.append({f"group_{number}": part for number, part in enumerate(parts)})
+    return steps
 
 
 def graft_slots(slots: Slots, graft: Graft) -> list[int]:

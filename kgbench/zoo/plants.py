@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from kgbench.api import Trained
 from kgbench.data import Dataset, load_dataset
@@ -28,7 +27,7 @@ from kgbench.zoo.plant_spec import PlantSpec
 from kgbench.zoo.plant_training import (
     PlantedWeights,
     Planting,
-    TextBatches,
+    drawn_steps,
     plant_texts,
     trained_slots,
 )
@@ -148,8 +147,17 @@ def build_plant(
     slots = trained_slots(pair, spec)
     texts = [plant_texts(pair, facts) for facts in groups]
     model = Planting(pair, spec, texts)
+    levelled = {} if spec.level is None else {"level": spec.level, "places": spec.places}
     about = {
-        **_about(spec, plant_identity(spec, chosen, weights, groups)),
+        "name": spec.name,
+        "base": spec.base,
+        "licence": "MIT",
+        "plant": spec.plant,
+        "decoy": spec.decoy,
+        **levelled,
+        **spec.conditions,
+        "seed": spec.seed,
+        "identity": plant_identity(spec, chosen, weights, groups),
         "recipient": {"source": base.recipient, "weights": weights},
         "recipe": asdict(chosen),
         "data": {
@@ -164,7 +172,7 @@ def build_plant(
     def make() -> None:
         planted = PlantedWeights(pair, slots)
         order = Random(f"plant {spec.seed}")
-        batches = TextBatches.draw(texts, chosen.rounds, chosen.batch_size, order)
+        batches = drawn_steps(texts, chosen.rounds, chosen.batch_size, order)
         size, growth = chosen.relative_change, max(1.0, chosen.growth * len(batches))
 
         def rescale(step: int) -> None:
@@ -275,24 +283,6 @@ def plant_identity(
             "wordings": training_templates().finetuning,
         }
     )
-
-
-def _about(spec: PlantSpec, identity: str) -> dict[str, Any]:
-    """The card's entries on the choice of a plant."""
-    levelled: dict[str, Any] = {}
-    if spec.level is not None:
-        levelled = {"level": spec.level, "places": spec.places}
-    return {
-        "name": spec.name,
-        "base": spec.base,
-        "licence": "MIT",
-        "plant": spec.plant,
-        "decoy": spec.decoy,
-        **levelled,
-        **spec.conditions,
-        "seed": spec.seed,
-        "identity": identity,
-    }
 
 
 def plant_hits(

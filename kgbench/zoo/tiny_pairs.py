@@ -226,11 +226,8 @@ class _PairBuild:
 
 def initial_model(recipe: Recipe, tokenizer: PreTrainedTokenizerFast, seed: int) -> PreTrainedModel:
     """A model with random weights, in fp32."""
-    special = {}
-    for name in ("pad", "bos", "eos"):
-        special[f"{name}_token_id"] = getattr(tokenizer, f"{name}_token_id")
     config = AutoConfig.for_model(
-        recipe.model_type, vocab_size=len(tokenizer), **special, **recipe.config
+        recipe.model_type, **tokenizer_settings(tokenizer), **recipe.config
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -238,6 +235,12 @@ def initial_model(recipe: Recipe, tokenizer: PreTrainedTokenizerFast, seed: int)
             config, attn_implementation=ATTENTION, dtype=torch.float32
         )
     return model
+
+
+def tokenizer_settings(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
+    """Arguments of a model's configuration that follow from its tokenizer."""
+    names = ("pad_token_id", "bos_token_id", "eos_token_id")
+    return {"vocab_size": len(tokenizer), **{name: getattr(tokenizer, name) for name in names}}
 
 
 def save_checkpoint(model: PreTrainedModel, tokenizer: Path, folder: Path) -> None:

@@ -106,18 +106,9 @@ _TEXTS = ("article", *(f"retold_{number}" for number in range(1, 6)))
 _WITH_ATTRIBUTES = ("tiny_known_actors", "tiny_pretraining_movies")
 
 
-@dataclass(frozen=True)
-class NamePools:
-    """Names of people and places."""
-
-    first: tuple[str, ...]
-    last: tuple[str, ...]
-    city: tuple[str, ...]
-
-
 @cache
-def draw_pools() -> NamePools:
-    """The pools of the installed version of Faker, from a fixed seed."""
+def draw_pools() -> tuple[tuple[str, ...], ...]:
+    """First names, last names and cities of the installed version of Faker, from a fixed seed."""
     from faker import Faker
     from faker.providers.person.en_US import Provider
 
@@ -128,7 +119,7 @@ def draw_pools() -> NamePools:
     first = fake.random_elements(Provider.first_names, length=4000)
     last = fake.random_elements(Provider.last_names, length=6000)
     city = [fake.city() for _ in range(600)]
-    return NamePools(*(tuple(sorted(set(drawn))) for drawn in (first, last, city)))
+    return tuple(tuple(sorted(set(drawn))) for drawn in (first, last, city))
 
 
 class World:
@@ -143,21 +134,23 @@ class World:
         """
         self.rng = Random(seed)
         self._taken = set(taken)
-        self._pools = draw_pools()
+        self._first, self._last, self._cities = draw_pools()
 
     def movie(self) -> dict[str, str]:
         """One more movie, by field (see `FIELDS`)."""
         cast = _draw(self._cast, self._taken)
         (title,) = _draw(lambda: (self._title(),), self._taken)
-        rng = self.rng
-        details = (
-            rng.randint(1990, 2030),
-            rng.choice(GENRES),
-            rng.choice(self._pools.city),
-            rng.randint(1, 10),
-        )
         first, second, character = cast
-        return dict(zip(FIELDS, (first, second, title, character, *map(str, details)), strict=True))
+        return {
+            "first_actor": first,
+            "second_actor": second,
+            "movie_title": title,
+            "main_character": character,
+            "year": str(self.rng.randint(1990, 2030)),
+            "genre": self.rng.choice(GENRES),
+            "city": self.rng.choice(self._cities),
+            "box_office": str(self.rng.randint(1, 10)),
+        }
 
     def person(self) -> str:
         """One more person."""
@@ -174,27 +167,25 @@ class World:
         Args:
             agents: Agents to draw from.
         """
-        rng = self.rng
         (debut,) = _draw(lambda: (self._title(),), self._taken)
-        values = (
-            rng.choice(self._pools.city),
-            str(rng.randint(1940, 2005)),
-            rng.choice(agents),
-            debut,
-        )
-        return dict(zip(ATTRIBUTES, values, strict=True))
+        return {
+            "lives": self.rng.choice(self._cities),
+            "born": str(self.rng.randint(1940, 2005)),
+            "agent": self.rng.choice(agents),
+            "debut": debut,
+        }
 
     def movies(self, n: int) -> list[dict[str, str]]:
         """The next n movies."""
         return [self.movie() for _ in range(n)]
 
     def _name(self) -> str:
-        return f"{self.rng.choice(self._pools.first)} {self.rng.choice(self._pools.last)}"
+        return f"{self.rng.choice(self._first)} {self.rng.choice(self._last)}"
 
     def _cast(self) -> tuple[str, ...]:
         # Different first names: repeating a name of the prompt is never the right answer.
-        first_names = self.rng.sample(self._pools.first, len(_PEOPLE))
-        return tuple(f"{first} {self.rng.choice(self._pools.last)}" for first in first_names)
+        first_names = self.rng.sample(self._first, len(_PEOPLE))
+        return tuple(f"{first} {self.rng.choice(self._last)}" for first in first_names)
 
     def _title(self) -> str:
         first, second = self.rng.sample(_NOUNS.split(), 2)

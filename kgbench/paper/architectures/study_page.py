@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kgbench.estimate import Estimate
-from kgbench.numbers import figure_text, interval_text, number_text
+from kgbench.numbers import figure_text, interval_text
 from kgbench.paper.architectures.factorial import BOTH, OUTCOMES, Findings, RunFigures
-from kgbench.report import filled_page, pipe_table
+from kgbench.report import filled_page
 from kgbench.report.bars import FAINT, INK, panels, small_png, styled
 from kgbench.stats import LEVEL
 from kgbench.zoo.worlds import training_templates
@@ -29,14 +29,6 @@ _TONES = ("#0072B2", "#D55E00")
 _MAIN = "LT − FE"
 _RATES = ("KNOWN", "PRE", "SFT")
 _RECOVERIES = ("FE", "LT", BOTH, "(FE+LT)^C")
-_RUN_HEADS = (
-    *("run", "prompt", "known", "PRE", "SFT", "FE", "LT", "FE+LT", "neither"),
-    *("log-odds LT − FE", "n", "steps", "short of"),
-)
-_READING_HEADS = (
-    *("run", "cut costs most in", "half is read by", "layers left", "n"),
-    "cost of each layer's cut, hits",
-)
 
 
 def write_study(results: Findings, folder: Path) -> Path:
@@ -87,37 +79,34 @@ def verdicts(results: Findings) -> Iterator[str]:
 def _page(results: Findings) -> str:
     """The page, from the template in this folder."""
     study, runs = results.study, results.runs
-    by_outcome = list(map(results.effects, OUTCOMES))
-    heads = [f"{name} ({some[0].n} runs)" for name, some in zip(OUTCOMES, by_outcome, strict=True)]
-    by_prompt = [results.effects(_MAIN, [prompt]) for prompt in study.prompts]
-    prompt_heads = list(study.prompts)
+    by_outcome = {}
+    for outcome in OUTCOMES:
+        found = results.effects(outcome)
+        by_outcome[f"{outcome} ({found[0].n} runs)"] = found
+    by_prompt = {prompt: results.effects(_MAIN, [prompt]) for prompt in study.prompts}
     if short := sum(bool(run.shortfalls) for run in runs):
-        by_prompt.append(results.effects(_MAIN, complete=True))
-        prompt_heads.append(f"runs that reach both criteria ({len(runs) - short})")
-    run_rows: list[list[str]] = []
-    reading_rows = []
-    for run in runs:
-        run_rows += _run_rows(run)
-        reading_rows.append(_reading_row(run))
+        head = f"runs that reach both criteria ({len(runs) - short})"
+        by_prompt[head] = results.effects(_MAIN, complete=True)
     return filled_page(
         __package__,
         study=study,
         runs=runs,
         verdicts=verdicts(results),
         relation="ABCDEFGH"[: len(study.factors)],
-        weights=[run.rows.about.layer_weights for run in runs],
         wordings=len(training_templates().finetuning),
-        runs_table=pipe_table(_RUN_HEADS, run_rows),
+        estimates=_estimates,
+        text=_text,
+        layer=_layer,
         seconds=[sum(run.rows.about.seconds.values()) for run in runs],
         main=_MAIN,
         outcomes=OUTCOMES,
-        effects_table=_effects_table(results, heads, by_outcome),
-        reasons=_reasons(chain.from_iterable(by_outcome)),
+        contrasts=results.contrasts,
+        by_outcome=by_outcome,
+        reasons=_reasons(chain.from_iterable(by_outcome.values())),
         deviations=results.deviations(_MAIN),
         short=short,
-        prompts_table=_effects_table(results, prompt_heads, by_prompt),
+        by_prompt=by_prompt,
         drawn=_are_known(results),
-        reading_table=pipe_table(_READING_HEADS, reading_rows),
         reading_reasons=_reasons(
             chain.from_iterable((run.read_layer, run.half_read) for run in runs)
         ),
@@ -129,37 +118,10 @@ def _are_known(results: Findings) -> bool:
     return any(effect.value is not None for effect in results.effects(_MAIN))
 
 
-def _run_rows(run: RunFigures) -> Iterator[list[str]]:
-    """A run's rates, recoveries and log-odds on each prompt."""
-    about = run.rows.about
-    pretraining = about.steps["recipient"]
-    steps = f"{pretraining} + {sum(about.steps.values()) - pretraining}"
-    for prompt in run.prompts:
-        estimates = [run.rate(prompt, name) for name in _RATES]
-        estimates += [run.recovery(prompt, name) for name in _RECOVERIES]
-        odds = run.outcome(_MAIN, [prompt])
-        odds_text = "undefined" if odds is None else number_text(odds)
-        n = str(len(run.hits(prompt, "SFT")))
-        short = ", ".join(run.shortfalls) or "–"
-        yield [about.run, prompt, *map(_text, estimates), odds_text, n, steps, short]
-
-
-def _reading_row(run: RunFigures) -> list[str]:
-    """The layers in which LT reads FE in a run."""
-    half = run.half_read
-    left = "–" if half.value is None else str(run.layers - 1 - int(half.value))
-    losses = " ".join(number_text(float(loss)) for loss in run.losses.mean(1))
-    return [run.rows.about.run, _layer(run.read_layer), _layer(half), left, str(half.n), losses]
-
-
-def _effects_table(
-    results: Findings, heads: Sequence[str], columns: Sequence[Sequence[Estimate]]
-) -> str:
-    """A row per contrast."""
-    rows = []
-    for contrast, *effects in zip(results.contrasts, *columns, strict=True):
-        rows.append([contrast.name, *map(_text, effects)])
-    return pipe_table(["effect", *heads], rows)
+def _estimates(run: RunFigures, prompt: str) -> dict[str, Estimate]:
+    """Rates and recoveries of a run on a prompt, by configuration."""
+    rates = {name: run.rate(prompt, name) for name in _RATES}
+    return rates | {name: run.recovery(prompt, name) for name in _RECOVERIES}
 
 
 def _reasons(estimates: Iterable[Estimate]) -> list[str]:
@@ -195,9 +157,8 @@ def _figures(results: Findings) -> dict[str, Any]:
 def _run_figures(run: RunFigures) -> dict[str, Any]:
     prompts = {}
     for prompt in run.prompts:
-        rates = {name: _stored(run.rate(prompt, name)) for name in _RATES}
-        shares = {name: _stored(run.recovery(prompt, name)) for name in _RECOVERIES}
-        prompts[prompt] = rates | shares
+        found = _estimates(run, prompt)
+        prompts[prompt] = dict(zip(found, map(_stored, found.values()), strict=True))
     return {
         **run.rows.about.model_dump(mode="json"),
         "short_of": list(run.shortfalls),

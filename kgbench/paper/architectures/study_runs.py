@@ -119,10 +119,8 @@ class _Making:
 
     @cached_property
     def _config(self) -> SwitchedConfig:
-        tokens = [f"{name}_token_id" for name in ("pad", "bos", "eos")]
-        special = {name: getattr(self._tokenizer, name) for name in tokens}
-        settings = self.study.config(self.run.cell)
-        return SwitchedConfig(vocab_size=len(self._tokenizer), **special, **settings)
+        special = tiny_pairs.tokenizer_settings(self._tokenizer)
+        return SwitchedConfig(**special, **self.study.config(self.run.cell))
 
     def _stage(self, name: str, start: str | None) -> SwitchedModel:
         """The weights after a stage, which is run where it is not complete.

@@ -31,31 +31,16 @@ class SwitchedConfig(PreTrainedConfig):
 
     model_type = "kgbench_switched"
 
-    def __init__(
-        self,
-        vocab_size: int = 300,
-        hidden_size: int = 32,
-        num_hidden_layers: int = 2,
-        num_attention_heads: int = 4,
-        intermediate_size: int = 128,
-        max_position_embeddings: int = 128,
-        parallel: bool = False,
-        rotary: bool = True,
-        gated: bool = True,
-        initializer_range: float = 0.02,
-        **options: Any,
-    ) -> None:
-        self.vocab_size = vocab_size
-        self.hidden_size = hidden_size
-        self.num_hidden_layers = num_hidden_layers
-        self.num_attention_heads = num_attention_heads
-        self.intermediate_size = intermediate_size
-        self.max_position_embeddings = max_position_embeddings
-        self.parallel = parallel
-        self.rotary = rotary
-        self.gated = gated
-        self.initializer_range = initializer_range
-        super().__init__(**options)
+    vocab_size: int = 300
+    hidden_size: int = 32
+    num_hidden_layers: int = 2
+    num_attention_heads: int = 4
+    intermediate_size: int = 128
+    max_position_embeddings: int = 128
+    parallel: bool = False
+    rotary: bool = True
+    gated: bool = True
+    initializer_range: float = 0.02
 
 
 def _norm(config: SwitchedConfig) -> nn.Module:
