@@ -278,9 +278,6 @@ def test_the_estimate_follows_the_entries_and_the_runs(tmp_path: Path) -> None:
     left = [run for run in runs if run != first]
     assert campaign.seconds_left(left) == pytest.approx(10 * (2 + 6 + 6))
     assert campaign.seconds_left([]) == 0
-    assert campaign.guessed(left) == []
-    others = board_runs(["pathways"], ["all", "activation_patch"], ["tiny-gpt2"])
-    assert campaign.guessed(others) == ["activation_patch"]
 
 
 def test_the_costliest_budget_is_on_one_pair() -> None:

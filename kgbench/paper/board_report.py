@@ -89,11 +89,6 @@ def _print_campaign(campaign: Campaign, left: Sequence[BoardRun]) -> None:
     seconds = campaign.seconds_left(left)
     known = "not known yet" if seconds is None else f"about {duration_text(seconds)}"
     click.echo(f"\ntime      {known if left else 'none: every entry is there'}")
-    if seconds and (guessed := campaign.guessed(left)):
-        click.echo(
-            f"note      no entry tells the time of {', '.join(guessed)}: counted like the median "
-            "method; `kgbench eval --dry-run` measures it"
-        )
     for line in campaign.other_versions():
         click.echo(f"note      some entries were {line}; to run them again, delete their folders")
     click.echo()

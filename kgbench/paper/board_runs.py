@@ -211,10 +211,6 @@ class Campaign:
             return expected * sum(self.finished.values()) / sum(map(self._expected, self.finished))
         return expected if self._usual else None
 
-    def guessed(self, runs: Sequence[BoardRun]) -> list[str]:
-        """Methods whose time is a guess, since their board has no entry of them."""
-        return list(dict.fromkeys(r.method for r in runs if (r.board, r.method) not in self._usual))
-
     def _expected(self, run: BoardRun) -> float:
         """Seconds by the entries that there are; where there are none, those of a usual method."""
         typical = median(self._usual.values()) if self._usual else 1.0

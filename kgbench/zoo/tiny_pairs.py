@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
@@ -237,7 +238,7 @@ def initial_model(recipe: Recipe, tokenizer: PreTrainedTokenizerFast, seed: int)
     return model
 
 
-def tokenizer_settings(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
+def tokenizer_settings(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
     """Arguments of a model's configuration that follow from its tokenizer."""
     names = ("pad_token_id", "bos_token_id", "eos_token_id")
     return {"vocab_size": len(tokenizer), **{name: getattr(tokenizer, name) for name in names}}
