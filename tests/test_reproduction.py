@@ -397,23 +397,6 @@ def test_nothing_recovers_where_nothing_was_added() -> None:
     assert larger_term(own, {"PRE": 0.0, "SFT": 0.5, "A": 0.5}) is None
 
 
-def test_what_is_little_is_little_of_something() -> None:
-    """A claim that a configuration does little names of what, or it would be kept where nothing
-    does anything.
-    """
-    claims = {
-        **page().claims,
-        "layers": (ClaimSpec(says="little", first="LT, last quarter", second="PRE", le=0.1),),
-    }
-    with pytest.raises(ValueError, match="and not of what"):
-        Page.model_validate(
-            {
-                **page().model_dump(),
-                "claims": {name: [one.model_dump() for one in own] for name, own in claims.items()},
-            }
-        )
-
-
 def test_a_claim_of_next_to_nothing_is_vacuous_in_the_paper_too() -> None:
     """Pythia's reversal brings next to nothing, with O or without: nothing is claimed of it."""
     rates = published_rates(page().figures["figure-4"], "fake_movies_real_actors", "headline")
