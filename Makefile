@@ -18,10 +18,10 @@ eval: $(VENV)/.installed  ## Install, run the main job on tiny-gemma, print tabl
 	$(BIN)/kgbench eval --localizer dynamic_graft --model tiny-gemma
 	@echo "next     source $(BIN)/activate    (then kgbench is a command of this shell)"
 
-test: $(VENV)/.installed-dev  ## Install, run all tests
+test: $(VENV)/.installed-dev  ## Install, run all tests but the nightly ones
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
 
-test-nightly: $(VENV)/.installed-dev  ## The tests that `make test` leaves out: the same laws on every family
+test-nightly: $(VENV)/.installed-dev  ## The tests that `make test` leaves out: the same laws on every family and combination
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS) -m nightly
 
 test-page: $(VENV)/.installed-page $(PAGES)  ## Test the board's and the documentation's pages and the notebook's widget in Chromium, which must be there

@@ -17,6 +17,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["KGBENCH_HOME"] = str(Path(__file__).parent / "no-such-home")
 
 import forks
+import nightly
 import pytest
 from hypothesis import settings
 from jaxtyping import install_import_hook
@@ -37,8 +38,10 @@ settings.register_profile("explore", deadline=None, max_examples=1000)
 settings.load_profile("repeatable")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests of what a system does not have are not collected there."""
+    nightly.mark_combinations(items)
     absent = {name for name in ("linux", "posix") if not _has(name)}
     others = [item for item in items if absent & {mark.name for mark in item.iter_markers()}]
     if others:

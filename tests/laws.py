@@ -15,6 +15,7 @@ import torch
 from grafts import grafts
 from hypothesis import Phase, seed, settings
 from hypothesis import strategies as st
+from nightly import nightly
 from torch import nn
 
 from kgbench.data import Prompt, load_prompts
@@ -26,12 +27,17 @@ EXECUTORS = ("packed", "rows", "sequential")
 EVERYTHING = "ALL:all+ln_f+head"
 EXACT = 1e-10
 
-kinds = pytest.mark.parametrize(
-    ("family", "attention", "tied"),
-    [(f, a, t) for f in FAMILIES for a in ("sdpa", "eager") for t in (True, False)],
-)
 families = pytest.mark.parametrize("family", FAMILIES)
+two_families = pytest.mark.parametrize("family", nightly(FAMILIES, {"gpt_neox", "gemma"}))
+"""A law daily on two families, nightly on all."""
+attentions = pytest.mark.parametrize("attention", ["sdpa", "eager"])
 executors = pytest.mark.parametrize("executor", EXECUTORS)
+
+
+def kinds(law: Callable[..., None]) -> Callable[..., None]:
+    """A law on every family, attention and tying of the embeddings."""
+    tyings = pytest.mark.parametrize("tied", [True, False])
+    return pytest.mark.crossed(families(attentions(tyings(law))))
 
 
 @cache

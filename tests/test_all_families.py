@@ -15,7 +15,7 @@ from functools import cache
 import pytest
 import torch
 from laws import EXACT, EXECUTORS, alone, distance
-from tiny import LAYERS, TINY, WINDOW, random_model, sampled, tiny, tiny_config, tiny_pair
+from tiny import LAYERS, TINY, WINDOW, each, random_model, sampled, tiny_config, tiny_pair
 
 from kgbench.data import Prompt, load_prompts
 from kgbench.engine import Engine, Treatment, grafted_logits
@@ -68,7 +68,7 @@ def mixed(pair: ModelPair) -> list[str]:
     ]
 
 
-@tiny
+@each
 def test_everything_is_the_donor_and_nothing_the_recipient(family: str, variant: str) -> None:
     """Grafting every component at every token gives the donor's own logits, grafting none the
     recipient's; weights stay bit for bit.
@@ -104,7 +104,7 @@ def test_everything_is_the_donor_and_nothing_the_recipient(family: str, variant:
     ]
 
 
-@tiny
+@each
 def test_executors_agree(family: str, variant: str) -> None:
     """Packed = rows = sequential, for grafts that name every component; and packed is what is
     chosen.
@@ -340,9 +340,9 @@ def test_a_map_that_is_wrong_is_found(family: str) -> None:
         if p.tokens != 1
     ]
     wrong.append(replace(pair.family, inside={**inside, "down": Place(inside["o"].module)}))
-    for each in wrong:
+    for other in wrong:
         with pytest.raises(KgbenchError, match="does not fit"):
-            verify_pair(ModelPair(pair.name, pair.recipient, pair.donors, pair.tokenizer, each))
+            verify_pair(ModelPair(pair.name, pair.recipient, pair.donors, pair.tokenizer, other))
 
 
 @sampled

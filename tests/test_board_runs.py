@@ -113,6 +113,7 @@ def test_a_campaign_as_a_study(run: Call, tmp_path: Path) -> None:
     assert answer["computed"] == 0 and len(answer["folders"]) == 1
 
 
+@pytest.mark.nightly
 @pytest.mark.posix
 def test_killed_it_goes_on(run: Call, tmp_path: Path) -> None:
     """What was finished before the kill is not computed again; at the end all entries are on

@@ -54,7 +54,11 @@ PARAMETERS = (
 """Directions of a fact need several prompts of it, which the contract does not have."""
 
 
-@pytest.mark.parametrize(("name", "arguments"), PARAMETERS, ids=str)
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    nightly(PARAMETERS, {name: (name, said) for name, said in PARAMETERS}.values()),
+    ids=str,
+)
 def test_the_contract_holds_of_other_parameters(
     name: str, arguments: tuple[tuple[str, str], ...]
 ) -> None:

@@ -462,6 +462,7 @@ def test_what_is_left_out_is_told_in_a_line(
     ] * bool(missing)
 
 
+@pytest.mark.nightly
 def test_the_suite_runs_in_two_processes(tmp_path: Path) -> None:
     """On a tiny pair every claim comes to something, the exact ones hold, and every report holds
     its figure.

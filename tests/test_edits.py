@@ -105,6 +105,7 @@ def answers(
     return engine.logits(engine.plan_treatments(prompts, configurations))[:, :, 0]
 
 
+@pytest.mark.crossed
 @families
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.usefixtures("exact")
@@ -182,6 +183,7 @@ def test_constants_are_told_apart(executor: str) -> None:
         assert distance(got, answers(pair, executor, [prompt], [[written(seed)]])[0, 0]) < EXACT
 
 
+@pytest.mark.crossed
 @families
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("point", POINTS)
@@ -205,6 +207,7 @@ def test_a_written_activation_is_what_a_hook_writes(family: str, executor: str, 
     ), "the token matters"
 
 
+@pytest.mark.crossed
 @families
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.usefixtures("exact")

@@ -475,6 +475,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> StoredRecord:
     return read_record(run_job(spec, Settings(output_dir=tmp_path_factory.mktemp("alone"))).path)
 
 
+@pytest.mark.nightly
 def test_a_record_does_not_depend_on_localizers_before(tmp_path: Path, alone: StoredRecord) -> None:
     """Whatever somebody else's localizers leave behind is refused, and the next record is row for
     row what it is by itself.
@@ -527,6 +528,7 @@ def restored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "score_logits", vars(measure)["score_logits"])
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("kind", ["loglikelihood", "generate_until"])
 @pytest.mark.parametrize("spoiler", [*BESIDE, ""])
 def test_a_model_of_lm_eval_refuses_to_answer_once_spoilt(

@@ -21,6 +21,7 @@ def gpu() -> ModuleType:
         return gpu
 
 
+@pytest.mark.nightly
 def test_laws_hold_on_small_models(gpu: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     """Each line of the table is there in both types, and what is bounded holds."""
     assert gpu.main(["pythia-2.8b", "--tiny", "--device", "cpu"]) == 0

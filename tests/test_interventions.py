@@ -105,6 +105,7 @@ def test_as_in_plain_pytorch(
     assert distance_from_plain(*pico(family), name, arguments) < 1e-9
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize(
     "arguments",
     [{"method": "resample"}, {"directions": "pca", "k": "2"}, {"receiver": "mlp_out@1"}, {}],

@@ -16,8 +16,8 @@ from laws import (
     EVERYTHING,
     EXACT,
     EXECUTORS,
-    FAMILIES,
     alone,
+    attentions,
     audited,
     cases,
     copies,
@@ -28,6 +28,7 @@ from laws import (
     kinds,
     pair_of,
     pool,
+    two_families,
 )
 
 from kgbench.data import Prompt
@@ -180,9 +181,9 @@ def test_the_pathways_give_what_the_paper_s_algorithm_gives(
     assert distance(audited(pair, prompt, "FE+LT"), truth[CONFIGURATIONS.index("FE+LT")]) == 0
 
 
-@pytest.mark.parametrize(
-    ("family", "attention"), [(f, a) for f in FAMILIES for a in ("sdpa", "eager")]
-)
+@pytest.mark.crossed
+@families
+@attentions
 def test_every_component_alone_gives_what_the_paper_s_algorithm_gives(
     family: str, attention: str
 ) -> None:
@@ -204,9 +205,9 @@ def test_every_component_alone_gives_what_the_paper_s_algorithm_gives(
     assert all(distance(one, pre[0]) > 1e-6 for one in truth), "each moves the logits"
 
 
-@pytest.mark.parametrize(
-    ("family", "attention"), [(f, a) for f in FAMILIES for a in ("sdpa", "eager")]
-)
+@pytest.mark.crossed
+@families
+@attentions
 def test_every_head_gives_what_the_paper_s_algorithm_gives(family: str, attention: str) -> None:
     """A head of `q`, `k` and `v` is a slice of their outputs, one of `o` of its inputs; all heads
     of `q` are `q`, and what a later term says of the whole holds for its heads.
@@ -236,7 +237,7 @@ def test_a_head_that_is_not_there(family: str) -> None:
         grafted_logits(pair, pool()[:1], [f"LT:k.h{count}@1"])
 
 
-@families
+@two_families
 def test_executors_agree_in_single_precision(family: str) -> None:
     """In float32: 1e-4, and the same most likely token."""
     pair, make = pair_of(family, "sdpa", True, torch.float32), copies(family, torch.float32)
@@ -256,7 +257,7 @@ def test_executors_agree_in_single_precision(family: str) -> None:
     law()
 
 
-@families
+@two_families
 def test_several_positions_are_read_out(family: str) -> None:
     """Logits after any tokens of a prompt, in any order and twice if asked; final norm and head are
     grafted at the token that is read.
@@ -436,6 +437,7 @@ def _exchanged(term: str) -> str:
     )
 
 
+@pytest.mark.crossed
 @families
 @pytest.mark.parametrize("executor", ("packed", "rows"))
 def test_later_terms_win(family: str, executor: str) -> None:
@@ -493,7 +495,7 @@ def test_embeddings_never_change_a_tied_head(family: str, executor: str) -> None
 # --------------------------------------------------------------------------------- what is computed
 
 
-@families
+@two_families
 def test_token_rows_are_the_distinct_prefixes(family: str) -> None:
     """The packed executor computes each distinct history of treatments of a prompt once: as many
     token rows as there are prefixes.

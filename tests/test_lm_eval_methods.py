@@ -76,6 +76,7 @@ def test_a_method_answers_as_in_kgbench_eval(
         assert found["logprob,none"] == pytest.approx(rows[graft].logprob.value, abs=1e-4), graft
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("localizer", [name for name in METHODS if name != "path_patch"])
 @pytest.mark.parametrize("continuation", ["lt", "none", "all"])
 def test_one_run_answers_at_every_token(

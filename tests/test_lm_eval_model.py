@@ -62,6 +62,7 @@ def distance(one: torch.Tensor, other: torch.Tensor) -> float:
     return float((one - other).abs().max())
 
 
+@pytest.mark.crossed
 @families
 @pytest.mark.parametrize("shots", [0, 2])
 @pytest.mark.parametrize("batch_size", [1, 16])
@@ -111,6 +112,7 @@ def test_a_plain_loop_agrees(family: str, shots: int, places: Places, folder: Pa
         assert document["rank"] == int((first >= first[ids[len(head)]]).sum())
 
 
+@pytest.mark.crossed
 @families
 @pytest.mark.parametrize("graft", ["FE+LT", "FE^C", "P:ffn; FE:attn@1", "BOS+R:ln"])
 @pytest.mark.parametrize("continuation", ["lt", "none", "all"])
@@ -325,6 +327,7 @@ def test_generation_is_lm_eval_s_own(family: str, graft: str, places: Places) ->
     ) == theirs.generate_until(requests, disable_tqdm=True)
 
 
+@pytest.mark.crossed
 @families
 @pytest.mark.parametrize("continuation", ["lt", "none", "all"])
 def test_generation_under_a_graft_is_the_audited_algorithm_s(

@@ -65,6 +65,7 @@ UNTYPED = "\n".join(
 """Libraries whose types take mypy a minute to read; `make lint` has them."""
 
 
+@pytest.mark.nightly
 def test_they_are_in_good_style(tmp_path: Path) -> None:
     """All files satisfy ruff as it comes, the methods ours too, and mypy against kgbench's types."""
     for kind in KINDS:

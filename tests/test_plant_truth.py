@@ -149,6 +149,7 @@ def test_shipped_plants_have_their_truth(name: str) -> None:
     )
 
 
+@pytest.mark.nightly
 def test_a_build_measures_what_is_shipped(tmp_path: Path) -> None:
     """The command that made a plant, given again, puts it on a card that has none, as it is on the
     shipped one.

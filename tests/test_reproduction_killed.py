@@ -73,6 +73,7 @@ def made(
     return measured, found
 
 
+@pytest.mark.nightly
 @pytest.mark.posix
 def test_killed_twice_it_ends_as_if_unbroken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -59,6 +59,7 @@ def test_models_are_restored_bit_for_bit(family: str, attention: str, tied: bool
     assert all(not own for (_, own, _), _ in before)
 
 
+@pytest.mark.crossed
 @families
 @executors
 def test_models_are_restored_after_an_exception(family: str, executor: str) -> None:

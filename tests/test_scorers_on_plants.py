@@ -10,6 +10,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from nightly import nightly
 
 from kgbench.data import Prompt, load_prompts
 from kgbench.engine import load_pair
@@ -84,7 +85,7 @@ def test_there_are_weight_plants() -> None:
     assert len(WEIGHT_PLANTS) >= 2
 
 
-@pytest.mark.parametrize("name", WEIGHT_PLANTS)
+@pytest.mark.parametrize("name", nightly(WEIGHT_PLANTS, WEIGHT_PLANTS[::2]))
 def test_scan_finds_the_plant(name: str) -> None:
     """The exact scan tells the plant from all other places, and from its decoy's, which changed as
     much; the change itself does not.
@@ -105,7 +106,7 @@ def test_scan_finds_the_plant(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", WEIGHT_PLANTS)
+@pytest.mark.parametrize("name", nightly(WEIGHT_PLANTS, WEIGHT_PLANTS[-1:]))
 def test_mask_is_the_plant(name: str) -> None:
     """A mask of components with room for as many as were planted is the plant."""
     pair, prompts, truth = case(name)

@@ -448,6 +448,7 @@ def pico() -> Recipe:
     )
 
 
+@pytest.mark.nightly
 def test_each_seed_is_a_pair_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pretrained and finetuned under its seed in a folder of its own, once: made again, nothing is
     computed.

@@ -133,6 +133,7 @@ EXPRESSIONS = (
 )
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("expression", EXPRESSIONS)
 @pytest.mark.parametrize("name", ["tiny-gemma", "tiny-gpt2"])
 def test_sites_of_other_grafts_are_the_engine_s(name: str, expression: str) -> None:

@@ -248,6 +248,12 @@ FIRST = ("gemma", "llama", "gpt2", "gpt_neox")
 tiny = pytest.mark.parametrize(("family", "variant"), ALL_VARIANTS)
 """A law on every variant of every family."""
 
+each = pytest.mark.parametrize(
+    ("family", "variant"),
+    nightly(ALL_VARIANTS, [(family, next(iter(variants))) for family, variants in TINY.items()]),
+)
+"""A law on one variant of every family, and nightly on every variant."""
+
 sampled = pytest.mark.parametrize(
     ("family", "variant"),
     nightly(
