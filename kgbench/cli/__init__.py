@@ -245,6 +245,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # for cycles is a third of the time of their import, and again of the process's end.
     gc.set_threshold(10_000)
     atexit.register(gc.freeze)
+    _open_streams()
     try:
         with (
             warnings.catch_warnings(),
@@ -269,6 +270,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"interrupted; {_left(sys.argv[1:] if arguments is None else arguments)}", INTERRUPTED
         )
     return status if isinstance(status, int) else 0
+
+
+def _open_streams() -> None:
+    """Give a process that was started without stdout or stderr streams that go nowhere."""
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")
+        _warn("stdout is closed, and what goes there is not shown")
 
 
 def _left(arguments: Sequence[str]) -> str:

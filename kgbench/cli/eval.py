@@ -22,7 +22,7 @@ from kgbench.cli.options import (
 from kgbench.cli.output import Output, table_text, write_file
 from kgbench.errors import InputError, UnknownNameError
 from kgbench.progress import progress
-from kgbench.runner.spec import COMPUTING, FACTS, PAIR, grafts_of, listed, read_options
+from kgbench.runner.spec import COMPUTING, FACTS, PAIR, grafts_of, listed
 from kgbench.sites import BASELINES, parse_graft
 
 if TYPE_CHECKING:
@@ -42,7 +42,9 @@ def read_config(ctx: click.Context, parameter: click.Parameter, path: Path | Non
     """
     if path is None:
         return None
-    content = read_options(path)
+    from kgbench.runner.yaml_files import read_yaml
+
+    content = read_yaml(path)
     if not isinstance(content, dict):
         raise InputError(
             f"{path}: expected names of options with their values, such as 'model: tiny-gemma'"

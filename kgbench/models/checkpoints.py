@@ -228,8 +228,20 @@ def _made_from(card: Mapping[str, Any], source: str) -> str:
     return named if zoo_path(named) else (PurePath(source).parent / PurePath(named).name).as_posix()
 
 
+def _within(file: Path) -> str:
+    """What to do with a file that was given as a checkpoint, as the end of a sentence."""
+    if file.suffix == ".gguf":
+        return ": convert it with the model library (from_pretrained with gguf_file, save_pretrained)"
+    return f", such as {str(file.parent)!r}" if (file.parent / "config.json").is_file() else ""
+
+
 def _complete(directory: Path, source: str) -> Path:
     """The directory, if it holds a configuration and safetensors weights."""
+    if directory.is_file():
+        raise ModelError(
+            f"{source!r} is a file; give the folder of a checkpoint, which holds config.json and "
+            f"*.safetensors{_within(directory)}"
+        )
     if not directory.is_dir():
         raise ModelError(
             f"no checkpoint at {source!r}: no such directory; give one that holds config.json, or "
