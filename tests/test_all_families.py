@@ -15,7 +15,7 @@ from functools import cache
 import pytest
 import torch
 from laws import EXACT, EXECUTORS, alone, distance
-from tiny import LAYERS, TINY, WINDOW, random_model, sampled, tiny, tiny_config, tiny_pair
+from tiny import ALL_VARIANTS, LAYERS, TINY, WINDOW, random_model, sampled, tiny, tiny_config, tiny_pair
 
 from kgbench.data import Prompt, load_prompts
 from kgbench.engine import Engine, Treatment, grafted_logits
@@ -309,6 +309,24 @@ def test_windows_matter(family: str, variant: str) -> None:
     assert distance(whole, alone(wide, pair, prompts())) <= EXACT
     assert windows(pair).size == WINDOW
     assert windows(other).layers == windows(pair).layers
+
+
+_LIKE = (("ln_1", "ln_2"), ("gate", "up"), ("q", "k"), ("ln_1_post", "ln_2_post"))
+_BEHIND = ("opt", "projections, norms behind")
+"""Whose norms stand behind attention and MLP, so that neither is what attention reads."""
+
+
+@pytest.mark.parametrize(("family", "variant"), [each for each in ALL_VARIANTS if each != _BEHIND])
+@pytest.mark.parametrize(("one", "other"), _LIKE)
+def test_components_that_change_places(family: str, variant: str, one: str, other: str) -> None:
+    """A map under which two components that look alike have each other's places is refused."""
+    pair = tiny_pair(family, variant)
+    inside = pair.family.inside
+    if {one, other} <= set(inside):
+        changed = replace(pair.family, inside={**inside, one: inside[other], other: inside[one]})
+        with pytest.raises(KgbenchError, match="does not fit"):
+            verify_pair(ModelPair("", pair.recipient, pair.donors, pair.tokenizer, changed))
+    verify_pair(pair)
 
 
 @pytest.mark.parametrize("family", TINY)

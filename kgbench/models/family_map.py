@@ -26,6 +26,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
+from kgbench.data.imports import unique_fields
 from kgbench.errors import ModelError, UnknownNameError, first_fault
 from kgbench.sites import COMPONENTS, GROUPS, OUTSIDE, PER_LAYER, Graft, head_of
 
@@ -392,7 +393,7 @@ def read_family(text: str, source: str) -> Family:
         ModelError: It does not read.
     """
     try:
-        data = json.loads(text)
+        data = json.loads(text, object_pairs_hook=unique_fields)
         for part in ("outside", "inside"):
             if isinstance(data, dict) and isinstance(data.get(part), dict):
                 for component, place in data[part].items():

@@ -62,6 +62,21 @@ def read_yaml(path: Path) -> Any:
     return content
 
 
+def by_option(given: Mapping[Any, Any]) -> dict[str, Any]:
+    """Values by option, in whose names a file may write `_` for `-`.
+
+    Raises:
+        InputError: An option is there in both ways.
+    """
+    named: dict[str, Any] = {}
+    for key, value in given.items():
+        name = str(key).replace("_", "-")
+        if name in named:
+            raise InputError(f"{name!r} is given twice; give it once")
+        named[name] = value
+    return named
+
+
 def check_plain(content: Any) -> None:
     """Refuse values that JSON does not have, and what cannot be written out.
 

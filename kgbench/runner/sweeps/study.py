@@ -28,7 +28,7 @@ from kgbench.runner.spec import (
     listed,
 )
 from kgbench.runner.workload import Workload, check, read_donors
-from kgbench.runner.yaml_files import check_plain, read_yaml
+from kgbench.runner.yaml_files import by_option, check_plain, read_yaml
 from kgbench.stats.scores import check_metric
 
 KEYS = ("command", "matrix", "include", "exclude", "output_dir", "engines")
@@ -318,7 +318,7 @@ def study_of(content: Any) -> StudyFile:
     if not _is_map(content):
         raise InputError("expected a mapping with 'matrix', such as {matrix: {seed: [0, 1]}}")
     check_plain(content)
-    content = {str(key).replace("_", "-"): value for key, value in content.items()}
+    content = by_option(content)
     parts = {key: content.pop(key.replace("_", "-"), None) for key in KEYS}
     command = parts["command"] or EVAL
     if not isinstance(command, str) or command.split()[:1] == ["sweep"]:
@@ -388,10 +388,9 @@ def _named(given: Any, key: str, known: Mapping[str, Any] | None) -> dict[str, A
     if not _is_map(given):
         raise InputError(f"{where}expected a mapping of options, not {given!r}")
     found = {}
-    for name, value in given.items():
-        option = str(name).replace("_", "-")
+    for option, value in by_option(given).items():
         if known is not None and option not in known:
             names = tuple(known) if key else (*known, *KEYS)
-            raise UnknownNameError(f"{where}option", str(name), names)
+            raise UnknownNameError(f"{where}option", option, names)
         found[option] = value
     return found
