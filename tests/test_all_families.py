@@ -15,7 +15,17 @@ from functools import cache
 import pytest
 import torch
 from laws import EXACT, EXECUTORS, alone, distance
-from tiny import ALL_VARIANTS, LAYERS, TINY, WINDOW, random_model, sampled, tiny, tiny_config, tiny_pair
+from tiny import (
+    ALL_VARIANTS,
+    LAYERS,
+    TINY,
+    WINDOW,
+    random_model,
+    sampled,
+    tiny,
+    tiny_config,
+    tiny_pair,
+)
 
 from kgbench.data import Prompt, load_prompts
 from kgbench.engine import Engine, Treatment, grafted_logits

@@ -13,6 +13,7 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from itertools import chain
+from pathlib import Path
 from typing import Any, TextIO, cast
 
 import click
@@ -274,10 +275,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _open_streams() -> None:
     """Give a process that was started without stdout or stderr streams that go nowhere."""
+    nowhere = Path(os.devnull)
     if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w", encoding="utf-8")
+        sys.stderr = nowhere.open("w", encoding="utf-8")
     if sys.stdout is None:
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")
+        sys.stdout = nowhere.open("w", encoding="utf-8")
         _warn("stdout is closed, and what goes there is not shown")
 
 

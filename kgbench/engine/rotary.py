@@ -55,7 +55,9 @@ def _ranges(module: Any) -> tuple[tuple[int, int], ...]:
         if "dynamic" in kind:
             ranges.append((int(module.original_max_seq_len), 1 << 62))
         elif kind == "longrope":
-            limit = int((given if layer is None else given[layer])["original_max_position_embeddings"])
+            limit = int(
+                (given if layer is None else given[layer])["original_max_position_embeddings"]
+            )
             ranges.append((limit, limit + 1))
     return tuple(ranges)
 

@@ -59,9 +59,10 @@ def verify_pair(pair: ModelPair) -> None:
 
     The laws: grafting everything is the donor, grafting nothing the recipient; the slices of a
     fused projection partition its output; queries, keys and values have their roles in attention;
-    no `ln_2` is the norm before attention; `gate` alone passes the activation; every component moves the logits when it alone is perturbed; tokens with different treatments in
-    one forward compute the same as one at a time; the modules of attention and MLP are those whose
-    outputs are added to the residual stream.
+    attention does not read `ln_2`; `gate` alone passes the activation; every component moves the
+    logits when it alone is perturbed; tokens with different treatments in one forward compute the
+    same as one at a time; the modules of attention and MLP are those whose outputs are added to the
+    residual stream.
 
     Raises:
         LawError: A law is violated; the message names it.
@@ -311,7 +312,9 @@ def _the_gate_passes_the_activation(pair: ModelPair) -> None:
         hooks.callback(
             down.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0])).remove
         )
-        pair.recipient(input_ids=torch.tensor([_ids(pair)] * 2, device=pair.device), use_cache=False)
+        pair.recipient(
+            input_ids=torch.tensor([_ids(pair)] * 2, device=pair.device), use_cache=False
+        )
     one, other = seen[0].reshape(2, -1).float()
     if not float((other + 2 * one).abs().max()) <= _LINEAR * float(one.abs().max()):
         raise LawError(

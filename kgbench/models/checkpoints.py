@@ -231,7 +231,9 @@ def _made_from(card: Mapping[str, Any], source: str) -> str:
 def _within(file: Path) -> str:
     """What to do with a file that was given as a checkpoint, as the end of a sentence."""
     if file.suffix == ".gguf":
-        return ": convert it with the model library (from_pretrained with gguf_file, save_pretrained)"
+        return (
+            ": convert it with the model library (from_pretrained with gguf_file, save_pretrained)"
+        )
     return f", such as {str(file.parent)!r}" if (file.parent / "config.json").is_file() else ""
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kgbench.data import ImportOptions
-from kgbench.errors import InputError
 from kgbench.sites import split_grafts
 
 if TYPE_CHECKING:

@@ -121,7 +121,9 @@ class StudyPlan:
             f"{count_text(len(groups), 'group')}"
         )
         table = Table("", ["unit", "state", "group"], rows)
-        return Report(f"Study: {without_password(self.study.output_dir)}", (table,), verdict=verdict)
+        return Report(
+            f"Study: {without_password(self.study.output_dir)}", (table,), verdict=verdict
+        )
 
     def status(self, axes: Sequence[str] = ()) -> Report:
         """What is done, by axis, with the reasons of failures.
@@ -162,7 +164,9 @@ class StudyPlan:
                 "check: done by another version of kgbench, or the weights' files changed since; "
                 "a run finds the record again or computes it."
             )
-        return Report(f"Study: {without_password(self.study.output_dir)}", tables, (), notes, verdict)
+        return Report(
+            f"Study: {without_password(self.study.output_dir)}", tables, (), notes, verdict
+        )
 
     def to_json(self) -> dict[str, Any]:
         """The object that `kgbench sweep run|status --json` prints."""
