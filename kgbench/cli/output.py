@@ -49,6 +49,8 @@ class TerminalText:
         What the stream's encoding lacks, as those of Windows do for files, is written plainly.
         """
         shown = terminal_text(text)
+        if not shown:
+            return 0  # click asks so whether the stream takes text
         encoding = getattr(self._stream, "encoding", None) or "utf-8"
         try:
             shown.encode(encoding)
