@@ -99,6 +99,15 @@ def test_architectures_without_a_map(model_type: str) -> None:
         assert "act_fn.alpha" in (found.laws[COVERED] or ""), "weights of an activation function"
 
 
+@pytest.mark.parametrize("model_type", ["bamba", "falcon_h1", "mamba2", "llama4_text", "mixtral"])
+def test_layers_that_hold_something_else(model_type: str) -> None:
+    """Of layers with experts or convolutions the reason is that they have them, also where the
+    library takes no small configuration of the type.
+    """
+    with pytest.raises(ModelError, match="weights of three dimensions, such as experts or conv"):
+        propose(AutoConfig.for_model(model_type, num_hidden_layers=2).to_dict())
+
+
 @pytest.mark.parametrize("heads", [4, 8, 16])
 def test_blocks_that_are_no_heads(heads: int) -> None:
     """CodeGen's fused projection holds queries, values and keys in four blocks, whatever its number
