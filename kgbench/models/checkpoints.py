@@ -228,21 +228,14 @@ def _made_from(card: Mapping[str, Any], source: str) -> str:
     return named if zoo_path(named) else (PurePath(source).parent / PurePath(named).name).as_posix()
 
 
-def _within(file: Path) -> str:
-    """What to do with a file that was given as a checkpoint, as the end of a sentence."""
-    if file.suffix == ".gguf":
-        return (
-            ": convert it with the model library (from_pretrained with gguf_file, save_pretrained)"
-        )
-    return f", such as {str(file.parent)!r}" if (file.parent / "config.json").is_file() else ""
-
-
 def _complete(directory: Path, source: str) -> Path:
     """The directory, if it holds a configuration and safetensors weights."""
     if directory.is_file():
+        gguf = directory.suffix == ".gguf"
+        folder = "the checkpoint that it was made from" if gguf else "its folder"
         raise ModelError(
-            f"{source!r} is a file; give the folder of a checkpoint, which holds config.json and "
-            f"*.safetensors{_within(directory)}"
+            f"{source!r} is a file; give {folder}: a directory that holds config.json and "
+            "*.safetensors"
         )
     if not directory.is_dir():
         raise ModelError(
