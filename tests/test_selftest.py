@@ -116,9 +116,9 @@ def test_a_component_that_computes_nothing() -> None:
     pair = pico_pair("gemma")
     for model in (pair.recipient, *pair.donors.values()):
         for layer in model.model.layers:
-            layer.spare = nn.Linear(2, 2, dtype=torch.float64)
+            layer.self_attn.spare = nn.LayerNorm(2, dtype=torch.float64)
     with pytest.raises(LawError, match="component 'q_norm' does not move the logits"):
-        verify_pair(with_map(pair, q_norm=Place("spare")))
+        verify_pair(with_map(pair, q_norm=Place("self_attn.spare")))
 
 
 def _change(model: nn.Module, what: str) -> None:

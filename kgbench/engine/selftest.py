@@ -190,9 +190,16 @@ def packed_agrees(pair: ModelPair) -> str | None:
     )
 
 
-def _there_is_a_head(pair: ModelPair) -> None:
-    if not any(socket.is_head for socket in Wiring(pair).sockets):
+def _both_ends_are_named(pair: ModelPair) -> None:
+    outside, model = pair.family.outside, pair.recipient
+    if "head" not in outside:
         raise LawError(f"{_map(pair)}: it does not say where the component 'head' is")
+    for name, end in (
+        ("emb", model.get_input_embeddings()),
+        ("head", model.get_output_embeddings()),
+    ):
+        if name in outside and model.get_submodule(outside[name].module) is not end:
+            raise LawError(f"{_map(pair)}: {name!r} is not at {outside[name].module!r}")
 
 
 def _slices_partition(pair: ModelPair) -> None:
@@ -259,6 +266,8 @@ def _derivatives(pair: ModelPair, ids: Sequence[int]) -> dict[str, Float[Tensor,
             last.register_forward_pre_hook(lambda _, inputs: mixed.append(inputs[0])).remove
         )
         pair.recipient(input_ids=torch.tensor([list(ids)], device=pair.device), use_cache=False)
+        if not mixed[0].requires_grad:
+            raise LawError(f"{_map(pair)}: 'o' at {_at(pair, 'o')} reads no values")
         ours = mixed[0].reshape(-1, mixed[0].shape[-1])[-1]
         # Positive weights: contributions of one value through several heads must not cancel.
         weights = 1 + torch.rand(ours.shape, generator=torch.Generator().manual_seed(0))
@@ -292,11 +301,12 @@ def _the_gate_passes_the_activation(pair: ModelPair) -> None:
     """Check that the MLP is linear in `up`, and so that the activation is of `gate`.
 
     In the last layer, -2 times the output of `up` makes the input of `down` as many times as large.
+    Of an MLP without a gate, check that `up` comes before `down`.
     """
     family, layer = pair.family, pair.n_layers - 1
-    if not {"gate", "up", "down"} <= set(family.inside):
+    if not {"up", "down"} <= set(family.inside):
         return
-    place, seen = family.inside["up"], list[Tensor]()
+    place, seen, before = family.inside["up"], list[Tensor](), list[str]()
     ups = pair.recipient.get_submodule(family.path(layer, "up"))
     down = pair.recipient.get_submodule(family.path(layer, "down"))
 
@@ -305,6 +315,8 @@ def _the_gate_passes_the_activation(pair: ModelPair) -> None:
         second = changed.reshape(2, -1, changed.shape[-1])[1]
         columns = place.columns(changed.shape[-1], pair.recipient.config) if place.fused else ...
         second[:, columns] *= -2
+        if not seen:
+            before.append("up")
         return changed
 
     with ExitStack() as hooks:
@@ -315,8 +327,11 @@ def _the_gate_passes_the_activation(pair: ModelPair) -> None:
         pair.recipient(
             input_ids=torch.tensor([_ids(pair)] * 2, device=pair.device), use_cache=False
         )
+    if not before:
+        raise LawError(f"{_map(pair)}: 'down' at {_at(pair, 'down')} comes before 'up'")
     one, other = seen[0].reshape(2, -1).float()
-    if not float((other + 2 * one).abs().max()) <= _LINEAR * float(one.abs().max()):
+    departure = float((other + 2 * one).abs().max())
+    if "gate" in family.inside and not departure <= _LINEAR * float(one.abs().max()):
         raise LawError(
             f"{_map(pair)}: the MLP is not linear in 'up' at {_at(pair, 'up')}; 'gate' is the "
             "projection that passes the activation, and 'up' the one that is multiplied by it"
@@ -383,7 +398,7 @@ def _holds(module: str, part: str) -> bool:
 
 
 LAWS: Mapping[str, Callable[[ModelPair], None]] = {
-    "the head is named": _there_is_a_head,
+    "embeddings and head are named": _both_ends_are_named,
     "slices partition what is fused": _slices_partition,
     "grafting everything is the donor, grafting nothing the recipient": _everything_is_the_donor,
     "each component moves the logits": _components_matter,
