@@ -264,11 +264,11 @@ class Family:
         found = "embedding" if isinstance(module, nn.Embedding) else found
         if kind != found:
             return f"it is no {kind}, being of type {type(module).__name__}"
-        attention = self.inside["o"].module.partition(".")[0]
-        if attention == self.inside["o"].module or component in OUTSIDE:
+        if "o" not in self.inside or component in OUTSIDE:
             return None
+        attention, inner, _ = self.inside["o"].module.partition(".")
         within = self.inside[component].module.startswith(f"{attention}.")
-        if within != (component in (*HEADED, *GROUPS["attn"])):
+        if inner and within != (component in (*HEADED, *GROUPS["attn"])):
             return f"it is {'' if within else 'not '}in {attention!r}, where attention is"
         return None
 

@@ -49,8 +49,9 @@ def read_yaml(path: Path) -> Any:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
+        what = "" if isinstance(error, yaml.constructor.ConstructorError) else "is not YAML: "
         where = f"line {mark.line + 1}: " if mark else ""
-        raise InputError(f"{path}: {where}{error.problem or error.context}") from None
+        raise InputError(f"{path}: {what}{where}{error.problem or error.context}") from None
     except RecursionError:
         raise InputError(f"{path}: it is nested more than {_DEEPEST} deep") from None
     except (yaml.YAMLError, ValueError) as error:  # the latter of numbers and dates
