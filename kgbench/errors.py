@@ -41,13 +41,19 @@ __all__ = [
     "first_fault",
     "first_line",
     "python_names",
+    "without_password",
 ]
+
+_USER = re.compile(r"(?<=://)[^/\s@]+@")
 
 
 class KgbenchError(Exception):
     """Base of all errors that kgbench raises on purpose."""
 
     exit_status = 1
+
+    def __str__(self) -> str:
+        return without_password(super().__str__())
 
 
 class InputError(KgbenchError):
@@ -150,6 +156,11 @@ class NotApplicableError(KgbenchError):
 
 class LawError(KgbenchError):
     """A law of the engine does not hold on this model."""
+
+
+def without_password(text: str) -> str:
+    """A text without the users and passwords of its URLs."""
+    return _USER.sub("***@", text)
 
 
 def check_choice(kind: str, name: str, known: Collection[str], hint: str = "") -> None:

@@ -171,7 +171,7 @@ MUTANTS = (
     ),
     mutant(
         "prompts given the tree of another layout",
-        ("engine/packed.py", "(layout, number))", "(0, number))"),
+        ("engine/packed.py", "(layout, number), angles", "(0, number), angles"),
     ),
     mutant(
         "prompts of one text read each other's tokens",
@@ -187,10 +187,20 @@ MUTANTS = (
         "answers of a chunk in another order",
         (
             "engine/packed.py",
-            "sorted(groups, key=lambda g: g.nodes)",
-            "sorted(groups, key=lambda g: -g.kin.first)",
+            "key=lambda g: (g.angles, g.nodes)",
+            "key=lambda g: (g.angles, -g.kin.first)",
         ),
         ("engine/packed.py", "np.concatenate(labels, ", "np.concatenate(labels[::-1], "),
+    ),
+    mutant(
+        "angles of the longest prompt of a batch",
+        ("engine/rotary.py", "return tuple(clamped)", "return ()"),
+        test="test_rotary.py",
+    ),
+    mutant(
+        "angles of the tokens so far",
+        ("engine/forward.py", "{} if length is None else wiring.rotary.at(length)", "{}"),
+        test="test_rotary.py",
     ),
     mutant(
         "earlier terms win",
@@ -362,7 +372,7 @@ MUTANTS = (
     ),
     mutant(
         "norms of another epsilon taken for equal",
-        ("engine/weights.py", " or _plain_attributes(one) != _plain_attributes(other)", ""),
+        ("engine/weights.py", " or plain_attributes(one) != plain_attributes(other)", ""),
         only="one_weight",
     ),
     mutant(

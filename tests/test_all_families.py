@@ -11,11 +11,23 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 from functools import cache
+from itertools import combinations
 
 import pytest
 import torch
 from laws import EXACT, EXECUTORS, alone, distance
-from tiny import LAYERS, TINY, WINDOW, each, random_model, sampled, tiny_config, tiny_pair
+from nightly import nightly
+from tiny import (
+    ALL_VARIANTS,
+    LAYERS,
+    TINY,
+    WINDOW,
+    each,
+    random_model,
+    sampled,
+    tiny_config,
+    tiny_pair,
+)
 
 from kgbench.data import Prompt, load_prompts
 from kgbench.engine import Engine, Treatment, grafted_logits
@@ -309,6 +321,39 @@ def test_windows_matter(family: str, variant: str) -> None:
     assert distance(whole, alone(wide, pair, prompts())) <= EXACT
     assert windows(pair).size == WINDOW
     assert windows(other).layers == windows(pair).layers
+
+
+_LIKE = (("ln_1", "ln_2"), ("gate", "up"), ("up", "down"))
+_BEHIND = ("opt", "projections, norms behind")
+"""Whose norms stand behind attention and MLP, so that neither is what attention reads."""
+
+
+def _refuse_exchanged(pair: ModelPair, one: str, other: str) -> None:
+    part = "inside" if one in pair.family.inside else "outside"
+    places = getattr(pair.family, part)
+    exchanged = {**places, one: places[other], other: places[one]}
+    with pytest.raises(KgbenchError, match="does not fit"):
+        changed = replace(pair.family, **{part: exchanged})
+        verify_pair(ModelPair("", pair.recipient, pair.donors, pair.tokenizer, changed))
+
+
+@pytest.mark.parametrize(("family", "variant"), [case for case in ALL_VARIANTS if case != _BEHIND])
+def test_components_that_look_alike(family: str, variant: str) -> None:
+    """A map under which two such components have each other's places is refused."""
+    pair = tiny_pair(family, variant)
+    verify_pair(pair)
+    for one, other in _LIKE:
+        if {one, other} <= set(pair.family.inside):
+            _refuse_exchanged(pair, one, other)
+
+
+@pytest.mark.parametrize("family", nightly([*TINY], {"gemma2", "gpt2"}))
+def test_components_that_change_places(family: str) -> None:
+    """So is a map under which any two have."""
+    pair = tiny_pair(family)
+    for places in (pair.family.inside, pair.family.outside):
+        for one, other in combinations(places, 2):
+            _refuse_exchanged(pair, one, other)
 
 
 @pytest.mark.parametrize("family", TINY)

@@ -51,7 +51,10 @@ def test_what_a_checkpoint_lacks(tmp_path: Path) -> None:
     that is no JSON: each its own line.
     """
     (tmp_path / "file").write_text("x")
-    assert "no such directory" in refusal(tmp_path / "file")
+    assert "is a file; give its folder" in refusal(tmp_path / "file")
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    assert "give the checkpoint that it was made from" in refusal(tmp_path / "model.gguf")
+    assert "no such directory" in refusal(tmp_path / "none" / "such")
     folder = tmp_path / "folder"
     folder.mkdir()
     assert "holds no config.json" in refusal(folder)

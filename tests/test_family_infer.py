@@ -99,6 +99,15 @@ def test_architectures_without_a_map(model_type: str) -> None:
         assert "act_fn.alpha" in (found.laws[COVERED] or ""), "weights of an activation function"
 
 
+@pytest.mark.parametrize("model_type", ["bamba", "falcon_h1", "mamba2", "llama4_text", "mixtral"])
+def test_layers_that_hold_something_else(model_type: str) -> None:
+    """Of layers with experts or convolutions the reason is that they have them, also where the
+    library takes no small configuration of the type.
+    """
+    with pytest.raises(ModelError, match="weights of three dimensions, such as experts or conv"):
+        propose(AutoConfig.for_model(model_type, num_hidden_layers=2).to_dict())
+
+
 @pytest.mark.parametrize("heads", [4, 8, 16])
 def test_blocks_that_are_no_heads(heads: int) -> None:
     """CodeGen's fused projection holds queries, values and keys in four blocks, whatever its number
@@ -346,14 +355,14 @@ def test_a_map_from_a_folder_is_hashed(folder: Path, monkeypatch: pytest.MonkeyP
     """Pairs under different maps have different hashes, and under the same the same, however it is
     written.
     """
-    shipped, inside = loaded(folder).weight_hashes, written(load_family("qwen3"))["inside"]
+    shipped = loaded(folder).weight_hashes
     whole, own = written(load_family("qwen3")), folder / "a" / FAMILY_FILE
     monkeypatch.setattr(families, "family_names", lambda: ("gpt2",))
     found = []
     for text in (
         json.dumps(whole),
         json.dumps(whole, indent=1, sort_keys=True),
-        faulty({"gate": inside["up"], "up": inside["gate"]}),
+        json.dumps({**whole, "attention": "self_attn.o_proj"}),
     ):
         own.write_text(text)
         pair = loaded(folder)

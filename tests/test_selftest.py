@@ -14,7 +14,7 @@ from kgbench.engine import Engine, grafted_logits
 from kgbench.engine.selftest import packed_agrees, stages_agree, tolerance, verify_pair
 from kgbench.errors import LawError, ModelError
 from kgbench.models.family_map import Family, Place
-from kgbench.models.pair import ModelPair, weights_hash
+from kgbench.models.pair import ModelPair, prepare, weights_hash
 from kgbench.testing import PICO_FAMILIES, pico_pair
 
 
@@ -116,9 +116,54 @@ def test_a_component_that_computes_nothing() -> None:
     pair = pico_pair("gemma")
     for model in (pair.recipient, *pair.donors.values()):
         for layer in model.model.layers:
-            layer.spare = nn.Linear(2, 2, dtype=torch.float64)
+            layer.self_attn.spare = nn.LayerNorm(2, dtype=torch.float64)
     with pytest.raises(LawError, match="component 'q_norm' does not move the logits"):
-        verify_pair(with_map(pair, q_norm=Place("spare")))
+        verify_pair(with_map(pair, q_norm=Place("self_attn.spare")))
+
+
+def _change(model: nn.Module, what: str) -> None:
+    """Change what no weight-bearing module holds, or spoil the logits."""
+    layer = model.model.layers[1]
+    if what == "scaling":
+        layer.self_attn.scaling *= 3
+    elif what == "act_fn":
+        layer.mlp.act_fn = nn.Tanh()
+    elif what == "inv_freq":
+        model.model.rotary_emb.inv_freq.mul_(3)
+    else:
+        layer.input_layernorm.variance_epsilon = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ("scaling", r"no graft reaches 'model\.layers\.1\.self_attn', which has another scaling"),
+        ("act_fn", r"no graft reaches 'model\.layers\.1\.mlp\.act_fn', which has another class"),
+        ("inv_freq", r"no graft reaches 'model\.rotary_emb', which has another inv_freq"),
+        ("eps", "its own logits are not finite"),
+    ],
+)
+def test_a_donor_that_differs_where_no_graft_reaches(change: str, reason: str) -> None:
+    """The error names what differs, and does not blame the map."""
+    pair = pico_pair("llama")
+    _change(pair.donors["sft"], change)
+    with pytest.raises(LawError, match=reason):
+        verify_pair(pair)
+
+
+def test_outputs_without_names() -> None:
+    """A model whose configuration asks for tuples is computed like any other."""
+    pair = pico_pair("llama")
+    for model in (pair.recipient, *pair.donors.values()):
+        model.config.return_dict = False
+    again = ModelPair(
+        pair.name,
+        prepare(pair.recipient),
+        {name: prepare(donor) for name, donor in pair.donors.items()},
+        pair.tokenizer,
+        pair.family,
+    )
+    verify_pair(again)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import subprocess
 import sys
 from math import ceil
@@ -177,6 +178,33 @@ def test_receipts_tell_a_change(swept: tuple[dict[str, Any], StudyFile]) -> None
     receipt.write_text(receipt.read_text()[:20])
     (state,) = StudyPlan(study, root).states
     assert state.word == "left"
+
+
+def test_a_worker_that_was_killed(
+    swept: tuple[dict[str, Any], StudyFile], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its sign of life makes no finished study unfinished, and of this machine's own it is known
+    that the process is gone.
+    """
+    content, study = swept
+    root, (unit,) = Path(study.output_dir), study.units
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    here = {"host": socket.gethostname(), "pid": gone.pid, "unit": unit.key, "since": 1.0}
+    elsewhere = {**here, "host": "elsewhere"}
+    (root / "units" / "here.worker").write_text(json.dumps(here))
+    assert Receipts(root).workers() == []
+    (root / "units" / "elsewhere.worker").write_text(json.dumps(elsewhere))
+    assert len(Receipts(root).workers()) == 1
+    (state,) = StudyPlan(study, root).states
+    assert state.word == "done"
+    file = root.parent / "study.yaml"
+    file.write_text(yaml.safe_dump(content))
+    assert main(["sweep", "run", str(file), "-q"]) == 0
+    capsys.readouterr()
+    (root / "units" / f"{unit.key}.json").unlink()
+    (state,) = StudyPlan(study, root).states
+    assert state.word == "running"
 
 
 def test_another_command(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import re
+import subprocess
+import sys
 import unicodedata
 from pathlib import Path
 
@@ -44,6 +46,30 @@ def test_no_command_prints_the_control_characters_of_a_file(
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", told.out + told.err)
     assert r"\u001b]0;owned\u0007 \u009b2J carried" in told.out and "owned" in told.err
     assert json.loads(told.out[told.out.index("\n{") :])["verdict"] == hostile
+
+
+def _started(redirected: str) -> subprocess.CompletedProcess[str]:
+    """A command of a shell that redirects its streams."""
+    command = f"exec {sys.executable} -m kgbench ls suites {redirected}"
+    return subprocess.run(["sh", "-c", command], capture_output=True, text=True)
+
+
+@pytest.mark.posix
+def test_streams_that_are_closed() -> None:
+    """A process that is started without a stream does its work, and says so in a line."""
+    ended = _started(">&-")
+    assert ended.returncode == 0 and ended.stderr.count("\n") == 1
+    assert "stdout is closed" in ended.stderr
+    assert _started("2>&-").stdout.startswith("suite")
+    assert _started(">&- 2>&-").returncode == 0
+
+
+@pytest.mark.linux
+def test_a_stream_that_takes_nothing() -> None:
+    """A full disk behind stdout is a line, and no success."""
+    ended = _started("> /dev/full")
+    assert ended.returncode == 2
+    assert ended.stderr == "kgbench: error: cannot write to stdout: No space left on device\n"
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252", "cp437", "utf-8"])

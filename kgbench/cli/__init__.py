@@ -13,6 +13,7 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from itertools import chain
+from pathlib import Path
 from typing import Any, TextIO, cast
 
 import click
@@ -245,6 +246,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # for cycles is a third of the time of their import, and again of the process's end.
     gc.set_threshold(10_000)
     atexit.register(gc.freeze)
+    _open_streams()
     try:
         with (
             warnings.catch_warnings(),
@@ -269,6 +271,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"interrupted; {_left(sys.argv[1:] if arguments is None else arguments)}", INTERRUPTED
         )
     return status if isinstance(status, int) else 0
+
+
+def _open_streams() -> None:
+    """Give a process that was started without stdout or stderr streams that go nowhere."""
+    nowhere = Path(os.devnull)
+    if sys.stderr is None:
+        sys.stderr = nowhere.open("w", encoding="utf-8")
+    if sys.stdout is None:
+        sys.stdout = nowhere.open("w", encoding="utf-8")
+        _warn("stdout is closed, and what goes there is not shown")
 
 
 def _left(arguments: Sequence[str]) -> str:

@@ -22,7 +22,7 @@ from kgbench.cli.options import (
 from kgbench.cli.output import Output, table_text, write_file
 from kgbench.errors import InputError, UnknownNameError
 from kgbench.progress import progress
-from kgbench.runner.spec import COMPUTING, FACTS, PAIR, grafts_of, listed, read_options
+from kgbench.runner.spec import COMPUTING, FACTS, PAIR, grafts_of, listed
 from kgbench.sites import BASELINES, parse_graft
 
 if TYPE_CHECKING:
@@ -42,7 +42,9 @@ def read_config(ctx: click.Context, parameter: click.Parameter, path: Path | Non
     """
     if path is None:
         return None
-    content = read_options(path)
+    from kgbench.runner.yaml_files import by_option, read_yaml
+
+    content = read_yaml(path)
     if not isinstance(content, dict):
         raise InputError(
             f"{path}: expected names of options with their values, such as 'model: tiny-gemma'"
@@ -52,16 +54,15 @@ def read_config(ctx: click.Context, parameter: click.Parameter, path: Path | Non
         if isinstance(option, click.Option) and option is not parameter:
             options[next(text for text in option.opts if text.startswith("--"))[2:]] = option
     defaults = {}
-    for key, value in content.items():
-        name = str(key).replace("_", "-")
-        if name not in options:
-            raise UnknownNameError(f"key in {path}", str(key), options)
-        read = _value(path, str(key), value, options[name].multiple)
+    for key, value in by_option(content).items():
+        if key not in options:
+            raise UnknownNameError(f"key in {path}", key, options)
+        read = _value(path, key, value, options[key].multiple)
         try:
-            options[name].type_cast_value(ctx, read)
+            options[key].type_cast_value(ctx, read)
         except click.BadParameter as error:
             raise InputError(f"{path}: {key}: {error.message}") from None
-        defaults[str(options[name].name)] = read
+        defaults[str(options[key].name)] = read
     ctx.default_map = {**(ctx.default_map or {}), **defaults}
     return path
 

@@ -105,9 +105,9 @@ class FolderOrURL(click.Path):
         """Find the copy of a URL."""
         from kgbench.records.mirror import folder_of, is_url
 
-        if isinstance(value, str) and is_url(value):
-            return folder_of(value)
-        return Path(os.fsdecode(super().convert(value, param, ctx)))
+        if not (isinstance(value, str) and is_url(value)):
+            value = os.fsdecode(super().convert(value, param, ctx))
+        return folder_of(value)
 
 
 EXAMPLES: Mapping[str, str] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import sys
@@ -48,13 +49,36 @@ class TerminalText:
         What the stream's encoding lacks, as those of Windows do for files, is written plainly.
         """
         shown = terminal_text(text)
+        if not shown:
+            return 0  # click asks so whether the stream takes text
         encoding = getattr(self._stream, "encoding", None) or "utf-8"
         try:
             shown.encode(encoding)
         except UnicodeEncodeError:
             plain = shown.translate(_PLAIN)
             shown = plain.encode(encoding, "backslashreplace").decode(encoding)
-        return self._stream.write(shown)
+        with self._written():
+            return self._stream.write(shown)
+
+    def flush(self) -> None:
+        """Write what is held back."""
+        with self._written():
+            self._stream.flush()
+
+    @contextmanager
+    def _written(self) -> Iterator[None]:
+        """Refuse a stream that takes nothing, as of a file on a full disk.
+
+        Raises:
+            OutputError: It takes nothing; what it holds back is dropped.
+        """
+        try:
+            yield
+        except BrokenPipeError:  # of a reader that has seen enough
+            raise
+        except OSError as error:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+            raise OutputError(f"cannot write to stdout: {error.strerror or error}") from error
 
     def __getattr__(self, name: str) -> Any:
         """Everything else is the stream's."""

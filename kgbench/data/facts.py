@@ -177,9 +177,10 @@ def load_dataset(name_or_path: str, options: ImportOptions | None = None) -> Dat
             return _shipped(path, read_text(path))
         return _from_table(read_fact_table(path, options))
     separated = any(separator in name_or_path for separator in (os.sep, os.altsep) if separator)
-    is_file = name_or_path.lower().endswith((".jsonl", ".csv")) or os.path.exists(name_or_path)
+    path = Path(name_or_path).expanduser()
+    is_file = name_or_path.lower().endswith((".jsonl", ".csv")) or path.exists()
     if separated or is_file:
-        return _from_table(read_fact_table(Path(name_or_path), options))
+        return _from_table(read_fact_table(path, options))
     hint = "A file of your own ends with .jsonl or .csv."
     raise UnknownNameError("data set", name_or_path, dataset_names(), hint)
 

@@ -255,7 +255,7 @@ def _read_jsonl(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
         try:
             value = json.loads(
                 source,
-                object_pairs_hook=_unique,
+                object_pairs_hook=unique_fields,
                 parse_int=str,
                 parse_float=str,
                 parse_constant=_refuse_constant,
@@ -272,7 +272,12 @@ def _read_jsonl(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
         yield line, value
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object of its fields, for `object_pairs_hook`.
+
+    Raises:
+        ValueError: A field is there twice.
+    """
     fields: dict[str, Any] = {}
     for name, value in pairs:
         if name in fields:

@@ -458,6 +458,7 @@ def locate_source(source: FactSource | None, place: str | None, split: str | Non
         return _on_hub(source, chosen, split)
     if source is None:
         raise InputError(f"{chosen}: to read a file as what it is, name its --source")
+    chosen = str(Path(chosen).expanduser())
     has_splits = Path(chosen).is_dir()
     if not has_splits and not Path(chosen).is_file():
         raise InputError(f"{chosen}: there is no such file; {_alternative(source)}")

@@ -30,7 +30,7 @@ def run_rows(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[Answers]:
         NotApplicableError: The plan has cuts, and the models limit attention in an unknown way.
     """
     wiring = wiring.scaled(plan.scaled)
-    for chunk in _chunks(plan, budget, wiring.model.config.vocab_size):
+    for chunk in _chunks(wiring, plan, budget):
         logits = _forward(wiring, plan, chunk)
         yield Answers(
             *_labels(plan, chunk), logits, sum(len(plan.requests[p].ids) for p, _ in chunk)
@@ -39,7 +39,7 @@ def run_rows(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[Answers]:
 
 def rows_sizes(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[int]:
     """Token rows of each forward of `run_rows`, of which none is computed."""
-    for chunk in _chunks(plan, budget, wiring.model.config.vocab_size):
+    for chunk in _chunks(wiring, plan, budget):
         yield sum(len(plan.requests[prompt].ids) for prompt, _ in chunk)
 
 
@@ -49,7 +49,7 @@ def read_activations(
     """Activations of each prompt at some hooks, after edits, under a plan of one configuration."""
     wiring = wiring.scaled(plan.scaled)
     by_prompt = [torch.empty(0)] * len(plan.requests)
-    for chunk in _chunks(plan, budget, wiring.model.config.vocab_size):
+    for chunk in _chunks(wiring, plan, budget):
         seen: dict[Hook, Tensor] = {}
         _forward(wiring, plan, chunk, seen, hooks)
         for row, (prompt, configuration) in enumerate(chunk):
@@ -69,10 +69,10 @@ def plain(wiring: Wiring, plan: Plan, budget: Budget) -> int:
     single = Plan(
         plan.table, tuple(type(r)(r.ids, r.treatments[:1], r.readouts) for r in plan.requests)
     )
-    for chunk in _chunks(single, budget, wiring.model.config.vocab_size):
+    for chunk in _chunks(wiring, single, budget):
         ids, positions, leaves = _batch(single, chunk)
         device = wiring.pair.device
-        with reading(wiring, leaves) as model:
+        with reading(wiring, leaves, ids.shape[1]) as model:
             model(
                 input_ids=torch.from_numpy(ids).to(device),
                 position_ids=torch.from_numpy(positions).to(device),
@@ -104,7 +104,8 @@ def _forward(
         for hook in hooks:
             edits[hook] = partial(_seen, seen, len(chunk), hook, edits.get(hook))
     weights, activity = Weights(plan.table, plan.heads), Activity(edits, activity.masks)
-    with treated(wiring, weights, numbers.reshape(-1), leaves, activity) as model:
+    tokens, length = numbers.reshape(-1), ids.shape[1]
+    with treated(wiring, weights, tokens, leaves, activity, length=length) as model:
         batch = {
             "input_ids": torch.from_numpy(ids).to(device),
             "position_ids": torch.from_numpy(positions).to(device),
@@ -163,13 +164,18 @@ def _by_prompt(chunk: list[Row]) -> Mapping[int, list[int]]:
     return rows
 
 
-def _chunks(plan: Plan, budget: Budget, vocabulary: int) -> Iterator[list[Row]]:
-    """Group rows by length into chunks within the budget; a row and its runs are in one chunk."""
+def _chunks(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[list[Row]]:
+    """Group rows by length into chunks within the budget; a row and its runs are in one chunk.
+
+    Prompts whose rotary angles differ are in different chunks.
+    """
+    vocabulary, angles = wiring.model.config.vocab_size, wiring.rotary.angles
     rows: list[Row] = []
     for prompt, request in enumerate(plan.requests):
         rows += [(prompt, configuration) for configuration in range(len(request.treatments))]
     chunk: dict[Row, None] = {}
     answers = configurations = 0
+    turned: tuple[int, ...] = ()
     for row in sorted(rows, key=lambda r: len(plan.requests[r[0]].ids)):
         request = plan.requests[row[0]]
         runs = [(row[0], -1 - run) for run in request.needs.get(row[1], ())]
@@ -178,7 +184,9 @@ def _chunks(plan: Plan, budget: Budget, vocabulary: int) -> Iterator[list[Row]]:
             len(chunk | additions) * len(request.ids) > budget.tokens
             or (answers + len(request.readouts)) * vocabulary > budget.logits
             or (budget.prompts is not None and configurations == budget.prompts)
+            or angles(len(request.ids)) != turned
         )
+        turned = angles(len(request.ids))
         if chunk and full:
             yield list(chunk)
             chunk, answers, configurations = {}, 0, 0

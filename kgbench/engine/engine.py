@@ -214,6 +214,7 @@ def grafted_logits(
         RegionError: A prompt lacks a region of a graft.
         UnknownNameError: A donor, component or executor does not exist.
     """
-    engine = Engine(pair, executor)
-    logits = engine.logits(engine.plan(prompts, grafts, readouts))
+    with pair.lock:
+        engine = Engine(pair, executor)
+        logits = engine.logits(engine.plan(prompts, grafts, readouts))
     return logits if readouts is not None else logits[:, :, 0]

@@ -17,6 +17,7 @@ Invariants:
   out nor copied from. Every other module sees all rows.
 - An attention head is a slice of the outputs of `q`, `k` and `v`, and of the inputs of `o`, whose
   bias belongs to no head.
+- Forwards are replaced, and what they were is read, by one thread at a time: that of the pair's lock.
 - Rows that compute the same in the first layers are computed once there: a stage is a run of layers
   with rows of its own, each of which represents one or several rows of the batch. Between stages
   activations are gathered; embeddings, final norm and head see the whole batch.
@@ -38,6 +39,7 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 
 from kgbench.engine.edits import HEADS, POINTS, Hook
+from kgbench.engine.rotary import Rotary
 from kgbench.engine.treatment import n_heads
 from kgbench.errors import ModelError
 from kgbench.models.family_map import Place, output_width
@@ -191,6 +193,11 @@ class Wiring:
 
         blends = [blend(donor, scale) for donor, scale in sets]
         return Wiring(self.pair, [*self.donors, *blends], self.staged)
+
+    @cached_property
+    def rotary(self) -> Rotary:
+        """The recipient's angles that depend on the length of the prompt."""
+        return Rotary.of(self.model)
 
     @cached_property
     def sockets(self) -> tuple[Socket, ...]:
@@ -357,6 +364,7 @@ def treated(
     readout: Readout,
     activity: Activity | None = None,
     stages: Sequence[Stage] = (),
+    length: int | None = None,
 ) -> Iterator[nn.Module]:
     """The recipient with the treatments of a batch in force.
 
@@ -370,15 +378,31 @@ def treated(
             stage are of its rows.
         stages: Rows of each layer, where they are not those of the batch: of all layers in order,
             the last stage with all rows of the batch.
+        length: Tokens of the longest prompt, whose rotary angles are those of all prompts; None to
+            leave them to the model.
 
     Yields:
         The recipient; it takes a batch of exactly `len(tokens)` tokens.
     """
+    with wiring.pair.lock:
+        plans = _treatments(wiring, weights, tokens, readout, activity or Activity(), stages)
+        with installed({**plans, **_turned(wiring, length)}.items()):
+            yield wiring.model
+
+
+def _treatments(
+    wiring: Wiring,
+    weights: Weights,
+    tokens: Int[np.ndarray, " row"],
+    readout: Readout,
+    activity: Activity,
+    stages: Sequence[Stage],
+) -> dict[nn.Module, Callable[..., object] | None]:
+    """Replacements of a batch, as `treated` installs them."""
     # Most modules have the same column of the table, and so the same split: index tensors are built
     # once per distinct one and stage. The head is apart, since it counts readout rows.
     splits: dict[tuple[bytes, int | None, torch.device], Split | Fusion] = {}
     read = readout.cpu().numpy() if isinstance(readout, Tensor) else readout
-    activity = activity or Activity()
     tokens_of: dict[int | None, np.ndarray] = {None: tokens}
     stage_of: dict[int | None, int] = {}
     for number, stage in enumerate(stages):
@@ -423,8 +447,12 @@ def treated(
         for layer in stage.layers:
             module = wiring.model.get_submodule(f"{wiring.pair.family.layers}.{layer}")
             plans[module] = _staged(plans.get(module) or module.forward, stage, layer, stages[-1])
-    with installed(plans.items()):
-        yield wiring.model
+    return plans
+
+
+def _turned(wiring: Wiring, length: int | None) -> dict[nn.Module, Callable[..., object]]:
+    """Replacements of the modules of rotary positions in a batch of prompts of a length."""
+    return {} if length is None else wiring.rotary.at(length)
 
 
 def _mlp(wiring: Wiring, layer: int) -> str:
@@ -615,7 +643,10 @@ def _called(
 
 @contextmanager
 def one_treatment(
-    wiring: Wiring, weights: Weights, activity: Activity | None = None
+    wiring: Wiring,
+    weights: Weights,
+    activity: Activity | None = None,
+    length: int | None = None,
 ) -> Iterator[nn.Module]:
     """The recipient with one treatment for all tokens, for the sequential executor.
 
@@ -653,19 +684,23 @@ def one_treatment(
 
         return forward
 
-    with installed(_plans(wiring, override, activity or Activity()).items()):
-        yield wiring.model
+    with wiring.pair.lock:
+        plans = _plans(wiring, override, activity or Activity())
+        with installed({**plans, **_turned(wiring, length)}.items()):
+            yield wiring.model
 
 
 @contextmanager
-def reading(wiring: Wiring, readout: Readout) -> Iterator[nn.Module]:
+def reading(wiring: Wiring, readout: Readout, length: int | None = None) -> Iterator[nn.Module]:
     """The unmodified recipient, with the head computed at readout rows only."""
 
     def override(socket: Socket, forwards: Sequence[Forward]) -> Forward | None:
         return _override(socket, forwards, Split(0, ()), readout) if socket.is_head else None
 
-    with installed(_by_socket(wiring.sockets, override)):
-        yield wiring.model
+    with wiring.pair.lock:
+        plans = dict(_by_socket(wiring.sockets, override))
+        with installed({**plans, **_turned(wiring, length)}.items()):
+            yield wiring.model
 
 
 @contextmanager

@@ -62,13 +62,15 @@ class Differentiable:
         self.donor = donor_index(pair, baseline_donor(pair))
 
     def batches(self, prompts: Sequence[Prompt]) -> Iterator[list[int]]:
-        """Indices of prompts in batches of similar length within the budget."""
+        """Indices of prompts in batches of similar length and equal angles within the budget."""
         lengths = [len(self.pair.encoded(prompt).ids) for prompt in prompts]
+        turned = list(map(self.wiring.rotary.angles, lengths))
         batch: list[int] = []
         for index in sorted(range(len(prompts)), key=lengths.__getitem__):
             if batch and (
                 (len(batch) + 1) * lengths[index] > self.budget.tokens
                 or len(batch) == self.budget.prompts
+                or turned[index] != turned[batch[0]]
             ):
                 yield batch
                 batch = []
@@ -94,10 +96,13 @@ class Differentiable:
             weights: Replacements for parameters of the recipient, by name.
         """
         batch = self._batch(prompts)
-        gated = dict(self._gated(gates or {}, batch))
-        with installed({**gated, **self._touched(touches or {}, gated, batch)}.items()):
-            inputs = {"input_ids": batch.ids, "position_ids": batch.positions, "use_cache": False}
-            out = functional_call(self.wiring.model, dict(weights or {}), (), inputs)
+        inputs = {"input_ids": batch.ids, "position_ids": batch.positions, "use_cache": False}
+        with self.pair.lock:
+            gated = dict(self._gated(gates or {}, batch))
+            touched = self._touched(touches or {}, gated, batch)
+            rotary = self.wiring.rotary.at(batch.ids.shape[1])
+            with installed({**gated, **touched, **rotary}.items()):
+                out = functional_call(self.wiring.model, dict(weights or {}), (), inputs)
         logits = (
             out.logits if out.logits.dtype in (torch.float32, torch.float64) else out.logits.float()
         )

@@ -61,6 +61,8 @@ class Group:
     """Number of answers of the tree."""
     key: tuple[int, int]
     """Equal for groups of equal trees."""
+    angles: tuple[int, ...]
+    """Equal for groups of prompts with equal rotary angles, see `Rotary`."""
 
 
 @dataclass(frozen=True)
@@ -115,14 +117,16 @@ def packed_sizes(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[int]:
         yield sum(group.nodes for group in chunk)
 
 
-def _groups(plan: Plan, budget: Budget, vocabulary: int, width: int) -> Iterator[Group]:
+def _groups(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[Group]:
     """One group per prompt or siblings, or several where a tree would exceed the budget.
 
     Prompts with the same treatments and readouts differ in their token ids only and share a tree.
     """
+    config, angles = wiring.model.config, wiring.rotary.angles
+    vocabulary, width = config.vocab_size, config.hidden_size
     layouts: dict[object, int] = {}
     divided: list[list[tuple[Int[np.ndarray, " configuration"], int]]] = []
-    for kin in siblings(plan):
+    for kin in siblings(plan, angles):
         request, read = kin.joint, kin.n_readouts
         layout = layouts.setdefault(kin.layout, len(layouts))
         if layout == len(divided):
@@ -131,7 +135,8 @@ def _groups(plan: Plan, budget: Budget, vocabulary: int, width: int) -> Iterator
             most = max(1, budget.logits // (int(read.max()) * vocabulary))
             divided.append(list(split(request.rows, limit, needs, most, KEYS * width)))
         for number, (rows, nodes) in enumerate(divided[layout]):
-            yield Group(kin, rows, nodes, int(read[rows].sum()), (layout, number))
+            answers = int(read[rows].sum())
+            yield Group(kin, rows, nodes, answers, (layout, number), angles(kin.length))
 
 
 def _grow(plan: Plan, group: Group, forks: _Forks) -> Rooted:
@@ -213,19 +218,21 @@ def _until(treatment: Treatment, layer: int) -> tuple[object, ...]:
 
 
 def _chunks(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[list[Group]]:
-    """Collect groups by size into chunks within the budget; a chunk has at least one group."""
-    config = wiring.model.config
-    vocabulary = config.vocab_size
-    groups = _groups(plan, budget, vocabulary, config.hidden_size)
+    """Collect groups by size into chunks within the budget; a chunk has at least one group.
+
+    Groups whose rotary angles differ are in different chunks.
+    """
+    vocabulary = wiring.model.config.vocab_size
     chunk: list[Group] = []
     answers = 0
-    for group in sorted(groups, key=lambda g: g.nodes):
-        full = (
+    for group in sorted(_groups(wiring, plan, budget), key=lambda g: (g.angles, g.nodes)):
+        full = chunk and (
             (len(chunk) + 1) * group.nodes > budget.tokens
             or (answers + group.answers) * vocabulary > budget.logits
             or len(chunk) == budget.prompts
+            or group.angles != chunk[0].angles
         )
-        if chunk and full:
+        if full:
             yield chunk
             chunk, answers = [], 0
         chunk.append(group)
@@ -249,7 +256,8 @@ def _answer(
     depths, masks = _masks(wiring, trees)
     stages, activity = _stages(wiring, rooted, masks)
     weights = Weights(plan.table, plan.heads)
-    with treated(wiring, weights, numbers.reshape(-1), leaves, activity, stages) as model:
+    tokens, length = numbers.reshape(-1), max(group.kin.length for group in chunk)
+    with treated(wiring, weights, tokens, leaves, activity, stages, length) as model:
         logits = model(
             input_ids=torch.from_numpy(ids).to(device),
             attention_mask=masks.whole,

@@ -21,7 +21,7 @@ from kgbench.engine.masks import windows
 from kgbench.engine.packed import run_packed
 from kgbench.engine.plan import Answers, Budget, Plan, Request
 from kgbench.engine.sequential import run_sequential
-from kgbench.engine.weights import changed
+from kgbench.engine.weights import changed, plain_attributes
 from kgbench.errors import KgbenchError, LawError, ModelError, python_names
 from kgbench.models.catalog import is_plant, read_plant, zoo_path
 from kgbench.models.loading import Source, pair_sources, read_pair
@@ -36,6 +36,8 @@ _TEXT = "Two people star in a film."
 _TOKENS = 7
 _NEXT_TO_NOTHING = 0.05
 """A derivative counts as zero below this share of the reference; nonzero ones have its size."""
+_LINEAR = 0.01
+"""Departure from linearity that the rounding of half precision explains, as a share."""
 
 
 def tolerance(pair: ModelPair, logits: Tensor) -> float:
@@ -57,15 +59,17 @@ def verify_pair(pair: ModelPair) -> None:
 
     The laws: grafting everything is the donor, grafting nothing the recipient; the slices of a
     fused projection partition its output; queries, keys and values have their roles in attention;
-    every component moves the logits when it alone is perturbed; tokens with different treatments in
-    one forward compute the same as one at a time; the modules of attention and MLP are those whose
-    outputs are added to the residual stream.
+    attention does not read `ln_2`; `gate` alone passes the activation; every component moves the
+    logits when it alone is perturbed; tokens with different treatments in one forward compute the
+    same as one at a time; the modules of attention and MLP are those whose outputs are added to the
+    residual stream.
 
     Raises:
         LawError: A law is violated; the message names it.
     """
-    for law in LAWS.values():
-        law(pair)
+    with pair.lock:
+        for law in LAWS.values():
+            law(pair)
 
 
 def _everything_is_the_donor(pair: ModelPair) -> None:
@@ -89,8 +93,38 @@ def _everything_is_the_donor(pair: ModelPair) -> None:
             )
             raise LawError(
                 f"{_map(pair)}: {what}: logits differ by {difference:.3g}; "
-                "a component is missing from the map or misplaced"
+                f"{_why(pair, model, alone)}"
             )
+
+
+def _why(pair: ModelPair, model: nn.Module, alone: Tensor) -> str:
+    """Why a model's own logits, `alone`, are not those of all of its components grafted."""
+    if not bool(alone.isfinite().all()):
+        return "its own logits are not finite: look at its settings, such as the norms' epsilon"
+    components: set[str] = set()
+    for site in pair.slots.sites:
+        components.update(pair.family.paths(*site))
+    theirs = dict(model.named_modules())
+    for path, module in pair.recipient.named_modules():
+        known = path in components or path not in theirs
+        if not known and (differing := _differing(module, theirs[path])):
+            return f"no graft reaches {path!r}, which has another {differing} than the recipient's"
+    return "a component is missing from the map or misplaced"
+
+
+def _differing(ours: nn.Module, theirs: nn.Module) -> str | None:
+    """The first of a module's class, settings and buffers that differs, or None."""
+    if type(ours) is not type(theirs):
+        return "class"
+    settings = (plain_attributes(ours), plain_attributes(theirs))
+    for name in settings[0].keys() | settings[1].keys():
+        if name != "max_seq_len_cached" and settings[0].get(name) != settings[1].get(name):
+            return name
+    others = dict(theirs.named_buffers(recurse=False))
+    for name, buffer in ours.named_buffers(recurse=False):
+        if not torch.equal(buffer, others.get(name, buffer)):
+            return name
+    return None
 
 
 @once_for_each
@@ -156,9 +190,16 @@ def packed_agrees(pair: ModelPair) -> str | None:
     )
 
 
-def _there_is_a_head(pair: ModelPair) -> None:
-    if not any(socket.is_head for socket in Wiring(pair).sockets):
+def _both_ends_are_named(pair: ModelPair) -> None:
+    outside, model = pair.family.outside, pair.recipient
+    if "head" not in outside:
         raise LawError(f"{_map(pair)}: it does not say where the component 'head' is")
+    for name, end in (
+        ("emb", model.get_input_embeddings()),
+        ("head", model.get_output_embeddings()),
+    ):
+        if name in outside and model.get_submodule(outside[name].module) is not end:
+            raise LawError(f"{_map(pair)}: {name!r} is not at {outside[name].module!r}")
 
 
 def _slices_partition(pair: ModelPair) -> None:
@@ -176,17 +217,23 @@ def _attention_has_its_roles(pair: ModelPair) -> None:
 
     The derivatives are of the output at the last token by each column of the map's queries, keys
     and values. With one token, attention returns its value: values matter, queries and keys do not.
-    With several, earlier tokens' keys matter and their queries do not. This holds for any weights.
+    With several, earlier tokens' keys matter and their queries do not. The norm before the MLP
+    never matters. This holds for any weights.
     """
     if not {"q", "k", "v", "o"} <= set(pair.family.inside):
         return  # missing components violate another law
     ids = _ids(pair)
     alone, several = _derivatives(pair, ids[:1]), _derivatives(pair, ids)
+    if "ln_2" in several and float(several.pop("ln_2").max()) > 0:
+        raise LawError(
+            f"{_map(pair)}: attention reads 'ln_2' at {_at(pair, 'ln_2')}, which is the norm before "
+            "the MLP; the norm before attention is 'ln_1'"
+        )
     earlier = {name: float(rows[:-1].max()) for name, rows in several.items()}
     value = float(alone["v"].max())
     if not value > 0:
         raise LawError(f"{_map(pair)}: 'v' at {_at(pair, 'v')} holds no values")
-    for name in alone.keys() - {"v"}:
+    for name in alone.keys() - {"v", "ln_2"}:
         if not float(alone[name].max()) <= _NEXT_TO_NOTHING * value:
             raise LawError(f"{_map(pair)}: {name!r} at {_at(pair, name)} holds values")
     for queries, keys in (("q", "k"), ("q_norm", "k_norm")):
@@ -202,7 +249,7 @@ def _derivatives(pair: ModelPair, ids: Sequence[int]) -> dict[str, Float[Tensor,
     outputs: dict[str, Tensor] = {}
     mixed: list[Tensor] = []
     paths = {}
-    for name in ("q", "k", "v", "q_norm", "k_norm"):
+    for name in ("q", "k", "v", "q_norm", "k_norm", "ln_2"):
         if name in family.inside:
             paths[name] = family.path(layer, name)
     last = pair.recipient.get_submodule(family.path(layer, "o"))
@@ -219,6 +266,8 @@ def _derivatives(pair: ModelPair, ids: Sequence[int]) -> dict[str, Float[Tensor,
             last.register_forward_pre_hook(lambda _, inputs: mixed.append(inputs[0])).remove
         )
         pair.recipient(input_ids=torch.tensor([list(ids)], device=pair.device), use_cache=False)
+        if not mixed[0].requires_grad:
+            raise LawError(f"{_map(pair)}: 'o' at {_at(pair, 'o')} reads no values")
         ours = mixed[0].reshape(-1, mixed[0].shape[-1])[-1]
         # Positive weights: contributions of one value through several heads must not cancel.
         weights = 1 + torch.rand(ours.shape, generator=torch.Generator().manual_seed(0))
@@ -246,6 +295,47 @@ def _by_token(pair: ModelPair, name: str, sizes: Tensor) -> Float[Tensor, "token
 
 def _at(pair: ModelPair, name: str) -> str:
     return repr(pair.family.inside[name].module)
+
+
+def _the_gate_passes_the_activation(pair: ModelPair) -> None:
+    """Check that the MLP is linear in `up`, and so that the activation is of `gate`.
+
+    In the last layer, -2 times the output of `up` makes the input of `down` as many times as large.
+    Of an MLP without a gate, check that `up` comes before `down`.
+    """
+    family, layer = pair.family, pair.n_layers - 1
+    if not {"up", "down"} <= set(family.inside):
+        return
+    place, seen, before = family.inside["up"], list[Tensor](), list[str]()
+    ups = pair.recipient.get_submodule(family.path(layer, "up"))
+    down = pair.recipient.get_submodule(family.path(layer, "down"))
+
+    def change(_: nn.Module, inputs: object, output: Tensor) -> Tensor:
+        changed = output.clone(memory_format=torch.contiguous_format)
+        second = changed.reshape(2, -1, changed.shape[-1])[1]
+        columns = place.columns(changed.shape[-1], pair.recipient.config) if place.fused else ...
+        second[:, columns] *= -2
+        if not seen:
+            before.append("up")
+        return changed
+
+    with ExitStack() as hooks:
+        hooks.callback(ups.register_forward_hook(change).remove)
+        hooks.callback(
+            down.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0])).remove
+        )
+        pair.recipient(
+            input_ids=torch.tensor([_ids(pair)] * 2, device=pair.device), use_cache=False
+        )
+    if not before:
+        raise LawError(f"{_map(pair)}: 'down' at {_at(pair, 'down')} comes before 'up'")
+    one, other = seen[0].reshape(2, -1).float()
+    departure = float((other + 2 * one).abs().max())
+    if "gate" in family.inside and not departure <= _LINEAR * float(one.abs().max()):
+        raise LawError(
+            f"{_map(pair)}: the MLP is not linear in 'up' at {_at(pair, 'up')}; 'gate' is the "
+            "projection that passes the activation, and 'up' the one that is multiplied by it"
+        )
 
 
 def _components_matter(pair: ModelPair) -> None:
@@ -308,12 +398,13 @@ def _holds(module: str, part: str) -> bool:
 
 
 LAWS: Mapping[str, Callable[[ModelPair], None]] = {
-    "the head is named": _there_is_a_head,
+    "embeddings and head are named": _both_ends_are_named,
     "slices partition what is fused": _slices_partition,
     "grafting everything is the donor, grafting nothing the recipient": _everything_is_the_donor,
     "each component moves the logits": _components_matter,
     "tokens are told apart": _tokens_are_told_apart,
-    "queries, keys and values have their roles": _attention_has_its_roles,
+    "queries, keys, values and norms have their roles": _attention_has_its_roles,
+    "the gate passes the activation": _the_gate_passes_the_activation,
     "attention and MLP are read where they add to the stream": _hooks_are_what_is_added,
 }
 """What `verify_pair` checks, in order."""

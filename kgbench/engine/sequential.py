@@ -75,7 +75,8 @@ class _Pass:
         read: dict[int, Tensor] = {}
         for token, number in enumerate(row.tolist()):
             weights = Weights(self.plan.table, self.plan.heads).of(number)
-            with one_treatment(self.wiring, weights, self._activity(number, token, keep)) as model:
+            activity = self._activity(number, token, keep)
+            with one_treatment(self.wiring, weights, activity, len(row)) as model:
                 ids = torch.tensor([[self.request.ids[token]]], device=self.wiring.pair.device)
                 logits = model(input_ids=ids, past_key_values=cache, use_cache=True).logits
             read[token] = logits[0, -1]

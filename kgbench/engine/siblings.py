@@ -1,13 +1,13 @@
 """Requests whose prompts go on from one text, and therefore share token trees.
 
 Invariant: configurations, also of different requests, share a node where both their tokens and
-their treatments agree up to there.
+their treatments agree up to there, and their rotary angles throughout.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
@@ -30,13 +30,17 @@ class Siblings:
     """Number of the first one in the plan."""
     requests: tuple[Request, ...]
 
+    @property
+    def length(self) -> int:
+        """Tokens of the longest prompt."""
+        return max(len(request.ids) for request in self.requests)
+
     @cached_property
     def joint(self) -> Request:
         """All as one; of several, a treatment's number then encodes a token id as well."""
         if len(self.requests) == 1:
             return self.requests[0]
-        width = max(len(request.ids) for request in self.requests)
-        numbers, row = np.full((len(self._owners), width), END), 0
+        numbers, row = np.full((len(self._owners), self.length), END), 0
         for request in self.requests:
             n, length = request.treatments.shape
             numbers[row : row + n, :length] = request.treatments * self._base + request.ids
@@ -116,13 +120,18 @@ class Siblings:
         return np.stack([prompts, configurations, np.concatenate(list(map(np.arange, n)))])
 
 
-def siblings(plan: Plan) -> Iterator[Siblings]:
-    """Divide the requests of a plan; in one with edits or cuts, each is alone."""
+def siblings(plan: Plan, angles: Callable[[int], object]) -> Iterator[Siblings]:
+    """Divide the requests of a plan; in one with edits or cuts, each is alone.
+
+    Args:
+        plan: The plan.
+        angles: Equal for lengths of prompts with equal rotary angles.
+    """
 
     def stem(numbered: tuple[int, Request]) -> object:
         number, request = numbered
         alone = request.stem is None or plan.treatments
-        return (number,) if alone else request.stem
+        return number if alone else (request.stem, angles(len(request.ids)))
 
     for _, neighbours in groupby(enumerate(plan.requests), stem):
         numbers, requests = zip(*neighbours, strict=True)

@@ -43,6 +43,11 @@ def state_of(pair: ModelPair) -> dict[str, object]:
     It includes digests of plain forwards of the pair's models on a few tokens, and the encoded
     prompts whose cached encoding differs from the tokenizer's.
     """
+    with pair.lock:
+        return _state_of(pair)
+
+
+def _state_of(pair: ModelPair) -> dict[str, object]:
     models = {RECIPIENT: pair.recipient, **pair.donors}
     state = {**process_state(), "the pair's encoded prompts": _misread(pair)}
     for name, model in models.items():

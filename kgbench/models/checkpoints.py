@@ -230,6 +230,13 @@ def _made_from(card: Mapping[str, Any], source: str) -> str:
 
 def _complete(directory: Path, source: str) -> Path:
     """The directory, if it holds a configuration and safetensors weights."""
+    if directory.is_file():
+        gguf = directory.suffix == ".gguf"
+        folder = "the checkpoint that it was made from" if gguf else "its folder"
+        raise ModelError(
+            f"{source!r} is a file; give {folder}: a directory that holds config.json and "
+            "*.safetensors"
+        )
     if not directory.is_dir():
         raise ModelError(
             f"no checkpoint at {source!r}: no such directory; give one that holds config.json, or "

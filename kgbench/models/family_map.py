@@ -26,8 +26,9 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
+from kgbench.data.imports import unique_fields
 from kgbench.errors import ModelError, UnknownNameError, first_fault
-from kgbench.sites import COMPONENTS, GROUPS, OUTSIDE, PER_LAYER, Graft, head_of
+from kgbench.sites import COMPONENTS, GROUPS, HEADED, OUTSIDE, PER_LAYER, Graft, head_of
 
 FAMILY_FILE = "kgbench_family.json"
 """A map that a checkpoint's folder may hold, for a model type of which the package has none."""
@@ -243,12 +244,33 @@ class Family:
         for layer, component in sites:
             place = fitted.place(component)
             for path in fitted.paths(layer, component):
-                if misfit := place.misfit(self._module(model, path), model.config):
+                module = self._module(model, path)
+                misfit = place.misfit(module, model.config)
+                if path == fitted.path(layer, component):
+                    misfit = misfit or fitted._mistaken(component, module)
+                if misfit:
                     raise ModelError(
                         f"{self._source} does not fit this model: {component!r} at {path!r}: "
                         f"{misfit}"
                     )
         return fitted
+
+    def _mistaken(self, component: str, module: nn.Module) -> str | None:
+        """Why a module can be no such component, by its type and by where it is; or None."""
+        module = getattr(module, "base", module)
+        kind = "norm" if "ln_" in component or "norm" in component else "projection"
+        kind = "embedding" if component in OUTSIDE[:2] else kind
+        found = "projection" if isinstance(module, nn.Linear | Conv1D) else "norm"
+        found = "embedding" if isinstance(module, nn.Embedding) else found
+        if kind != found:
+            return f"it is no {kind}, being of type {type(module).__name__}"
+        if "o" not in self.inside or component in OUTSIDE:
+            return None
+        attention, inner, _ = self.inside["o"].module.partition(".")
+        within = self.inside[component].module.startswith(f"{attention}.")
+        if inner and within != (component in (*HEADED, *GROUPS["attn"])):
+            return f"it is {'' if within else 'not '}in {attention!r}, where attention is"
+        return None
 
     @property
     def _source(self) -> str:
@@ -392,7 +414,7 @@ def read_family(text: str, source: str) -> Family:
         ModelError: It does not read.
     """
     try:
-        data = json.loads(text)
+        data = json.loads(text, object_pairs_hook=unique_fields)
         for part in ("outside", "inside"):
             if isinstance(data, dict) and isinstance(data.get(part), dict):
                 for component, place in data[part].items():

@@ -9,7 +9,7 @@ matter.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from kgbench.errors import ModelError, first_line
+from kgbench.errors import ModelError
 from kgbench.models.family_map import Family, Place
 from kgbench.sites import COMPONENTS
 
@@ -78,11 +78,7 @@ def _slice_text(place: Place) -> str:
 def _inferred(model: PreTrainedModel) -> Family:
     """The map that fits one small model."""
     layers = _layers(model)
-    if any(weight.ndim > 2 for weight in model.get_submodule(layers).parameters()):
-        raise ModelError(
-            f"models of type {model.config.model_type!r} have no map: "
-            "their layers have weights of three dimensions, such as experts or convolutions"
-        )
+    _refuse_cubes(model, layers)
     calls = _probed(model, _ids(_TOKENS))
     n = model.get_submodule(layers).__len__()  # type: ignore[operator]  # a ModuleList
     first, last = f"{layers}.0", f"{layers}.{n - 1}"
@@ -93,6 +89,19 @@ def _inferred(model: PreTrainedModel) -> Family:
     return Family(
         model.config.model_type, layers, attention, mlp, _ordered(outside), _ordered(inside)
     )
+
+
+def _refuse_cubes(model: PreTrainedModel, layers: str) -> None:
+    """Refuse layers that hold more than projections and norms.
+
+    Raises:
+        ModelError: They do.
+    """
+    if any(weight.ndim > 2 for weight in model.get_submodule(layers).parameters()):
+        raise ModelError(
+            f"models of type {model.config.model_type!r} have no map: "
+            "their layers have weights of three dimensions, such as experts or convolutions"
+        )
 
 
 def _ordered(places: Mapping[str, Place]) -> dict[str, Place]:
@@ -506,6 +515,7 @@ def reduced_config(given: dict[str, Any], probe: Probe = PROBES[0]) -> PreTraine
     Raises:
         ModelError: The library does not know the architecture, or takes no such small one.
     """
+    whole: PreTrainedConfig | None = None
     try:
         whole = AutoConfig.for_model(**given)
         settings = whole.to_dict()
@@ -535,8 +545,13 @@ def reduced_config(given: dict[str, Any], probe: Probe = PROBES[0]) -> PreTraine
                 small[key] = n
         return AutoConfig.for_model(**small)
     except Exception as error:  # the library raises anything on an unknown configuration
+        if whole is not None:
+            with suppress(RuntimeError, ValueError, TypeError), torch.device("meta"):
+                model = AutoModelForCausalLM.from_config(whole)
+                _refuse_cubes(model, _layers(model))
         raise ModelError(
-            f"no small model of type {given.get('model_type')!r} can be made: {first_line(error)}"
+            f"no small model of type {given.get('model_type')!r} can be made: "
+            f"{' '.join(str(error).split())}"
         ) from error
 
 
@@ -560,7 +575,8 @@ def random_model(config: PreTrainedConfig, seed: int) -> PreTrainedModel:
         model: PreTrainedModel = AutoModelForCausalLM.from_config(config).double().eval()
     except Exception as error:  # as above
         raise ModelError(
-            f"no small model of type {config.model_type!r} can be made: {first_line(error)}"
+            f"no small model of type {config.model_type!r} can be made: "
+            f"{' '.join(str(error).split())}"
         ) from error
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():

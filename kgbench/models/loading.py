@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 import torch
@@ -196,19 +197,30 @@ def _quietly(place: Checkpoint) -> Iterator[None]:
         raise ModelError(f"{place.origin} does not load: {reason}") from error
 
 
+_LIBRARY = RLock()
+
+
+@contextmanager
+def in_turn() -> Iterator[None]:
+    """One thread at a time: while it makes models, the library changes what the process shares."""
+    with _LIBRARY:
+        yield
+
+
 @contextmanager
 def quiet_library() -> Iterator[None]:
-    """Silence transformers' progress bars, advice and reports."""
-    bars = transformers_logging.is_progress_bar_enabled()
-    verbosity = transformers_logging.get_verbosity()
-    transformers_logging.disable_progress_bar()
-    transformers_logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        transformers_logging.set_verbosity(verbosity)
-        if bars:
-            transformers_logging.enable_progress_bar()
+    """Silence transformers' progress bars, advice and reports, `in_turn`."""
+    with in_turn():
+        bars = transformers_logging.is_progress_bar_enabled()
+        verbosity = transformers_logging.get_verbosity()
+        transformers_logging.disable_progress_bar()
+        transformers_logging.set_verbosity_error()
+        try:
+            yield
+        finally:
+            transformers_logging.set_verbosity(verbosity)
+            if bars:
+                transformers_logging.enable_progress_bar()
 
 
 def adapted_donor(
@@ -242,6 +254,7 @@ def _last_name(origin: str) -> str:
 # ---------------------------------------------------------------------------------------- pairs
 
 
+@in_turn()
 def read_pair(
     name: str | None = None,
     *,

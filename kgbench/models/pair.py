@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
 from pathlib import Path
+from threading import RLock
 from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
@@ -41,7 +42,8 @@ _NO_MATTER = (
 class ModelPair:
     """A recipient and named donors of the same architecture.
 
-    The models are in eval mode, with input and output embeddings untied, and may share storage. A
+    The models are in eval mode, with input and output embeddings untied, and may share storage.
+    Several threads may use one pair; they take turns. A
     LoRA donor holds rows in addition to the recipient's weights; `get_parameter` returns the merged
     weights.
     """
@@ -58,6 +60,8 @@ class ModelPair:
     """The files that the models were read from, as they were before that."""
     asked: Mapping[str, Any] = field(default_factory=dict)
     """What the pair was loaded by: fields `model`, `recipient`, `donors`, … of a specification."""
+    lock: RLock = field(default_factory=RLock, repr=False)
+    """Held by the thread that uses the models or reads prompts; others wait."""
 
     def __post_init__(self) -> None:
         self.family = self.family.fitted(self.recipient)
@@ -111,10 +115,11 @@ class ModelPair:
 
     def encoded(self, prompt: Prompt) -> Encoded:
         """Tokens, regions and target of a prompt."""
-        found = self._encoded.get(prompt)
-        if found is None:
-            found = self._encoded[prompt] = self._encoder(prompt)
-        return found
+        with self.lock:  # see `read_as`
+            found = self._encoded.get(prompt)
+            if found is None:
+                found = self._encoded[prompt] = self._encoder(prompt)
+            return found
 
     def question(self, prompt: Prompt) -> Question:
         """A prompt without its answer, which reads the same.
@@ -123,10 +128,11 @@ class ModelPair:
         """
         if isinstance(prompt, Question):
             return prompt
-        encoded = self.encoded(prompt)
-        question = Question(prompt, encoded.ids)
-        self._encoded.setdefault(question, EncodedQuestion(encoded))
-        return question
+        with self.lock:
+            encoded = self.encoded(prompt)
+            question = Question(prompt, encoded.ids)
+            self._encoded.setdefault(question, EncodedQuestion(encoded))
+            return question
 
     @contextmanager
     def read_as(self, encoded: Mapping[Prompt, Encoded]) -> Iterator[None]:
@@ -134,14 +140,15 @@ class ModelPair:
 
         Tokens and regions are known already, and are not the tokenizer's alone.
         """
-        before = self._encoded
-        self._encoded = {**before, **encoded}
-        for prompt, tokens in encoded.items():
-            self._encoded[Question(prompt, tokens.ids)] = EncodedQuestion(tokens)
-        try:
-            yield
-        finally:
-            self._encoded = before
+        with self.lock:
+            before = self._encoded
+            self._encoded = {**before, **encoded}
+            for prompt, tokens in encoded.items():
+                self._encoded[Question(prompt, tokens.ids)] = EncodedQuestion(tokens)
+            try:
+                yield
+            finally:
+                self._encoded = before
 
     def encode(self, prompt: Prompt | str) -> list[int]:
         """Token ids, with BOS where the tokenizer adds one."""
@@ -231,11 +238,13 @@ def make_ready(model: PreTrainedModel) -> PreTrainedModel:
     """Make a model ready for a pair, in place: eval mode, no gradients, a separate head.
 
     Tied head and embeddings are untied, so that grafting the embeddings never changes the head.
+    Its outputs have names, whatever its configuration says.
     """
     head, embeddings = cast(nn.Linear, model.get_output_embeddings()), model.get_input_embeddings()
     if head.weight is embeddings.weight:
         head.weight = nn.Parameter(head.weight.detach().clone())
     model.config.tie_word_embeddings = False
+    model.config.return_dict = True
     model.eval()
     model.requires_grad_(requires_grad=False)
     return model

@@ -18,6 +18,7 @@ import torch
 from accelerate.utils import get_balanced_memory, infer_auto_device_map, send_to_device
 from torch import nn
 
+from kgbench.data.imports import unique_fields
 from kgbench.errors import InputError, UnknownNameError
 
 STRATEGIES = ("auto", "balanced", "sequential")
@@ -74,8 +75,8 @@ def read_device_map(text: str) -> DeviceMap:
             raise UnknownNameError("device map", text, STRATEGIES, hint)
         return text
     try:
-        devices = json.loads(text)
-    except ValueError as error:
+        devices = json.loads(text, object_pairs_hook=unique_fields)
+    except (ValueError, RecursionError) as error:
         raise InputError(f"--device-map is no JSON: {error}") from error
     for device in devices.values():
         if not isinstance(device, str | int) or isinstance(device, bool):

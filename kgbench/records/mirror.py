@@ -42,11 +42,19 @@ def folder_of(place: str | os.PathLike[str]) -> Path:
         place: A folder or a URL such as `s3://BUCKET/STUDY`.
 
     Raises:
-        InputError: Nothing is installed that reads such a URL.
+        InputError: Nothing is installed that reads such a URL, or no folder has such a name.
     """
     text = os.fspath(place)
     if not is_url(text):
-        return Path(text)
+        folder = Path(text).expanduser()
+        try:
+            folder.stat()
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            pass  # it is made, or refused, on the first write
+        except (OSError, ValueError) as error:  # too long, a link to itself, or with a NUL
+            why = getattr(error, "strerror", None) or first_line(error)
+            raise InputError(f"{text[:80]!r} cannot be a folder of records: {why}") from None
+        return folder
     url = text.rstrip("/")
     folder = platformdirs.user_cache_path("kgbench", appauthor=False) / "mirrors"
     if home := os.environ.get("KGBENCH_HOME"):
@@ -86,8 +94,9 @@ class Mirror:
 
         kind = self.url.partition("://")[0].lower()
         try:
-            system, path = fsspec.core.url_to_fs(self.url, use_listings_cache=False)
-        except (ImportError, ValueError) as error:
+            options = {"auto_mkdir": True} if kind in ("file", "local") else {}
+            system, path = fsspec.core.url_to_fs(self.url, use_listings_cache=False, **options)
+        except Exception as error:  # file systems raise what they like
             package = _EXTRAS.get(kind)
             hint = f"pip install {package}" if package else "expected such as s3://BUCKET/FOLDER"
             raise InputError(f"{self.url!r} cannot be read ({first_line(error)}): {hint}") from None

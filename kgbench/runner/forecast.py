@@ -350,7 +350,7 @@ def _measured(spec: Spec, settings: Settings, pairs: Pairs) -> Forecast:
     """Forecast from the first prompts of each template, with the models that are loaded."""
     job = prepare_job(spec, settings, pairs)
     pair, n = job.pair, len(job.configurations)
-    with blamed(job):
+    with pair.lock, blamed(job):
         measurement, scoring = _ready(job)
         parts = [_part(measurement, prompts) for prompts in job.prompts.values()]
     costs, config, itemsize = [*parts, scoring], pair.recipient.config, pair.dtype.itemsize

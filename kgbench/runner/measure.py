@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -116,7 +116,8 @@ def treated(
         InputError: It gives something else than a treatment per token of each prompt.
         NotApplicableError: It cannot express the graft.
     """
-    treatments = method.treat(pair, asked(method, pair, prompts), graft)
+    with pair.lock:
+        treatments = method.treat(pair, asked(method, pair, prompts), graft)
 
     def is_row(row: object, prompt: Prompt) -> bool:
         """Whether it is a treatment per token."""
@@ -424,14 +425,10 @@ def counted(pair: ModelPair, on_forward: Callable[[Count], None] | None = None) 
             on_forward(count)
 
     models = {id(model): model for model in (pair.recipient, *pair.donors.values())}
-    handles = [
-        model.register_forward_pre_hook(begun, with_kwargs=True) for model in models.values()
-    ]
-    try:
+    with pair.lock, ExitStack() as hooks:  # another thread's forwards are not counted
+        for model in models.values():
+            hooks.callback(model.register_forward_pre_hook(begun, with_kwargs=True).remove)
         yield count
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _score_halves(
@@ -491,11 +488,12 @@ def score_sites(
         InputError: The method leaves out a site, or a score is no finite number.
         NotApplicableError: The method cannot score sites.
     """
-    if isinstance(method, ScoringLocalizer):
-        found: Mapping[Site, float] = method.scores(pair, prompts)
-    else:
-        assert isinstance(method, InterventionLocalizer)
-        found = scan(method, pair, prompts)
+    with pair.lock:
+        if isinstance(method, ScoringLocalizer):
+            found: Mapping[Site, float] = method.scores(pair, prompts)
+        else:
+            assert isinstance(method, InterventionLocalizer)
+            found = scan(method, pair, prompts)
     if not isinstance(found, Mapping):
         raise InputError(
             f"localizer {method.name!r}: scores must give a number for each site as a mapping, "

@@ -139,7 +139,7 @@ def measure_job(
         InputError: A third-party localizer fails, or changes the models; or files of the pair
             changed meanwhile.
     """
-    with guarded(job, journal, pairs):
+    with job.pair.lock, guarded(job, journal, pairs):
         measurement = ready(job, journal, progress)
         _compute(measurement, journal, progress, recorded, facts)
     if changed := job.pair.changed_files():

@@ -76,7 +76,7 @@ def note_sources(spec: Spec, settings: Settings, folder: Path) -> None:
     if model is not None and model not in catalog.pair_names():
         model = _absolute(model)
     if dataset is not None and not is_shipped(dataset):
-        dataset = os.path.abspath(dataset)  # with its part, as in FILE:first150
+        dataset = _absolute(dataset)  # with its part, as in FILE:first150
     options = Sources(
         recipient=None if spec.recipient is None else _checkpoint(spec.recipient),
         donors={name: _checkpoint(source) for name, source in spec.donors.items()},

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kgbench.data import ImportOptions
-from kgbench.errors import InputError
 from kgbench.sites import split_grafts
 
 if TYPE_CHECKING:
@@ -148,19 +147,3 @@ def listed(values: Iterable[str]) -> tuple[str, ...]:
 def grafts_of(values: Iterable[str]) -> tuple[str, ...]:
     """Graft expressions given by repetition, with commas, or both; each once, in order."""
     return tuple(dict.fromkeys(chain.from_iterable(map(split_grafts, values))))
-
-
-def read_options(path: Path) -> Any:
-    """The content of a YAML file with options of runs.
-
-    Raises:
-        InputError: The file does not read.
-    """
-    import yaml
-
-    try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: is not YAML: {' '.join(str(error).split())}") from None

@@ -13,8 +13,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-import yaml
-
 from kgbench import data
 from kgbench.data import Dataset, Prompt, load_dataset, prompt_names
 from kgbench.data.facts import PARTS
@@ -27,6 +25,7 @@ from kgbench.models.catalog import Entry, choose_donor, find_donor
 from kgbench.records import Truth
 from kgbench.registry import named_files, told
 from kgbench.runner.spec import Spec
+from kgbench.runner.yaml_files import read_yaml
 from kgbench.sites import BASELINES, RECIPIENT, parse_graft
 from kgbench.stats.scores import check_metric
 
@@ -60,11 +59,11 @@ def _suites() -> Mapping[str, Suite]:
 
 def _read_suite(file: Path) -> Suite:
     try:
-        row = yaml.safe_load(file.read_text("utf-8"))
+        row = read_yaml(file)
         for key, kind in (("prompts", str), ("grafts", str), ("budgets", float)):
             row[key] = tuple(map(kind, row[key]))
         return Suite(**row)
-    except (yaml.YAMLError, KeyError, TypeError, ValueError) as error:
+    except (InputError, KeyError, TypeError, ValueError) as error:
         fields = "about, prompts, grafts and budgets"
         raise InputError(f"{file} is no suite, which has {fields}: {told(error)}") from error
 

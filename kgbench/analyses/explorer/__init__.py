@@ -13,7 +13,6 @@ from html import escape
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 from jaxtyping import Float
@@ -283,12 +282,12 @@ def answer(reader: Reader, asked: Any) -> dict[str, Any]:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Serves the page, and reads prompts for it, one at a time."""
+    """Serves the page, and reads prompts for it."""
 
     server: ThreadingHTTPServer
 
-    def __init__(self, reader: Reader, page: str, lock: Lock, *arguments: Any) -> None:
-        self.reader, self.page, self.lock = reader, page, lock
+    def __init__(self, reader: Reader, page: str, *arguments: Any) -> None:
+        self.reader, self.page = reader, page
         super().__init__(*arguments)
 
     def do_GET(self) -> None:
@@ -311,9 +310,7 @@ class _Handler(BaseHTTPRequestHandler):
                 asked = json.loads(self.rfile.read(int(length)))
             except (ValueError, RecursionError):
                 asked = None
-            with self.lock:
-                found = answer(self.reader, asked)
-            self._send(json.dumps(found).encode(), "application/json")
+            self._send(json.dumps(answer(self.reader, asked)).encode(), "application/json")
 
     def log_message(self, format: str, *arguments: Any) -> None:
         """Nothing is logged."""
@@ -343,5 +340,5 @@ def serve(reader: Reader, payload: Mapping[str, Any], port: int = 0) -> Threadin
     Raises:
         OSError: The port is in use.
     """
-    handler = partial(_Handler, reader, page_of(payload, live=True), Lock())
+    handler = partial(_Handler, reader, page_of(payload, live=True))
     return ThreadingHTTPServer((HOST, port), handler)

@@ -14,6 +14,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+from kgbench.errors import without_password
 from kgbench.numbers import count_text
 from kgbench.progress import Progress
 from kgbench.report import Cell, Dash, Report, Table
@@ -39,14 +40,18 @@ class State:
 
     @property
     def word(self) -> str:
-        """`done`, `failed`, `running` or `left`; `check` where files or kgbench changed since."""
+        """`done`, `failed`, `running` or `left`; `check` where files or kgbench changed since.
+
+        A worker's sign of life may outlast it, so that a receipt of what is done goes first.
+        """
+        holds = self.receipt is not None and self.receipt.holds(self.unit)
+        if self.receipt is not None and holds and self.receipt.done:
+            return "done"
         if self.worker is not None:
             return "running"
         if self.receipt is None:
             return "left"
-        if not self.receipt.holds(self.unit):
-            return "check"
-        return "done" if self.receipt.done else "failed"
+        return "failed" if holds else "check"
 
 
 @dataclass(frozen=True)
@@ -116,7 +121,9 @@ class StudyPlan:
             f"{count_text(len(groups), 'group')}"
         )
         table = Table("", ["unit", "state", "group"], rows)
-        return Report(f"Study: {self.study.output_dir}", (table,), verdict=verdict)
+        return Report(
+            f"Study: {without_password(self.study.output_dir)}", (table,), verdict=verdict
+        )
 
     def status(self, axes: Sequence[str] = ()) -> Report:
         """What is done, by axis, with the reasons of failures.
@@ -157,7 +164,9 @@ class StudyPlan:
                 "check: done by another version of kgbench, or the weights' files changed since; "
                 "a run finds the record again or computes it."
             )
-        return Report(f"Study: {self.study.output_dir}", tables, (), notes, verdict)
+        return Report(
+            f"Study: {without_password(self.study.output_dir)}", tables, (), notes, verdict
+        )
 
     def to_json(self) -> dict[str, Any]:
         """The object that `kgbench sweep run|status --json` prints."""
@@ -173,7 +182,7 @@ class StudyPlan:
                 }
             )
         return {
-            "output_dir": self.study.output_dir,
+            "output_dir": without_password(self.study.output_dir),
             "counts": dict(Counter(state.word for state in self.states)),
             "units": units,
         }

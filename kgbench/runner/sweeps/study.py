@@ -8,7 +8,9 @@ from dataclasses import Field, asdict, dataclass, field, fields, replace
 from functools import cache, cached_property, partial
 from hashlib import sha256
 from itertools import product
+from math import prod
 from pathlib import Path
+from string import Formatter
 from typing import Any
 
 from kgbench.data import ImportOptions
@@ -24,15 +26,16 @@ from kgbench.runner.spec import (
     Spec,
     grafts_of,
     listed,
-    read_options,
 )
 from kgbench.runner.workload import Workload, check, read_donors
+from kgbench.runner.yaml_files import by_option, check_plain, read_yaml
 from kgbench.stats.scores import check_metric
 
 KEYS = ("command", "matrix", "include", "exclude", "output_dir", "engines")
 """Keys of a study that are no options of a unit."""
 
 _UNSET = ("held", "imports", "output_dir", "on_record")
+MOST_UNITS = 100_000
 _CHECKED_FACTS = 8
 """Facts of which prompts are made to check a unit, since a plan may have thousands."""
 
@@ -86,13 +89,7 @@ class StudyUnit:
                     continue
                 arguments.append(f"--{name}")
                 if each is not True:
-                    text = str(each)
-                    try:
-                        arguments.append(text.format_map(texts))
-                    except (LookupError, ValueError, AttributeError) as error:
-                        raise InputError(
-                            f"{name}: {text!r} names what is no option: {error}"
-                        ) from None
+                    arguments.append(_filled(name, str(each), texts))
         return tuple(arguments)
 
     @cached_property
@@ -184,6 +181,25 @@ class StudyUnit:
     def __str__(self) -> str:
         """In words."""
         return self.label(self.options) if self.evaluates else " ".join(self.arguments)
+
+
+def _filled(name: str, text: str, values: Mapping[str, str]) -> str:
+    """The text of an option with values for `{NAME}`; `{{` and `}}` are braces.
+
+    Raises:
+        InputError: What is in braces is no option.
+    """
+    filled = ""
+    try:
+        for before, option, width, conversion in Formatter().parse(text):
+            filled += before
+            if option is not None:
+                if width or conversion:
+                    raise ValueError("expected a name alone in braces")
+                filled += values[option]
+    except (LookupError, ValueError) as error:
+        raise InputError(f"{name}: {text!r} names what is no option: {error}") from None
+    return filled
 
 
 _WORKLOADS: dict[str, Workload] = {}
@@ -278,7 +294,7 @@ def read_study(path: Path) -> StudyFile:
     Raises:
         InputError: The file does not read, or is no study.
     """
-    content = read_options(path)
+    content = read_yaml(path)
     try:
         return study_of(content)
     except InputError as error:
@@ -301,7 +317,8 @@ def study_of(content: Any) -> StudyFile:
     """
     if not _is_map(content):
         raise InputError("expected a mapping with 'matrix', such as {matrix: {seed: [0, 1]}}")
-    content = {str(key).replace("_", "-"): value for key, value in content.items()}
+    check_plain(content)
+    content = by_option(content)
     parts = {key: content.pop(key.replace("_", "-"), None) for key in KEYS}
     command = parts["command"] or EVAL
     if not isinstance(command, str) or command.split()[:1] == ["sweep"]:
@@ -319,6 +336,11 @@ def study_of(content: Any) -> StudyFile:
             raise InputError(f"{key}: expected a list of mappings of options")
         listed[key] = [named(row, key) for row in rows]
     included = listed["include"]
+    n_units = prod(map(len, matrix.values())) + len(included)
+    if n_units > MOST_UNITS:
+        raise InputError(
+            f"matrix: these are {n_units:,} units, expected at most {MOST_UNITS:,}; divide the study"
+        )
     combined = []
     for values in product(*matrix.values()) if matrix or not included else ():
         row = dict(zip(matrix, values, strict=True))
@@ -366,10 +388,9 @@ def _named(given: Any, key: str, known: Mapping[str, Any] | None) -> dict[str, A
     if not _is_map(given):
         raise InputError(f"{where}expected a mapping of options, not {given!r}")
     found = {}
-    for name, value in given.items():
-        option = str(name).replace("_", "-")
+    for option, value in by_option(given).items():
         if known is not None and option not in known:
             names = tuple(known) if key else (*known, *KEYS)
-            raise UnknownNameError(f"{where}option", str(name), names)
+            raise UnknownNameError(f"{where}option", option, names)
         found[option] = value
     return found

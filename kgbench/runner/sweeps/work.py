@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import psutil
+
 from kgbench.errors import InputError, KgbenchError, OutputError, first_line
 from kgbench.progress import Progress
 from kgbench.records import write_whole
@@ -132,13 +134,17 @@ class Receipts:
             raise OutputError.of("the receipt of a unit", self.folder, error) from error
 
     def workers(self) -> list[Worker]:
-        """Workers that were alive two minutes ago; of a URL those of this machine."""
+        """Workers that were alive two minutes ago; of a URL those of this machine.
+
+        One of this machine whose process is gone is dead at once.
+        """
         found = []
         for path in sorted(self.folder.glob("*.worker")):
-            with suppress(OSError, ValueError, KeyError, TypeError):
-                content = json.loads(path.read_bytes())
-                if time.time() - path.stat().st_mtime < SILENT_S:
-                    found.append(Worker(**content))
+            with suppress(OSError, ValueError, KeyError, TypeError, OverflowError):
+                worker = Worker(**json.loads(path.read_bytes()))
+                gone = worker.host == socket.gethostname() and not psutil.pid_exists(worker.pid)
+                if not gone and time.time() - path.stat().st_mtime < SILENT_S:
+                    found.append(worker)
         return found
 
     @contextmanager
