@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -24,10 +25,11 @@ from kgbench.engine.sequential import run_sequential
 from kgbench.engine.weights import changed
 from kgbench.errors import KgbenchError, LawError, ModelError, python_names
 from kgbench.models.catalog import is_plant, read_plant, zoo_path
-from kgbench.models.loading import Source, pair_sources, read_pair
+from kgbench.models.in_memory import answers
+from kgbench.models.loading import Source, forward_difference, pair_sources, read_pair
 from kgbench.models.pair import ModelPair, once_for_each
 from kgbench.models.placement import DeviceMap
-from kgbench.sites import parse_graft
+from kgbench.sites import RECIPIENT, parse_graft
 
 _TOLERANCES = {torch.float64: 1e-4, torch.float32: 1e-3}
 _ROUNDINGS = 2
@@ -69,28 +71,65 @@ def verify_pair(pair: ModelPair) -> None:
 
 
 def _everything_is_the_donor(pair: ModelPair) -> None:
-    wiring, ids = Wiring(pair), _ids(pair)
+    """Compare what is grafted with what each model answers by itself, at each token of the probe.
+
+    A model that was given in another form than the pair has answered before it was taken apart.
+    """
+    wiring, ids = Wiring(pair), list(pair.probe)
     everything = np.arange(len(pair.donors) + 1, dtype=np.uint8)[:, None].repeat(
         len(wiring.slots), axis=1
     )
-    got = _logits(run_rows(wiring, _plan(ids, everything), Budget()))
-    for name, model, ours in zip(
-        ("nothing", *pair.donors), (pair.recipient, *pair.donors.values()), got, strict=True
-    ):
-        alone = model(input_ids=torch.tensor([ids], device=pair.device), use_cache=False).logits[
-            0, -1
-        ]
-        difference = float((alone - ours).abs().max())
-        if not difference <= tolerance(pair, alone):
-            what = (
-                "grafting nothing is not the recipient"
-                if name == "nothing"
-                else f"grafting everything is not the donor {name!r}"
+    treatments = np.arange(len(everything))[:, None].repeat(len(ids), axis=1)
+    plan = Plan(everything, (Request(tuple(ids), treatments, tuple(range(len(ids)))),))
+    got = _logits(run_rows(wiring, plan, Budget())).reshape(len(everything), len(ids), -1)
+    for part, ours in zip((RECIPIENT, *pair.donors), got, strict=True):
+        model = pair.donor(part)
+        alone = answers(model, ids, part)
+        given = pair.answers.get(part, alone)
+        who = RECIPIENT if part == RECIPIENT else f"donor {part!r}"
+        if not alone.isfinite().all():
+            raise ModelError(
+                f"{who} answers with logits that are not finite in {pair.dtype}"
+                f"{_not_finite(model)}; give a model without, or another --dtype"
             )
-            raise LawError(
-                f"{_map(pair)}: {what}: logits differ by {difference:.3g}; "
-                "a component is missing from the map or misplaced"
+        if not _largest(given, alone) <= tolerance(pair, given):
+            raise ModelError(
+                f"{who} does not answer as its weights do: logits differ by "
+                f"{_largest(given, alone):.3g}; a graft takes weights, and what makes this "
+                "difference is none, such as a setting of its adapter, or a function that was "
+                "replaced: take it out, or give another model"
             )
+        difference = _largest(given, ours)
+        if difference <= tolerance(pair, given):
+            continue
+        grafted = {socket.path for socket in wiring.sockets}
+        if other := forward_difference(pair.recipient, model, grafted):
+            raise ModelError(
+                f"recipient and donor {part!r} differ in {other}; a graft is computed by the "
+                "recipient's forward pass, which would be another than the donor's"
+            )
+        what = (
+            "grafting nothing is not the recipient"
+            if part == RECIPIENT
+            else f"grafting everything is not the donor {part!r}"
+        )
+        raise LawError(
+            f"{_map(pair)}: {what}: logits differ by {difference:.3g}; "
+            "a component is missing from the map or misplaced"
+        )
+
+
+def _largest(one: Tensor, other: Tensor) -> float:
+    return float((one.to(other.device) - other).abs().max())
+
+
+def _not_finite(model: nn.Module) -> str:
+    """The first number of a module that is not finite, as a part of a sentence."""
+    for path, module in model.named_modules():
+        for name, value in vars(module).items():
+            if isinstance(value, float) and not math.isfinite(value):
+                return f", since {path}.{name} is {value}"
+    return ""
 
 
 @once_for_each
@@ -421,6 +460,7 @@ def load_pair(
     )
     try:
         verify_pair(loaded)
+        loaded.answers = {}  # of no use any more
     except KgbenchError:
         raise
     except Exception as error:  # with a wrong map, a model may raise anything

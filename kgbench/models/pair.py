@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
@@ -13,11 +13,11 @@ from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from torch import Tensor, nn
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from kgbench.data import Prompt, Question
-from kgbench.errors import check_choice
+from kgbench.errors import RegionError, check_choice
 from kgbench.models.checkpoints import Stamp, stamp_of
 from kgbench.models.encoding import Encoded, EncodedQuestion, Encoder
 from kgbench.models.family_map import Family, Slots, written
@@ -58,6 +58,15 @@ class ModelPair:
     """The files that the models were read from, as they were before that."""
     asked: Mapping[str, Any] = field(default_factory=dict)
     """What the pair was loaded by: fields `model`, `recipient`, `donors`, … of a specification."""
+    answers: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
+    """Logits [token, vocabulary] to `probe` of models that were given in another form.
+
+    As each computed them by itself.
+    """
+    notes: Mapping[str, str] = field(default_factory=dict)
+    """What was done to donors so that they fit the recipient, by name."""
+    unread: Collection[str] = frozenset()
+    """Texts that are one token to a donor and several to the pair, which no prompt may hold."""
 
     def __post_init__(self) -> None:
         self.family = self.family.fitted(self.recipient)
@@ -79,6 +88,11 @@ class ModelPair:
     def slots(self) -> Slots:
         """The (layer, component) places of the models."""
         return Slots(self.family, self.n_layers)
+
+    @cached_property
+    def probe(self) -> tuple[int, ...]:
+        """Tokens that answers are compared on when the pair is verified."""
+        return probe_of(self.tokenizer, self.recipient.config)
 
     @property
     def device(self) -> torch.device:
@@ -113,6 +127,13 @@ class ModelPair:
         """Tokens, regions and target of a prompt."""
         found = self._encoded.get(prompt)
         if found is None:
+            for token in self.unread:
+                if token in prompt.text:
+                    raise RegionError(
+                        f"fact {prompt.fact.id}, prompt {prompt.name!r} holds {token!r}, a token "
+                        "that was added to a donor and that the recipient does not have; leave "
+                        "the fact out"
+                    )
             found = self._encoded[prompt] = self._encoder(prompt)
         return found
 
@@ -185,6 +206,23 @@ class ModelPair:
         return _sha256(f"{self.tokenizer.backend_tokenizer.to_str()}\n{frame}")
 
 
+_SENTENCE, _WORDS = "Two people star in a film.", 16
+
+
+def probe_of(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> tuple[int, ...]:
+    """A sentence, and tokens from all over the vocabulary, as far as a model reads them.
+
+    Args:
+        tokenizer: The tokenizer.
+        config: The model's configuration.
+    """
+    known = sorted({*range(config.vocab_size)} - {*tokenizer.all_special_ids})
+    spread = known[len(known) // (2 * _WORDS) :: max(1, len(known) // _WORDS)]
+    sentence = [i for i in tokenizer(_SENTENCE)["input_ids"] if i < config.vocab_size]
+    most = getattr(config, "max_position_embeddings", None) or len(sentence) + len(spread)
+    return tuple([*sentence, *spread][:most])
+
+
 def once_for_each(answer: Callable[[ModelPair], Answer]) -> Callable[[ModelPair], Answer]:
     """A function of pairs that is computed once for each, and forgotten with the pair."""
     known: WeakKeyDictionary[ModelPair, Answer] = WeakKeyDictionary()
@@ -236,6 +274,7 @@ def make_ready(model: PreTrainedModel) -> PreTrainedModel:
     if head.weight is embeddings.weight:
         head.weight = nn.Parameter(head.weight.detach().clone())
     model.config.tie_word_embeddings = False
+    model.config.return_dict = True
     model.eval()
     model.requires_grad_(requires_grad=False)
     return model

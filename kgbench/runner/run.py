@@ -18,6 +18,7 @@ from kgbench.engine.weights import changed
 from kgbench.errors import InputError
 from kgbench.estimate import Estimate
 from kgbench.localizers import is_foreign
+from kgbench.models.in_memory import refuse_global_changes
 from kgbench.models.pair import ModelPair
 from kgbench.progress import Progress
 from kgbench.records import (
@@ -139,6 +140,7 @@ def measure_job(
         InputError: A third-party localizer fails, or changes the models; or files of the pair
             changed meanwhile.
     """
+    refuse_global_changes()
     with guarded(job, journal, pairs):
         measurement = ready(job, journal, progress)
         _compute(measurement, journal, progress, recorded, facts)
@@ -262,7 +264,11 @@ def _record(measurement: Measurement, journal: Journal) -> Record:
         not_applicable=_reasons(measurement.absent),
         scores=None if ranking is None else ranking.map,
         ranking=None if ranking is None else _ranking(job, ranking),
-        notes={"origins": dict(pair.origins), "executor_reason": job.engine.reason},
+        notes={
+            "origins": dict(pair.origins),
+            "executor_reason": job.engine.reason,
+            **({"fitted": list(pair.notes.values())} if pair.notes else {}),
+        },
     )
     return _judged(record, measurement, facts)
 
