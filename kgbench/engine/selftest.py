@@ -84,12 +84,13 @@ def _everything_is_the_donor(pair: ModelPair) -> None:
     got = _logits(run_rows(wiring, plan, Budget())).reshape(len(everything), len(ids), -1)
     for part, ours in zip((RECIPIENT, *pair.donors), got, strict=True):
         model = pair.donor(part)
-        alone = answers(model, ids, part)
-        given = pair.answers.get(part, alone)
         who = RECIPIENT if part == RECIPIENT else f"donor {part!r}"
+        alone = answers(model, ids, who)
+        given = pair.answers.get(part, alone)
         if not alone.isfinite().all():
+            kind = str(pair.dtype).removeprefix("torch.")
             raise ModelError(
-                f"{who} answers with logits that are not finite in {pair.dtype}"
+                f"{who} answers with logits that are not finite in {kind}"
                 f"{_not_finite(model)}; give a model without, or another --dtype"
             )
         if not _largest(given, alone) <= tolerance(pair, given):

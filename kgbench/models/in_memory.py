@@ -56,6 +56,11 @@ class HeldModel:
     """`recipient`, or the donor's name."""
     origin: str = MEMORY
 
+    @property
+    def who(self) -> str:
+        """What to call it in an error."""
+        return RECIPIENT if self.part == RECIPIENT else f"donor {self.part!r}"
+
     @cached_property
     def model(self) -> PreTrainedModel:
         """The model of transformers, with the layers of adapters that are in it.
@@ -66,19 +71,19 @@ class HeldModel:
         found = self.given.get_base_model() if is_peft(self.given) else self.given
         if not isinstance(found, PreTrainedModel):
             raise ModelError(
-                f"{self.part} is a {type(self.given).__name__}; expected a causal language model "
+                f"{self.who} is a {type(self.given).__name__}; expected a causal language model "
                 "of transformers, a PeftModel, a directory or a Hub id"
             )
         if getattr(found, "is_quantized", False) or getattr(found, "hf_quantizer", None):
             raise ModelError(
-                f"{self.part} is quantised, and a graft needs plain weights: load it without "
+                f"{self.who} is quantised, and a graft needs plain weights: load it without "
                 "quantization_config"
             )
         devices = sorted({str(weight.device) for weight in found.parameters()})
         if "meta" in devices or len(devices) > 1:
             where = " and ".join(devices).replace("meta", "disk")
             raise ModelError(
-                f"{self.part} is on {where}: move it to one device (model.to(DEVICE)), or give its "
+                f"{self.who} is on {where}: move it to one device (model.to(DEVICE)), or give its "
                 "directory or Hub id with device_map"
             )
         return found
@@ -116,12 +121,12 @@ class HeldModel:
             copy = shared_copy(self.given)
         except RuntimeError as error:  # beside its weights it holds results that take gradients
             raise ModelError(
-                f"{self.part} does not copy ({first_line(error)}): save it (save_pretrained), and "
+                f"{self.who} does not copy ({first_line(error)}): save it (save_pretrained), and "
                 "give its folder"
             ) from error
-        _remove_hooks(copy, self.part)
+        _remove_hooks(copy, self.who)
         with copy.disable_adapter() if self._is_before else nullcontext():
-            answer = answers(copy.eval(), probe, self.part)
+            answer = answers(copy.eval(), probe, self.who)
         ready = copy.get_base_model() if is_peft(copy) else copy
         for path, layer in adapter_layers(ready):
             replaced = hasattr(layer, "original_module")
@@ -129,25 +134,31 @@ class HeldModel:
         ready.config._attn_implementation = attention
         make_ready(ready)
         for name, tensor in ready.state_dict().items():
-            refuse_non_finite(name, tensor, self.part)
+            refuse_non_finite(name, tensor, self.who)
         if layers and recipient is not None:
             share_equal(recipient, ready)  # a head that was untied
         if not self._is_before:
-            put_adapters(ready, layers, self.part)
+            put_adapters(ready, layers, self.who)
         return ready, answer
 
     def _check_adapters(self, layers: Sequence[tuple[str, Any]]) -> None:
         """Refuse adapters that are no weights, are all off, or whose base is not at hand."""
         for path, layer in layers:
+            if not hasattr(layer, "_get_available_adapters"):
+                raise ModelError(
+                    f"{self.who} has PEFT's {type(layer).__name__} at {path}, which no weights stand "
+                    "for, and a graft takes weights; give a donor whose adapter changes weights, "
+                    "such as LoRA"
+                )
             if getattr(layer, "merged", False):
                 raise ModelError(
-                    f"{self.part} has its adapter merged into the base at {path}: take it out "
+                    f"{self.who} has its adapter merged into the base at {path}: take it out "
                     "first (model.unmerge_adapter())"
                 )
         is_on = [bool(active_adapters(layer)) for _, layer in layers]
         if layers and not any(is_on) and self.part != RECIPIENT:
             raise ModelError(
-                f"donor {self.part!r} has its adapter off in all layers, which leaves its base: "
+                f"{self.who} has its adapter off in all layers, which leaves its base: "
                 "switch it on (PEFT: model.base_model.enable_adapter_layers(), transformers: "
                 "model.enable_adapters()), or leave the block of disable_adapter()"
             )
@@ -155,7 +166,7 @@ class HeldModel:
             settings = json.loads(json.dumps(self.given.peft_config[name].to_dict(), default=list))
             if self.given.peft_config[name].is_prompt_learning:
                 raise ModelError(
-                    f"{self.part} has an adapter of type {settings['peft_type']}, which adds "
+                    f"{self.who} has an adapter of type {settings['peft_type']}, which adds "
                     "tokens to each prompt, and a graft takes weights; give a donor whose adapter "
                     "changes weights, such as LoRA"
                 )
@@ -175,20 +186,18 @@ class HeldModel:
             first, second = (str(each).removeprefix("torch.") for each in (theirs, ours))
             to = repr(second) if what == "device" else torch.promote_types(ours, theirs)
             raise ModelError(
-                f"donor {self.part!r} is {'of type' if what == 'dtype' else 'on'} {first}, the "
+                f"{self.who} is {'of type' if what == 'dtype' else 'on'} {first}, the "
                 f"recipient {second}; bring both to one by model.to({to})"
             )
 
 
-def answers(
-    model: nn.Module, probe: Sequence[int], part: str
-) -> Float[Tensor, "token vocabulary"]:
+def answers(model: nn.Module, probe: Sequence[int], who: str) -> Float[Tensor, "token vocabulary"]:
     """Logits of a model by its own forward pass.
 
     Args:
         model: A model in eval mode.
         probe: Token ids.
-        part: What to call it in an error.
+        who: What to call it in an error.
 
     Raises:
         ModelError: It does not compute.
@@ -201,7 +210,7 @@ def answers(
             logits: Tensor = model(input_ids=ids, use_cache=False, return_dict=True).logits[0]
     except Exception as error:  # models raise what they like
         raise ModelError(
-            f"{part} does not compute as it was given ({first_line(error)}); give a model that "
+            f"{who} does not compute as it was given ({first_line(error)}); give a model that "
             "answers to model(input_ids=ids)"
         ) from error
     return logits
@@ -210,7 +219,7 @@ def answers(
 # ------------------------------------------------------------------------------------------- hooks
 
 
-def _remove_hooks(copy: nn.Module, part: str) -> None:
+def _remove_hooks(copy: nn.Module, who: str) -> None:
     """Leave the class's own forward pass; say so where the caller's model had another.
 
     Hooks of the libraries, which move tensors or turn on gradients, change no answer.
@@ -233,7 +242,7 @@ def _remove_hooks(copy: nn.Module, part: str) -> None:
     if foreign:
         named = ", ".join(foreign[:_LISTED]) + (", …" if len(foreign) > _LISTED else "")
         warnings.warn(
-            f"{part} has hooks or replaced functions at {named}; the pair leaves them out and "
+            f"{who} has hooks or replaced functions at {named}; the pair leaves them out and "
             "computes what its weights answer",
             ModelHooksWarning,
             stacklevel=2,

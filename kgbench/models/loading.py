@@ -335,8 +335,8 @@ def widest(places: Iterable[Checkpoint]) -> torch.dtype:
         ModelError: A file does not read.
     """
     kinds: list[torch.dtype] = []
-    for place in places:
-        kinds += stored_types(place)
+    for each in places:
+        kinds += stored_types(each)
     return reduce(torch.promote_types, kinds)
 
 
@@ -346,12 +346,12 @@ def _refuse_to_round(held: HeldModel, stored: Sequence[Checkpoint]) -> None:
     Raises:
         ModelError: There is one.
     """
-    for place in stored:
-        kind = reduce(torch.promote_types, stored_types(place), held.model.dtype)
+    for each in stored:
+        kind = reduce(torch.promote_types, stored_types(each), held.model.dtype)
         if kind != held.model.dtype:
             narrow, wide = (str(k).removeprefix("torch.") for k in (held.model.dtype, kind))
             raise ModelError(
-                f"{held.part} is in memory as {narrow}, to which {place.origin} would be rounded: "
+                f"{held.who} is in memory as {narrow}, to which {each.origin} would be rounded: "
                 f"convert it (model.to(torch.{wide})), or round by dtype={narrow!r}"
             )
 
@@ -404,14 +404,14 @@ def _refuse_to_move(
     """
     if device_map is not None:
         raise ModelError(
-            f"{held[0].part} is in memory, where it stays; device_map is for models that are read: "
+            f"{held[0].who} is in memory, where it stays; device_map is for models that are read: "
             "give directories or Hub ids"
         )
     for each in held:
         if dtype is not None and each.model.dtype != DTYPES.get(dtype):
             found = str(each.model.dtype).removeprefix("torch.")
             raise ModelError(
-                f"{each.part} is in memory as {found}, and {dtype} is asked for: leave out dtype, "
+                f"{each.who} is in memory as {found}, and {dtype} is asked for: leave out dtype, "
                 f"or convert it (model.to(torch.{dtype}))"
             )
 
@@ -468,7 +468,7 @@ class _Reader:
         probe = probe_of(self.tokenizer, first.config)
         if isinstance(place, Checkpoint) and place.adapter is not None:
             donor, by_peft = adapted_donor(first, place.adapter, place.origin, base.origin)
-            self.answers[part] = answers(by_peft, probe, part)
+            self.answers[part] = answers(by_peft, probe, f"donor {part!r}")
             return donor
         if isinstance(place, HeldModel):
             model, answer = place.read(self.attention, probe, first)

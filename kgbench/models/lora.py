@@ -386,9 +386,7 @@ def adapter_layers(model: nn.Module) -> list[tuple[str, Any]]:
     return found
 
 
-def put_adapters(
-    model: PreTrainedModel, layers: Sequence[tuple[str, Any]], origin: str
-) -> None:
+def put_adapters(model: PreTrainedModel, layers: Sequence[tuple[str, Any]], origin: str) -> None:
     """Put into a base what the layers of its adapters add to it, as they stand.
 
     Adapters that are off are left out, those that are on are scaled as their layers scale them.
@@ -448,10 +446,9 @@ def _low_rank(base: nn.Module, layer: Any, names: Sequence[str]) -> LowRank:
     assert isinstance(base, nn.Linear | Conv1D)
     inward = [layer.lora_A[name].weight for name in names]
     scaled = [layer.lora_B[name].weight.double() * layer.scaling[name] for name in names]
-    kind = torch.promote_types(inward[0].dtype, base.weight.dtype)
     a = inward[0] if len(names) == 1 else torch.cat(inward)
-    rows = (each.detach().to(base.weight.device, kind) for each in (a, torch.cat(scaled, dim=1)))
-    return LowRank(base, *rows)
+    like = base.weight.new_empty(0, dtype=torch.promote_types(a.dtype, base.weight.dtype))
+    return LowRank(base, a.detach().to(like), torch.cat(scaled, dim=1).detach().to(like))
 
 
 def _merged(layer: Any, names: Sequence[str]) -> nn.Module:
