@@ -19,7 +19,6 @@ from adapters import ADAPTERS, Made, adapter_pair, maker, quiet
 from datasets import Dataset as HubDataset
 from pages import code
 from peft import LoraConfig, PeftModel, get_peft_model
-from peft.tuners.lora import LoraLayer
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
@@ -255,7 +254,10 @@ def test_models_that_are_refused(folder: Path, models: dict[str, Any]) -> None:
     quantised = copy.deepcopy(before)
     quantised.is_quantized = True
     cases: list[tuple[dict[str, Any], str]] = [
-        ({"donors": {"sft": half}}, r"of type bfloat16, the recipient float32; bring both to one by model\.to\(torch\.float32"),
+        (
+            {"donors": {"sft": half}},
+            r"of type bfloat16, the recipient float32; bring both to one by model\.to\(torch\.float32",
+        ),
         ({"recipient": spread}, r"is on cpu and disk: move it to one device"),
         ({"recipient": quantised}, r"quantised, and a graft needs plain weights"),
         ({"recipient": nn.Linear(2, 2)}, r"recipient is a Linear; expected a causal language"),

@@ -58,6 +58,7 @@ def shaken(model: nn.Module) -> Any:
 def adapted(folder: str, config: PeftConfig | None = None, **said: Any) -> PeftModel:
     """PEFT's model, by default with rows of LoRA."""
     lora = {"r": 4, "lora_alpha": 8, "target_modules": TARGETS, "task_type": "CAUSAL_LM", **said}
+    torch.manual_seed(0)
     with quiet():
         return shaken(get_peft_model(base_of(folder), config or LoraConfig(**lora)))
 

@@ -35,6 +35,13 @@ _NO_MATTER = (
     "use_cache",
 )
 """Parts of a configuration that change no answer."""
+_AS_COMPUTED: Mapping[str, Any] = {
+    "tie_word_embeddings": False,
+    "return_dict": True,
+    "output_hidden_states": False,
+    "output_attentions": False,
+}
+"""Settings of a pair's models, whatever their configurations say; they change no answer."""
 
 
 @dataclass(eq=False)
@@ -273,8 +280,8 @@ def make_ready(model: PreTrainedModel) -> PreTrainedModel:
     head, embeddings = cast(nn.Linear, model.get_output_embeddings()), model.get_input_embeddings()
     if head.weight is embeddings.weight:
         head.weight = nn.Parameter(head.weight.detach().clone())
-    model.config.tie_word_embeddings = False
-    model.config.return_dict = True
+    for name, value in _AS_COMPUTED.items():
+        setattr(model.config, name, value)
     model.eval()
     model.requires_grad_(requires_grad=False)
     return model
