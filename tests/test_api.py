@@ -258,7 +258,10 @@ def test_models_that_are_refused(folder: Path, models: dict[str, Any]) -> None:
             {"donors": {"sft": half}},
             r"of type bfloat16, the recipient float32; bring both to one by model\.to\(torch\.float32",
         ),
-        ({"recipient": spread}, r"is on cpu and disk: move it to one device"),
+        (
+            {"recipient": spread},
+            r"is on cpu and disk: give its directory or Hub id with device_map",
+        ),
         ({"recipient": quantised}, r"quantised, and a graft needs plain weights"),
         ({"recipient": nn.Linear(2, 2)}, r"recipient is a Linear; expected a causal language"),
         ({"tokenizer": None}, r"no tokenizer given: models in memory have none"),

@@ -398,8 +398,8 @@ def _check_headers(place: Checkpoint) -> None:
             raise ModelError(
                 f"{place.origin} does not load: {name!r} is of type {stored.dtype}; expected "
                 "weights of a float type "
-                f"({', '.join(_FLOATS)}): give the checkpoint before quantization, or a "
-                "dequantized one"
+                f"({', '.join(_FLOATS)}): give the dequantised model (model.dequantize(), "
+                "save_pretrained)"
             )
 
 

@@ -76,15 +76,15 @@ class HeldModel:
             )
         if getattr(found, "is_quantized", False) or getattr(found, "hf_quantizer", None):
             raise ModelError(
-                f"{self.who} is quantised, and a graft needs plain weights: load it without "
-                "quantization_config"
+                f"{self.who} is quantised, and a graft needs plain weights: dequantise it "
+                "(model.dequantize())"
             )
         devices = sorted({str(weight.device) for weight in found.parameters()})
         if "meta" in devices or len(devices) > 1:
             where = " and ".join(devices).replace("meta", "disk")
+            move = "" if "meta" in devices else "move it to one device (model.to(DEVICE)), or "
             raise ModelError(
-                f"{self.who} is on {where}: move it to one device (model.to(DEVICE)), or give its "
-                "directory or Hub id with device_map"
+                f"{self.who} is on {where}: {move}give its directory or Hub id with device_map"
             )
         return found
 
