@@ -359,13 +359,12 @@ def _refuse_to_round(held: HeldModel, stored: Sequence[Checkpoint]) -> None:
 def _look_for_bos(pair: ModelPair) -> None:
     """Warn where a tokenizer adds no BOS token and its models were surely trained with one."""
     kind, bos = pair.family.model_type, pair.tokenizer.bos_token
-    if bos in _BOS.get(kind, ()) and pair.encode("a")[0] != pair.tokenizer.bos_token_id:
-        if pair.chat_template:
-            return  # which may write it into each prompt
+    first = pair.encode(f"{pair._encoder.before}a")[0]  # a chat template writes its own
+    if bos in _BOS.get(kind, ()) and first != pair.tokenizer.bos_token_id:
         warnings.warn(
-            f"the tokenizer adds no BOS token, and models of type {kind!r} whose tokenizer has "
+            f"{pair.name}: no BOS token comes first, and models of type {kind!r} whose tokenizer has "
             f"{bos!r} were trained with it before each text: their answers are others without it; "
-            "give the tokenizer files as they were published",
+            "give the tokenizer's files as they were published",
             MissingBosWarning,
             stacklevel=2,
         )
