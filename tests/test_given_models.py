@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -371,7 +372,7 @@ TORCH: Mapping[str, tuple[Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize("change", TORCH)
-def test_what_changes_every_model_is_refused(folder: str, tmp_path: Any, change: str) -> None:
+def test_what_changes_every_model_is_refused(folder: str, tmp_path: Path, change: str) -> None:
     """At load, for logits, and before a record of a pair that was loaded without it."""
     block, said = TORCH[change]
     pair = load_pair("tiny-gemma")
@@ -388,3 +389,14 @@ def test_what_changes_every_model_is_refused(folder: str, tmp_path: Any, change:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         evaluate(pair, output_dir=tmp_path, **options)
+
+
+def test_hooks_on_a_loaded_pair(tmp_path: Path) -> None:
+    """What is hooked to a pair's own models after it was loaded gets no record either."""
+    pair = load_pair("tiny-gemma")
+    options = {"dataset": "tiny_movies", "prompts": ["headline"], "limit": 3}
+    handle = pair.donors["sft"].model.layers[1].register_forward_hook(louder)
+    with pytest.raises(InputError, match=r"the pair's sft has hooks .* at model\.layers\.1,"):
+        evaluate(pair, output_dir=tmp_path, **options)
+    handle.remove()
+    evaluate(pair, output_dir=tmp_path, **options)

@@ -420,17 +420,18 @@ def load_pair(
 
     Models in memory are read where they are, and left as they are: the pair computes with copies
     that share their tensors. A pair is of the weights that they have now; load it again when they
-    have changed.
+    have changed. It answers as the models do, adapters as they stand; a model that answers by
+    something else than its weights is refused, but for hooks, which are left out with a warning.
 
     Args:
         name: A name in the catalog, or the directory of a plant.
         recipient: Directory or Hub id of the model before finetuning, or the model itself. Of a
             PEFT model it is the model with the adapter off; by default that of such a donor.
         donors: Directory or Hub id of each finetuned model, or the model itself (PEFT's with its
-            active adapter), by name; `sft` is the name of a single one.
+            active adapters), by name; `sft` is the name of a single one.
         tokenizer: The tokenizer of models in memory; else by default the recipient's.
-        dtype: Weight type by name; by default float32 on a CPU alone and as stored elsewhere.
-            Models in memory keep theirs.
+        dtype: Weight type by name; by default float32 on a CPU alone, and elsewhere the widest that
+            a checkpoint is stored in. Models in memory keep theirs.
         device: A torch device. Models in memory stay where they are.
         revision: Commit, tag or branch of Hub ids.
         chat_template: Put prompts into the tokenizer's chat template.
@@ -443,6 +444,7 @@ def load_pair(
         UnknownNameError: There is no pair of this name, or `dtype` or `attention` is unknown.
         ModelError: A checkpoint is missing, the models do not fit each other, or one in memory
             cannot be used where it is.
+        InputError: Hooks at all modules, or torch's autocast, would change what models compute.
         LawError: The family map does not fit the models.
     """
     name = None if name is None else os.fspath(name)

@@ -228,30 +228,41 @@ def _remove_hooks(copy: nn.Module, who: str) -> None:
         from accelerate.hooks import remove_hook_from_module
 
         remove_hook_from_module(copy, recurse=True)
-    foreign = []
-    for path, module in copy.named_modules():
-        hooks: list[Any] = []
-        for kind in _HOOKS:
-            hooks += getattr(module, kind).values()
-            getattr(module, kind).clear()
-        patched = "forward" in vars(module) and "_original_forward" not in vars(module)
-        for replaced in ("forward", "_original_forward"):  # accelerate's keeps the class's
-            vars(module).pop(replaced, None)
-        if patched or not all(map(_is_of_library, hooks)):
-            foreign.append(path.removeprefix(_PEFT_PATH) or type(module).__name__)
-    if foreign:
-        named = ", ".join(foreign[:_LISTED]) + (", …" if len(foreign) > _LISTED else "")
+    if foreign := hooked_modules(copy):
         warnings.warn(
-            f"{who} has hooks or replaced functions at {named}; the pair leaves them out and "
-            "computes what its weights answer",
+            f"{who} has hooks or replaced functions at {_few(foreign)}; the pair leaves them out "
+            "and computes what its weights answer",
             ModelHooksWarning,
             stacklevel=2,
         )
+    for module in copy.modules():
+        for kind in _HOOKS:
+            getattr(module, kind).clear()
+        for replaced in ("forward", "_original_forward"):  # accelerate's keeps the class's
+            vars(module).pop(replaced, None)
+
+
+def hooked_modules(model: nn.Module) -> list[str]:
+    """Paths of modules with hooks that are no library's, or another forward than their class's."""
+    foreign = []
+    for path, module in model.named_modules():
+        hooks: list[Any] = []
+        for kind in _HOOKS:
+            hooks += getattr(module, kind).values()
+        patched = "forward" in vars(module) and "_original_forward" not in vars(module)
+        if patched or not all(map(_is_of_library, hooks)):
+            foreign.append(path.removeprefix(_PEFT_PATH) or type(module).__name__)
+    return foreign
+
+
+def _few(paths: Sequence[str]) -> str:
+    return ", ".join(paths[:_LISTED]) + (", …" if len(paths) > _LISTED else "")
 
 
 def _is_of_library(hook: Any) -> bool:
+    hook = getattr(hook, "func", hook)  # of a partial function
     place = getattr(hook, "__module__", None) or type(hook).__module__
-    return place.partition(".")[0] in ("transformers", "peft", "accelerate")
+    return place.partition(".")[0] in ("transformers", "peft", "accelerate", "kgbench")
 
 
 def global_hooks() -> list[Any]:
@@ -263,12 +274,21 @@ def global_hooks() -> list[Any]:
     return hooks
 
 
-def refuse_global_changes() -> None:
-    """Refuse to compute where torch itself computes otherwise than the models say.
+def refuse_global_changes(models: Mapping[str, nn.Module] | None = None) -> None:
+    """Refuse to compute where models answer otherwise than their weights say.
+
+    Args:
+        models: Models of a pair, by name, whose own modules are looked at too.
 
     Raises:
-        InputError: There are hooks at all modules, or torch chooses types by itself.
+        InputError: There are hooks, at all modules or at some, or torch chooses types by itself.
     """
+    for name, model in (models or {}).items():
+        if foreign := hooked_modules(model):
+            raise InputError(
+                f"the pair's {name} has hooks or replaced functions at {_few(foreign)}, which may "
+                "change every answer: remove them first (their handles' remove())"
+            )
     if hooks := global_hooks():
         named = getattr(hooks[0], "__qualname__", type(hooks[0]).__name__)
         raise InputError(
