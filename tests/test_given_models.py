@@ -277,6 +277,31 @@ def test_adapters_inside_transformers(folder: str, part: str) -> None:
     assert float((got[:, 0] - got[:, 1]).abs().max()) > 0.1
 
 
+@pytest.mark.parametrize(
+    "said",
+    [{}, {"modules_to_save": ["embed_tokens"]}, {"target_modules": ["q_proj", "lm_head"]}],
+)
+def test_an_adapter_with_added_tokens(folder: str, tmp_path: Path, said: dict[str, Any]) -> None:
+    """From memory and from files: its answers over the recipient's tokens; the others are said."""
+    base = base_of(folder)
+    words = base.config.vocab_size
+    base.resize_token_embeddings(words + 2, mean_resizing=False)
+    torch.manual_seed(0)
+    with quiet():
+        lora = {"r": 4, "target_modules": TARGETS, "task_type": "CAUSAL_LM", **said}
+        model = shaken(get_peft_model(base, LoraConfig(**lora)))
+        model.save_pretrained(tmp_path, save_embedding_layers="modules_to_save" not in said)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    for donor in (model, str(tmp_path)):
+        with quiet():
+            pair = load_pair(recipient=folder, donors={"sft": donor}, tokenizer=tokenizer)
+        got = grafted_logits(pair, PROMPTS, ["ALL:all+ln_f+head"])[:, 0]
+        torch.testing.assert_close(got, alone(model, pair)[:, :words], atol=1e-3, rtol=1e-4)
+        assert list(pair.notes.values()) == [
+            f"2 tokens of donor 'sft' beyond the recipient's {words} are left out"
+        ]
+
+
 # ------------------------------------------------------------------------------- any other change
 
 

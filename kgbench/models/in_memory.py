@@ -118,7 +118,7 @@ class HeldModel:
         if recipient is not None:
             self._check_beside(recipient)
         try:
-            copy = shared_copy(self.given)
+            copy: Any = shared_copy(self.given)
         except RuntimeError as error:  # beside its weights it holds results that take gradients
             raise ModelError(
                 f"{self.who} does not copy ({first_line(error)}): save it (save_pretrained), and "

@@ -38,10 +38,17 @@ from kgbench.models.checkpoints import (
 )
 from kgbench.models.family_map import Family, family_in, load_family
 from kgbench.models.in_memory import MEMORY, HeldModel, answers, refuse_global_changes
-from kgbench.models.lora import is_peft, plain_names, stored_donor, stored_settings
+from kgbench.models.lora import (
+    LowRank,
+    base_module,
+    is_peft,
+    plain_names,
+    stored_donor,
+    stored_settings,
+)
 from kgbench.models.pair import ModelPair, make_ready, probe_of
 from kgbench.models.placement import DeviceMap, devices_of, free_memory, main_device, place
-from kgbench.models.tensors import apply_delta, cut_vocabulary, hold, refuse_non_finite, share_equal
+from kgbench.models.tensors import apply_delta, hold, refuse_non_finite, share_equal
 from kgbench.sites import RECIPIENT
 
 WEIGHT_TYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPE_NAMES}
@@ -234,8 +241,8 @@ def quiet_library() -> Iterator[None]:
 
 def adapted_donor(
     recipient: PreTrainedModel, folder: Path, origin: str, base: str
-) -> tuple[PreTrainedModel, nn.Module]:
-    """The donor that an adapter makes of the recipient, whose origin is `base`, and PEFT's model.
+) -> tuple[PreTrainedModel, nn.Module, int]:
+    """What `stored_donor` gives of an adapter and the recipient, whose origin is `base`.
 
     The base that the adapter names is never looked up.
     """
@@ -243,7 +250,7 @@ def adapted_donor(
     named = settings.base_model_name_or_path
     alike = not named or base == MEMORY or _last_name(named) == _last_name(base)
     note = "" if alike else f"; the adapter says that it was made for {named!r}"
-    donor, by_peft = stored_donor(recipient, settings, folder, origin, note)
+    found = stored_donor(recipient, settings, folder, origin, note)
     if not alike:
         warnings.warn(
             f"{origin} is an adapter of {named!r}, which is not by its name the recipient "
@@ -252,7 +259,7 @@ def adapted_donor(
             UnconfirmedBaseWarning,
             stacklevel=2,
         )
-    return donor, by_peft
+    return found
 
 
 def _last_name(origin: str) -> str:
@@ -298,8 +305,8 @@ def read_pair(
             _refuse_to_round(held[0], stored)
     check_dtype(wanted)
     files: dict[Path, Stamp] = {}
-    for each in stored:
-        files |= each.stamps()
+    for checkpoint in stored:
+        files |= checkpoint.stamps()
     family = _family(base, sources[RECIPIENT])
     for part, each in places.items():
         check_config(base, each, part)
@@ -464,21 +471,22 @@ class _Reader:
         self, first: PreTrainedModel, base: Place, place: Place, part: str
     ) -> PreTrainedModel:
         """A donor that fits the recipient, of its type and on its devices."""
-        probe = probe_of(self.tokenizer, first.config)
+        probe, words = probe_of(self.tokenizer, first.config), first.config.vocab_size
         if isinstance(place, Checkpoint) and place.adapter is not None:
-            donor, by_peft = adapted_donor(first, place.adapter, place.origin, base.origin)
+            model, by_peft, cut = adapted_donor(first, place.adapter, place.origin, base.origin)
             self.answers[part] = answers(by_peft, probe, f"donor {part!r}")
-            return donor
-        if isinstance(place, HeldModel):
+        elif isinstance(place, HeldModel):
             model, answer = place.read(self.attention, probe, first)
-            self.answers[part] = answer[:, : first.config.vocab_size]
+            cut, self.answers[part] = cut_vocabulary(model, words), answer[:, :words]
         else:
             model = read_model(place, first.dtype, self.device, self.attention)
-        if cut := cut_vocabulary(model, first.config.vocab_size):
+            cut = cut_vocabulary(model, words)
+        if cut:
             self.notes[part] = (
-                f"{cut} tokens of donor {part!r} beyond the recipient's {first.config.vocab_size} "
-                "are left out"
+                f"{cut} tokens of donor {part!r} beyond the recipient's {words} are left out"
             )
+        if isinstance(place, Checkpoint) and place.adapter is not None:
+            return model
         check_forward(first, model, part)
         check_weights(first, model, part)
         if isinstance(place, HeldModel):
@@ -534,6 +542,29 @@ def pair_sources(
         named = str(getattr(getattr(named, "config", None), "_name_or_path", ""))
     label = os.fspath(named).rstrip("/").rpartition("/")[2] or MEMORY
     return label, {RECIPIENT: first, **others}
+
+
+def cut_vocabulary(model: PreTrainedModel, words: int) -> int:
+    """Leave out the rows of embeddings and head beyond a number of tokens.
+
+    Args:
+        model: A model that is ready for a pair; changed in place.
+        words: Number of tokens.
+
+    Returns:
+        How many tokens were left out; 0 where it has no more.
+    """
+    more = max(0, int(model.config.vocab_size) - words)
+    if more:
+        head = model.get_output_embeddings()
+        model.set_output_embeddings(base_module(head))
+        model.resize_token_embeddings(words, mean_resizing=False)
+        if isinstance(head, LowRank):
+            model.set_output_embeddings(
+                LowRank(model.get_output_embeddings(), head.a.data, head.b.data[:words])
+            )
+        model.requires_grad_(requires_grad=False)
+    return more
 
 
 def check_donors(donors: object) -> None:

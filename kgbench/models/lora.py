@@ -266,8 +266,11 @@ def stored_settings(folder: Path, origin: str) -> AdapterSettings:
 
 def stored_donor(
     recipient: PreTrainedModel, settings: AdapterSettings, folder: Path, origin: str, note: str = ""
-) -> tuple[PreTrainedModel, PeftModel]:
-    """The donor that a stored adapter makes of a recipient, and PEFT's own model of both.
+) -> tuple[PreTrainedModel, PeftModel, int]:
+    """The donor that a stored adapter makes of a recipient, PEFT's own model of both, and a number.
+
+    It is that of tokens which the adapter has beyond the recipient's vocabulary, and which are left
+    out.
 
     Args:
         recipient: The model that the adapter is added to; it is left as it is.
@@ -308,7 +311,7 @@ def stored_donor(
             # First without storage: settings may name a rank that memory has no room for.
             config = LoraConfig(**fields, inference_mode=True)
             empty = PeftModel(shared_copy(recipient), config, low_cpu_mem_usage=True)
-            own = _own_tensors(empty, stored, recipient)
+            own, cut = _own_tensors(empty, stored, recipient)
             model = PeftModel(shared_copy(recipient), LoraConfig(**fields, inference_mode=True))
             set_peft_model_state_dict(model, own)
         except ModelError as error:
@@ -319,7 +322,7 @@ def stored_donor(
             ) from error
         donor = shared_copy(recipient)
         put_adapters(donor, adapter_layers(model.get_base_model()), origin)
-        return donor, model
+        return donor, model, cut
 
 
 def _plain(name: str) -> str:
@@ -329,8 +332,10 @@ def _plain(name: str) -> str:
 
 def _own_tensors(
     model: PeftModel, stored: Mapping[str, Tensor], recipient: PreTrainedModel
-) -> dict[str, Tensor]:
+) -> tuple[dict[str, Tensor], int]:
     """The stored tensors of an adapter's layers: all of them, and beside them only equal weights.
+
+    Rows of tokens beyond the recipient's vocabulary are left out, and counted.
 
     Raises:
         ModelError: One is missing, of another shape, or of no layer.
@@ -338,33 +343,37 @@ def _own_tensors(
     from peft import get_peft_model_state_dict
 
     expected = get_peft_model_state_dict(model, save_embedding_layers=False)
-    weights, words = recipient.state_dict(), recipient.config.vocab_size
-    own: dict[str, Tensor] = {}
+    weights, words, most = recipient.state_dict(), recipient.config.vocab_size, 0
+
+    def known(tensor: Tensor, like: Tensor) -> Tensor:
+        """The rows of tokens that the recipient has."""
+        nonlocal most
+        if not (like.ndim and len(like) == words < len(tensor)):
+            return tensor
+        most = max(most, len(tensor) - words)
+        return tensor[:words].contiguous()
+
+    own = {}
     for name, tensor in expected.items():
         if name not in stored:
             raise ModelError(f"it lacks {_plain(name)}, which its settings name")
-        rows = _known_words(stored[name], tensor, words)
-        if rows.shape != tensor.shape:
-            raise ModelError(f"{_plain(name)} is {list(rows.shape)}, expected {list(tensor.shape)}")
-        own[name] = rows
+        own[name] = known(stored[name], tensor)
+        if own[name].shape != tensor.shape:
+            raise ModelError(
+                f"{_plain(name)} is {list(stored[name].shape)}, expected {list(tensor.shape)}"
+            )
     for name in sorted(stored.keys() - own.keys()):
         plain = _plain(name).replace(".base_layer.", ".")
         if plain not in weights:
             raise ModelError(f"it holds {plain!r}, which its settings do not name")
-        rows = _known_words(stored[name], weights[plain], words)
+        rows = known(stored[name], weights[plain])
         if rows.shape != weights[plain].shape or not torch.equal(
             rows.to(weights[plain]), weights[plain]
         ):
             raise ModelError(
                 f"it holds other weights for {plain!r}, which its modules_to_save do not name"
             )
-    return own
-
-
-def _known_words(stored: Tensor, like: Tensor, words: int) -> Tensor:
-    """A tensor without the rows of tokens beyond the recipient's vocabulary of so many words."""
-    is_longer = like.ndim > 0 and len(like) == words < len(stored)
-    return stored[:words].contiguous() if is_longer else stored
+    return own, most
 
 
 # ---------------------------------------------------------------------------------------- layers

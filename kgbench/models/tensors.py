@@ -171,23 +171,6 @@ def put_weight(model: nn.Module, name: str, weight: Tensor) -> None:
     setattr(model.get_submodule(owner), leaf, nn.Parameter(weight, requires_grad=False))
 
 
-def cut_vocabulary(model: PreTrainedModel, words: int) -> int:
-    """Leave out the rows of embeddings and head beyond a number of tokens.
-
-    Args:
-        model: A model, with input and output embeddings untied; changed in place.
-        words: Number of tokens.
-
-    Returns:
-        How many tokens were left out; 0 where it has no more.
-    """
-    more = max(0, len(model.get_input_embeddings().weight) - words)
-    if more:
-        model.resize_token_embeddings(words, mean_resizing=False)
-        model.requires_grad_(requires_grad=False)
-    return more
-
-
 def share_equal(recipient: nn.Module, donor: nn.Module) -> None:
     """Share storage of the parameters in which a donor equals the recipient bit for bit.
 
