@@ -421,7 +421,7 @@ def test_hooks_on_a_loaded_pair(tmp_path: Path) -> None:
     pair = load_pair("tiny-gemma")
     options = {"dataset": "tiny_movies", "prompts": ["headline"], "limit": 3}
     handle = pair.donors["sft"].model.layers[1].register_forward_hook(louder)
-    with pytest.raises(InputError, match=r"the pair's sft has hooks .* at model\.layers\.1,"):
+    with pytest.raises(InputError, match=r"of the pair has hooks .* at model\.layers\.1,"):
         evaluate(pair, output_dir=tmp_path, **options)
     handle.remove()
     evaluate(pair, output_dir=tmp_path, **options)

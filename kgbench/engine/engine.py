@@ -19,7 +19,7 @@ from kgbench.engine.sequential import run_sequential, sequential_sizes
 from kgbench.engine.treatment import Configuration, graft_treatments, parse_configuration
 from kgbench.engine.weights import equal_slots
 from kgbench.errors import ModelError, check_choice
-from kgbench.models.in_memory import refuse_global_changes
+from kgbench.models.in_memory import refuse_hooks
 from kgbench.models.pair import ModelPair
 
 EXECUTORS: Mapping[str, Callable[[Wiring, Plan, Budget], Iterator[Answers]]] = {
@@ -67,13 +67,11 @@ class Engine:
     Raises:
         UnknownNameError: There is no such executor.
         ModelError: The executor is `packed`, and the pair's models fail its self-test.
-        InputError: Hooks at all modules, or torch's autocast, would change what models compute.
     """
 
     def __init__(
         self, pair: ModelPair, executor: str | None = None, budget: Budget | None = None
     ) -> None:
-        refuse_global_changes()
         executor = executor or _CHOSEN.get()[0]
         check_choice("executor", executor, (*EXECUTORS, "auto"))
         self.pair, self.budget = pair, budget or chosen_budget(pair)
@@ -216,7 +214,9 @@ def grafted_logits(
         GraftSyntaxError: A graft does not parse.
         RegionError: A prompt lacks a region of a graft.
         UnknownNameError: A donor, component or executor does not exist.
+        InputError: Hooks at all modules, or torch's autocast, would change what models compute.
     """
+    refuse_hooks()
     engine = Engine(pair, executor)
     logits = engine.logits(engine.plan(prompts, grafts, readouts))
     return logits if readouts is not None else logits[:, :, 0]

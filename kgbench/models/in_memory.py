@@ -274,20 +274,20 @@ def global_hooks() -> list[Any]:
     return hooks
 
 
-def refuse_global_changes(models: Mapping[str, nn.Module] | None = None) -> None:
-    """Refuse to compute where models answer otherwise than their weights say.
+def refuse_hooks(*models: nn.Module) -> None:
+    """Refuse to compute where models would answer otherwise than their weights say.
 
     Args:
-        models: Models of a pair, by name, whose own modules are looked at too.
+        *models: Models of a pair.
 
     Raises:
-        InputError: There are hooks, at all modules or at some, or torch chooses types by itself.
+        InputError: There are hooks, at some modules or at all, or torch chooses types by itself.
     """
-    for name, model in (models or {}).items():
+    for model in models:
         if foreign := hooked_modules(model):
             raise InputError(
-                f"the pair's {name} has hooks or replaced functions at {_few(foreign)}, which may "
-                "change every answer: remove them first (their handles' remove())"
+                f"a model of the pair has hooks or replaced functions at {_few(foreign)}, which "
+                "may change every answer: remove them first (their handles' remove())"
             )
     if hooks := global_hooks():
         named = getattr(hooks[0], "__qualname__", type(hooks[0]).__name__)

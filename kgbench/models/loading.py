@@ -37,7 +37,7 @@ from kgbench.models.checkpoints import (
     stored_types,
 )
 from kgbench.models.family_map import Family, family_in, load_family
-from kgbench.models.in_memory import MEMORY, HeldModel, answers, refuse_global_changes
+from kgbench.models.in_memory import MEMORY, HeldModel, answers, refuse_hooks
 from kgbench.models.lora import (
     LowRank,
     base_module,
@@ -106,6 +106,9 @@ _BY_LENGTH = ("dynamic", "longrope")
 
 Elsewhere that number is a promise only.
 """
+
+_NO_SETTINGS = ("training", "gradient_checkpointing")
+"""Attributes of modules that change no answer in eval mode."""
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
@@ -289,7 +292,7 @@ def read_pair(
     Arguments and errors are those of `kgbench.load_pair`, which moreover verifies the family map,
     and shares what is equal by default.
     """
-    refuse_global_changes()
+    refuse_hooks()
     label, sources = pair_sources(name, recipient, donors)
     places = _places(sources, revision)
     base = places[RECIPIENT]
@@ -661,9 +664,6 @@ def forward_difference(
             if buffer.shape != other.shape or not torch.equal(buffer, other.to(buffer)):
                 return f"the numbers of {path}.{name}"
     return None
-
-
-_NO_SETTINGS = ("training", "gradient_checkpointing")
 
 
 def _plainly(value: Any) -> Any:

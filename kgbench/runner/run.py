@@ -18,7 +18,6 @@ from kgbench.engine.weights import changed
 from kgbench.errors import InputError
 from kgbench.estimate import Estimate
 from kgbench.localizers import is_foreign
-from kgbench.models.in_memory import refuse_global_changes
 from kgbench.models.pair import ModelPair
 from kgbench.progress import Progress
 from kgbench.records import (
@@ -41,7 +40,7 @@ from kgbench.runner.sources import note_sources
 from kgbench.runner.spec import Settings, Spec
 from kgbench.runner.third_party import blamed, is_theirs, isolated
 from kgbench.runner.workload import check, entry_of
-from kgbench.sites import RECIPIENT, parse_graft
+from kgbench.sites import parse_graft
 from kgbench.sites.configurations import BEST, canonical
 from kgbench.stats import Ground, against_truth, best_effects, pathways_of, with_clause
 from kgbench.stats.summary import Absent, Ran, summary_of
@@ -140,7 +139,6 @@ def measure_job(
         InputError: A third-party localizer fails, or changes the models; or files of the pair
             changed meanwhile.
     """
-    refuse_global_changes({RECIPIENT: job.pair.recipient, **job.pair.donors})
     with guarded(job, journal, pairs):
         measurement = ready(job, journal, progress)
         _compute(measurement, journal, progress, recorded, facts)
