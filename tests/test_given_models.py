@@ -16,6 +16,7 @@ from peft import (
     IA3Config,
     LoraConfig,
     PeftConfig,
+    PeftMixedModel,
     PeftModel,
     PromptTuningConfig,
     get_peft_model,
@@ -24,7 +25,13 @@ from peft.helpers import rescale_adapter_scale
 from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
-from transformers import AttentionInterface, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import (
+    AttentionInterface,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    LlamaForCausalLM,
+    PreTrainedModel,
+)
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from kgbench import evaluate, grafted_logits, load_pair, load_prompts
@@ -338,7 +345,21 @@ def other_rotation(model: PreTrainedModel) -> str:
     return "the numbers of model.rotary_emb.inv_freq"
 
 
-@pytest.mark.parametrize("change", [other_scaling, other_activation, other_rotation])
+class Doubled(LlamaForCausalLM):
+    """A model whose logits are doubled."""
+
+    def forward(self, *inputs: Any, **options: Any) -> Any:
+        output = super().forward(*inputs, **options)
+        output.logits = 2 * output.logits
+        return output
+
+
+def other_class(model: PreTrainedModel) -> str:
+    model.__class__ = Doubled
+    return "class: LlamaForCausalLM against Doubled"
+
+
+@pytest.mark.parametrize("change", [other_scaling, other_activation, other_rotation, other_class])
 def test_a_donor_of_another_forward_pass(
     folder: str, change: Callable[[PreTrainedModel], str]
 ) -> None:
@@ -348,6 +369,20 @@ def test_a_donor_of_another_forward_pass(
     tokenizer = AutoTokenizer.from_pretrained(folder)
     line = refused(recipient=before, donors={"sft": after}, tokenizer=tokenizer)
     assert f"recipient and donor 'sft' differ in {said}" in line
+
+
+def test_what_is_no_language_model(folder: str) -> None:
+    """One without a head, one whose head is no module of weights, and PEFT's of mixed adapters."""
+    whole, wrapped = base_of(folder), base_of(folder)
+    wrapped.lm_head = nn.Sequential(wrapped.lm_head, nn.Softplus())
+    config = LoraConfig(r=4, target_modules=TARGETS)
+    with quiet():
+        mixed = PeftMixedModel(base_of(folder), config)
+    for model in (whole.model, wrapped, mixed):
+        line = refused(
+            recipient=folder, donors={"sft": model}, tokenizer=AutoTokenizer.from_pretrained(folder)
+        )
+        assert f"is a {type(model).__name__}; expected a causal language model" in line
 
 
 @pytest.mark.parametrize("part", ["recipient", "sft"])

@@ -68,8 +68,10 @@ class HeldModel:
         Raises:
             ModelError: It is none, or one whose weights cannot be read where they are.
         """
-        found = self.given.get_base_model() if is_peft(self.given) else self.given
-        if not isinstance(found, PreTrainedModel):
+        found = self.given
+        if is_peft(found):  # of which some have no one base
+            found = getattr(found, "get_base_model", lambda: None)()
+        if not isinstance(found, PreTrainedModel) or not _has_head(found):
             raise ModelError(
                 f"{self.who} is a {type(self.given).__name__}; expected a causal language model "
                 "of transformers, a PeftModel, a directory or a Hub id"
@@ -189,6 +191,11 @@ class HeldModel:
                 f"{self.who} is {'of type' if what == 'dtype' else 'on'} {first}, the "
                 f"recipient {second}; bring both to one by model.to({to})"
             )
+
+
+def _has_head(model: PreTrainedModel) -> bool:
+    """Whether a model gives logits by a module with weights."""
+    return hasattr(model.get_output_embeddings(), "weight")
 
 
 def answers(model: nn.Module, probe: Sequence[int], who: str) -> Float[Tensor, "token vocabulary"]:

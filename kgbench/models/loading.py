@@ -650,11 +650,11 @@ def forward_difference(
     others = dict(donor.named_modules())
     for path, ours in recipient.named_modules():
         theirs = others.get(path)
-        if not path or any(f"{path}.".startswith(f"{other}.") for other in grafted):
+        if any(f"{path}.".startswith(f"{other}.") for other in grafted):
             continue
         if theirs is None or type(ours) is not type(theirs):
-            return f"{path}: {type(ours).__name__} against {type(theirs).__name__}"
-        for name, value in vars(ours).items():
+            return f"{path or 'class'}: {type(ours).__name__} against {type(theirs).__name__}"
+        for name, value in vars(ours).items() if path else ():
             other = vars(theirs).get(name)
             is_setting = isinstance(value, bool | int | float | str | None | FunctionType)
             if is_setting and value != other and name not in _NO_SETTINGS and name[0] != "_":
