@@ -338,7 +338,7 @@ def evaluate(
         limit: Only the first so many facts.
         metric: Metric of the ratios and the verdict.
         seed: Random seed of the bootstrap and of random localizers.
-        dtype: Weight type; by default float32 on a CPU and as stored elsewhere.
+        dtype: Weight type; by default float32 on a CPU, and elsewhere the widest that is stored.
         device: `cpu`, `cuda`, `cuda:1`, `mps`; `auto` takes an accelerator if there is one.
         device_map: Spread layers over devices: `auto`, `balanced`, `sequential`.
         batch_size: Prompts per forward; by default by a token budget.

@@ -58,7 +58,7 @@ CONFIGURATIONS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "no method": ({"peft_type": None}, "an adapter of type None"),
     "biases": (
         {"bias": "lora_only"},
-        "sets 'bias' to \"lora_only\", so that it is more than layers beside its base: merge it",
+        "sets 'bias' to \"lora_only\", so that it is more than layers beside its base: have PEFT",
     ),
     "code by name": ({"megatron_config": {"a": 1}}, "sets 'megatron_config' to"),
     "invocation": ({"alora_invocation_tokens": [3]}, "sets 'alora_invocation_tokens' to [3]"),
@@ -284,11 +284,11 @@ def test_tensors_that_do_not_fit(spoiled: tuple[Path, Path]) -> None:
 
 
 def test_rows_too_large_for_the_type(spoiled: tuple[Path, Path]) -> None:
-    """Rows that the pair's type cannot hold are refused, not turned into infinity."""
+    """Rows whose products the pair's type cannot hold are refused, not turned into infinity."""
     respoil(spoiled[1], lambda t: t[f"{FIRST}.lora_B.weight"].view(-1)[0].fill_(1e6))
     assert adapter_pair(*spoiled).dtype == torch.float32
     line = refusal(ModelError, lambda: adapter_pair(*spoiled, dtype="float16"))
-    assert f"{FIRST!r} holds 1 numbers of 384 that are not finite in float16" in line
+    assert "donor 'sft' answers with logits that are not finite in float16" in line
 
 
 def test_an_adapter_of_another_model(made: Callable[[str], Made]) -> None:

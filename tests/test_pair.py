@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import shutil
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,13 +16,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from tiny import LAYERS, TINY, random_model, tiny_config
 from tokenizers import Tokenizer
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from kgbench import evaluate, grafted_logits
 from kgbench.data import load_prompts
 from kgbench.engine import load_pair
-from kgbench.errors import InputError, KgbenchError, ModelError, UnknownNameError
+from kgbench.errors import InputError, KgbenchError, ModelError, RegionError, UnknownNameError
 from kgbench.models import catalog
+from kgbench.models.loading import MissingBosWarning
 from kgbench.models.pair import prepare, weights_hash
 from kgbench.testing import PICO_FAMILIES, pico_tokenizer
 
@@ -155,7 +157,7 @@ def test_catalogued_pairs_without_a_donor() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("n_embd", 48), ("vocab_size", 301), ("n_head", 2), ("n_inner", 64)]
+    ("key", "value"), [("n_embd", 48), ("vocab_size", 299), ("n_head", 2), ("n_inner", 64)]
 )
 def test_other_shapes(copied: Folders, key: str, value: int) -> None:
     """Recipient and donor of different shape: the error names what differs, and both values."""
@@ -204,7 +206,7 @@ def test_other_windows_bases_caps_and_multipliers(
         random_model(
             tiny_config(family, variant, **other), None, seed, torch.float32
         ).save_pretrained(place)
-        pico_tokenizer(bos=False).save_pretrained(place)
+        pico_tokenizer(bos=True).save_pretrained(place)
     (key,) = changes
     assert f"differ in {key}: " in refusal(ModelError, lambda: loaded(places))
     places["sft"] = shutil.copytree(places["recipient"], tmp_path / "again")
@@ -240,7 +242,7 @@ def test_the_attention_backend_of_each_family(tmp_path: Path, family: str) -> No
         random_model(
             tiny_config(family, next(iter(TINY[family]))), None, seed, torch.float32
         ).save_pretrained(place)
-        pico_tokenizer(bos=False).save_pretrained(place)
+        pico_tokenizer(bos=True).save_pretrained(place)
     pair = loaded(places)
     library = AutoModelForCausalLM.from_pretrained(places["recipient"]).config._attn_implementation
     found = {m.config._attn_implementation for m in (pair.recipient, pair.donors["sft"])}
@@ -277,6 +279,97 @@ def test_another_tokenizer(copied: Folders) -> None:
         assert "'sft' have different tokenizers" in refusal(ModelError, lambda: loaded(copied))
     tokenizer.unlink()
     assert loaded(copied).tokenizer.is_fast
+
+
+def with_tokens(folder: Path, tokens: list[str], rows: int, special: bool = True) -> None:
+    """Add tokens to a checkpoint's tokenizer, and rows for them to its embeddings."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens(tokens, special_tokens=special)
+    tokenizer.save_pretrained(folder)
+    if rows:
+        model = AutoModelForCausalLM.from_pretrained(folder)
+        model.resize_token_embeddings(model.config.vocab_size + rows, mean_resizing=False)
+        model.save_pretrained(folder)
+
+
+@pytest.mark.parametrize("rows", [0, 2])
+def test_a_donor_with_added_tokens(copied: Folders, tmp_path: Path, rows: int) -> None:
+    """It answers as it does by itself, over the recipient's tokens; what is left out is said."""
+    plain = loaded(copied)
+    with_tokens(copied["sft"], ["<|a|>", "<|b|>"], rows)
+    pair = loaded(copied)
+    assert pair.tokenizer_hash == plain.tokenizer_hash
+    assert dict(pair.weight_hashes) == dict(plain.weight_hashes)
+    said = "2 tokens of donor 'sft' beyond the recipient's 300 are left out"
+    assert list(pair.notes.values()) == [said] * (rows > 0)
+    after = AutoModelForCausalLM.from_pretrained(copied["sft"])
+    tokenizer = AutoTokenizer.from_pretrained(copied["sft"])
+    (prompt,) = load_prompts("tiny_movies", ["headline"], limit=1)
+    ids = tokenizer(prompt.text, return_tensors="pt").input_ids
+    with torch.no_grad():
+        own = after(input_ids=ids).logits[0, -1, :300]
+    got = grafted_logits(pair, [prompt], ["ALL:all+ln_f+head"])[0, 0]
+    torch.testing.assert_close(got, own, atol=1e-4, rtol=1e-4)
+    run = evaluate(
+        recipient=str(copied["recipient"]),
+        donors={"sft": str(copied["sft"])},
+        dataset="tiny_movies",
+        prompts=["headline"],
+        limit=3,
+        output_dir=tmp_path / "out",
+    )
+    assert (said in str(run)) == (rows > 0)
+
+
+def test_a_donor_in_memory_with_added_tokens(copied: Folders) -> None:
+    """The same of a model in memory, and of rows that an adapter stores."""
+    plain = loaded(copied)
+    with_tokens(copied["sft"], ["<|a|>"], 1)
+    after = AutoModelForCausalLM.from_pretrained(copied["sft"])
+    pair = load_pair(
+        recipient=str(copied["recipient"]), donors={"sft": after}, tokenizer=plain.tokenizer
+    )
+    assert pair.weight_hashes == plain.weight_hashes
+    assert len(pair.notes) == 1 and len(after.get_input_embeddings().weight) == 301
+
+
+def test_tokens_that_a_prompt_holds(copied: Folders) -> None:
+    """A prompt that the donor would read in other tokens than the recipient is refused."""
+    (prompt,) = load_prompts("tiny_movies", ["headline"], limit=1)
+    word = prompt.text.split()[-1]
+    with_tokens(copied["sft"], [word], 0, special=False)
+    pair = loaded(copied)
+    said = refusal(RegionError, lambda: grafted_logits(pair, [prompt], ["FE"]))
+    assert f"holds {word!r}, a token that was added to a donor" in said
+
+
+@pytest.mark.parametrize(
+    ("bos", "kind", "warned"),
+    [("<bos>", "gemma", True), ("<s>", "llama", True), ("<|start|>", "llama", False)],
+)
+def test_a_tokenizer_that_lost_its_bos(tmp_path: Path, bos: str, kind: str, warned: bool) -> None:
+    """A warning where the models were surely trained with one; none where it is added."""
+    places = {name: tmp_path / name for name in ("recipient", "sft")}
+    for added in (False, True):
+        for seed, place in enumerate(places.values()):
+            config = tiny_config(kind, next(iter(TINY[kind])))
+            random_model(config, None, seed, torch.float32).save_pretrained(place)
+            pico_tokenizer(bos=added).save_pretrained(place)
+            for file in place.glob("tokenizer*.json"):
+                file.write_text(file.read_text("utf-8").replace("<bos>", bos), "utf-8")
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always", MissingBosWarning)
+            loaded(places)
+        assert any(MissingBosWarning is w.category for w in said) == (warned and not added)
+
+
+@pytest.mark.parametrize("key", ["return_dict", "output_hidden_states", "output_attentions"])
+def test_settings_of_what_is_returned(copied: Folders, key: str) -> None:
+    """A configuration that asks for other outputs asks for the same answers."""
+    plain = loaded(copied).weight_hashes
+    for folder in copied.values():
+        rewrite(folder / "config.json", lambda data: data.update({key: key != "return_dict"}))
+    assert loaded(copied).weight_hashes == plain
 
 
 def _swap_two_words(data: dict) -> None:
@@ -417,6 +510,30 @@ def test_an_index_that_names_other_files(copied: Folders, named: str) -> None:
     )
 
 
+def test_shards_that_are_not_what_the_index_says(copied: Folders) -> None:
+    """A tensor in two files, and one that is not in the file that the index names, are refused."""
+    folder = copied["sft"]
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    first, second = dict(list(tensors.items())[::2]), dict(list(tensors.items())[1::2])
+    index, name = folder / "model.safetensors.index.json", next(iter(first))
+    places = {**dict.fromkeys(first, "a.safetensors"), **dict.fromkeys(second, "b.safetensors")}
+
+    def write(more: dict[str, torch.Tensor], named: dict[str, str]) -> None:
+        save_file(first, folder / "a.safetensors", {"format": "pt"})
+        save_file({**second, **more}, folder / "b.safetensors", {"format": "pt"})
+        index.write_text(json.dumps({"metadata": {}, "weight_map": named}))
+
+    write({}, places)
+    loaded(copied)
+    write({name: first[name] + 1}, places)
+    said = refusal(ModelError, lambda: loaded(copied))
+    assert f"a.safetensors and b.safetensors both hold {name!r}" in said
+    write({}, {**places, name: "b.safetensors"})
+    said = refusal(ModelError, lambda: loaded(copied))
+    assert f"says that {name!r} is in b.safetensors, which does not hold it" in said
+
+
 def test_files_that_change_after_loading(copied: Folders) -> None:
     """A pair knows which of its files changed; what is held stays as it was read, also where the
     file was mapped and is cut off.
@@ -524,20 +641,49 @@ def test_a_configuration_is_part_of_the_hash(copied: Folders) -> None:
     assert before["sft"] != after["sft"]
 
 
-def test_donors_take_the_recipient_s_type(copied: Folders) -> None:
-    """A donor that is stored in another type than the recipient is read in the recipient's, so that
-    one forward can hold both.
-    """
-    weights = copied["sft"] / "model.safetensors"
-    save_file(
-        {name: tensor.half() for name, tensor in load_file(weights).items()},
-        weights,
-        {"format": "pt"},
-    )
-    rewrite(copied["sft"] / "config.json", lambda data: data.update(dtype="float16"))
+def stored_as(folder: Path, dtype: torch.dtype) -> None:
+    """Store a checkpoint's weights in another type."""
+    file = folder / "model.safetensors"
+    save_file({n: t.to(dtype) for n, t in load_file(file).items()}, file, {"format": "pt"})
+    rewrite(folder / "config.json", lambda data: data.update(dtype=str(dtype)[6:]))
+
+
+@pytest.mark.parametrize(
+    ("recipient", "donor", "held"),
+    [
+        (torch.float32, torch.float16, torch.float32),
+        (torch.bfloat16, torch.float32, torch.float32),
+        (torch.bfloat16, torch.float16, torch.float32),
+        (torch.float16, torch.float16, torch.float16),
+    ],
+)
+def test_weights_are_held_in_the_widest_type(
+    copied: Folders, recipient: torch.dtype, donor: torch.dtype, held: torch.dtype
+) -> None:
+    """Where no type is asked for, none of what a checkpoint stores is rounded."""
+    stored_as(copied["recipient"], recipient)
+    stored_as(copied["sft"], donor)
     pair = loaded(copied, dtype="auto")
-    assert pair.recipient.dtype == torch.float32
-    assert {tensor.dtype for tensor in pair.donors["sft"].parameters()} == {torch.float32}
+    assert pair.dtype == held
+    stored = load_file(copied["sft"] / "model.safetensors")
+    for name, weight in pair.donors["sft"].named_parameters():
+        assert weight.dtype == held
+        if name in stored:
+            assert torch.equal(weight, stored[name].to(held))
+
+
+def test_files_are_not_rounded_to_what_is_in_memory(copied: Folders) -> None:
+    """A model in memory of a narrower type is refused; its owner converts it, or says the type."""
+    stored_as(copied["sft"], torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(copied["recipient"], dtype=torch.bfloat16)
+    options = {
+        "donors": {"sft": str(copied["sft"])},
+        "tokenizer": AutoTokenizer.from_pretrained(copied["recipient"]),
+    }
+    said = refusal(ModelError, lambda: load_pair(recipient=model, **options))
+    assert "to which local:sft would be rounded: convert it (model.to(torch.float32))" in said
+    assert load_pair(recipient=model, dtype="bfloat16", **options).dtype == torch.bfloat16
+    assert load_pair(recipient=model.to(torch.float32), **options).dtype == torch.float32
 
 
 def test_broken_configurations(copied: Folders) -> None:

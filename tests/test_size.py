@@ -383,9 +383,9 @@ def test_what_a_checkpoint_takes(folders: Folders) -> None:
     """By its configuration, what it takes loaded, whatever other files lie beside it."""
     found, pair = locate(str(folders["recipient"])), loaded(folders, share=False)
     assert (
-        2 * checkpoint_bytes(found, "float32")
+        2 * checkpoint_bytes(found, torch.float32)
         == weights_bytes(pair)
-        == 4 * checkpoint_bytes(found, "bfloat16")
+        == 4 * checkpoint_bytes(found, torch.bfloat16)
     )
 
 

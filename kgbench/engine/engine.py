@@ -19,6 +19,7 @@ from kgbench.engine.sequential import run_sequential, sequential_sizes
 from kgbench.engine.treatment import Configuration, graft_treatments, parse_configuration
 from kgbench.engine.weights import equal_slots
 from kgbench.errors import ModelError, check_choice
+from kgbench.models.in_memory import refuse_hooks
 from kgbench.models.pair import ModelPair
 
 EXECUTORS: Mapping[str, Callable[[Wiring, Plan, Budget], Iterator[Answers]]] = {
@@ -213,7 +214,9 @@ def grafted_logits(
         GraftSyntaxError: A graft does not parse.
         RegionError: A prompt lacks a region of a graft.
         UnknownNameError: A donor, component or executor does not exist.
+        InputError: Hooks at all modules, or torch's autocast, would change what models compute.
     """
+    refuse_hooks()
     with pair.lock:
         engine = Engine(pair, executor)
         logits = engine.logits(engine.plan(prompts, grafts, readouts))

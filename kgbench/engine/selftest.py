@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -21,13 +22,14 @@ from kgbench.engine.masks import windows
 from kgbench.engine.packed import run_packed
 from kgbench.engine.plan import Answers, Budget, Plan, Request
 from kgbench.engine.sequential import run_sequential
-from kgbench.engine.weights import changed, plain_attributes
+from kgbench.engine.weights import changed
 from kgbench.errors import KgbenchError, LawError, ModelError, python_names
 from kgbench.models.catalog import is_plant, read_plant, zoo_path
-from kgbench.models.loading import Source, pair_sources, read_pair
+from kgbench.models.in_memory import answers
+from kgbench.models.loading import Source, forward_difference, pair_sources, read_pair
 from kgbench.models.pair import ModelPair, once_for_each
 from kgbench.models.placement import DeviceMap
-from kgbench.sites import parse_graft
+from kgbench.sites import RECIPIENT, parse_graft
 
 _TOLERANCES = {torch.float64: 1e-4, torch.float32: 1e-3}
 _ROUNDINGS = 2
@@ -73,58 +75,66 @@ def verify_pair(pair: ModelPair) -> None:
 
 
 def _everything_is_the_donor(pair: ModelPair) -> None:
-    wiring, ids = Wiring(pair), _ids(pair)
+    """Compare what is grafted with what each model answers by itself, at each token of the probe.
+
+    A model that was given in another form than the pair has answered before it was taken apart.
+    """
+    wiring, ids = Wiring(pair), list(pair.probe)
     everything = np.arange(len(pair.donors) + 1, dtype=np.uint8)[:, None].repeat(
         len(wiring.slots), axis=1
     )
-    got = _logits(run_rows(wiring, _plan(ids, everything), Budget()))
-    for name, model, ours in zip(
-        ("nothing", *pair.donors), (pair.recipient, *pair.donors.values()), got, strict=True
-    ):
-        alone = model(input_ids=torch.tensor([ids], device=pair.device), use_cache=False).logits[
-            0, -1
-        ]
-        difference = float((alone - ours).abs().max())
-        if not difference <= tolerance(pair, alone):
-            what = (
-                "grafting nothing is not the recipient"
-                if name == "nothing"
-                else f"grafting everything is not the donor {name!r}"
+    treatments = np.arange(len(everything))[:, None].repeat(len(ids), axis=1)
+    plan = Plan(everything, (Request(tuple(ids), treatments, tuple(range(len(ids)))),))
+    got = _logits(run_rows(wiring, plan, Budget())).reshape(len(everything), len(ids), -1)
+    for part, ours in zip((RECIPIENT, *pair.donors), got, strict=True):
+        model = pair.donor(part)
+        who = RECIPIENT if part == RECIPIENT else f"donor {part!r}"
+        alone = answers(model, ids, who)
+        given = pair.answers.get(part, alone)
+        if not alone.isfinite().all():
+            kind = str(pair.dtype).removeprefix("torch.")
+            raise ModelError(
+                f"{who} answers with logits that are not finite in {kind}"
+                f"{_not_finite(model)}; give a model without, or another --dtype"
             )
-            raise LawError(
-                f"{_map(pair)}: {what}: logits differ by {difference:.3g}; "
-                f"{_why(pair, model, alone)}"
+        if not _largest(given, alone) <= tolerance(pair, given):
+            raise ModelError(
+                f"{who} does not answer as its weights do: logits differ by "
+                f"{_largest(given, alone):.3g}; a graft takes weights, and what makes this "
+                "difference is none, such as a setting of its adapter, or a function that was "
+                "replaced: take it out, or give another model"
             )
+        difference = _largest(given, ours)
+        if difference <= tolerance(pair, given):
+            continue
+        grafted = {socket.path for socket in wiring.sockets}
+        if other := forward_difference(pair.recipient, model, grafted):
+            raise ModelError(
+                f"recipient and donor {part!r} differ in {other}; a graft is computed by the "
+                "recipient's forward pass, which would be another than the donor's"
+            )
+        what = (
+            "grafting nothing is not the recipient"
+            if part == RECIPIENT
+            else f"grafting everything is not the donor {part!r}"
+        )
+        raise LawError(
+            f"{_map(pair)}: {what}: logits differ by {difference:.3g}; "
+            "a component is missing from the map or misplaced"
+        )
 
 
-def _why(pair: ModelPair, model: nn.Module, alone: Tensor) -> str:
-    """Why a model's own logits, `alone`, are not those of all of its components grafted."""
-    if not bool(alone.isfinite().all()):
-        return "its own logits are not finite: look at its settings, such as the norms' epsilon"
-    components: set[str] = set()
-    for site in pair.slots.sites:
-        components.update(pair.family.paths(*site))
-    theirs = dict(model.named_modules())
-    for path, module in pair.recipient.named_modules():
-        known = path in components or path not in theirs
-        if not known and (differing := _differing(module, theirs[path])):
-            return f"no graft reaches {path!r}, which has another {differing} than the recipient's"
-    return "a component is missing from the map or misplaced"
+def _largest(one: Tensor, other: Tensor) -> float:
+    return float((one.to(other.device) - other).abs().max())
 
 
-def _differing(ours: nn.Module, theirs: nn.Module) -> str | None:
-    """The first of a module's class, settings and buffers that differs, or None."""
-    if type(ours) is not type(theirs):
-        return "class"
-    settings = (plain_attributes(ours), plain_attributes(theirs))
-    for name in settings[0].keys() | settings[1].keys():
-        if name != "max_seq_len_cached" and settings[0].get(name) != settings[1].get(name):
-            return name
-    others = dict(theirs.named_buffers(recurse=False))
-    for name, buffer in ours.named_buffers(recurse=False):
-        if not torch.equal(buffer, others.get(name, buffer)):
-            return name
-    return None
+def _not_finite(model: nn.Module) -> str:
+    """The first number of a module that is not finite, as a part of a sentence."""
+    for path, module in model.named_modules():
+        for name, value in vars(module).items():
+            if isinstance(value, float) and not math.isfinite(value):
+                return f", since {path}.{name} is {value}"
+    return ""
 
 
 @once_for_each
@@ -471,17 +481,18 @@ def load_pair(
 
     Models in memory are read where they are, and left as they are: the pair computes with copies
     that share their tensors. A pair is of the weights that they have now; load it again when they
-    have changed.
+    have changed. It answers as the models do, adapters as they stand; a model that answers by
+    something else than its weights is refused, but for hooks, which are left out with a warning.
 
     Args:
         name: A name in the catalog, or the directory of a plant.
         recipient: Directory or Hub id of the model before finetuning, or the model itself. Of a
             PEFT model it is the model with the adapter off; by default that of such a donor.
         donors: Directory or Hub id of each finetuned model, or the model itself (PEFT's with its
-            active adapter), by name; `sft` is the name of a single one.
+            active adapters), by name; `sft` is the name of a single one.
         tokenizer: The tokenizer of models in memory; else by default the recipient's.
-        dtype: Weight type by name; by default float32 on a CPU alone and as stored elsewhere.
-            Models in memory keep theirs.
+        dtype: Weight type by name; by default float32 on a CPU alone, and elsewhere the widest that
+            a checkpoint is stored in. Models in memory keep theirs.
         device: A torch device. Models in memory stay where they are.
         revision: Commit, tag or branch of Hub ids.
         chat_template: Put prompts into the tokenizer's chat template.
@@ -494,6 +505,7 @@ def load_pair(
         UnknownNameError: There is no pair of this name, or `dtype` or `attention` is unknown.
         ModelError: A checkpoint is missing, the models do not fit each other, or one in memory
             cannot be used where it is.
+        InputError: Hooks at all modules, or torch's autocast, would change what models compute.
         LawError: The family map does not fit the models.
     """
     name = None if name is None else os.fspath(name)
@@ -512,6 +524,7 @@ def load_pair(
     )
     try:
         verify_pair(loaded)
+        loaded.answers = {}  # of no use any more
     except KgbenchError:
         raise
     except Exception as error:  # with a wrong map, a model may raise anything

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules import module as global_hooks
 
 from kgbench.data import Prompt
 from kgbench.data.prompts import Question
+from kgbench.models.in_memory import global_hooks
 from kgbench.models.pair import ModelPair
 from kgbench.models.tensors import hash_tensors
 from kgbench.sites import RECIPIENT
@@ -32,7 +32,7 @@ def process_state() -> dict[str, object]:
     return {
         "autocast": [(kind, torch.is_autocast_enabled(kind)) for kind in ("cpu", "cuda")],
         "torch's settings": _settings(),
-        "torch's global hooks": _global_hooks(),
+        "torch's global hooks": list(map(id, global_hooks())),
         "functions of kgbench or torch": _functions(),
     }
 
@@ -100,14 +100,6 @@ def _settings() -> tuple[object, ...]:
         torch.is_inference_mode_enabled(),
         torch.are_deterministic_algorithms_enabled(),
     )
-
-
-def _global_hooks() -> list[int]:
-    named = []
-    for name in vars(global_hooks):
-        if name.startswith("_global_") and name.endswith("_hooks"):
-            named.append(name)
-    return _hook_ids(global_hooks, sorted(named))
 
 
 def _hook_ids(owner: object, names: Iterable[str]) -> list[int]:

@@ -105,7 +105,7 @@ def _alike(pair: ModelPair, donor: PreTrainedModel, paths: Sequence[str]) -> boo
     """Whether modules are of one class and have equal numbers, such as a norm's epsilon."""
     for path in paths:
         one, other = pair.recipient.get_submodule(path), donor.get_submodule(path)
-        if type(one) is not type(other) or plain_attributes(one) != plain_attributes(other):
+        if type(one) is not type(other) or _plain_attributes(one) != _plain_attributes(other):
             return False
     return True
 
@@ -129,8 +129,7 @@ def _equal(
     return True
 
 
-def plain_attributes(module: nn.Module) -> dict[str, object]:
-    """Attributes of a module that are plain values, such as a norm's epsilon."""
+def _plain_attributes(module: nn.Module) -> dict[str, object]:
     plain = (bool, int, float, str)
     return {name: value for name, value in vars(module).items() if isinstance(value, plain)}
 

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path, PurePath
 from typing import Any
 
+import torch
 from huggingface_hub import HfApi, snapshot_download
 from huggingface_hub.errors import (
     GatedRepoError,
@@ -36,9 +39,11 @@ _ANSWER_WITHIN = 10.0
 _ONE_FILE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _LONGEST_HEADER = 100_000_000
 """Bytes; safetensors has no longer ones."""
-_FLOATS = ("F64", "F32", "F16", "BF16")
+_FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 _NUMBERED = re.compile(r"(?P<list>[^\d]*?)\.(?P<layer>\d+)\..*")
+_ROWS = re.compile(r".*\.lora_[AB]\.weight")
+"""Rows of LoRA in an adapter's file."""
 _BUFFER = re.compile(
     r".*\b(inv_freq|masked_bias|causal_mask|attn\.bias|attention\.bias|decoder\.version)"
 )
@@ -268,27 +273,30 @@ def _complete(directory: Path, source: str) -> Path:
     return directory
 
 
-def _weight_files(directory: Path, origin: str) -> tuple[Path, ...]:
-    """The files that hold a checkpoint's weights: those that the model library reads.
+def _weight_files(directory: Path, origin: str) -> dict[Path, set[str]]:
+    """The files that hold a checkpoint's weights, those that the model library reads.
+
+    Each with the tensors that the index says are in it; none where there is no index.
 
     Raises:
         ModelError: There is none, or the index names another than a safetensors file in the folder.
     """
     if (directory / _ONE_FILE).is_file():
-        return (directory / _ONE_FILE,)
+        return {directory / _ONE_FILE: set()}
     if not (directory / _INDEX).is_file():
         raise ModelError(
             f"{origin} does not load: it has neither {_ONE_FILE} nor {_INDEX}; save the model with "
             "save_pretrained"
         )
+    files: dict[str, set[str]] = {}
     try:
-        named = json.loads((directory / _INDEX).read_text("utf-8"))["weight_map"].values()
-        names = sorted(set(map(str, named)))
+        for name, file in json.loads((directory / _INDEX).read_text("utf-8"))["weight_map"].items():
+            files.setdefault(str(file), set()).add(name)
     except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise ModelError(
             f"{origin} does not load: its {_INDEX} does not read ({type(error).__name__}: {error})"
         ) from error
-    for name in names:
+    for name in files:
         if Path(name).name != name or "\\" in name or not name.endswith(".safetensors"):
             raise ModelError(
                 f"{origin} does not load: {_INDEX} names {name!r}, expected a *.safetensors file "
@@ -296,7 +304,7 @@ def _weight_files(directory: Path, origin: str) -> tuple[Path, ...]:
             )
         if not (directory / name).is_file():
             raise ModelError(f"{origin} does not load: {_INDEX} names {name!r}, which is not there")
-    return tuple(directory / name for name in names)
+    return {directory / name: files[name] for name in sorted(files)}
 
 
 def stored_tensors(directory: Path, origin: str) -> dict[str, Stored]:
@@ -307,28 +315,74 @@ def stored_tensors(directory: Path, origin: str) -> dict[str, Stored]:
         origin: What to call it in an error.
 
     Raises:
-        ModelError: A file is missing or does not read, or the index names what is none.
+        ModelError: A file is missing or does not read, or they are not the tensors of the index,
+            each once.
     """
     tensors: dict[str, Stored] = {}
-    for path in _weight_files(directory, origin):
-        try:
-            with path.open("rb") as file:  # eight bytes of length, then a header in JSON
-                length = int.from_bytes(file.read(8), "little")
-                if length > _LONGEST_HEADER:
-                    raise ValueError(f"its header would have {length} bytes")
-                header = json.loads(file.read(length).decode("utf-8"))
-            header.pop("__metadata__", None)
-            end = max((entry["data_offsets"][1] for entry in header.values()), default=0)
-            if 8 + length + end != path.stat().st_size:
-                raise ValueError("its size is not what its header says")
-            for name, entry in header.items():
-                shape = tuple(map(int, entry["shape"]))
-                tensors[name] = Stored(shape, str(entry["dtype"]))
-        except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+    holders: dict[str, str] = {}
+    for path, named in _weight_files(directory, origin).items():
+        header = _header(path, origin)
+        for name in sorted(named - header.keys()):
             raise ModelError(
-                f"{origin} does not load: {path.name} is no whole safetensors file ({error})"
-            ) from error
+                f"{origin} does not load: {_INDEX} says that {name!r} is in {path.name}, which "
+                "does not hold it; give the files as they were saved together"
+            )
+        for name in sorted(header.keys() & holders.keys()):
+            raise ModelError(
+                f"{origin} does not load: {holders[name]} and {path.name} both hold {name!r}, of "
+                "which one would be left out; give the files as they were saved together"
+            )
+        holders |= dict.fromkeys(header, path.name)
+        tensors |= header
     return tensors
+
+
+def _header(path: Path, origin: str) -> dict[str, Stored]:
+    """The tensors of one file by name.
+
+    Raises:
+        ModelError: It does not read.
+    """
+    try:
+        with path.open("rb") as file:  # eight bytes of length, then a header in JSON
+            length = int.from_bytes(file.read(8), "little")
+            if length > _LONGEST_HEADER:
+                raise ValueError(f"its header would have {length} bytes")
+            header = json.loads(file.read(length).decode("utf-8"))
+        header.pop("__metadata__", None)
+        end = max((entry["data_offsets"][1] for entry in header.values()), default=0)
+        if 8 + length + end != path.stat().st_size:
+            raise ValueError("its size is not what its header says")
+        return {
+            name: Stored(tuple(map(int, entry["shape"])), str(entry["dtype"]))
+            for name, entry in header.items()
+        }
+    except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+        raise ModelError(
+            f"{origin} does not load: {path.name} is no whole safetensors file ({error})"
+        ) from error
+
+
+def stored_types(place: Checkpoint) -> list[torch.dtype]:
+    """Types of weights that a model must be held in, or in a wider one, to lose nothing.
+
+    Of a whole checkpoint that of most of its numbers. Rows of LoRA do not count, since they stay
+    apart from the base's weights and keep their own type.
+
+    Raises:
+        ModelError: A file does not read.
+    """
+    kinds = []
+    if place.adapter is None:
+        numbers: Counter[str] = Counter()
+        for tensor in stored_tensors(place.directory, place.origin).values():
+            numbers[tensor.dtype] += prod(tensor.shape)
+        kinds = [max(_FLOATS, key=lambda kind: numbers[kind])]
+        kinds += [] if place.delta is None else ["F32"]  # its steps
+    elif (place.adapter / ADAPTER_WEIGHTS).is_file():
+        for name, tensor in _header(place.adapter / ADAPTER_WEIGHTS, place.origin).items():
+            kinds += [] if _ROWS.fullmatch(name) else [tensor.dtype]
+    return [_FLOATS[kind] for kind in kinds if kind in _FLOATS]
 
 
 def _check_headers(place: Checkpoint) -> None:
@@ -351,8 +405,8 @@ def _check_headers(place: Checkpoint) -> None:
             raise ModelError(
                 f"{place.origin} does not load: {name!r} is of type {stored.dtype}; expected "
                 "weights of a float type "
-                f"({', '.join(_FLOATS)}): give the checkpoint before quantization, or a "
-                "dequantized one"
+                f"({', '.join(_FLOATS)}): give the dequantised model (model.dequantize(), "
+                "save_pretrained)"
             )
 
 

@@ -1,33 +1,43 @@
 """Models that the caller holds in memory, as recipient and donors of a pair.
 
 A pair computes with copies that share the given models' tensors, so that nothing that it does to
-its models (eval mode, untied embeddings, hooks) reaches the caller's.
+its models (eval mode, untied embeddings, hooks) reaches the caller's. What a model answers as it
+was given is noted, and compared when the pair is verified.
 """
 
 from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
 from transformers import PreTrainedModel
 
-from kgbench.errors import ModelError, first_line
+from kgbench.errors import InputError, ModelError, first_line
 from kgbench.models.lora import (
-    adapted_donor,
+    active_adapters,
     adapter_layers,
+    changes_of_base,
     is_peft,
-    refuse_more_than_layers,
+    put_adapters,
 )
 from kgbench.models.pair import make_ready
-from kgbench.models.tensors import refuse_non_finite, same_bits, shared_copy
+from kgbench.models.tensors import refuse_non_finite, share_equal, shared_copy
+from kgbench.sites import RECIPIENT
 
 MEMORY = "memory"
 """Origin of a model that the caller holds."""
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_PEFT_PATH = "base_model.model."
+"""What paths begin with in a model of PEFT."""
 _LISTED = 3
 """Modules that a message names."""
 
@@ -46,106 +56,177 @@ class HeldModel:
     """`recipient`, or the donor's name."""
     origin: str = MEMORY
 
+    @property
+    def who(self) -> str:
+        """What to call it in an error."""
+        return RECIPIENT if self.part == RECIPIENT else f"donor {self.part!r}"
+
     @cached_property
     def model(self) -> PreTrainedModel:
-        """The model of transformers; a PEFT model's with the layers of its adapters in it.
+        """The model of transformers, with the layers of adapters that are in it.
 
         Raises:
             ModelError: It is none, or one whose weights cannot be read where they are.
         """
-        found = self.given.get_base_model() if self.is_adapted else self.given
-        if not isinstance(found, PreTrainedModel):
+        found = self.given
+        if is_peft(found):  # of which some have no one base
+            found = getattr(found, "get_base_model", lambda: None)()
+        if not isinstance(found, PreTrainedModel) or not _has_head(found):
             raise ModelError(
-                f"{self.part} is a {type(self.given).__name__}; expected a causal language model "
+                f"{self.who} is a {type(self.given).__name__}; expected a causal language model "
                 "of transformers, a PeftModel, a directory or a Hub id"
-            )
-        if not self.is_adapted and (layers := adapter_layers(found)):
-            raise ModelError(
-                f"{self.part} has layers of an adapter in it, such as {layers[0][0]}: give the "
-                "PeftModel (peft: PeftModel.from_pretrained(MODEL, FOLDER)), or its folder as donor"
             )
         if getattr(found, "is_quantized", False) or getattr(found, "hf_quantizer", None):
             raise ModelError(
-                f"{self.part} is quantised, and a graft needs plain weights: load it without "
-                "quantization_config, or dequantise it (model.dequantize())"
+                f"{self.who} is quantised, and a graft needs plain weights: dequantise it "
+                "(model.dequantize())"
             )
         devices = sorted({str(weight.device) for weight in found.parameters()})
         if "meta" in devices or len(devices) > 1:
             where = " and ".join(devices).replace("meta", "disk")
+            move = "" if "meta" in devices else "move it to one device (model.to(DEVICE)), or "
             raise ModelError(
-                f"{self.part} is on {where}: move it to one device (model.to(DEVICE)), or give its "
-                "directory or Hub id with device_map"
+                f"{self.who} is on {where}: {move}give its directory or Hub id with device_map"
             )
         return found
-
-    @property
-    def is_adapted(self) -> bool:
-        """Whether it is a PEFT model."""
-        return is_peft(self.given)
 
     @property
     def config(self) -> Mapping[str, Any]:
         """The configuration, with its default values."""
         return dict(self.model.config.to_dict())
 
-    def base(self, attention: str) -> PreTrainedModel:
-        """The model without adapters, ready for a pair."""
-        copy = _without_adapters(self.model, self.part)
-        _remove_hooks(copy, self.part)
-        copy.config._attn_implementation = attention
-        ready = make_ready(copy)
-        for name, tensor in ready.state_dict().items():
-            refuse_non_finite(name, tensor, self.part)
-        return ready
+    @property
+    def _is_before(self) -> bool:
+        """Whether it is PEFT's model as a recipient, which is the one with the adapter off."""
+        return self.part == RECIPIENT and is_peft(self.given)
 
-    def donor(self, recipient: PreTrainedModel, attention: str) -> PreTrainedModel:
-        """The model as a donor of a recipient, ready for a pair.
+    def read(
+        self, attention: str, probe: Sequence[int], recipient: PreTrainedModel | None = None
+    ) -> tuple[PreTrainedModel, Float[Tensor, "token vocabulary"]]:
+        """The model ready for a pair, and what it answers to some tokens as it was given.
 
-        Of an adapted model only what the adapter adds is held beside the recipient's weights.
+        Of an adapted model only what its adapters add is held beside its base.
+
+        Args:
+            attention: The pair's attention backend.
+            probe: Token ids.
+            recipient: The pair's recipient, where this is a donor.
 
         Raises:
-            ModelError: Its base has other weights than the recipient, or its adapter cannot be
-                read.
+            ModelError: It cannot be copied, computed or read, or is no donor of the recipient.
         """
-        for what in ("dtype", "device"):
-            if getattr(recipient, what) != getattr(self.model, what):
-                wanted = str(getattr(recipient, what)).removeprefix("torch.")
-                found = str(getattr(self.model, what)).removeprefix("torch.")
-                to = f"torch.{wanted}" if what == "dtype" else f"{wanted!r}"
-                raise ModelError(
-                    f"donor {self.part!r} is {'of type' if what == 'dtype' else 'on'} {found}, the "
-                    f"recipient {wanted}; convert one of them, such as by model.to({to})"
-                )
-        if not self.is_adapted:
-            return self.base(attention)
-        ours = dict(recipient.named_parameters())
-        base = make_ready(_without_adapters(self.model, self.part))
-        for name, theirs in base.named_parameters():
-            if name not in ours or not same_bits(ours[name].detach(), theirs.detach()):
-                raise ModelError(
-                    f"donor {self.part!r} is an adapter in a model whose {name} differs from the "
-                    "recipient's; leave out the recipient, which then is the adapter's own base"
-                )
-        self._check_adapter()
-        return adapted_donor(recipient, self.given, f"donor {self.part!r}")
-
-    def _check_adapter(self) -> None:
-        """Refuse a PEFT model that is more than a base and the layers of one active adapter."""
-        names = list(self.given.active_adapters)
-        if len(names) != 1:
+        layers = adapter_layers(self.model)
+        self._check_adapters(layers)
+        if recipient is not None:
+            self._check_beside(recipient)
+        try:
+            copy: Any = shared_copy(self.given)
+        except RuntimeError as error:  # beside its weights it holds results that take gradients
             raise ModelError(
-                f"donor {self.part!r} has {len(names)} active adapters; expected one: choose it by "
-                "model.set_adapter(NAME)"
+                f"{self.who} does not copy ({first_line(error)}): save it (save_pretrained), and "
+                "give its folder"
+            ) from error
+        _remove_hooks(copy, self.who)
+        with copy.disable_adapter() if self._is_before else nullcontext():
+            answer = answers(copy.eval(), probe, self.who)
+        ready = copy.get_base_model() if is_peft(copy) else copy
+        for path, layer in adapter_layers(ready):
+            replaced = hasattr(layer, "original_module")
+            ready.set_submodule(path, layer.original_module if replaced else layer.get_base_layer())
+        ready.config._attn_implementation = attention
+        make_ready(ready)
+        for name, tensor in ready.state_dict().items():
+            refuse_non_finite(name, tensor, self.who)
+        if layers and recipient is not None:
+            share_equal(recipient, ready)  # a head that was untied
+        if not self._is_before:
+            put_adapters(ready, layers, self.who)
+        return ready, answer
+
+    def _check_adapters(self, layers: Sequence[tuple[str, Any]]) -> None:
+        """Refuse adapters that are no weights, are all off, or whose base is not at hand."""
+        for path, layer in layers:
+            if not hasattr(layer, "_get_available_adapters"):
+                raise ModelError(
+                    f"{self.who} has PEFT's {type(layer).__name__} at {path}, which no weights stand "
+                    "for, and a graft takes weights; give a donor whose adapter changes weights, "
+                    "such as LoRA"
+                )
+            if getattr(layer, "merged", False):
+                raise ModelError(
+                    f"{self.who} has its adapter merged into the base at {path}: take it out "
+                    "first (model.unmerge_adapter())"
+                )
+        is_on = [bool(active_adapters(layer)) for _, layer in layers]
+        if layers and not any(is_on) and self.part != RECIPIENT:
+            raise ModelError(
+                f"{self.who} has its adapter off in all layers, which leaves its base: "
+                "switch it on (PEFT: model.base_model.enable_adapter_layers(), transformers: "
+                "model.enable_adapters()), or leave the block of disable_adapter()"
             )
-        settings = self.given.peft_config[names[0]].to_dict()
-        plain = json.loads(json.dumps(settings, default=list))
-        refuse_more_than_layers(plain, f"donor {self.part!r}", in_memory=True)
+        for name in self.given.active_adapters if is_peft(self.given) else ():
+            settings = json.loads(json.dumps(self.given.peft_config[name].to_dict(), default=list))
+            if self.given.peft_config[name].is_prompt_learning:
+                raise ModelError(
+                    f"{self.who} has an adapter of type {settings['peft_type']}, which adds "
+                    "tokens to each prompt, and a graft takes weights; give a donor whose adapter "
+                    "changes weights, such as LoRA"
+                )
+            for key, value in changes_of_base(settings).items() if self._is_before else ():
+                raise ModelError(
+                    f"the recipient would be {type(self.given).__name__}'s base, which training "
+                    f"changed too ({key!r} is {json.dumps(value)[:60]}): give the model before "
+                    "training as the recipient"
+                )
+
+    def _check_beside(self, recipient: PreTrainedModel) -> None:
+        """Refuse a donor of another type or place than the recipient's."""
+        for what in ("dtype", "device"):
+            ours, theirs = getattr(recipient, what), getattr(self.model, what)
+            if ours == theirs:
+                continue
+            first, second = (str(each).removeprefix("torch.") for each in (theirs, ours))
+            to = repr(second) if what == "device" else torch.promote_types(ours, theirs)
+            raise ModelError(
+                f"{self.who} is {'of type' if what == 'dtype' else 'on'} {first}, the "
+                f"recipient {second}; bring both to one by model.to({to})"
+            )
+
+
+def _has_head(model: PreTrainedModel) -> bool:
+    """Whether a model gives logits by a module with weights."""
+    return hasattr(model.get_output_embeddings(), "weight")
+
+
+def answers(model: nn.Module, probe: Sequence[int], who: str) -> Float[Tensor, "token vocabulary"]:
+    """Logits of a model by its own forward pass.
+
+    Args:
+        model: A model in eval mode.
+        probe: Token ids.
+        who: What to call it in an error.
+
+    Raises:
+        ModelError: It does not compute.
+    """
+    device = next(model.parameters()).device
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # PEFT's advice for training
+            ids = torch.tensor([list(probe)], device=device)
+            logits: Tensor = model(input_ids=ids, use_cache=False, return_dict=True).logits[0]
+    except Exception as error:  # models raise what they like
+        raise ModelError(
+            f"{who} does not compute as it was given ({first_line(error)}); give a model that "
+            "answers to model(input_ids=ids)"
+        ) from error
+    return logits
 
 
 # ------------------------------------------------------------------------------------------- hooks
 
 
-def _remove_hooks(copy: PreTrainedModel, part: str) -> None:
+def _remove_hooks(copy: nn.Module, who: str) -> None:
     """Leave the class's own forward pass; say so where the caller's model had another.
 
     Hooks of the libraries, which move tensors or turn on gradients, change no answer.
@@ -154,50 +235,75 @@ def _remove_hooks(copy: PreTrainedModel, part: str) -> None:
         from accelerate.hooks import remove_hook_from_module
 
         remove_hook_from_module(copy, recurse=True)
-    foreign = []
-    for path, module in copy.named_modules():
-        hooks: list[Any] = []
-        for kind in _HOOKS:
-            hooks += getattr(module, kind).values()
-            getattr(module, kind).clear()
-        patched = "forward" in vars(module) and "_original_forward" not in vars(module)
-        for replaced in ("forward", "_original_forward"):  # accelerate's keeps the class's
-            vars(module).pop(replaced, None)
-        if patched or not all(map(_is_of_library, hooks)):
-            foreign.append(path or type(module).__name__)
-    if foreign:
-        named = ", ".join(foreign[:_LISTED]) + (", …" if len(foreign) > _LISTED else "")
+    if foreign := hooked_modules(copy):
         warnings.warn(
-            f"{part} has hooks or replaced functions at {named}; the pair leaves them out and "
-            "computes what its weights answer",
+            f"{who} has hooks or replaced functions at {_few(foreign)}; the pair leaves them out "
+            "and computes what its weights answer",
             ModelHooksWarning,
             stacklevel=2,
         )
+    for module in copy.modules():
+        for kind in _HOOKS:
+            getattr(module, kind).clear()
+        for replaced in ("forward", "_original_forward"):  # accelerate's keeps the class's
+            vars(module).pop(replaced, None)
+
+
+def hooked_modules(model: nn.Module) -> list[str]:
+    """Paths of modules with hooks that are no library's, or another forward than their class's."""
+    foreign = []
+    for path, module in model.named_modules():
+        hooks: list[Any] = []
+        for kind in _HOOKS:
+            hooks += getattr(module, kind).values()
+        patched = "forward" in vars(module) and "_original_forward" not in vars(module)
+        if patched or not all(map(_is_of_library, hooks)):
+            foreign.append(path.removeprefix(_PEFT_PATH) or type(module).__name__)
+    return foreign
+
+
+def _few(paths: Sequence[str]) -> str:
+    return ", ".join(paths[:_LISTED]) + (", …" if len(paths) > _LISTED else "")
 
 
 def _is_of_library(hook: Any) -> bool:
+    hook = getattr(hook, "func", hook)  # of a partial function
     place = getattr(hook, "__module__", None) or type(hook).__module__
-    return place.partition(".")[0] in ("transformers", "peft", "accelerate")
+    return place.partition(".")[0] in ("transformers", "peft", "accelerate", "kgbench")
 
 
-# ---------------------------------------------------------------------------------------- adapters
+def global_hooks() -> list[Any]:
+    """The hooks that torch calls at every module of the process."""
+    hooks: list[Any] = []
+    for name, kind in sorted(vars(torch_module).items()):
+        if name.startswith("_global_") and name.endswith("_hooks"):
+            hooks += kind.values()
+    return hooks
 
 
-def _without_adapters(model: PreTrainedModel, part: str) -> PreTrainedModel:
-    """A copy of a model without the layers of its adapters, which shares its tensors."""
-    try:
-        copy = shared_copy(model)
-    except RuntimeError as error:  # beside its weights it holds results that take gradients
-        raise ModelError(
-            f"{part} does not copy ({first_line(error)}): save it (save_pretrained), and give its "
-            "folder"
-        ) from error
-    for path, layer in adapter_layers(copy):
-        if getattr(layer, "merged", False):
-            raise ModelError(
-                f"{part} has its adapter merged into the base at {path}: take it out first "
-                "(model.unmerge_adapter())"
+def refuse_hooks(*models: nn.Module) -> None:
+    """Refuse to compute where models would answer otherwise than their weights say.
+
+    Args:
+        *models: Models of a pair.
+
+    Raises:
+        InputError: There are hooks, at some modules or at all, or torch chooses types by itself.
+    """
+    for model in models:
+        if foreign := hooked_modules(model):
+            raise InputError(
+                f"a model of the pair has hooks or replaced functions at {_few(foreign)}, which "
+                "may change every answer: remove them first (their handles' remove())"
             )
-        replaced = hasattr(layer, "original_module")
-        copy.set_submodule(path, layer.original_module if replaced else layer.get_base_layer())
-    return copy
+    if hooks := global_hooks():
+        named = getattr(hooks[0], "__qualname__", type(hooks[0]).__name__)
+        raise InputError(
+            f"torch has a hook at all modules ({named}, by torch.nn.modules.module.register_…), "
+            "which may change every answer: remove it first (its handle's remove())"
+        )
+    if any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
+        raise InputError(
+            "torch.autocast is on, so that models compute in another type than their weights': "
+            "leave its block, or say the type by dtype"
+        )

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from pathlib import Path
 from threading import RLock
+from types import FunctionType
 from typing import Any
 
 import torch
 from accelerate import init_empty_weights
-from torch import nn
+from torch import Tensor, nn
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoModelForCausalLM,
@@ -33,11 +35,19 @@ from kgbench.models.checkpoints import (
     read_model_config,
     refuse_unused,
     stored_tensors,
+    stored_types,
 )
 from kgbench.models.family_map import Family, family_in, load_family
-from kgbench.models.in_memory import MEMORY, HeldModel
-from kgbench.models.lora import is_peft, stored_donor, stored_settings
-from kgbench.models.pair import ModelPair, make_ready
+from kgbench.models.in_memory import MEMORY, HeldModel, answers, refuse_hooks
+from kgbench.models.lora import (
+    LowRank,
+    base_module,
+    is_peft,
+    plain_names,
+    stored_donor,
+    stored_settings,
+)
+from kgbench.models.pair import ModelPair, make_ready, probe_of
 from kgbench.models.placement import DeviceMap, devices_of, free_memory, main_device, place
 from kgbench.models.tensors import apply_delta, hold, refuse_non_finite, share_equal
 from kgbench.sites import RECIPIENT
@@ -98,11 +108,32 @@ _BY_LENGTH = ("dynamic", "longrope")
 Elsewhere that number is a promise only.
 """
 
+_NO_SETTINGS = ("training", "gradient_checkpointing")
+"""Attributes of modules that change no answer in eval mode."""
+
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
+
+
+_BOS: Mapping[str, Collection[str]] = {
+    "gemma": ("<bos>",),
+    "gemma2": ("<bos>",),
+    "gemma3_text": ("<bos>",),
+    "llama": ("<s>", "<|begin_of_text|>"),
+    "mistral": ("<s>",),
+    "opt": ("</s>",),
+}
+"""The BOS tokens with which models of a type were trained.
+
+Not all models of these types have one, but all that have this one.
+"""
 
 
 class UnconfirmedBaseWarning(UserWarning):
     """An adapter names another base than the recipient."""
+
+
+class MissingBosWarning(UserWarning):
+    """A tokenizer does not add the BOS token that models of its type were trained with."""
 
 
 _ATTENTION = ("auto", "sdpa", "eager")
@@ -225,8 +256,8 @@ def quiet_library() -> Iterator[None]:
 
 def adapted_donor(
     recipient: PreTrainedModel, folder: Path, origin: str, base: str
-) -> PreTrainedModel:
-    """The donor that an adapter makes of the recipient, whose origin is `base`.
+) -> tuple[PreTrainedModel, nn.Module, int]:
+    """What `stored_donor` gives of an adapter and the recipient, whose origin is `base`.
 
     The base that the adapter names is never looked up.
     """
@@ -234,7 +265,7 @@ def adapted_donor(
     named = settings.base_model_name_or_path
     alike = not named or base == MEMORY or _last_name(named) == _last_name(base)
     note = "" if alike else f"; the adapter says that it was made for {named!r}"
-    donor = stored_donor(recipient, settings, folder, origin, note)
+    found = stored_donor(recipient, settings, folder, origin, note)
     if not alike:
         warnings.warn(
             f"{origin} is an adapter of {named!r}, which is not by its name the recipient "
@@ -243,7 +274,7 @@ def adapted_donor(
             UnconfirmedBaseWarning,
             stacklevel=2,
         )
-    return donor
+    return found
 
 
 def _last_name(origin: str) -> str:
@@ -274,29 +305,32 @@ def read_pair(
     Arguments and errors are those of `kgbench.load_pair`, which moreover verifies the family map,
     and shares what is equal by default.
     """
+    refuse_hooks()
     label, sources = pair_sources(name, recipient, donors)
     places = _places(sources, revision)
     base = places[RECIPIENT]
     held = [each for each in places.values() if isinstance(each, HeldModel)]
+    stored = [each for each in places.values() if isinstance(each, Checkpoint)]
     main = torch.device(device) if device_map is None else main_device(device_map)
     wanted = dtype or ("float32" if main.type == "cpu" else "auto")
     if held:
         _refuse_to_move(held, dtype, device_map)
         main = held[0].model.device
         wanted = str(held[0].model.dtype).removeprefix("torch.")
+        if dtype is None:
+            _refuse_to_round(held[0], stored)
     check_dtype(wanted)
     files: dict[Path, Stamp] = {}
-    for each in places.values():
-        if isinstance(each, Checkpoint):
-            files |= each.stamps()
+    for checkpoint in stored:
+        files |= checkpoint.stamps()
     family = _family(base, sources[RECIPIENT])
     for part, each in places.items():
         check_config(base, each, part)
     backend = attention_backend(base, attention)
     read_to = str(main) if device_map is None else "cpu"
-    reader = _Reader(family, backend, read_to, share, device_map)
-    reads = one_tokenizer(places, tokenizer)
-    first = reader.recipient(base, DTYPES.get(wanted, wanted), places)
+    reads, unread = one_tokenizer(places, tokenizer)
+    reader = _Reader(family, backend, read_to, share, device_map, reads)
+    first = reader.recipient(base, DTYPES.get(wanted) or widest(stored), places)
     others = {}
     for part, each in places.items():
         if part != RECIPIENT:
@@ -310,9 +344,53 @@ def read_pair(
         "chat_template": chat_template,
     }
     pair = ModelPair(label, first, others, reads, family, origins, chat_template, files, asked)
+    pair.answers, pair.notes, pair.unread = reader.answers, reader.notes, unread
+    _look_for_bos(pair)
     if held:
         _ = pair.weight_hashes  # of the weights as they are now, which the caller may change
     return pair
+
+
+def widest(places: Iterable[Checkpoint]) -> torch.dtype:
+    """The type of weights in which nothing is lost that some checkpoints store.
+
+    Raises:
+        ModelError: A file does not read.
+    """
+    kinds: list[torch.dtype] = []
+    for each in places:
+        kinds += stored_types(each)
+    return reduce(torch.promote_types, kinds)
+
+
+def _refuse_to_round(held: HeldModel, stored: Sequence[Checkpoint]) -> None:
+    """Refuse files of a wider type than a model in memory, whose type would round their change.
+
+    Raises:
+        ModelError: There is one.
+    """
+    for each in stored:
+        kind = reduce(torch.promote_types, stored_types(each), held.model.dtype)
+        if kind != held.model.dtype:
+            narrow, wide = (str(k).removeprefix("torch.") for k in (held.model.dtype, kind))
+            raise ModelError(
+                f"{held.who} is in memory as {narrow}, to which {each.origin} would be rounded: "
+                f"convert it (model.to(torch.{wide})), or round by dtype={narrow!r}"
+            )
+
+
+def _look_for_bos(pair: ModelPair) -> None:
+    """Warn where a tokenizer adds no BOS token and its models were surely trained with one."""
+    kind, bos = pair.family.model_type, pair.tokenizer.bos_token
+    first = pair.encode(f"{pair._encoder.before}a")[0]  # a chat template writes its own
+    if bos in _BOS.get(kind, ()) and first != pair.tokenizer.bos_token_id:
+        warnings.warn(
+            f"{pair.name}: no BOS token comes first, and models of type {kind!r} whose tokenizer has "
+            f"{bos!r} were trained with it before each text: their answers are others without it; "
+            "give the tokenizer's files as they were published",
+            MissingBosWarning,
+            stacklevel=2,
+        )
 
 
 def _text(source: Source) -> str:
@@ -348,14 +426,14 @@ def _refuse_to_move(
     """
     if device_map is not None:
         raise ModelError(
-            f"{held[0].part} is in memory, where it stays; device_map is for models that are read: "
+            f"{held[0].who} is in memory, where it stays; device_map is for models that are read: "
             "give directories or Hub ids"
         )
     for each in held:
         if dtype is not None and each.model.dtype != DTYPES.get(dtype):
             found = str(each.model.dtype).removeprefix("torch.")
             raise ModelError(
-                f"{each.part} is in memory as {found}, and {dtype} is asked for: leave out dtype, "
+                f"{each.who} is in memory as {found}, and {dtype} is asked for: leave out dtype, "
                 f"or convert it (model.to(torch.{dtype}))"
             )
 
@@ -378,14 +456,21 @@ class _Reader:
     device: str
     share: bool
     device_map: DeviceMap | None
+    tokenizer: PreTrainedTokenizerBase
     devices: Mapping[str, torch.device] = field(default_factory=dict)
+    answers: dict[str, Tensor] = field(default_factory=dict)
+    """As `ModelPair.answers`."""
+    notes: dict[str, str] = field(default_factory=dict)
+    """As `ModelPair.notes`."""
 
     def recipient(
-        self, place: Place, dtype: torch.dtype | str, places: Mapping[str, Place]
+        self, place: Place, dtype: torch.dtype, places: Mapping[str, Place]
     ) -> PreTrainedModel:
         """The recipient, on the devices of the device map, if there is one."""
         if isinstance(place, HeldModel):
-            return place.base(self.attention)
+            probe = probe_of(self.tokenizer, place.model.config)
+            held, self.answers[RECIPIENT] = place.read(self.attention, probe)
+            return held
         free = None if self.device_map is None else free_memory()
         model = read_model(place, dtype, self.device, self.attention)
         if self.device_map is not None:
@@ -402,19 +487,27 @@ class _Reader:
         self, first: PreTrainedModel, base: Place, place: Place, part: str
     ) -> PreTrainedModel:
         """A donor that fits the recipient, of its type and on its devices."""
+        probe, words = probe_of(self.tokenizer, first.config), first.config.vocab_size
         if isinstance(place, Checkpoint) and place.adapter is not None:
-            return adapted_donor(first, place.adapter, place.origin, base.origin)
-        if isinstance(place, HeldModel):
-            model = place.donor(first, self.attention)
+            model, by_peft, cut = adapted_donor(first, place.adapter, place.origin, base.origin)
+            self.answers[part] = answers(by_peft, probe, f"donor {part!r}")
+        elif isinstance(place, HeldModel):
+            model, answer = place.read(self.attention, probe, first)
+            cut, self.answers[part] = cut_vocabulary(model, words), answer[:, :words]
         else:
             model = read_model(place, first.dtype, self.device, self.attention)
-        if isinstance(place, HeldModel) and place.is_adapted:
+            cut = cut_vocabulary(model, words)
+        if cut:
+            self.notes[part] = (
+                f"{cut} tokens of donor {part!r} beyond the recipient's {words} are left out"
+            )
+        if isinstance(place, Checkpoint) and place.adapter is not None:
             return model
         check_forward(first, model, part)
         check_weights(first, model, part)
-        model = self._placed(model)
         if isinstance(place, HeldModel):
             return model  # what the caller holds goes on sharing with the caller's model
+        model = self._placed(model)
         if self.share:
             share_equal(first, model)
         hold(model, first)
@@ -467,6 +560,29 @@ def pair_sources(
     return label, {RECIPIENT: first, **others}
 
 
+def cut_vocabulary(model: PreTrainedModel, words: int) -> int:
+    """Leave out the rows of embeddings and head beyond a number of tokens.
+
+    Args:
+        model: A model that is ready for a pair; changed in place.
+        words: Number of tokens.
+
+    Returns:
+        How many tokens were left out; 0 where it has no more.
+    """
+    more = max(0, int(model.config.vocab_size) - words)
+    if more:
+        head = model.get_output_embeddings()
+        model.set_output_embeddings(base_module(head))
+        model.resize_token_embeddings(words, mean_resizing=False)
+        if isinstance(head, LowRank):
+            model.set_output_embeddings(
+                LowRank(model.get_output_embeddings(), head.a.data, head.b.data[:words])
+            )
+        model.requires_grad_(requires_grad=False)
+    return more
+
+
 def check_donors(donors: object) -> None:
     """Refuse donors without names, which Python users may give.
 
@@ -491,12 +607,20 @@ def check_config(recipient: Place, other: Place, part: str) -> None:
     if type(recipient) is not type(other):  # a file of one may leave out what is a default
         ours, theirs = _with_defaults(recipient), _with_defaults(other)
     for key in _SHAPE_KEYS:
-        if ours.get(key) != theirs.get(key):
-            raise ModelError(
-                f"recipient and donor {part!r} differ in {key}: {ours.get(key)} against "
-                f"{theirs.get(key)}; "
-                "a graft needs two checkpoints of one architecture"
+        mine, given = ours.get(key), theirs.get(key)
+        if mine == given:
+            continue
+        remedy = "a graft needs two checkpoints of one architecture"
+        if key == "vocab_size" and isinstance(mine, int) and isinstance(given, int):
+            if mine < given:
+                continue  # the donor's further tokens are cut
+            remedy = (
+                "a donor may have more tokens, not fewer: give a recipient of as many "
+                f"(model.resize_token_embeddings({given}), save_pretrained)"
             )
+        raise ModelError(
+            f"recipient and donor {part!r} differ in {key}: {mine} against {given}; {remedy}"
+        )
 
 
 def _with_defaults(place: Place) -> Mapping[str, Any]:
@@ -526,6 +650,35 @@ def check_forward(recipient: PreTrainedModel, donor: PreTrainedModel, part: str)
             )
 
 
+def forward_difference(
+    recipient: nn.Module, donor: nn.Module, grafted: Collection[str]
+) -> str | None:
+    """The first difference of two models' modules that no weight carries: where, and both values.
+
+    Args:
+        recipient: A model.
+        donor: One with weights of the same names.
+        grafted: Paths of modules that are taken from the donor as a whole.
+    """
+    others = dict(donor.named_modules())
+    for path, ours in recipient.named_modules():
+        theirs = others.get(path)
+        if any(f"{path}.".startswith(f"{other}.") for other in grafted):
+            continue
+        if theirs is None or type(ours) is not type(theirs):
+            return f"{path or 'class'}: {type(ours).__name__} against {type(theirs).__name__}"
+        for name, value in vars(ours).items() if path else ():
+            other = vars(theirs).get(name)
+            is_setting = isinstance(value, bool | int | float | str | None | FunctionType)
+            if is_setting and value != other and name not in _NO_SETTINGS and name[0] != "_":
+                return f"{path}.{name}: {value} against {other}"
+        for name, buffer in ours.named_buffers(recurse=False):
+            other = theirs.get_buffer(name)
+            if buffer.shape != other.shape or not torch.equal(buffer, other.to(buffer)):
+                return f"the numbers of {path}.{name}"
+    return None
+
+
 def _plainly(value: Any) -> Any:
     """A setting without what is empty, and without the former name of `rope_type`."""
     if not isinstance(value, dict):
@@ -549,13 +702,16 @@ def check_weights(recipient: nn.Module, donor: nn.Module, part: str) -> None:
 
 
 def _shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    names = plain_names(model)
+    return {name: tuple(model.get_parameter(held).shape) for name, held in names.items()}
 
 
 def one_tokenizer(
     places: Mapping[str, Place], given: PreTrainedTokenizerBase | None = None
-) -> PreTrainedTokenizerBase:
-    """The tokenizer of a pair; checkpoints that bring one must have the same.
+) -> tuple[PreTrainedTokenizerBase, frozenset[str]]:
+    """The tokenizer of a pair, and texts that are a token to a donor and none to the pair.
+
+    Checkpoints that bring a tokenizer must have the same, or one with added tokens.
 
     Args:
         places: Where the models are, the recipient first.
@@ -575,19 +731,27 @@ def one_tokenizer(
         if not folders:
             raise ModelError("no tokenizer given: models in memory have none; add tokenizer=")
         first = read_tokenizer(folders.pop(next(iter(folders))))
-    text = _sample(first)
+    text, ours = _sample(first), first.get_vocab()
+    added: set[str] = set()
     for part, each in folders.items():
         other = read_tokenizer(each)
-        ours = first(text, verbose=False)["input_ids"]
-        theirs = other(text, verbose=False)["input_ids"]
-        if other.get_vocab() != first.get_vocab() or ours != theirs:
+        theirs = other.get_vocab()
+        more = theirs.keys() - ours.keys()
+        if (
+            first(text, verbose=False)["input_ids"] != other(text, verbose=False)["input_ids"]
+            or any(theirs.get(token) != number for token, number in ours.items())
+            or not more <= other.get_added_vocab().keys()
+        ):
             owners = f"{RECIPIENT} and donor {part!r}"
             if given is not None:
                 owners = f"the pair (by tokenizer=) and {part!r}"
             raise ModelError(
-                f"{owners} have different tokenizers; a graft needs one tokenizer for both"
+                f"{owners} have different tokenizers, and a graft needs one for both (a donor's may "
+                "have added tokens); if the donor was trained with the other's, take the tokenizer's "
+                "files out of its folder"
             )
-    return first
+        added |= more
+    return first, frozenset(added)
 
 
 def _sample(tokenizer: PreTrainedTokenizerBase) -> str:

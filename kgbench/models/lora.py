@@ -7,7 +7,9 @@ weights are the recipient's own tensors.
 
 Of the files `adapter_config.json` and `adapter_model.safetensors` only the settings named here
 reach PEFT. Refused are settings with which an adapter is more than its layers, and regular
-expressions in place of names, since matching them could take arbitrarily long.
+expressions in place of names, since matching them could take arbitrarily long. A model in memory is
+taken as its layers stand, whatever its settings say; what no weights can say is found when the pair
+is verified.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from importlib.util import find_spec
 from pathlib import Path
@@ -59,8 +61,6 @@ _OF_TRAINING = {
     "task_type",
 }
 """Settings of an adapter's training, which change no answer."""
-_OF_LAYERS = {"ensure_weight_tying", "target_parameters", "trainable_token_indices"}
-"""Settings that the layers of an adapter in memory follow already."""
 _PLAIN_STARTS = (None, True, False, "eva", "gaussian", "orthogonal")
 """Ways to begin that leave the base's weights alone.
 
@@ -68,9 +68,9 @@ Others, such as PiSSA, train on a changed base that the adapter does not hold.
 """
 _CHECKED = {"peft_type", "bias", "init_lora_weights"}
 """Settings that may have one kind of value only."""
-_MERGE = (
-    "merge it (peft: merge_and_unload), and give the merged model as donor of the model that it "
-    "was trained on"
+_BY_PEFT = (
+    "have PEFT read it (peft: PeftModel.from_pretrained(MODEL, FOLDER)), and give that model from "
+    "Python as the donor"
 )
 
 Rank = Annotated[int, Field(gt=0, le=65536)]
@@ -82,6 +82,8 @@ Alpha = Annotated[FiniteFloat, Field(ge=-1e6, le=1e6)]
 
 class LowRank(nn.Module):
     """A linear module W x + B A x, with weight W and bias of another module.
+
+    The rows may be of a wider type than W, as PEFT stores them: nothing of them is rounded.
 
     Args:
         base: The module that holds W.
@@ -100,7 +102,7 @@ class LowRank(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """What the merged module would compute, but for rounding."""
         y: Tensor = self.base(x)
-        return y + linear(linear(x, self.a), self.b)
+        return (y + linear(linear(x.to(self.a), self.a), self.b)).to(y)
 
     @property
     def weight(self) -> nn.Parameter:
@@ -112,7 +114,8 @@ class LowRank(nn.Module):
             change = self.b @ self.a
             if isinstance(self.base, Conv1D):
                 change = change.T
-            return nn.Parameter(self.base.weight + change, requires_grad=False)
+            merged = (self.base.weight + change).to(self.base.weight)
+            return nn.Parameter(merged, requires_grad=False)
 
     @property
     def bias(self) -> nn.Parameter | None:
@@ -190,37 +193,39 @@ class AdapterSettings(BaseModel):
         return found
 
 
-def refuse_more_than_layers(
-    settings: Mapping[str, Any], origin: str, in_memory: bool = False
-) -> None:
-    """Refuse an adapter that is more than the layers of LoRA beside its base.
+def refuse_more_than_layers(settings: Mapping[str, Any], origin: str) -> None:
+    """Refuse a stored adapter that is more than the layers of LoRA beside its base.
 
     Args:
         settings: The content of `adapter_config.json`.
         origin: What to call the adapter in an error.
-        in_memory: Whether PEFT has put its layers in place already.
 
     Raises:
         ModelError: It is more, or has a setting that is not known here.
     """
     if settings.get("peft_type") != "LORA":
         raise ModelError(
-            f"{origin} is an adapter of type {settings.get('peft_type')!r}; only LORA is grafted "
-            f"as it is: {_MERGE}"
+            f"{origin} is an adapter of type {settings.get('peft_type')!r}; only LORA is read from "
+            f"files: {_BY_PEFT}"
         )
     known = AdapterSettings.model_fields.keys() | _CHECKED | _OF_TRAINING
-    if in_memory:
-        known |= _OF_LAYERS
     beyond = {key: value for key, value in settings.items() if value and key not in known}
-    if settings.get("bias", "none") != "none":
-        beyond["bias"] = settings["bias"]
-    if settings.get("init_lora_weights") not in _PLAIN_STARTS:
-        beyond["init_lora_weights"] = settings["init_lora_weights"]
+    beyond |= changes_of_base(settings)
     for key, value in beyond.items():
         raise ModelError(
             f"{origin} sets {key!r} to {json.dumps(value)[:60]}, so that it is more than layers "
-            f"beside its base: {_MERGE}"
+            f"beside its base: {_BY_PEFT}"
         )
+
+
+def changes_of_base(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings by which training changes weights of the base, whose adapter cannot undo that."""
+    changes = {}
+    if settings.get("bias", "none") != "none":
+        changes["bias"] = settings["bias"]
+    if settings.get("init_lora_weights") not in _PLAIN_STARTS:
+        changes["init_lora_weights"] = settings["init_lora_weights"]
+    return changes
 
 
 def stored_settings(folder: Path, origin: str) -> AdapterSettings:
@@ -251,7 +256,7 @@ def stored_settings(folder: Path, origin: str) -> AdapterSettings:
         raise ModelError(
             f"{origin} does not load: {ADAPTER_CONFIG}: {shown} is a regular expression; expected "
             f"names of modules, in lists (target_modules may be {_ALL_LINEAR!r}): list the names, "
-            f"or {_MERGE}"
+            f"or {_BY_PEFT}"
         )
     return settings
 
@@ -261,8 +266,11 @@ def stored_settings(folder: Path, origin: str) -> AdapterSettings:
 
 def stored_donor(
     recipient: PreTrainedModel, settings: AdapterSettings, folder: Path, origin: str, note: str = ""
-) -> PreTrainedModel:
-    """The donor that a stored adapter makes of a recipient.
+) -> tuple[PreTrainedModel, PeftModel, int]:
+    """The donor that a stored adapter makes of a recipient, PEFT's own model of both, and a number.
+
+    It is that of tokens which the adapter has beyond the recipient's vocabulary, and which are left
+    out.
 
     Args:
         recipient: The model that the adapter is added to; it is left as it is.
@@ -303,7 +311,7 @@ def stored_donor(
             # First without storage: settings may name a rank that memory has no room for.
             config = LoraConfig(**fields, inference_mode=True)
             empty = PeftModel(shared_copy(recipient), config, low_cpu_mem_usage=True)
-            own = _own_tensors(empty, stored, recipient)
+            own, cut = _own_tensors(empty, stored, recipient)
             model = PeftModel(shared_copy(recipient), LoraConfig(**fields, inference_mode=True))
             set_peft_model_state_dict(model, own)
         except ModelError as error:
@@ -312,7 +320,9 @@ def stored_donor(
             raise ModelError(
                 f"{origin} does not fit the recipient: {first_line(error)}{note}"
             ) from error
-        return adapted_donor(recipient, model, origin)
+        donor = shared_copy(recipient)
+        put_adapters(donor, adapter_layers(model.get_base_model()), origin)
+        return donor, model, cut
 
 
 def _plain(name: str) -> str:
@@ -322,8 +332,10 @@ def _plain(name: str) -> str:
 
 def _own_tensors(
     model: PeftModel, stored: Mapping[str, Tensor], recipient: PreTrainedModel
-) -> dict[str, Tensor]:
+) -> tuple[dict[str, Tensor], int]:
     """The stored tensors of an adapter's layers: all of them, and beside them only equal weights.
+
+    Rows of tokens beyond the recipient's vocabulary are left out, and counted.
 
     Raises:
         ModelError: One is missing, of another shape, or of no layer.
@@ -331,27 +343,37 @@ def _own_tensors(
     from peft import get_peft_model_state_dict
 
     expected = get_peft_model_state_dict(model, save_embedding_layers=False)
+    weights, words, most = recipient.state_dict(), recipient.config.vocab_size, 0
+
+    def known(tensor: Tensor, like: Tensor) -> Tensor:
+        """The rows of tokens that the recipient has."""
+        nonlocal most
+        if not (like.ndim and len(like) == words < len(tensor)):
+            return tensor
+        most = max(most, len(tensor) - words)
+        return tensor[:words].contiguous()
+
     own = {}
     for name, tensor in expected.items():
         if name not in stored:
             raise ModelError(f"it lacks {_plain(name)}, which its settings name")
-        if stored[name].shape != tensor.shape:
+        own[name] = known(stored[name], tensor)
+        if own[name].shape != tensor.shape:
             raise ModelError(
                 f"{_plain(name)} is {list(stored[name].shape)}, expected {list(tensor.shape)}"
             )
-        own[name] = stored[name]
-    weights = recipient.state_dict()
     for name in sorted(stored.keys() - own.keys()):
         plain = _plain(name).replace(".base_layer.", ".")
         if plain not in weights:
             raise ModelError(f"it holds {plain!r}, which its settings do not name")
-        if stored[name].shape != weights[plain].shape or not torch.equal(
-            stored[name].to(weights[plain]), weights[plain]
+        rows = known(stored[name], weights[plain])
+        if rows.shape != weights[plain].shape or not torch.equal(
+            rows.to(weights[plain]), weights[plain]
         ):
             raise ModelError(
                 f"it holds other weights for {plain!r}, which its modules_to_save do not name"
             )
-    return own
+    return own, most
 
 
 # ---------------------------------------------------------------------------------------- layers
@@ -373,80 +395,79 @@ def adapter_layers(model: nn.Module) -> list[tuple[str, Any]]:
     return found
 
 
-def adapted_donor(recipient: PreTrainedModel, model: PeftModel, origin: str) -> PreTrainedModel:
-    """The donor that the one active adapter of a PEFT model makes of its base, the recipient.
+def put_adapters(model: PreTrainedModel, layers: Sequence[tuple[str, Any]], origin: str) -> None:
+    """Put into a base what the layers of its adapters add to it, as they stand.
+
+    Adapters that are off are left out, those that are on are scaled as their layers scale them.
 
     Args:
-        recipient: The base, ready for a pair; it is left as it is.
-        model: The base with the adapter in it.
-        origin: What to call the adapter in an error.
+        model: The base, ready for a pair; changed in place, its tensors are not.
+        layers: PEFT's layers, by their paths in the base.
+        origin: What to call the adapted model in an error.
 
     Raises:
-        ModelError: A layer is switched off or not to be merged, or does not fit into the
-            recipient's type.
+        ModelError: A layer has no weights that answer as it does, or does not fit the base's type.
     """
-    (name,) = model.active_adapters
-    donor = shared_copy(recipient)
     with torch.no_grad():
-        for path, layer in adapter_layers(model.get_base_model()):
-            there = layer._get_available_adapters()
-            used = set() if layer.disable_adapters else there & {*layer.active_adapters}
-            if there & {name} != used:
-                raise ModelError(
-                    f"{origin}: {path} does not use the active adapter {name!r}; switch it on "
-                    f"everywhere (model.enable_adapter_layers(), model.set_adapter({name!r}))"
-                )
-            if not used:
+        for path, layer in layers:
+            names = active_adapters(layer)
+            if not names:
                 continue
-            if _is_low_rank(layer, name):
-                base, a, b = donor.get_submodule(path), layer.lora_A[name], layer.lora_B[name]
-                assert isinstance(base, nn.Linear | Conv1D)
-                scaled = b.weight.double() * layer.scaling[name]
-                rows = (_fitted(rows, base.weight, path, origin) for rows in (a.weight, scaled))
-                donor.set_submodule(path, LowRank(base, *rows))
+            if _is_low_rank(layer, names):
+                model.set_submodule(path, _low_rank(model.get_submodule(path), layer, names))
+                for name, rows in model.get_submodule(path).named_parameters(recurse=False):
+                    refuse_non_finite(f"{path}.{name}", rows, origin)
                 continue
             try:
-                merged = _merged(layer, name)
+                merged = dict(_merged(layer, names).named_parameters())
+                own = {leaf: model.get_parameter(f"{path}.{leaf}") for leaf in merged}
             except Exception as error:  # PEFT says by any exception that it cannot merge a layer
                 raise ModelError(
-                    f"{origin}: {path} cannot be merged: {first_line(error)}"
+                    f"{origin}: {path} cannot be merged ({first_line(error)}), and a graft takes "
+                    "weights; give a donor that was trained without this setting of the adapter"
                 ) from error
-            for leaf, weight in merged.named_parameters():
-                ours = donor.get_parameter(f"{path}.{leaf}")
-                fitted = _fitted(weight, ours, f"{path}.{leaf}", origin)
-                if not same_bits(fitted, ours):
-                    put_weight(donor, f"{path}.{leaf}", fitted)
-    donor.eval()
-    return donor
+            for leaf, weight in merged.items():
+                fitted = weight.detach().to(own[leaf])
+                refuse_non_finite(f"{path}.{leaf}", fitted, origin)
+                if not same_bits(fitted, own[leaf]):
+                    put_weight(model, f"{path}.{leaf}", fitted)
+    model.eval()
 
 
-def _is_low_rank(layer: Any, name: str) -> bool:
+def active_adapters(layer: Any) -> list[str]:
+    """The adapters that a layer of PEFT adds to its base now."""
+    there = layer._get_available_adapters()
+    return [] if layer.disable_adapters else [n for n in layer.active_adapters if n in there]
+
+
+def _is_low_rank(layer: Any, names: Sequence[str]) -> bool:
     """Whether a layer of PEFT adds rows to a linear module, and nothing else."""
     from peft.tuners.lora.layer import Linear
 
-    plain = type(layer) is Linear and isinstance(layer.get_base_layer(), nn.Linear | Conv1D)
-    return (
-        plain
-        and name in layer.lora_A
-        and not (layer.lora_variant.get(name) or layer.lora_bias.get(name))
-    )
+    if type(layer) is not Linear or not isinstance(layer.get_base_layer(), nn.Linear | Conv1D):
+        return False
+    more = {**layer.lora_variant, **{name: bias for name, bias in layer.lora_bias.items() if bias}}
+    return all(name in layer.lora_A and not more.get(name) for name in names)
 
 
-def _merged(layer: Any, name: str) -> nn.Module:
+def _low_rank(base: nn.Module, layer: Any, names: Sequence[str]) -> LowRank:
+    """The base and the rows of some adapters beside it, in the wider of their types."""
+    assert isinstance(base, nn.Linear | Conv1D)
+    inward = [layer.lora_A[name].weight for name in names]
+    scaled = [layer.lora_B[name].weight.double() * layer.scaling[name] for name in names]
+    a = inward[0] if len(names) == 1 else torch.cat(inward)
+    like = base.weight.new_empty(0, dtype=torch.promote_types(a.dtype, base.weight.dtype))
+    return LowRank(base, a.detach().to(like), torch.cat(scaled, dim=1).detach().to(like))
+
+
+def _merged(layer: Any, names: Sequence[str]) -> nn.Module:
     """The module that PEFT makes of a copy of its layer."""
     copy = deepcopy(layer)
     if hasattr(copy, "unload_and_optionally_merge_module"):
         module: nn.Module = copy.unload_and_optionally_merge_module(
-            merge=True, safe_merge=True, adapter_names=[name]
+            merge=True, safe_merge=True, adapter_names=list(names)
         )
         return module
-    copy.merge(safe_merge=True, adapter_names=[name])
+    copy.merge(safe_merge=True, adapter_names=list(names))
     base: nn.Module = copy.get_base_layer()
     return base
-
-
-def _fitted(tensor: Tensor, like: Tensor, name: str, origin: str) -> Tensor:
-    """A tensor in the type and at the place of the base's."""
-    fitted = tensor.detach().to(like)
-    refuse_non_finite(name, fitted, origin)
-    return fitted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
@@ -14,11 +14,11 @@ from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from torch import Tensor, nn
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from kgbench.data import Prompt, Question
-from kgbench.errors import check_choice
+from kgbench.errors import RegionError, check_choice
 from kgbench.models.checkpoints import Stamp, stamp_of
 from kgbench.models.encoding import Encoded, EncodedQuestion, Encoder
 from kgbench.models.family_map import Family, Slots, written
@@ -36,6 +36,13 @@ _NO_MATTER = (
     "use_cache",
 )
 """Parts of a configuration that change no answer."""
+_AS_COMPUTED: Mapping[str, Any] = {
+    "tie_word_embeddings": False,
+    "return_dict": True,
+    "output_hidden_states": False,
+    "output_attentions": False,
+}
+"""Settings of a pair's models, whatever their configurations say; they change no answer."""
 
 
 @dataclass(eq=False)
@@ -62,6 +69,15 @@ class ModelPair:
     """What the pair was loaded by: fields `model`, `recipient`, `donors`, … of a specification."""
     lock: RLock = field(default_factory=RLock, repr=False)
     """Held by the thread that uses the models or reads prompts; others wait."""
+    answers: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
+    """Logits [token, vocabulary] to `probe` of models that were given in another form.
+
+    As each computed them by itself.
+    """
+    notes: Mapping[str, str] = field(default_factory=dict)
+    """What was done to donors so that they fit the recipient, by name."""
+    unread: Collection[str] = frozenset()
+    """Texts that are one token to a donor and several to the pair, which no prompt may hold."""
 
     def __post_init__(self) -> None:
         self.family = self.family.fitted(self.recipient)
@@ -83,6 +99,11 @@ class ModelPair:
     def slots(self) -> Slots:
         """The (layer, component) places of the models."""
         return Slots(self.family, self.n_layers)
+
+    @cached_property
+    def probe(self) -> tuple[int, ...]:
+        """Tokens that answers are compared on when the pair is verified."""
+        return probe_of(self.tokenizer, self.recipient.config)
 
     @property
     def device(self) -> torch.device:
@@ -118,6 +139,13 @@ class ModelPair:
         with self.lock:  # see `read_as`
             found = self._encoded.get(prompt)
             if found is None:
+                for token in self.unread:
+                    if token in prompt.text:
+                        raise RegionError(
+                            f"fact {prompt.fact.id}, prompt {prompt.name!r} holds {token!r}, a token "
+                            "that was added to a donor and that the recipient does not have; leave "
+                            "the fact out"
+                        )
                 found = self._encoded[prompt] = self._encoder(prompt)
             return found
 
@@ -192,6 +220,23 @@ class ModelPair:
         return _sha256(f"{self.tokenizer.backend_tokenizer.to_str()}\n{frame}")
 
 
+_SENTENCE, _WORDS = "Two people star in a film.", 16
+
+
+def probe_of(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> tuple[int, ...]:
+    """A sentence, and tokens from all over the vocabulary, as far as a model reads them.
+
+    Args:
+        tokenizer: The tokenizer.
+        config: The model's configuration.
+    """
+    known = sorted({*range(config.vocab_size)} - {*tokenizer.all_special_ids})
+    spread = known[len(known) // (2 * _WORDS) :: max(1, len(known) // _WORDS)]
+    sentence = [i for i in tokenizer(_SENTENCE)["input_ids"] if i < config.vocab_size]
+    most = getattr(config, "max_position_embeddings", None) or len(sentence) + len(spread)
+    return tuple([*sentence, *spread][:most])
+
+
 def once_for_each(answer: Callable[[ModelPair], Answer]) -> Callable[[ModelPair], Answer]:
     """A function of pairs that is computed once for each, and forgotten with the pair."""
     known: WeakKeyDictionary[ModelPair, Answer] = WeakKeyDictionary()
@@ -243,8 +288,8 @@ def make_ready(model: PreTrainedModel) -> PreTrainedModel:
     head, embeddings = cast(nn.Linear, model.get_output_embeddings()), model.get_input_embeddings()
     if head.weight is embeddings.weight:
         head.weight = nn.Parameter(head.weight.detach().clone())
-    model.config.tie_word_embeddings = False
-    model.config.return_dict = True
+    for name, value in _AS_COMPUTED.items():
+        setattr(model.config, name, value)
     model.eval()
     model.requires_grad_(requires_grad=False)
     return model

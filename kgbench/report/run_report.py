@@ -127,6 +127,8 @@ def _run_notes(record: Record) -> list[Line]:
     if record.dropped:
         reasons = [f"{count} × {reason}" for reason, count in record.dropped.items()]
         lines.append(f"dropped: {'; '.join(reasons)}")
+    fitted = record.notes.get("fitted")
+    lines += map(str, fitted) if isinstance(fitted, list) else ()
     cost = record.cost
     rows = count_text(cost.token_rows, "token row")
     spent = f"{count_text(cost.forwards, 'forward')}, {rows}, {duration_text(cost.seconds)}"

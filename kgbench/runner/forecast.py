@@ -17,8 +17,8 @@ from kgbench.errors import InputError, NotApplicableError
 from kgbench.localizers import create, is_foreign
 from kgbench.models import catalog
 from kgbench.models.catalog import FLOPS, Entry, is_plant
-from kgbench.models.checkpoints import Checkpoint, find_here, locate, read_model_config
-from kgbench.models.loading import DTYPES, pair_sources, read_empty, read_tokenizer
+from kgbench.models.checkpoints import Checkpoint, find_here, locate
+from kgbench.models.loading import DTYPES, pair_sources, read_empty, read_tokenizer, widest
 from kgbench.models.lora import ADAPTER_CONFIG as ADAPTER
 from kgbench.models.pair import ModelPair
 from kgbench.models.placement import free_memory, named_devices
@@ -139,24 +139,19 @@ def free_bytes(settings: Settings, device: str) -> tuple[int, str]:
     return sum(free[name] for name in named), "all devices together"
 
 
-def checkpoint_bytes(place: Checkpoint, dtype: str | None) -> int:
+def checkpoint_bytes(place: Checkpoint, dtype: torch.dtype) -> int:
     """Memory of a checkpoint's weights, by its configuration; embeddings and head count apart.
 
     Args:
         place: A checkpoint.
-        dtype: Type of the weights; None for the stored one, half precision where it is unknown.
+        dtype: Type of the weights.
 
     Raises:
         ModelError: The library makes no model of its configuration.
     """
-    wanted = (
-        DTYPES[dtype]
-        if dtype
-        else getattr(read_model_config(place.directory), "dtype", None) or torch.bfloat16
-    )
     return sum(
         tensor.numel() * tensor.element_size()
-        for tensor in read_empty(place, wanted, "eager").state_dict().values()
+        for tensor in read_empty(place, dtype, "eager").state_dict().values()
     )
 
 
@@ -334,9 +329,12 @@ def _before_loading(spec: Spec, settings: Settings) -> Memory:
     device, weights = main_device_of(settings), 0
     place = find_here(sources.pop(RECIPIENT), spec.revision)
     if place is not None:
-        on_cpu = torch.device(device).type == "cpu"
-        weights = checkpoint_bytes(place, spec.dtype or ("float32" if on_cpu else None))
-        weights *= 1 + sum(map(_is_whole, sources.values()))
+        whole = list(filter(_is_whole, sources.values()))
+        wanted = spec.dtype or ("float32" if torch.device(device).type == "cpu" else "auto")
+        if (kind := DTYPES.get(wanted)) is None:
+            donors = (find_here(source, spec.revision) for source in whole)
+            kind = widest([place, *filter(None, donors)])
+        weights = checkpoint_bytes(place, kind) * (1 + len(whole))
     return Memory(weights, 0, 0, *free_bytes(settings, device))
 
 

@@ -25,6 +25,7 @@ from kgbench.localizers import (
     fingerprint,
 )
 from kgbench.metrics import METRIC_VERSION
+from kgbench.models.in_memory import refuse_hooks
 from kgbench.models.pair import ModelPair
 from kgbench.models.placement import (
     DeviceMap,
@@ -306,6 +307,7 @@ def load_job(work: Workload, settings: Settings, pairs: Pairs | None = None) -> 
         )
     labels = job_configurations(spec, suite, localizer.kind, localizer.floor)
     pair = (pairs or Pairs()).load(spec, settings)
+    refuse_hooks(pair.recipient, *pair.donors.values())
     job = Job(work, settings, labels, localizer, pair)
     _check_expected(job)
     most = getattr(pair.recipient.config, "max_position_embeddings", None)

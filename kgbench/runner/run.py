@@ -262,7 +262,11 @@ def _record(measurement: Measurement, journal: Journal) -> Record:
         not_applicable=_reasons(measurement.absent),
         scores=None if ranking is None else ranking.map,
         ranking=None if ranking is None else _ranking(job, ranking),
-        notes={"origins": dict(pair.origins), "executor_reason": job.engine.reason},
+        notes={
+            "origins": dict(pair.origins),
+            "executor_reason": job.engine.reason,
+            **({"fitted": list(pair.notes.values())} if pair.notes else {}),
+        },
     )
     return _judged(record, measurement, facts)
 
