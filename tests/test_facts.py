@@ -100,7 +100,7 @@ def test_what_counts_as_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         with pytest.raises(DataError, match="cannot be read: No such file"):
             load_dataset(name)
     (tmp_path / "facts.txt").write_text("x")
-    with pytest.raises(DataError, match=r"expected a file that ends with \.jsonl or \.csv"):
+    with pytest.raises(DataError, match=r"expected a file that ends with \.jsonl, \.csv, .* or \.parquet"):
         load_dataset("facts.txt")
     (tmp_path / "fake_movies_fake_actors").mkdir()
     assert len(load_dataset("fake_movies_fake_actors").facts) == 1000

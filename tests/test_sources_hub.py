@@ -203,11 +203,13 @@ def test_columns_as_builtin_prompts_need_them(run: Run, hub: dict[str, Any]) -> 
         (("--subject", "land", "--object", "town.nme"), "Did you mean 'town.name'"),
         (
             ("--subject", "land", "--object", "town"),
-            "column 'town' holds an object; name one value in it, as by 'town.name'",
+            "column 'town': expected a text or a number, found an object; name one value in it, as"
+            " by 'town.name'",
         ),
         (
             ("--subject", "land", "--object", "tags"),
-            "column 'tags' holds a list; name one value in it, as by 'tags.0'",
+            "column 'tags': expected a text or a number, found a list; name one value in it, as by"
+            " 'tags.0'",
         ),
         (
             ("--subject", "land", "--object", "land"),

@@ -25,6 +25,7 @@ from kgbench.data.prompts import (
     refuse_leaks,
     subject_mentions,
 )
+from kgbench.data.rows import row_unit
 from kgbench.data.sources import (
     PREFIX,
     Relation,
@@ -210,7 +211,7 @@ class Imported:
         roles = f"subject {self.dataset.subject}, object {self.dataset.object}"
         yield f"wrote {self.path}: {_facts(len(self.dataset.facts))} of {self.source}, {roles}"
         yield from self.origin
-        unit = "row" if self.origin else "line"
+        unit = "row" if self.origin else row_unit(Path(self.source))
         left_out = []
         for reason, lines in self.dropped.items():
             left_out.append(f"{len(lines)} {reason} ({_numbers(unit, lines)})")

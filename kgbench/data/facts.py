@@ -280,37 +280,39 @@ def subject_texts(templates: Mapping[str, str], subject: str) -> tuple[str, ...]
 
 
 def _from_table(table: FactTable) -> Dataset:
+    first = table.rows[0]
+    templates = []
+    for name, text in table.templates.items():
+        template = parse_template(name, text)
+        for field in template.fields:
+            if field in table.incomplete:
+                raise DataError(
+                    f"{row_name(table.path, table.incomplete[field])}: field {field!r} is empty; "
+                    f"prompt {name!r} needs a text or a number there in every row"
+                )
+        bound = template.bind(table.subject, table.object, first.fields, table.name)
+        templates.append(bound)
     dropped = left_out(table)
     by_id: dict[str, FactRow] = {}
     facts = []
     for number, (row, reason) in enumerate(zip(table.rows, _reasons(table), strict=True), 1):
         identifier = row.id or f"{table.path.stem}/{number}"
-        first = by_id.setdefault(identifier, row)
-        if first.fields != row.fields:
+        other = by_id.setdefault(identifier, row)
+        if other.fields != row.fields:
             raise DataError(
                 f"{row_name(table.path, row.line)}: field 'id': {identifier!r} is the id of "
-                f"{row_name(table.path, first.line).rpartition(', ')[2]} already; expected an id "
+                f"{row_name(table.path, other.line).rpartition(', ')[2]} already; expected an id "
                 "of its own"
             )
         if reason is None:
             facts.append(Fact(identifier, row.fields))
     kept = tuple(facts)
-    for name, text in table.templates.items():
-        template = parse_template(name, text)
-        for part in template.parts:
-            if part.is_field and part.text in table.incomplete:
-                raise DataError(
-                    f"{row_name(table.path, table.incomplete[part.text])}: field {part.text!r} is "
-                    f"empty; prompt {name!r} needs a text or a number there in every row"
-                )
-        first = table.rows[0]
-        bound = template.bind(table.subject, table.object, first.fields, table.name)
-        if not kept and dropped.keys() & {NO_PROMPT, TWICE}:
-            try:
-                bound.fill(first.fields)
-            except InputError as error:
-                raise InputError(f"{row_name(table.path, first.line)}: {error}") from None
     if not kept:
+        try:
+            for bound in templates:
+                bound.fill(first.fields)
+        except InputError as error:
+            raise InputError(f"{row_name(table.path, first.line)}: {error}") from None
         why = ", ".join(f"{len(rows)} {reason}" for reason, rows in dropped.items())
         raise DataError(
             f"{table.path}: no facts left ({why}): every {table.subject!r} needs one "

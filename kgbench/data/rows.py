@@ -29,6 +29,8 @@ LONGEST = 10_000
 _CELL = 1 << 24
 """Characters of a cell of a CSV file: lists of aliases are long."""
 
+_TRUTH = ("bool", "bool_")
+
 WHOLE = re.compile(r"-?\d+\.0")
 """A whole number that is written as a fraction."""
 CSV = (".csv", ".tsv")
@@ -90,7 +92,7 @@ def text_cells(cells: Sequence[Any]) -> list[Any]:
     Libraries make fractions of whole numbers of which one is missing, so that a column with gaps
     and nothing but whole numbers in it has no ``.0``. Days without times have none either.
     """
-    values = [None if _is_missing(cell) else cell for cell in cells]
+    values = [None if _is_missing(cell) else _plain(cell) for cell in cells]
     there = [value for value in values if value is not None]
     whole = len(there) < len(values) and all(map(_is_whole, there))
     days = all(isinstance(value, datetime) and _is_day(value) for value in there)
@@ -116,6 +118,12 @@ def _is_missing(value: Any) -> bool:
         return False
 
 
+def _plain(value: Any) -> Any:
+    """A value of Python in place of a day of numpy, or of an array."""
+    is_day = type(value).__name__ == "datetime64"
+    return value.astype("datetime64[us]").item() if is_day else _opened(value)
+
+
 def _is_whole(value: Any) -> bool:
     return isinstance(value, Real | Digits) and WHOLE.fullmatch(str(value)) is not None
 
@@ -127,12 +135,9 @@ def _is_day(value: datetime) -> bool:
 def _text(value: Any) -> Any:
     if value is None:
         return ""
-    kind = type(value).__name__
-    if kind == "datetime64":
-        return _text(value.astype("datetime64[us]").item())
     # Truth values of numpy are no numbers; days and periods can all be formatted.
-    known = isinstance(value, str | Number | timedelta) or kind in ("bool", "bool_")
-    return str(value) if known or hasattr(value, "strftime") else _opened(value)
+    known = isinstance(value, str | Number | timedelta) or type(value).__name__ in _TRUTH
+    return str(value) if known or hasattr(value, "strftime") else value
 
 
 def cell_fault(column: str, text: object) -> str | None:
@@ -254,9 +259,14 @@ def parse_rows(path: Path, text: str) -> list[Numbered]:
     return list(_READERS[path.suffix.lower()](path, text))
 
 
+def row_unit(path: Path) -> str:
+    """What rows of a file are numbered by: its lines, where it has one for each."""
+    return "line" if path.suffix.lower() in (".jsonl", *CSV) else "row"
+
+
 def row_name(path: Path, number: int) -> str:
-    """A row in a message: by its line, where the file has one for each."""
-    return f"{path}, {'line' if path.suffix.lower() in _LINES else 'row'} {number}"
+    """A row in a message."""
+    return f"{path}, {row_unit(path)} {number}"
 
 
 def _fail(path: Path, number: int, message: str) -> DataError:
@@ -400,7 +410,6 @@ _READERS: Mapping[str, Callable[[Path, str], Iterator[Numbered]]] = {
     ".json": _read_json,
 }
 """By the end of a file's name, what reads its text."""
-_LINES = (".jsonl", *CSV)
 SUFFIXES = (*_READERS, ".parquet")
 """Ends of the names of files of facts."""
 KINDS = f"{', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"

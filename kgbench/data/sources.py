@@ -22,7 +22,7 @@ from typing import Any
 from kgbench.data.facts import NO_PROMPT
 from kgbench.data.imports import SCHEMA_VERSION, ImportOptions
 from kgbench.data.rows import LACKING, Row, cell_at, cell_fault, read_rows, rows_of, text_cells
-from kgbench.data.templates import PLACE, parse_template
+from kgbench.data.templates import PLACE, has_place, parse_template
 from kgbench.errors import DataError, InputError, UnknownNameError
 from kgbench.resources import read_toml
 
@@ -299,7 +299,7 @@ def _wordings(source: FactSource, asked: Mapping[int, tuple[str, str]]) -> Mappi
     possible: dict[int, list[str]] = {}
     for number, (prompt, subject) in asked.items():
         possible[number] = []
-        if PLACE in prompt:
+        if has_place(prompt, subject):
             marked = "{subject}".join(map(escaped, prompt.split(PLACE)))
             possible[number].append(source.framed(marked))
             continue

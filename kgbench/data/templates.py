@@ -38,13 +38,18 @@ def whole_words(text: str, words: str) -> list[tuple[int, int]]:
     return [(match.start(), match.start() + len(words)) for match in re.finditer(pattern, text)]
 
 
+def has_place(text: str, subject: str) -> bool:
+    """Whether the place of the subject is marked in a text by `{}`."""
+    return PLACE in text and PLACE not in subject
+
+
 def around_subject(text: str, subject: str) -> tuple[str, str] | None:
     """What stands before and after the subject in a text: at its mark `{}`, or its one mention.
 
     Returns:
         None where it is mentioned nowhere, or where several mentions have no mark.
     """
-    if PLACE in text:
+    if has_place(text, subject):
         before, _, after = text.partition(PLACE)
         return before, after.replace(PLACE, subject)
     mentions = whole_words(text, subject)
