@@ -9,7 +9,7 @@ holds braces or quotes, is no trouble.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from string import Formatter
 
@@ -175,6 +175,39 @@ class Template:
         return text, spans
 
 
+NAME = re.compile(r"[\w.-]+")
+"""Name of a prompt."""
+_SHORT = 30
+"""Characters of a name that a template has from its words."""
+
+
+def named_templates(texts: Iterable[str]) -> dict[str, str]:
+    """Templates by name: of `NAME=TEXT` what it says, of a text alone its first words.
+
+    Raises:
+        InputError: Two templates have one name.
+    """
+    templates: dict[str, str] = {}
+    for given in texts:
+        name, equals, text = (part.strip() for part in given.partition("="))
+        if not equals or not NAME.fullmatch(name):
+            name, text = _short_name(given), given.strip()
+        if name in templates:
+            raise InputError(
+                f"two templates have the name {name!r}: give each one of its own, as in "
+                f"'{name}-2={text}'"
+            )
+        templates[name] = text
+    return templates
+
+
+def _short_name(text: str) -> str:
+    """The first words of a template, or its fields where it has no words."""
+    words = re.findall(r"\w+", re.sub(r"\{(?!\w+:)[^}]*\}|\{\w+:", " ", text))
+    name = "-".join(words or re.findall(r"\w+", text)) or "mine"
+    return name if len(name) <= _SHORT else name[: _SHORT + 1].rpartition("-")[0] or name[:_SHORT]
+
+
 def parse_template(name: str, text: str) -> Template:
     """Read a template.
 
@@ -183,7 +216,7 @@ def parse_template(name: str, text: str) -> Template:
             at the end.
         UnknownNameError: A mark that is no region.
     """
-    if not re.fullmatch(r"[\w.-]+", name):
+    if not NAME.fullmatch(name):
         raise InputError(
             f"{name!r} cannot name a prompt: expected letters, digits, '_', '.' and '-'"
         )

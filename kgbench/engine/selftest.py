@@ -24,7 +24,14 @@ from kgbench.engine.sequential import run_sequential
 from kgbench.engine.weights import changed
 from kgbench.errors import KgbenchError, LawError, ModelError, python_names
 from kgbench.models.catalog import is_plant, read_plant, zoo_path
-from kgbench.models.loading import Source, pair_sources, read_pair
+from kgbench.models.loading import (
+    Donors,
+    Source,
+    named_donors,
+    pair_name,
+    pair_sources,
+    read_pair,
+)
 from kgbench.models.pair import ModelPair, once_for_each
 from kgbench.models.placement import DeviceMap
 from kgbench.sites import parse_graft
@@ -366,7 +373,7 @@ def load_pair(
     name: str | os.PathLike[str] | None = None,
     *,
     recipient: Source | None = None,
-    donors: Mapping[str, Source] | None = None,
+    donors: Donors = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     dtype: str | None = None,
     device: str = "cpu",
@@ -387,7 +394,7 @@ def load_pair(
         recipient: Directory or Hub id of the model before finetuning, or the model itself. Of a
             PEFT model it is the model with the adapter off; by default that of such a donor.
         donors: Directory or Hub id of each finetuned model, or the model itself (PEFT's with its
-            active adapter), by name; `sft` is the name of a single one.
+            active adapter), by name; a single one needs no name, and is `sft`.
         tokenizer: The tokenizer of models in memory; else by default the recipient's.
         dtype: Weight type by name; by default float32 on a CPU alone and as stored elsewhere.
             Models in memory keep theirs.
@@ -405,7 +412,7 @@ def load_pair(
             cannot be used where it is.
         LawError: The family map does not fit the models.
     """
-    name = None if name is None else os.fspath(name)
+    name, donors = pair_name(name), named_donors(donors)
     loaded = read_pair(
         name,
         recipient=recipient,
