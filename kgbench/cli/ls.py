@@ -112,7 +112,7 @@ def _table(what: str, rows: Rows) -> str:
     for name, row in rows.items():
         tables[name] = dict(row) if isinstance(row, Mapping) else {"about": row}
         if arguments := tables[name].pop("parameters", None):
-            each = (f"{key}={one['default']} ({one['values']})" for key, one in arguments.items())
+            each = [f"{key}={one['default']} ({one['values']})" for key, one in arguments.items()]
             tables[name]["about"] += f"; arguments: {', '.join(each)}"
         columns |= dict.fromkeys(tables[name])
     if {row.get("from") for row in tables.values()} == {"kgbench"}:

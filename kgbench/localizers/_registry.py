@@ -179,7 +179,7 @@ def parameters_of(name: str) -> dict[str, dict[str, str]]:
         default = _default(field)
         parameters[field.name] = {
             "default": "needed" if default is MISSING else _argument(default),
-            "values": _values(kinds[field.name]),
+            "values": ", ".join(field.metadata.get("choices", ())) or _values(kinds[field.name]),
             "about": " ".join(docs.get(field.name, "").split()),
         }
     return parameters
