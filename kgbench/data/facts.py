@@ -284,10 +284,10 @@ def _from_table(table: FactTable) -> Dataset:
     templates = []
     for name, text in table.templates.items():
         template = parse_template(name, text)
-        for field in template.fields:
-            if field in table.incomplete:
+        for named in template.fields:
+            if named in table.incomplete:
                 raise DataError(
-                    f"{row_name(table.path, table.incomplete[field])}: field {field!r} is empty; "
+                    f"{row_name(table.path, table.incomplete[named])}: field {named!r} is empty; "
                     f"prompt {name!r} needs a text or a number there in every row"
                 )
         bound = template.bind(table.subject, table.object, first.fields, table.name)

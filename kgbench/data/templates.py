@@ -9,7 +9,7 @@ holds braces or quotes, is no trouble.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from string import Formatter
 
@@ -120,8 +120,9 @@ class Template:
                 if field not in fields:
                     raise InputError(
                         f"prompt {self.name!r} needs the field {field!r}, which data set "
-                        f"{dataset!r} lacks (it has {', '.join(fields)}); choose another prompt, "
-                        "name the column that holds it, or give a template of your own"
+                        f"{dataset!r} lacks (it has {', '.join(fields)}); choose another --prompt, "
+                        f"name the column that holds it by --column {field}=COLUMN, or give a "
+                        f"template of your own by --template, such as '{{{subject}}} …'"
                     )
                 regions = tuple(region for region, wanted in pending.items() if wanted == field)
                 for region in regions:
@@ -199,6 +200,30 @@ def named_templates(texts: Iterable[str]) -> dict[str, str]:
             )
         templates[name] = text
     return templates
+
+
+def prompts_of(
+    given: str | Sequence[str] | Mapping[str, str] | None,
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Names of prompts, and templates by name, of what a caller gives as prompts.
+
+    Args:
+        given: Templates by name; or names and templates without one, a name or several with commas.
+
+    Returns:
+        All names in order, and the templates.
+
+    Raises:
+        InputError: Two templates have one name.
+    """
+    if isinstance(given, Mapping):
+        return tuple(given), dict(given)
+    texts = list(given or ())
+    if isinstance(given, str):
+        texts = [given] if "{" in given else [name.strip() for name in given.split(",")]
+    templates = named_templates(text for text in texts if "{" in text)
+    own = iter(templates)
+    return tuple(next(own) if "{" in text else text for text in texts), templates
 
 
 def _short_name(text: str) -> str:

@@ -20,6 +20,7 @@ from kgbench.engine.treatment import Configuration, graft_treatments, parse_conf
 from kgbench.engine.weights import equal_slots
 from kgbench.errors import ModelError, check_choice
 from kgbench.models.pair import ModelPair
+from kgbench.sites import split_grafts
 
 EXECUTORS: Mapping[str, Callable[[Wiring, Plan, Budget], Iterator[Answers]]] = {
     "packed": run_packed,
@@ -201,8 +202,8 @@ def grafted_logits(
 
     Args:
         pair: The models.
-        prompts: Prompts of any lengths.
-        grafts: Configurations: graft expressions, `PRE` or `SFT`.
+        prompts: Prompts of any lengths, as `load_prompts` gives them.
+        grafts: Configurations: graft expressions, `PRE` or `SFT`; or a text of several with commas.
         executor: `packed`, `rows`, `sequential` or `auto`; equal results.
         readouts: Tokens to read out, per prompt, equally many for all; by default the last token.
 
@@ -211,9 +212,13 @@ def grafted_logits(
 
     Raises:
         GraftSyntaxError: A graft does not parse.
+        InputError: What is given is no prompt.
         RegionError: A prompt lacks a region of a graft.
         UnknownNameError: A donor, component or executor does not exist.
     """
+    if isinstance(grafts, str):
+        grafts = split_grafts(grafts)
+    prompts = [prompts] if isinstance(prompts, Prompt | str) else prompts
     engine = Engine(pair, executor)
     logits = engine.logits(engine.plan(prompts, grafts, readouts))
     return logits if readouts is not None else logits[:, :, 0]

@@ -469,7 +469,7 @@ def named_donors(donors: Donors) -> Mapping[str, Source] | None:
         return {"sft": donors}
     raise ModelError(
         f"donors: expected a finetuned model (a path, a Hub id or the model itself) or several by "
-        f"name, as in {{'sft': MODEL}}; got a {type(donors).__name__}"
+        f"name, as in {{'sft': MODEL}}, got {type(donors).__name__}"
     )
 
 
@@ -486,7 +486,7 @@ def pair_name(model: object) -> str | None:
         more = "; a model goes by recipient, and the finetuned one by donors"
     raise ModelError(
         "model: expected a pair that load_pair has loaded, or the name of one, such as "
-        f"'tiny-gemma' (see `kgbench ls models`); got a {type(model).__name__}{more}"
+        f"'tiny-gemma' (see `kgbench ls models`), got {type(model).__name__}{more}"
     )
 
 
