@@ -81,7 +81,10 @@ def import_command(
     force: bool,
     **_others: Any,
 ) -> Output:
-    """Bring FILE, a JSONL or CSV file of facts, into one file with all that an evaluation needs.
+    """Bring FILE, a table of facts, into one file with all that an evaluation needs.
+
+    A table is a .csv, .tsv, .jsonl, .json or .parquet. Rows of a prompt, a
+    subject and a target need no options.
 
     With --source, FILE is that of a set by others, and may be left out
     where the Hugging Face Hub has it; hub:OWNER/NAME[:CONFIG][@REVISION]
