@@ -674,7 +674,7 @@ def train(
     subject: str | None = None,
     object: str | None = None,
     columns: Mapping[str, str] | None = None,
-    templates: Sequence[str] = (),
+    templates: str | Sequence[str] = (),
     direction: str = "both",
     split: str | None = None,
     supplement: str | None = None,
@@ -727,6 +727,11 @@ def train(
     Raises:
         InputError: Something is wrong with what was given; before anything is trained.
     """
+    if isinstance(recipient, nn.Module):
+        raise InputError(
+            "recipient: training reads a checkpoint: save the model and its tokenizer by "
+            "save_pretrained, and give the folder"
+        )
     options = ImportOptions(subject, object, columns or {})
     named = os.fspath(dataset) if isinstance(dataset, str | os.PathLike) else None
     facts = None if named is not None else dataset_of(dataset, options=options)
@@ -751,7 +756,7 @@ def train(
         dtype=dtype,
         direction=direction,
         split=split,
-        templates=tuple(templates),
+        templates=(templates,) if isinstance(templates, str) else tuple(templates),
         imports=options if named and options != ImportOptions() else None,
         supplement=supplement,
         seed=seed,

@@ -744,11 +744,11 @@ def test_prompts_of_a_table(models: dict[str, Any]) -> None:
     assert torch.equal(grafted[:1], kgbench.grafted_logits(pair, asked[0], ["FE", "LT"]))
     with pytest.raises(InputError, match="has no prompts of its own: name some"):
         kgbench.load_prompts(facts(), **roles)
-    for given in ("a text", ["a text"]):
+    for read in (pair.encoded, pair.regions, pair.question):
         with pytest.raises(
             InputError, match=r"expected prompts .* as load_prompts gives them, got"
         ):
-            kgbench.grafted_logits(pair, given, ["LT"])
+            read("a text")
 
 
 def test_rows_of_prompt_and_target_are_one_record_on_the_command_line(

@@ -217,7 +217,7 @@ def test_the_table_of_localizers_is_what_is_listed() -> None:
         listed = []
         for key, one in said["parameters"].items():
             listed.append(f"`{key}={one['default']}` ({one['values']})")
-        assert arguments == ("; ".join(listed) or "–")
+        assert arguments == ("; ".join(listed).strip("`") or "–")
 
 
 def test_every_claim_is_told_of() -> None:

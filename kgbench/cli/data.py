@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -328,7 +329,15 @@ def import_source(
     told = tuple(origin.lines())
     for line in told:
         tell(line)
-    relations = read_relations(source, fetch_rows(origin), fields, needed)
+    rows = fetch_rows(origin)
+    if options["source"] is None and source.relation is None and given == ImportOptions():
+        # Its columns are known by name or not at all, as those of a file of one's own.
+        lines = "".join(json.dumps(row, default=str) + "\n" for row in rows)
+        imported = _from_lines(
+            lines, source.name, {**options, "name": options["name"] or source.name}
+        )
+        return replace(imported, source=source.name, origin=told)
+    relations = read_relations(source, rows, fields, needed)
     imported = _imported(
         choose_relation(source, relations, wanted),
         {**options, "subject": needed[0], "object": needed[1], "column": ()},
@@ -341,13 +350,7 @@ def _imported(
     relation: Relation, options: Mapping[str, Any], templates: Mapping[str, str]
 ) -> Imported:
     """A relation, brought in by the way that a file of one's own takes."""
-    with TemporaryDirectory() as folder:
-        file = Path(folder) / "facts.jsonl"
-        file.write_text(relation.to_jsonl(templates), encoding="utf-8")
-        try:
-            imported = import_facts(file, options)
-        except InputError as error:
-            raise InputError(str(error).replace(str(file), relation.name)) from None
+    imported = _from_lines(relation.to_jsonl(templates), relation.name, options)
     rows = list(relation.facts)  # below the header: that of line 2 comes first
     dropped = {}
     for reason, lines in imported.dropped.items():
@@ -359,6 +362,17 @@ def _imported(
         dropped={**relation.dropped, **dropped},
         incomplete=incomplete,
     )
+
+
+def _from_lines(lines: str, name: str, options: Mapping[str, Any]) -> Imported:
+    """Facts of JSONL that is no file; errors call it by its name."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "facts.jsonl"
+        file.write_text(lines, encoding="utf-8")
+        try:
+            return import_facts(file, options)
+        except InputError as error:
+            raise InputError(str(error).replace(str(file), name)) from None
 
 
 def import_facts(file: Path, options: Mapping[str, Any]) -> Imported:

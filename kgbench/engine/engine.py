@@ -193,8 +193,8 @@ class Engine:
 
 def grafted_logits(
     pair: ModelPair,
-    prompts: Sequence[Prompt],
-    grafts: Sequence[Configuration | str],
+    prompts: Prompt | Sequence[Prompt],
+    grafts: str | Sequence[Configuration | str],
     executor: str = "packed",
     readouts: Sequence[Sequence[int]] | None = None,
 ) -> Float[torch.Tensor, "prompt graft *readout vocabulary"]:
@@ -218,7 +218,7 @@ def grafted_logits(
     """
     if isinstance(grafts, str):
         grafts = split_grafts(grafts)
-    prompts = [prompts] if isinstance(prompts, Prompt | str) else prompts
+    prompts = [prompts] if isinstance(prompts, Prompt) else prompts
     engine = Engine(pair, executor)
     logits = engine.logits(engine.plan(prompts, grafts, readouts))
     return logits if readouts is not None else logits[:, :, 0]
