@@ -61,6 +61,8 @@ AnyRun = Run | str | os.PathLike[str]
 """A run, its folder, or the start of its id or of its folder's name."""
 Localizer = str | AbstractLocalizer | type[AbstractLocalizer]
 """A method: its registered name, `path/to/file.py:Class`, a class or an instance."""
+Localizers = list[Localizer] | tuple[Localizer, ...]
+"""Several methods."""
 
 
 @dataclass(frozen=True)
@@ -325,7 +327,7 @@ def explore(
 def evaluate(
     model: str | os.PathLike[str] | ModelPair | None = None,
     *,
-    localizer: list[Localizer] | tuple[Localizer, ...],
+    localizer: Localizers,
     **options: Any,
 ) -> Evaluations: ...
 @overload
@@ -335,11 +337,11 @@ def evaluate(
     localizer: Localizer = "dynamic_graft",
     **options: Any,
 ) -> Evaluation: ...
-@python_names()
+@python_names()  # type: ignore[misc]  # the overloads leave the other options to this signature
 def evaluate(
     model: str | os.PathLike[str] | ModelPair | None = None,
     *,
-    localizer: Localizer | Sequence[Localizer] = "dynamic_graft",
+    localizer: Localizer | Localizers = "dynamic_graft",
     localizer_args: Mapping[str, str] | None = None,
     recipient: Source | None = None,
     donors: Donors = None,
@@ -426,8 +428,8 @@ def evaluate(
     facts = None if dataset is None or named else dataset_of(dataset, options=options)
     if dataset is None and options != ImportOptions():
         raise InputError("subject, object, columns and templates are about facts; give a dataset")
-    several = not isinstance(localizer, str) and isinstance(localizer, Sequence)
-    methods = list(localizer) if several else [localizer]
+    several = isinstance(localizer, list | tuple)
+    methods = list(localizer) if isinstance(localizer, list | tuple) else [localizer]
     if not methods:
         raise InputError("localizer: expected a name or several, see `kgbench ls localizers`")
     labels = [each if isinstance(each, str) else getattr(each, "name", "") for each in methods]
@@ -436,7 +438,7 @@ def evaluate(
         arguments = own_arguments(label, labels, localizer_args or {})
         method = None if isinstance(each, str) else created(each, arguments, seed)
         spec = Spec(
-            localizer=each if method is None else method.name,
+            localizer=label if method is None else method.name,
             model=model if isinstance(model, str) else None,
             recipient=None if recipient is None else str(recipient),
             donors={name: str(source) for name, source in (donors or {}).items()},

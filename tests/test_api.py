@@ -741,7 +741,8 @@ def test_prompts_of_a_table(models: dict[str, Any]) -> None:
     assert [prompt.text for prompt in asked] == [prompt.text for prompt in by_name]
     grafted = kgbench.grafted_logits(pair, asked, "FE,LT")
     assert torch.equal(grafted, kgbench.grafted_logits(pair, asked, ["FE", "LT"]))
-    assert torch.equal(grafted[:1], kgbench.grafted_logits(pair, asked[0], ["FE", "LT"]))
+    single = kgbench.grafted_logits(pair, asked[0], ["FE", "LT"])
+    torch.testing.assert_close(single, grafted[:1])
     with pytest.raises(InputError, match="has no prompts of its own: name some"):
         kgbench.load_prompts(facts(), **roles)
     for read in (pair.encoded, pair.regions, pair.question):
@@ -763,7 +764,7 @@ def test_rows_of_prompt_and_target_are_one_record_on_the_command_line(
     own: dict[str, Any] = {"subject": None, "object": None, "prompts": ()}
     run = evaluated(tmp_path, pair, dataset=rows, **own)
     assert list(run.record.identity.prompts) == ["prompt"]
-    assert len(run.record.rows) == 2 + len(GRAFTS) and run.record.rows[0].n == len(rows)
+    assert {row.n for row in run.record.rows} == {len(rows)}
     Path(tmp_path / "facts.json").write_text(json.dumps(rows))
     pd.DataFrame(rows).to_csv(tmp_path / "facts.csv", index=False)
     models_of = ["--recipient", folder / "before", "--donor", folder / "after", "--device", "cpu"]

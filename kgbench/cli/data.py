@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kgbench.cli.options import CATALOGUES, cli_command, completer, imports_of
+from kgbench.cli.options import cli_command, completer, imports_of
 from kgbench.cli.output import Output, terminal_text
 from kgbench.data import Dataset, ImportOptions, Prompt, load_dataset, load_prompts
 from kgbench.data.facts import check_target, left_out, write_dataset
@@ -41,6 +41,7 @@ from kgbench.data.sources import (
     source_names,
 )
 from kgbench.errors import InputError, ModelError, RegionError, UnknownNameError
+from kgbench.runner.choices import CATALOGUES
 from kgbench.testing.decisions import FEWEST
 
 if TYPE_CHECKING:

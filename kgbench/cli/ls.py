@@ -110,10 +110,11 @@ def _table(what: str, rows: Rows) -> str:
     tables = {}
     columns: dict[str, None] = {}
     for name, row in rows.items():
-        tables[name] = dict(row) if isinstance(row, Mapping) else {"about": row}
-        if arguments := tables[name].pop("parameters", None):
+        cells: dict[str, Any] = dict(row) if isinstance(row, Mapping) else {"about": row}
+        if arguments := cells.pop("parameters", None):
             each = [f"{key}={one['default']} ({one['values']})" for key, one in arguments.items()]
-            tables[name]["about"] += f"; arguments: {', '.join(each)}"
+            cells["about"] += f"; arguments: {', '.join(each)}"
+        tables[name] = cells
         columns |= dict.fromkeys(tables[name])
     if {row.get("from") for row in tables.values()} == {"kgbench"}:
         del columns["from"]  # shown only where another package has one

@@ -264,7 +264,7 @@ def _relation(
             whole.append(number)
         else:
             dropped[NO_VALUE].append(number)
-    wordings = {}
+    wordings: Mapping[int, str | None] = {}
     if source.prompt is not None:
         prompts = texts[source.prompt]
         asked = {number: (prompts[number], facts[number]["subject"]) for number in whole}
