@@ -32,7 +32,7 @@ from kgbench.progress import Progress, with_progress
 from kgbench.records.mirror import SOURCES, folder_of
 from kgbench.records.record import FIGURES
 from kgbench.records.store import read_record
-from kgbench.report import Report, Table, to_html, to_text
+from kgbench.report import to_html, to_text
 from kgbench.report.run_report import record_report
 from kgbench.report.site_maps import picture_of
 from kgbench.runner import Pairs, Run, Settings, Spec, check, run_job
@@ -216,21 +216,13 @@ class Evaluation(Run):
 
 
 class Evaluations(list[Evaluation]):
-    """Runs of several localizers on one question. In a notebook they show as a table."""
-
-    @property
-    def _report(self) -> Report:
-        rows = []
-        for run in self:
-            rows.append([run.record.identity.localizer.name, run.record.verdict or "–"])
-        models = ", ".join(dict.fromkeys(run.record.model for run in self))
-        return Report(f"{len(self)} localizers on {models}", [Table("", ["", "verdict"], rows)])
+    """Runs of several localizers on one question, which show as a table each."""
 
     def __repr__(self) -> str:
-        return to_text(self._report)
+        return "\n\n".join(map(repr, self))
 
     def _repr_html_(self) -> str:
-        return to_html(self._report)
+        return "".join(run._repr_html_() for run in self)
 
 
 @python_names()

@@ -351,6 +351,18 @@ def test_of_several_answers_the_new_one_is_taken_and_said() -> None:
     assert {target for *_, target in asked(other)} == {"x"}
 
 
+@pytest.mark.parametrize(("lacking", "role"), [("subject", "subject"), ("target", "object")])
+def test_rows_without_a_role_name_what_is_lacking(lacking: str, role: str) -> None:
+    """A prompt without its subject has no first entity, and one without a target no answer."""
+    rows = SHAPES["home-made"]()
+    for row in rows:
+        del row[lacking]
+    with pytest.raises(
+        DataError, match=rf"which column is the {role}\?.*or add '{role}': a row is"
+    ):
+        dataset_of(rows)
+
+
 def test_a_template_may_hold_the_text_of_a_row() -> None:
     """A field that mentions the subject, in a frame."""
     rows = [{"q": f"Where is {who}?", "who": who, "place": "Rome"} for who in ("Ann", "Bo")]

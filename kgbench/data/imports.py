@@ -444,7 +444,10 @@ def _roles(columns: _Columns, header: Mapping[str, Any], given: ImportOptions) -
             expected = f"name one by --{role} COLUMN"
             if role == "subject" and not any(map(columns.has, _OBJECTS)):
                 expected += ", and the answer by --object COLUMN"
-            expected += " (and a prompt of your own by --template), or in the file's header"
+            if any(map(columns.has, _PROMPTS)):
+                expected += f", or add {role!r}: a row is a prompt, its subject and its target"
+            else:
+                expected += " (and a prompt of your own by --template), or in the file's header"
             raise DataError(f"{path}: which column is the {role}? There {there}; {expected}")
         if name == "id" and has_ids:
             raise DataError(
