@@ -405,11 +405,6 @@ class _Columns:
 # ------------------------------------------------------------------------------ subject and object
 
 
-def _answer_name(column: str) -> str:
-    """The name of an answer, wherever in a row it is."""
-    return column.removeprefix(_EDIT).partition(".")[0]
-
-
 def _roles(columns: _Columns, header: Mapping[str, Any], given: ImportOptions) -> tuple[str, str]:
     """The fields that are subject and object, among `columns.fields` then."""
     path, has_ids = columns.path, "id" in columns.fields
@@ -433,7 +428,9 @@ def _roles(columns: _Columns, header: Mapping[str, Any], given: ImportOptions) -
                 break
         if name is None and (known := list(filter(columns.has, defaults))):
             name = known[0]
-            answers = list(dict.fromkeys(map(_answer_name, known)))
+            # The name of an answer, wherever in a row it is.
+            bare = (column.removeprefix(_EDIT).partition(".")[0] for column in known)
+            answers = list(dict.fromkeys(bare))
             if name in _EDITS and len(answers) > 1:
                 warnings.warn(
                     f"{path}: the answer is {answers[0]}, and could be {', '.join(answers[1:])}: "

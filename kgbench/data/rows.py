@@ -29,8 +29,6 @@ LONGEST = 10_000
 _CELL = 1 << 24
 """Characters of a cell of a CSV file: lists of aliases are long."""
 
-_TRUTH = ("bool", "bool_")
-
 WHOLE = re.compile(r"-?\d+\.0")
 """A whole number that is written as a fraction."""
 CSV = (".csv", ".tsv")
@@ -92,10 +90,15 @@ def text_cells(cells: Sequence[Any]) -> list[Any]:
     Libraries make fractions of whole numbers of which one is missing, so that a column with gaps
     and nothing but whole numbers in it has no ``.0``. Days without times have none either.
     """
-    values = [None if _is_missing(cell) else _plain(cell) for cell in cells]
+    values = []
+    for cell in cells:
+        if type(cell).__name__ == "datetime64":
+            cell = cell.astype("datetime64[us]").item()
+        values.append(None if _is_missing(cell) else _opened(cell))
     there = [value for value in values if value is not None]
-    whole = len(there) < len(values) and all(map(_is_whole, there))
-    days = all(isinstance(value, datetime) and _is_day(value) for value in there)
+    numbers = all(isinstance(value, Real | Digits) for value in there)
+    whole = len(there) < len(values) and numbers and all(WHOLE.fullmatch(str(v)) for v in there)
+    days = all(isinstance(value, datetime) and value.timetz() == time() for value in there)
     texts = []
     for value in values:
         text = _text(value)
@@ -118,25 +121,11 @@ def _is_missing(value: Any) -> bool:
         return False
 
 
-def _plain(value: Any) -> Any:
-    """A value of Python in place of a day of numpy, or of an array."""
-    is_day = type(value).__name__ == "datetime64"
-    return value.astype("datetime64[us]").item() if is_day else _opened(value)
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, Real | Digits) and WHOLE.fullmatch(str(value)) is not None
-
-
-def _is_day(value: datetime) -> bool:
-    return value.timetz() == time()
-
-
 def _text(value: Any) -> Any:
     if value is None:
         return ""
     # Truth values of numpy are no numbers; days and periods can all be formatted.
-    known = isinstance(value, str | Number | timedelta) or type(value).__name__ in _TRUTH
+    known = isinstance(value, str | Number | timedelta) or type(value).__name__ in ("bool", "bool_")
     return str(value) if known or hasattr(value, "strftime") else value
 
 
@@ -390,17 +379,14 @@ def _read_csv(path: Path, text: str) -> Iterator[Numbered]:
                     f"({', '.join(columns)})",
                 )
             else:
-                yield line, dict(zip_longest(columns, map(_digits, cells)))
+                # A CSV file does not say what is a number.
+                found = [Digits(cell) if WHOLE.fullmatch(cell) else cell for cell in cells]
+                yield line, dict(zip_longest(columns, found))
             line = reader.line_num + 1
     except csv.Error as error:
         raise _fail(path, reader.line_num, f"is not CSV: {error}") from None
     finally:
         csv.field_size_limit(before)
-
-
-def _digits(cell: str) -> str:
-    """A cell of a CSV file, which does not say what is a number."""
-    return Digits(cell) if WHOLE.fullmatch(cell) else cell
 
 
 _READERS: Mapping[str, Callable[[Path, str], Iterator[Numbered]]] = {
