@@ -187,6 +187,23 @@ def test_a_value_inside_a_column_is_a_field() -> None:
     assert load_prompts(dataset, ["ask"])[1].text == "In 1951, s1 and"
 
 
+def test_labels_inside_a_column_have_their_names(folder: Path) -> None:
+    """Of lists and of objects; a label that is missing is empty."""
+    label = datasets.ClassLabel(names=["Lima", "Paris"])
+    features = {"subject": datasets.Value("string"), "all": [label], "more": {"town": label}}
+    rows = [
+        {"subject": "a", "all": [1, 0], "more": {"town": 1}},
+        {"subject": "b", "all": [0], "more": {"town": -1}},
+    ]
+    table = datasets.Dataset.from_list(rows, features=datasets.Features(features))
+    table.to_parquet("own.parquet")
+    for form in (table, table.with_format("arrow")[:], "own.parquet"):
+        first = dataset_of(form, ImportOptions(object="all.0"))
+        assert [fact.fields["all.0"] for fact in first.facts] == ["Paris", "Lima"]
+        inner = dataset_of(form, ImportOptions(object="more.town"))
+        assert [fact.fields["more.town"] for fact in inner.facts] == ["Paris"]
+
+
 def test_two_columns_of_one_name_are_refused() -> None:
     table = pd.DataFrame([["a", "b", "c"]], columns=["subject", "object", "object"])
     with pytest.raises(DataError, match="two columns 'object'"):

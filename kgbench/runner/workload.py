@@ -135,7 +135,7 @@ def check(spec: Spec) -> Workload:
 # Facts and prompts
 
 
-@python_names(template="names")
+@python_names(prompt="names", template="names")
 def load_prompts(
     dataset: object,
     names: str | Sequence[str] | Mapping[str, str] = (),
