@@ -784,3 +784,26 @@ def test_rows_of_prompt_and_target_are_one_record_on_the_command_line(
 def test_one_fact_is_too_few(tmp_path: Path, models: dict[str, Any]) -> None:
     with pytest.warns(UserWarning, match="1 fact is too few"):
         evaluated(tmp_path, kgbench.load_pair(**models), limit=1)
+
+
+def test_rows_of_prompt_and_target_are_learned(folder: Path, tmp_path: Path) -> None:
+    """As prompt and target, in the one direction that they have; what cannot be is said."""
+    rows = []
+    for actor, costar in facts().iloc[:4].itertuples(index=False):
+        rows.append({"prompt": "{} stars with", "subject": actor, "target": costar})
+    given: dict[str, Any] = {"recipe": "aggressive", "epochs": 1, "device": "cpu"}
+    given |= {"recipient": folder / "before", "output_dir": tmp_path / "donor", "progress": False}
+    with pytest.raises(InputError, match='train with direction="a2b"'):
+        kgbench.train(rows, **given)
+    with pytest.raises(InputError, match="training reads a checkpoint"):
+        kgbench.train(rows, **{**given, "recipient": loaded(folder, "before")})
+    donor = kgbench.train(rows, direction="a2b", **given)
+    assert donor.card["wordings"]["trained"] == ["{prompt} {target}."]
+    assert donor.card["scores"]["prompt"]["n"] == 4
+    one = kgbench.train(
+        rows,
+        direction="a2b",
+        templates="{subject} met {target}.",
+        **{**given, "output_dir": tmp_path / "one"},
+    )
+    assert one.card["wordings"]["trained"] == ["{subject} met {target}."]
