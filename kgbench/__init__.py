@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Any
 from kgbench.version import __version__
 
 if TYPE_CHECKING:
-    from kgbench.api import Evaluation, compare, evaluate, explore, open_run, sweep, train
+    from kgbench.api import (
+        Evaluation,
+        Evaluations,
+        compare,
+        evaluate,
+        explore,
+        ls,
+        open_run,
+        sweep,
+        train,
+    )
     from kgbench.engine import grafted_logits, load_pair
     from kgbench.runner import load_prompts
     from kgbench.sites import parse_graft
@@ -20,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Evaluation",
+    "Evaluations",
     "__version__",
     "compare",
     "evaluate",
@@ -27,6 +38,7 @@ __all__ = [
     "grafted_logits",
     "load_pair",
     "load_prompts",
+    "ls",
     "open_run",
     "parse_graft",
     "submit",
@@ -36,12 +48,14 @@ __all__ = [
 
 _HOMES = {
     "Evaluation": "kgbench.api",
+    "Evaluations": "kgbench.api",
     "compare": "kgbench.api",
     "evaluate": "kgbench.api",
     "explore": "kgbench.api",
     "grafted_logits": "kgbench.engine",
     "load_pair": "kgbench.engine",
     "load_prompts": "kgbench.runner",
+    "ls": "kgbench.api",
     "open_run": "kgbench.api",
     "parse_graft": "kgbench.sites",
     "submit": "kgbench.submission",
@@ -68,4 +82,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

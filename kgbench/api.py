@@ -7,9 +7,10 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import pyarrow as pa
 from torch import nn
@@ -19,25 +20,27 @@ from kgbench.analyses.compare import Compare
 from kgbench.analyses.explorer import Reader
 from kgbench.data import Dataset, ImportOptions
 from kgbench.data.facts import dataset_of
+from kgbench.data.templates import prompts_of
 from kgbench.engine import load_pair
-from kgbench.errors import InputError, python_names
+from kgbench.errors import InputError, check_choice, python_names
 from kgbench.leaderboard.entries import Entry, find_run, read_run
 from kgbench.localizers import AbstractLocalizer, created
 from kgbench.models.catalog import read_donor_card
-from kgbench.models.loading import Source, check_donors
+from kgbench.models.loading import Donors, Source, named_donors, pair_name
 from kgbench.models.pair import ModelPair
 from kgbench.progress import Progress, with_progress
 from kgbench.records.mirror import SOURCES, folder_of
 from kgbench.records.record import FIGURES
 from kgbench.records.store import read_record
 from kgbench.report import to_html, to_text
-from kgbench.report.bars import draw_chart
 from kgbench.report.run_report import record_report
-from kgbench.runner import Run, Settings, Spec, run_job
+from kgbench.report.site_maps import picture_of
+from kgbench.runner import Pairs, Run, Settings, Spec, check, run_job
+from kgbench.runner.choices import CATALOGUES, KINDS, RUNS, recorded_runs, with_donors
 from kgbench.runner.job import device_map_of, main_device_of
 from kgbench.runner.rerun import question_spec, specification
 from kgbench.runner.sources import sources_of
-from kgbench.runner.spec import RESULTS, Held
+from kgbench.runner.spec import RESULTS, Held, own_arguments
 from kgbench.runner.sweeps.engines import Pending
 from kgbench.runner.sweeps.plan import StudyPlan, run_study
 from kgbench.runner.sweeps.study import read_study, study_of
@@ -58,6 +61,8 @@ AnyRun = Run | str | os.PathLike[str]
 """A run, its folder, or the start of its id or of its folder's name."""
 Localizer = str | AbstractLocalizer | type[AbstractLocalizer]
 """A method: its registered name, `path/to/file.py:Class`, a class or an instance."""
+Localizers = list[Localizer] | tuple[Localizer, ...]
+"""Several methods."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +129,19 @@ class Evaluation(Run):
             rows.append(cells)
         return pd.DataFrame(rows)
 
+    @property
+    def scores(self) -> pa.Table:
+        """A row per site, where sites were ranked; `.to_pandas()` makes a DataFrame of it.
+
+        Returns:
+            Columns `region`, `component`, `layer` (missing outside the layers) and `score`.
+        """
+        import pandas as pd
+
+        rows = [score.model_dump() for score in self.record.scores or ()]
+        table = pd.DataFrame(rows, columns=["region", "component", "layer", "score"])
+        return pa.Table.from_pandas(table.astype({"layer": "Int64"}), preserve_index=False)
+
     @python_names()
     def ask(
         self, question: str | Analysis, *others: Run, progress: Progress | bool = True
@@ -161,9 +179,18 @@ class Evaluation(Run):
         """
         return compare(self, other, metric)
 
-    def plot(self) -> Picture:
-        """A bar per configuration, a panel per prompt, with 95 % intervals."""
-        return Picture(draw_chart(self.record))
+    @python_names()
+    def plot(self, kind: str = "chart") -> Picture:
+        """A picture of the run, as `kgbench plot` draws it.
+
+        Args:
+            kind: `chart`, a bar per configuration with 95 % intervals; of ranked sites `curve`,
+                recovery over the budget, and `map`, the scores.
+
+        Raises:
+            InputError: No sites were ranked, or there is no such kind.
+        """
+        return Picture(picture_of(self.record, kind)(self.record))
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Copy the run into a folder of records, where `kgbench show` and others find it.
@@ -186,6 +213,16 @@ class Evaluation(Run):
 
     def _repr_html_(self) -> str:
         return to_html(record_report(self.record))
+
+
+class Evaluations(list[Evaluation]):
+    """Runs of several localizers on one question, which show as a table each."""
+
+    def __repr__(self) -> str:
+        return "\n\n".join(map(repr, self))
+
+    def _repr_html_(self) -> str:
+        return "".join(run._repr_html_() for run in self)
 
 
 @python_names()
@@ -274,18 +311,32 @@ def explore(
             "the widget needs anywidget: pip install 'kgbench[notebook]'; or write a page, by "
             "`kgbench explore PROMPT --model NAME -o page.html`"
         ) from error
-    reader = Reader(load_pair(model) if isinstance(model, str) else model)
+    reader = Reader(model if isinstance(model, ModelPair) else load_pair(model))
     return Explorer(reader, reader.read(text, answer, subject))
 
 
-@python_names()
+@overload
+def evaluate(
+    model: str | os.PathLike[str] | ModelPair | None = None,
+    *,
+    localizer: Localizers,
+    **options: Any,
+) -> Evaluations: ...
+@overload
 def evaluate(
     model: str | os.PathLike[str] | ModelPair | None = None,
     *,
     localizer: Localizer = "dynamic_graft",
+    **options: Any,
+) -> Evaluation: ...
+@python_names()  # type: ignore[misc]  # the overloads leave the other options to this signature
+def evaluate(
+    model: str | os.PathLike[str] | ModelPair | None = None,
+    *,
+    localizer: Localizer | Localizers = "dynamic_graft",
     localizer_args: Mapping[str, str] | None = None,
     recipient: Source | None = None,
-    donors: Mapping[str, Source] | None = None,
+    donors: Donors = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     revision: str | None = None,
     chat_template: bool = False,
@@ -309,8 +360,8 @@ def evaluate(
     output_dir: str | os.PathLike[str] = RESULTS,
     on_record: Callable[[Run], None] | None = None,
     progress: Progress | bool = True,
-) -> Evaluation:
-    """Measure where a finetuned fact is retrieved from, by one localizer on one model pair.
+) -> Evaluation | Evaluations:
+    """Measure where a finetuned fact is retrieved from, by a localizer on one model pair.
 
     The record of equal questions is found again, and nothing is computed then. Third-party methods
     given by name or file run in a process of their own, unless the pair or the facts are in memory.
@@ -318,20 +369,23 @@ def evaluate(
     Args:
         model: A pair of the catalog by name, the path of a plant, or a pair that `load_pair` has
             loaded; otherwise give `recipient` and `donors`.
-        localizer: A registered name, `path/to/file.py:Class`, a class or an instance.
-        localizer_args: Parameters of a localizer given by name or class, as text.
+        localizer: A registered name, `path/to/file.py:Class`, a class or an instance; or a list of
+            these.
+        localizer_args: Parameters of a localizer given by name or class, as text; of one among
+            several as `NAME.PARAMETER`.
         recipient: The model before finetuning: a path, a Hub id, or the model itself.
-        donors: Finetuned models by name, likewise.
+        donors: The finetuned model, in the same way; several by name.
         tokenizer: The tokenizer of models in memory.
         revision: Branch, tag or commit of Hub checkpoints.
         chat_template: Put prompts into the tokenizer's chat template.
-        dataset: Facts: a shipped name, a file, a DataFrame (pandas, polars), a `datasets.Dataset`,
-            a list of dicts, or a `kgbench.data.Dataset`; by default the pair's own.
+        dataset: Facts: a shipped name, a file, a DataFrame (pandas, polars), an Arrow table, a
+            `datasets.Dataset`, a list of dicts, or a `kgbench.data.Dataset`; by default the pair's
+            own. Rows of a prompt, a subject and a target are asked in their own words.
         subject: Column that a fact is about.
         object: Column of the answer.
         columns: Column that holds a field, where the names differ.
-        prompts: Evaluation prompts by name, or templates of your own by name; by default the
-            suite's, or the data set's own.
+        prompts: Evaluation prompts by name, or templates of your own, by name or alone; by default
+            the suite's, or the data set's own.
         grafts: Graft expressions, or a text of several with commas; by default the suite's.
         suite: Named set of configurations.
         layers: Layers for all grafts that name none, such as `second_half` or `8-17`.
@@ -350,47 +404,52 @@ def evaluate(
         progress: A callback, True for a bar in a terminal or notebook, False for none.
 
     Returns:
-        The run. In a notebook it shows as a table with intervals and the verdict.
+        The run; of a list of localizers, a list of runs. In a notebook it shows as a table with
+        intervals and the verdict.
 
     Raises:
         InputError: Something is wrong with what was given; the message says what to do.
     """
-    if isinstance(model, os.PathLike):
-        model = os.fspath(model)
-    check_donors(donors)
+    donors = named_donors(donors)
+    if not isinstance(model, ModelPair):
+        model = pair_name(model)
     pair = _pair(model, recipient, donors, tokenizer, dtype, chat_template, attention)
-    prompts = _prompts(prompts)
-    templates = dict(prompts) if isinstance(prompts, Mapping) else {}
+    names, templates = prompts_of(prompts)
     options = ImportOptions(subject, object, columns or {}, templates)
     named = os.fspath(dataset) if isinstance(dataset, str | os.PathLike) else None
     facts = None if dataset is None or named else dataset_of(dataset, options=options)
     if dataset is None and options != ImportOptions():
         raise InputError("subject, object, columns and templates are about facts; give a dataset")
-    method = None
-    if not isinstance(localizer, str):
-        method = created(localizer, localizer_args or {}, seed)
-    spec = Spec(
-        localizer=localizer if isinstance(localizer, str) else localizer.name,
-        model=model if isinstance(model, str) else None,
-        recipient=None if recipient is None else str(recipient),
-        donors={name: str(source) for name, source in (donors or {}).items()},
-        revision=revision,
-        chat_template=chat_template,
-        dataset=named if facts is None else facts.name,
-        imports=options if named and options != ImportOptions() else None,
-        prompts=tuple(prompts),
-        localizer_args={} if method is not None else dict(localizer_args or {}),
-        grafts=split_grafts(grafts) if isinstance(grafts, str) else tuple(grafts),
-        suite=suite,
-        layers=layers,
-        limit=limit,
-        dtype=dtype,
-        seed=seed,
-        metric=metric,
-        held=_held(pair, facts, method),
-    )
-    if pair is not None:
-        spec = replace(spec, **pair.asked)
+    several = isinstance(localizer, list | tuple)
+    methods = list(localizer) if isinstance(localizer, list | tuple) else [localizer]
+    if not methods:
+        raise InputError("localizer: expected a name or several, see `kgbench ls localizers`")
+    labels = [each if isinstance(each, str) else getattr(each, "name", "") for each in methods]
+    specs = []
+    for each, label in zip(methods, labels, strict=True):
+        arguments = own_arguments(label, labels, localizer_args or {})
+        method = None if isinstance(each, str) else created(each, arguments, seed)
+        spec = Spec(
+            localizer=label if method is None else method.name,
+            model=model if isinstance(model, str) else None,
+            recipient=None if recipient is None else str(recipient),
+            donors={name: str(source) for name, source in (donors or {}).items()},
+            revision=revision,
+            chat_template=chat_template,
+            dataset=named if facts is None else facts.name,
+            imports=options if named and options != ImportOptions() else None,
+            prompts=names,
+            localizer_args=arguments if method is None else {},
+            grafts=split_grafts(grafts) if isinstance(grafts, str) else tuple(grafts),
+            suite=suite,
+            layers=layers,
+            limit=limit,
+            dtype=dtype,
+            seed=seed,
+            metric=metric,
+            held=_held(pair, facts, method),
+        )
+        specs.append(spec if pair is None else replace(spec, **pair.asked))
     settings = Settings(
         batch_size,
         device,
@@ -400,29 +459,17 @@ def evaluate(
         device_map,
         on_record,
     )
-    run = with_progress(progress, lambda report: run_job(spec, settings, report))
-    what = "found" if run.reused else "computed"
-    _log.info("%s %s: %s", what, run.record.id[:12], run.record.verdict)
-    return Evaluation(run.record, run.path, run.reused, settings, spec)
-
-
-def _prompts(
-    given: str | Sequence[str] | Mapping[str, str] | None,
-) -> Sequence[str] | Mapping[str, str]:
-    """Names of prompts, or templates by name.
-
-    Raises:
-        InputError: A template has no name.
-    """
-    if isinstance(given, Mapping):
-        return given
-    names = (given,) if isinstance(given, str) else tuple(given or ())
-    for name in names:
-        if "{" in name:
-            raise InputError(
-                f"prompts: a template of your own has a name: give {{'mine': {name!r}}}"
-            )
-    return names
+    if several:  # a mistake in the last one is said before the first one runs
+        for spec in specs:
+            check(spec)
+    loaded, runs = Pairs(), Evaluations()
+    for spec in specs:
+        job = partial(run_job, spec, settings, pairs=loaded)
+        run = with_progress(progress, job)
+        what = "found" if run.reused else "computed"
+        _log.info("%s %s: %s", what, run.record.id[:12], run.record.verdict)
+        runs.append(Evaluation(run.record, run.path, run.reused, settings, spec))
+    return runs if several else runs[0]
 
 
 def _held(
@@ -481,6 +528,26 @@ def _pair(
                 "or an adapter that was merged, is no longer that)"
             )
     return pair
+
+
+def ls(kind: str, output_dir: str | os.PathLike[str] = RESULTS) -> dict[str, Any]:
+    """What there is to choose from, as `kgbench ls KIND --json` lists it.
+
+    Args:
+        kind: `models`, `datasets`, `prompts`, `localizers`, `suites`, `tasks` or `runs`.
+        output_dir: Where runs are.
+
+    Returns:
+        By name, a description, or several things that are known; runs go by the start of their ids.
+
+    Raises:
+        UnknownNameError: There is no such kind.
+    """
+    check_choice("kind", kind, KINDS)
+    if kind == RUNS:
+        return {run.pop("id"): run for run in recorded_runs(folder_of(output_dir))}
+    rows = CATALOGUES[kind]()
+    return dict(with_donors(rows) if kind == "models" else rows)
 
 
 # ------------------------------------------------------------------------- studies
@@ -601,7 +668,7 @@ def train(
     subject: str | None = None,
     object: str | None = None,
     columns: Mapping[str, str] | None = None,
-    templates: Sequence[str] = (),
+    templates: str | Sequence[str] = (),
     direction: str = "both",
     split: str | None = None,
     supplement: str | None = None,
@@ -654,6 +721,11 @@ def train(
     Raises:
         InputError: Something is wrong with what was given; before anything is trained.
     """
+    if isinstance(recipient, nn.Module):
+        raise InputError(
+            "recipient: training reads a checkpoint: save the model and its tokenizer by "
+            "save_pretrained, and give the folder"
+        )
     options = ImportOptions(subject, object, columns or {})
     named = os.fspath(dataset) if isinstance(dataset, str | os.PathLike) else None
     facts = None if named is not None else dataset_of(dataset, options=options)
@@ -678,7 +750,7 @@ def train(
         dtype=dtype,
         direction=direction,
         split=split,
-        templates=tuple(templates),
+        templates=(templates,) if isinstance(templates, str) else tuple(templates),
         imports=options if named and options != ImportOptions() else None,
         supplement=supplement,
         seed=seed,

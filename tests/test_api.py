@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import json
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -40,6 +41,7 @@ from kgbench.localizers import InterventionLocalizer
 from kgbench.localizers.dynamic_graft import DynamicGraft
 from kgbench.models.in_memory import ModelHooksWarning
 from kgbench.registry import source_fingerprint
+from kgbench.runner.choices import KINDS
 from kgbench.testing import assert_not_at, pico_pair
 from kgbench.testing.assertions import assert_localized
 
@@ -551,9 +553,16 @@ def test_errors_name_arguments(words: str) -> None:
     ("options", "told"),
     [
         ({"dataset": "tiny_movies"}, r"no model given: .*recipient=PATH donors=\{\"sft\": PATH\}"),
-        ({"donors": "after"}, r"donors: expected .* by name, got 'after'; give \{'sft': 'after'\}"),
-        ({"model": "tiny-gemma", "donors": torch.nn.Linear(1, 1)}, r"got Linear; give \{'sft': "),
-        ({"model": "tiny-gemma", "prompts": "{a} is"}, r"has a name: give \{'mine': '\{a\} is'\}"),
+        ({"donors": "after"}, r"which facts did the donor learn\? Give dataset=NAME"),
+        ({"model": "tiny-gemma", "donors": 3}, r"donors: expected a finetuned model .*, got int"),
+        ({"model": 42}, r"model: expected a pair that load_pair has loaded, or the name of one"),
+        ({"model": torch.nn.Linear(1, 1)}, r"got Linear; a model goes by recipient"),
+        ({"model": "tiny-gemma", "prompts": "{a} is"}, r"are about facts; give a dataset"),
+        ({"model": "tiny-gemma", "localizer": []}, r"localizer: expected a name or several"),
+        (
+            {"model": "tiny-gemma", "localizer": ["all"], "localizer_args": {"none.a": "1"}},
+            r"'none' is not run",
+        ),
         ({"model": "tiny-gemma", "dataset": [{"a": "b", "c": "d"}]}, r"by subject=COLUMN"),
     ],
 )
@@ -562,3 +571,168 @@ def test_what_a_newcomer_gives_is_answered(options: dict[str, Any], told: str) -
     with pytest.raises(InputError, match=told) as raised:
         kgbench.evaluate(**options)
     assert "\n" not in str(raised.value) and "--" not in str(raised.value)
+
+
+# ------------------------------------------------------------------- Python as the command line
+
+
+def test_a_single_donor_needs_no_name(folder: Path, models: dict[str, Any], tmp_path: Path) -> None:
+    """A model, a path or a donor that was trained is the donor `sft`, as `--donor PATH` is."""
+    named = kgbench.load_pair(**models)
+    for donor in (models["donors"]["sft"], folder / "after", str(folder / "after")):
+        pair = kgbench.load_pair(**{**models, "donors": donor})
+        assert pair.weight_hashes == named.weight_hashes
+        run = evaluated(tmp_path, **{**models, "donors": donor})
+        assert run.record.id == evaluated(tmp_path, named).record.id
+
+
+def test_several_localizers_are_several_runs(tmp_path: Path, models: dict[str, Any]) -> None:
+    """By name, class or instance; each has the record that it has alone, and they show as a table.
+    Nothing runs where one of them is wrong.
+    """
+    pair = kgbench.load_pair(**models)
+    with pytest.raises(UnknownNameError, match="weight_dalta"):
+        evaluated(tmp_path, pair, localizer=["dynamic_graft", "weight_dalta"])
+    assert not list(tmp_path.glob("*/record.json"))
+    asked: dict[str, Any] = {"localizer_args": {"random.seed": "3"}, "suite": "budget"}
+    methods = ["weight_delta", "random", DynamicGraft]
+    runs = evaluated(tmp_path, pair, localizer=methods, grafts=(), **asked)
+    assert isinstance(runs, kgbench.Evaluations)
+    told = [run.record.identity.localizer.name for run in runs]
+    assert told == ["weight_delta", "random", "dynamic_graft"]
+    assert runs[1].record.identity.localizer.parameters["seed"] == 3
+    alone = evaluated(tmp_path, pair, localizer="weight_delta", grafts=(), suite="budget")
+    assert alone.reused and alone.record.id == runs[0].record.id
+    assert all(name in repr(runs) and name in runs._repr_html_() for name in told)
+
+
+def test_a_run_shows_its_ranking(tmp_path: Path, models: dict[str, Any]) -> None:
+    """The scores of sites as a table, and the pictures that the command draws of them."""
+    pair = kgbench.load_pair(**models)
+    ranked = evaluated(tmp_path, pair, localizer="weight_delta", grafts=(), suite="budget")
+    scores = ranked.scores.to_pandas()
+    assert list(scores.columns) == ["region", "component", "layer", "score"]
+    assert scores.layer.dtype == "Int64" and scores.layer.max() == pair.n_layers - 1
+    table = scores[scores.region == "LT"].pivot(index="layer", columns="component", values="score")
+    score = next(s for s in ranked.record.scores if (s.layer, s.region) == (1, "LT"))
+    assert table.loc[1, score.component] == score.score
+    pictures = {ranked.plot(kind)._repr_png_() for kind in ("chart", "curve", "map")}
+    assert len(pictures) == 3
+    with pytest.raises(UnknownNameError, match="unknown kind 'bars'"):
+        ranked.plot("bars")
+    run = evaluated(tmp_path, pair)
+    assert len(run.scores) == 0
+    with pytest.raises(InputError, match="has no map, for no sites were ranked"):
+        run.plot(kind="map")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_python_lists_what_the_command_lists(
+    kind: str, tmp_path: Path, models: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every kind of `kgbench ls KIND`, with the same names and the same descriptions."""
+    evaluated(tmp_path, kgbench.load_pair(**models))
+    capsys.readouterr()
+    assert main(["ls", kind, "--json", "--results", str(tmp_path)]) == 0
+    told = json.loads(capsys.readouterr().out)
+    if kind == "runs":
+        told = {run.pop("id"): run for run in told["runs"]}
+    assert kgbench.ls(kind, tmp_path) == told != {}
+
+
+def test_public_names_alone_are_listed() -> None:
+    """`dir(kgbench)` helps to find them."""
+    assert dir(kgbench) == sorted(kgbench.__all__)
+
+
+def test_a_pair_shows_in_a_line(models: dict[str, Any]) -> None:
+    """Not by the modules of its models."""
+    told = repr(kgbench.load_pair(**models))
+    assert told.startswith("ModelPair('before': gpt2, ") and told.endswith(" donors sft)")
+    assert len(told) < 100
+
+
+def test_prompts_of_a_table(models: dict[str, Any]) -> None:
+    """`load_prompts` takes facts and templates as `evaluate` does, and `grafted_logits` its prompts
+    alone: of anything else the error says what is expected.
+    """
+    pair = kgbench.load_pair(**models)
+    roles = {"subject": "actor", "object": "costar"}
+    by_name = kgbench.load_prompts(facts(), PROMPTS, limit=3, **roles)
+    alone = kgbench.load_prompts(facts(), PROMPTS["stars"], limit=3, **roles)
+    assert [prompt.text for prompt in by_name] == [prompt.text for prompt in alone]
+    assert {prompt.name for prompt in alone} == {"stars-in-a-movie-alongside"}
+    rows = [
+        {"prompt": prompt.text, "subject": fact.actor, "target": fact.costar}
+        for prompt, fact in zip(by_name, facts().itertuples(), strict=False)
+    ]
+    asked = kgbench.load_prompts(rows)
+    assert [prompt.text for prompt in asked] == [prompt.text for prompt in by_name]
+    grafted = kgbench.grafted_logits(pair, asked, "FE,LT")
+    assert torch.equal(grafted, kgbench.grafted_logits(pair, asked, ["FE", "LT"]))
+    single = kgbench.grafted_logits(pair, asked[0], ["FE", "LT"])
+    torch.testing.assert_close(single, grafted[:1])
+    with pytest.raises(InputError, match="has no prompts of its own: name some"):
+        kgbench.load_prompts(facts(), **roles)
+    for read in (pair.encoded, pair.regions, pair.question):
+        with pytest.raises(
+            InputError, match=r"expected prompts .* as load_prompts gives them, got"
+        ):
+            read("a text")
+
+
+def test_rows_of_prompt_and_target_are_one_record_on_the_command_line(
+    folder: Path, models: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a template, from Python and from a file of any kind; so is a template without a name."""
+    pair = kgbench.load_pair(**models)
+    rows = []
+    for actor, costar in facts().itertuples(index=False):
+        text = f"{actor} stars in a movie alongside"
+        rows.append({"prompt": text, "subject": actor, "target": costar})
+    own: dict[str, Any] = {"subject": None, "object": None, "prompts": ()}
+    run = evaluated(tmp_path, pair, dataset=rows, **own)
+    assert list(run.record.identity.prompts) == ["prompt"]
+    assert {row.n for row in run.record.rows} == {len(rows)}
+    Path(tmp_path / "facts.json").write_text(json.dumps(rows))
+    pd.DataFrame(rows).to_csv(tmp_path / "facts.csv", index=False)
+    models_of = ["--recipient", folder / "before", "--donor", folder / "after", "--device", "cpu"]
+    models_of += ["--graft", ",".join(GRAFTS), "--output-dir", tmp_path, "-q"]
+    for name in ("facts.json", "facts.csv"):
+        options = ["--dataset", tmp_path / name, *models_of]
+        assert main(["eval", *map(str, options)]) == 0
+        assert capsys.readouterr().out.strip() == run.record.verdict
+    template = "{subject} stars in a movie alongside"
+    named = evaluated(tmp_path, pair, dataset=rows, **{**own, "prompts": template})
+    options = ["--dataset", tmp_path / "facts.json", "--template", template, *models_of]
+    assert main(["eval", *map(str, options)]) == 0
+    assert [path.name for path in tmp_path.glob("*/record.json")] == ["record.json"] * 2
+    assert named.record.id != run.record.id
+
+
+def test_one_fact_is_too_few(tmp_path: Path, models: dict[str, Any]) -> None:
+    with pytest.warns(UserWarning, match="1 fact is too few"):
+        evaluated(tmp_path, kgbench.load_pair(**models), limit=1)
+
+
+def test_rows_of_prompt_and_target_are_learned(folder: Path, tmp_path: Path) -> None:
+    """As prompt and target, in the one direction that they have; what cannot be is said."""
+    rows = []
+    for actor, costar in facts().iloc[:4].itertuples(index=False):
+        rows.append({"prompt": "{} stars with", "subject": actor, "target": costar})
+    given: dict[str, Any] = {"recipe": "aggressive", "epochs": 1, "device": "cpu"}
+    given |= {"recipient": folder / "before", "output_dir": tmp_path / "donor", "progress": False}
+    with pytest.raises(InputError, match='train with direction="a2b"'):
+        kgbench.train(rows, **given)
+    with pytest.raises(InputError, match="training reads a checkpoint"):
+        kgbench.train(rows, **{**given, "recipient": loaded(folder, "before")})
+    donor = kgbench.train(rows, direction="a2b", **given)
+    assert donor.card["wordings"]["trained"] == ["{prompt} {target}."]
+    assert donor.card["scores"]["prompt"]["n"] == 4
+    one = kgbench.train(
+        rows,
+        direction="a2b",
+        templates="{subject} met {target}.",
+        **{**given, "output_dir": tmp_path / "one"},
+    )
+    assert one.card["wordings"]["trained"] == ["{subject} met {target}."]

@@ -184,7 +184,8 @@ def test_localizers_are_listed_with_what_they_take(capsys: pytest.CaptureFixture
     told = json.loads(capsys.readouterr().out)
     assert tuple(told) == names()
     assert all(
-        set(row) == {"kind", "needs", "cost", "paper", "from", "about"} and row["about"]
+        set(row) == {"kind", "needs", "cost", "paper", "from", "about", "parameters"}
+        and row["about"]
         for row in told.values()
     )
     assert main(["ls", "localizers"]) == 0
@@ -200,4 +201,5 @@ def test_localizers_are_listed_with_what_they_take(capsys: pytest.CaptureFixture
         "it",
         "is",
     ]
+    assert "arguments: at=recipient (recipient, sft), per_weight=false" in " ".join(out.split())
     assert all(f"{cost}, {meaning}" in " ".join(out.split()) for cost, meaning in COSTS.items())

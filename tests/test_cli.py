@@ -245,8 +245,8 @@ def test_lists_have_a_line_each(run, kind: str) -> None:
 
 
 def test_list_of_runs(run, tmp_path: Path) -> None:
-    """Each record of a folder has a line with what was run and its verdict; of no folder it is
-    said.
+    """Each record of a folder has one line with what was run and its verdict, and with --long more;
+    of no folder it is said.
     """
     table = fake_runs.rows()
     stored = RecordStore(tmp_path).write(fake_runs.record(table), table)
@@ -260,7 +260,10 @@ def test_list_of_runs(run, tmp_path: Path) -> None:
     assert (row["suite"], row["limit"], row["n"]) == ("pathways", "", "50") and row[
         "verdict"
     ].startswith("FE+LT carries")
-    assert row["id"] in run("ls", "runs", "--results", str(tmp_path)).out
+    lines = run("ls", "runs", "--results", str(tmp_path)).out.splitlines()
+    assert len(lines) == 3 and lines[2].startswith(f"{row['id']}  dynamic_graft")
+    whole = run("ls", "runs", "--results", str(tmp_path), "--long").out
+    assert len(whole.splitlines()) > 3 and "date" in whole.split() and "date" not in lines[0]
     none = run("ls", "runs", "--results", str(tmp_path / "none"))
     assert none.status == 2 and "no such folder" in none.err
 

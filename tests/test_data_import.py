@@ -546,7 +546,7 @@ def test_a_file_is_replaced_only_by_force(run) -> None:
     ("options", "told"),
     [
         (("nowhere.csv",), "nowhere.csv: cannot be read"),
-        (("tiny_movies",), "expected a file that ends with .jsonl or .csv"),
+        (("tiny_movies",), "expected a file that ends with .jsonl, .csv, .tsv, .json or .parquet"),
         (("cast.csv",), "which column is the subject?"),
         (
             ("cast.csv", "--subject", "acter", "--object", "costar"),

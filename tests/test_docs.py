@@ -208,12 +208,16 @@ def test_the_table_of_localizers_is_what_is_listed() -> None:
     }
     told = {row[0]: row[1:] for row in table("built-in localizers")[1:]}
     assert len(told) > 20
-    for name, (kind, needs, cost, paper, about) in told.items():
+    for name, (kind, needs, cost, arguments, paper, about) in told.items():
         if (said := built_in.get(name)) is None:
             continue
         assert (kind, cost, about) == (said["kind"], said["cost"], said["about"])
         assert needs == (", ".join(said["needs"]) or "–")
         assert said["paper"] in paper
+        listed = []
+        for key, one in said["parameters"].items():
+            listed.append(f"`{key}={one['default']}` ({one['values']})")
+        assert arguments == ("; ".join(listed).strip("`") or "–")
 
 
 def test_every_claim_is_told_of() -> None:

@@ -100,7 +100,9 @@ def test_what_counts_as_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         with pytest.raises(DataError, match="cannot be read: No such file"):
             load_dataset(name)
     (tmp_path / "facts.txt").write_text("x")
-    with pytest.raises(DataError, match=r"expected a file that ends with \.jsonl or \.csv"):
+    with pytest.raises(
+        DataError, match=r"expected a file that ends with \.jsonl, \.csv, .* or \.parquet"
+    ):
         load_dataset("facts.txt")
     (tmp_path / "fake_movies_fake_actors").mkdir()
     assert len(load_dataset("fake_movies_fake_actors").facts) == 1000
@@ -235,6 +237,18 @@ def test_answers_in_the_prompt_are_refused_by_eval(tmp_path: Path) -> None:
     spec = Spec(model="tiny-gemma", dataset=str(file), imports=options)
     with pytest.raises(InputError, match="prompt 'ask' holds the answer already in 4 of 4 facts"):
         job_prompts(spec, load_dataset(str(file), options))
+
+
+def test_facts_without_a_template_name_the_ways_on(tmp_path: Path) -> None:
+    """The option of a template, with the subject in it, and that of a column."""
+    file = tmp_path / "own.csv"
+    file.write_text("person,town\nAnn,Rome\nBo,Oslo\n")
+    spec = Spec(model="tiny-gemma", dataset=str(file))
+    with pytest.raises(
+        InputError,
+        match=r"by --column first_actor=COLUMN, or give .* by --template, such as '\{person\} …'",
+    ):
+        job_prompts(spec, load_dataset(str(file), ImportOptions("person", "town")))
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../facts", "a/b", "a\\b", "-x", "x" * 101])

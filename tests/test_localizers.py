@@ -42,7 +42,29 @@ def test_declarations_are_listed(name: str) -> None:
         "about": made.about,
     }
     origin = "kgbench-direct-logit" if name == "direct_logit" else "kgbench"
-    assert localizers.describe()[name] == {**declared, "from": origin}
+    parameters = localizers.parameters_of(name)
+    assert {*parameters} == {*made.parameters()}
+    described = {**declared, "from": origin, "parameters": parameters}
+    assert localizers.describe()[name] == described
+
+
+@every
+def test_what_is_listed_of_a_parameter_is_what_it_takes(name: str) -> None:
+    """The default and each choice that is listed make a method; another text is refused."""
+    needed = {"truth": "FE"} if "truth" in localizers.needs(name) else {}
+    for parameter, listed in localizers.parameters_of(name).items():
+        made = create(name, {parameter: listed["default"], **needed}, seed=0)
+        if needed or parameter == "seed":
+            continue
+        assert made == create(name, {}, seed=0)
+        if type(getattr(made, parameter)) is str and parameter != "receiver":
+            assert listed["default"] in listed["values"].split(", ")
+            for choice in listed["values"].split(", "):
+                assert getattr(create(name, {parameter: choice}, seed=0), parameter) == choice
+            with pytest.raises(
+                UnknownNameError, match=f"unknown {parameter} of {name} 'none such'"
+            ):
+                create(name, {parameter: "none such"}, seed=0)
 
 
 @every

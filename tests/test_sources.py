@@ -25,9 +25,8 @@ from source_sets import (
 )
 
 from kgbench.data import ImportOptions, load_dataset, load_prompts, training_texts
-from kgbench.data.facts import AMBIGUOUS, DUPLICATE
+from kgbench.data.facts import AMBIGUOUS, DUPLICATE, NO_PROMPT
 from kgbench.data.sources import (
-    NO_PROMPT,
     NO_VALUE,
     choose_fields,
     load_source,
@@ -304,15 +303,15 @@ def test_a_wording_that_was_found_fills_to_the_prompt(subjects: list[str], wordi
         (("--source", "popqa", "none.json"), "none.json: there is no such file"),
         (
             ("--source", "popqa", "notes.txt"),
-            "expected a file that ends with .json, .jsonl, .csv, .tsv, .parquet",
+            "expected a file that ends with .jsonl, .csv, .tsv, .json or .parquet",
         ),
-        (("--source", "popqa", "bad.json"), "bad.json: is not JSON"),
+        (("--source", "popqa", "bad.json"), "bad.json, line 1: is not JSON"),
         (("--source", "popqa", "bad.jsonl.parquet"), "bad.jsonl.parquet: is not PARQUET"),
         (
             ("--source", "popqa", "wide.csv"),
-            "wide.csv: row 1 holds more cells than there are columns (subj, prop)",
+            "wide.csv, line 2: holds 3 cells, but there are 2 columns (subj, prop)",
         ),
-        (("--source", "popqa", "list.json"), "list.json: record 2 is no object of fields: 3"),
+        (("--source", "popqa", "list.json"), "list.json, row 2: expected an object of fields"),
         (("--source", "popqa", "bare.json"), "popqa: there are no facts in it"),
         (("--source", "popqa", "lost.json"), f"popqa-p: no row is left (1 {NO_PROMPT})"),
         (("hub:a/b/c",), "names no data set on the Hub: expected hub:OWNER/NAME"),

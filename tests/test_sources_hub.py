@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from datasets import ClassLabel, Dataset, Features, Value
 from huggingface_hub import HfApi
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 from source_sets import (
@@ -140,6 +141,28 @@ def test_any_set_on_the_hub(run: Run, hub: dict[str, Any]) -> None:
     assert load_dataset("towns.jsonl").facts[3].fields["tags.1"] == "tag 3"
 
 
+def test_rows_that_say_all_need_no_options(run: Run, hub: dict[str, Any]) -> None:
+    """Prompt, subject and target are known by name, class labels by theirs."""
+    names = {"Land 1": "Lima", "Land 2": "Oslo", "Land 3": "Rome"}
+    rows = [
+        {"prompt": f"{who} lies at", "subject": who, "target": n} for n, who in enumerate(names)
+    ]
+    kinds = Features(
+        {
+            "prompt": Value("string"),
+            "subject": Value("string"),
+            "target": ClassLabel(names=[*names.values()]),
+        }
+    )
+    Path("towns").mkdir()
+    Dataset.from_list(rows, features=kinds).to_parquet("towns/train.parquet")
+    answer = run("hub:me/towns")
+    assert answer.status == 0, answer.err
+    dataset = load_dataset("towns.jsonl")
+    assert [fact.fields["target"] for fact in dataset.facts] == [*names.values()]
+    assert load_prompts(dataset, ["prompt"])[0].spans["FE"] == (0, 6)
+
+
 def test_a_column_tells_relations_apart(run: Run, hub: dict[str, Any]) -> None:
     """By itself it asks which of them, and with a value it chooses one; columns can be renamed."""
     write_parquet("towns/data/train-00000-of-00001.parquet", TOWNS)
@@ -203,11 +226,13 @@ def test_columns_as_builtin_prompts_need_them(run: Run, hub: dict[str, Any]) -> 
         (("--subject", "land", "--object", "town.nme"), "Did you mean 'town.name'"),
         (
             ("--subject", "land", "--object", "town"),
-            "column 'town' holds an object; name one value in it, as by 'town.name'",
+            "column 'town': expected a text or a number, found an object; name one value in it, as"
+            " by 'town.name'",
         ),
         (
             ("--subject", "land", "--object", "tags"),
-            "column 'tags' holds a list; name one value in it, as by 'tags.0'",
+            "column 'tags': expected a text or a number, found a list; name one value in it, as by"
+            " 'tags.0'",
         ),
         (
             ("--subject", "land", "--object", "land"),

@@ -316,3 +316,13 @@ def test_workers_say_that_they_live(tmp_path: Path) -> None:
     with receipts.alive(child=False) as told:
         assert told["unit"] == "" and len(receipts.workers()) == 1
     assert receipts.workers() == []
+
+
+@pytest.mark.parametrize("texts", ["{subject} lies at", ["{subject} lies at"], ["a={subject} is"]])
+def test_a_template_of_a_study_needs_no_name(texts: Any, tmp_path: Path) -> None:
+    """As on the command line, it has its own first words for one."""
+    file = tmp_path / "facts.json"
+    file.write_text('[{"subject": "a", "object": "b"}, {"subject": "c", "object": "d"}]')
+    (unit,) = study_of({"model": "tiny-gemma", "dataset": str(file), "template": texts}).units
+    name = "a" if "=" in str(texts) else "lies-at"
+    assert list(unit.workload.prompts) == [name]

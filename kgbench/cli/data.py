@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kgbench.cli.options import CATALOGUES, cli_command, completer, imports_of
+from kgbench.cli.options import cli_command, completer, imports_of
 from kgbench.cli.output import Output, terminal_text
 from kgbench.data import Dataset, ImportOptions, Prompt, load_dataset, load_prompts
 from kgbench.data.facts import check_target, left_out, write_dataset
@@ -25,6 +26,7 @@ from kgbench.data.prompts import (
     refuse_leaks,
     subject_mentions,
 )
+from kgbench.data.rows import row_unit
 from kgbench.data.sources import (
     PREFIX,
     Relation,
@@ -39,6 +41,7 @@ from kgbench.data.sources import (
     source_names,
 )
 from kgbench.errors import InputError, ModelError, RegionError, UnknownNameError
+from kgbench.runner.choices import CATALOGUES
 from kgbench.testing.decisions import FEWEST
 
 if TYPE_CHECKING:
@@ -80,7 +83,10 @@ def import_command(
     force: bool,
     **_others: Any,
 ) -> Output:
-    """Bring FILE, a JSONL or CSV file of facts, into one file with all that an evaluation needs.
+    """Bring FILE, a table of facts, into one file with all that an evaluation needs.
+
+    A table is a .csv, .tsv, .jsonl, .json or .parquet. Rows of a prompt, a
+    subject and a target need no options.
 
     With --source, FILE is that of a set by others, and may be left out
     where the Hugging Face Hub has it; hub:OWNER/NAME[:CONFIG][@REVISION]
@@ -210,7 +216,7 @@ class Imported:
         roles = f"subject {self.dataset.subject}, object {self.dataset.object}"
         yield f"wrote {self.path}: {_facts(len(self.dataset.facts))} of {self.source}, {roles}"
         yield from self.origin
-        unit = "row" if self.origin else "line"
+        unit = "row" if self.origin else row_unit(Path(self.source))
         left_out = []
         for reason, lines in self.dropped.items():
             left_out.append(f"{len(lines)} {reason} ({_numbers(unit, lines)})")
@@ -324,7 +330,15 @@ def import_source(
     told = tuple(origin.lines())
     for line in told:
         tell(line)
-    relations = read_relations(source, fetch_rows(origin), fields, needed)
+    rows = fetch_rows(origin)
+    if options["source"] is None and source.relation is None and given == ImportOptions():
+        # Its columns are known by name or not at all, as those of a file of one's own.
+        lines = "".join(json.dumps(row, default=str) + "\n" for row in rows)
+        imported = _from_lines(
+            lines, source.name, {**options, "name": options["name"] or source.name}
+        )
+        return replace(imported, source=source.name, origin=told)
+    relations = read_relations(source, rows, fields, needed)
     imported = _imported(
         choose_relation(source, relations, wanted),
         {**options, "subject": needed[0], "object": needed[1], "column": ()},
@@ -337,13 +351,7 @@ def _imported(
     relation: Relation, options: Mapping[str, Any], templates: Mapping[str, str]
 ) -> Imported:
     """A relation, brought in by the way that a file of one's own takes."""
-    with TemporaryDirectory() as folder:
-        file = Path(folder) / "facts.jsonl"
-        file.write_text(relation.to_jsonl(templates), encoding="utf-8")
-        try:
-            imported = import_facts(file, options)
-        except InputError as error:
-            raise InputError(str(error).replace(str(file), relation.name)) from None
+    imported = _from_lines(relation.to_jsonl(templates), relation.name, options)
     rows = list(relation.facts)  # below the header: that of line 2 comes first
     dropped = {}
     for reason, lines in imported.dropped.items():
@@ -355,6 +363,17 @@ def _imported(
         dropped={**relation.dropped, **dropped},
         incomplete=incomplete,
     )
+
+
+def _from_lines(lines: str, name: str, options: Mapping[str, Any]) -> Imported:
+    """Facts of JSONL that is no file; errors call it by its name."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "facts.jsonl"
+        file.write_text(lines, encoding="utf-8")
+        try:
+            return import_facts(file, options)
+        except InputError as error:
+            raise InputError(str(error).replace(str(file), name)) from None
 
 
 def import_facts(file: Path, options: Mapping[str, Any]) -> Imported:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import click
 
 from kgbench.cli.options import (
-    CATALOGUES,
     VERDICT_ONLY,
     Folder,
     cli_command,
@@ -25,6 +24,7 @@ from kgbench.cli.options import (
 from kgbench.cli.output import Output, table_text
 from kgbench.errors import InputError, OutputError, check_choice
 from kgbench.progress import Progress
+from kgbench.runner.choices import CATALOGUES
 from kgbench.runner.spec import listed
 
 if TYPE_CHECKING:

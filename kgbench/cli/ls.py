@@ -10,27 +10,25 @@ from typing import Any
 
 import click
 
-from kgbench.cli.options import CATALOGUES, NOTES, Rows, cli_command, completer
-from kgbench.cli.output import Output, table_text
-from kgbench.errors import InputError, check_choice
+from kgbench.cli.options import NOTES, cli_command, completer
+from kgbench.cli.output import Output, shortened, table_text
+from kgbench.errors import check_choice
+from kgbench.runner.choices import CATALOGUES, KINDS, RUNS, Rows, recorded_runs, with_donors
 
 CELL = 18
 """Columns of a cell of a list of runs."""
-
-RUNS = "runs"
-
-
-KINDS = (*CATALOGUES, RUNS)
+BRIEF = ("id", "method", "model", "prompts", "grafts", "n", "verdict")
+"""Columns of a run in one line."""
 
 
 @cli_command(
-    *("records", "as_json"),
+    *("long", "records", "as_json"),
     kind={"metavar": "|".join(KINDS), "shell_complete": completer(lambda: KINDS)},
     as_json={
         "help": "One JSON object on stdout: name to description; of localizers, name to object."
     },
 )
-def ls_command(kind: str, name: str | None, **options: Path) -> Output:
+def ls_command(kind: str, name: str | None, *, records: Path, long: bool = False) -> Output:
     """List models, datasets, prompts, localizers, suites or recorded runs.
 
     With the NAME of a localizer: its parameters, with defaults and types.
@@ -38,6 +36,12 @@ def ls_command(kind: str, name: str | None, **options: Path) -> Output:
     \b
     kgbench ls localizers mask_graft
     kgbench ls runs --results kgbench-results
+
+    Args:
+        kind: What is listed.
+        name: A localizer.
+        records: Where records are.
+        long: Of runs, all columns, with cells over several lines.
     """  # noqa: D301 (click reads the character, not its escape)
     check_choice("kind", kind, KINDS)
     if name is not None and kind != "localizers":
@@ -45,45 +49,43 @@ def ls_command(kind: str, name: str | None, **options: Path) -> Output:
             f"a NAME goes with `kgbench ls localizers`, and {name!r} is given with {kind}"
         )
     if kind == RUNS:
-        return _runs(options["output_dir"])
+        return _runs(records, long)
     if name is not None:
         return _parameters(name)
     rows = CATALOGUES[kind]()
     if kind == "models":
-        rows = _with_donors(rows)
+        rows = with_donors(rows)
     notes = ["", NOTES[kind]()] if kind in NOTES else []
     return Output([_table(kind.removesuffix("s"), rows), *notes], dict(rows))
 
 
-def _runs(folder: Path) -> Output:
+def _runs(folder: Path, long: bool) -> Output:
     """The records of a folder, the oldest first."""
-    from kgbench.records import RecordStore
-    from kgbench.report.export import run_columns
-
-    if not folder.is_dir():
-        raise InputError(
-            f"--results {str(folder)!r}: no such folder; `kgbench eval` makes one, or name another"
-        )
-    found = sorted(RecordStore(folder).scan(), key=lambda stored: stored.record.provenance.time)
-    rows = [{"id": stored.record.id[:12], **run_columns(stored.record)} for stored in found]
+    rows = recorded_runs(folder)
     if not rows:
         return Output([f"no run in {folder}"], {"runs": []})
     # Columns in which every run is empty are left out.
     columns = []
     for key in rows[0]:
-        if {row[key] for row in rows} - {"", "–"}:
+        if {row[key] for row in rows} - {"", "–"} and (long or key in BRIEF):
             columns.append(key)
     cells = []
     for row in rows:
-        cells.append([_wrapped(key, row[key]) for key in columns])
-    return Output([table_text(columns, cells)], {"runs": rows})
+        cut = [_wrapped(row[key]) if long else _brief(row[key]) for key in columns[:-1]]
+        # A graft has a semicolon too; `kgbench show` prints the whole verdict.
+        cells.append([*cut, re.split("; (?=without|the )", row["verdict"])[0]])
+    return Output([table_text(columns, cells, one_line=not long)], {"runs": rows})
 
 
-def _wrapped(column: str, text: str) -> str:
-    """Wrap long cells; of the verdict, the last column, only the first clause is shown."""
-    if column == "verdict":
-        # A graft has a semicolon too; `kgbench show` prints the whole.
-        return re.split("; (?=without|the )", text)[0]
+def _brief(text: str) -> str:
+    """A cell in one line: of a long list its first item, and how many more there are."""
+    first, *others = text.split(", ")
+    if len(text) > CELL and others:
+        return f"{first} +{len(others)}"
+    return shortened(text, CELL) or "–"
+
+
+def _wrapped(text: str) -> str:
     if len(text) <= CELL:
         return text or "–"
     return "\n".join(textwrap.wrap(text, CELL, break_long_words=False, break_on_hyphens=False))
@@ -104,26 +106,15 @@ def _parameters(name: str) -> Output:
     return Output([table, "", hint], rows)
 
 
-def _with_donors(models: Rows) -> Rows:
-    """Pairs, each with the donors trained here; last, donors of recipients without a name.
-
-    They are no names for --model, and so not among what is completed for it.
-    """
-    from kgbench.models.catalog import trained_donors
-
-    donors = trained_donors()
-    rows: dict[str, str | Mapping[str, Any]] = {}
-    for model, about in models.items():
-        rows[model] = about
-        rows |= {donor.name: donor.about for donor in donors.values() if donor.model == model}
-    return {**rows, **{donor.name: donor.about for donor in donors.values()}}
-
-
 def _table(what: str, rows: Rows) -> str:
     tables = {}
     columns: dict[str, None] = {}
     for name, row in rows.items():
-        tables[name] = row if isinstance(row, Mapping) else {"about": row}
+        cells: dict[str, Any] = dict(row) if isinstance(row, Mapping) else {"about": row}
+        if arguments := cells.pop("parameters", None):
+            each = [f"{key}={one['default']} ({one['values']})" for key, one in arguments.items()]
+            cells["about"] += f"; arguments: {', '.join(each)}"
+        tables[name] = cells
         columns |= dict.fromkeys(tables[name])
     if {row.get("from") for row in tables.values()} == {"kgbench"}:
         del columns["from"]  # shown only where another package has one

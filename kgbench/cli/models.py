@@ -18,11 +18,11 @@ from kgbench.cli.options import (
     cli_command,
     completer,
     imports_of,
-    later,
 )
 from kgbench.cli.output import Output, json_text, table_text, terminal_text
 from kgbench.errors import InputError, ModelError
 from kgbench.progress import Progress
+from kgbench.runner.choices import later
 from kgbench.runner.spec import Settings
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
 from functools import cache
-from importlib import import_module
 from inspect import Parameter, getdoc, signature
 from pathlib import Path
 from types import MappingProxyType
@@ -19,51 +18,11 @@ from click.core import ParameterSource
 
 from kgbench.cli.output import Output, working
 from kgbench.data import ImportOptions
+from kgbench.data.templates import named_templates
 from kgbench.errors import InputError
 from kgbench.registry import field_docs
-from kgbench.runner.spec import RESULTS, Settings, Spec, grafts_of, listed
-
-Rows = Mapping[str, str | Mapping[str, Any]]
-"""By name, a description or a table row."""
-
-
-def later(module: str, name: str) -> Callable[[], Any]:
-    """A function of kgbench that is imported when it is called."""
-    return lambda: getattr(import_module(f"kgbench.{module}"), name)()
-
-
-def _datasets() -> Rows:
-    from kgbench.data import data_card, dataset_names
-
-    return {name: _first_sentence(data_card(name)) for name in dataset_names()}
-
-
-def _prompts() -> Rows:
-    from kgbench.data import builtin_prompts
-
-    return {
-        name: f"{prompt.text}   ({prompt.source})" for name, prompt in builtin_prompts().items()
-    }
-
-
-def _first_sentence(card: str) -> str:
-    """The first sentence of a Markdown card that is not a heading."""
-    for paragraph in card.split("\n\n"):
-        text = " ".join(paragraph.split())
-        if text and not text.startswith(("#", "|", "-")):
-            return text.partition(". ")[0].rstrip(".")
-    return ""
-
-
-CATALOGUES: Mapping[str, Callable[[], Rows]] = {
-    "models": later("models.catalog", "describe_pairs"),
-    "datasets": _datasets,
-    "prompts": _prompts,
-    "localizers": later("localizers", "describe"),
-    "suites": later("runner", "suites"),
-    "tasks": later("harness", "describe_tasks"),
-}
-"""The kinds of `kgbench ls`, in the order of its help."""
+from kgbench.runner.choices import CATALOGUES
+from kgbench.runner.spec import RESULTS, Settings, Spec, grafts_of, listed, own_arguments
 
 
 def _costs() -> str:
@@ -118,7 +77,7 @@ EXAMPLES: Mapping[str, str] = {
 
 
 def pairs(option: str, values: Sequence[str]) -> dict[str, str]:
-    """Read `KEY=VALUE` texts; the value may hold further equals signs.
+    """Read `KEY=VALUE` texts; the value may hold further equals signs, and a template no name.
 
     Args:
         option: The option they belong to, a key of `EXAMPLES`.
@@ -127,6 +86,8 @@ def pairs(option: str, values: Sequence[str]) -> dict[str, str]:
     Raises:
         InputError: A text without key, equals sign or value, or a key given twice.
     """
+    if option == "--template" and all("{" in text for text in values):
+        return named_templates(values)
     read: dict[str, str] = {}
     for text in values:
         key, _, value = (part.strip() for part in text.partition("="))
@@ -162,21 +123,7 @@ def arguments_of(
     Raises:
         InputError: A text does not read, or names a localizer that is not run.
     """
-    shared: dict[str, str] = {}
-    own: dict[str, str] = {}
-    named = {name.rpartition(":")[2]: name for name in localizers}
-    for key, value in pairs("--localizer-arg", values).items():
-        owner, _, parameter = key.rpartition(".")
-        if owner and owner not in named:
-            raise InputError(
-                f"--localizer-arg {key}={value}: {owner!r} is not run; --localizer has "
-                f"{', '.join(named)}"
-            )
-        if not owner:
-            shared[parameter] = value
-        elif named[owner] == localizer:
-            own[parameter] = value
-    return {**shared, **own}
+    return own_arguments(localizer, localizers, pairs("--localizer-arg", values))
 
 
 Completer = Callable[[click.Context, click.Parameter, str], list[str]]

@@ -120,8 +120,15 @@ def json_text(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
 
 
-def table_text(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Rows under headers; the last column wraps at the width of the terminal."""
+def shortened(text: str, width: int) -> str:
+    """A text of some width at most."""
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def table_text(
+    headers: Sequence[str], rows: Sequence[Sequence[str]], one_line: bool = False
+) -> str:
+    """Rows under headers; the last column wraps at the width of the terminal, or is cut there."""
     from tabulate import tabulate
 
     from kgbench.report import wrapped
@@ -129,7 +136,8 @@ def table_text(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     columns = list(zip(headers, *rows, strict=True))
     before = sum(max(map(len, column)) + 2 for column in columns[:-1])
     room = max(shutil.get_terminal_size().columns - before, 30)
-    fitted = [[*row[:-1], wrapped(row[-1], width=room)] for row in rows]
+    fit = shortened if one_line else wrapped
+    fitted = [[*row[:-1], fit(row[-1], width=room)] for row in rows]
     return tabulate(fitted, headers=headers, tablefmt="simple", disable_numparse=True)
 
 

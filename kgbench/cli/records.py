@@ -184,25 +184,18 @@ def _picture(records: Sequence[Record], kind: str) -> tuple[Callable[[Any], Any]
     Raises:
         InputError: The runs have nothing of this kind, or there are too many of them.
     """
-    from kgbench.report.bars import MOST, draw_chart, draw_grouped
-    from kgbench.report.site_maps import draw_curve, draw_curves, draw_heatmap, draw_heatmaps
+    from kgbench.report.bars import MOST, draw_grouped
+    from kgbench.report.site_maps import draw_curves, draw_heatmaps, picture_of
 
-    first = records[0]
     if len(records) > MOST:
         raise InputError(
             f"{len(records)} runs in one picture cannot be told apart; give at most {MOST}"
         )
-    if kind == "chart":
-        return (draw_chart, first) if len(records) == 1 else (draw_grouped, records)
-    for record in records:
-        if not (record.curve if kind == "curve" else record.scores):
-            what = "budget curve" if kind == "curve" else "map"
-            raise InputError(
-                f"{_run_text(record)} has no {what}, for no sites were ranked; --kind chart draws"
-                " its bars"
-            )
+    draws = [picture_of(record, kind) for record in records]
     if len(records) == 1:
-        return (draw_curve if kind == "curve" else draw_heatmap), first
+        return draws[0], records[0]
+    if kind == "chart":
+        return draw_grouped, records
     for i, record in enumerate(records):
         _check_together(kind, record, records[:i])
     return (draw_curves, records) if kind == "curve" else (draw_heatmaps, _with_meanings(records))

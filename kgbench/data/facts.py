@@ -20,10 +20,10 @@ from kgbench.data.imports import (
     ImportOptions,
     parse_fact_table,
     read_fact_table,
-    read_text,
     table_of,
 )
-from kgbench.data.templates import parse_template
+from kgbench.data.rows import KINDS, SUFFIXES, read_text, row_name
+from kgbench.data.templates import around_subject, parse_template, whole_words
 from kgbench.errors import DataError, InputError, OutputError, UnknownNameError, check_choice
 from kgbench.registry import named_files
 
@@ -35,6 +35,10 @@ DUPLICATE = "duplicate row"
 """Reason for dropping a row: an earlier one has the same subject and object."""
 EMPTY = "row without subject or object"
 """Reason for dropping a row: a cell that every fact needs is empty."""
+NO_PROMPT = "without the subject in the prompt"
+"""Reason for dropping a row: its wording does not hold its subject, and so asks of no entity."""
+TWICE = "with the subject in several places of the prompt, none of them marked by {}"
+"""Reason for dropping a row: which of the mentions is the first entity is not known."""
 
 PARTS = ("task", "relation")
 """Halves of a data set that share no entity, as in ``NAME:task``.
@@ -151,16 +155,17 @@ def hash_facts(facts: Iterable[Fact], subject: str, object: str) -> str:
 
 
 def load_dataset(name_or_path: str, options: ImportOptions | None = None) -> Dataset:
-    """Load a shipped data set, a JSONL or CSV file, or a part of either.
+    """Load a shipped data set, a file of facts, or a part of either.
 
-    Rows that repeat an earlier fact, rows whose subject has several objects, and rows without
-    subject or object are left out and counted in `Dataset.dropped`; subjects and objects are
-    compared by `same_text`. A file without a column ``id`` gets ids from its stem and row numbers.
+    Rows that repeat an earlier fact, rows whose subject has several objects, rows without subject
+    or object, and rows whose own prompt does not mention the subject once are left out and counted
+    in `Dataset.dropped`; subjects and objects are compared by `same_text`. A file without a column
+    ``id`` gets ids from its stem and row numbers.
 
     Args:
-        name_or_path: A shipped name, or a file: anything that ends with .jsonl or .csv, holds a
-            path separator or exists. A suffix ":task" or ":relation" takes that half of the
-            facts, ":first150" the first 150; parts have parts again.
+        name_or_path: A shipped name, or a file: anything that ends with one of `SUFFIXES`, holds a
+            path separator or exists. A suffix ":task" or ":relation" takes that half of the facts,
+            ":first150" the first 150; parts have parts again.
         options: What the columns mean, and templates to add.
 
     Raises:
@@ -178,10 +183,10 @@ def load_dataset(name_or_path: str, options: ImportOptions | None = None) -> Dat
         return _from_table(read_fact_table(path, options))
     separated = any(separator in name_or_path for separator in (os.sep, os.altsep) if separator)
     path = Path(name_or_path).expanduser()
-    is_file = name_or_path.lower().endswith((".jsonl", ".csv")) or path.exists()
+    is_file = name_or_path.lower().endswith(SUFFIXES) or path.exists()
     if separated or is_file:
         return _from_table(read_fact_table(path, options))
-    hint = "A file of your own ends with .jsonl or .csv."
+    hint = f"A file of your own ends with {KINDS}."
     raise UnknownNameError("data set", name_or_path, dataset_names(), hint)
 
 
@@ -195,8 +200,8 @@ def dataset_of(data: object, options: ImportOptions | None = None) -> Dataset:
     """A data set of facts in memory, the same that it would be in a file `facts.csv`.
 
     Args:
-        data: A `Dataset`, a DataFrame (of pandas or polars), a `datasets.Dataset`, or a sequence
-            of mappings; or a name or a path, as of `load_dataset`.
+        data: A `Dataset`, what `kgbench.data.rows.rows_of` takes, or a name or a path, as of
+            `load_dataset`.
         options: What the columns mean, and templates to add.
 
     Raises:
@@ -231,56 +236,89 @@ def same_text(text: str) -> str:
 
 def left_out(table: FactTable) -> dict[str, list[int]]:
     """Lines of a table that its data set leaves out, by reason."""
-    objects: dict[str, set[str]] = {}
-    for row in table.rows:
-        subject, object = _ends(row, table)
-        objects.setdefault(subject, set()).add(object)
-    lines: dict[str, list[int]] = {DUPLICATE: [], AMBIGUOUS: [], EMPTY: list(table.empty)}
-    earlier: set[tuple[str, str]] = set()
-    for row in table.rows:
-        ends = _ends(row, table)
-        if ends in earlier:
-            lines[DUPLICATE].append(row.line)
-        elif len(objects[ends[0]]) > 1:
-            lines[AMBIGUOUS].append(row.line)
-        earlier.add(ends)
+    lines: dict[str, list[int]] = {reason: [] for reason in (DUPLICATE, AMBIGUOUS)}
+    for row, reason in zip(table.rows, _reasons(table), strict=True):
+        if reason is not None:
+            lines.setdefault(reason, []).append(row.line)
+    lines[EMPTY] = list(table.empty)
     return {reason: numbers for reason, numbers in lines.items() if numbers}
 
 
-def _ends(row: FactRow, table: FactTable) -> tuple[str, str]:
-    return same_text(row.fields[table.subject]), same_text(row.fields[table.object])
+def _reasons(table: FactTable) -> list[str | None]:
+    """Why each row of a table is no fact of its data set; None where it is one."""
+    texts = subject_texts(table.templates, table.subject)
+    questions, objects = [], dict[tuple[str, ...], set[str]]()
+    for row in table.rows:
+        asked = (row.fields[table.subject], *(row.fields[text] for text in texts))
+        questions.append((tuple(map(same_text, asked)), same_text(row.fields[table.object])))
+        objects.setdefault(questions[-1][0], set()).add(questions[-1][1])
+    reasons: list[str | None] = []
+    earlier = set()
+    for row, (question, object) in zip(table.rows, questions, strict=True):
+        reason = next(filter(None, (_unplaced(row, table, text) for text in texts)), None)
+        if reason is None and (question, object) in earlier:
+            reason = DUPLICATE
+        elif reason is None and len(objects[question]) > 1:
+            reason = AMBIGUOUS
+        reasons.append(reason)
+        earlier.add((question, object))
+    return reasons
+
+
+def _unplaced(row: FactRow, table: FactTable, text: str) -> str | None:
+    """Why the place of the subject in a text of a row is not known."""
+    subject = row.fields[table.subject]
+    if around_subject(row.fields[text], subject) is not None:
+        return None
+    return TWICE if whole_words(row.fields[text], subject) else NO_PROMPT
+
+
+def subject_texts(templates: Mapping[str, str], subject: str) -> tuple[str, ...]:
+    """Fields in whose texts the subject is to be found, since a template names no other field."""
+    parsed = (parse_template(name, text) for name, text in templates.items())
+    texts = (template.subject_text(subject) for template in parsed)
+    return tuple(dict.fromkeys(filter(None, texts)))
 
 
 def _from_table(table: FactTable) -> Dataset:
+    first = table.rows[0]
+    templates = []
+    for name, text in table.templates.items():
+        template = parse_template(name, text)
+        for named in template.fields:
+            if named in table.incomplete:
+                raise DataError(
+                    f"{row_name(table.path, table.incomplete[named])}: field {named!r} is empty; "
+                    f"prompt {name!r} needs a text or a number there in every row"
+                )
+        bound = template.bind(table.subject, table.object, first.fields, table.name)
+        templates.append(bound)
     dropped = left_out(table)
-    lines = set().union(*dropped.values())
     by_id: dict[str, FactRow] = {}
     facts = []
-    for number, row in enumerate(table.rows, 1):
+    for number, (row, reason) in enumerate(zip(table.rows, _reasons(table), strict=True), 1):
         identifier = row.id or f"{table.path.stem}/{number}"
-        first = by_id.setdefault(identifier, row)
-        if first.fields != row.fields:
+        other = by_id.setdefault(identifier, row)
+        if other.fields != row.fields:
             raise DataError(
-                f"{table.path}, line {row.line}: field 'id': {identifier!r} is the id of line "
-                f"{first.line} already; expected an id of its own"
+                f"{row_name(table.path, row.line)}: field 'id': {identifier!r} is the id of "
+                f"{row_name(table.path, other.line).rpartition(', ')[2]} already; expected an id "
+                "of its own"
             )
-        if row.line not in lines:
+        if reason is None:
             facts.append(Fact(identifier, row.fields))
     kept = tuple(facts)
     if not kept:
+        try:
+            for bound in templates:
+                bound.fill(first.fields)
+        except InputError as error:
+            raise InputError(f"{row_name(table.path, first.line)}: {error}") from None
+        why = ", ".join(f"{len(rows)} {reason}" for reason, rows in dropped.items())
         raise DataError(
-            f"{table.path}: no facts left, since every {table.subject!r} has several "
+            f"{table.path}: no facts left ({why}): every {table.subject!r} needs one "
             f"{table.object!r}"
         )
-    for name, text in table.templates.items():
-        template = parse_template(name, text)
-        for part in template.parts:
-            if part.is_field and part.text in table.incomplete:
-                raise DataError(
-                    f"{table.path}, line {table.incomplete[part.text]}: field {part.text!r} is "
-                    f"empty; prompt {name!r} needs a text or a number there in every row"
-                )
-        template.bind(table.subject, table.object, kept[0].fields, table.name)
     return Dataset(
         table.name,
         kept,

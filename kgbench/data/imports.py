@@ -1,7 +1,7 @@
-"""Read a JSONL or CSV file into checked rows of text.
+"""Read a table into checked rows of text.
 
-JSONL holds one object per line and may begin with a header, marked by its key ``kgbench`` (the
-version of the file format)::
+A file is one of the kinds in `kgbench.data.rows.SUFFIXES`. JSONL holds one object per line and may
+begin with a header, marked by its key ``kgbench`` (the version of the file format)::
 
     {"kgbench": 1, "name": "capitals", "subject": "country", "object": "capital",
      "columns": {"country": "land"}, "templates": {"capital": "The capital {P:of} {country} is"}}
@@ -10,34 +10,55 @@ version of the file format)::
 Only the version is needed in it. It may hold ``training``, a list of wordings to finetune in, and
 ``training_reversed``, those that mention the object first (see `kgbench.data.training_texts`). A
 CSV file, whose first row names its columns, has no such header; `ImportOptions` give the same
-things for it, and overrule the header of a JSONL file.
+things for it, and overrule the header of a JSONL file. Rows of a prompt, a subject and a target
+need neither: their own texts are asked, and their columns are known by name.
 """
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from kgbench.data.rows import (
+    CSV,
+    LACKING,
+    WHOLE,
+    Digits,
+    Numbered,
+    cell_at,
+    cell_fault,
+    is_nested,
+    parse_rows,
+    read_rows,
+    row_name,
+    rows_of,
+    text_cells,
+)
+from kgbench.data.templates import parse_template
 from kgbench.errors import DataError
 
 SCHEMA_VERSION = 1
 """Version of the file format, the value of a header's ``kgbench``."""
 
-LONGEST = 10_000
-"""Characters of a field. Tokenizers take seconds and gigabytes for a text of millions."""
-
-LARGEST = 1 << 30
-"""Bytes of a file."""
-
-_DEFAULT_SUBJECTS = ("first_actor", "subject")
-_DEFAULT_OBJECTS = ("second_actor", "object")
+_EDIT = "requested_rewrite."
+_SUBJECTS = ("first_actor", "subject", f"{_EDIT}subject")
+_PROMPTS = (f"{_EDIT}prompt", "prompt", "src")
+_EDITS = (
+    *(f"{_EDIT}target_new.str", f"{_EDIT}target_new", "target", "target_new.str", "target_new"),
+    *("alt", "answer", "answers.0"),
+    *(f"{_EDIT}target_true.str", f"{_EDIT}target_true", "target_true.str", "target_true"),
+)
+_OBJECTS = ("second_actor", "object", *_EDITS)
+"""Columns that are subject, prompt and answer unless others are named, the likeliest first: those
+of movies, of rows of prompt, subject and target, and of CounterFact, zsRE, KnowEdit and MQuAKE.
+After an edit a model has learned the new answer, which comes before the true one.
+"""
+_MOVIES = "first_actor"
+"""Subject of the built-in prompts."""
 _LISTS = ("training", "training_reversed")
 _NAME = re.compile(r"\w[\w .:+-]{0,99}")
 """Name of a data set: it is used in records and in names of folders."""
@@ -64,7 +85,7 @@ class ImportOptions:
     templates: Mapping[str, str] = field(
         default_factory=dict,
         hash=False,
-        metadata={"flag": "--template", "metavar": "NAME=TEXT"},
+        metadata={"flag": "--template", "metavar": "[NAME=]TEXT"},
     )
     """Evaluation template of your own, to be named in --prompt."""
 
@@ -97,24 +118,24 @@ class FactTable:
 
 
 def read_fact_table(path: Path, options: ImportOptions | None = None) -> FactTable:
-    """Read a ``.jsonl`` or ``.csv`` file.
+    """Read a file of one of the kinds in `kgbench.data.rows.SUFFIXES`.
 
     Numbers become the text that they are written as; blanks around a value are removed. A column
-    that is empty in some row is left out; a row without subject or object is left out, and its
-    line kept in `FactTable.empty`.
+    that is empty in some row, or holds lists or objects, is left out; a row without subject or
+    object is left out too, and its line kept in `FactTable.empty`.
 
     Raises:
         DataError: The file or a row of it does not read; names line and field.
     """
-    if path.suffix.lower() not in (".jsonl", ".csv"):
-        raise DataError(f"{path}: expected a file that ends with .jsonl or .csv")
-    return parse_fact_table(path, read_text(path), options)
+    return _file_table(path, read_rows(path), options)
 
 
 def parse_fact_table(path: Path, text: str, options: ImportOptions | None = None) -> FactTable:
     """The table of a file whose text was read already; otherwise as `read_fact_table`."""
-    read = _read_csv if path.suffix.lower() == ".csv" else _read_jsonl
-    numbered = list(read(path, text))
+    return _file_table(path, parse_rows(path, text), options)
+
+
+def _file_table(path: Path, numbered: list[Numbered], options: ImportOptions | None) -> FactTable:
     header: dict[str, Any] = {}
     if numbered and "kgbench" in numbered[0][1]:
         header = _checked_header(path, *numbered.pop(0))
@@ -125,63 +146,45 @@ def table_of(data: object, options: ImportOptions | None = None) -> FactTable:
     """Facts in memory, checked as those of a file `facts.csv` are.
 
     Args:
-        data: A DataFrame (of pandas or polars), a `datasets.Dataset`, or a sequence of mappings.
+        data: What `kgbench.data.rows.rows_of` takes.
         options: What the columns mean, and templates to add.
 
     Raises:
         DataError: The data are of another kind, or a row does not read.
     """
     numbered = []
-    for number, row in enumerate(_mappings(data), 1):
+    for number, row in enumerate(rows_of(data), 1):
         if not isinstance(row, Mapping):
             raise DataError(
                 f"facts, row {number}: expected a mapping from field to value; found a "
                 f"{type(row).__name__}"
             )
-        numbered.append((number, {str(key): _cell(value) for key, value in row.items()}))
+        numbered.append((number, {str(key): value for key, value in row.items()}))
     return _table(Path("facts"), numbered, {}, options or ImportOptions())
 
 
-def _mappings(data: Any) -> Iterable[Any]:
-    """The rows of a table of any of the libraries."""
-    if hasattr(data, "to_dicts"):  # polars
-        return data.to_dicts()  # type: ignore[no-any-return]
-    if hasattr(data, "iterrows"):  # pandas
-        return data.to_dict("records")  # type: ignore[no-any-return]
-    if isinstance(data, Mapping | str) or not isinstance(data, Iterable):
-        splits = f" with the keys {', '.join(map(str, data))}" if isinstance(data, Mapping) else ""
-        raise DataError(
-            f"the facts are a {type(data).__name__}{splits}; expected a DataFrame, a "
-            "datasets.Dataset (one split of it), a list of dicts, or a name or file"
-        )
-    return data
-
-
-def _cell(value: Any) -> Any:
-    """A value as a file would have it; NaN and other marks of missing values are None."""
-    if isinstance(value, str | bool | dict | list) or value is None:
-        return value
-    try:
-        missing = bool(value != value)  # true of NaN and NaT alone
-    except (TypeError, ValueError):  # pandas' NA has no truth
-        missing = True
-    return None if missing else value
-
-
 def _table(
-    path: Path,
-    numbered: list[tuple[int, dict[str, Any]]],
-    header: Mapping[str, Any],
-    given: ImportOptions,
+    path: Path, numbered: list[Numbered], header: Mapping[str, Any], given: ImportOptions
 ) -> FactTable:
-    """Rows with their lines, checked; `path` is the file, or the name of facts in memory."""
+    """Rows with their numbers, checked; `path` is the file, or the name of facts in memory."""
     if not numbered:
         raise DataError(f"{path}: holds no facts; expected one per line")
-    columns = {**header.get("columns", {}), **given.columns}
-    rows = tuple(_rows(path, numbered, columns))
-    subject, object = _roles(path, rows[0], columns, header, given)
+    columns = _Columns(path, _rewrites(numbered), {**header.get("columns", {}), **given.columns})
+    subject, object = _roles(columns, header, given)
+    templates = {**header.get("templates", {}), **given.templates}
+    training = {key: tuple(header.get(key, ())) for key in _LISTS}
+    prompt = next(filter(columns.has, _PROMPTS), None)
+    if prompt is not None and not templates and subject != _MOVIES:
+        templates = {"prompt": f"{{{prompt}}}"}
+        training["training"] = training["training"] or (f"{{{prompt}}} {{{object}}}.",)
+    texts = set()  # the subject is looked for in them, so that empty ones are left out with reason
+    for name, text in templates.items():
+        parsed = parse_template(name, text)
+        for column in filter(columns.has, parsed.fields):
+            columns.add(column)
+        texts.add(parsed.subject_text(subject))
     whole, empty = [], []
-    for row in rows:
+    for row in columns.rows():
         if row.fields[subject] and row.fields[object]:
             whole.append(row)
         else:
@@ -189,14 +192,21 @@ def _table(
     if not whole:
         raise _fail(
             path,
-            rows[0].line,
+            numbered[0][0],
             f"no row has both {subject!r} and {object!r}; every fact needs a text or a number "
             "there",
+        )
+    if all(WHOLE.fullmatch(row.fields[object]) for row in whole):
+        answer = whole[0].fields[object]
+        warnings.warn(
+            f"{path}: every {object!r} is a fraction, such as {answer}, and asked for as that; "
+            f"where {answer[:-2]} is meant, make the column one of whole numbers",
+            stacklevel=1,
         )
     incomplete: dict[str, int] = {}
     for row in whole:
         for name, text in row.fields.items():
-            if not text:
+            if not text and name not in texts:
                 incomplete.setdefault(name, row.line)
     complete = []
     for row in whole:
@@ -207,116 +217,28 @@ def _table(
         header.get("name", path.stem),
         subject,
         object,
-        {**header.get("templates", {}), **given.templates},
+        templates,
         tuple(complete),
-        **{key: tuple(header.get(key, ())) for key in _LISTS},
+        **training,
         incomplete=incomplete,
         empty=tuple(empty),
     )
 
 
+def _rewrites(numbered: list[Numbered]) -> list[Numbered]:
+    """Rows of one edit each, of a set whose rows have lists of them, as MQuAKE has."""
+    single: list[Numbered] = []
+    for number, row in numbered:
+        edits = cell_at(row, "requested_rewrite")
+        if isinstance(edits, list):
+            single += [(number, {**row, "requested_rewrite": edit}) for edit in edits]
+        else:
+            single.append((number, row))
+    return single
+
+
 def _fail(path: Path, line: int, message: str) -> DataError:
-    return DataError(f"{path}, line {line}: {message}")
-
-
-# ------------------------------------------------------------------------------------------ files
-
-
-def read_text(path: Path) -> str:
-    """The text of a file of facts.
-
-    Raises:
-        DataError: It cannot be read, is too large or empty, or is not UTF-8.
-    """
-    try:
-        if (size := path.stat().st_size) > LARGEST:
-            raise DataError(
-                f"{path}: holds {size:,} bytes; expected {LARGEST:,} at most: give a part of the "
-                "facts"
-            )
-        raw = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = raw[: error.start].count(b"\n") + 1
-        raise _fail(path, line, "is not UTF-8; save the file in that encoding") from None
-    if not text.strip():
-        raise DataError(f"{path}: is empty; expected one fact per line")
-    return text
-
-
-def _read_jsonl(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    # Not splitlines: a JSON string may hold U+2028 and its like as they are.
-    for line, source in enumerate(text.split("\n"), 1):
-        if not source.strip():
-            continue
-        try:
-            value = json.loads(
-                source,
-                object_pairs_hook=unique_fields,
-                parse_int=str,
-                parse_float=str,
-                parse_constant=_refuse_constant,
-            )
-        except json.JSONDecodeError as error:
-            raise _fail(path, line, f"is not JSON: {error.msg} at column {error.colno}") from None
-        except (ValueError, RecursionError) as error:
-            raise _fail(path, line, f"is not a row of facts: {error}") from None
-        if not isinstance(value, dict):
-            found = source.strip()[:40]
-            raise _fail(
-                path, line, f'expected an object of fields, as {{"subject": …}}; found {found}'
-            )
-        yield line, value
-
-
-def unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object of its fields, for `object_pairs_hook`.
-
-    Raises:
-        ValueError: A field is there twice.
-    """
-    fields: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in fields:
-            raise ValueError(f"it holds the field {name!r} twice")
-        fields[name] = value
-    return fields
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON number")
-
-
-def _read_csv(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    columns: list[str] | None = None
-    try:
-        line = 1
-        for cells in reader:
-            if not any(cell.strip() for cell in cells):
-                pass  # as spreadsheets write below the last row
-            elif columns is None:
-                columns = [cell.strip() for cell in cells]
-                if not all(columns) or len(set(columns)) < len(columns):
-                    listed = ", ".join(map(repr, columns))
-                    raise _fail(
-                        path, line, f"expected different column names, none empty; found {listed}"
-                    )
-            elif len(cells) > len(columns):
-                raise _fail(
-                    path,
-                    line,
-                    f"holds {len(cells)} cells, but there are {len(columns)} columns "
-                    f"({', '.join(columns)})",
-                )
-            else:
-                yield line, dict(zip_longest(columns, cells))
-            line = reader.line_num + 1
-    except csv.Error as error:
-        raise _fail(path, reader.line_num, f"is not CSV: {error}") from None
+    return DataError(f"{row_name(path, line)}: {message}")
 
 
 # ------------------------------------------------------------------------------- header and rows
@@ -356,115 +278,187 @@ def _all_texts(values: Iterable[object]) -> bool:
     return all(isinstance(text, str) and text for text in values)
 
 
-def _rows(
-    path: Path, numbered: Sequence[tuple[int, dict[str, Any]]], columns: Mapping[str, str]
-) -> Iterator[FactRow]:
-    renamed, names = {column: name for name, column in columns.items()}, tuple(numbered[0][1])
-    for name, column in columns.items():
-        if column not in names:
-            raise DataError(
-                f"{path}: no column {column!r} to take {name!r} from; there are {', '.join(names)}"
-            )
-        if name in names and name not in renamed:
-            raise DataError(
-                f"{path}: cannot take {name!r} from the column {column!r}: there is a column "
-                f"{name!r} too"
-            )
-    if len(renamed) < len(columns):
-        given = ", ".join(f"{name}={column}" for name, column in columns.items())
-        raise DataError(f"{path}: one column is named for two fields: {given}")
-    for line, record in numbered:
-        for name in record:
-            if name not in names:
-                raise _fail(
-                    path,
-                    line,
-                    f"field {name!r}: the first row has no such field (it has {', '.join(names)})",
+class _Columns:
+    """The columns of a table, and which fields of its facts they are.
+
+    Columns of lists and objects are none, unless a value in them is asked for.
+    """
+
+    def __init__(self, path: Path, numbered: Sequence[Numbered], columns: Mapping[str, str]):
+        """Check the rows, and take their plain columns.
+
+        Args:
+            path: The file, or the name of facts in memory.
+            numbered: Its rows.
+            columns: Column of a field, where the names differ.
+
+        Raises:
+            DataError: A row lacks a column, or has another; or a named one is not there.
+        """
+        self.path, self.numbered, self.named = path, numbered, columns
+        self.names = tuple(numbered[0][1])
+        nested = self._nested()
+        renamed = {column: name for name, column in columns.items()}
+        for name, column in columns.items():
+            if not self._holds(column):
+                raise DataError(
+                    f"{path}: no column {column!r} to take {name!r} from; there are "
+                    f"{', '.join(self.names)}"
                 )
-        fields = {renamed.get(name, name): _text(path, line, name, record) for name in names}
-        identifier = fields.pop("id", None)
-        if identifier == "":
-            raise _fail(
-                path,
-                line,
-                "field 'id' is empty; every row needs a text or a number there, or none has ids",
-            )
-        yield FactRow(line, identifier, fields)
+            if name in self.names and name not in renamed:
+                raise DataError(
+                    f"{path}: cannot take {name!r} from the column {column!r}: there is a column "
+                    f"{name!r} too"
+                )
+        if len(renamed) < len(columns):
+            given = ", ".join(f"{name}={column}" for name, column in columns.items())
+            raise DataError(f"{path}: one column is named for two fields: {given}")
+        plain = [name for name in self.names if name not in nested]
+        self.fields = {renamed.get(name, name): name for name in plain} | dict(columns)
+        self.asked = set[str]()
 
+    def _nested(self) -> set[str]:
+        """Columns of lists and objects; all others are in every row."""
+        nested = set()
+        for _, row in self.numbered:
+            nested |= {name for name, cell in row.items() if is_nested(cell)}
+        for line, row in self.numbered:
+            for name in row:
+                if name not in self.names and name not in nested:
+                    has = ", ".join(self.names)
+                    raise _fail(
+                        self.path,
+                        line,
+                        f"field {name!r}: the first row has no such field (it has {has})",
+                    )
+            for name in self.names:
+                if name not in row and name not in nested:
+                    raise _fail(
+                        self.path,
+                        line,
+                        f"field {name!r} is missing; every row needs the fields of the first one",
+                    )
+        return nested
 
-def _text(path: Path, line: int, name: str, record: Mapping[str, Any]) -> str:
-    if name not in record:
-        raise _fail(
-            path, line, f"field {name!r} is missing; every row needs the fields of the first one"
-        )
-    value = record[name]
-    if isinstance(value, dict | list):
-        kind = "an object" if isinstance(value, dict) else "a list"
-        raise _fail(path, line, f"field {name!r}: expected a text or a number, found {kind}")
-    if value is None:
-        return ""
-    text = str(value).lower() if isinstance(value, bool) else str(value).strip()
-    if len(text) > LONGEST:
-        raise _fail(
-            path,
-            line,
-            f"field {name!r}: holds {len(text):,} characters; expected {LONGEST:,} at most",
-        )
-    if any("\ud800" <= character <= "\udfff" for character in text):
-        raise _fail(
-            path, line, f"field {name!r}: holds half of a surrogate pair, which is no character"
-        )
-    return text
+    def _holds(self, column: str) -> bool:
+        """Whether some row has such a column."""
+        if column in self.names:
+            return True
+        if column.partition(".")[0] not in self.names:
+            return False
+        found = (cell_at(row, column) for _, row in self.numbered)
+        return any(cell is not None and cell is not LACKING for cell in found)
+
+    def has(self, field: str) -> bool:
+        """Whether there is such a field, or a column that could be one."""
+        return field in self.fields or (field not in self.named.values() and self._holds(field))
+
+    def add(self, field: str) -> None:
+        """Take a column as a field that is asked for, if it is none."""
+        self.fields.setdefault(field, field)
+        self.asked.add(self.fields[field])
+
+    def rows(self) -> Iterator[FactRow]:
+        """All rows, with the texts of the fields.
+
+        Raises:
+            DataError: A cell is no text or number; names its line.
+        """
+        texts = {field: self._texts(column) for field, column in self.fields.items()}
+        identifiers = texts.pop("id", None)
+        for place, (line, _) in enumerate(self.numbered):
+            identifier = None if identifiers is None else identifiers[place]
+            if identifier == "":
+                raise _fail(
+                    self.path,
+                    line,
+                    "field 'id' is empty; every row needs a text or a number there, or none has "
+                    "ids",
+                )
+            yield FactRow(line, identifier, {field: cells[place] for field, cells in texts.items()})
+
+    def _texts(self, column: str) -> list[str]:
+        cells = []
+        for _, row in self.numbered:
+            cell = cell_at(row, column)
+            cells.append(None if cell is LACKING else cell)
+        texts = text_cells(cells)
+        if self.path.suffix.lower() in CSV and column in self.asked:
+            self._warn_of_digits(column, cells, texts)
+        for (line, _), text in zip(self.numbered, texts, strict=True):
+            if (fault := cell_fault(column, text)) is not None:
+                raise _fail(self.path, line, f"field {column!r}: {fault}")
+        return texts
+
+    def _warn_of_digits(self, column: str, cells: Sequence[Any], texts: Sequence[str]) -> None:
+        """Say where numbers of a file that does not know what is a number are read as others."""
+        for cell, text in zip(cells, texts, strict=True):
+            if isinstance(cell, Digits) and text != cell:
+                warnings.warn(
+                    f"{self.path}: column {column!r} has gaps, so that {cell} and the like are "
+                    f"read as the whole numbers {text}, …; give JSONL with texts if they are none",
+                    stacklevel=1,
+                )
+                return
 
 
 # ------------------------------------------------------------------------------ subject and object
 
 
-def _roles(
-    path: Path,
-    row: FactRow,
-    columns: Mapping[str, str],
-    header: Mapping[str, Any],
-    given: ImportOptions,
-) -> tuple[str, str]:
-    """The fields that are subject and object."""
-    names = tuple(row.fields)
+def _roles(columns: _Columns, header: Mapping[str, Any], given: ImportOptions) -> tuple[str, str]:
+    """The fields that are subject and object, among `columns.fields` then."""
+    path, has_ids = columns.path, "id" in columns.fields
+    names = [name for name in columns.fields if name != "id"] or list(columns.names)
     if len(names) != 1:
         there = f"are {', '.join(names)}"
-    elif row.id is None:
-        there = f"is only {names[0]}, and columns are separated by commas"
-    else:
+    elif has_ids:
         there = f"is only {names[0]}, besides the ids"
+    else:
+        there = f"is only {names[0]}, and columns are separated by commas"
     wanted: list[str] = []
     for role, option, defaults in (
-        ("subject", given.subject, _DEFAULT_SUBJECTS),
-        ("object", given.object, _DEFAULT_OBJECTS),
+        ("subject", given.subject, _SUBJECTS),
+        ("object", given.object, _OBJECTS),
     ):
         name = option or header.get(role)
         # A role may be given by the name of a column that was renamed.
-        for field_name, column in columns.items():
-            if column == name and name not in row.fields:
+        for field_name, column in columns.named.items():
+            if column == name and name not in columns.fields:
                 name = field_name
                 break
-        name = name or next(filter(names.__contains__, defaults), None)
+        if name is None and (known := list(filter(columns.has, defaults))):
+            name = known[0]
+            # The name of an answer, wherever in a row it is.
+            bare = (column.removeprefix(_EDIT).partition(".")[0] for column in known)
+            answers = list(dict.fromkeys(bare))
+            if name in _EDITS and len(answers) > 1:
+                warnings.warn(
+                    f"{path}: the answer is {answers[0]}, and could be {', '.join(answers[1:])}: "
+                    "choose one by --object",
+                    stacklevel=1,
+                )
         if name is None:
             expected = f"name one by --{role} COLUMN"
-            if role == "subject" and not any(default in names for default in _DEFAULT_OBJECTS):
+            if role == "subject" and not any(map(columns.has, _OBJECTS)):
                 expected += ", and the answer by --object COLUMN"
-            expected += " (and a prompt of your own by --template), or in the file's header"
+            if any(map(columns.has, _PROMPTS)):
+                expected += f", or add {role!r}: a row is a prompt, its subject and its target"
+            else:
+                expected += " (and a prompt of your own by --template), or in the file's header"
             raise DataError(f"{path}: which column is the {role}? There {there}; {expected}")
-        if name == "id" and row.id is not None:
+        if name == "id" and has_ids:
             raise DataError(
                 f"{path}: column 'id' names the facts, so it cannot be the {role}; call it "
                 f"otherwise, as by --column {role}=id"
             )
-        if name not in names:
+        if not columns.has(name):
             raise DataError(f"{path}: no column {name!r} to be the {role}; there {there}")
+        columns.add(name)
         wanted.append(name)
     subject, object = wanted
     if subject == object:
         raise DataError(
             f"{path}: subject and object are both the column {subject!r}; expected two different "
-            f"ones of {', '.join(row.fields)}"
+            f"ones of {', '.join(names)}"
         )
     return subject, object

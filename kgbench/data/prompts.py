@@ -14,7 +14,7 @@ from functools import cache, partial
 from types import MappingProxyType
 
 from kgbench.data.facts import Dataset, Fact, load_dataset
-from kgbench.data.templates import Template, parse_template
+from kgbench.data.templates import Template, parse_template, whole_words
 from kgbench.errors import InputError, RegionError, UnknownNameError
 from kgbench.resources import read_toml
 
@@ -199,7 +199,10 @@ def _filled(templates: Sequence[Template], facts: Sequence[Fact], object: str) -
     prompts = []
     for template in templates:
         for fact in facts:
-            text, spans = template.fill(fact.fields)
+            try:
+                text, spans = template.fill(fact.fields)
+            except InputError as error:
+                raise InputError(f"fact {fact.id}: {error}") from None
             prompts.append(Prompt(template.name, fact, text, fact.fields[object], spans))
     return prompts
 
@@ -310,10 +313,6 @@ def _outside(text: str, token: tuple[int, int], span: tuple[int, int]) -> bool:
 
 # ------------------------------------------------------------------------------------- giveaways
 
-_JOINED = (
-    r"[^\W_\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\ud7ff\uf900-\ufaff\U00020000-\U0003ffff]"
-)
-"""A letter or digit of a script that separates words by blanks."""
 _BREAK = r"[\s,;:/\u2010-\u2015-]+"
 """What ends the first word of an answer."""
 
@@ -377,29 +376,17 @@ def subject_mentions(dataset: Dataset, name: str) -> int:
 def _kind(template: Template, prompt: Prompt) -> str | None:
     """The field of `Giveaways` that a prompt belongs to."""
     text, filled = "", []
-    for part in template.parts:
+    for part, stretch in template.stretches(prompt.fact.fields):
         # Case folding changes lengths, so that the prompt's own spans do not apply.
-        stretch = prompt.fact.fields[part.text] if part.is_field else part.text
         start, text = len(text), text + stretch.casefold()
         if part.is_field:
             filled.append((start, len(text)))
     target = prompt.target.casefold()
-    whole = _spans(text, target)
+    whole = whole_words(text, target)
     for start, end in whole:
         if any(start < last and first < end for first, last in filled):
             return "by_field"
     if whole:
         return "in_wording"
     first_word = re.split(_BREAK, target, maxsplit=1)[0] or target
-    return "first_word" if _spans(text, first_word) else None
-
-
-def _spans(text: str, words: str) -> list[tuple[int, int]]:
-    """Occurrences of whole words, as [start, end) characters."""
-    if words not in text:
-        return []
-    # A boundary only where the target ends with such a letter: "C++" and 東京 have none.
-    before = rf"(?<!{_JOINED})" if re.match(_JOINED, words[0]) else ""
-    after = rf"(?!{_JOINED})" if re.match(_JOINED, words[-1]) else ""
-    pattern = f"{before}(?={re.escape(words)}{after})"
-    return [(match.start(), match.start() + len(words)) for match in re.finditer(pattern, text)]
+    return "first_word" if whole_words(text, first_word) else None

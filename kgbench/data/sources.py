@@ -9,37 +9,30 @@ field. The rows are then imported as a user's own file is.
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from kgbench.data.facts import NO_PROMPT
 from kgbench.data.imports import SCHEMA_VERSION, ImportOptions
-from kgbench.data.templates import parse_template
+from kgbench.data.rows import LACKING, Row, cell_at, cell_fault, read_rows, rows_of, text_cells
+from kgbench.data.templates import PLACE, has_place, parse_template
 from kgbench.errors import DataError, InputError, UnknownNameError
 from kgbench.resources import read_toml
 
 NO_VALUE = "without a value"
 """Reason for dropping a row: its subject, its object or a field of a template is empty."""
-NO_PROMPT = "without the subject in the prompt"
-"""Reason for dropping a row: its wording does not hold its subject, and so asks of no entity."""
 
 _NAMED = 12
 """Most relations that an error lists with their sizes, the largest first."""
 _LISTED = 50
 """Most relations that a message names; of more only the close matches."""
-
-SourceRow = Mapping[str, Any]
-"""A row of a table; its values may be rows and lists themselves."""
-
-_LACKING = object()
-"""Value of a column that a row does not have."""
 
 
 @dataclass(frozen=True)
@@ -55,16 +48,13 @@ class FactSource:
     relation: str | None = None
     subject: str | None = None
     object: str | None = None
-    template: str | None = None
     prompt: str | None = None
-    training: str | None = None
     frame: str = "{}"
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Columns that are read in addition to subject and object."""
-        named = (self.relation, self.template, self.prompt, self.training)
-        return tuple(column for column in named if column)
+        return tuple(column for column in (self.relation, self.prompt) if column)
 
     def framed(self, wording: str) -> str:
         """A wording in the source's frame, such as ``Q: {} A:``."""
@@ -191,7 +181,7 @@ def _role(
 
 def read_relations(
     source: FactSource,
-    records: Sequence[SourceRow],
+    records: Sequence[Row],
     fields: Mapping[str, str],
     needed: Sequence[str],
 ) -> Mapping[str, Relation]:
@@ -211,20 +201,19 @@ def read_relations(
         DataError: There are no rows, or a value is no text.
         UnknownNameError: A column is lacking.
     """
-    groups: dict[str, dict[int, SourceRow]] = {}
-    for number, row in enumerate(records, 1):
-        if not groups:
-            _check_columns(source, row, fields.values())
-        name = ""
-        if source.relation:
-            name = _text(row, source.relation, f"{source.name}, row {number}")
-        groups.setdefault(name, {})[number] = row
-    if not groups:
+    if not records:
         expected = f"; expected what is at {source.files}" if source.files else ""
         raise DataError(f"{source.name}: there are no facts in it{expected}")
-    relations = [
-        (name, _relation(source, name, rows, fields, needed)) for name, rows in groups.items()
-    ]
+    paths = (*fields.values(), *source.columns)
+    _check_columns(source, records[0], paths)
+    texts = {path: _texts(source, records, path) for path in paths}
+    groups: dict[str, list[int]] = {}
+    for number in range(1, len(records) + 1):
+        name = texts[source.relation][number] if source.relation else ""
+        groups.setdefault(name, []).append(number)
+    relations = []
+    for name, numbers in groups.items():
+        relations.append((name, _relation(source, name, numbers, texts, fields, needed)))
     return dict(sorted(relations, key=lambda item: -len(item[1].facts)))
 
 
@@ -254,59 +243,67 @@ def choose_relation(
     return relation
 
 
+Texts = Mapping[str, Mapping[int, str]]
+"""By column, the text of each row by its number."""
+
+
 def _relation(
     source: FactSource,
     name: str,
-    rows: Mapping[int, SourceRow],
+    numbers: Sequence[int],
+    texts: Texts,
     fields: Mapping[str, str],
     needed: Sequence[str],
 ) -> Relation:
     facts: dict[int, Mapping[str, str]] = {}
     dropped: dict[str, list[int]] = {NO_VALUE: [], NO_PROMPT: []}
-    whole: dict[int, SourceRow] = {}
-    for number, row in rows.items():
-        where = f"{source.name}, row {number}"
-        facts[number] = {key: _text(row, path, where) for key, path in fields.items()}
+    whole = []
+    for number in numbers:
+        facts[number] = {key: texts[path][number] for key, path in fields.items()}
         if all(facts[number][key] for key in needed):
-            whole[number] = row
+            whole.append(number)
         else:
             dropped[NO_VALUE].append(number)
-    wordings = _wordings(source, whole, facts)
+    wordings: Mapping[int, str | None] = {}
+    if source.prompt is not None:
+        prompts = texts[source.prompt]
+        asked = {number: (prompts[number], facts[number]["subject"]) for number in whole}
+        wordings = _wordings(source, asked)
     usable, frequency = [], Counter[str]()
-    training: dict[str, None] = {}
-    for number, row in whole.items():
-        if not wordings[number] and (source.template or source.prompt):
+    for number in whole:
+        if not wordings.get(number) and source.prompt is not None:
             dropped[NO_PROMPT].append(number)
             continue
         usable.append(number)
-        frequency.update(wordings[number])
-        training.update(dict.fromkeys(_templates(source, row, source.training)))
+        frequency.update(filter(None, (wordings.get(number),)))
     ranked = [wording for wording, _ in frequency.most_common()]
-    asked, trained = (ranked, list(training)) if source.training else (ranked[:1], ranked[1:])
     return Relation(
         name=re.sub(r"[^\w.-]+", "-", f"{source.name}-{name}").strip("-"),
         facts={number: facts[number] for number in usable},
-        asked=tuple(asked),
-        trained=tuple(trained),
-        dropped={reason: sorted(numbers) for reason, numbers in dropped.items() if numbers},
+        asked=tuple(ranked[:1]),
+        trained=tuple(ranked[1:]),
+        dropped={reason: sorted(rows) for reason, rows in dropped.items() if rows},
     )
 
 
 # --------------------------------------------------------------------------------------- wordings
 
 
-def _wordings(
-    source: FactSource, rows: Mapping[int, SourceRow], facts: Mapping[int, Mapping[str, str]]
-) -> Mapping[int, tuple[str, ...]]:
-    """By row, the wordings that it is given in and that hold its subject."""
-    if source.prompt is None:
-        return {number: _templates(source, row, source.template) for number, row in rows.items()}
-    # A field in place of each mention of the subject in turn.
+def _wordings(source: FactSource, asked: Mapping[int, tuple[str, str]]) -> Mapping[int, str | None]:
+    """By row, its wording with a field in place of the subject, where it holds that.
+
+    Args:
+        source: The source.
+        asked: By row, its prompt and its subject.
+    """
     possible: dict[int, list[str]] = {}
-    for number, row in rows.items():
-        prompt = _text(row, source.prompt, f"{source.name}, row {number}")
-        subject = facts[number]["subject"]
+    for number, (prompt, subject) in asked.items():
         possible[number] = []
+        if has_place(prompt, subject):
+            marked = "{subject}".join(map(escaped, prompt.split(PLACE)))
+            possible[number].append(source.framed(marked))
+            continue
+        # A field in place of each mention of the subject in turn.
         for match in re.finditer(f"(?={re.escape(subject)})", prompt):
             before, after = prompt[: match.start()], prompt[match.start() + len(subject) :]
             cleared = f"{escaped(before)}{{subject}}{escaped(after)}"
@@ -317,18 +314,8 @@ def _wordings(
         shared.update(wordings)
     best = {}
     for number, wordings in possible.items():
-        best[number] = (max(wordings, key=shared.__getitem__),) if wordings else ()
+        best[number] = max(wordings, key=shared.__getitem__, default=None)
     return best
-
-
-def _templates(source: FactSource, row: SourceRow, path: str | None) -> tuple[str, ...]:
-    """The texts of a column in which {} marks the subject."""
-    value = _value(row, path) if path else None
-    wordings = []
-    for text in value if isinstance(value, list) else [value]:
-        if isinstance(text, str) and "{}" in text:
-            wordings.append(source.framed("{subject}".join(map(escaped, text.strip().split("{}")))))
-    return tuple(wordings)
 
 
 def escaped(text: str) -> str:
@@ -343,49 +330,23 @@ def _unmarked(name: str, text: str) -> str:
 
 
 # --------------------------------------------------------------------------------- rows and columns
-# ``a.b`` is the field b of the column a, ``a.0`` the first value of its list.
 
 
-def _value(row: SourceRow, path: str) -> Any:
-    """The value of a column: None for nothing, `_LACKING` where there is no such column."""
-    if path in row:
-        return row[path]
-    value: Any = row
-    for key in path.split("."):
-        if isinstance(value, list) and key.isdecimal():
-            value = value[int(key)] if int(key) < len(value) else None
-        elif isinstance(value, Mapping):
-            value = value.get(key, _LACKING)
-        else:
-            return None if value is None else _LACKING
-    return value
-
-
-def _text(row: SourceRow, path: str, where: str) -> str:
-    """The value of a column as text without outer blanks, empty for nothing.
-
-    Args:
-        row: The row.
-        path: The column.
-        where: Name of the row in a message.
+def _texts(source: FactSource, records: Sequence[Row], path: str) -> Mapping[int, str]:
+    """The column of a path as text, by the number of the row.
 
     Raises:
-        DataError: It holds a list or an object.
+        DataError: A cell holds a list or an object.
     """
-    value = _value(row, path)
-    if isinstance(value, Mapping | list):
-        kind, inner = "a list", "0"
-        if isinstance(value, Mapping):
-            kind, inner = "an object", next(iter(value), "field")
-        raise DataError(
-            f"{where}: column {path!r} holds {kind}; name one value in it, as by '{path}.{inner}'"
-        )
-    if value is None or value is _LACKING:
-        return ""
-    return str(value).lower() if isinstance(value, bool) else str(value).strip()
+    cells = (cell_at(row, path) for row in records)
+    texts = text_cells([None if cell is LACKING else cell for cell in cells])
+    for number, text in enumerate(texts, 1):
+        if (fault := cell_fault(path, text)) is not None:
+            raise DataError(f"{source.name}, row {number}: column {path!r}: {fault}")
+    return dict(enumerate(texts, 1))
 
 
-def _column_names(row: SourceRow, prefix: str = "") -> Iterator[str]:
+def _column_names(row: Row, prefix: str = "") -> Iterator[str]:
     """The columns of a row that hold no object."""
     for key, value in row.items():
         if isinstance(value, Mapping):
@@ -394,14 +355,14 @@ def _column_names(row: SourceRow, prefix: str = "") -> Iterator[str]:
             yield prefix + key
 
 
-def _check_columns(source: FactSource, row: SourceRow, others: Iterable[str]) -> None:
-    for path in (*others, *source.columns):
-        if _value(row, path) is _LACKING:
+def _check_columns(source: FactSource, row: Row, paths: Iterable[str]) -> None:
+    for path in paths:
+        if cell_at(row, path) is LACKING:
             hint = ""
             for name in source_names():
                 other = load_source(name)
-                paths = filter(None, (other.subject, other.object, *other.columns))
-                fits = all(_value(row, column) is not _LACKING for column in paths)
+                named = filter(None, (other.subject, other.object, *other.columns))
+                fits = all(cell_at(row, column) is not LACKING for column in named)
                 if fits:
                     hint = f"It reads as --source {name}."
                     break
@@ -418,8 +379,6 @@ _TIMEOUT = 10.0
 """Seconds for the request of a data set's metadata."""
 _LONGEST = 300
 """Characters of another library's message that are passed on."""
-_CELL = 1 << 24
-"""Most characters in a cell of a CSV file: lists of aliases are long."""
 
 
 @dataclass(frozen=True)
@@ -469,7 +428,7 @@ def locate_source(source: FactSource | None, place: str | None, split: str | Non
     )
 
 
-def fetch_rows(origin: Origin) -> list[SourceRow]:
+def fetch_rows(origin: Origin) -> list[Row]:
     """Read the rows of a source, from the Hub through the library datasets, without its code.
 
     Raises:
@@ -480,7 +439,9 @@ def fetch_rows(origin: Origin) -> list[SourceRow]:
         parts = _parts(origin.place)
         return _through_datasets(origin, parts["id"], parts["config"], parts["revision"])
     path = Path(origin.place)
-    return _through_datasets(origin, str(path), None, None) if path.is_dir() else _read(path)
+    if path.is_dir():
+        return _through_datasets(origin, str(path), None, None)
+    return [row for _, row in read_rows(path)]
 
 
 # -------------------------------------------------------------------------------------------- Hub
@@ -544,7 +505,7 @@ def _alternative(source: FactSource) -> str:
 
 def _through_datasets(
     origin: Origin, name: str, config: str | None, revision: str | None
-) -> list[SourceRow]:
+) -> list[Row]:
     try:
         from datasets import load_dataset
     except ImportError:
@@ -554,7 +515,8 @@ def _through_datasets(
     options = {"split": origin.split, "revision": revision}
     try:
         # Versions that could run a repository's code are refused it; later ones have no such code.
-        return list(load_dataset(name, config, **options, trust_remote_code=False))
+        table = load_dataset(name, config, **options, trust_remote_code=False)
+        return list(rows_of(table))
     except Exception as error:  # the library has no base class of its errors
         raise InputError(
             f"{origin.place}, split {origin.split}, cannot be read: {_message(error)}"
@@ -565,66 +527,3 @@ def _message(error: Exception) -> str:
     """The message of another library, in one line."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} …"
-
-
-# ------------------------------------------------------------------------------------------ files
-
-
-def _read(path: Path) -> list[SourceRow]:
-    """The records of a file: the objects in JSON, or the rows of a table."""
-    kind = path.suffix.lower()
-    if kind not in _READERS:
-        raise DataError(f"{path}: expected a file that ends with {', '.join(_READERS)}")
-    try:
-        records = list(_READERS[kind](path))
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except (ValueError, csv.Error, RecursionError) as error:
-        # json, unicode and pyarrow raise ValueErrors.
-        raise DataError(f"{path}: is not {path.suffix[1:].upper()}: {_message(error)}") from None
-    for number, record in enumerate(records, 1):
-        if not isinstance(record, dict):
-            raise DataError(f"{path}: record {number} is no object of fields: {str(record)[:40]}")
-        if None in record:  # where csv puts cells without a name
-            columns = ", ".join(filter(None, record))
-            raise DataError(
-                f"{path}: row {number} holds more cells than there are columns ({columns})"
-            )
-    return records
-
-
-def _read_json(path: Path) -> list[Any]:
-    value = json.loads(path.read_text("utf-8-sig"))
-    return value if isinstance(value, list) else [value]
-
-
-def _read_jsonl(path: Path) -> list[Any]:
-    # Not splitlines: a JSON string may hold U+2028 and its like as they are.
-    lines = path.read_text("utf-8-sig").split("\n")
-    return [json.loads(line) for line in lines if line.strip()]
-
-
-def _read_csv(path: Path) -> list[Any]:
-    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
-    before = csv.field_size_limit(_CELL)
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            return list(csv.DictReader(file, delimiter=delimiter, strict=True))
-    finally:
-        csv.field_size_limit(before)
-
-
-def _read_parquet(path: Path) -> list[Any]:
-    from pyarrow import parquet
-
-    return list(parquet.read_table(path).to_pylist())
-
-
-_READERS: Mapping[str, Callable[[Path], Iterable[Any]]] = {
-    ".json": _read_json,
-    ".jsonl": _read_jsonl,
-    ".csv": _read_csv,
-    ".tsv": _read_csv,
-    ".parquet": _read_parquet,
-}
-"""By the end of a file's name, its reader."""

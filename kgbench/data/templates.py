@@ -9,14 +9,54 @@ holds braces or quotes, is no trouble.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from string import Formatter
 
 from kgbench.errors import InputError, UnknownNameError
 
 MARKS = ("M", "R", "RP", "P")
 """Regions that a template can mark; FE follows from the subject, LT and BOS from the tokens."""
+
+PLACE = "{}"
+"""Place of the subject in a text of a fact."""
+
+_JOINED = (
+    r"[^\W_\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\ud7ff\uf900-\ufaff\U00020000-\U0003ffff]"
+)
+"""A letter or digit of a script that separates words by blanks."""
+
+
+def whole_words(text: str, words: str) -> list[tuple[int, int]]:
+    """Occurrences of words in a text, as [start, end) characters."""
+    if not words or words not in text:
+        return []
+    # A boundary only where the words end with such a letter: "C++" and 東京 have none.
+    before = rf"(?<!{_JOINED})" if re.match(_JOINED, words[0]) else ""
+    after = rf"(?!{_JOINED})" if re.match(_JOINED, words[-1]) else ""
+    pattern = f"{before}(?={re.escape(words)}{after})"
+    return [(match.start(), match.start() + len(words)) for match in re.finditer(pattern, text)]
+
+
+def has_place(text: str, subject: str) -> bool:
+    """Whether the place of the subject is marked in a text by `{}`."""
+    return PLACE in text and PLACE not in subject
+
+
+def around_subject(text: str, subject: str) -> tuple[str, str] | None:
+    """What stands before and after the subject in a text: at its mark `{}`, or its one mention.
+
+    Returns:
+        None where it is mentioned nowhere, or where several mentions have no mark.
+    """
+    if has_place(text, subject):
+        before, _, after = text.partition(PLACE)
+        return before, after.replace(PLACE, subject)
+    mentions = whole_words(text, subject)
+    if len(mentions) != 1:
+        return None
+    ((start, end),) = mentions
+    return text[:start], text[end:]
 
 
 @dataclass(frozen=True)
@@ -28,6 +68,8 @@ class TemplatePart:
     is_field: bool = False
     regions: tuple[str, ...] = ()
     """Regions whose span this stretch is."""
+    subject: str | None = None
+    """Of a field whose text mentions the subject: the subject's field."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +79,22 @@ class Template:
     name: str
     parts: tuple[TemplatePart, ...]
 
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields that it names, each once."""
+        return tuple(dict.fromkeys(part.text for part in self.parts if part.is_field))
+
+    def subject_text(self, subject: str) -> str | None:
+        """The field in whose text the subject is to be found: the only one, if it is another."""
+        fields = self.fields
+        return fields[0] if len(fields) == 1 and fields[0] not in (subject, "subject") else None
+
     def bind(self, subject: str, object: str, fields: Collection[str], dataset: str) -> Template:
         """Resolve aliases and regions for one data set, and check that it can be filled.
 
         Args:
             subject: The data set's subject field, also written ``{subject}``; its first mention
-                is FE.
+                is FE. A template of one other field finds it in the text of that.
             object: The data set's object field, also written ``{object}``, which must not be
                 mentioned.
             fields: All fields of the data set.
@@ -53,7 +105,8 @@ class Template:
         """
         alias = {"subject": subject, "object": object}
         pending = {"FE": subject, "M": "movie_title"}
-        if any("M" in part.regions for part in self.parts):
+        text = self.subject_text(subject)
+        if any("M" in part.regions for part in self.parts) or text is not None:
             del pending["M"]
         bound = []
         for part in self.parts:
@@ -67,33 +120,117 @@ class Template:
                 if field not in fields:
                     raise InputError(
                         f"prompt {self.name!r} needs the field {field!r}, which data set "
-                        f"{dataset!r} lacks (it has {', '.join(fields)}); choose another prompt, "
-                        "name the column that holds it, or give a template of your own"
+                        f"{dataset!r} lacks (it has {', '.join(fields)}); choose another --prompt, "
+                        f"name the column that holds it by --column {field}=COLUMN, or give a "
+                        f"template of your own by --template, such as '{{{subject}}} …'"
                     )
                 regions = tuple(region for region, wanted in pending.items() if wanted == field)
                 for region in regions:
                     del pending[region]
-                part = TemplatePart(field, True, regions)
+                part = TemplatePart(field, True, regions, subject if field == text else None)
             bound.append(part)
-        if "FE" in pending:
-            written = " or ".join(dict.fromkeys((f"{{{subject}}}", "{subject}")))
-            raise InputError(
-                f"prompt {self.name!r} does not mention the subject: write {written} in its "
-                "template"
-            )
+        if "FE" in pending and text is None:
+            raise InputError(self.lacks_subject(subject))
         return Template(self.name, tuple(bound))
+
+    def lacks_subject(self, subject: str) -> str:
+        """Message on a template that does not mention the subject."""
+        written = " or ".join(dict.fromkeys((f"{{{subject}}}", "{subject}")))
+        return f"prompt {self.name!r} does not mention the subject: write {written} in its template"
+
+    def stretches(self, values: Mapping[str, str]) -> Iterator[tuple[TemplatePart, str]]:
+        """The texts of which a prompt consists, each with the part that it is of.
+
+        Raises:
+            InputError: A text that should mention the subject once does not.
+        """
+        for part in self.parts:
+            text = values[part.text] if part.is_field else part.text
+            if part.subject is None:
+                yield part, text
+                continue
+            subject = values[part.subject]
+            if (around := around_subject(text, subject)) is None:
+                number = len(whole_words(text, subject))
+                raise InputError(
+                    f"{self.lacks_subject(part.subject)}, or give texts in which it stands once, "
+                    f"or has {{}} in its place; {text!r} mentions {subject!r} {number} times"
+                )
+            yield part, around[0]
+            yield replace(part, regions=("FE",)), subject
+            yield part, around[1]
 
     def fill(self, values: Mapping[str, str]) -> tuple[str, dict[str, tuple[int, int]]]:
         """Put values in place of fields.
 
         Returns:
             The text, and per region its [start, end) characters in it.
+
+        Raises:
+            InputError: A text that should mention the subject once does not.
         """
         text, spans = "", {}
-        for part in self.parts:
-            start, text = len(text), text + (values[part.text] if part.is_field else part.text)
+        for part, stretch in self.stretches(values):
+            start, text = len(text), text + stretch
             spans.update(dict.fromkeys(part.regions, (start, len(text))))
         return text, spans
+
+
+NAME = re.compile(r"[\w.-]+")
+"""Name of a prompt."""
+_SHORT = 30
+"""Characters of a name that a template has from its words."""
+
+
+def named_templates(texts: Iterable[str]) -> dict[str, str]:
+    """Templates by name: of `NAME=TEXT` what it says, of a text alone its first words.
+
+    Raises:
+        InputError: Two templates have one name.
+    """
+    templates: dict[str, str] = {}
+    for given in texts:
+        name, equals, text = (part.strip() for part in given.partition("="))
+        if not equals or not NAME.fullmatch(name):
+            name, text = _short_name(given), given.strip()
+        if name in templates:
+            raise InputError(
+                f"two templates have the name {name!r}: give each one of its own, as in "
+                f"'{name}-2={text}'"
+            )
+        templates[name] = text
+    return templates
+
+
+def prompts_of(
+    given: str | Sequence[str] | Mapping[str, str] | None,
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Names of prompts, and templates by name, of what a caller gives as prompts.
+
+    Args:
+        given: Templates by name; or names and templates without one, a name or several with commas.
+
+    Returns:
+        All names in order, and the templates.
+
+    Raises:
+        InputError: Two templates have one name.
+    """
+    if isinstance(given, Mapping):
+        return tuple(given), dict(given)
+    texts = list(given or ())
+    if isinstance(given, str):
+        texts = [given] if "{" in given else [name.strip() for name in given.split(",")]
+    templates = named_templates(text for text in texts if "{" in text)
+    own = iter(templates)
+    return tuple(next(own) if "{" in text else text for text in texts), templates
+
+
+def _short_name(text: str) -> str:
+    """The first words of a template, or its fields where it has no words."""
+    words = re.findall(r"\w+", re.sub(r"\{(?!\w+:)[^}]*\}|\{\w+:", " ", text))
+    name = "-".join(words or re.findall(r"\w+", text)) or "mine"
+    return name if len(name) <= _SHORT else name[: _SHORT + 1].rpartition("-")[0] or name[:_SHORT]
 
 
 def parse_template(name: str, text: str) -> Template:
@@ -104,7 +241,7 @@ def parse_template(name: str, text: str) -> Template:
             at the end.
         UnknownNameError: A mark that is no region.
     """
-    if not re.fullmatch(r"[\w.-]+", name):
+    if not NAME.fullmatch(name):
         raise InputError(
             f"{name!r} cannot name a prompt: expected letters, digits, '_', '.' and '-'"
         )

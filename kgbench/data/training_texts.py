@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from itertools import chain
 from string import Formatter
 
-from kgbench.data.facts import Dataset
+from kgbench.data.facts import Dataset, subject_texts
+from kgbench.data.templates import around_subject
 from kgbench.errors import InputError, check_choice
 from kgbench.resources import read_toml
 
@@ -74,7 +75,11 @@ def training_texts(
     for wording in (*forward, *reverse):
         _check(wording, dataset)
     ends = {dataset.subject, dataset.object}
-    directed = [wording for wording in (*forward, *reverse) if _fields(wording) >= ends]
+    texts_of = subject_texts(dataset.templates, dataset.subject)
+    directed = []
+    for wording in (*forward, *reverse):
+        named = {dataset.subject if field in texts_of else field for field in _fields(wording)}
+        directed += [wording] if named >= ends else []
     if direction != "both" and len(directed) < len(forward) + len(reverse):
         wording = next(text for text in (*forward, *reverse) if text not in directed)
         raise InputError(
@@ -88,7 +93,7 @@ def training_texts(
             '"training_reversed" into the header of its file'
         )
     texts: dict[TrainingText, None] = {}
-    rows = [fact.fields for fact in dataset.facts]
+    rows = [_placed(fact.fields, dataset.subject, texts_of) for fact in dataset.facts]
     if direction != "b2a":
         _add_filled(texts, enumerate(forward), rows)
     if direction != "a2b" and reverse:
@@ -109,7 +114,19 @@ def _add_filled(
     """Add every row in every numbered wording; a text that is there keeps its place."""
     for number, wording in wordings:
         for fields in rows:
-            texts.setdefault(TrainingText(number, wording.format_map(fields)))
+            parts = []
+            for literal, field, *_ in Formatter().parse(wording):
+                parts += [literal, "" if field is None else fields[field]]
+            texts.setdefault(TrainingText(number, "".join(parts)))
+
+
+def _placed(fields: Mapping[str, str], subject: str, texts: Sequence[str]) -> Mapping[str, str]:
+    """The fields of a fact, with the subject in its place in texts."""
+    placed = dict(fields)
+    for text in texts:
+        if (around := around_subject(fields[text], fields[subject])) is not None:
+            placed[text] = fields[subject].join(around)
+    return placed
 
 
 def _check(wording: str, dataset: Dataset) -> None:

@@ -21,6 +21,7 @@ from kgbench.engine.weights import equal_slots
 from kgbench.errors import ModelError, check_choice
 from kgbench.models.in_memory import refuse_hooks
 from kgbench.models.pair import ModelPair
+from kgbench.sites import split_grafts
 
 EXECUTORS: Mapping[str, Callable[[Wiring, Plan, Budget], Iterator[Answers]]] = {
     "packed": run_packed,
@@ -193,8 +194,8 @@ class Engine:
 
 def grafted_logits(
     pair: ModelPair,
-    prompts: Sequence[Prompt],
-    grafts: Sequence[Configuration | str],
+    prompts: Prompt | Sequence[Prompt],
+    grafts: str | Sequence[Configuration | str],
     executor: str = "packed",
     readouts: Sequence[Sequence[int]] | None = None,
 ) -> Float[torch.Tensor, "prompt graft *readout vocabulary"]:
@@ -202,8 +203,8 @@ def grafted_logits(
 
     Args:
         pair: The models.
-        prompts: Prompts of any lengths.
-        grafts: Configurations: graft expressions, `PRE` or `SFT`.
+        prompts: Prompts of any lengths, as `load_prompts` gives them.
+        grafts: Configurations: graft expressions, `PRE` or `SFT`; or a text of several with commas.
         executor: `packed`, `rows`, `sequential` or `auto`; equal results.
         readouts: Tokens to read out, per prompt, equally many for all; by default the last token.
 
@@ -212,11 +213,15 @@ def grafted_logits(
 
     Raises:
         GraftSyntaxError: A graft does not parse.
+        InputError: What is given is no prompt.
         RegionError: A prompt lacks a region of a graft.
         UnknownNameError: A donor, component or executor does not exist.
         InputError: Hooks at all modules, or torch's autocast, would change what models compute.
     """
     refuse_hooks()
+    if isinstance(grafts, str):
+        grafts = split_grafts(grafts)
+    prompts = [prompts] if isinstance(prompts, Prompt) else prompts
     with pair.lock:
         engine = Engine(pair, executor)
         logits = engine.logits(engine.plan(prompts, grafts, readouts))

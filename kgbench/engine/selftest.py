@@ -26,7 +26,15 @@ from kgbench.engine.weights import changed
 from kgbench.errors import KgbenchError, LawError, ModelError, python_names
 from kgbench.models.catalog import is_plant, read_plant, zoo_path
 from kgbench.models.in_memory import answers
-from kgbench.models.loading import Source, forward_difference, pair_sources, read_pair
+from kgbench.models.loading import (
+    Donors,
+    Source,
+    forward_difference,
+    named_donors,
+    pair_name,
+    pair_sources,
+    read_pair,
+)
 from kgbench.models.pair import ModelPair, once_for_each
 from kgbench.models.placement import DeviceMap
 from kgbench.sites import RECIPIENT, parse_graft
@@ -467,7 +475,7 @@ def load_pair(
     name: str | os.PathLike[str] | None = None,
     *,
     recipient: Source | None = None,
-    donors: Mapping[str, Source] | None = None,
+    donors: Donors = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     dtype: str | None = None,
     device: str = "cpu",
@@ -489,7 +497,7 @@ def load_pair(
         recipient: Directory or Hub id of the model before finetuning, or the model itself. Of a
             PEFT model it is the model with the adapter off; by default that of such a donor.
         donors: Directory or Hub id of each finetuned model, or the model itself (PEFT's with its
-            active adapters), by name; `sft` is the name of a single one.
+            active adapters), by name; a single one needs no name, and is `sft`.
         tokenizer: The tokenizer of models in memory; else by default the recipient's.
         dtype: Weight type by name; by default float32 on a CPU alone, and elsewhere the widest that
             a checkpoint is stored in. Models in memory keep theirs.
@@ -508,7 +516,7 @@ def load_pair(
         InputError: Hooks at all modules, or torch's autocast, would change what models compute.
         LawError: The family map does not fit the models.
     """
-    name = None if name is None else os.fspath(name)
+    name, donors = pair_name(name), named_donors(donors)
     loaded = read_pair(
         name,
         recipient=recipient,

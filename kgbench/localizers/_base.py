@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from kgbench.data import Prompt
+from kgbench.errors import check_choice
 from kgbench.sites import Graft, Site, SiteScores
 
 if TYPE_CHECKING:  # listing localizers must not import torch
@@ -37,6 +38,12 @@ SCANS: Mapping[str, str] = {
     "left_out": "log-probability lost without the site (nats)",
 }
 """How a scan of an intervention measures a site, and the meaning of the score."""
+
+
+def one_of(default: str, *choices: str) -> Any:
+    """A parameter that is one of some texts, as `kgbench ls localizers` lists them."""
+    return field(default=default, metadata={"choices": choices})
+
 
 Treatments: TypeAlias = "Sequence[Sequence[Treatment]]"
 """Treatment of each token of each prompt."""
@@ -68,6 +75,16 @@ class AbstractLocalizer(ABC):
     """One-line description."""
     score_meaning: ClassVar[str] = ""
     """Meaning of a site's score, with its unit: the colour-bar label of a map; may be empty."""
+
+    def __post_init__(self) -> None:
+        """Check parameters that are `one_of` some texts.
+
+        Raises:
+            UnknownNameError: One is another text.
+        """
+        for each in fields(self):
+            if choices := each.metadata.get("choices"):
+                check_choice(f"{each.name} of {self.name}", getattr(self, each.name), choices)
 
     def parameters(self) -> dict[str, Any]:
         """All parameters, including defaults."""

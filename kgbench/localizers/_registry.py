@@ -24,7 +24,7 @@ def names() -> tuple[str, ...]:
 
 
 def describe() -> Mapping[str, Mapping[str, Any]]:
-    """Kind, needs, cost class, paper, distribution and one-line description of each localizer."""
+    """Of each localizer kind, needs, cost class, paper, distribution, description, parameters."""
     descriptions = {}
     for name in names():
         localizer = _class(name)
@@ -35,6 +35,7 @@ def describe() -> Mapping[str, Mapping[str, Any]]:
             "paper": localizer.paper,
             "from": _registry().origin(name),
             "about": localizer.about,
+            "parameters": parameters_of(name),
         }
     return descriptions
 
@@ -178,7 +179,7 @@ def parameters_of(name: str) -> dict[str, dict[str, str]]:
         default = _default(field)
         parameters[field.name] = {
             "default": "needed" if default is MISSING else _argument(default),
-            "values": _values(kinds[field.name]),
+            "values": ", ".join(field.metadata.get("choices", ())) or _values(kinds[field.name]),
             "about": " ".join(docs.get(field.name, "").split()),
         }
     return parameters

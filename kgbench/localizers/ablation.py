@@ -13,8 +13,8 @@ from torch import Tensor
 from kgbench.data import Prompt
 from kgbench.engine.edits import Edit, Hook, Treatment, Values, Write
 from kgbench.engine.site_sets import token_cells
-from kgbench.errors import InputError, check_choice
-from kgbench.localizers._base import Treatments, Unit
+from kgbench.errors import InputError
+from kgbench.localizers._base import Treatments, Unit, one_of
 from kgbench.localizers._fit import Corpus, FittedLocalizer, run_activations, seeded_key
 from kgbench.localizers._hooks import (
     Reading,
@@ -69,21 +69,12 @@ class Ablation(FittedLocalizer):
     floor = "destroyed_donor"
     scanned = "left_out"
 
-    method: str = "mean"
-    """`zero`, `mean` or `resample`."""
-    point: str = "attn_out+mlp_out"
-    """What is destroyed: `attn_out+mlp_out`, `attn_out` or `mlp_out`."""
+    method: str = one_of("mean", "zero", "mean", "resample")
+    """What is written in place of an activation."""
+    point: str = one_of("attn_out+mlp_out", *POINTS)
+    """What is destroyed."""
     seed: int = 0
     """Of the order of facts in `resample`."""
-
-    def __post_init__(self) -> None:
-        """Check the parameters.
-
-        Raises:
-            UnknownNameError: There is no such method or hook point.
-        """
-        check_choice(f"method of {self.name}", self.method, ("zero", "mean", "resample"))
-        check_choice(f"hook point of {self.name}", self.point, POINTS)
 
     def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
         """Write a constant at every hook that is not kept.

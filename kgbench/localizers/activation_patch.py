@@ -11,8 +11,8 @@ from transformers.pytorch_utils import Conv1D
 from kgbench.data import Prompt
 from kgbench.engine.edits import HEADS, POINTS, Copy, Edit, Hook, Treatment, Values
 from kgbench.engine.treatment import donor_index, graft_treatments, n_heads
-from kgbench.errors import NotApplicableError, check_choice
-from kgbench.localizers._base import InterventionLocalizer, Treatments, Unit
+from kgbench.errors import NotApplicableError
+from kgbench.localizers._base import InterventionLocalizer, Treatments, Unit, one_of
 from kgbench.localizers._hooks import (
     Reading,
     donor_runs,
@@ -51,16 +51,8 @@ class ActivationPatch(InterventionLocalizer):
     reads_any_token = True
     paper = "arXiv 2402.14811"
 
-    point: str = "resid_post"
-    """Where activations are copied: `resid_pre`, `attn_out`, `mlp_out`, `resid_post` or `heads`."""
-
-    def __post_init__(self) -> None:
-        """Check the parameters.
-
-        Raises:
-            UnknownNameError: There is no such hook point.
-        """
-        check_choice(f"hook point of {self.name}", self.point, (*POINTS, HEADS))
+    point: str = one_of("resid_post", *POINTS, HEADS)
+    """Where activations are copied."""
 
     @property
     def reaches_donor(self) -> bool:

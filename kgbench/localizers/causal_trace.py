@@ -12,8 +12,8 @@ from jaxtyping import Float
 
 from kgbench.data import Prompt
 from kgbench.engine.edits import POINTS, Add, Copy, Edit, Hook, Treatment, Values
-from kgbench.errors import InputError, check_choice
-from kgbench.localizers._base import InterventionLocalizer, Treatments, Unit
+from kgbench.errors import InputError
+from kgbench.localizers._base import InterventionLocalizer, Treatments, Unit, one_of
 from kgbench.localizers._fit import Corpus, FittedLocalizer, holding, seeded_number
 from kgbench.localizers._hooks import (
     EMBEDDINGS,
@@ -59,9 +59,8 @@ class CausalTrace(FittedLocalizer):
     paper = "arXiv 2202.05262"
     floor = "destroyed_donor"
 
-    point: str = "resid_post"
-    """Where activations are restored: `resid_pre`, `attn_out`, `mlp_out`, `resid_post`, or
-    `attn_out+mlp_out`."""
+    point: str = one_of("resid_post", *POINTS, BOTH)
+    """Where activations are restored."""
     window: int = 1
     """Layers of `attn_out` or `mlp_out` restored at once, centred at the one that is credited; the
     paper has 10 of 48."""
@@ -82,7 +81,7 @@ class CausalTrace(FittedLocalizer):
             UnknownNameError: There is no such hook point.
             InputError: A number is out of range.
         """
-        check_choice(f"hook point of {self.name}", self.point, (*POINTS, BOTH))
+        super().__post_init__()
         check_counts(self, window=self.window, draws=self.draws)
         if self.window > 1 and self.point.startswith("resid"):
             raise InputError(

@@ -13,8 +13,8 @@ from torch import Tensor
 from kgbench.data import Prompt
 from kgbench.engine.edits import POINTS, Copy, Edit, Hook, Treatment, Values
 from kgbench.engine.site_sets import token_cells
-from kgbench.errors import InputError, check_choice
-from kgbench.localizers._base import Treatments, Unit
+from kgbench.errors import InputError
+from kgbench.localizers._base import Treatments, Unit, one_of
 from kgbench.localizers._fit import Corpus, FittedLocalizer, run_activations, seeded_key
 from kgbench.localizers._hooks import (
     Reading,
@@ -60,10 +60,10 @@ class DirectionalPatch(FittedLocalizer):
     reads_any_token = True
     paper = "arXiv 2506.20746"
 
-    point: str = "resid_post"
-    """Where activations are copied: `resid_pre`, `attn_out`, `mlp_out` or `resid_post`."""
-    directions: str = "mean"
-    """`mean`, `pca` or `fact`."""
+    point: str = one_of("resid_post", *POINTS)
+    """Where activations are copied."""
+    directions: str = one_of("mean", "mean", "pca", "fact")
+    """What directions are found by."""
     k: int = 1
     """Number of principal directions."""
     facts: int = 64
@@ -78,8 +78,7 @@ class DirectionalPatch(FittedLocalizer):
             UnknownNameError: There is no such hook point or no such way to find directions.
             InputError: A number is out of range.
         """
-        check_choice(f"hook point of {self.name}", self.point, POINTS)
-        check_choice(f"directions of {self.name}", self.directions, ("mean", "pca", "fact"))
+        super().__post_init__()
         check_counts(self, k=self.k, facts=self.facts)
         if self.directions != "pca" and self.k != 1:
             raise InputError(

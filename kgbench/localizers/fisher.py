@@ -12,8 +12,7 @@ from kgbench.data import Prompt
 from kgbench.engine.gradients import weight_gradients
 from kgbench.engine.plan import Budget
 from kgbench.engine.weights import parts
-from kgbench.errors import check_choice
-from kgbench.localizers._base import ScoringLocalizer
+from kgbench.localizers._base import ScoringLocalizer, one_of
 from kgbench.localizers._credit import by_weight
 from kgbench.models.pair import ModelPair
 from kgbench.sites import RECIPIENT, SiteScores
@@ -35,19 +34,11 @@ class Fisher(ScoringLocalizer):
     about = "squared gradients of the targets' log-probability; all regions alike"
     score_meaning = "squared gradient of the log-probability, summed (nats² / weight²)"
 
-    at: str = RECIPIENT
-    """At whose weights the gradients are taken: `recipient` or `sft`."""
+    at: str = one_of(RECIPIENT, RECIPIENT, "sft")
+    """At whose weights the gradients are taken."""
     per_weight: bool = False
     """The mean over a component's weights instead of the sum, so that large matrices have no
     advantage of their size."""
-
-    def __post_init__(self) -> None:
-        """Check the parameters.
-
-        Raises:
-            UnknownNameError: `at` is neither model.
-        """
-        check_choice(f"model for the parameter 'at' of {self.name}:", self.at, (RECIPIENT, "sft"))
 
     def scores(self, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
         """One value per component of a layer, equal in all regions."""

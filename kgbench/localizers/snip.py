@@ -12,8 +12,7 @@ from kgbench.data import Prompt
 from kgbench.engine.gradients import weight_gradients
 from kgbench.engine.treatment import baseline_donor
 from kgbench.engine.weights import parts
-from kgbench.errors import check_choice
-from kgbench.localizers._base import ScoringLocalizer
+from kgbench.localizers._base import ScoringLocalizer, one_of
 from kgbench.localizers._credit import by_weight
 from kgbench.models.pair import ModelPair
 from kgbench.sites import RECIPIENT, SiteScores
@@ -36,16 +35,8 @@ class Snip(ScoringLocalizer):
     about = "change of the weights times gradient, absolute values summed; all regions alike"
     score_meaning = "|change of the weights × gradient|, summed (nats)"
 
-    at: str = RECIPIENT
-    """At whose weights the gradient is taken: `recipient` or `sft`."""
-
-    def __post_init__(self) -> None:
-        """Check the parameters.
-
-        Raises:
-            UnknownNameError: `at` is neither model.
-        """
-        check_choice(f"model for the parameter 'at' of {self.name}:", self.at, (RECIPIENT, "sft"))
+    at: str = one_of(RECIPIENT, RECIPIENT, "sft")
+    """At whose weights the gradient is taken."""
 
     def scores(self, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
         """One value per component of a layer, equal in all regions."""

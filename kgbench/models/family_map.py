@@ -26,7 +26,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from kgbench.data.imports import unique_fields
+from kgbench.data.rows import unique_fields
 from kgbench.errors import ModelError, UnknownNameError, first_fault
 from kgbench.sites import COMPONENTS, GROUPS, HEADED, OUTSIDE, PER_LAYER, Graft, head_of
 

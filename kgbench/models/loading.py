@@ -527,7 +527,6 @@ def pair_sources(
     Raises:
         ModelError: No recipient or no donor is named.
     """
-    check_donors(donors)
     known = catalog.entry(name) if name else None
     first = recipient
     if first is None and known is not None:
@@ -583,18 +582,41 @@ def cut_vocabulary(model: PreTrainedModel, words: int) -> int:
     return more
 
 
-def check_donors(donors: object) -> None:
-    """Refuse donors without names, which Python users may give.
+Donors = Mapping[str, Source] | Source | None
+"""Finetuned models by name; a single one may come without, and is `sft` then."""
+
+
+def named_donors(donors: Donors) -> Mapping[str, Source] | None:
+    """Finetuned models by name.
 
     Raises:
-        ModelError: They are no mapping.
+        ModelError: They are neither models by name nor a model.
     """
-    if donors is not None and not isinstance(donors, Mapping):
-        given = repr(donors) if isinstance(donors, str) else type(donors).__name__
-        raise ModelError(
-            f"donors: expected finetuned models by name, got {given}; give "
-            f"{{'sft': {given if isinstance(donors, str) else 'MODEL'}}}"
-        )
+    if donors is None or isinstance(donors, Mapping):
+        return donors
+    if isinstance(donors, str | os.PathLike | nn.Module):
+        return {"sft": donors}
+    raise ModelError(
+        f"donors: expected a finetuned model (a path, a Hub id or the model itself) or several by "
+        f"name, as in {{'sft': MODEL}}, got {type(donors).__name__}"
+    )
+
+
+def pair_name(model: object) -> str | None:
+    """The name of a pair in the catalog, or the path of a plant; None where there is none.
+
+    Raises:
+        ModelError: It is something else.
+    """
+    if model is None or isinstance(model, str | os.PathLike):
+        return None if model is None else os.fspath(model)
+    more = ""
+    if isinstance(model, nn.Module):
+        more = "; a model goes by recipient, and the finetuned one by donors"
+    raise ModelError(
+        "model: expected a pair that load_pair has loaded, or the name of one, such as "
+        f"'tiny-gemma' (see `kgbench ls models`), got {type(model).__name__}{more}"
+    )
 
 
 def check_config(recipient: Place, other: Place, part: str) -> None:

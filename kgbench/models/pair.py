@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from kgbench.data import Prompt, Question
-from kgbench.errors import RegionError, check_choice
+from kgbench.errors import InputError, RegionError, check_choice
 from kgbench.models.checkpoints import Stamp, stamp_of
 from kgbench.models.encoding import Encoded, EncodedQuestion, Encoder
 from kgbench.models.family_map import Family, Slots, written
@@ -45,7 +45,7 @@ _AS_COMPUTED: Mapping[str, Any] = {
 """Settings of a pair's models, whatever their configurations say; they change no answer."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class ModelPair:
     """A recipient and named donors of the same architecture.
 
@@ -83,6 +83,13 @@ class ModelPair:
         self.family = self.family.fitted(self.recipient)
         self._encoder = Encoder(self.tokenizer, self.chat_template)
         self._encoded: dict[Prompt, Encoded] = {}
+
+    def __repr__(self) -> str:
+        kind = str(self.dtype).removeprefix("torch.")
+        return (
+            f"ModelPair({self.name!r}: {self.family.model_type}, {self.n_layers} layers, {kind} on "
+            f"{self.device}, donors {', '.join(self.donors)})"
+        )
 
     @property
     def n_layers(self) -> int:
@@ -135,7 +142,17 @@ class ModelPair:
         return shared_copy(self.donor(name))
 
     def encoded(self, prompt: Prompt) -> Encoded:
-        """Tokens, regions and target of a prompt."""
+        """Tokens, regions and target of a prompt.
+
+        Raises:
+            InputError: It is no prompt.
+        """
+        if not isinstance(prompt, Prompt):
+            raise InputError(
+                "prompts: expected prompts with an answer and regions, as load_prompts gives them, "
+                f"got {prompt!r:.80}; for a text give load_prompts its row, as in "
+                '[{"prompt": TEXT, "subject": WORDS, "target": ANSWER}]'
+            )
         with self.lock:  # see `read_as`
             found = self._encoded.get(prompt)
             if found is None:

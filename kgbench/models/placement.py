@@ -18,7 +18,7 @@ import torch
 from accelerate.utils import get_balanced_memory, infer_auto_device_map, send_to_device
 from torch import nn
 
-from kgbench.data.imports import unique_fields
+from kgbench.data.rows import unique_fields
 from kgbench.errors import InputError, UnknownNameError
 
 STRATEGIES = ("auto", "balanced", "sequential")

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from textwrap import fill
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kgbench.errors import InputError, check_choice
 from kgbench.numbers import figure_text
 from kgbench.records import Curve, Record, SiteScore
 from kgbench.report.bars import (
     FAINT,
     INK,
     RUN_COLOURS,
+    draw_chart,
     number_ticks,
     panels,
     plain_axes,
@@ -28,6 +30,29 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
+
+PICTURES = ("chart", "curve", "map")
+"""What is drawn of a run: its bars, and of ranked sites the budget curve and the map of scores."""
+
+
+def picture_of(record: Record, kind: str) -> Callable[[Record], Figure]:
+    """What draws a picture of a run.
+
+    Raises:
+        UnknownNameError: There is no such kind of picture.
+        InputError: The run has none of it.
+    """
+    check_choice("kind", kind, PICTURES)
+    if kind == "chart":
+        return draw_chart
+    if not (record.curve if kind == "curve" else record.scores):
+        what = "budget curve" if kind == "curve" else "map"
+        raise InputError(
+            f"the run of {record.identity.localizer.name} on {record.model} has no {what}, for no "
+            "sites were ranked; --kind chart draws its bars"
+        )
+    return draw_curve if kind == "curve" else draw_heatmap
+
 
 LINE, GUIDE = "#0072B2", "#8C8C8C"
 ZERO = 0.03

@@ -87,7 +87,7 @@ class Spec:
     chat_template: bool = option(False, flag="--chat-template/--no-chat-template")
     """Put prompts into the tokenizer's chat template.  [default: off]"""
     dataset: str | None = option(None, "NAME|FILE", names="datasets")
-    """Facts: a shipped data set, or your own .jsonl or .csv.  [default: the pair's own]"""
+    """Facts: a shipped data set, or your own file.  [default: the pair's own]"""
     imports: ImportOptions | None = None
     prompts: tuple[str, ...] = option((), "NAME", flag="--prompt", names="prompts")
     """Evaluation prompts; several with commas.  [default: the suite's, or the file's own]"""
@@ -142,6 +142,36 @@ def listed(values: Iterable[str]) -> tuple[str, ...]:
     """Names given by repetition, with commas, or both; each once, in order."""
     names = [name.strip() for name in ",".join(values).split(",")]
     return tuple(dict.fromkeys(filter(None, names)))
+
+
+def own_arguments(
+    localizer: str, localizers: Iterable[str], arguments: Mapping[str, str]
+) -> dict[str, str]:
+    """Arguments of one localizer: those for all, overruled by its own, as in `random.seed`.
+
+    Args:
+        localizer: A registered name, or `path/to/file.py:Class`, which is named by its class.
+        localizers: All that are run.
+        arguments: Values by parameter, with or without the localizer.
+
+    Raises:
+        InputError: An argument is of a localizer that is not run.
+    """
+    shared: dict[str, str] = {}
+    own: dict[str, str] = {}
+    named = {name.rpartition(":")[2]: name for name in localizers}
+    for key, value in arguments.items():
+        owner, _, parameter = key.rpartition(".")
+        if owner and owner not in named:
+            raise InputError(
+                f"--localizer-arg {key}={value}: {owner!r} is not run; --localizer has "
+                f"{', '.join(named)}"
+            )
+        if not owner:
+            shared[parameter] = value
+        elif named[owner] == localizer:
+            own[parameter] = value
+    return {**shared, **own}
 
 
 def grafts_of(values: Iterable[str]) -> tuple[str, ...]:

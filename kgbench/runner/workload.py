@@ -14,11 +14,11 @@ from functools import cache
 from pathlib import Path
 
 from kgbench import data
-from kgbench.data import Dataset, Prompt, load_dataset, prompt_names
-from kgbench.data.facts import PARTS
+from kgbench.data import Dataset, ImportOptions, Prompt, load_dataset, prompt_names
+from kgbench.data.facts import PARTS, dataset_of
 from kgbench.data.prompts import find_giveaways, refuse_leaks
-from kgbench.data.templates import MARKS
-from kgbench.errors import InputError, RegionError, UnknownNameError, check_choice
+from kgbench.data.templates import MARKS, prompts_of
+from kgbench.errors import InputError, RegionError, UnknownNameError, check_choice, python_names
 from kgbench.localizers import check_name, needs
 from kgbench.models import catalog, check_dtype
 from kgbench.models.catalog import Entry, choose_donor, find_donor
@@ -134,15 +134,27 @@ def check(spec: Spec) -> Workload:
 # Facts and prompts
 
 
+@python_names(prompt="names", template="names")
 def load_prompts(
-    dataset: str | Dataset, names: Sequence[str], limit: int | None = None
+    dataset: object,
+    names: str | Sequence[str] | Mapping[str, str] = (),
+    limit: int | None = None,
+    *,
+    subject: str | None = None,
+    object: str | None = None,
+    columns: Mapping[str, str] | None = None,
 ) -> list[Prompt]:
     """Fill facts into evaluation templates.
 
     Args:
-        dataset: A data set, its name or file, or the name of a model pair for its donor's facts.
-        names: Prompts by name.
+        dataset: Facts, as `kgbench.evaluate` takes them, or the name of a model pair for its
+            donor's facts.
+        names: Prompts by name, or templates of your own, by name or alone; by default the data
+            set's own.
         limit: Number of facts, from the first on; by default all.
+        subject: Column that a fact is about.
+        object: Column of the answer.
+        columns: Column that holds a field, where the names differ.
 
     Returns:
         Prompts in the order of `names`, then of the facts.
@@ -153,7 +165,14 @@ def load_prompts(
     """
     if isinstance(dataset, str) and dataset in catalog.pair_names():
         dataset = _pair_facts(catalog.entry(dataset))
-    return data.load_prompts(dataset, names, limit)
+    chosen, templates = prompts_of(names)
+    facts = dataset_of(dataset, ImportOptions(subject, object, columns or {}, templates))
+    if not (chosen or facts.templates):
+        raise InputError(
+            f"data set {facts.name!r} has no prompts of its own: name some (see `kgbench ls "
+            "prompts`), or give a template by --template TEXT"
+        )
+    return data.load_prompts(facts, chosen or tuple(facts.templates), limit)
 
 
 def entry_of(spec: Spec) -> Entry | None:
@@ -192,6 +211,11 @@ def job_prompts(spec: Spec, dataset: Dataset) -> dict[str, list[Prompt]]:
     """Prompts by name: those of the specification, else of the data set, else of the suite."""
     names = spec.prompts or tuple(dataset.templates) or load_suite(spec.suite).prompts
     prompts = {name: data.load_prompts(dataset, [name], spec.limit) for name in names}
+    if len(dataset.facts[: spec.limit]) == 1:
+        warnings.warn(
+            "1 fact is too few: intervals and ratios are over facts, and undefined of one",
+            stacklevel=1,
+        )
     if spec.dataset is None or data.is_shipped(spec.dataset):
         return prompts
     # A user's prompts are checked for answers in the prompt, as an import does.

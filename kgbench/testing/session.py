@@ -32,7 +32,7 @@ ONE: Mapping[str, tuple[str, str]] = {
     "localizer": ("NAME|FILE.py:CLASS", "Method. Default: dynamic_graft."),
     "dataset": (
         "NAME|FILE",
-        "Facts: a shipped data set, or your own .jsonl or .csv. Default: the pair's own.",
+        "Facts: a shipped data set, or your own file. Default: the pair's own.",
     ),
     "limit": ("N", "Only the first N facts."),
     "suite": ("NAME", "Named set of configurations. Default: pathways."),

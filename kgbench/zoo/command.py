@@ -6,10 +6,11 @@ from pathlib import Path
 
 import click
 
-from kgbench.cli.options import CATALOGUES, Folder, Natural, cli_command, completer
+from kgbench.cli.options import Folder, Natural, cli_command, completer
 from kgbench.cli.output import Output
 from kgbench.errors import InputError
 from kgbench.progress import Progress
+from kgbench.runner.choices import CATALOGUES
 
 
 @click.group()

@@ -14,6 +14,7 @@ from string import Formatter
 from typing import Any
 
 from kgbench.data import ImportOptions
+from kgbench.data.templates import named_templates
 from kgbench.errors import InputError, UnknownNameError
 from kgbench.localizers import check_name, fingerprint, is_foreign
 from kgbench.models import catalog
@@ -231,6 +232,8 @@ def _value(name: str, own: Field[Any], value: Any) -> Any:
     if name == "donor":
         texts = [f"{key}={place}" for key, place in value.items()] if _is_map(value) else value
         return read_donors("donor", [texts] if isinstance(texts, str) else list(texts))
+    if name == "template" and not _is_map(value):
+        return named_templates(_texts(name, value))
     if kind.startswith("Mapping"):
         if not _is_map(value):
             raise InputError(f"{name}: expected a mapping such as {{draws: 16}}, not {value!r}")
@@ -252,10 +255,15 @@ def _is_map(value: Any) -> bool:
     return isinstance(value, Mapping)
 
 
-def _several(name: str, value: Any) -> tuple[str, ...]:
+def _texts(name: str, value: Any) -> Sequence[str]:
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
         raise InputError(f"{name}: expected a text or a list of texts, not {value!r}")
+    return texts
+
+
+def _several(name: str, value: Any) -> tuple[str, ...]:
+    texts = _texts(name, value)
     return tuple(filter(None, grafts_of(texts) if name == "graft" else listed(texts)))
 
 
