@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from difflib import get_close_matches
@@ -60,7 +60,13 @@ class UnknownNameError(InputError):
     """A name that nothing is registered under."""
 
     def __init__(
-        self, kind: str, name: str, known: Iterable[str], hint: str = "", most: int | None = None
+        self,
+        kind: str,
+        name: str,
+        known: Iterable[str],
+        hint: str = "",
+        most: int | None = None,
+        meant: Sequence[str] = (),
     ) -> None:
         """Compose the message.
 
@@ -71,11 +77,11 @@ class UnknownNameError(InputError):
             hint: A sentence on what else could be given.
             most: How many names are listed at most, where there can be hundreds; the start of a
                 name counts as near then.
+            meant: Names that it may stand for though it is not spelt like them.
         """
         names = sorted(set(known))
-        near = get_close_matches(name, names, n=2, cutoff=0.6) or [
-            k for k in names if k.lower() == name.lower()
-        ]
+        near = list(meant[:2]) or get_close_matches(name, names, n=2, cutoff=0.6)
+        near = near or [known for known in names if known.lower() == name.lower()]
         if most is not None and not near:
             starts = {known[: len(name)]: known for known in reversed(names)}
             near = [starts[start] for start in get_close_matches(name, starts, n=2, cutoff=0.8)]

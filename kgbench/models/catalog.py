@@ -39,6 +39,10 @@ FLOPS = {"cuda": 1e14, "mps": 5e12, "cpu": 1e11}
 """Operations per second assumed for a kind of device where no step is measured."""
 
 _PLANTS = "plants"
+_CHECKPOINTS = (
+    "a checkpoint goes by its folder or Hub id: the base by --recipient PATH, the finetuned one by "
+    "--donor sft=PATH"
+)
 
 
 @dataclass(frozen=True)
@@ -148,12 +152,12 @@ def entry(name: str) -> Entry:
         UnknownNameError: No pair has this name, and it is the path of no folder.
         ModelError: It is the path of a folder that holds no plant, or the name of a replica.
     """
-    known = pair_names()
+    known, pairs = pair_names(), {**_pairs(), **_plants()}
     if name in known:
-        return {**_pairs(), **_plants()}[name]
-    separated = os.sep in name or (os.altsep is not None and os.altsep in name)
-    if separated or name in (".", "..") or Path(name).is_dir():
-        return _plant_entry(read_plant(Path(name).expanduser()), name)
+        return pairs[name]
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return _plant_entry(read_plant(folder), name)
     if name in replicas():
         card = _plant_card(_plants_folder() / name)
         raise ModelError(
@@ -161,8 +165,10 @@ def entry(name: str) -> Entry:
             f"by `kgbench zoo build {card['base']} --level {card['level']} --seed {card['seed']}`, "
             f"then give --model ./{name}"
         )
-    hint = "Or give the path of a plant, or checkpoints: --recipient PATH --donor sft=PATH."
-    raise UnknownNameError("model", name, known, hint)
+    owner = name.rpartition("/")[0]
+    meant = [pair for pair in known if owner and name in (f"{owner}/{pair}", pairs[pair].recipient)]
+    hint = f"No folder has this name either; {_CHECKPOINTS}."
+    raise UnknownNameError("model", name, known, hint, meant=meant)
 
 
 def is_delta(directory: Path) -> bool:
@@ -183,9 +189,8 @@ def read_delta_card(directory: Path) -> dict[str, Any]:
     """
     if not is_delta(directory) and (directory / "config.json").is_file():
         raise ModelError(
-            f"{str(directory)!r} is a checkpoint, and --model takes the name of a pair: a "
-            "checkpoint goes by --recipient "
-            "(before finetuning) or --donor (after), as in --recipient before/ --donor after/"
+            f"{str(directory)!r} is a checkpoint, and --model takes the name of a pair: "
+            f"{_CHECKPOINTS}"
         )
     if not is_delta(directory):
         raise ModelError(

@@ -189,7 +189,8 @@ class _Parser:
         if name is not None and head_of(name.group())[1] is not None:
             self.at = name.end()
             return name.group()
-        return self._choice((*GROUPS, *COMPONENTS), "a component", SYNONYMS)
+        what = "a component, as far as the model has it"
+        return self._choice((*GROUPS, *COMPONENTS), what, SYNONYMS)
 
     def _layer(self) -> str:
         self._blank()
@@ -234,7 +235,8 @@ class _Parser:
         name = self._match(self._NAME, expected + (" or '('" if what == "a region" else ""))
         name = synonyms.get(name, name)
         if name not in names:
-            self._fail(start, _nearest(name, names) or expected)
+            last = name.rpartition(".")[2]  # of a module's path, such as mlp.down_proj
+            self._fail(start, _nearest(synonyms.get(last, last), names) or expected)
         return name
 
     def _match(self, pattern: re.Pattern[str], expected: str) -> str:

@@ -22,6 +22,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from kgbench.data import ImportOptions
 from kgbench.data.facts import hash_of
 from kgbench.errors import ModelError, OutputError
 from kgbench.models import catalog
@@ -60,7 +61,11 @@ from kgbench.runner.training.model_setup import (
     trained_parameters,
     training_type,
 )
-from kgbench.runner.training.recipes import FinetuningRecipe
+from kgbench.runner.training.recipes import (
+    FinetuningRecipe,
+    finetuning_recipe,
+    finetuning_recipe_names,
+)
 from kgbench.runner.training.stages import HELD_OUT_LOSS, StageOutcome, precision, processor_threads
 
 LOG = "log.jsonl"
@@ -410,10 +415,14 @@ class FinetuningForecast:
     dtype: str = "fp32"
     """Type of weights, gradients and moments."""
 
+    @property
+    def memory_bytes(self) -> int:
+        """Memory in training, without activations."""
+        return self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
+
     def rows(self) -> list[tuple[str, str]]:
         """Rows of a table."""
         recipe, rank = self.recipe, self.recipe["rank"]
-        memory = self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
         sized = ", values for tiny recipients" if recipe["tiny"] else ""
         settings = (
             f"learning rate {plain_text(recipe['learning_rate'])}, batch {recipe['batch_size']}, "
@@ -437,7 +446,7 @@ class FinetuningForecast:
             ("texts", f"{self.texts:,} an epoch"),
             ("tokens", f"{self.tokens:,} in all"),
             ("steps", f"{self.steps:,} ({recipe['epochs']} × {self.steps // recipe['epochs']:,})"),
-            ("memory", f"{size_text(memory)} ({parts}), and activations"),
+            ("memory", f"{size_text(self.memory_bytes)} ({parts}), and activations"),
             ("disk", f"{size_text(self.disk_bytes)} while it is trained"),
             ("time", f"about {duration_text(self.seconds)}"),
             ("from", self.basis),
@@ -489,6 +498,36 @@ def forecast_finetuning(
         return _from_catalog(plan, where)
     finetuning = Finetuning(plan, recipient, out, where, device_map)
     return _from_checkpoint(finetuning, shared or Shared())
+
+
+def recipes_text(model: str, dataset: str, imports: ImportOptions | None = None) -> str:
+    """What the recipes that read facts alone take, the one that needs least memory first.
+
+    Args:
+        model: A pair of the catalog.
+        dataset: The facts, by name or file.
+        imports: Meaning of the columns of a file.
+
+    Returns:
+        Empty for a pair whose size the catalog does not have.
+
+    Raises:
+        InputError: The facts cannot be trained on.
+    """
+    parameters = catalog.entry(model).parameters
+    if parameters is None:
+        return ""
+    plan = plan_finetuning(FinetuneSpec(dataset, "aggressive", model=model, imports=imports))
+    costs = []
+    for name in finetuning_recipe_names():
+        if not finetuning_recipe(name, parameters).supplement_texts:
+            chosen = replace(plan, spec=replace(plan.spec, recipe=name))
+            costs.append(_from_catalog(chosen, usable_device("auto")))
+    texts = []
+    for cost in sorted(costs, key=lambda cost: cost.memory_bytes):
+        sizes = f"{size_text(cost.memory_bytes)}, {size_text(cost.disk_bytes)}"
+        texts.append(f"{cost.recipe['name']} ({sizes}, {cost.steps:,} steps)")
+    return f"recipes (memory without activations, disk, steps): {', '.join(texts)}"
 
 
 def _from_checkpoint(finetuning: Finetuning, shared: Shared) -> FinetuningForecast:
@@ -554,6 +593,9 @@ def _from_catalog(plan: FinetuningPlan, device: str) -> FinetuningForecast:
             "so that its size is unknown; download it first"
         )
     recipe, trained = plan.recipe(entry.parameters), entry.parameters
+    if recipe.frozen:
+        assert entry.vocabulary is not None and entry.width is not None
+        trained -= entry.vocabulary * entry.width * (1 if entry.tied else 2)
     if recipe.rank is not None:
         # A layer has 12 squares of the width, as in GPT-2; an adapter adds a row and a column to
         # each of its projections.
