@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
@@ -41,8 +42,9 @@ from kgbench.runner.spec import RESULTS, Held
 from kgbench.runner.sweeps.engines import Pending
 from kgbench.runner.sweeps.plan import StudyPlan, run_study
 from kgbench.runner.sweeps.study import read_study, study_of
-from kgbench.runner.training.finetuning import finetune
+from kgbench.runner.training.finetuning import finetune, learned_little
 from kgbench.runner.training.finetuning_plan import FinetuneSpec
+from kgbench.runner.workload import swapped
 from kgbench.sites import RECIPIENT, split_grafts
 
 if TYPE_CHECKING:
@@ -403,6 +405,8 @@ def evaluate(
     run = with_progress(progress, lambda report: run_job(spec, settings, report))
     what = "found" if run.reused else "computed"
     _log.info("%s %s: %s", what, run.record.id[:12], run.record.verdict)
+    if (line := swapped(spec, run.record)) is not None:
+        warnings.warn(line, stacklevel=2)
     return Evaluation(run.record, run.path, run.reused, settings, spec)
 
 
@@ -697,4 +701,7 @@ def train(
             progress=report,
         ),
     )
-    return Trained(place, read_donor_card(place))
+    card = read_donor_card(place)
+    if (little := learned_little(card)) is not None:
+        warnings.warn(little, stacklevel=3)
+    return Trained(place, card)

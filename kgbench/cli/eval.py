@@ -200,6 +200,7 @@ def _lacking(spec: Spec) -> str | None:
 
 def _answers(specs: Sequence[Spec], options: Options, planted: bool) -> list[dict[str, Any]]:
     """Run all jobs and print them; answers are sorted by localizer."""
+    from kgbench.runner.workload import swapped
 
     @cache
     def loaded() -> Pairs:
@@ -212,6 +213,8 @@ def _answers(specs: Sequence[Spec], options: Options, planted: bool) -> list[dic
     by_localizer: dict[str, list[Run]] = {}
     for spec in specs:
         run = _run(spec, options, loaded)
+        if (line := swapped(spec, run.record)) is not None:
+            click.echo(f"kgbench: warning: {line}", err=True)
         runs.append(run)
         by_localizer.setdefault(spec.localizer, []).append(run)
         if not planted and not quiet:

@@ -30,15 +30,18 @@ KINDS = (*CATALOGUES, RUNS)
         "help": "One JSON object on stdout: name to description; of localizers, name to object."
     },
 )
-def ls_command(kind: str, name: str | None, **options: Path) -> Output:
+def ls_command(kind: str | None, name: str | None, **options: Path) -> Output:
     """List models, datasets, prompts, localizers, suites or recorded runs.
 
-    With the NAME of a localizer: its parameters, with defaults and types.
+    With the NAME of a localizer: its parameters, with defaults and types;
+    without anything: what can be listed.
 
     \b
     kgbench ls localizers mask_graft
     kgbench ls runs --results kgbench-results
     """  # noqa: D301 (click reads the character, not its escape)
+    if kind is None:
+        return _kinds(options["output_dir"])
     check_choice("kind", kind, KINDS)
     if name is not None and kind != "localizers":
         raise click.UsageError(
@@ -53,6 +56,19 @@ def ls_command(kind: str, name: str | None, **options: Path) -> Output:
         rows = _with_donors(rows)
     notes = ["", NOTES[kind]()] if kind in NOTES else []
     return Output([_table(kind.removesuffix("s"), rows), *notes], dict(rows))
+
+
+def _kinds(folder: Path) -> Output:
+    """Each kind with the number of its entries."""
+    from kgbench.localizers import names
+    from kgbench.records import RecordStore
+
+    counts = {}
+    for kind, rows in CATALOGUES.items():
+        counts[kind] = len(names() if kind == "localizers" else rows())  # theirs would load torch
+    counts[RUNS] = len(RecordStore(folder).folders())
+    rows = [[f"kgbench ls {kind}", str(count)] for kind, count in counts.items()]
+    return Output([table_text(["list", "entries"], rows)], counts)
 
 
 def _runs(folder: Path) -> Output:

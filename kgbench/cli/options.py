@@ -120,6 +120,8 @@ EXAMPLES: Mapping[str, str] = {
 def pairs(option: str, values: Sequence[str]) -> dict[str, str]:
     """Read `KEY=VALUE` texts; the value may hold further equals signs.
 
+    A template may go without a name, and is called `mine` then.
+
     Args:
         option: The option they belong to, a key of `EXAMPLES`.
         values: The texts.
@@ -130,10 +132,13 @@ def pairs(option: str, values: Sequence[str]) -> dict[str, str]:
     read: dict[str, str] = {}
     for text in values:
         key, _, value = (part.strip() for part in text.partition("="))
+        if option == "--template" and "{" in key:
+            key, value = "mine", text
         if not (key and value):
             raise InputError(f"{option} {text!r}: expected KEY=VALUE, such as {EXAMPLES[option]}")
         if key in read:
-            raise InputError(f"{option}: {key!r} is given twice; give it once")
+            names = ", or each by a name of its own, NAME=TEXT" if option == "--template" else ""
+            raise InputError(f"{option}: {key!r} is given twice; give it once{names}")
         read[key] = value
     return read
 
@@ -308,6 +313,8 @@ def _option(declared: Declared, changes: Mapping[str, Any]) -> click.Option:
     if "alias" in meta:
         names.append(meta.pop("alias"))
         kind_of_option = Renamed
+    if "also" in meta:
+        names.append(meta.pop("also"))
     parameter = meta.pop("parameter", parameter)
     unused = ("least", "range", "asked", "computes")
     shape |= {key: value for key, value in meta.items() if key not in unused}
@@ -336,6 +343,29 @@ def _type_of(annotation: str, meta: Mapping[str, Any]) -> Any:
 
 
 # ------------------------------------------------------------------------- commands
+
+
+class Declaration(click.Command):
+    """A command that says which option takes a word that none of its arguments takes."""
+
+    allow_extra_args = True
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does, but a name that an option would complete is answered with the option.
+
+        Raises:
+            click.UsageError: There are words too many.
+        """
+        words = super().parse_args(ctx, args)
+        if words and not ctx.resilient_parsing:
+            places = []
+            for option in self.params:
+                known = option.shell_complete(ctx, words[0]) if option.opts[0][:2] == "--" else ()
+                if words[0] in (item.value for item in known):
+                    places.append(f"{option.opts[0]} {words[0]}")
+            guess = f"; did you mean {' or '.join(places)}?" if places else ""
+            ctx.fail(f"unexpected argument {words[0]!r}{guess}")
+        return words
 
 
 def cli_command(
@@ -373,7 +403,7 @@ def cli_command(
                 parameters.append(_argument(declared, changes.get(each.name, {})))
         order = [*(name for name in own if name not in names), *names]
         parameters += options_of(order, changes, own)
-        made = click.Command(
+        made = Declaration(
             function.__name__.removesuffix("_command").replace("_", "-"),
             params=parameters,
             callback=_printing(function, given),

@@ -39,9 +39,9 @@ PARTS = ("model", "recipient", "donors", "dataset")
     epilog="Exit status: 0 it agrees; 1 it differs; 2 it cannot be run here, or wrong input.",
     localizer=INSTALLED,
     model={"metavar": "NAME|PATH", "help": "Pair of the run, if a plant of your own has moved."},
-    recipient={"help": "Checkpoint before finetuning, if it has moved."},
-    donors={"help": "Finetuned checkpoint, likewise; may be repeated."},
-    dataset={"help": "Facts, likewise."},
+    recipient={"help": "Base (recipient), if it has moved."},
+    donors={"help": "Finetuned model (donor), if it has moved; may be repeated."},
+    dataset={"help": "Facts, if their file has moved."},
     quiet=VERDICT_ONLY,
 )
 def rerun_command(

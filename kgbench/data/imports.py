@@ -64,7 +64,7 @@ class ImportOptions:
     templates: Mapping[str, str] = field(
         default_factory=dict,
         hash=False,
-        metadata={"flag": "--template", "metavar": "NAME=TEXT"},
+        metadata={"flag": "--template", "metavar": "[NAME=]TEXT"},
     )
     """Evaluation template of your own, to be named in --prompt."""
 

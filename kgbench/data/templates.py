@@ -68,7 +68,8 @@ class Template:
                     raise InputError(
                         f"prompt {self.name!r} needs the field {field!r}, which data set "
                         f"{dataset!r} lacks (it has {', '.join(fields)}); choose another prompt, "
-                        "name the column that holds it, or give a template of your own"
+                        f"name the column that holds it by --column {field}=COLUMN, or give a "
+                        f"template of your own by --template TEXT, such as '{{{subject}}} …'"
                     )
                 regions = tuple(region for region, wanted in pending.items() if wanted == field)
                 for region in regions:

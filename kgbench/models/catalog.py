@@ -422,7 +422,8 @@ def choose_donor(
     """The trained donor of a recipient that learned some facts, in whichever folder it is kept.
 
     Of several, the one by the recipe aggressive, in both directions, with seed 0 and nothing else
-    changed; there is no guess where not exactly one such exists.
+    changed, with a warning if another was trained later; there is no guess where not exactly one
+    such exists.
 
     Args:
         recipient: What to call the recipient in a message.
@@ -438,12 +439,15 @@ def choose_donor(
         if donor.card["data"]["hash"] in hashes and is_of(donor):
             candidates.append(donor)
     usual = [donor for donor in candidates if donor.kind == _USUAL and not donor.card["changes"]]
-    if len(candidates) > 1 and len(usual) != 1:
-        choices = " or ".join(f"--donor sft={donor.name}" for donor in candidates)
-        raise ModelError(
-            f"{len(candidates)} donors of {recipient} were trained on these facts; say which: "
-            f"{choices}"
-        )
+    if len(candidates) > 1:
+        candidates.sort(key=lambda donor: (donor.folder / CARD).stat().st_mtime_ns)
+        trained = f"{len(candidates)} donors of {recipient} were trained on these facts"
+        last = f"--donor sft={candidates[-1].name} was trained last"
+        if len(usual) != 1:
+            others = " or ".join(f"--donor sft={donor.name}" for donor in candidates[:-1])
+            raise ModelError(f"{trained}; say which: {last}, before it {others}")
+        if usual != candidates[-1:]:
+            warnings.warn(f"{trained}: {usual[0].name} is taken, and {last}", stacklevel=2)
     return next(iter(usual or candidates), None)
 
 

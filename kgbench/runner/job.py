@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -144,9 +143,8 @@ def check_donor(spec: Spec) -> None:
         return
     from kgbench.runner.training.finetuning import recipes_text
 
-    facts, costs = spec.dataset or entry.dataset, ""
-    with suppress(InputError):  # facts without training wordings, which are evaluated all the same
-        costs = recipes_text(entry.name, facts, spec.imports)
+    facts = spec.dataset or entry.dataset
+    costs = recipes_text(entry.name, facts, spec.imports)
     raise ModelError("; ".join(filter(None, (no_donor_text(entry.name, facts), costs))))
 
 

@@ -24,11 +24,11 @@ from kgbench.errors import InputError, RegionError, UnknownNameError, check_choi
 from kgbench.localizers import check_name, needs
 from kgbench.models import catalog, check_dtype
 from kgbench.models.catalog import Entry, choose_donor, find_donor
-from kgbench.records import Truth
+from kgbench.records import Record, Truth
 from kgbench.registry import named_files, told
 from kgbench.runner.spec import Spec
 from kgbench.sites import BASELINES, RECIPIENT, parse_graft
-from kgbench.stats.scores import check_metric
+from kgbench.stats.scores import LOG_RANK, check_metric
 
 
 @dataclass(frozen=True)
@@ -384,6 +384,24 @@ def unlearned(work: Workload) -> str | None:
         f"the donor of {entry.name} learned {entry.dataset}, and none of the facts of "
         f"{spec.dataset} is among these: expect figures near chance, and undefined ratios; "
         f"{remedy}"
+    )
+
+
+def swapped(spec: Spec, record: Record) -> str | None:
+    """Ask about two checkpoints of which the one before finetuning knows the facts better.
+
+    Returns:
+        The question; None for a pair with a name, and unless this is so on every prompt, with
+        intervals.
+    """
+    gains = [row.gain for row in record.rows if row.graft == "SFT"]
+    sign = -1 if record.metric == LOG_RANK else 1
+    worse = [gain.excludes_zero and sign * (gain.value or 0) < 0 for gain in gains]
+    if spec.model is not None or not worse or not all(worse):
+        return None
+    return (
+        "on every prompt the recipient answers better than the donor: are recipient (before "
+        "finetuning) and donor (after) swapped?"
     )
 
 

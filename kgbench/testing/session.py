@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 ONE: Mapping[str, tuple[str, str]] = {
     "model": ("NAME", "Model pair by name, see `kgbench ls models`."),
-    "recipient": ("PATH|ID", "Checkpoint before finetuning, without or in place of the model's."),
+    "recipient": ("PATH|ID", "Base (recipient), without or in place of the model's."),
     "localizer": ("NAME|FILE.py:CLASS", "Method. Default: dynamic_graft."),
     "dataset": (
         "NAME|FILE",
@@ -45,7 +45,7 @@ ONE: Mapping[str, tuple[str, str]] = {
 """Options with one value."""
 
 MANY: Mapping[str, tuple[str, str]] = {
-    "donor": ("NAME=PATH", "Finetuned checkpoint, sft=PATH or only PATH; may be repeated."),
+    "donor": ("NAME=PATH", "Finetuned model (donor), sft=PATH or only PATH; may be repeated."),
     "prompt": (
         "NAMES",
         "Evaluation prompts; several with commas, may be repeated. Default: the suite's.",

@@ -22,9 +22,9 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from kgbench.data import ImportOptions
+from kgbench.data import Dataset, ImportOptions
 from kgbench.data.facts import hash_of
-from kgbench.errors import ModelError, OutputError
+from kgbench.errors import InputError, ModelError, OutputError
 from kgbench.models import catalog
 from kgbench.models.catalog import CARD, FLOPS, donors_folder, read_donor_card
 from kgbench.models.checkpoints import Checkpoint, find_here, locate
@@ -37,7 +37,7 @@ from kgbench.models.placement import (
     usable_device,
 )
 from kgbench.models.tensors import stored_hash
-from kgbench.numbers import duration_text, plain_text, size_text
+from kgbench.numbers import duration_text, number_text, plain_text, size_text
 from kgbench.progress import Progress
 from kgbench.runner.training.builds import Build, versions, write_card
 from kgbench.runner.training.finetuning_plan import (
@@ -72,6 +72,10 @@ LOG = "log.jsonl"
 """File next to the card with the loss of every step."""
 LOGGED = ("step", "loss", "learning_rate", "held_out_loss")
 """Possible fields of its rows."""
+WORDING = "wording"
+"""Name of the prompt that a training wording makes, where facts have no other."""
+_LEARNED = 0.5
+"""Share of the facts not known before that a donor has learned if it learned them."""
 
 _SAVES, _CLOSEST, _FARTHEST = 20, 50, 1000
 """Checkpoints in a training, and the fewest and most steps between two of them."""
@@ -122,6 +126,29 @@ def finetune(
     )
     build.run(lambda: finetuning.train(build))
     return out
+
+
+def learned_little(card: Mapping[str, Any]) -> str | None:
+    """Say so where on no prompt a donor answers half of the facts that its recipient did not.
+
+    Args:
+        card: The donor's.
+
+    Returns:
+        None where it learned the facts, or nothing was scored.
+    """
+    texts, little = [], bool(card["scores"])
+    for prompt, row in card["scores"].items():
+        before, after = row["PRE"], row["SFT"]
+        little = little and after - before < _LEARNED * (1 - before)
+        texts.append(f"{number_text(before)} → {number_text(after)} on {prompt}")
+    if not little:
+        return None
+    recipe = card["recipe"]
+    return (
+        f"the donor learned little: top-5 {', '.join(texts)}; more epochs than {recipe['epochs']}, "
+        f"or a learning rate above {plain_text(recipe['learning_rate'])}, teach it more"
+    )
 
 
 def keyed_plan(plan: FinetuningPlan, recipient: Checkpoint) -> FinetuningPlan:
@@ -186,6 +213,14 @@ class Finetuning:
         texts = self.supplement.texts if self.supplement else ()
         wordings, chat = self.plan.wordings, self.plan.spec.chat_template
         return tokenized_texts(self.tokenizer, wordings, texts, self.max_length, chat, self.known)
+
+    @cached_property
+    def asked(self) -> Dataset:
+        """The facts with the prompts that score a donor; of none a wording up to its object."""
+        facts, question = self.plan.facts, self.plan.wordings.question(self.plan.facts)
+        if scored_prompts(facts) or question is None:
+            return facts
+        return replace(facts, templates={WORDING: question})
 
     @cached_property
     def supplement(self) -> Supplement | None:
@@ -291,6 +326,8 @@ class Finetuning:
         scores = {}
         for prompt, rate in before.items():
             scores[prompt] = {"PRE": rate, "SFT": after[prompt], "n": n}
+            if prompt == WORDING:
+                scores[prompt]["template"] = self.asked.templates[WORDING]
         lines = []
         for row in outcome.log:
             if "loss" in row or HELD_OUT_LOSS in row:
@@ -329,13 +366,13 @@ class Finetuning:
         model = self.model()
         if self.device_map is None:
             nn.Module.to(model, self.device)
-        scores = self._hits(model, scored_prompts(self.plan.facts))
+        scores = self._hits(model, scored_prompts(self.asked))
         write_card({"scores": scores, "hash": hash_of(scores)}, path)
         return scores
 
     def _hits(self, model: PreTrainedModel, prompts: Sequence[str]) -> dict[str, float]:
         chat = self.plan.spec.chat_template
-        return model_hits(model, self.tokenizer, self.plan.facts, prompts, chat)
+        return model_hits(model, self.tokenizer, self.asked, prompts, chat)
 
     def model(self, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
         """The recipient's model, on the devices of the device map, if there is one."""
@@ -509,15 +546,15 @@ def recipes_text(model: str, dataset: str, imports: ImportOptions | None = None)
         imports: Meaning of the columns of a file.
 
     Returns:
-        Empty for a pair whose size the catalog does not have.
-
-    Raises:
-        InputError: The facts cannot be trained on.
+        Empty for a pair whose size the catalog does not have, and for facts without wordings.
     """
     parameters = catalog.entry(model).parameters
     if parameters is None:
         return ""
-    plan = plan_finetuning(FinetuneSpec(dataset, "aggressive", model=model, imports=imports))
+    try:
+        plan = plan_finetuning(FinetuneSpec(dataset, "aggressive", model=model, imports=imports))
+    except InputError:
+        return ""
     costs = []
     for name in finetuning_recipe_names():
         if not finetuning_recipe(name, parameters).supplement_texts:
