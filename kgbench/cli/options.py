@@ -360,8 +360,8 @@ class Declaration(click.Command):
         if words and not ctx.resilient_parsing:
             places = []
             for option in self.params:
-                known = option.shell_complete(ctx, words[0]) if option.opts[0][:2] == "--" else ()
-                if words[0] in (item.value for item in known):
+                names = {item.value for item in option.shell_complete(ctx, words[0])}
+                if words[0] in names and not isinstance(option.type, click.Path):
                     places.append(f"{option.opts[0]} {words[0]}")
             guess = f"; did you mean {' or '.join(places)}?" if places else ""
             ctx.fail(f"unexpected argument {words[0]!r}{guess}")

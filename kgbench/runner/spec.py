@@ -81,9 +81,7 @@ class Spec:
     """Model pair by name, see `kgbench ls models`."""
     recipient: str | None = option(None, "PATH|ID", also="--base")
     """Base (recipient): the model before finetuning, without or in place of --model's."""
-    donors: Mapping[str, str] = option(
-        dict, "[NAME=]PATH|ID", flag="--donor", also="--finetuned"
-    )
+    donors: Mapping[str, str] = option(dict, "[NAME=]PATH|ID", flag="--donor", also="--finetuned")
     """Finetuned model (donor), by default named sft; may be repeated."""
     revision: str | None = option(None, "REV")
     """Branch, tag or commit of Hub checkpoints."""
