@@ -238,11 +238,13 @@ def _check_specs(specs: Sequence[Spec]) -> list[str]:
         Warnings about what can be run but hardly is what was meant.
     """
     from kgbench.runner import check
-    from kgbench.runner.workload import check_different, unlearned
+    from kgbench.runner.workload import check_different, single, unlearned
 
+    warnings: dict[str | None, None] = {}
     for spec in specs:
         check_different(spec)
-    warnings = dict.fromkeys(unlearned(check(spec)) for spec in specs)
+    for work in map(check, specs):
+        warnings |= dict.fromkeys((unlearned(work), single(work)))
     if len(specs) > 1:
         from kgbench.runner.third_party import method_of
 

@@ -173,9 +173,8 @@ def submit_command(
     RUN is a run's folder, or the start of its id or of its folder's name, as in
     `kgbench show`; give all runs of a method at once. Only results are copied:
     the method's code comes as an installed package or a pull request of its own.
-    The laws of `kgbench check-localizer` are tried on it, and the outcome
-    is part of the entry: a method that breaks one, or on which they were not
-    tried, has no rank.
+    The contract tests of `kgbench check-localizer` are run on it, and the
+    outcome is part of the entry: methods that fail or skip them are not ranked.
 
     \b
     kgbench submit kgbench-results/*-my_method-* --as "my method" --code my-package==1.0

@@ -56,9 +56,8 @@ def rerun_command(
 ) -> Output:
     """Run a recorded run again, or compute its figures again, and compare.
 
-    The run starts from nothing, and every row is compared; with --sample only
-    the rows of some facts that are drawn now, so that they cannot be known
-    beforehand. What a method learns from all facts, such as a ranking of sites,
+    The run starts from nothing, and every row is compared; with --sample N only
+    those of a fresh random sample of N facts. What a method learns from all facts, such as a ranking of sites,
     it learns from all of them here too. Weights, facts, prompts and code must be
     those of the record: where one is not, it is named. A row agrees where its
     log-probability does within the tolerance, by default 0.001 nats for float32,

@@ -387,6 +387,13 @@ def unlearned(work: Workload) -> str | None:
     )
 
 
+def single(work: Workload) -> str | None:
+    """Warn where there is one fact, of which no interval and no ratio can be given."""
+    if any(len(some) > 1 for some in work.prompts.values()):
+        return None
+    return "1 fact is too few: no interval, ratio or verdict can rest on it; give more"
+
+
 def swapped(spec: Spec, record: Record) -> str | None:
     """Ask about two checkpoints of which the one before finetuning knows the facts better.
 
