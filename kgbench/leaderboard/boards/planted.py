@@ -313,9 +313,9 @@ def _board(entries: Sequence[Entry], key: str, title: str, by_region: bool, abou
             own.append(entry)
     cells, flat = plant_cells(by_region)
     notes = [
-        "The dashed line is chance: the score of a method that knows only which weights changed. "
-        "The prior is the score of one that also knows the paper's finding, that facts are used at "
-        "FE and LT by the upper layers, and looks at nothing.",
+        "The line in the picture is chance: the score of a method that knows only which weights "
+        "changed. The prior is the score of one that also knows the paper's finding, that facts "
+        "are used at FE and LT by the upper layers, and looks at nothing.",
         "The truth is made of grafts of places in several orders: methods that scan single "
         "grafts are near it where places do not interact.",
     ]
