@@ -273,7 +273,8 @@ def explore(
         from kgbench.analyses.explorer.widget import Explorer
     except ImportError as error:
         raise InputError(
-            "the widget needs anywidget: pip install 'kgbench[notebook]'; or write a page, by "
+            f"the widget needs anywidget ({error}): pip install 'kgbench[notebook]'; or write a "
+            "page, by "
             "`kgbench explore PROMPT --model NAME -o page.html`"
         ) from error
     reader = Reader(load_pair(model) if isinstance(model, str) else model)

@@ -19,6 +19,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from difflib import get_close_matches
+from errno import EDQUOT, ENOSPC
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -134,10 +135,12 @@ class OutputError(InputError):
             place: Where it should go.
             error: The error of the system.
         """
-        why = error.strerror or str(error)
+        why, remedy = error.strerror or str(error), "give another --output-dir"
+        if error.errno in (ENOSPC, EDQUOT):
+            why, remedy = f"{why}{_free(place)}", f"make room there, or {remedy}"
         return cls(
-            f"cannot write {what} to {str(place)!r}: {why}{_free(place)}; make room there, or "
-            "give another --output-dir. What was finished before is kept: the same command goes on"
+            f"cannot write {what} to {str(place)!r}: {why}; {remedy}. What was finished before is "
+            "kept: the same command goes on"
         )
 
 

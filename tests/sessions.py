@@ -30,7 +30,12 @@ def session(
     dropped = ("PYTEST", "CI")
     ours = {key: value for key, value in os.environ.items() if not key.startswith(dropped)}
     only = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"} if plugins else {}
-    environment = {**ours, **only, **variables, "PYTHONPATH": os.pathsep.join((str(HERE.parent), str(HERE)))}
+    environment = {
+        **ours,
+        **only,
+        **variables,
+        "PYTHONPATH": os.pathsep.join((str(HERE.parent), str(HERE))),
+    }
     line = [
         sys.executable,
         "-m",

@@ -87,10 +87,13 @@ def _everything_is_the_donor(pair: ModelPair) -> None:
                 if name == "nothing"
                 else f"grafting everything is not the donor {name!r}"
             )
-            raise LawError(
-                f"{_map(pair)}: {what}: logits differ by {difference:.3g}; "
-                "a component is missing from the map or misplaced"
-            )
+            why = "a component is missing from the map or misplaced"
+            if name != "nothing":
+                why += (
+                    ", or the models differ in what is no weight, such as an activation, a scaling "
+                    "or a buffer"
+                )
+            raise LawError(f"{_map(pair)}: {what}: logits differ by {difference:.3g}; {why}")
 
 
 @once_for_each

@@ -187,9 +187,10 @@ def read_delta_card(directory: Path) -> dict[str, Any]:
     Raises:
         ModelError: The folder holds no such donor, or one whose card cannot be read.
     """
-    if not is_delta(directory) and (directory / "config.json").is_file():
+    files = [directory / name for name in ("config.json", "adapter_config.json")]
+    if not is_delta(directory) and any(file.is_file() for file in files):
         raise ModelError(
-            f"{str(directory)!r} is a checkpoint, and --model takes the name of a pair: "
+            f"{str(directory)!r} is a checkpoint or an adapter, and --model takes the name of a pair: "
             f"{_CHECKPOINTS}"
         )
     if not is_delta(directory):
