@@ -44,7 +44,7 @@ from kgbench.runner.sweeps.plan import StudyPlan, run_study
 from kgbench.runner.sweeps.study import read_study, study_of
 from kgbench.runner.training.finetuning import finetune, learned_little
 from kgbench.runner.training.finetuning_plan import FinetuneSpec
-from kgbench.runner.workload import swapped
+from kgbench.runner.workload import doubts
 from kgbench.sites import RECIPIENT, split_grafts
 
 if TYPE_CHECKING:
@@ -406,8 +406,8 @@ def evaluate(
     run = with_progress(progress, lambda report: run_job(spec, settings, report))
     what = "found" if run.reused else "computed"
     _log.info("%s %s: %s", what, run.record.id[:12], run.record.verdict)
-    if (line := swapped(spec, run.record)) is not None:
-        warnings.warn(line, stacklevel=2)
+    for line in doubts(spec, run.record):
+        warnings.warn(line, stacklevel=3)  # of whoever calls through `python_names`
     return Evaluation(run.record, run.path, run.reused, settings, spec)
 
 

@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from difflib import get_close_matches
-from errno import EDQUOT, ENOSPC
+from errno import EDQUOT, EFBIG, ENOSPC
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -136,7 +136,7 @@ class OutputError(InputError):
             error: The error of the system.
         """
         why, remedy = error.strerror or str(error), "give another --output-dir"
-        if error.errno in (ENOSPC, EDQUOT):
+        if error.errno in (ENOSPC, EDQUOT, EFBIG):
             why, remedy = f"{why}{_free(place)}", f"make room there, or {remedy}"
         return cls(
             f"cannot write {what} to {str(place)!r}: {why}; {remedy}. What was finished before is "

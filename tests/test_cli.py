@@ -19,6 +19,7 @@ import fake_runs
 import forks
 import pytest
 from pages import PAGES, fenced
+from whole_donors import whole_donor
 
 from kgbench.cli import HOMES, RENAMED, SECTIONS, command, main
 from kgbench.cli.eval import models_of
@@ -360,7 +361,7 @@ def test_doctor_has_a_line_on_each_extra(run, monkeypatch) -> None:
             "has the recipient's weights",
         ),
         (("eval", "--model", "tiny-gemma", "--donor", PRE), "has the recipient's weights"),
-        (("eval", "--model", PRE), "a checkpoint goes by --recipient"),
+        (("eval", "--model", PRE), "a checkpoint goes by its folder or Hub id: the base by --re"),
         (("eval", "--model", "tiny-gemma", "--subject", "x"), "add --dataset FILE"),
         (("eval", "--model", "tiny-gemma", "--localizer", ","), "expected a name"),
         (("eval", *TINY, "--limit", "0"), "--limit"),
@@ -833,15 +834,15 @@ def test_a_folder_of_runs_is_no_run(run, tmp_path: Path, monkeypatch) -> None:
 
 
 def test_swapped_models_are_asked_about(run, tmp_path: Path) -> None:
-    """Where the model before finetuning is given as the one after, and has all the facts."""
-    pair = ("--base", SFT, "--finetuned", PRE, "--dataset", "tiny_movies", "--limit", "20")
-    asked = ("eval", *pair, "--prompt", "headline", "--output-dir", tmp_path, "-q")
+    """Where the model before finetuning is given as the one after, also of a record that exists."""
+    after = whole_donor("tiny-gemma", tmp_path / "after")
+    facts = ("--dataset", "tiny_movies", "--limit", "20", "--prompt", "headline")
+    asked = ("eval", *facts, "--output-dir", tmp_path / "runs", "-q")
     question = "are recipient (before finetuning) and donor (after) swapped?"
-    for _ in range(2):  # also of a record that exists
-        answer = run(*asked)
-        assert answer.status == 0 and question in answer.err
-    pair = ("--recipient", PRE, "--donor", SFT, *pair[4:])
-    assert question not in run("eval", *pair, *asked[9:]).err
+    for base, finetuned in ((after, PRE), (after, PRE), (PRE, after)):
+        answer = run(*asked, "--base", base, "--finetuned", finetuned)
+        assert answer.status == 0, answer.err
+        assert (question in answer.err) == (base == after)
 
 
 def test_a_template_goes_without_a_name(run, tmp_path: Path) -> None:

@@ -200,7 +200,7 @@ def _lacking(spec: Spec) -> str | None:
 
 def _answers(specs: Sequence[Spec], options: Options, planted: bool) -> list[dict[str, Any]]:
     """Run all jobs and print them; answers are sorted by localizer."""
-    from kgbench.runner.workload import swapped
+    from kgbench.runner.workload import doubts
 
     @cache
     def loaded() -> Pairs:
@@ -213,7 +213,7 @@ def _answers(specs: Sequence[Spec], options: Options, planted: bool) -> list[dic
     by_localizer: dict[str, list[Run]] = {}
     for spec in specs:
         run = _run(spec, options, loaded)
-        if (line := swapped(spec, run.record)) is not None:
+        for line in doubts(spec, run.record):
             click.echo(f"kgbench: warning: {line}", err=True)
         runs.append(run)
         by_localizer.setdefault(spec.localizer, []).append(run)
@@ -238,13 +238,11 @@ def _check_specs(specs: Sequence[Spec]) -> list[str]:
         Warnings about what can be run but hardly is what was meant.
     """
     from kgbench.runner import check
-    from kgbench.runner.workload import check_different, single, unlearned
+    from kgbench.runner.workload import check_different, unlearned
 
-    warnings: dict[str | None, None] = {}
     for spec in specs:
         check_different(spec)
-    for work in map(check, specs):
-        warnings |= dict.fromkeys((unlearned(work), single(work)))
+    warnings = dict.fromkeys(unlearned(check(spec)) for spec in specs)
     if len(specs) > 1:
         from kgbench.runner.third_party import method_of
 

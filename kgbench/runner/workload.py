@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import filecmp
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -387,29 +387,24 @@ def unlearned(work: Workload) -> str | None:
     )
 
 
-def single(work: Workload) -> str | None:
-    """Warn where there is one fact, of which no interval and no ratio can be given."""
-    if any(len(some) > 1 for some in work.prompts.values()):
-        return None
-    return "1 fact is too few: no interval, ratio or verdict can rest on it; give more"
+def doubts(spec: Spec, record: Record) -> Iterator[str]:
+    """Warnings about a run that was hardly meant as it is: of one fact, or with models swapped.
 
-
-def swapped(spec: Spec, record: Record) -> str | None:
-    """Ask about two checkpoints of which the one before finetuning knows the facts better.
-
-    Returns:
-        The question; None for a pair with a name, and unless this is so on every prompt, with
-        intervals.
+    Args:
+        spec: What was evaluated.
+        record: Its record. Two checkpoints are swapped if the one before finetuning answers better
+            on every prompt, with intervals.
     """
+    if record.identity.limit == 1 or record.identity.dataset.n == 1:
+        yield "1 fact is too few: no interval, ratio or verdict can rest on it; give more"
     gains = [row.gain for row in record.rows if row.graft == "SFT"]
     sign = -1 if record.metric == LOG_RANK else 1
     worse = [gain.excludes_zero and sign * (gain.value or 0) < 0 for gain in gains]
-    if spec.model is not None or not worse or not all(worse):
-        return None
-    return (
-        "on every prompt the recipient answers better than the donor: are recipient (before "
-        "finetuning) and donor (after) swapped?"
-    )
+    if spec.model is None and worse and all(worse):
+        yield (
+            "on every prompt the recipient answers better than the donor: are recipient (before "
+            "finetuning) and donor (after) swapped?"
+        )
 
 
 def _answered(dataset: Dataset) -> set[tuple[str, str]]:
