@@ -707,7 +707,7 @@ def test_learned_little() -> None:
     card = {"recipe": {"epochs": 12, "learning_rate": 2e-5}}
     for rates, little in (
         ([(0.2, 0.4), (0.4, 0.4)], True),
-        ([(0.2, 0.4), (0.4, 0.7)], False),
+        ([(0.2, 0.4), (0.4, 0.8)], False),
         ([(0.9, 0.94)], True),
         ([(0.0, 1.0)], False),
         ([], False),

@@ -190,7 +190,7 @@ def train_command(
         supplement_n (N): How many of them.  [default: the recipe's]
         seed (N): Of order, wordings held out and dropout.
         epochs (N): Passes over the texts.  [default: the recipe's, of few texts as many as give
-            300 steps]
+            200 steps]
         learning_rate (X): Its peak.  [default: the recipe's]
         max_length (N): Most tokens of a text.  [default: the recipe's]
         output_dir (DIR): Where the donor goes.  [default: its place in the donors' folder]
