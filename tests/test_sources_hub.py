@@ -4,6 +4,7 @@ Hub answers is told in a line.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
