@@ -67,7 +67,7 @@ class UnknownNameError(InputError):
         known: Iterable[str],
         hint: str = "",
         most: int | None = None,
-        meant: Sequence[str] = (),
+        candidates: Sequence[str] = (),
     ) -> None:
         """Compose the message.
 
@@ -78,11 +78,11 @@ class UnknownNameError(InputError):
             hint: A sentence on what else could be given.
             most: How many names are listed at most, where there can be hundreds; the start of a
                 name counts as near then.
-            meant: Names that it may stand for though it is not spelt like them.
+            candidates: Names that it may stand for, though it is not spelt like them.
         """
         names = sorted(set(known))
-        near = list(meant[:2]) or get_close_matches(name, names, n=2, cutoff=0.6)
-        near = near or [known for known in names if known.lower() == name.lower()]
+        near = list(candidates[:2]) or get_close_matches(name, names, n=2, cutoff=0.6)
+        near = near or [k for k in names if k.lower() == name.lower()]
         if most is not None and not near:
             starts = {known[: len(name)]: known for known in reversed(names)}
             near = [starts[start] for start in get_close_matches(name, starts, n=2, cutoff=0.8)]

@@ -51,7 +51,7 @@ _OF_FIXTURES = pytest.StashKey[MutableMapping[Any, list[str]]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse a word for undecided tests that is none, before any test runs."""
+    """Refuse an unknown word for undecided tests before any test runs."""
     _ = Given(config).undecided
 
 

@@ -80,12 +80,13 @@ class Registry:
             _check_source(*self._place(name))
         elif name not in self.names():
             hint = "Or give a file: path/to/file.py:Class."
-            raise UnknownNameError(self.kind, name, self.names(), hint, meant=self._meant(name))
+            candidates = self._candidates(name)
+            raise UnknownNameError(self.kind, name, self.names(), hint, candidates=candidates)
 
-    def _meant(self, word: str) -> list[str]:
+    def _candidates(self, word: str) -> list[str]:
         """The package's own classes with a word in their names or first lines, which are read."""
         text = re.compile(rf"\b{re.escape(word.lower().replace('_', ' ') or '-')}")
-        found = []
+        names = []
         for name in self._builtin:
             spec = importlib.util.find_spec(f"{self.package}.{name}")
             assert spec is not None and spec.origin is not None
@@ -95,8 +96,8 @@ class Registry:
                 if isinstance(node, ast.Module | ast.ClassDef):
                     lines.append((ast.get_docstring(node) or "").partition("\n\n")[0])
             if text.search(" ".join(lines).lower()):
-                found.append(name)
-        return sorted(found, key=lambda name: word not in name)
+                names.append(name)
+        return sorted(names, key=lambda name: word not in name)
 
     def load(self, name: str) -> type:
         """The class of this name, of `path.py:Class`, or the only one in `path.py`.

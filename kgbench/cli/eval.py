@@ -187,7 +187,7 @@ def _forecasts(specs: Sequence[Spec], options: Options) -> list[dict[str, Any]]:
 
 
 def _lacking(spec: Spec) -> str | None:
-    """Why a run of a pair without a donor would stop, of which a forecast tells all the same."""
+    """Why a run of a pair without a donor would stop; its forecast is given all the same."""
     from kgbench.runner import check
     from kgbench.runner.job import check_donor
 

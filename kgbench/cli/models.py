@@ -246,7 +246,7 @@ def _facts(model: str | None, recipient: str | None, dataset: str | None) -> str
     """The data set, or else the pair's own.
 
     Raises:
-        InputError: It is not said which model is finetuned, or on what.
+        InputError: The model that is finetuned, or the facts, are missing.
     """
     from kgbench.models import catalog
     from kgbench.runner.training.finetuning_plan import recipient_of

@@ -346,7 +346,7 @@ def _type_of(annotation: str, meta: Mapping[str, Any]) -> Any:
 
 
 class Declaration(click.Command):
-    """A command that says which option takes a word that none of its arguments takes."""
+    """A command that names the option for a word that none of its arguments takes."""
 
     allow_extra_args = True
 

@@ -166,9 +166,10 @@ def entry(name: str) -> Entry:
             f"then give --model ./{name}"
         )
     owner = name.rpartition("/")[0]
-    meant = [pair for pair in known if owner and name in (f"{owner}/{pair}", pairs[pair].recipient)]
+    ids = {pair: (f"{owner}/{pair}", pairs[pair].recipient) for pair in known}
+    candidates = [pair for pair in known if owner and name in ids[pair]]
     hint = f"No folder has this name either; {_CHECKPOINTS}."
-    raise UnknownNameError("model", name, known, hint, meant=meant)
+    raise UnknownNameError("model", name, known, hint, candidates=candidates)
 
 
 def is_delta(directory: Path) -> bool:

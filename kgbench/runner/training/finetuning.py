@@ -129,13 +129,13 @@ def finetune(
 
 
 def learned_little(card: Mapping[str, Any]) -> str | None:
-    """Say so where on no prompt a donor answers half of the facts that its recipient did not.
+    """Warn where on no prompt a donor answers half of the facts that its recipient did not.
 
     Args:
         card: The donor's.
 
     Returns:
-        None where it learned the facts, or nothing was scored.
+        The warning; None where it learned the facts, or nothing was scored.
     """
     texts, little = [], bool(card["scores"])
     for prompt, row in card["scores"].items():
@@ -215,7 +215,7 @@ class Finetuning:
         return tokenized_texts(self.tokenizer, wordings, texts, self.max_length, chat, self.known)
 
     @cached_property
-    def asked(self) -> Dataset:
+    def questions(self) -> Dataset:
         """The facts with the prompts that score a donor; of none a wording up to its object."""
         facts, question = self.plan.facts, self.plan.wordings.question(self.plan.facts)
         if scored_prompts(facts) or question is None:
@@ -327,7 +327,7 @@ class Finetuning:
         for prompt, rate in before.items():
             scores[prompt] = {"PRE": rate, "SFT": after[prompt], "n": n}
             if prompt == WORDING:
-                scores[prompt]["template"] = self.asked.templates[WORDING]
+                scores[prompt]["template"] = self.questions.templates[WORDING]
         lines = []
         for row in outcome.log:
             if "loss" in row or HELD_OUT_LOSS in row:
@@ -366,13 +366,13 @@ class Finetuning:
         model = self.model()
         if self.device_map is None:
             nn.Module.to(model, self.device)
-        scores = self._hits(model, scored_prompts(self.asked))
+        scores = self._hits(model, scored_prompts(self.questions))
         write_card({"scores": scores, "hash": hash_of(scores)}, path)
         return scores
 
     def _hits(self, model: PreTrainedModel, prompts: Sequence[str]) -> dict[str, float]:
         chat = self.plan.spec.chat_template
-        return model_hits(model, self.tokenizer, self.asked, prompts, chat)
+        return model_hits(model, self.tokenizer, self.questions, prompts, chat)
 
     def model(self, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
         """The recipient's model, on the devices of the device map, if there is one."""

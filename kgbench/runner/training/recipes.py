@@ -79,7 +79,7 @@ def finetuning_recipe_names() -> tuple[str, ...]:
 
 
 def least_steps() -> int:
-    """Steps of a training that is not told its epochs, at least: few facts have as many."""
+    """Steps of a training for which no epochs are chosen, at least."""
     return int(_tables("finetuning")["least_steps"])
 
 
