@@ -643,7 +643,8 @@ def train(
         supplement: Other texts read among the facts: a .txt or .jsonl file, or a Hub data set.
         supplement_n: How many of them; by default the recipe's.
         seed: Seed of order, wordings held out and dropout.
-        epochs: Passes over the texts; by default the recipe's.
+        epochs: Passes over the texts; by default the recipe's, of few texts as many as give 200
+            steps.
         batch_size: Texts per step, likewise.
         learning_rate: Its peak, likewise.
         max_length: Most tokens of a text, likewise.

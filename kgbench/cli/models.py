@@ -162,7 +162,7 @@ def train_command(
     progress: Progress | None,
     **options: Any,
 ) -> Output:
-    """Finetune a base on the facts of a data set, which makes a finetuned model (donor) of it.
+    """Make a finetuned model (donor): a base (recipient) learns the facts of a data set.
 
     Every fact is stated in the data set's training wordings; about a fifth of
     the wordings is held out and only validates. The donor is found again by
