@@ -189,9 +189,9 @@ class Registry:
     @property
     def _expected(self) -> str:
         """What a class should be: derived from the base, or from those that the package makes of it."""
-        module = self.base.__module__
-        bases = [base for base in self.base.__subclasses__() if base.__module__ == module]
-        names = [base.__name__ for base in bases] or [self.base.__name__]
+        bases: list[type] = self.base.__subclasses__()
+        here = [base.__name__ for base in bases if base.__module__ == self.base.__module__]
+        names = here or [self.base.__name__]
         return (
             f"expected a class that derives from {' or '.join(names)}, as by `from {self.package} "
             f"import {names[0]}`"
