@@ -218,7 +218,9 @@ def test_a_run_where_the_hub_is_closed(
     status, _, err = closed[f"{name}: {kind}"]
     assert status == 2 and err.startswith("kgbench: error: ") and err.count("\n") == 1, err
     if kind == "eval of a pair without a donor":
-        assert f"{name} has no finetuned model (donor) here" in err and "kgbench train --model" in err
+        assert (
+            f"{name} has no finetuned model (donor) here" in err and "kgbench train --model" in err
+        )
         return
     assert repr(catalog.entry(name).recipient) in err
     assert "the Hugging Face Hub cannot be reached" in err and "on this machine" in err

@@ -64,8 +64,8 @@ def _kinds(folder: Path) -> Output:
     from kgbench.records import RecordStore
 
     counts = {}
-    for kind, rows in CATALOGUES.items():
-        counts[kind] = len(names() if kind == "localizers" else rows())  # theirs would load torch
+    for kind, entries in CATALOGUES.items():
+        counts[kind] = len(names() if kind == "localizers" else entries())  # would load torch
     counts[RUNS] = len(RecordStore(folder).folders())
     rows = [[f"kgbench ls {kind}", str(count)] for kind, count in counts.items()]
     return Output([table_text(["list", "entries"], rows)], counts)

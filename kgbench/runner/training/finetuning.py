@@ -323,7 +323,7 @@ class Finetuning:
         donor = store_donor(model, self.recipient, whole)
         after = self._hits(donor, tuple(before))
         n = min(len(self.plan.facts.facts), SCORED)
-        scores = {}
+        scores: dict[str, dict[str, Any]] = {}
         for prompt, rate in before.items():
             scores[prompt] = {"PRE": rate, "SFT": after[prompt], "n": n}
             if prompt == WORDING:
