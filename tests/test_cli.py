@@ -523,6 +523,8 @@ def test_a_mistake_that_needs_no_model_is_told_before_torch_is_loaded() -> None:
     """
     mistakes = (
         ("--localizer", "dynamic_grafts"),
+        ("--localizer", "patching"),
+        ("random", "tiny-gemma"),  # words without their options
         ("--suite", "hybrid"),
         ("--dtype", "flot16"),
         ("--graft", "M"),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kgbench.cli.options import (
-    CATALOGUES,
+    NAMES,
     VERDICT_ONLY,
     Folder,
     cli_command,
@@ -109,7 +109,7 @@ def _write(texts: Mapping[Path, str]) -> None:
 @cli_command(
     *("as_json", "quiet"),
     epilog="Exit status: 0 all laws hold; 1 one does not; 2 wrong input.",
-    target={"shell_complete": completer(CATALOGUES["localizers"])},
+    target={"shell_complete": completer(NAMES["localizers"])},
     as_json={"help": "One JSON object on stdout, all else on stderr."},
     quiet=VERDICT_ONLY,
 )

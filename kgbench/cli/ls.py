@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from kgbench.cli.options import CATALOGUES, NOTES, Rows, cli_command, completer
+from kgbench.cli.options import CATALOGUES, NAMES, NOTES, Rows, cli_command, completer
 from kgbench.cli.output import Output, table_text
 from kgbench.errors import InputError, check_choice
 
@@ -60,12 +60,9 @@ def ls_command(kind: str | None, name: str | None, **options: Path) -> Output:
 
 def _kinds(folder: Path) -> Output:
     """Each kind with the number of its entries."""
-    from kgbench.localizers import names
     from kgbench.records import RecordStore
 
-    counts = {}
-    for kind, entries in CATALOGUES.items():
-        counts[kind] = len(names() if kind == "localizers" else entries())  # would load torch
+    counts = {kind: len(names()) for kind, names in NAMES.items()}
     counts[RUNS] = len(RecordStore(folder).folders())
     rows = [[f"kgbench ls {kind}", str(count)] for kind, count in counts.items()]
     return Output([table_text(["list", "entries"], rows)], counts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
 from functools import cache
 from importlib import import_module
@@ -64,6 +64,12 @@ CATALOGUES: Mapping[str, Callable[[], Rows]] = {
     "tasks": later("harness", "describe_tasks"),
 }
 """The kinds of `kgbench ls`, in the order of its help."""
+
+NAMES: Mapping[str, Callable[[], Collection[str]]] = {
+    **CATALOGUES,
+    "localizers": later("localizers", "names"),
+}
+"""Names of each kind; none takes the seconds that torch takes to load."""
 
 
 def _costs() -> str:
@@ -301,7 +307,7 @@ def _option(declared: Declared, changes: Mapping[str, Any]) -> click.Option:
     names = str(meta.pop("flag", f"--{declared.name.replace('_', '-')}")).split()
     kind, kind_of_option, shape = declared.kind, click.Option, dict[str, Any]()
     if "names" in meta:
-        shape["shell_complete"] = completer(CATALOGUES[meta.pop("names")])
+        shape["shell_complete"] = completer(NAMES[meta.pop("names")])
     if kind == "bool":
         shape["is_flag" if "/" not in names[0] else "default"] = "/" not in names[0]
     elif kind.startswith(("tuple", "Mapping")):
