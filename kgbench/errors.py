@@ -202,7 +202,8 @@ _ARGUMENTS = {
 _OPTION = re.compile(
     r"kgbench [a-z][^`';\n]*"  # a command stays as it is
     r"|--(?P<option>[a-z]+(?:-[a-z]+)*)"
-    r"(?:[ =](?:(?P<key>\w+)=)?(?P<value>[A-Z]{2,}[\w.:]*|id\b|bfloat16|float32|(?:auto|a2b|both)\b))?"
+    r"(?:[ =](?:(?P<key>\w+)=)?(?P<value>[A-Z]{2,}(?:[\w.:]*\w)?|id\b|bfloat16|float32|"
+    r"(?:auto|a2b|both)\b))?"
 )
 
 

@@ -593,6 +593,9 @@ def test_wrong_arguments(tmp_path: Path, models: dict[str, Any]) -> None:
 GIVEN = {
     "name one by --subject COLUMN": "name one by subject=COLUMN",
     "add --donor sft=PATH, the finetuned one": 'add donors={"sft": PATH}, the finetuned one',
+    "give --recipient FILE.py:CLASS --donor a=PATH.": (
+        'give recipient=FILE.py:CLASS donors={"a": PATH}.'
+    ),
     "give --recipient PATH --donor a=PATH": 'give recipient=PATH donors={"a": PATH}',
     "a prompt by --template NAME=TEXT": "a prompt by prompts={NAME: TEXT}",
     "call it --column subject=id": 'call it columns={"subject": "id"}',
