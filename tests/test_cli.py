@@ -470,6 +470,22 @@ def test_a_graft_that_does_not_parse_is_shown_with_a_caret(
     assert caret.strip() == "^"
 
 
+def test_a_graft_is_answered_with_components_of_the_model(run, tmp_path: Path) -> None:
+    """Of a pair by its name, also one that is not here, of a checkpoint by its folder; where its type
+    is not known, all are listed.
+    """
+    (tmp_path / "config.json").write_text('{"model_type": "none"}')
+    gemma = "all, emb, ln_1, q, k, v, o, ln_2, gate, up, down, ln_f, head)"
+    for pair, listed in (
+        (("--model", "tiny-gemma"), gemma),
+        (("--model", "gemma-2b"), gemma),
+        (("--base", PRE), gemma),
+        (("--model", "gpt2-xl"), "all, emb, pos, ln_1, q, k, v, o, ln_2, up, down, ln_f, head)"),
+        (("--base", tmp_path), "all, emb, pos, ln_1, q_norm, k_norm, q, k, v, o, ln_1_post, ln_2,"),
+    ):
+        assert listed in run("eval", *pair, "--dataset", "tiny_movies", "--graft", "LT:foo").err
+
+
 def test_an_output_directory_that_cannot_be_written(run, tmp_path: Path) -> None:
     """An output directory below a file is refused before anything is computed."""
     (tmp_path / "file").touch()

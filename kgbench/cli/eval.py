@@ -22,8 +22,7 @@ from kgbench.cli.options import (
 from kgbench.cli.output import Output, table_text, write_file
 from kgbench.errors import InputError, ModelError, UnknownNameError
 from kgbench.progress import progress
-from kgbench.runner.spec import COMPUTING, FACTS, PAIR, grafts_of, listed, read_options
-from kgbench.sites import BASELINES, parse_graft
+from kgbench.runner.spec import COMPUTING, FACTS, PAIR, listed, read_options
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -285,9 +284,6 @@ def _check(options: Options) -> bool:
                     f"--{name} is about one pair, and --model names several: give one --model, or "
                     f"leave out --{name}"
                 )
-    for graft in grafts_of(options["graft"]):
-        if graft not in BASELINES:
-            parse_graft(graft)
     return planted
 
 
