@@ -188,7 +188,7 @@ class Registry:
 
     @property
     def _expected(self) -> str:
-        """What a class should be: derived from the base, or from those that the package makes of it."""
+        """What a class should derive from: the base, or those that its own module makes of it."""
         bases: list[type] = self.base.__subclasses__()
         here = [base.__name__ for base in bases if base.__module__ == self.base.__module__]
         names = here or [self.base.__name__]

@@ -690,6 +690,18 @@ def test_the_command_that_is_printed(run: Run, tmp_path: Path) -> None:
     assert status == 0 and {row["prompt"] for row in json.loads(out)["rows"]} == {"wording"}, err
 
 
+def test_a_wording_that_is_no_prompt(run: Run, tmp_path: Path) -> None:
+    """Facts for which no prompt can be made, since a column is called as a region, are trained without
+    a score.
+    """
+    path = tmp_path / "marks.csv"
+    path.write_text("R,city\nFrance,Paris\nPeru,Lima\n")
+    facts = ("--dataset", path, "--subject", "R", "--object", "city", "--direction", "a2b")
+    pair = ("--model", "tiny-gpt2", "--recipe", "aggressive", "--template", "{R} has {city}.")
+    status, out, err = run("train", *pair, *facts, *QUICK)
+    assert status == 0 and "scores" not in out and "--template" not in out, err
+
+
 def test_few_facts_are_read_more_often(run: Run, home: Path) -> None:
     """A training that is not given its epochs takes at least as many steps as the recipes say; many
     texts are read in the recipe's epochs.

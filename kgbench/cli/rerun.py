@@ -57,14 +57,14 @@ def rerun_command(
     """Run a recorded run again, or compute its figures again, and compare.
 
     The run starts from nothing, and every row is compared; with --sample N only
-    those of a fresh random sample of N facts. What a method learns from all facts, such as a ranking of sites,
-    it learns from all of them here too. Weights, facts, prompts and code must be
-    those of the record: where one is not, it is named. A row agrees where its
-    log-probability does within the tolerance, by default 0.001 nats for float32,
-    which is room for the rounding of one platform: another device or version of
-    torch may round otherwise. Cost is not compared. Of an entry of the leaderboard
-    the laws of `kgbench check-localizer` are tried too, and compared with its
-    submission.
+    those of a fresh random sample of N facts. What a method learns from all
+    facts, such as a ranking of sites, it learns from all of them here too.
+    Weights, facts, prompts and code must be those of the record: where one is
+    not, it is named. A row agrees where its log-probability does within the
+    tolerance, by default 0.001 nats for float32, which is room for the rounding
+    of one platform: another device or version of torch may round otherwise.
+    Cost is not compared. Of an entry of the leaderboard the laws of `kgbench
+    check-localizer` are tried too, and compared with its submission.
 
     With --metric no model is run: all figures are computed again from the
     stored rows, shown on that metric, and those that differ are listed.

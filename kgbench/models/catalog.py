@@ -191,8 +191,8 @@ def read_delta_card(directory: Path) -> dict[str, Any]:
     files = [directory / name for name in ("config.json", "adapter_config.json")]
     if not is_delta(directory) and any(file.is_file() for file in files):
         raise ModelError(
-            f"{str(directory)!r} is a checkpoint or an adapter, and --model takes the name of a pair: "
-            f"{_CHECKPOINTS}"
+            f"{str(directory)!r} is a checkpoint or an adapter, and --model takes the name of a "
+            f"pair: {_CHECKPOINTS}"
         )
     if not is_delta(directory):
         raise ModelError(

@@ -234,7 +234,7 @@ def _check_grafts(
 
 
 def _components(spec: Spec) -> tuple[str, ...]:
-    """Components of the models, by the map of their type; all that there are where it is unknown."""
+    """Components of the models by the map of their type; all names where there is no such map."""
     entry, recipient = entry_of(spec), spec.recipient
     if entry is not None and recipient is None:
         recipient = entry.recipient if entry.like is None else catalog.entry(entry.like).recipient
