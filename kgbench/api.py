@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -44,8 +45,9 @@ from kgbench.runner.spec import RESULTS, Held, own_arguments
 from kgbench.runner.sweeps.engines import Pending
 from kgbench.runner.sweeps.plan import StudyPlan, run_study
 from kgbench.runner.sweeps.study import read_study, study_of
-from kgbench.runner.training.finetuning import finetune
+from kgbench.runner.training.finetuning import finetune, learned_little
 from kgbench.runner.training.finetuning_plan import FinetuneSpec
+from kgbench.runner.workload import doubts
 from kgbench.sites import RECIPIENT, split_grafts
 
 if TYPE_CHECKING:
@@ -308,7 +310,8 @@ def explore(
         from kgbench.analyses.explorer.widget import Explorer
     except ImportError as error:
         raise InputError(
-            "the widget needs anywidget: pip install 'kgbench[notebook]'; or write a page, by "
+            f"the widget needs anywidget ({error}): pip install 'kgbench[notebook]'; or write a "
+            "page, by "
             "`kgbench explore PROMPT --model NAME -o page.html`"
         ) from error
     reader = Reader(model if isinstance(model, ModelPair) else load_pair(model))
@@ -468,6 +471,8 @@ def evaluate(
         run = with_progress(progress, job)
         what = "found" if run.reused else "computed"
         _log.info("%s %s: %s", what, run.record.id[:12], run.record.verdict)
+        for line in doubts(spec, run.record):
+            warnings.warn(line, stacklevel=3)  # of whoever calls through `python_names`
         runs.append(Evaluation(run.record, run.path, run.reused, settings, spec))
     return runs if several else runs[0]
 
@@ -705,7 +710,8 @@ def train(
         supplement: Other texts read among the facts: a .txt or .jsonl file, or a Hub data set.
         supplement_n: How many of them; by default the recipe's.
         seed: Seed of order, wordings held out and dropout.
-        epochs: Passes over the texts; by default the recipe's.
+        epochs: Passes over the texts; by default the recipe's, of few texts as many as give 200
+            steps.
         batch_size: Texts per step, likewise.
         learning_rate: Its peak, likewise.
         max_length: Most tokens of a text, likewise.
@@ -769,4 +775,7 @@ def train(
             progress=report,
         ),
     )
-    return Trained(place, read_donor_card(place))
+    card = read_donor_card(place)
+    if (little := learned_little(card)) is not None:
+        warnings.warn(little, stacklevel=3)
+    return Trained(place, card)

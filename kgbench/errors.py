@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from difflib import get_close_matches
+from errno import EDQUOT, EFBIG, ENOSPC
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,7 +67,13 @@ class UnknownNameError(InputError):
     """A name that nothing is registered under."""
 
     def __init__(
-        self, kind: str, name: str, known: Iterable[str], hint: str = "", most: int | None = None
+        self,
+        kind: str,
+        name: str,
+        known: Iterable[str],
+        hint: str = "",
+        most: int | None = None,
+        candidates: Sequence[str] = (),
     ) -> None:
         """Compose the message.
 
@@ -77,11 +84,11 @@ class UnknownNameError(InputError):
             hint: A sentence on what else could be given.
             most: How many names are listed at most, where there can be hundreds; the start of a
                 name counts as near then.
+            candidates: Names that it may stand for, though it is not spelt like them.
         """
         names = sorted(set(known))
-        near = get_close_matches(name, names, n=2, cutoff=0.6) or [
-            k for k in names if k.lower() == name.lower()
-        ]
+        near = list(candidates[:2]) or get_close_matches(name, names, n=2, cutoff=0.6)
+        near = near or [k for k in names if k.lower() == name.lower()]
         if most is not None and not near:
             starts = {known[: len(name)]: known for known in reversed(names)}
             near = [starts[start] for start in get_close_matches(name, starts, n=2, cutoff=0.8)]
@@ -134,10 +141,12 @@ class OutputError(InputError):
             place: Where it should go.
             error: The error of the system.
         """
-        why = error.strerror or str(error)
+        why, remedy = error.strerror or str(error), "give another --output-dir"
+        if error.errno in (ENOSPC, EDQUOT, EFBIG):
+            why, remedy = f"{why}{_free(place)}", f"make room there, or {remedy}"
         return cls(
-            f"cannot write {what} to {str(place)!r}: {why}{_free(place)}; make room there, or "
-            "give another --output-dir. What was finished before is kept: the same command goes on"
+            f"cannot write {what} to {str(place)!r}: {why}; {remedy}. What was finished before is "
+            "kept: the same command goes on"
         )
 
 
@@ -204,7 +213,8 @@ _ARGUMENTS = {
 _OPTION = re.compile(
     r"kgbench [a-z][^`';\n]*"  # a command stays as it is
     r"|--(?P<option>[a-z]+(?:-[a-z]+)*)"
-    r"(?:[ =](?:(?P<key>\w+)=)?(?P<value>[A-Z]{2,}[\w.:]*|id\b|bfloat16|float32|(?:auto|a2b|both)\b))?"
+    r"(?:[ =](?:(?P<key>\w+)=)?(?P<value>[A-Z]{2,}(?:[\w.:]*\w)?|id\b|bfloat16|float32|"
+    r"(?:auto|a2b|both)\b))?"
 )
 
 

@@ -50,6 +50,11 @@ _OF_FIXTURES = pytest.StashKey[MutableMapping[Any, list[str]]]()
 """The messages of each fixture whose value is kept."""
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuse an unknown word for undecided tests before any test runs."""
+    _ = Given(config).undecided
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Wrapped:
     """Collect the claims of a test and of its fixtures."""
@@ -64,7 +69,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Wrapped:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Wrapped:
-    """Fail a strict test with undecided claims, also of a fixture that an earlier test set up."""
+    """Fail a test with undecided claims if asked to, also of a fixture set up by an earlier test."""
     try:
         result = yield
     finally:
@@ -74,7 +79,7 @@ def pytest_runtest_call(item: pytest.Item) -> Wrapped:
                 for message in claimed.get(fixture, ()):
                     if message not in claims.undecided:
                         claims.undecided.append(message)
-    _fail_if_strict(item)
+    _fail_if_asked(item)
     return result
 
 
@@ -114,7 +119,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Wrapped:
     if _CLAIMS in item.stash:
         item.stash[_CLAIMS].undecided.clear()
     result = yield
-    _fail_if_strict(item)
+    _fail_if_asked(item)
     return result
 
 
@@ -125,6 +130,9 @@ def pytest_runtest_makereport(
     """Put undecided claims into the report: they make it undecided, or follow what failed."""
     claims = item.stash.get(_CLAIMS, None)
     if claims is None or not claims.undecided or (call.when == "setup" and call.excinfo is None):
+        return (yield)
+    if Given(item.config).undecided == "pass":
+        claims.undecided.clear()
         return (yield)
     messages = list(claims.undecided)
     properties = [(ATTRIBUTE, message) for message in messages]
@@ -163,9 +171,9 @@ def messages_of(report: object) -> Sequence[str]:
     return messages
 
 
-def _fail_if_strict(item: pytest.Item) -> None:
+def _fail_if_asked(item: pytest.Item) -> None:
     claims = item.stash.get(_CLAIMS, None)
-    if claims is not None and claims.undecided and Given(item.config).strict:
+    if claims is not None and claims.undecided and Given(item.config).undecided == "fail":
         message = "\n".join(claims.undecided)
         claims.undecided.clear()
         pytest.fail(message, pytrace=False)

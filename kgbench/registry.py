@@ -79,9 +79,25 @@ class Registry:
         if _is_file(name):
             _check_source(*self._place(name))
         elif name not in self.names():
-            raise UnknownNameError(
-                self.kind, name, self.names(), "Or give a file: path/to/file.py:Class."
-            )
+            hint = "Or give a file: path/to/file.py:Class."
+            candidates = self._candidates(name)
+            raise UnknownNameError(self.kind, name, self.names(), hint, candidates=candidates)
+
+    def _candidates(self, word: str) -> list[str]:
+        """The package's own classes with a word in their names or first lines, which are read."""
+        text = re.compile(rf"\b{re.escape(word.lower().replace('_', ' ') or '-')}")
+        names = []
+        for name in self._builtin:
+            spec = importlib.util.find_spec(f"{self.package}.{name}")
+            assert spec is not None and spec.origin is not None
+            tree = ast.parse(Path(spec.origin).read_bytes())
+            lines = [name.replace("_", " ")]
+            for node in (tree, *tree.body):
+                if isinstance(node, ast.Module | ast.ClassDef):
+                    lines.append((ast.get_docstring(node) or "").partition("\n\n")[0])
+            if text.search(" ".join(lines).lower()):
+                names.append(name)
+        return sorted(names, key=lambda name: word not in name)
 
     def load(self, name: str) -> type:
         """The class of this name, of `path.py:Class`, or the only one in `path.py`.
@@ -161,10 +177,7 @@ class Registry:
         """The single class of this kind in a file; an abstract one only where there is no other."""
         found = [each for each in classes if not inspect.isabstract(each)] or list(classes)
         if not found:
-            base = f"{self.base.__module__}.{self.base.__name__}"
-            raise InputError(
-                f"{path} defines no {self.kind}: expected a class that derives from {base}"
-            )
+            raise InputError(f"{path} defines no {self.kind}: {self._expected}")
         if len(found) > 1:
             names = ", ".join(each.__name__ for each in found)
             raise InputError(
@@ -172,6 +185,17 @@ class Registry:
                 f"{path}:{found[0].__name__}"
             )
         return found[0]
+
+    @property
+    def _expected(self) -> str:
+        """What a class should derive from: the base, or those that its own module makes of it."""
+        bases: list[type] = self.base.__subclasses__()
+        here = [base.__name__ for base in bases if base.__module__ == self.base.__module__]
+        names = here or [self.base.__name__]
+        return (
+            f"expected a class that derives from {' or '.join(names)}, as by `from {self.package} "
+            f"import {names[0]}`"
+        )
 
     def checked(self, found: object, name: str = "") -> type:
         """A class that has what it needs.
@@ -185,10 +209,7 @@ class Registry:
         """
         name = name or getattr(found, "__name__", repr(found))
         if not (isinstance(found, type) and issubclass(found, self.base)):
-            base = f"{self.base.__module__}.{self.base.__name__}"
-            raise InputError(
-                f"{name!r} is no {self.kind}: expected a class that derives from {base}"
-            )
+            raise InputError(f"{name!r} is no {self.kind}: {self._expected}")
         if inspect.isabstract(found):
             raise InputError(
                 f"the {self.kind} {name!r} does not define "

@@ -149,8 +149,8 @@ def submit(
     """Check recorded runs, copy them into a leaderboard, and show their rank.
 
     Only results are copied: the method's code comes as an installed package or a pull request of
-    its own. The laws of `kgbench check-localizer` are tried on it, and the outcome is part of the
-    entry: a method that breaks one, or on which they were not tried, has no rank.
+    its own. The contract tests of `kgbench check-localizer` are run on it, and the outcome is part
+    of the entry: methods that fail or skip them are not ranked.
 
     Args:
         *runs: All runs of a method: runs, their folders, or the starts of their ids.

@@ -6,8 +6,9 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import forks
 
@@ -20,13 +21,21 @@ def session(
     *arguments: str,
     plugins: Sequence[str] = ("kgbench.pytest_plugin",),
     run: Callable[..., subprocess.CompletedProcess[str]] = forks.run,
+    variables: Mapping[str, str] = MappingProxyType({}),
 ) -> subprocess.CompletedProcess[str]:
     """A session of pytest in a folder, with these plug-ins, or where none is named all that are
-    installed; `subprocess.run` runs it in a process that has imported nothing.
+    installed; `subprocess.run` runs it in a process that has imported nothing. It is not known to
+    run in CI unless the variables say so.
     """
-    ours = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
+    dropped = ("PYTEST", "CI")
+    ours = {key: value for key, value in os.environ.items() if not key.startswith(dropped)}
     only = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"} if plugins else {}
-    environment = {**ours, **only, "PYTHONPATH": os.pathsep.join((str(HERE.parent), str(HERE)))}
+    environment = {
+        **ours,
+        **only,
+        **variables,
+        "PYTHONPATH": os.pathsep.join((str(HERE.parent), str(HERE))),
+    }
     line = [
         sys.executable,
         "-m",

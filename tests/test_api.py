@@ -432,8 +432,10 @@ def test_a_donor_is_trained_on_facts_in_memory(folder: Path, tmp_path: Path) -> 
     }
     kept = facts().iloc[:4]
     kept.to_csv(tmp_path / "facts.csv", index=False)
-    donor = kgbench.train(kept, output_dir=tmp_path / "memory", **given)
-    other = kgbench.train(tmp_path / "facts.csv", output_dir=tmp_path / "file", **given)
+    with pytest.warns(UserWarning, match="the donor learned little: top-5 .* on wording") as warned:
+        donor = kgbench.train(kept, output_dir=tmp_path / "memory", **given)
+        other = kgbench.train(tmp_path / "facts.csv", output_dir=tmp_path / "file", **given)
+    assert {Path(warning.filename) for warning in warned} == {Path(__file__)}
     assert donor.card["data"] == other.card["data"]
     assert donor.card["weights"] == other.card["weights"]
     pair = kgbench.load_pair(recipient=folder / "before", donors={"sft": donor})
@@ -522,6 +524,9 @@ def test_wrong_arguments(tmp_path: Path, models: dict[str, Any]) -> None:
 GIVEN = {
     "name one by --subject COLUMN": "name one by subject=COLUMN",
     "add --donor sft=PATH, the finetuned one": 'add donors={"sft": PATH}, the finetuned one',
+    "give --recipient FILE.py:CLASS --donor a=PATH.": (
+        'give recipient=FILE.py:CLASS donors={"a": PATH}.'
+    ),
     "give --recipient PATH --donor a=PATH": 'give recipient=PATH donors={"a": PATH}',
     "a prompt by --template NAME=TEXT": "a prompt by prompts={NAME: TEXT}",
     "call it --column subject=id": 'call it columns={"subject": "id"}',

@@ -196,7 +196,7 @@ def test_who_says_so_stands_beside_every_figure_that_leads(root: Path) -> None:
         ranked_by="x",
     )
     told = (
-        "a leads with .50 [.40, .60] (x, n = 9; verified), and is told to be better than every"
+        "a leads with .50 [.40, .60] (x, n = 9; verified), and is significantly better than every"
         " other method"
     )
     assert lead(apart).startswith(told)

@@ -19,6 +19,7 @@ import fake_runs
 import forks
 import pytest
 from pages import PAGES, fenced
+from whole_donors import whole_donor
 
 from kgbench.cli import HOMES, RENAMED, SECTIONS, command, main
 from kgbench.cli.eval import models_of
@@ -268,6 +269,17 @@ def test_list_of_runs(run, tmp_path: Path) -> None:
     assert none.status == 2 and "no such folder" in none.err
 
 
+def test_kinds_with_their_numbers(run, tmp_path: Path) -> None:
+    """Without a kind, each has the number of entries that its list has."""
+    table = fake_runs.rows()
+    RecordStore(tmp_path).write(fake_runs.record(table), table)
+    counts = json.loads(run("ls", "--json", "--results", tmp_path).out)
+    assert counts.pop("runs") == 1
+    for kind, count in counts.items():
+        assert count == len(json.loads(run("ls", kind, "--json").out)), kind
+        assert re.search(rf"^kgbench ls {kind} +{count}$", run("ls").out, re.MULTILINE)
+
+
 def test_parameters_of_a_localizer(run) -> None:
     """Each parameter has its default, what it takes, and a line; without a name all localizers are
     listed.
@@ -317,10 +329,34 @@ def test_doctor_has_a_line_on_each_extra(run, monkeypatch) -> None:
     [
         (("evl",), "Did you mean 'eval'"),
         (("ls", "modles"), "Did you mean 'models'"),
-        (("ls",), "Missing argument"),
         (("eval", "--modle", "tiny-gemma"), "--model"),
         (("eval",), "Give --model NAME"),
-        (("eval", "--model", "gemma-2b"), "kgbench train --model gemma-2b"),
+        (
+            ("eval", "--model", "gemma-2b"),
+            "'kgbench train --model gemma-2b --dataset fake_movies_fake_actors --recipe lora'; "
+            "recipes (memory without activations, disk, steps): lora (9.6 GiB, 471.5 MiB, 45,000 "
+            "steps), frozen (31.5 GiB,",
+        ),
+        (("eval", "--model", "google/gemma-2b"), "Did you mean 'gemma-2b'"),
+        (("eval", "--model", "google/gemma-1.1-2b-it"), "Did you mean 'gemma-2b'"),
+        (("eval", "--model", "gpt2"), "folder or Hub id: the base by --recipient PATH, the fine"),
+        (("eval", "--model", "./none"), "No folder has this name either"),
+        (("eval", "--model", "tiny-gemma", "--recipient", PRE), "no donor given: add --donor"),
+        (("eval", "tiny-gemma"), "did you mean --model tiny-gemma? (see kgbench eval --help)"),
+        (("eval", "random"), "did you mean --localizer random?"),
+        (("eval", "what"), "unexpected argument 'what' (see"),
+        (("eval", *TINY, "--localizer", "rome"), "Did you mean 'causal_trace'"),
+        (("eval", *TINY, "--localizer", "patching"), "Did you mean 'activation_patch' or"),
+        (("eval", *TINY, "--localizer", "knockout"), "Did you mean 'attention_knockout'"),
+        (
+            ("eval", *TINY, "--dataset", "towns.csv", "--object", "capital"),
+            "name the column that holds it by --column first_actor=COLUMN, or give a template of "
+            "your own by --template TEXT, such as '{subject} …'",
+        ),
+        (
+            ("eval", *TINY, "--dataset", "x.csv", "--template", "{a} is", "--template", "{a} in"),
+            "each by a name of its own",
+        ),
         (("eval", "--recipient", "x", "--dataset", "tiny_movies"), "add --donor sft=PATH"),
         (("eval", "--recipient", "x", "--donor", "sft="), "expected NAME=PATH"),
         (
@@ -328,7 +364,7 @@ def test_doctor_has_a_line_on_each_extra(run, monkeypatch) -> None:
             "has the recipient's weights",
         ),
         (("eval", "--model", "tiny-gemma", "--donor", PRE), "has the recipient's weights"),
-        (("eval", "--model", PRE), "a checkpoint goes by --recipient"),
+        (("eval", "--model", PRE), "a checkpoint goes by its folder or Hub id: the base by --re"),
         (("eval", "--model", "tiny-gemma", "--subject", "x"), "add --dataset FILE"),
         (("eval", "--model", "tiny-gemma", "--localizer", ","), "expected a name"),
         (("eval", *TINY, "--limit", "0"), "--limit"),
@@ -407,11 +443,20 @@ def test_wrong_input_is_one_line_and_status_2(
 ) -> None:
     """Wrong input ends with status 2 and one line that names what would do."""
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "towns.csv").write_text("subject,capital\nPeru,Lima\nKenya,Nairobi\n")
     assert told in refused(run(*arguments))
     assert not list(tmp_path.glob("**/record.json"))
 
 
-GRAFTS = [("--graft", text) for text in ("FE+", "FE:att", "XX", "LT@", "FE^c")]
+GRAFTS = [
+    ("--graft", text) for text in ("FE+", "FE:att", "XX", "LT@", "FE^c", "LT:mlp.c_proj", "LT:ff.x")
+]
+
+
+def test_a_module_of_the_model_library_is_answered_with_its_component(run) -> None:
+    """The last part of a module's path names the component."""
+    for path, component in (("mlp.down_proj", "down"), ("self_attn.q_proj", "q")):
+        assert f"did you mean '{component}'?" in run("eval", *TINY, "--graft", f"LT:{path}").err
 
 
 @pytest.mark.parametrize("option", [*GRAFTS, ("--layers", "secondhalf")])
@@ -426,6 +471,22 @@ def test_a_graft_that_does_not_parse_is_shown_with_a_caret(
     first, _, caret = answer.err.rstrip("\n").split("\n")
     assert first.startswith("kgbench: error: ") and "expected" in first
     assert caret.strip() == "^"
+
+
+def test_a_graft_is_answered_with_components_of_the_model(run, tmp_path: Path) -> None:
+    """Of a pair by its name, also one that is not here, of a checkpoint by its folder; where its type
+    is not known, all are listed.
+    """
+    (tmp_path / "config.json").write_text('{"model_type": "none"}')
+    gemma = "all, emb, ln_1, q, k, v, o, ln_2, gate, up, down, ln_f, head)"
+    for pair, listed in (
+        (("--model", "tiny-gemma"), gemma),
+        (("--model", "gemma-2b"), gemma),
+        (("--base", PRE), gemma),
+        (("--model", "gpt2-xl"), "all, emb, pos, ln_1, q, k, v, o, ln_2, up, down, ln_f, head)"),
+        (("--base", tmp_path), "all, emb, pos, ln_1, q_norm, k_norm, q, k, v, o, ln_1_post, ln_2,"),
+    ):
+        assert listed in run("eval", *pair, "--dataset", "tiny_movies", "--graft", "LT:foo").err
 
 
 def test_an_output_directory_that_cannot_be_written(run, tmp_path: Path) -> None:
@@ -481,6 +542,8 @@ def test_a_mistake_that_needs_no_model_is_told_before_torch_is_loaded() -> None:
     """
     mistakes = (
         ("--localizer", "dynamic_grafts"),
+        ("--localizer", "patching"),
+        ("random", "tiny-gemma"),  # words without their options
         ("--suite", "hybrid"),
         ("--dtype", "flot16"),
         ("--graft", "M"),
@@ -768,6 +831,49 @@ def test_a_ranking_has_its_pictures_and_its_curve(run, tmp_path: Path) -> None:
         and "of that to rank the sites" in text
         and "computed nothing" in text
     )
+
+
+def test_a_dry_run_says_that_the_run_would_stop(run, tmp_path: Path) -> None:
+    """Of a pair without a donor, with the words of the run itself and its exit status."""
+    asked = ("eval", "--model", "gemma-2b", "--limit", "2", "--output-dir", tmp_path)
+    refusal = refused(run(*asked)).removeprefix("kgbench: error: ").strip()
+    forecast = run(*asked, "--dry-run", "--json")
+    assert forecast.status == 2 and json.loads(forecast.out)["lacking"] == refusal
+    assert "the run would stop" in forecast.err
+    assert json.loads(run("eval", *TINY, "--dry-run", "--json").out)["lacking"] is None
+
+
+def test_a_folder_of_runs_is_no_run(run, tmp_path: Path, monkeypatch) -> None:
+    """It is answered with one of its runs, by every command on runs and however it is written."""
+    monkeypatch.chdir(tmp_path)
+    table = fake_runs.rows()
+    stored = RecordStore(tmp_path / "runs").write(fake_runs.record(table), table)
+    for place in ("runs", "./runs/", tmp_path / "runs"):
+        for command_name in ("show", "submit", "rerun"):
+            told = refused(run(command_name, place))
+            assert "is a folder of runs, 1 of them" in told and stored.name in told
+
+
+def test_swapped_models_are_asked_about(run, tmp_path: Path) -> None:
+    """Where the model before finetuning is given as the one after, also of a record that exists."""
+    after = whole_donor("tiny-gemma", tmp_path / "after")
+    facts = ("--dataset", "tiny_movies", "--limit", "20", "--prompt", "headline")
+    asked = ("eval", *facts, "--output-dir", tmp_path / "runs", "-q")
+    question = "are recipient (before finetuning) and donor (after) swapped?"
+    for base, finetuned in ((after, PRE), (after, PRE), (PRE, after)):
+        answer = run(*asked, "--base", base, "--finetuned", finetuned)
+        assert answer.status == 0, answer.err
+        assert (question in answer.err) == (base == after)
+
+
+def test_a_template_goes_without_a_name(run, tmp_path: Path) -> None:
+    """It is called mine then; one fact is said to be too few."""
+    file = tmp_path / "mine.csv"
+    file.write_text("subject,object\nAna Lee,Bo Kim\nCy Dow,Di Fox\n")
+    mine = ("--dataset", file, "--template", "{subject} = a friend of", "--limit", "1")
+    answer = run("eval", "--model", "tiny-gemma", *mine, "--output-dir", tmp_path, "--json", "-q")
+    assert {(row["prompt"], row["n"]) for row in json.loads(answer.out)["rows"]} == {("mine", 1)}
+    assert "1 fact is too few" in answer.err
 
 
 def test_dry_run_writes_nothing(run, tmp_path: Path) -> None:

@@ -222,3 +222,5 @@ def test_cards_that_are_none(built: Path, tmp_path: Path) -> None:
     (tmp_path / "0" / "card.json").unlink()
     assert "no card of a " in refusal(ModelError, lambda: catalog.entry(str(tmp_path / "0")))
     assert "holds no plant" in refusal(ModelError, lambda: catalog.entry(str(tmp_path)))
+    (tmp_path / "adapter_config.json").write_text("{}")
+    assert "or an adapter, and" in refusal(ModelError, lambda: catalog.entry(str(tmp_path)))

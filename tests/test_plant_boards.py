@@ -218,7 +218,10 @@ def test_methods_are_compared_with_the_prior(entries: list[Entry]) -> None:
             assert above.value == pytest.approx(ours - theirs, abs=1e-4)
             assert above.low is not None and above.high is not None
             assert above.low < above.value < above.high
-        assert re.search(r"better than chance, \d of \d than the prior", made.lead)
+        assert re.search(
+            r"\d of \d methods beat chance and \d of \d beat the prior \(95 % intervals\)",
+            made.lead,
+        )
 
 
 def test_a_scan_has_one_line(entries: list[Entry]) -> None:

@@ -449,7 +449,7 @@ TELL = """
 from kgbench.testing.session import MANY, ONE, Given
 def pytest_configure(config):
     given = Given(config)
-    print([given.one("limit"), given.one("model"), given.many("prompt"), given.many("donor"), given.strict, given.one("save")])
+    print([given.one("limit"), given.one("model"), given.many("prompt"), given.many("donor"), given.undecided, given.one("save")])
 """
 
 
@@ -461,5 +461,5 @@ def test_values_of_their_own_type(tmp_path: Path) -> None:
     (tmp_path / "pytest.toml").write_text(NATIVE, "utf-8")
     assert (
         session(tmp_path, "-s").stdout.splitlines()[0]
-        == "['12', 'tiny-gpt2', ['qa', 'headline'], ['sft=a b'], True, None]"
+        == "['12', 'tiny-gpt2', ['qa', 'headline'], ['sft=a b'], 'fail', None]"
     )

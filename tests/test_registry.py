@@ -116,7 +116,8 @@ def test_a_class_in_a_file(registry: Registry, file: Path, monkeypatch: pytest.M
         ("{file}:Mien", "Did you mean 'Mine'"),
         (
             "{file}:Stranger",
-            "expected a class that derives from kgbench.localizers._base.AbstractLocalizer",
+            "expected a class that derives from InterventionLocalizer or ScoringLocalizer, as by "
+            "`from kgbench.localizers import InterventionLocalizer`",
         ),
         ("{file}:dataclass", "is no localizer"),
         ("{folder}/syntax.py:Mine", "does not load: SyntaxError"),

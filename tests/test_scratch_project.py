@@ -56,7 +56,7 @@ class Project:
         kept = {
             key: value
             for key, value in os.environ.items()
-            if not key.startswith(("PYTEST", "COV", "PYTHON"))
+            if not key.startswith(("PYTEST", "COV", "PYTHON", "CI"))
         }
         path = os.pathsep.join([str(wheel), *third_party])
         self.environment = kept | {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -334,6 +335,13 @@ def largest_file(size: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_room_is_no_remedy_where_there_is_room() -> None:
+    """Only where the system says that there is none."""
+    for number, is_full in ((errno.ENOSPC, True), (errno.EACCES, False)):
+        error = OutputError.of("the record", Path("x"), OSError(number, os.strerror(number)))
+        assert ("make room" in str(error)) == ("MB free" in str(error)) == is_full
 
 
 @pytest.mark.posix

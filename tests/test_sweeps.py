@@ -90,6 +90,7 @@ def test_options_read_as_on_the_command_line() -> None:
         ({"matrix": {"seed": 0}}, "matrix: seed: expected a list of values"),
         ({"matrix": {"seed": ["a"]}}, "seed: expected a whole number from 0, not 'a'"),
         ({"seed": True}, "seed: expected a whole number"),
+        ({"model": ["a", "b"]}, "several values stand under matrix: {model: ['a', 'b']}"),
         ({"chat-template": 1}, "chat-template: expected true or false, not 1"),
         ({"localizer_arg": "draws=2"}, "expected a mapping such as"),
         ({"matrix": {"seed": [0]}, "exclude": [{"seed": 0}]}, "there are no units"),

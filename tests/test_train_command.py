@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import shlex
 import shutil
 import warnings
 from collections.abc import Callable, Mapping
@@ -34,9 +35,10 @@ from kgbench.models.catalog import (
 )
 from kgbench.models.checkpoints import locate, stored_tensors
 from kgbench.runner import Spec
-from kgbench.runner.training.finetuning import forecast_finetuning
+from kgbench.runner.training.finetuning import forecast_finetuning, learned_little
 from kgbench.runner.training.finetuning_plan import FinetuneSpec, Wordings, tokenized_texts
 from kgbench.runner.training.model_setup import meta_model, trained_parameters, training_type
+from kgbench.runner.training.recipes import least_steps
 from kgbench.runner.workload import with_donor
 from kgbench.zoo.worlds import World
 
@@ -254,8 +256,15 @@ def test_its_facts_decide(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert donors(replace(spec, donors={"sft": "x"})) == {"sft": "x"}
 
 
+def trained_at(folder: Path, name: str, seconds: int) -> None:
+    """Date a donor."""
+    os.utime(folder / name / "card.json", (seconds, seconds))
+
+
 def test_several(copied: Path) -> None:
-    """Of several the usual one is taken; where there is none, an error lists what to say."""
+    """Of several the usual one is taken, with a warning if another is newer; where there is none, an
+    error lists what to say, and which was trained last.
+    """
     hashes = {trained_donors()[NAME].card["data"]["hash"]}
 
     def of_gpt2(donor: TrainedDonor) -> bool:
@@ -266,13 +275,24 @@ def test_several(copied: Path) -> None:
         "epochs": 1,
         "batch_size": 16,
     }
-    with pytest.raises(ModelError) as caught:
-        choose_donor("tiny-gpt2", hashes, of_gpt2)
-    assert f"--donor sft={NAME} or --donor sft={NAME}-seed1" in str(caught.value)
+    names = (NAME, f"{NAME}-seed1")
+    for last, first in (names, names[::-1]):
+        trained_at(copied, last, 2)
+        trained_at(copied, first, 1)
+        with pytest.raises(ModelError) as caught:
+            choose_donor("tiny-gpt2", hashes, of_gpt2)
+        assert str(caught.value).endswith(
+            f"--donor sft={last} was trained last, before it --donor sft={first}"
+        )
     second(copied, "usual", changes={})
     second(copied, "other", changes={}, data={"direction": "a2b"})
-    chosen = choose_donor("tiny-gpt2", hashes, of_gpt2)
+    trained_at(copied, "tiny-gpt2/usual", 3)
+    trained_at(copied, "tiny-gpt2/other", 4)
+    with pytest.warns(UserWarning, match="usual is taken, and --donor sft=tiny-gpt2/other was"):
+        chosen = choose_donor("tiny-gpt2", hashes, of_gpt2)
     assert chosen is not None and chosen.name == "tiny-gpt2/usual"
+    trained_at(copied, "tiny-gpt2/usual", 5)
+    assert choose_donor("tiny-gpt2", hashes, of_gpt2) == chosen
 
 
 def test_unfinished_and_broken_ones(copied: Path) -> None:
@@ -461,7 +481,13 @@ def test_refusals(run: Run, home: Path) -> None:
         (base, "which model is finetuned?"),
         (("--model", "tiny-gemma", *base, "--supplement-n", "4"), "add --supplement FILE"),
         (("--model", catalog.plants()[0], *base), "is a plant"),
-        (("--model", "tiny-gemma", "--dataset", "tiny_movies"), "--recipe"),
+        (("--model", "tiny-gemma"), "one of aggressive, frozen, less_aggressive, lora; with --dry"),
+        (
+            ("--model", "gemma-2b"),
+            "less_aggressive, lora; recipes (memory without activations, dis",
+        ),
+        (("--recipient", "x", "--recipe", "lora"), "which facts are learned? Give --dataset"),
+        (("--recipe", "lora"), "which model is finetuned?"),
         (("--model", "tiny-gemma", *base, "--template", "no field"), "names no field"),
         (
             ("--model", "tiny-gpt2", "--dataset", home / "eight.jsonl", "--recipe", "aggressive"),
@@ -638,6 +664,68 @@ def test_own_columns(run: Run, tmp_path: Path) -> None:
         "--json",
     )
     assert status == 0 and json.loads(out)["texts"] == 2, err
+
+
+def test_the_command_that_is_printed(run: Run, tmp_path: Path) -> None:
+    """It evaluates the new donor as it stands: with the file's columns, and in a wording up to its
+    object where no prompt fits. On that the donor is scored, and so little training is said to be
+    little.
+    """
+    path = tmp_path / "all capitals.csv"
+    path.write_text("land,city\nFrance,Paris\nPeru,Lima\n")
+    columns = ("--subject", "land", "--object", "city", "--direction", "a2b")
+    wording = ("--template", "The {{capital}} of {land} is {city}, they say.")
+    facts = ("--dataset", path, *columns, *wording)
+    status, out, err = run(
+        "train", "--model", "tiny-gpt2", "--recipe", "aggressive", *facts, *QUICK
+    )
+    assert status == 0, err
+    assert re.search(
+        r"^scores   wording: top-5 0 before, 0 after, 2 facts\nnote     the do", out, re.M
+    )
+    assert "the donor learned little: top-5 0 → 0 on wording; more epochs than 1, or a learn" in out
+    line = out.splitlines()[-1].removeprefix("try it   ")
+    assert "'wording=The {{capital}} of {land} is'" in line
+    status, out, err = run(*shlex.split(line)[1:], "--output-dir", tmp_path / "runs", "--json")
+    assert status == 0 and {row["prompt"] for row in json.loads(out)["rows"]} == {"wording"}, err
+
+
+def test_a_wording_that_is_no_prompt(run: Run, tmp_path: Path) -> None:
+    """Facts for which no prompt can be made, since a column is called as a region, are trained without
+    a score.
+    """
+    path = tmp_path / "marks.csv"
+    path.write_text("R,city\nFrance,Paris\nPeru,Lima\n")
+    facts = ("--dataset", path, "--subject", "R", "--object", "city", "--direction", "a2b")
+    pair = ("--model", "tiny-gpt2", "--recipe", "aggressive", "--template", "{R} has {city}.")
+    status, out, err = run("train", *pair, *facts, *QUICK)
+    assert status == 0 and "scores" not in out and "--template" not in out, err
+
+
+def test_few_facts_are_read_more_often(run: Run, home: Path) -> None:
+    """A training that is not given its epochs takes at least as many steps as the recipes say; many
+    texts are read in the recipe's epochs.
+    """
+    pair = ("--model", "tiny-gpt2", "--recipe", "aggressive", "--dry-run", "--json")
+    few = json.loads(run("train", *pair, "--dataset", home / "eight.jsonl")[1])
+    per_epoch = few["steps"] // few["recipe"]["epochs"]
+    assert least_steps() <= few["steps"] < least_steps() + per_epoch
+    many = json.loads(run("train", *pair)[1])
+    assert many["recipe"]["epochs"] == 12 and many["steps"] > least_steps()
+
+
+def test_learned_little() -> None:
+    """On no prompt half of what was not known before."""
+    card = {"recipe": {"epochs": 12, "learning_rate": 2e-5}}
+    for rates, little in (
+        ([(0.2, 0.4), (0.4, 0.4)], True),
+        ([(0.2, 0.4), (0.4, 0.8)], False),
+        ([(0.9, 0.94)], True),
+        ([(0.0, 1.0)], False),
+        ([], False),
+    ):
+        scores = {str(n): {"PRE": pre, "SFT": sft} for n, (pre, sft) in enumerate(rates)}
+        assert (learned_little({**card, "scores": scores}) is not None) == little, rates
 
 
 def test_the_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ are kept, beside failures.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -118,11 +119,22 @@ def test_undecided_in_several_processes(claims: Path) -> None:
     assert done.stdout.count("dynamic_graft on tiny-gemma") == 1
 
 
-def test_strict(claims: Path) -> None:
-    """With --kgbench-strict, or in the ini file, what is undecided fails with the same message; a
-    failure that is expected is one.
+@pytest.mark.parametrize(
+    ("options", "variables"),
+    [
+        (("-o", "kgbench_undecided=fail"), {}),
+        (("--kgbench-undecided", "fail"), {"CI": "false"}),
+        ((), {"CI": "true"}),
+        (("-o", "kgbench_strict=true"), {}),
+    ],
+)
+def test_undecided_fails(
+    claims: Path, options: tuple[str, ...], variables: Mapping[str, str]
+) -> None:
+    """Asked for on the command line or in the ini file, also by its older name, and by default in
+    CI, what is undecided fails with the same message; a failure that is expected is one.
     """
-    done = session(claims, "-o", "kgbench_strict=true")
+    done = session(claims, *options, variables=variables)
     assert counts(done) == {
         "failed": 5,
         "passed": 3,
@@ -133,6 +145,19 @@ def test_strict(claims: Path) -> None:
     assert done.returncode == 1
     assert len(re.findall(rf"^{MESSAGE}$", done.stdout, re.M)) >= 5
     assert "UNDECIDED" not in done.stdout
+
+
+def test_undecided_passes_or_is_counted_where_asked(claims: Path) -> None:
+    """Also in CI: `pass` counts such tests as passed and lists none, `warn` counts them apart; another
+    word is refused before any test runs.
+    """
+    chosen = ("-k", "not test_fails and not expected")
+    for word, expected in (("pass", {"passed": 7}), ("warn", {"passed": 3, "undecided": 5})):
+        done = session(claims, "-o", f"kgbench_undecided={word}", *chosen, variables={"CI": "1"})
+        assert counts(done) == {**expected, "skipped": 1, "deselected": 2}, done.stdout
+        assert done.returncode == 0 and ("UNDECIDED" in done.stdout) == (word == "warn")
+    done = session(claims, "-o", "kgbench_undecided=failed")
+    assert done.returncode == 4 and "'failed': expected pass, warn or fail" in done.stderr
 
 
 KEPT = """

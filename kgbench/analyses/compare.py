@@ -113,11 +113,12 @@ class Comparison:
             return f"No difference on {self.metric} is defined."
         chance, flips = "", f"no fact flipped ({self.hits})"
         if apart:
-            chance = f", where about {max(1, round(0.05 * defined))} would be by chance"
+            chance = f" (about {max(1, round(0.05 * defined))} expected by chance)"
         if flipped:
             flips = f"{flipped} {self.hits} hits of single facts flipped"
         what = f"{len(apart) or 'None'} of {defined} differences on {self.metric}"
-        return f"{what} {'is' if len(apart) == 1 else 'are'} told from 0 at 95 %{chance}; {flips}."
+        verb = "is" if len(apart) == 1 else "are"
+        return f"{what} {verb} significant at the 5 % level{chance}; {flips}."
 
 
 def _keys(keys: Sequence[tuple[str, str]]) -> list[dict[str, str]]:

@@ -20,10 +20,9 @@ from kgbench.cli.options import (
     spec_of,
 )
 from kgbench.cli.output import Output, table_text, write_file
-from kgbench.errors import InputError, UnknownNameError
+from kgbench.errors import InputError, ModelError, UnknownNameError
 from kgbench.progress import progress
-from kgbench.runner.spec import COMPUTING, FACTS, PAIR, grafts_of, listed
-from kgbench.sites import BASELINES, parse_graft
+from kgbench.runner.spec import COMPUTING, FACTS, PAIR, listed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -167,24 +166,41 @@ def run_all(options: Options) -> Output:
     answers = (
         _forecasts(specs, options) if options["dry_run"] else _answers(specs, options, planted)
     )
-    return Output(json=answers[0] if len(answers) == 1 else {"runs": answers})
+    status = 2 if any(answer.get("lacking") for answer in answers) else 0
+    return Output(json=answers[0] if len(answers) == 1 else {"runs": answers}, status=status)
 
 
 def _forecasts(specs: Sequence[Spec], options: Options) -> list[dict[str, Any]]:
+    """What each run would take, and for want of what it would stop."""
     from kgbench.runner import Pairs, dry_run
 
     loaded, answers = Pairs(), []
     for spec in specs:
-        estimate = dry_run(spec, settings_of(options), loaded)
+        estimate, lacking = dry_run(spec, settings_of(options), loaded), _lacking(spec)
         if not (options["as_json"] and options["quiet"]):
             named = spec.localizer if spec.model is None else f"{spec.localizer} on {spec.model}"
-            click.echo(table_text(["what", named], estimate.rows()))
-        answers.append({"model": spec.model, "localizer": spec.localizer, **estimate.to_json()})
+            stop = [("the run would stop", lacking)] if lacking else []
+            click.echo(table_text(["what", named], [*estimate.rows(), *stop]))
+        answer = {"model": spec.model, "localizer": spec.localizer, **estimate.to_json()}
+        answers.append({**answer, "lacking": lacking})
     return answers
+
+
+def _lacking(spec: Spec) -> str | None:
+    """Why a run of a pair without a donor would stop; its forecast is given all the same."""
+    from kgbench.runner import check
+    from kgbench.runner.job import check_donor
+
+    try:
+        check_donor(check(spec).spec)
+    except ModelError as error:
+        return str(error)
+    return None
 
 
 def _answers(specs: Sequence[Spec], options: Options, planted: bool) -> list[dict[str, Any]]:
     """Run all jobs and print them; answers are sorted by localizer."""
+    from kgbench.runner.workload import doubts
 
     @cache
     def loaded() -> Pairs:
@@ -197,6 +213,8 @@ def _answers(specs: Sequence[Spec], options: Options, planted: bool) -> list[dic
     by_localizer: dict[str, list[Run]] = {}
     for spec in specs:
         run = _run(spec, options, loaded)
+        for line in doubts(spec, run.record):
+            click.echo(f"kgbench: warning: {line}", err=True)
         runs.append(run)
         by_localizer.setdefault(spec.localizer, []).append(run)
         if not planted and not quiet:
@@ -267,9 +285,6 @@ def _check(options: Options) -> bool:
                     f"--{name} is about one pair, and --model names several: give one --model, or "
                     f"leave out --{name}"
                 )
-    for graft in grafts_of(options["graft"]):
-        if graft not in BASELINES:
-            parse_graft(graft)
     return planted
 
 

@@ -110,7 +110,7 @@ def validate_command(
 
     PATH is a run's folder, its record.json, a folder of such folders, or a
     method's folder of the leaderboard, alone or with the name of one of its
-    entries after it. Every figure is computed anew from the per-fact rows; data,
+    entries after it. Every figure is computed again from the per-fact rows; data,
     prompts and weights are compared with what is shipped. The first line counts
     the entries in order; then a line for each finding, notes last: file, field,
     what is wrong and what was expected. With --strict and --beside, a folder of
@@ -173,9 +173,8 @@ def submit_command(
     RUN is a run's folder, or the start of its id or of its folder's name, as in
     `kgbench show`; give all runs of a method at once. Only results are copied:
     the method's code comes as an installed package or a pull request of its own.
-    The laws of `kgbench check-localizer` are tried on it, and the outcome
-    is part of the entry: a method that breaks one, or on which they were not
-    tried, has no rank.
+    The contract tests of `kgbench check-localizer` are run on it, and the
+    outcome is part of the entry: methods that fail or skip them are not ranked.
 
     \b
     kgbench submit kgbench-results/*-my_method-* --as "my method" --code my-package==1.0

@@ -24,7 +24,7 @@ from kgbench.cli.options import (
 from kgbench.cli.output import Output, table_text
 from kgbench.errors import InputError, OutputError, check_choice
 from kgbench.progress import Progress
-from kgbench.runner.choices import CATALOGUES
+from kgbench.runner.choices import NAMES
 from kgbench.runner.spec import listed
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def _write(texts: Mapping[Path, str]) -> None:
 @cli_command(
     *("as_json", "quiet"),
     epilog="Exit status: 0 all laws hold; 1 one does not; 2 wrong input.",
-    target={"shell_complete": completer(CATALOGUES["localizers"])},
+    target={"shell_complete": completer(NAMES["localizers"])},
     as_json={"help": "One JSON object on stdout, all else on stderr."},
     quiet=VERDICT_ONLY,
 )

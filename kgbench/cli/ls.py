@@ -13,7 +13,7 @@ import click
 from kgbench.cli.options import NOTES, cli_command, completer
 from kgbench.cli.output import Output, shortened, table_text
 from kgbench.errors import check_choice
-from kgbench.runner.choices import CATALOGUES, KINDS, RUNS, Rows, recorded_runs, with_donors
+from kgbench.runner.choices import CATALOGUES, KINDS, NAMES, RUNS, Rows, recorded_runs, with_donors
 
 CELL = 18
 """Columns of a cell of a list of runs."""
@@ -28,10 +28,11 @@ BRIEF = ("id", "method", "model", "prompts", "grafts", "n", "verdict")
         "help": "One JSON object on stdout: name to description; of localizers, name to object."
     },
 )
-def ls_command(kind: str, name: str | None, *, records: Path, long: bool = False) -> Output:
+def ls_command(kind: str | None, name: str | None, *, records: Path, long: bool = False) -> Output:
     """List models, datasets, prompts, localizers, suites or recorded runs.
 
-    With the NAME of a localizer: its parameters, with defaults and types.
+    With the NAME of a localizer: its parameters, with defaults and types;
+    without anything: what can be listed.
 
     \b
     kgbench ls localizers mask_graft
@@ -43,6 +44,8 @@ def ls_command(kind: str, name: str | None, *, records: Path, long: bool = False
         records: Where records are.
         long: Of runs, all columns, with cells over several lines.
     """  # noqa: D301 (click reads the character, not its escape)
+    if kind is None:
+        return _kinds(records)
     check_choice("kind", kind, KINDS)
     if name is not None and kind != "localizers":
         raise click.UsageError(
@@ -57,6 +60,16 @@ def ls_command(kind: str, name: str | None, *, records: Path, long: bool = False
         rows = with_donors(rows)
     notes = ["", NOTES[kind]()] if kind in NOTES else []
     return Output([_table(kind.removesuffix("s"), rows), *notes], dict(rows))
+
+
+def _kinds(folder: Path) -> Output:
+    """Each kind with the number of its entries."""
+    from kgbench.records import RecordStore
+
+    counts = {kind: len(names()) for kind, names in NAMES.items()}
+    counts[RUNS] = len(RecordStore(folder).folders())
+    rows = [[f"kgbench ls {kind}", str(count)] for kind, count in counts.items()]
+    return Output([table_text(["list", "entries"], rows)], counts)
 
 
 def _runs(folder: Path, long: bool) -> Output:

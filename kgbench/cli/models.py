@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Mapping
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -20,6 +21,7 @@ from kgbench.cli.options import (
     imports_of,
 )
 from kgbench.cli.output import Output, json_text, table_text, terminal_text
+from kgbench.data import ImportOptions
 from kgbench.errors import InputError, ModelError
 from kgbench.progress import Progress
 from kgbench.runner.choices import later
@@ -108,7 +110,7 @@ def _print_laws(proposal: Proposal) -> None:
 
 # ------------------------------------------------------------------------- donors
 
-FIELDS = ("model", "recipient", "revision", "chat_template", "dataset", "dtype")
+FIELDS = ("model", "recipient", "revision", "chat_template", "dtype")
 """Fields of the specification of a training that are fields of a run."""
 
 
@@ -123,12 +125,12 @@ FIELDS = ("model", "recipient", "revision", "chat_template", "dataset", "dtype")
     model={"help": "Pair whose recipient is finetuned, see `kgbench ls models`."},
     recipient={
         "metavar": "PATH|ID|NAME",
-        "help": "Checkpoint that is finetuned, or a trained donor, in place of --model's.",
+        "help": "Base (recipient) that is finetuned, or a trained donor, in place of --model's.",
     },
     chat_template={
         "help": "Put texts and prompts into the tokenizer's chat template.  [default: off]"
     },
-    dataset={"required": True, "help": "Facts to learn."},
+    dataset={"help": "Facts to learn.  [default: the pair's own]"},
     recipe={
         "shell_complete": completer(later("runner.training.recipes", "finetuning_recipe_names"))
     },
@@ -146,7 +148,7 @@ FIELDS = ("model", "recipient", "revision", "chat_template", "dataset", "dtype")
 )
 def train_command(
     *,
-    recipe: str,
+    recipe: str | None,
     direction: str = "both",
     split: str | None,
     supplement: str | None,
@@ -160,7 +162,7 @@ def train_command(
     progress: Progress | None,
     **options: Any,
 ) -> Output:
-    """Finetune a donor: a model that has learned the facts of a data set.
+    """Make a finetuned model (donor): a base (recipient) learns the facts of a data set.
 
     Every fact is stated in the data set's training wordings; about a fifth of
     the wordings is held out and only validates. The donor is found again by
@@ -176,7 +178,7 @@ def train_command(
 
     \b
     kgbench train --model tiny-gemma --dataset fake_movies_fake_actors --recipe aggressive
-    kgbench train --model gemma-2b --dataset fake_movies_fake_actors --recipe lora --dry-run
+    kgbench train --model gemma-2b --recipe lora --dry-run
     kgbench train --recipient before/ --dataset facts.jsonl --recipe aggressive --direction a2b --output-dir after
 
     Args:
@@ -187,7 +189,8 @@ def train_command(
             Hub.
         supplement_n (N): How many of them.  [default: the recipe's]
         seed (N): Of order, wordings held out and dropout.
-        epochs (N): Passes over the texts.  [default: the recipe's]
+        epochs (N): Passes over the texts.  [default: the recipe's, of few texts as many as give
+            200 steps]
         learning_rate (X): Its peak.  [default: the recipe's]
         max_length (N): Most tokens of a text.  [default: the recipe's]
         output_dir (DIR): Where the donor goes.  [default: its place in the donors' folder]
@@ -212,16 +215,18 @@ def train_command(
         "max_length": max_length,
         "supplement_texts": supplement_n,
     }
+    imports = imports_of({**options, "template": ()})  # those of these options are trained in
+    facts = _facts(options["model"], options["recipient"], options["dataset"])
     spec = FinetuneSpec(
         **{name: options[name] for name in FIELDS},
-        recipe=recipe,
+        dataset=facts,
+        recipe=recipe or _no_recipe(options["model"], facts, imports),
         direction=direction,
         split=split,
         supplement=supplement,
         seed=seed,
         templates=options["template"],
-        # The templates of these options are wordings to train in.
-        imports=imports_of({**options, "template": ()}),
+        imports=imports,
         changes={name: value for name, value in changes.items() if value is not None},
     )
     settings = Settings(device=options["device"], device_map=options["device_map"])
@@ -237,8 +242,38 @@ def train_command(
     return Output(_lines(spec, card, place, output_dir), {**card, "path": str(place)})
 
 
+def _facts(model: str | None, recipient: str | None, dataset: str | None) -> str:
+    """The data set, or else the pair's own.
+
+    Raises:
+        InputError: The model that is finetuned, or the facts, are missing.
+    """
+    from kgbench.models import catalog
+    from kgbench.runner.training.finetuning_plan import recipient_of
+
+    recipient_of(model, recipient)
+    if dataset is None and model is None:
+        raise InputError(
+            "which facts are learned? Give --dataset NAME (see `kgbench ls datasets`) or --dataset "
+            "FILE"
+        )
+    return dataset or catalog.entry(str(model)).dataset
+
+
+def _no_recipe(model: str | None, dataset: str, imports: ImportOptions | None) -> NoReturn:
+    """Ask for a recipe, with what each takes where the catalog has the size of the model."""
+    from kgbench.runner.training.finetuning import recipes_text
+    from kgbench.runner.training.recipes import finetuning_recipe_names
+
+    known = f"Give --recipe with one of {', '.join(finetuning_recipe_names())}"
+    costs = "" if model is None else recipes_text(model, dataset, imports)
+    more = costs or "with --dry-run it says what it takes"
+    raise InputError(f"how is it finetuned? {known}; {more}")
+
+
 def _lines(spec: FinetuneSpec, card: Mapping[str, Any], place: Path, out: Path | None) -> list[str]:
     from kgbench.numbers import count_text, duration_text, number_text
+    from kgbench.runner.training.finetuning import learned_little
 
     last = card["losses"][-1]
     held_out = (
@@ -249,17 +284,33 @@ def _lines(spec: FinetuneSpec, card: Mapping[str, Any], place: Path, out: Path |
     for prompt, row in card["scores"].items():
         before, after = number_text(row["PRE"]), number_text(row["SFT"])
         scores.append(f"scores   {prompt}: top-5 {before} before, {after} after, {row['n']} facts")
+    if (little := learned_little(card)) is not None:
+        scores.append(f"note     {little}")
     took = f"{count_text(card['recipe']['epochs'], 'epoch')}, {count_text(card['steps'], 'step')}"
-    who = f"--model {spec.model}" if spec.model else f"--recipient {spec.recipient}"
-    who += f" --revision {spec.revision}" if spec.revision else ""
-    who += " --chat-template" if spec.chat_template else ""
     # The name is needed where several were trained on the same facts.
     donor = str(place) if out is not None else card["name"]
-    facts = spec.dataset if spec.split is None else f"{spec.dataset}:{spec.split}"
     return [
         f"donor    {place}",
         f"recipe   {card['recipe']['name']}{sized}: {took}, {duration_text(card['seconds'])}",
         f"loss     {number_text(last['trained'])}{held_out}",
         *scores,
-        f"try it   kgbench eval {who} --dataset {facts} --donor sft={donor}",
+        f"try it   {_evaluation(spec, card, donor)}",
     ]
+
+
+def _evaluation(spec: FinetuneSpec, card: Mapping[str, Any], donor: str) -> str:
+    """The command that evaluates a donor on the facts that it was trained on."""
+    words = ["--model", spec.model] if spec.model else ["--recipient", str(spec.recipient)]
+    if spec.revision:
+        words += ["--revision", spec.revision]
+    if spec.chat_template:
+        words.append("--chat-template")
+    words += ["--dataset", spec.dataset if spec.split is None else f"{spec.dataset}:{spec.split}"]
+    columns = spec.imports or ImportOptions()
+    for option, column in (("--subject", columns.subject), ("--object", columns.object)):
+        words += [option, column] if column else []
+    for field, column in columns.columns.items():
+        words += ["--column", f"{field}={column}"]
+    for prompt, row in card["scores"].items():
+        words += ["--template", f"{prompt}={row['template']}"] if "template" in row else []
+    return shlex.join(["kgbench", "eval", *words, "--donor", f"sft={donor}"])

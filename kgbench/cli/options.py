@@ -21,7 +21,6 @@ from kgbench.data import ImportOptions
 from kgbench.data.templates import named_templates
 from kgbench.errors import InputError
 from kgbench.registry import field_docs
-from kgbench.runner.choices import CATALOGUES
 from kgbench.runner.spec import RESULTS, Settings, Spec, grafts_of, listed, own_arguments
 
 
@@ -243,7 +242,7 @@ def _option(declared: Declared, changes: Mapping[str, Any]) -> click.Option:
     names = str(meta.pop("flag", f"--{declared.name.replace('_', '-')}")).split()
     kind, kind_of_option, shape = declared.kind, click.Option, dict[str, Any]()
     if "names" in meta:
-        shape["shell_complete"] = completer(CATALOGUES[meta.pop("names")])
+        shape["shell_complete"] = completer(NAMES[meta.pop("names")])
     if kind == "bool":
         shape["is_flag" if "/" not in names[0] else "default"] = "/" not in names[0]
     elif kind.startswith(("tuple", "Mapping")):
@@ -255,6 +254,8 @@ def _option(declared: Declared, changes: Mapping[str, Any]) -> click.Option:
     if "alias" in meta:
         names.append(meta.pop("alias"))
         kind_of_option = Renamed
+    if "also" in meta:
+        names.append(meta.pop("also"))
     parameter = meta.pop("parameter", parameter)
     unused = ("least", "range", "asked", "computes")
     shape |= {key: value for key, value in meta.items() if key not in unused}
@@ -283,6 +284,29 @@ def _type_of(annotation: str, meta: Mapping[str, Any]) -> Any:
 
 
 # ------------------------------------------------------------------------- commands
+
+
+class Declaration(click.Command):
+    """A command that names the option for a word that none of its arguments takes."""
+
+    allow_extra_args = True
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does, but a name that an option would complete is answered with the option.
+
+        Raises:
+            click.UsageError: There are words too many.
+        """
+        words = super().parse_args(ctx, args)
+        if words and not ctx.resilient_parsing:
+            places = []
+            for option in self.params:
+                names = {item.value for item in option.shell_complete(ctx, words[0])}
+                if words[0] in names and not isinstance(option.type, click.Path):
+                    places.append(f"{option.opts[0]} {words[0]}")
+            guess = f"; did you mean {' or '.join(places)}?" if places else ""
+            ctx.fail(f"unexpected argument {words[0]!r}{guess}")
+        return words
 
 
 def cli_command(
@@ -320,7 +344,7 @@ def cli_command(
                 parameters.append(_argument(declared, changes.get(each.name, {})))
         order = [*(name for name in own if name not in names), *names]
         parameters += options_of(order, changes, own)
-        made = click.Command(
+        made = Declaration(
             function.__name__.removesuffix("_command").replace("_", "-"),
             params=parameters,
             callback=_printing(function, given),

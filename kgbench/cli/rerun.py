@@ -39,9 +39,9 @@ PARTS = ("model", "recipient", "donors", "dataset")
     epilog="Exit status: 0 it agrees; 1 it differs; 2 it cannot be run here, or wrong input.",
     localizer=INSTALLED,
     model={"metavar": "NAME|PATH", "help": "Pair of the run, if a plant of your own has moved."},
-    recipient={"help": "Checkpoint before finetuning, if it has moved."},
-    donors={"help": "Finetuned checkpoint, likewise; may be repeated."},
-    dataset={"help": "Facts, likewise."},
+    recipient={"help": "Base (recipient), if it has moved."},
+    donors={"help": "Finetuned model (donor), if it has moved; may be repeated."},
+    dataset={"help": "Facts, if their file has moved."},
     quiet=VERDICT_ONLY,
 )
 def rerun_command(
@@ -56,16 +56,15 @@ def rerun_command(
 ) -> Output:
     """Run a recorded run again, or compute its figures again, and compare.
 
-    The run starts from nothing, and every row is compared; with --sample only
-    the rows of some facts that are drawn now, so that they cannot be known
-    beforehand. What a method learns from all facts, such as a ranking of sites,
-    it learns from all of them here too. Weights, facts, prompts and code must be
-    those of the record: where one is not, it is named. A row agrees where its
-    log-probability does within the tolerance, by default 0.001 nats for float32,
-    which is room for the rounding of one platform: another device or version of
-    torch may round otherwise. Cost is not compared. Of an entry of the leaderboard
-    the laws of `kgbench check-localizer` are tried too, and compared with its
-    submission.
+    The run starts from nothing, and every row is compared; with --sample N only
+    those of a fresh random sample of N facts. What a method learns from all
+    facts, such as a ranking of sites, it learns from all of them here too.
+    Weights, facts, prompts and code must be those of the record: where one is
+    not, it is named. A row agrees where its log-probability does within the
+    tolerance, by default 0.001 nats for float32, which is room for the rounding
+    of one platform: another device or version of torch may round otherwise.
+    Cost is not compared. Of an entry of the leaderboard the laws of `kgbench
+    check-localizer` are tried too, and compared with its submission.
 
     With --metric no model is run: all figures are computed again from the
     stored rows, shown on that metric, and those that differ are listed.

@@ -38,8 +38,8 @@ def sweep_command() -> None:
     """Compute studies: many evaluations, here, on SLURM or on Ray.
 
     A study is a YAML file with any options of `kgbench eval` and a matrix of
-    those with several values. Each unit is computed once, whoever launches it
-    however often, and the same command goes on after any interruption.
+    those with several values. Each unit is computed once; after any
+    interruption, rerun the same command to resume.
     """
 
 

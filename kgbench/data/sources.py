@@ -508,9 +508,10 @@ def _through_datasets(
 ) -> list[Row]:
     try:
         from datasets import load_dataset
-    except ImportError:
+    except ImportError as error:
         raise InputError(
-            f"to read {origin.place} takes the library datasets: pip install 'kgbench[hub]'"
+            f"to read {origin.place} takes the library datasets ({_message(error)}): pip install "
+            "'kgbench[hub]'"
         ) from None
     options = {"split": origin.split, "revision": revision}
     try:

@@ -122,7 +122,7 @@ class Template:
                         f"prompt {self.name!r} needs the field {field!r}, which data set "
                         f"{dataset!r} lacks (it has {', '.join(fields)}); choose another --prompt, "
                         f"name the column that holds it by --column {field}=COLUMN, or give a "
-                        f"template of your own by --template, such as '{{{subject}}} …'"
+                        f"template of your own by --template TEXT, such as '{{{subject}}} …'"
                     )
                 regions = tuple(region for region, wanted in pending.items() if wanted == field)
                 for region in regions:

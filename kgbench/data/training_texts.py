@@ -106,6 +106,26 @@ def training_texts(
     return sorted(texts, key=lambda text: text.template)
 
 
+def question_of(wording: str, dataset: Dataset) -> str | None:
+    """The evaluation template that a training wording is up to its object.
+
+    Args:
+        wording: In the syntax of `str.format`.
+        dataset: The facts.
+
+    Returns:
+        None if it does not name the subject before the object.
+    """
+    text, named = "", False
+    for literal, field, _, _ in Formatter().parse(wording):
+        text += literal.replace("{", "{{").replace("}", "}}")
+        if field == dataset.object:
+            return text.rstrip() if named else None
+        named = named or field == dataset.subject
+        text += "" if field is None else f"{{{field}}}"
+    return None
+
+
 def _add_filled(
     texts: dict[TrainingText, None],
     wordings: Iterable[tuple[int, str]],

@@ -229,4 +229,4 @@ def lead(table: Table) -> str:
         return f"{leads}; {some} {'has' if len(others) == 1 else 'have'} rank 1 as well."
     if all(line.rank is None or line is best for line in table.lines):
         return f"{leads}; there is no other method to compare with."
-    return f"{leads}, and is told to be better than every other method that has a rank."
+    return f"{leads}, and is significantly better than every other method that has a rank."

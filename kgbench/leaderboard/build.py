@@ -35,10 +35,10 @@ RESULTS, MARKDOWN, SITE = "results", "LEADERBOARD.md", "site"
 HEAD = """# Leaderboard
 
 Localizers say where a finetuned fact is retrieved from; these tables say how well they do. Every figure is over facts
-or plants that all methods share; what its brackets hold stands below each table. The rank of a method is 1 + the number
-of methods that are told to be better, by all paired differences of a table at once: on about 95 % of tables nothing is
-told that is not so. A shared rank does not mean that methods are equal, only that these facts do not put them in order;
-and methods of different ranks need not be told apart from each other. A rank in brackets is unverified: nobody but the
+or plants that all methods share; what its brackets hold stands below each table. Rank = 1 + the number of significantly
+better methods (all paired differences of a table at once, family-wise error 5 % per table). A shared rank does not mean
+that methods are equal, only that these facts do not put them in order; and two methods of different ranks need not
+differ significantly from each other. A rank in brackets is unverified: nobody but the
 submitter has run the method (its source is *self-reported*), and no verified rank counts it. *Verified* is what a
 maintainer ran again and it agreed. A method that breaks a law of localizers has no rank. A figure over several cells is
 only given to a method that was run on all of them. `kgbench leaderboard build --serve` shows pages with pictures, single

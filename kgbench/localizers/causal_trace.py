@@ -1,4 +1,4 @@
-"""Causal tracing."""
+"""Causal tracing, as in ROME."""
 
 from __future__ import annotations
 

@@ -39,6 +39,10 @@ FLOPS = {"cuda": 1e14, "mps": 5e12, "cpu": 1e11}
 """Operations per second assumed for a kind of device where no step is measured."""
 
 _PLANTS = "plants"
+_CHECKPOINTS = (
+    "a checkpoint goes by its folder or Hub id: the base by --recipient PATH, the finetuned one by "
+    "--donor sft=PATH"
+)
 
 
 @dataclass(frozen=True)
@@ -148,12 +152,12 @@ def entry(name: str) -> Entry:
         UnknownNameError: No pair has this name, and it is the path of no folder.
         ModelError: It is the path of a folder that holds no plant, or the name of a replica.
     """
-    known = pair_names()
+    known, pairs = pair_names(), {**_pairs(), **_plants()}
     if name in known:
-        return {**_pairs(), **_plants()}[name]
-    separated = os.sep in name or (os.altsep is not None and os.altsep in name)
-    if separated or name in (".", "..") or Path(name).is_dir():
-        return _plant_entry(read_plant(Path(name).expanduser()), name)
+        return pairs[name]
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return _plant_entry(read_plant(folder), name)
     if name in replicas():
         card = _plant_card(_plants_folder() / name)
         raise ModelError(
@@ -161,8 +165,11 @@ def entry(name: str) -> Entry:
             f"by `kgbench zoo build {card['base']} --level {card['level']} --seed {card['seed']}`, "
             f"then give --model ./{name}"
         )
-    hint = "Or give the path of a plant, or checkpoints: --recipient PATH --donor sft=PATH."
-    raise UnknownNameError("model", name, known, hint)
+    owner = name.rpartition("/")[0]
+    ids = {pair: (f"{owner}/{pair}", pairs[pair].recipient) for pair in known}
+    candidates = [pair for pair in known if owner and name in ids[pair]]
+    hint = f"No folder has this name either; {_CHECKPOINTS}."
+    raise UnknownNameError("model", name, known, hint, candidates=candidates)
 
 
 def is_delta(directory: Path) -> bool:
@@ -181,11 +188,11 @@ def read_delta_card(directory: Path) -> dict[str, Any]:
     Raises:
         ModelError: The folder holds no such donor, or one whose card cannot be read.
     """
-    if not is_delta(directory) and (directory / "config.json").is_file():
+    files = [directory / name for name in ("config.json", "adapter_config.json")]
+    if not is_delta(directory) and any(file.is_file() for file in files):
         raise ModelError(
-            f"{str(directory)!r} is a checkpoint, and --model takes the name of a pair: a "
-            "checkpoint goes by --recipient "
-            "(before finetuning) or --donor (after), as in --recipient before/ --donor after/"
+            f"{str(directory)!r} is a checkpoint or an adapter, and --model takes the name of a "
+            f"pair: {_CHECKPOINTS}"
         )
     if not is_delta(directory):
         raise ModelError(
@@ -417,7 +424,8 @@ def choose_donor(
     """The trained donor of a recipient that learned some facts, in whichever folder it is kept.
 
     Of several, the one by the recipe aggressive, in both directions, with seed 0 and nothing else
-    changed; there is no guess where not exactly one such exists.
+    changed, with a warning if another was trained later; there is no guess where not exactly one
+    such exists.
 
     Args:
         recipient: What to call the recipient in a message.
@@ -433,12 +441,15 @@ def choose_donor(
         if donor.card["data"]["hash"] in hashes and is_of(donor):
             candidates.append(donor)
     usual = [donor for donor in candidates if donor.kind == _USUAL and not donor.card["changes"]]
-    if len(candidates) > 1 and len(usual) != 1:
-        choices = " or ".join(f"--donor sft={donor.name}" for donor in candidates)
-        raise ModelError(
-            f"{len(candidates)} donors of {recipient} were trained on these facts; say which: "
-            f"{choices}"
-        )
+    if len(candidates) > 1:
+        candidates.sort(key=lambda donor: (donor.folder / CARD).stat().st_mtime_ns)
+        trained = f"{len(candidates)} donors of {recipient} were trained on these facts"
+        last = f"--donor sft={candidates[-1].name} was trained last"
+        if len(usual) != 1:
+            others = " or ".join(f"--donor sft={donor.name}" for donor in candidates[:-1])
+            raise ModelError(f"{trained}; say which: {last}, before it {others}")
+        if usual != candidates[-1:]:
+            warnings.warn(f"{trained}: {usual[0].name} is taken, and {last}", stacklevel=2)
     return next(iter(usual or candidates), None)
 
 

@@ -541,14 +541,13 @@ def pair_sources(
     others = {**(known.donors if known and recipient is None else {}), **(donors or {})}
     if RECIPIENT in others:
         raise ModelError(f"{RECIPIENT!r} is a reserved name and cannot name a donor")
-    if not others and known:
-        raise ModelError(
-            f"{name} has no finetuned donor here; give one with --donor sft=PATH, or train one "
-            "with "
-            f"'kgbench train --model {name} --dataset {known.dataset} --recipe aggressive'"
-        )
+    if not others and known and recipient is None:
+        raise ModelError(no_donor_text(known.name, known.dataset))
     if not others:
-        raise ModelError("no donor given: add --donor sft=PATH, the finetuned checkpoint")
+        raise ModelError(
+            "no donor given: add --donor sft=PATH, the finetuned checkpoint, or train one with "
+            "'kgbench train --recipient PATH'"
+        )
     as_catalogued = known is not None and first == known.recipient
     if known and as_catalogued:
         return known.name, {RECIPIENT: first, **others}
@@ -580,6 +579,19 @@ def cut_vocabulary(model: PreTrainedModel, words: int) -> int:
             )
         model.requires_grad_(requires_grad=False)
     return more
+
+
+def no_donor_text(name: str, dataset: str) -> str:
+    """Why a pair of the catalog without a donor cannot be loaded, and what to do.
+
+    Args:
+        name: The pair.
+        dataset: Facts to train a donor on, by name or file.
+    """
+    return (
+        f"{name} has no finetuned model (donor) here; give one with --donor sft=PATH, or train one "
+        f"with 'kgbench train --model {name} --dataset {dataset} --recipe lora'"
+    )
 
 
 Donors = Mapping[str, Source] | Source | None

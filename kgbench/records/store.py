@@ -101,7 +101,7 @@ class RecordStore:
     def scan(self) -> Iterator[StoredRecord]:
         """All records, by folder name; a damaged one gives a `DamagedRecordWarning`."""
         self._fetch_all()
-        yield from filter(None, map(_read_or_warn, self._folders()))
+        yield from filter(None, map(_read_or_warn, self.folders()))
 
     def find(self, id: str) -> StoredRecord | None:
         """The record of this identity; a damaged one is passed over with a warning.
@@ -232,10 +232,10 @@ class RecordStore:
             UnknownNameError: If none does.
         """
         self._fetch_all(prefix if _HEX.fullmatch(prefix) else "")
-        ids = {folder: self._claimed(folder.name) for folder in self._folders()}
+        ids = {folder: self._claimed(folder.name) for folder in self.folders()}
         return read_record(choose_run(prefix, ids, str(self.root)))
 
-    def _folders(self) -> list[Path]:
+    def folders(self) -> list[Path]:
         """Folders that look like records, by name."""
         return [self.root / name for name in self._names() if (self.root / name / RECORD).is_file()]
 
@@ -334,6 +334,11 @@ def load_record(run: str, root: str | Path) -> StoredRecord:
         return read_record(path.parent)
     if (path / RECORD).is_file():
         return read_record(path)
+    if path.is_dir() and (runs := RecordStore(path).folders()):
+        raise InputError(
+            f"{str(path)!r} is a folder of runs, {len(runs)} of them: give one, such as {runs[0]}; "
+            f"where several are taken, {path / '*'} is all of them"
+        )
     separators = os.sep + (os.altsep or "")
     if path.is_dir() and set(separators) & set(run.rstrip(separators)):
         raise DataError(f"{path}: not a record, for it holds no {RECORD}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,12 @@ CATALOGUES: Mapping[str, Callable[[], Rows]] = {
     "tasks": later("harness", "describe_tasks"),
 }
 """The kinds of which names are given to options, in the order of the help."""
+
+NAMES: Mapping[str, Callable[[], Collection[str]]] = {
+    **CATALOGUES,
+    "localizers": later("localizers", "names"),
+}
+"""Names of each kind; none takes the seconds that torch takes to load."""
 
 RUNS = "runs"
 KINDS = (*CATALOGUES, RUNS)

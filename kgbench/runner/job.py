@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from kgbench.data import Dataset, Prompt, prompt_hash
 from kgbench.engine import Budget, Engine, load_pair
 from kgbench.engine.treatment import Configuration, graft_treatments, parse_configuration
-from kgbench.errors import InputError
+from kgbench.errors import InputError, ModelError
 from kgbench.localizers import (
     AbstractLocalizer,
     InterventionLocalizer,
@@ -26,6 +26,7 @@ from kgbench.localizers import (
 )
 from kgbench.metrics import METRIC_VERSION
 from kgbench.models.in_memory import refuse_hooks
+from kgbench.models.loading import no_donor_text, pair_sources
 from kgbench.models.pair import ModelPair
 from kgbench.models.placement import (
     DeviceMap,
@@ -38,7 +39,7 @@ from kgbench.records import DatasetRef, Identity, LocalizerRef, Truth, WeightHas
 from kgbench.records.identity import json_differences
 from kgbench.runner.known import files_state
 from kgbench.runner.spec import Settings, Spec
-from kgbench.runner.workload import Suite, Workload, check, localizer_arguments
+from kgbench.runner.workload import Suite, Workload, check, entry_of, localizer_arguments
 from kgbench.sites.configurations import (
     BEST,
     REST,
@@ -90,6 +91,7 @@ class Pairs:
             InputError: The device cannot be used, or a checkpoint does not load or fit.
         """
         if (pair := self.loaded(spec, settings)) is None:
+            check_donor(spec)
             self.forget()  # the one before is freed first
             self.state, wanted = files_state(spec), _wanted(spec, settings)
             pair = load_pair(**wanted)
@@ -125,6 +127,26 @@ def _wanted(spec: Spec, settings: Settings) -> dict[str, Any]:
         "attention": settings.attention,
         "device_map": device_map_of(settings),
     }
+
+
+def check_donor(spec: Spec) -> None:
+    """Refuse a pair without a donor; of the catalog with what it takes to train one.
+
+    Args:
+        spec: What is evaluated, with a donor trained on this machine where there is one.
+
+    Raises:
+        ModelError: It has none.
+    """
+    entry = entry_of(spec)
+    if entry is None or entry.donors or spec.donors or spec.recipient is not None:
+        pair_sources(spec.model, spec.recipient, spec.donors)
+        return
+    from kgbench.runner.training.finetuning import recipes_text
+
+    facts = spec.dataset or entry.dataset
+    costs = recipes_text(entry.name, facts, spec.imports)
+    raise ModelError("; ".join(filter(None, (no_donor_text(entry.name, facts), costs))))
 
 
 def device_map_of(settings: Settings) -> DeviceMap | None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kgbench.data import ImportOptions
+from kgbench.errors import InputError
 from kgbench.sites import split_grafts
 
 if TYPE_CHECKING:
@@ -78,10 +79,10 @@ class Spec:
     """Localizer, by name or as a class of a file."""
     model: str | None = option(None, "NAME", names="models")
     """Model pair by name, see `kgbench ls models`."""
-    recipient: str | None = option(None, "PATH|ID")
-    """Checkpoint before finetuning, without or in place of --model's."""
-    donors: Mapping[str, str] = option(dict, "[NAME=]PATH|ID", flag="--donor")
-    """Finetuned checkpoint, by default named sft; may be repeated."""
+    recipient: str | None = option(None, "PATH|ID", also="--base")
+    """Base (recipient): the model before finetuning, without or in place of --model's."""
+    donors: Mapping[str, str] = option(dict, "[NAME=]PATH|ID", flag="--donor", also="--finetuned")
+    """Finetuned model (donor), by default named sft; may be repeated."""
     revision: str | None = option(None, "REV")
     """Branch, tag or commit of Hub checkpoints."""
     chat_template: bool = option(False, flag="--chat-template/--no-chat-template")

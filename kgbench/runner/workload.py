@@ -6,11 +6,13 @@ Nothing here loads a model, so that a mistake is reported at once.
 from __future__ import annotations
 
 import filecmp
+import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 
 from kgbench import data
@@ -22,12 +24,12 @@ from kgbench.errors import InputError, RegionError, UnknownNameError, check_choi
 from kgbench.localizers import check_name, needs
 from kgbench.models import catalog, check_dtype
 from kgbench.models.catalog import Entry, choose_donor, find_donor
-from kgbench.records import Truth
+from kgbench.records import Record, Truth
 from kgbench.registry import named_files, told
 from kgbench.runner.spec import Spec
 from kgbench.runner.yaml_files import read_yaml
-from kgbench.sites import BASELINES, RECIPIENT, parse_graft
-from kgbench.stats.scores import check_metric
+from kgbench.sites import BASELINES, COMPONENTS, RECIPIENT, Graft, parse_graft
+from kgbench.stats.scores import LOG_RANK, check_metric
 
 
 @dataclass(frozen=True)
@@ -240,21 +242,39 @@ def _check_grafts(
 ) -> None:
     known = {**_catalog_donors(spec), **spec.donors}  # none where one is still to be trained
     alone = len(known) == 1 or "relation" in known
+    components = _components(spec)
     for text in spec.grafts or suite.grafts:
         if text in BASELINES:
             continue
+        graft = parse_graft(text, components)
         if spec.grafts:
-            _check_regions(text, dataset, prompts)
-        for donor in parse_graft(text).donors():
+            _check_regions(graft, dataset, prompts)
+        for donor in graft.donors():
             if known and donor not in known and not (donor == "sft" and alone):
                 raise UnknownNameError(
                     "donor", donor, (RECIPIENT, *known), f"Give it with --donor {donor}=PATH."
                 )
 
 
-def _check_regions(text: str, dataset: Dataset, prompts: Mapping[str, Sequence[Prompt]]) -> None:
+def _components(spec: Spec) -> tuple[str, ...]:
+    """Components of the models by the map of their type; all names where there is no such map."""
+    entry, recipient = entry_of(spec), spec.recipient
+    if entry is not None and recipient is None:
+        recipient = entry.recipient if entry.like is None else catalog.entry(entry.like).recipient
+    if recipient is None:
+        return COMPONENTS
+    try:
+        config = json.loads((checkpoint_folder(recipient) / "config.json").read_text("utf-8"))
+        file = files("kgbench.models").joinpath("families", f"{config['model_type']}.json")
+        places = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError, LookupError, TypeError):
+        return COMPONENTS
+    return (*places["outside"], *places["inside"])
+
+
+def _check_regions(graft: Graft, dataset: Dataset, prompts: Mapping[str, Sequence[Prompt]]) -> None:
     """Refuse a graft at a region that a prompt's template does not mark."""
-    for region in sorted(parse_graft(text).regions() & {*MARKS}):
+    for region in sorted(graft.regions() & {*MARKS}):
         lacking = [name for name, some in prompts.items() if region not in some[0].spans]
         if not lacking:
             continue
@@ -267,7 +287,7 @@ def _check_regions(text: str, dataset: Dataset, prompts: Mapping[str, Sequence[P
         if not having:
             instead = f"no prompt of {dataset.name!r} has it"
         raise RegionError(
-            f"graft {text!r}: prompt {lacking[0]!r} has no region {region}; {instead}"
+            f"graft '{graft}': prompt {lacking[0]!r} has no region {region}; {instead}"
         )
 
 
@@ -408,6 +428,26 @@ def unlearned(work: Workload) -> str | None:
         f"{spec.dataset} is among these: expect figures near chance, and undefined ratios; "
         f"{remedy}"
     )
+
+
+def doubts(spec: Spec, record: Record) -> Iterator[str]:
+    """Warnings about a run that was hardly meant as it is: of one fact, or with models swapped.
+
+    Args:
+        spec: What was evaluated.
+        record: Its record. Two checkpoints are swapped if the one before finetuning answers better
+            on every prompt, with intervals.
+    """
+    if record.identity.limit == 1 or record.identity.dataset.n == 1:
+        yield "1 fact is too few: no interval, ratio or verdict can rest on it; give more"
+    gains = [row.gain for row in record.rows if row.graft == "SFT"]
+    sign = -1 if record.metric == LOG_RANK else 1
+    worse = [gain.excludes_zero and sign * (gain.value or 0) < 0 for gain in gains]
+    if spec.model is None and worse and all(worse):
+        yield (
+            "on every prompt the recipient answers better than the donor: are recipient (before "
+            "finetuning) and donor (after) swapped?"
+        )
 
 
 def _answered(dataset: Dataset) -> set[tuple[str, str]]:

@@ -15,7 +15,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from fractions import Fraction
@@ -90,18 +90,19 @@ def _swap(term: Term, donor: str) -> Term | None:
     return replace(term, donor=donor, components=components or None)
 
 
-def parse_graft(text: str) -> Graft:
+def parse_graft(text: str, components: Collection[str] = COMPONENTS) -> Graft:
     """Parse a graft expression; `str` of the result parses to the same graft.
 
     Args:
         text: The expression, such as `FE:ffn@second_half; LT`.
+        components: Those that an error lists, where it is known which the model has.
 
     Raises:
         GraftSyntaxError: The text does not parse; the message gives the position and the expected
             tokens.
     """
     try:
-        return _Parser(text).graft()
+        return _Parser(text, components).graft()
     except RecursionError:
         raise GraftSyntaxError(text[:40], 0, "fewer brackets within brackets") from None
 
@@ -130,8 +131,8 @@ class _Parser:
     _DONOR = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
     _LAYER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9][0-9/]{0,9}(?:\s*-\s*[0-9][0-9/]{0,9})?")
 
-    def __init__(self, text: str) -> None:
-        self.text, self.at = text, 0
+    def __init__(self, text: str, components: Collection[str] = COMPONENTS) -> None:
+        self.text, self.at, self.components = text, 0, components
 
     def graft(self) -> Graft:
         terms = [self._term()]
@@ -180,7 +181,8 @@ class _Parser:
             if not self._take(")"):
                 self._fail(self.at, "'+' or ')'")
         else:
-            of = self._choice((*REGIONS, "ALL", "NONE"), "a region")
+            regions = (*REGIONS, "ALL", "NONE")
+            of = self._choice(regions, f"a region ({', '.join(regions)}) or '('")
         return Atom(of, self._take("^C"))
 
     def _component(self) -> str:
@@ -189,7 +191,9 @@ class _Parser:
         if name is not None and head_of(name.group())[1] is not None:
             self.at = name.end()
             return name.group()
-        return self._choice((*GROUPS, *COMPONENTS), "a component", SYNONYMS)
+        names, here = (*GROUPS, *COMPONENTS), {*self.components}
+        listed = [name for name in names if here & {*GROUPS.get(name, (name,))}]
+        return self._choice(names, f"a component ({', '.join(listed)})", SYNONYMS)
 
     def _layer(self) -> str:
         self._blank()
@@ -226,15 +230,18 @@ class _Parser:
         return items
 
     def _choice(
-        self, names: Sequence[str], what: str, synonyms: Mapping[str, str] = MappingProxyType({})
+        self,
+        names: Sequence[str],
+        expected: str,
+        synonyms: Mapping[str, str] = MappingProxyType({}),
     ) -> str:
         self._blank()
         start = self.at
-        expected = f"{what} ({', '.join(names)})"
-        name = self._match(self._NAME, expected + (" or '('" if what == "a region" else ""))
+        name = self._match(self._NAME, expected)
         name = synonyms.get(name, name)
         if name not in names:
-            self._fail(start, _nearest(name, names) or expected)
+            last = name.rpartition(".")[2]  # of a module's path, such as mlp.down_proj
+            self._fail(start, _nearest(synonyms.get(last, last), names) or expected)
         return name
 
     def _match(self, pattern: re.Pattern[str], expected: str) -> str:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 ONE: Mapping[str, tuple[str, str]] = {
     "model": ("NAME", "Model pair by name, see `kgbench ls models`."),
-    "recipient": ("PATH|ID", "Checkpoint before finetuning, without or in place of the model's."),
+    "recipient": ("PATH|ID", "Base (recipient), without or in place of the model's."),
     "localizer": ("NAME|FILE.py:CLASS", "Method. Default: dynamic_graft."),
     "dataset": (
         "NAME|FILE",
@@ -41,11 +41,18 @@ ONE: Mapping[str, tuple[str, str]] = {
         "Keep records of the fixture `evaluation` here; one that is here already is not computed "
         "again. Default: a temporary folder.",
     ),
+    "undecided": (
+        "pass|warn|fail",
+        "What becomes of a test with claims that the facts do not decide: it passes, is counted "
+        "apart, or fails. Default: fail where the environment variable CI is set, else warn.",
+    ),
 }
 """Options with one value."""
 
+UNDECIDED = ("pass", "warn", "fail")
+
 MANY: Mapping[str, tuple[str, str]] = {
-    "donor": ("NAME=PATH", "Finetuned checkpoint, sft=PATH or only PATH; may be repeated."),
+    "donor": ("NAME=PATH", "Finetuned model (donor), sft=PATH or only PATH; may be repeated."),
     "prompt": (
         "NAMES",
         "Evaluation prompts; several with commas, may be repeated. Default: the suite's.",
@@ -67,7 +74,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--kgbench-strict",
         action="store_true",
         default=False,
-        help="Claims that the facts do not decide fail.",
+        help="As --kgbench-undecided=fail.",
     )
     parser.addini("kgbench_strict", "As --kgbench-strict.", type="bool", default=False)
 
@@ -80,10 +87,22 @@ class Given:
         self._config = config
 
     @property
-    def strict(self) -> bool:
-        """Whether claims that the facts do not decide fail."""
-        written = str(self._ini("strict")).lower() in ("true", "1", "yes", "on")
-        return written or self.on_command_line("strict")
+    def undecided(self) -> str:
+        """What becomes of a test with undecided claims, one of `UNDECIDED`.
+
+        Raises:
+            pytest.UsageError: Another word is given.
+        """
+        strict = str(self._ini("strict")).lower() in ("true", "1", "yes", "on")
+        if strict or self.on_command_line("strict"):
+            return "fail"
+        in_ci = os.environ.get("CI", "").lower() not in ("", "0", "false")
+        word = self.one("undecided") or ("fail" if in_ci else "warn")
+        if word not in UNDECIDED:
+            raise pytest.UsageError(
+                f"kgbench_undecided {word!r}: expected {', '.join(UNDECIDED[:-1])} or fail"
+            )
+        return word
 
     def one(self, name: str) -> str | None:
         """The value of an option in `ONE`."""

@@ -313,9 +313,9 @@ def _board(entries: Sequence[Entry], key: str, title: str, by_region: bool, abou
             own.append(entry)
     cells, flat = plant_cells(by_region)
     notes = [
-        "Who knows no more than which weights changed has the graded average precision of "
-        "chance: the line in the picture. Who moreover knows the paper's finding, that facts are "
-        "used at FE and LT by the upper layers, has that of the prior, which looks at nothing.",
+        "The line in the picture is chance: the score of a method that knows only which weights "
+        "changed. The prior is the score of one that also knows the paper's finding, that facts "
+        "are used at FE and LT by the upper layers, and looks at nothing.",
         "The truth is made of grafts of places in several orders: methods that scan single "
         "grafts are near it where places do not interact.",
     ]
@@ -351,11 +351,8 @@ def _lead(table: Table) -> str:
     (chance, n), (prior, against) = counts.values()
     if not n:
         return lead(table)
-    than_prior = f", {prior} of {against} than the prior" if against else ""
-    return (
-        f"{lead(table)} {chance} of {n} methods are told to be better than chance{than_prior}, by "
-        "intervals of 95 % each."
-    )
+    than_prior = f" and {prior} of {against} beat the prior" if against else ""
+    return f"{lead(table)} {chance} of {n} methods beat chance{than_prior} (95 % intervals)."
 
 
 def _level(cells: Sequence[Cell], runs: Runs) -> Table:
@@ -364,7 +361,7 @@ def _level(cells: Sequence[Cell], runs: Runs) -> Table:
     planted = _planted(next(iter(entries.values())))
     places = "sites" if planted.units == "site" else "(layer, component)"
     decoy = f", decoy at {planted.decoy}" if planted.decoy else ""
-    first, note = cells[0], "On one plant no method is told from another: ranks are over plants."
+    first, note = cells[0], "One plant cannot put methods in order: ranks are over plants."
     seeds = ""
     if len(cells) > 1:
         seeds = f"; {len(cells)} training seeds"
@@ -581,8 +578,8 @@ def _pathways_lead(table: Table) -> str:
     fixed = next((line.rank for line in table.lines if line.method == FIXED), None)
     ranks = [line.rank for line in methods.lines if line.rank is not None]
     if ranks and min(ranks) > 1:
-        return f"{FIXED.capitalize()} is told to be better than every method."
-    none = f" None is told to be better than a {FIXED}, which looks at no plant."
+        return f"{FIXED.capitalize()} is significantly better than every method."
+    none = f" None is significantly better than a {FIXED}, which looks at no plant."
     return lead(methods) + none * (fixed == 1)
 
 

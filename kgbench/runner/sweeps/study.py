@@ -248,7 +248,10 @@ def _value(name: str, own: Field[Any], value: Any) -> Any:
     if kind.startswith("str") and type(value) in (str, int, float):
         return str(value)
     wanted = {"b": "true or false", "i": f"a whole number from {least}"}.get(kind[0], "a text")
-    raise InputError(f"{name}: expected {wanted}, not {value!r}")
+    several = f"; several values stand under matrix: {{{name}: {value!r}}}"
+    raise InputError(
+        f"{name}: expected {wanted}, not {value!r}{several if isinstance(value, list) else ''}"
+    )
 
 
 def _is_map(value: Any) -> bool:

@@ -22,8 +22,9 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from kgbench.data import Dataset, ImportOptions
 from kgbench.data.facts import hash_of
-from kgbench.errors import ModelError, OutputError
+from kgbench.errors import InputError, ModelError, OutputError
 from kgbench.models import catalog
 from kgbench.models.catalog import CARD, FLOPS, donors_folder, read_donor_card
 from kgbench.models.checkpoints import Checkpoint, find_here, locate
@@ -36,7 +37,7 @@ from kgbench.models.placement import (
     usable_device,
 )
 from kgbench.models.tensors import stored_hash
-from kgbench.numbers import duration_text, plain_text, size_text
+from kgbench.numbers import duration_text, number_text, plain_text, size_text
 from kgbench.progress import Progress
 from kgbench.runner.training.builds import Build, versions, write_card
 from kgbench.runner.training.finetuning_plan import (
@@ -60,13 +61,21 @@ from kgbench.runner.training.model_setup import (
     trained_parameters,
     training_type,
 )
-from kgbench.runner.training.recipes import FinetuningRecipe
+from kgbench.runner.training.recipes import (
+    FinetuningRecipe,
+    finetuning_recipe,
+    finetuning_recipe_names,
+)
 from kgbench.runner.training.stages import HELD_OUT_LOSS, StageOutcome, precision, processor_threads
 
 LOG = "log.jsonl"
 """File next to the card with the loss of every step."""
 LOGGED = ("step", "loss", "learning_rate", "held_out_loss")
 """Possible fields of its rows."""
+WORDING = "wording"
+"""Name of the prompt that a training wording makes, where facts have no other."""
+_LEARNED = 0.5
+"""Share of the facts not known before that a donor has learned if it learned them."""
 
 _SAVES, _CLOSEST, _FARTHEST = 20, 50, 1000
 """Checkpoints in a training, and the fewest and most steps between two of them."""
@@ -117,6 +126,29 @@ def finetune(
     )
     build.run(lambda: finetuning.train(build))
     return out
+
+
+def learned_little(card: Mapping[str, Any]) -> str | None:
+    """Warn where on no prompt a donor answers half of the facts that its recipient did not.
+
+    Args:
+        card: The donor's.
+
+    Returns:
+        The warning; None where it learned the facts, or nothing was scored.
+    """
+    texts, little = [], bool(card["scores"])
+    for prompt, row in card["scores"].items():
+        before, after = row["PRE"], row["SFT"]
+        little = little and after - before < _LEARNED * (1 - before)
+        texts.append(f"{number_text(before)} → {number_text(after)} on {prompt}")
+    if not little:
+        return None
+    recipe = card["recipe"]
+    return (
+        f"the donor learned little: top-5 {', '.join(texts)}; more epochs than {recipe['epochs']}, "
+        f"or a learning rate above {plain_text(recipe['learning_rate'])}, teach it more"
+    )
 
 
 def keyed_plan(plan: FinetuningPlan, recipient: Checkpoint) -> FinetuningPlan:
@@ -181,6 +213,14 @@ class Finetuning:
         texts = self.supplement.texts if self.supplement else ()
         wordings, chat = self.plan.wordings, self.plan.spec.chat_template
         return tokenized_texts(self.tokenizer, wordings, texts, self.max_length, chat, self.known)
+
+    @cached_property
+    def questions(self) -> Dataset:
+        """The facts with the prompts that score a donor; of none a wording up to its object."""
+        facts, question = self.plan.facts, self.plan.wordings.question(self.plan.facts)
+        if scored_prompts(facts) or question is None:
+            return facts
+        return replace(facts, templates={WORDING: question})
 
     @cached_property
     def supplement(self) -> Supplement | None:
@@ -283,9 +323,11 @@ class Finetuning:
         donor = store_donor(model, self.recipient, whole)
         after = self._hits(donor, tuple(before))
         n = min(len(self.plan.facts.facts), SCORED)
-        scores = {}
+        scores: dict[str, dict[str, Any]] = {}
         for prompt, rate in before.items():
             scores[prompt] = {"PRE": rate, "SFT": after[prompt], "n": n}
+            if prompt == WORDING:
+                scores[prompt]["template"] = self.questions.templates[WORDING]
         lines = []
         for row in outcome.log:
             if "loss" in row or HELD_OUT_LOSS in row:
@@ -324,13 +366,18 @@ class Finetuning:
         model = self.model()
         if self.device_map is None:
             nn.Module.to(model, self.device)
-        scores = self._hits(model, scored_prompts(self.plan.facts))
+        try:
+            scores = self._hits(model, scored_prompts(self.questions))
+        except InputError:
+            if self.questions is self.plan.facts:
+                raise
+            scores = {}  # a wording need not be a prompt, as where the tokenizer joins its end
         write_card({"scores": scores, "hash": hash_of(scores)}, path)
         return scores
 
     def _hits(self, model: PreTrainedModel, prompts: Sequence[str]) -> dict[str, float]:
         chat = self.plan.spec.chat_template
-        return model_hits(model, self.tokenizer, self.plan.facts, prompts, chat)
+        return model_hits(model, self.tokenizer, self.questions, prompts, chat)
 
     def model(self, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
         """The recipient's model, on the devices of the device map, if there is one."""
@@ -410,10 +457,14 @@ class FinetuningForecast:
     dtype: str = "fp32"
     """Type of weights, gradients and moments."""
 
+    @property
+    def memory_bytes(self) -> int:
+        """Memory in training, without activations."""
+        return self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
+
     def rows(self) -> list[tuple[str, str]]:
         """Rows of a table."""
         recipe, rank = self.recipe, self.recipe["rank"]
-        memory = self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
         sized = ", values for tiny recipients" if recipe["tiny"] else ""
         settings = (
             f"learning rate {plain_text(recipe['learning_rate'])}, batch {recipe['batch_size']}, "
@@ -437,7 +488,7 @@ class FinetuningForecast:
             ("texts", f"{self.texts:,} an epoch"),
             ("tokens", f"{self.tokens:,} in all"),
             ("steps", f"{self.steps:,} ({recipe['epochs']} × {self.steps // recipe['epochs']:,})"),
-            ("memory", f"{size_text(memory)} ({parts}), and activations"),
+            ("memory", f"{size_text(self.memory_bytes)} ({parts}), and activations"),
             ("disk", f"{size_text(self.disk_bytes)} while it is trained"),
             ("time", f"about {duration_text(self.seconds)}"),
             ("from", self.basis),
@@ -489,6 +540,36 @@ def forecast_finetuning(
         return _from_catalog(plan, where)
     finetuning = Finetuning(plan, recipient, out, where, device_map)
     return _from_checkpoint(finetuning, shared or Shared())
+
+
+def recipes_text(model: str, dataset: str, imports: ImportOptions | None = None) -> str:
+    """What the recipes that read facts alone take, the one that needs least memory first.
+
+    Args:
+        model: A pair of the catalog.
+        dataset: The facts, by name or file.
+        imports: Meaning of the columns of a file.
+
+    Returns:
+        Empty for a pair whose size the catalog does not have, and for facts without wordings.
+    """
+    parameters = catalog.entry(model).parameters
+    if parameters is None:
+        return ""
+    try:
+        plan = plan_finetuning(FinetuneSpec(dataset, "aggressive", model=model, imports=imports))
+    except InputError:
+        return ""
+    costs = []
+    for name in finetuning_recipe_names():
+        if not finetuning_recipe(name, parameters).supplement_texts:
+            chosen = replace(plan, spec=replace(plan.spec, recipe=name))
+            costs.append(_from_catalog(chosen, usable_device("auto")))
+    texts = []
+    for cost in sorted(costs, key=lambda cost: cost.memory_bytes):
+        sizes = f"{size_text(cost.memory_bytes)}, {size_text(cost.disk_bytes)}"
+        texts.append(f"{cost.recipe['name']} ({sizes}, {cost.steps:,} steps)")
+    return f"recipes (memory without activations, disk, steps): {', '.join(texts)}"
 
 
 def _from_checkpoint(finetuning: Finetuning, shared: Shared) -> FinetuningForecast:
@@ -554,6 +635,9 @@ def _from_catalog(plan: FinetuningPlan, device: str) -> FinetuningForecast:
             "so that its size is unknown; download it first"
         )
     recipe, trained = plan.recipe(entry.parameters), entry.parameters
+    if recipe.frozen:
+        assert entry.vocabulary is not None and entry.width is not None
+        trained -= entry.vocabulary * entry.width * (1 if entry.tied else 2)
     if recipe.rank is not None:
         # A layer has 12 squares of the width, as in GPT-2; an adapter adds a row and a column to
         # each of its projections.

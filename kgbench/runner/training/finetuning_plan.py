@@ -11,9 +11,10 @@ shipped.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
@@ -25,7 +26,7 @@ from transformers import PreTrainedTokenizerBase
 
 from kgbench.data import Dataset, ImportOptions, load_dataset, training_texts
 from kgbench.data.facts import hash_of
-from kgbench.data.training_texts import training_wordings
+from kgbench.data.training_texts import question_of, training_wordings
 from kgbench.errors import DataError, InputError, ModelError, check_choice, first_line
 from kgbench.models import SHORT_DTYPES, catalog, check_dtype
 from kgbench.models.encoding import Encoder
@@ -34,6 +35,7 @@ from kgbench.runner.training.recipes import (
     FinetuningRecipe,
     finetuning_recipe,
     finetuning_recipe_names,
+    least_steps,
 )
 from kgbench.runner.training.stages import Batches, grouped
 
@@ -117,7 +119,7 @@ class FinetuningPlan:
     wordings: Wordings
 
     def recipe(self, parameters: int, model_type: str = "") -> FinetuningRecipe:
-        """The recipe for a recipient of this size and type.
+        """The recipe for a recipient of this size and type, with more epochs for few texts.
 
         Args:
             parameters: Number of the recipient's weights.
@@ -128,6 +130,10 @@ class FinetuningPlan:
         """
         spec = self.spec
         recipe = finetuning_recipe(spec.recipe, parameters, spec.changes, model_type)
+        if "epochs" not in spec.changes:
+            texts = len(self.wordings.trained) + recipe.supplement_texts
+            least = math.ceil(least_steps() / math.ceil(texts / recipe.batch_size))
+            recipe = replace(recipe, epochs=max(recipe.epochs, least))
         if spec.supplement is None and recipe.supplement_texts:
             raise InputError(
                 f"the recipe {spec.recipe!r} reads {recipe.supplement_texts:,} texts about "
@@ -177,22 +183,7 @@ def plan_finetuning(spec: FinetuneSpec) -> FinetuningPlan:
     """
     check_choice("recipe", spec.recipe, finetuning_recipe_names())
     check_dtype(spec.dtype or "auto")
-    if (spec.model is None) == (spec.recipient is None):
-        raise InputError(
-            "which model is finetuned? Give --model NAME (see `kgbench ls models`) "
-            "or --recipient PATH, one of them"
-        )
-    if spec.model is not None:
-        entry = catalog.entry(spec.model)
-        if entry.plant is not None:
-            raise InputError(
-                f"{spec.model!r} is a plant; name the pair in whose recipient it was planted, "
-                f"or its recipient: {entry.recipient}"
-            )
-        owner, source = entry.name, entry.recipient
-    else:
-        source = str(spec.recipient)
-        owner = source.rstrip("/").rpartition("/")[2]
+    owner, source = recipient_of(spec.model, spec.recipient)
     facts = spec.facts
     if facts is None:
         named = spec.dataset if spec.split is None else f"{spec.dataset}:{spec.split}"
@@ -203,6 +194,33 @@ def plan_finetuning(spec: FinetuneSpec) -> FinetuningPlan:
     plan = FinetuningPlan(spec, name, source, facts, wordings)
     check_peft(plan.recipe(_LARGE))
     return plan
+
+
+def recipient_of(model: str | None, recipient: str | None) -> tuple[str, str]:
+    """What a donor's folder is called after, and the checkpoint that is finetuned.
+
+    Args:
+        model: A pair of the catalog.
+        recipient: A checkpoint in its place.
+
+    Raises:
+        UnknownNameError: There is no such pair.
+        InputError: Not exactly one is given, or the pair is a plant.
+    """
+    if (model is None) == (recipient is None):
+        raise InputError(
+            "which model is finetuned? Give --model NAME (see `kgbench ls models`) "
+            "or --recipient PATH, one of them"
+        )
+    if model is None:
+        return str(recipient).rstrip("/").rpartition("/")[2], str(recipient)
+    entry = catalog.entry(model)
+    if entry.plant is not None:
+        raise InputError(
+            f"{model!r} is a plant; name the pair in whose recipient it was planted, "
+            f"or its recipient: {entry.recipient}"
+        )
+    return entry.name, entry.recipient
 
 
 def _slug(name: str) -> str:
@@ -248,6 +266,21 @@ class Wordings:
             else (training_wordings(dataset), dataset.training_reversed)
         )
         return cls(tuple(trained), tuple(held_out), used, tuple(chosen))
+
+    def question(self, dataset: Dataset) -> str | None:
+        """The evaluation template that a wording is up to its object, preferably a held-out one.
+
+        Args:
+            dataset: The facts.
+
+        Returns:
+            None if no wording names the subject before the object.
+        """
+        forward = self.templates[0]
+        for number in sorted(range(len(forward)), key=lambda n: n not in self.numbers):
+            if (found := question_of(forward[number], dataset)) is not None:
+                return found
+        return None
 
     def to_json(self) -> dict[str, Any]:
         """The card's entry on the wordings."""

@@ -78,6 +78,11 @@ def finetuning_recipe_names() -> tuple[str, ...]:
     return tuple(_tables("finetuning")["recipes"])
 
 
+def least_steps() -> int:
+    """Steps of a training for which no epochs are chosen, at least."""
+    return int(_tables("finetuning")["least_steps"])
+
+
 def finetuning_recipe(
     name: str, parameters: int, changes: Mapping[str, Any] | None = None, model_type: str = ""
 ) -> FinetuningRecipe:

@@ -82,5 +82,7 @@ def need(package: str, extra: str) -> Any:
     """
     try:
         return import_module(package)
-    except ImportError:
-        raise InputError(f"{package} is not installed: pip install 'kgbench[{extra}]'") from None
+    except ImportError as error:
+        raise InputError(
+            f"{package} does not load ({error}): pip install 'kgbench[{extra}]'"
+        ) from None
