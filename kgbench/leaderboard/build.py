@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import gc
 import signal
-import socket
-import sys
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Timer
-from typing import Any
 from urllib.parse import unquote
 
 from tabulate import tabulate
@@ -27,6 +22,7 @@ from kgbench.leaderboard.board_tables import Board, Leaderboard, Table, spread_t
 from kgbench.leaderboard.boards import all_boards
 from kgbench.leaderboard.entries import Entry, read_entries
 from kgbench.leaderboard.site.pages import POLICY, render_site
+from kgbench.local_server import HOST, LocalServer, names_this_machine
 from kgbench.records import RecordStore, write_whole
 from kgbench.report import Dash, Footnotes, markdown_text
 
@@ -235,9 +231,6 @@ def differences(root: Path, entries: Sequence[Entry] | None = None) -> list[str]
 # ------------------------------------------------------------------------------------------ serving
 
 
-HOST = "127.0.0.1"
-
-
 def serve(root: Path, port: int, own: Path | None, announce: Callable[[str], None] = print) -> None:
     """Render the pages into a temporary folder and serve them until Ctrl-C, SIGTERM or SIGHUP.
 
@@ -309,51 +302,17 @@ def write_site(leaderboard: Leaderboard, folder: Path) -> None:
 
 
 @contextmanager
-def site_server(folder: Path, port: int) -> Iterator[ThreadingHTTPServer]:
+def site_server(folder: Path, port: int) -> Iterator[LocalServer]:
     """A server of a folder's files, for this machine alone.
 
     Raises:
         InputError: If the port cannot be had.
     """
-    try:
-        server = _Server((HOST, port), partial(_Files, directory=str(folder)))
-    except (OSError, OverflowError) as error:
-        raise InputError(
-            f"cannot listen on port {port}: {error}; give another one by --port, or 0 for a free "
-            "one"
-        ) from error
+    server = LocalServer(partial(_Files, directory=str(folder)), port)
     try:
         yield server
     finally:
         server.server_close()
-
-
-class _Server(ThreadingHTTPServer):
-    """Takes as many connections at once as a busy browser opens, each for a limited time."""
-
-    request_queue_size = 64
-    daemon_threads = True
-    limit = 30.0
-    """Seconds after which a connection is closed, whatever it still wants."""
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer a request; past the limit its connection is closed, and its thread reads the end."""
-
-        def close() -> None:
-            with suppress(OSError):
-                request.shutdown(socket.SHUT_RDWR)
-
-        timer = Timer(self.limit, close)
-        timer.daemon = True
-        timer.start()
-        super().process_request_thread(request, client_address)
-        timer.cancel()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that goes away is no error; anything else is a warning in one line."""
-        error = sys.exc_info()[1]
-        if not isinstance(error, ConnectionError | TimeoutError):
-            warnings.warn(f"a request was not answered: {error!r}", RuntimeWarning, stacklevel=1)
 
 
 class _Files(SimpleHTTPRequestHandler):
@@ -361,8 +320,7 @@ class _Files(SimpleHTTPRequestHandler):
 
     def send_head(self) -> object:  # type: ignore[override]
         """Refuse what another site's page could have made a browser ask."""
-        name = (self.headers.get("Host") or "").rsplit(":", 1)[0]
-        if name not in (HOST, "localhost"):
+        if not names_this_machine(self.headers):
             self.send_error(HTTPStatus.MISDIRECTED_REQUEST, "asked for by another name")
             return None
         if "\0" in unquote(self.path):
