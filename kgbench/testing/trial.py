@@ -15,12 +15,15 @@ from torch import Tensor
 
 import kgbench.runner.run  # noqa: F401  # loads all that a run calls, so that a patch is noticed
 from kgbench.data import Prompt, load_dataset, load_prompts
+from kgbench.engine import load_pair
 from kgbench.engine.selftest import tolerance
 from kgbench.engine.state import changes, state_of
 from kgbench.errors import LawError
 from kgbench.localizers import AbstractLocalizer, InterventionLocalizer
 from kgbench.localizers._base import asked
+from kgbench.models import catalog
 from kgbench.models.pair import ModelPair, weights_hash
+from kgbench.models.renaming import exchanged_answers, renamed_pair, unanswered
 from kgbench.numbers import plain_text
 from kgbench.sites import RECIPIENT
 from kgbench.testing.pico import pico_pair
@@ -33,6 +36,15 @@ TEMPLATES = {
     "check_long": "Now {first_actor} {R:acts} {P:beside}",
 }
 """Short, since a scan measures every site; the second has tokens that are of no region."""
+SHIPPED = {
+    "gpt2": "tiny-gpt2",
+    "gpt_neox": "tiny-pythia",
+    "llama": "tiny-llama",
+    "gemma": "tiny-gemma",
+}
+"""Pairs by family; what is found on them may not depend on their names and facts."""
+N_SHIPPED = 4
+"""Facts of such a pair."""
 PLANT = "ALL:ffn@1"
 """Ground truth for a localizer that needs one."""
 
@@ -75,6 +87,22 @@ class Trial:
         lacking = "truth" in self.localizer.needs and not self.localizer.parameters().get("truth")
         return replace(self.localizer, **({"truth": PLANT} if lacking else {}))
 
+    def shipped(self) -> tuple[tuple[ModelPair, list[Prompt]], tuple[ModelPair, list[Prompt]]]:
+        """A shipped pair with prompts of its facts, by its name; and by another with exchanged answers.
+
+        An intervention that does not need the answer finds it nowhere in memory.
+        """
+        pair, prompts = _shipped(self.family)
+        named = renamed_pair(pair, pair.name, {})
+        exchange, others = exchanged_answers(renamed_pair(pair, pair.name, {}), prompts, seed=0)
+        renamed = renamed_pair(pair, "another", exchange)
+        made: list[tuple[ModelPair, list[Prompt]]] = []
+        for of, some in ((named, prompts), (renamed, others)):
+            withheld = "answer" not in self.localizer.needs
+            intervenes = isinstance(self.localizer, InterventionLocalizer)
+            made.append((of, [*unanswered(of, some)] if withheld and intervenes else some))
+        return made[0], made[1]
+
     def once(self, name: str, make: Callable[[], T]) -> T:
         """A value that is made for the first law that needs it."""
         if name not in self._kept:
@@ -95,6 +123,16 @@ class Trial:
 @cache
 def _pair(family: str) -> ModelPair:
     return pico_pair(family)
+
+
+@cache
+def _loaded(family: str) -> ModelPair:
+    return load_pair(SHIPPED[family], dtype="float64", device="cpu")
+
+
+def _shipped(family: str) -> tuple[ModelPair, list[Prompt]]:
+    dataset = catalog.entry(SHIPPED[family]).dataset
+    return _loaded(family), load_prompts(dataset, ["headline"], limit=N_SHIPPED)
 
 
 @cache
