@@ -351,15 +351,15 @@ def can_be_interrupted(trial: Trial) -> None:
 
 
 def names_and_answers_do_not_matter(trial: Trial) -> None:
-    """On a shipped pair under another name, with answers exchanged, it gives what it gave."""
-    named, renamed = trial.shipped()
+    """A shipped pair's name and facts give no other results than another name and other answers."""
+    named, renamed = trial.renamed()
     if isinstance(trial.localizer, ScoringLocalizer):
         sites = all_sites(*named)
         found = [trial.fresh().scores(*of) for of in (named, renamed)]
         one, other = (torch.tensor([scores[site] for site in sites]) for scores in found)
     else:
         one, other = (_treated_on(trial, named[0], *of) for of in (named, renamed))
-    what = f"results on {named[0].name} by its name, and by another with answers exchanged,"
+    what = f"results under the name of {named[0].name} and under another with answers exchanged"
     expect_alike(other, one, named[0], what)
 
 

@@ -15,7 +15,6 @@ from torch import Tensor
 
 import kgbench.runner.run  # noqa: F401  # loads all that a run calls, so that a patch is noticed
 from kgbench.data import Prompt, load_dataset, load_prompts
-from kgbench.engine import load_pair
 from kgbench.engine.selftest import tolerance
 from kgbench.engine.state import changes, state_of
 from kgbench.errors import LawError
@@ -42,7 +41,7 @@ SHIPPED = {
     "llama": "tiny-llama",
     "gemma": "tiny-gemma",
 }
-"""Pairs by family; what is found on them may not depend on their names and facts."""
+"""Pairs by family, by whose names and facts nothing may be found."""
 N_SHIPPED = 4
 """Facts of such a pair."""
 PLANT = "ALL:ffn@1"
@@ -87,21 +86,21 @@ class Trial:
         lacking = "truth" in self.localizer.needs and not self.localizer.parameters().get("truth")
         return replace(self.localizer, **({"truth": PLANT} if lacking else {}))
 
-    def shipped(self) -> tuple[tuple[ModelPair, list[Prompt]], tuple[ModelPair, list[Prompt]]]:
-        """A shipped pair with prompts of its facts, by its name; and by another with exchanged answers.
+    def renamed(self) -> tuple[tuple[ModelPair, list[Prompt]], tuple[ModelPair, list[Prompt]]]:
+        """The pair with facts and under the name of a shipped one; and under another, with exchanged
+        answers.
 
-        An intervention that does not need the answer finds it nowhere in memory.
+        An intervention that does not need the answers finds them nowhere in memory.
         """
-        pair, prompts = _shipped(self.family)
-        named = renamed_pair(pair, pair.name, {})
-        exchange, others = exchanged_answers(renamed_pair(pair, pair.name, {}), prompts, seed=0)
-        renamed = renamed_pair(pair, "another", exchange)
-        made: list[tuple[ModelPair, list[Prompt]]] = []
-        for of, some in ((named, prompts), (renamed, others)):
-            withheld = "answer" not in self.localizer.needs
-            intervenes = isinstance(self.localizer, InterventionLocalizer)
-            made.append((of, [*unanswered(of, some)] if withheld and intervenes else some))
-        return made[0], made[1]
+        name = SHIPPED[self.family]
+        prompts = load_prompts(catalog.entry(name).dataset, ["headline"], limit=N_SHIPPED)
+        exchange, others = exchanged_answers(renamed_pair(self.pair, name, {}), prompts, seed=0)
+        named = renamed_pair(self.pair, name, {}), prompts
+        renamed = renamed_pair(self.pair, "another", exchange), others
+        intervenes = isinstance(self.localizer, InterventionLocalizer)
+        if intervenes and "answer" not in self.localizer.needs:
+            named, renamed = ((of, [*unanswered(of, some)]) for of, some in (named, renamed))
+        return named, renamed
 
     def once(self, name: str, make: Callable[[], T]) -> T:
         """A value that is made for the first law that needs it."""
@@ -123,16 +122,6 @@ class Trial:
 @cache
 def _pair(family: str) -> ModelPair:
     return pico_pair(family)
-
-
-@cache
-def _loaded(family: str) -> ModelPair:
-    return load_pair(SHIPPED[family], dtype="float64", device="cpu")
-
-
-def _shipped(family: str) -> tuple[ModelPair, list[Prompt]]:
-    dataset = catalog.entry(SHIPPED[family]).dataset
-    return _loaded(family), load_prompts(dataset, ["headline"], limit=N_SHIPPED)
 
 
 @cache
