@@ -63,7 +63,14 @@ def rerun_command(
     those of the record: where one is not, it is named. A row agrees where its
     log-probability does within the tolerance, by default 0.001 nats for float32,
     which is room for the rounding of one platform: another device or version of
-    torch may round otherwise. Cost is not compared. Of an entry of the leaderboard
+    torch may round otherwise. Cost is not compared.
+
+    The code of a method that is not built in runs with your rights: read it
+    first. It runs in a process of its own, which gets the pair under another name
+    and with answers exchanged at random, and hands on treatments of tokens or
+    scores of sites; kgbench measures these itself. So a method that looks answers
+    up, or writes its own scores, differs. One that is given the answers, since it
+    needs them to intervene, is not verified. Of an entry of the leaderboard
     the laws of `kgbench check-localizer` are tried too, and compared with its
     submission.
 
@@ -143,9 +150,12 @@ def _again(
             differs = f"; the submission differs, and says: {claimed.about}"
         notes += ["", f"contract      {contract.about}{differs}"]
         laws = {**contract.model_dump(mode="json"), "as_claimed": same}
-        agrees, written = agrees and same, write and again.agrees and same
+        agrees = agrees and same
+        written = write and agrees and not again.knows_answers
         if write:
             place = "not written, since it differs"
+            if agrees:
+                place = "not written, since the method is given the answers (it needs 'answer')"
             if written:
                 place = str(_write(run, again, (how.seed, len(chosen)), contract))
             notes += ["", f"verification  {place}"]

@@ -21,7 +21,18 @@ from torch import Tensor
 
 from kgbench.data import Fact, Prompt
 from kgbench.engine import Budget, Treatment
-from kgbench.engine.edits import Add, Copy, Cut, Edit, Hook, SourceRun, Values, Write
+from kgbench.engine.edits import (
+    HEADS,
+    POINTS,
+    Add,
+    Copy,
+    Cut,
+    Edit,
+    Hook,
+    SourceRun,
+    Values,
+    Write,
+)
 from kgbench.engine.engine import choosing
 from kgbench.errors import InputError, NotApplicableError
 from kgbench.localizers import (
@@ -175,9 +186,7 @@ def give(request: Request, folder: Path, progress: Progress | None = None) -> bo
                 progress(number, len(request.stages), "asking")
             own = [prompts[place] for place in stage.prompts]
             stages.append(_answer(method, pair, own, stage, pool))
-    text = json.dumps({"stages": stages, "nodes": pool.nodes}, allow_nan=False)
-    (folder / _JSON).write_text(text, encoding="utf-8")
-    save_file(pool.tensors, folder / _TENSORS)
+    pool.write(folder, stages)
     return True
 
 
@@ -260,6 +269,12 @@ class _Pool:
                 return
             for prompt, row in zip(wanted, rows, strict=True):
                 cells.setdefault(_joined(prompt), []).append(self.row(row))
+
+    def write(self, folder: Path, stages: Sequence[Mapping[str, Any]]) -> None:
+        """Write what was given in all stages, with the treatments that it refers to."""
+        text = json.dumps({"stages": stages, "nodes": self.nodes}, allow_nan=False)
+        (folder / _JSON).write_text(text, encoding="utf-8")
+        save_file(self.tensors, folder / _TENSORS)
 
     def row(self, treatments: Sequence[Treatment]) -> int:
         """The place of a row."""
@@ -350,6 +365,7 @@ class Given:
             tensors = load_file(folder / _TENSORS)
             self.nodes = _nodes(found["nodes"], tensors)
             self.stages = list(map(_stage, found["stages"]))
+            self._fitting = set[int]()
         except (*_FAULTS, OSError, SafetensorError, RecursionError) as error:
             raise self._none(f"{type(error).__name__}: {error}") from error
 
@@ -361,10 +377,13 @@ class Given:
                 return number
         raise self._none("it was not asked about these prompts")
 
-    def rows(self, stage: int, draw: int, prompts: Sequence[Prompt], graft: str) -> Treatments:
+    def rows(
+        self, pair: ModelPair, stage: int, draw: int, prompts: Sequence[Prompt], graft: str
+    ) -> Treatments:
         """Treatments of some prompts.
 
         Raises:
+            InputError: There are none, or none that the models could run with.
             NotApplicableError: The method declined.
         """
         cells, rows = self.stages[stage].cells.get(graft, {}), []
@@ -374,7 +393,12 @@ class Given:
                 raise NotApplicableError(places)
             if places is None or not draw < len(places):
                 raise self._none(f"it has no treatments of {graft!r} in fact {prompt.fact.id}")
-            rows.append(self.nodes[places[draw]])
+            row = self.nodes[places[draw]]
+            if places[draw] not in self._fitting:
+                if wrong := next(filter(None, (_misfit(pair, of, len(row)) for of in row)), None):
+                    raise self._none(f"{wrong} in fact {prompt.fact.id}")
+                self._fitting.add(places[draw])
+            rows.append(row)
         return cast("Treatments", rows)
 
     def _none(self, why: str) -> InputError:
@@ -425,6 +449,33 @@ def _treatment(node: Sequence[Any], nodes: Sequence[Any]) -> Treatment:
     cuts = tuple(Cut(int(layer), frozenset(map(int, keys))) for layer, keys in cut)
     places = tuple((int(slot), int(head), int(of)) for slot, head, of in heads)
     return Treatment(bytes.fromhex(weights), tuple(edits), cuts, float(scale), places)
+
+
+def _misfit(pair: ModelPair, treatment: Treatment, tokens: int) -> str | None:
+    """Why the models cannot run with a treatment of a token; None where they can."""
+    slots, donors = len(pair.slots), len(pair.donors)
+    if len(treatment.weights) != slots or max(treatment.weights, default=0) > donors:
+        return f"weights are not one of {donors + 1} weight sets for each of {slots} slots"
+    for cut in treatment.cuts:
+        if cut.layer not in range(pair.n_layers) or not cut.keys <= set(range(tokens)):
+            return f"a cut of layer {cut.layer} is of no token"
+    for slot, _, of in treatment.heads:
+        if slot not in range(slots) or of not in range(donors + 1):
+            return f"a head is of slot {slot}"
+    for edit in treatment.edits:
+        hook, value = edit.hook, edit.basis if isinstance(edit, Copy) else edit.value
+        if hook.layer not in range(pair.n_layers) or hook.point not in (*POINTS, HEADS):
+            return f"an edit is at {hook.point!r} of layer {hook.layer}"
+        if value is not None and hook.point in POINTS and value.tensor.shape[-1:] != (pair.width,):
+            return f"an edit has {list(value.tensor.shape)} numbers"
+        if value is not None and not bool(value.tensor.isfinite().all()):
+            return "an edit has numbers that are not finite"
+        sources = edit.source.treatments if isinstance(edit, Copy) else ()
+        if sources and len(sources) != tokens:
+            return f"a source run has {len(sources)} tokens"
+        if wrong := next(filter(None, (_misfit(pair, of, tokens) for of in sources)), None):
+            return wrong
+    return None
 
 
 def _stage(found: Mapping[str, Any]) -> _Answer:
@@ -517,7 +568,7 @@ class RemoteIntervention(Remote, InterventionLocalizer):
         Raises:
             NotApplicableError: It cannot express these sites.
         """
-        return self.answers.rows(self.stage, self.draw, prompts, str(sites))
+        return self.answers.rows(pair, self.stage, self.draw, prompts, str(sites))
 
 
 def remote(method: Method, given: Given | None = None) -> Remote:

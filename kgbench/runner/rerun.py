@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from kgbench.data import is_shipped
 from kgbench.errors import InputError, LawError
-from kgbench.localizers import is_foreign, names
+from kgbench.localizers import InterventionLocalizer, is_foreign, names
 from kgbench.models import catalog
 from kgbench.models.renaming import exchanged_answers
 from kgbench.progress import Progress
@@ -256,13 +256,14 @@ def repeat(
         InputError: The job cannot be run here, or what is here is not what the record is of.
     """
     with TemporaryDirectory(prefix="kgbench-") as folder:
-        ids, scores = _measure(record, how, settings, Path(folder), progress)
+        ids, scores, knows = _measure(record, how, settings, Path(folder), progress)
         rows = Journal(Path(folder) / "run").table()
     chosen = sample_facts(ids, how.sample, how.seed)
     # Facts that the run does not have stay among the rows, and differ.
     left_out = pa.array(set(ids) - set(chosen), pa.string())
     stored = facts.filter(pc.invert(pc.is_in(facts["fact"], left_out)))
-    return repeated(record, stored, rows, how.tolerance, scores), chosen
+    again = repeated(record, stored, rows, how.tolerance, scores)
+    return replace(again, knows_answers=knows), chosen
 
 
 def _measure(
@@ -271,11 +272,12 @@ def _measure(
     settings: Settings,
     folder: Path,
     progress: Progress | None = None,
-) -> tuple[tuple[str, ...], tuple[SiteScore, ...] | None]:
+) -> tuple[tuple[str, ...], tuple[SiteScore, ...] | None, bool]:
     """Measure the sample; its rows are left in a journal, in the folder `run`.
 
     Returns:
-        Ids of all facts of the job, and the map of a method that ranks.
+        Ids of all facts of the job, the map of a method that ranks, and whether one that intervenes
+        is given the answers.
     """
     pairs = Pairs()
     parts, held = (record, how.sources, settings, how.localizer, pairs), None
@@ -291,7 +293,8 @@ def _measure(
     journal = Journal(folder / "run", f"kgbench {__version__}")
     chosen = sample_facts(ids, how.sample, how.seed)
     ranking = measure_job(job, journal, pairs, progress, facts=chosen).ranking
-    return ids, None if ranking is None else ranking.map
+    knows = "answer" in job.localizer.needs and isinstance(job.localizer, InterventionLocalizer)
+    return ids, None if ranking is None else ranking.map, knows
 
 
 def _request(job: Job, method: Method, how: Repetition) -> Request:

@@ -87,10 +87,10 @@ class Trial:
         return replace(self.localizer, **({"truth": PLANT} if lacking else {}))
 
     def renamed(self) -> tuple[tuple[ModelPair, list[Prompt]], tuple[ModelPair, list[Prompt]]]:
-        """The pair with facts and under the name of a shipped one; and under another, with exchanged
-        answers.
+        """The pair under the name and with facts of a shipped one, and with exchanged answers.
 
-        An intervention that does not need the answers finds them nowhere in memory.
+        The second has another name. An intervention that does not need the answers finds them
+        nowhere in memory.
         """
         name = SHIPPED[self.family]
         prompts = load_prompts(catalog.entry(name).dataset, ["headline"], limit=N_SHIPPED)

@@ -28,7 +28,7 @@ from kgbench.leaderboard.entries import (
     folder_name,
     suites_of,
 )
-from kgbench.leaderboard.folders import document_hash, rows_hash
+from kgbench.leaderboard.folders import rows_hash
 from kgbench.leaderboard.hits import COLUMNS
 from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION, VERIFICATION
 from kgbench.leaderboard.validate.files import CheckedEntry, Finding, shown, unmet
