@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,10 +19,10 @@ import kgbench.runner.measure as measure
 import kgbench.runner.run as run
 from kgbench.cli import main
 from kgbench.data import Prompt, load_dataset, load_prompts
-from kgbench.engine import Engine, Treatment
+from kgbench.engine import Engine, Treatment, load_pair
 from kgbench.engine.edits import Hook, Values, Write
 from kgbench.errors import InputError, LawError, NotApplicableError
-from kgbench.localizers import InterventionLocalizer, create
+from kgbench.localizers import InterventionLocalizer, Treatments, create
 from kgbench.localizers._base import asked
 from kgbench.models.pair import ModelPair
 from kgbench.models.renaming import exchanged_answers, renamed_pair
@@ -73,8 +74,10 @@ def test_a_cheat_is_not_verified(
     assert not json.loads(capsys.readouterr().out)["agrees"]
 
 
-def test_exchanged_answers_have_the_old_logits(pair: ModelPair, prompts: list[Prompt]) -> None:
+def test_exchanged_answers_have_the_old_logits(prompts: list[Prompt]) -> None:
     """To the bit, under every configuration, and no answer of more than one stays its own."""
+    pair = load_pair("tiny-gemma", device="cpu")
+    _ = pair.weight_hashes
     exchange, others = exchanged_answers(pair, prompts, seed=3)
     renamed = renamed_pair(pair, "another", exchange)
     assert len(exchange) > 1 and all(old != new for old, new in exchange.items())
@@ -129,21 +132,26 @@ def test_treatments_travel_as_data(
     own = method.fitted(pair, asked(method, pair, prompts))
     theirs = proxy.fitted(pair, prompts)
     assert len(own.variants()) == len(theirs.variants())
+    questions = asked(method, pair, prompts)
     for graft in map(parse_graft, grafts):
         for one, other in zip(own.variants(), theirs.variants(), strict=True):
-            expected = outcome(lambda: one.treat(pair, asked(method, pair, prompts), graft))
-            assert outcome(lambda: other.treat(pair, prompts, graft)) == expected
+            expected = outcome(partial(one.treat, pair, questions, graft))
+            got = outcome(partial(other.treat, pair, prompts, graft))
+            assert got[0] == expected[0] and got[1].keys() == expected[1].keys()
+            for place, tensor in expected[1].items():  # each was fitted by itself
+                torch.testing.assert_close(got[1][place], tensor)
     units = method.fitted(pair, asked(method, pair, prompts[:2])).units(pair, prompts[:2])
     assert list(proxy.fitted(pair, prompts[:2]).units(pair, prompts[:2])) == list(units)
 
 
-def outcome(treat: Callable[[], object]) -> object:
-    """Rows of treatments, or the words with which a method declines."""
+def outcome(treat: Callable[[], Treatments]) -> tuple[object, dict[str, torch.Tensor]]:
+    """Treatments with their tensors apart, or the words with which a method declines."""
+    pool = _Pool("")
     try:
-        rows = treat()
+        rows = [pool.row(row) for row in treat()]
     except NotApplicableError as error:
-        return str(error)
-    return [tuple(row) for row in rows]  # type: ignore[attr-defined]
+        return str(error), {}
+    return (rows, pool.nodes), pool.tensors
 
 
 TREATMENT = ["{weights}", [], [], 1.0, []]

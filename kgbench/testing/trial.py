@@ -15,6 +15,7 @@ from torch import Tensor
 
 import kgbench.runner.run  # noqa: F401  # loads all that a run calls, so that a patch is noticed
 from kgbench.data import Prompt, load_dataset, load_prompts
+from kgbench.engine import load_pair
 from kgbench.engine.selftest import tolerance
 from kgbench.engine.state import changes, state_of
 from kgbench.errors import LawError
@@ -87,17 +88,18 @@ class Trial:
         return replace(self.localizer, **({"truth": PLANT} if lacking else {}))
 
     def renamed(self) -> tuple[tuple[ModelPair, list[Prompt]], tuple[ModelPair, list[Prompt]]]:
-        """The pair under the name and with facts of a shipped one, and with exchanged answers.
+        """A pair under the name and with facts of a shipped one, and with exchanged answers.
 
-        The second has another name. An intervention that does not need the answers finds them
-        nowhere in memory.
+        The second has another name. For interventions it is the shipped one, and those that do not
+        need the answers find them nowhere in memory; scorers, which may take long, get a small one.
         """
         name = SHIPPED[self.family]
         prompts = load_prompts(catalog.entry(name).dataset, ["headline"], limit=N_SHIPPED)
-        exchange, others = exchanged_answers(renamed_pair(self.pair, name, {}), prompts, seed=0)
-        named = renamed_pair(self.pair, name, {}), prompts
-        renamed = renamed_pair(self.pair, "another", exchange), others
         intervenes = isinstance(self.localizer, InterventionLocalizer)
+        pair = _shipped(name) if intervenes else self.pair
+        exchange, others = exchanged_answers(renamed_pair(pair, name, {}), prompts, seed=0)
+        named = renamed_pair(pair, name, {}), prompts
+        renamed = renamed_pair(pair, "another", exchange), others
         if intervenes and "answer" not in self.localizer.needs:
             named, renamed = ((of, [*unanswered(of, some)]) for of, some in (named, renamed))
         return named, renamed
@@ -122,6 +124,11 @@ class Trial:
 @cache
 def _pair(family: str) -> ModelPair:
     return pico_pair(family)
+
+
+@cache
+def _shipped(name: str) -> ModelPair:
+    return load_pair(name, dtype="float64", device="cpu")
 
 
 @cache

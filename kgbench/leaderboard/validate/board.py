@@ -112,9 +112,6 @@ def _check_method(record: Record, submission: Submission) -> Iterator[Finding]:
             host = "a public host by its name, such as https://github.com/me/method"
             yield Finding(where, f"{shown(address)} is on no public host", host)
     if builtin is not None:
-        seeds = list(record.identity.seeds)
-        first = "0: further seeds of a built-in method are run by those who keep the board"
-        yield from unmet([("name", seeds, seeds == [0], first)])
         if builtin.baseline and name != method.name:
             wrong = f"{shown(name)} is the built-in {method.name}, a point of reference"
             yield Finding("name", wrong, f"the name {method.name}")
@@ -340,8 +337,16 @@ class Others:
             entry.add([Finding("file", wrong, expected)], name)
 
     def outdated(self, entry: CheckedEntry, record: Record) -> None:
-        """Refuse a new entry that counts ties for the method; older entries stay, marked."""
+        """Refuse a new entry that counts ties for the method, or of a built-in one's other seeds.
+
+        Older entries stay, marked.
+        """
+        what = record.identity
         new = self.board is not None and entry.folder not in self.board
+        if new and what.localizer.name in known().localizers and what.seeds != (0,):
+            wrong = f"it is {shown(list(what.seeds))} of a built-in method"
+            expected = "0: those who keep the board run further seeds of built-in methods"
+            entry.add([Finding("identity.seeds", wrong, expected)], RECORD)
         if new and record.identity.ties_count_for_the_target:
             wrong = "it is 1, in which ties count for the method"
             expected = f"{known().metric_version}; run it again"
