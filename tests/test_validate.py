@@ -36,7 +36,16 @@ from kgbench.leaderboard.build import make_leaderboard
 from kgbench.leaderboard.entries import Verification, read_entries
 from kgbench.leaderboard.validate import CheckedEntry, validate, validate_entries
 from kgbench.leaderboard.validate.board import Others
-from kgbench.records import SEAL, DatasetRef, LocalizerRef, Record, RecordStore, facts_table
+from kgbench.leaderboard.validate.known import known
+from kgbench.records import (
+    SEAL,
+    DatasetRef,
+    LocalizerRef,
+    Record,
+    RecordStore,
+    WeightHashes,
+    facts_table,
+)
 from kgbench.records.fact_rows import STORED, with_derived
 from kgbench.sites import BASELINES
 from kgbench.stats import rescored
@@ -300,17 +309,33 @@ def test_another_s_rows_are_no_method_s_own() -> None:
     assert found.startswith(f"{entry.name}/{wrong}")
 
 
+def missed(facts: pa.Table, rows: np.ndarray) -> pa.Table:
+    """Per-fact rows of which some are made misses."""
+    columns = {name: facts[name].to_numpy(zero_copy_only=False).copy() for name in STORED.names}
+    for name, value in (("rank", 37), ("logprob", -9.0), ("logit_diff", -3.0)):
+        columns[name][rows] = value
+    return with_derived(pa.table(columns, STORED))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_answers_in_16_bits_are_those_of_the_models(dtype: str) -> None:
+    """They are compared with those in single precision, as near as rounding leaves them."""
+    weights = dict(known().pairs["tiny-gemma"].weights[dtype])
+    hashes = WeightHashes(recipient=weights.pop("recipient"), donors=weights)
+    record, facts = result(identity(localizer=THEIRS, dtype=dtype, weights=hashes), seed=3)
+    assert check(sent((record, facts), "theirs", "theirs==1.0")) == []
+    rows = missed(facts, np.array([graft == "SFT" for graft in facts["graft"].to_pylist()]))
+    (found,) = check(sent((rescored(record, rows), rows), "theirs", "theirs==1.0"))
+    assert "SFT on headline: " in found and "what is known of tiny-gemma" in found
+
+
 @pytest.mark.parametrize(("share", "noted"), [(0.004, True), (0.05, False)])
 def test_a_copy_with_some_ranks_altered_is_noted(share: float, noted: bool) -> None:
     """More than 99 % of ranks in common is a note, since two honest methods may come close."""
     record, facts = result(identity(localizer=THEIRS))
     grafted = np.array([graft not in BASELINES for graft in facts["graft"].to_pylist()])
     altered = np.flatnonzero(grafted)[: max(1, int(share * grafted.sum()))]
-    columns = {name: facts[name].to_numpy(zero_copy_only=False).copy() for name in STORED.names}
-    columns["rank"][altered] = 37
-    columns["logprob"][altered] = -9.0
-    columns["logit_diff"][altered] = -3.0
-    rows = with_derived(pa.table(columns, STORED))
+    rows = missed(facts, altered)
     entry = sent((rescored(record, rows), rows), "theirs", "theirs==1.0")
     drafts = [CheckedEntry(e.name, dict(e.documents), e.rows) for e in (*honest(), entry)]
     found = list(validate_entries(drafts, strict=True))[-1].findings
