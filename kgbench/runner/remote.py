@@ -58,6 +58,8 @@ TENSORS = 1 << 31
 """Bytes of all tensors in the treatments of a method."""
 NODES = 5_000_000
 """Distinct treatments, and rows of them."""
+JSON = 1 << 30
+"""Bytes of all else."""
 _JSON, _TENSORS = "given.json", "given.safetensors"
 
 Key = tuple[str, str]
@@ -361,6 +363,9 @@ class Given:
     def __init__(self, folder: Path, method: str) -> None:
         self.method = method
         try:
+            for name, most in ((_JSON, JSON), (_TENSORS, TENSORS + JSON)):
+                if (folder / name).stat().st_size > most:
+                    raise ValueError(f"{name} has more than {most >> 20} MiB")
             found = json.loads((folder / _JSON).read_text(encoding="utf-8"))
             tensors = load_file(folder / _TENSORS)
             self.nodes = _nodes(found["nodes"], tensors)

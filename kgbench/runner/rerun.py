@@ -256,7 +256,7 @@ def repeat(
         InputError: The job cannot be run here, or what is here is not what the record is of.
     """
     with TemporaryDirectory(prefix="kgbench-") as folder:
-        ids, scores, knows = _measure(record, how, settings, Path(folder), progress)
+        ids, scores, knows = _measure(record, how, settings, Path(folder) / "run", progress)
         rows = Journal(Path(folder) / "run").table()
     chosen = sample_facts(ids, how.sample, how.seed)
     # Facts that the run does not have stay among the rows, and differ.
@@ -273,7 +273,7 @@ def _measure(
     folder: Path,
     progress: Progress | None = None,
 ) -> tuple[tuple[str, ...], tuple[SiteScore, ...] | None, bool]:
-    """Measure the sample; its rows are left in a journal, in the folder `run`.
+    """Measure the sample; its rows are left in a journal.
 
     Returns:
         Ids of all facts of the job, the map of a method that ranks, and whether one that intervenes
@@ -286,11 +286,13 @@ def _measure(
         request = _request(
             job_of(*parts, Held(localizer=remote(method), code=method.code)), method, how
         )
-        isolated(localizer, give, request, folder, progress=progress, pairs=pairs)
-        held = Held(localizer=remote(method, Given(folder, method.name)), code=method.code)
+        with TemporaryDirectory(prefix="kgbench-") as handed:  # a child never writes to the journal
+            isolated(localizer, give, request, Path(handed), progress=progress, pairs=pairs)
+            given = Given(Path(handed), method.name)
+        held = Held(localizer=remote(method, given), code=method.code)
     job = job_of(*parts, held)
     ids = tuple(prompt.fact.id for prompt in job.all_prompts)
-    journal = Journal(folder / "run", f"kgbench {__version__}")
+    journal = Journal(folder, f"kgbench {__version__}")
     chosen = sample_facts(ids, how.sample, how.seed)
     ranking = measure_job(job, journal, pairs, progress, facts=chosen).ranking
     knows = "answer" in job.localizer.needs and isinstance(job.localizer, InterventionLocalizer)
