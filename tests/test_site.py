@@ -486,7 +486,7 @@ def test_a_port_that_is_taken_is_said_so(
             pass
 
 
-@pytest.mark.parametrize("field", ["kind", "floor"])
+@pytest.mark.parametrize("field", ["kind", "floor", "metric"])
 def test_a_run_of_an_unknown_kind_is_left_out(tmp_path: Path, field: str) -> None:
     """Whatever method a folder of runs calls itself of, the pages of all other runs are made."""
     store = RecordStore(tmp_path / "runs")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import signal
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -22,8 +23,9 @@ from kgbench.leaderboard.board_tables import Board, Leaderboard, Table, spread_t
 from kgbench.leaderboard.boards import all_boards
 from kgbench.leaderboard.entries import Entry, read_entries
 from kgbench.leaderboard.site.pages import POLICY, render_site
+from kgbench.leaderboard.validate.record import check_configurations
 from kgbench.local_server import HOST, LocalServer, names_this_machine
-from kgbench.records import RecordStore, write_whole
+from kgbench.records import DamagedRecordWarning, RecordStore, write_whole
 from kgbench.report import Dash, Footnotes, markdown_text
 
 RESULTS, MARKDOWN, SITE = "results", "LEADERBOARD.md", "site"
@@ -280,10 +282,18 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 def own_entries(own: Path, board: list[Entry]) -> list[Entry]:
-    """Runs of a folder that are not on the board; a damaged one gives a `DamagedRecordWarning`."""
-    there = {entry.record.id for entry in board}
-    found = {s.record.id: Entry(s.path, s.record, None, None) for s in RecordStore(own).scan()}
-    return [entry for id, entry in found.items() if id not in there]
+    """Runs of a folder that are not on the board.
+
+    One that is damaged, or has no figures of what it says it ran, gives a `DamagedRecordWarning`.
+    """
+    there, found = {entry.record.id for entry in board}, {}
+    for stored in RecordStore(own).scan():
+        if wrong := next(check_configurations(stored.record), None):
+            warning = f"{stored.path} is left out: {wrong.field}: {wrong.wrong}"
+            warnings.warn(warning, DamagedRecordWarning, stacklevel=2)
+        elif stored.record.id not in there:
+            found[stored.record.id] = Entry(stored.path, stored.record, None, None)
+    return list(found.values())
 
 
 def write_site(leaderboard: Leaderboard, folder: Path) -> None:

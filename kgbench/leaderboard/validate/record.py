@@ -44,6 +44,7 @@ from kgbench.records.fact_rows import KEYS, Spans, is_ordered, spans, with_deriv
 from kgbench.sites import BASELINES, parse_graft
 from kgbench.sites.configurations import BEST, budget_labels, parse_top
 from kgbench.stats import rescored
+from kgbench.stats.scores import METRICS
 from kgbench.version import __version__
 
 
@@ -55,7 +56,7 @@ def check_record(record: Record, strict: bool) -> Iterator[Finding]:
         strict: Whether results are refused that are of unknown data or models, or of less than a
             whole suite.
     """
-    findings = list(_check_configurations(record))
+    findings = list(check_configurations(record))
     yield from findings
     if refusals(findings):
         return
@@ -491,8 +492,8 @@ def _laws(columns: dict[str, Array]) -> Iterator[tuple[str, Array, str, str]]:
         yield "logprob", logprob <= most + _NEAR, wrong, "the logarithm of a probability, in nats"
 
 
-def _check_configurations(record: Record) -> Iterator[Finding]:
-    """The record's tables against its identity: each configuration on each prompt."""
+def check_configurations(record: Record) -> Iterator[Finding]:
+    """The record's tables against its identity: each configuration on each prompt, by its metric."""
     asked, prompts = record.identity.configurations, record.identity.prompts
     field, few = "identity.configurations", min(len(asked), len(prompts)) > 0
     few = few and max(len(asked), len(prompts)) <= _MOST_NAMES
@@ -502,7 +503,9 @@ def _check_configurations(record: Record) -> Iterator[Finding]:
     unread = [name for name in asked[:_MOST_NAMES] if not _is_configuration(name)]
     once = len(set(asked)) == len(asked)
     reasons = "a reason for each configuration without figures, PRE and SFT not among them"
+    metrics = (*METRICS, "rr")
     laws: list[Law] = [
+        ("metric", record.metric, record.metric in metrics, ", ".join(metrics)),
         ("identity.prompts", sizes, few, f"1 to {_MOST_NAMES} of each"),
         (field, unread, not unread, "PRE, SFT, graft expressions or budgets"),
         (field, "a list with one twice", once, "each once"),
