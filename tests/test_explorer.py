@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from http.client import HTTPConnection
-from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from kgbench.cli import main
 from kgbench.data import Fact, Prompt
 from kgbench.engine.gradients import graft_effects, head_effects, head_slots
 from kgbench.errors import InputError
+from kgbench.local_server import LocalServer
 from kgbench.models.pair import ModelPair
 from kgbench.testing import pico_pair
 
@@ -136,7 +138,15 @@ def test_wrong_input(pair: ModelPair, arguments: tuple[Any, ...], message: str) 
     assert answer(Reader(pair), names).keys() == {"error"}
 
 
-@pytest.mark.parametrize("asked", [None, [], {"text": 3}, {"text": TEXT, "cells": [[1, "2"]]}])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        *(None, [], {"text": 3}, {"text": TEXT, "cells": [[1, "2"]]}, {"text": TEXT, "cells": 5}),
+        *({"text": TEXT, "answer": 3}, {"text": TEXT, "answer": 0}),
+        *({"text": TEXT, "subject": ["Uma"]}, {"text": "Uma \ud800 Lind"}),
+        {"text": TEXT, "answer": "\udfff"},
+    ],
+)
 def test_a_request_that_is_none(pair: ModelPair, asked: object) -> None:
     assert answer(Reader(pair), asked)["error"].startswith("expected")
 
@@ -151,7 +161,7 @@ def test_a_page_holds_everything(pair: ModelPair) -> None:
 
 
 @pytest.fixture
-def server(pair: ModelPair) -> Iterator[ThreadingHTTPServer]:
+def server(pair: ModelPair) -> Iterator[LocalServer]:
     reader = Reader(pair)
     with serve(reader, reader.read(TEXT, TARGET)) as made:
         threading.Thread(target=made.serve_forever, daemon=True).start()
@@ -159,7 +169,7 @@ def server(pair: ModelPair) -> Iterator[ThreadingHTTPServer]:
         made.shutdown()
 
 
-def asked(server: ThreadingHTTPServer, body: bytes, **headers: str) -> tuple[int, bytes]:
+def asked(server: LocalServer, body: bytes, **headers: str) -> tuple[int, bytes]:
     """Status and content of what a request is answered."""
     connection = HTTPConnection("127.0.0.1", server.server_port)
     headers = {"Content-Type": "application/json", **headers}
@@ -168,7 +178,7 @@ def asked(server: ThreadingHTTPServer, body: bytes, **headers: str) -> tuple[int
     return found.status, found.read()
 
 
-def test_the_server_reads_prompts(server: ThreadingHTTPServer, pair: ModelPair) -> None:
+def test_the_server_reads_prompts(server: LocalServer, pair: ModelPair) -> None:
     """Of its own page alone: another site's page, which names another host, gets nothing."""
     status, content = asked(server, json.dumps({"text": TEXT, "answer": TARGET}).encode())
     assert (status, json.loads(content)) == (200, Reader(pair).read(TEXT, TARGET))
@@ -177,6 +187,31 @@ def test_the_server_reads_prompts(server: ThreadingHTTPServer, pair: ModelPair) 
     assert asked(server, b"{}", Host="evil.example")[0] == 404
     assert asked(server, b"{}", **{"Content-Type": "text/plain"})[0] == 404
     assert asked(server, b"", **{"Content-Length": str(1 << 40)})[0] == 413
+    assert asked(server, b"", **{"Content-Length": "\u00b2"})[0] == 413
+
+
+def test_a_client_holds_no_more_than_a_little(
+    server: LocalServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Requests that never end are closed, so are connections beyond the most at once, and a broken
+    one prints nothing; the next request is answered.
+    """
+    server.limit = 0.5
+    half = b"POST /read HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    half += b"Content-Length: 1000\r\n\r\n{"
+    with ExitStack() as stack:
+        slow = []
+        for _ in range(server.most + 20):
+            made = socket.create_connection(("127.0.0.1", server.server_port), timeout=60)
+            slow.append(stack.enter_context(made))
+            with suppress(OSError):
+                made.sendall(half)
+        assert threading.active_count() <= server.most * 2 + 20
+        for each in slow:
+            with suppress(ConnectionError):
+                assert each.recv(1) == b""
+    assert asked(server, json.dumps({"text": TEXT}).encode())[0] == 200
+    assert capfd.readouterr() == ("", "")
 
 
 def test_the_widget(pair: ModelPair, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from kgbench.errors import DataError, InputError
 from kgbench.leaderboard.drafts import drafts
 from kgbench.leaderboard.validate.files import OWN
 from kgbench.records import SOURCES, RecordStore
-from kgbench.records.mirror import folder_of
+from kgbench.records.mirror import MARK, folder_of, mirror_of
 from kgbench.records.store import read_record
 from kgbench.runner import Run, Settings, Spec, run_job
 from kgbench.runner.rerun import job_of
@@ -166,6 +166,30 @@ def test_no_copy_of_a_run_has_the_note(
     (entry,) = drafts([read_record(run.path)], {}, "Mine", "mine==1.0")
     assert str(tmp_path) not in json.dumps(entry.documents) and OWN.fullmatch(SOURCES)
     assert json.loads(call("validate", run.path, "--json")[1])["accepted"] == 1
+
+
+def test_a_mark_of_a_copy_is_believed_in_the_cache_alone(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    """A folder from a stranger that calls itself the copy of a URL is a folder like any other:
+    nothing is read there or written.
+    """
+    monkeypatch.setenv("KGBENCH_HOME", str(tmp_path / "home"))
+    url = f"memory://{tmp_path.name}/theirs"
+    ours = folder_of(url)
+    theirs = tmp_path / "theirs"
+    (theirs / run.path.name).mkdir(parents=True)
+    for path in run.path.iterdir():
+        (theirs / run.path.name / path.name).write_bytes(path.read_bytes())
+    (theirs / MARK).write_bytes((ours / MARK).read_bytes())
+    assert mirror_of(theirs) is None and mirror_of(ours) is not None
+    beside = ours.with_name("0" * 16)
+    beside.mkdir()
+    (beside / MARK).write_bytes((ours / MARK).read_bytes())
+    assert mirror_of(beside) is None, "the name of a copy is the hash of its URL"
+    assert call("show", run.record.id[:8], "--output-dir", theirs)[0] == 0
+    assert RecordStore(theirs).find(run.record.id) is not None
+    assert not fsspec.filesystem("memory").exists(f"/{tmp_path.name}/theirs")
 
 
 CODE = """

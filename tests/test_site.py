@@ -25,17 +25,18 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from submissions import OTHERS, identity, result
 
 from kgbench.cli import main
 from kgbench.errors import DataError, InputError
 from kgbench.estimate import Estimate
 from kgbench.leaderboard.board_tables import Leaderboard
-from kgbench.leaderboard.build import site_server, write_site
+from kgbench.leaderboard.build import make_leaderboard, own_entries, site_server, write_site
 from kgbench.leaderboard.entries import Entry
 from kgbench.leaderboard.site.pages import POLICY, explorer_data, inline_json, render_site
 from kgbench.leaderboard.site.tables import DIGITS, Cells, map_data, method_slug, run_name
 from kgbench.leaderboard.validate.known import known, pair_of
-from kgbench.records import LocalizerRef
+from kgbench.records import SEAL, DamagedRecordWarning, LocalizerRef, RecordStore
 from kgbench.sites.configurations import BEST, REST
 from tests import fake_boards, fake_runs
 
@@ -483,6 +484,20 @@ def test_a_port_that_is_taken_is_said_so(
             site_server(tmp_path, taken.getsockname()[1]),
         ):
             pass
+
+
+@pytest.mark.parametrize("field", ["kind", "floor", "metric"])
+def test_a_run_of_an_unknown_kind_is_left_out(tmp_path: Path, field: str) -> None:
+    """Whatever method a folder of runs calls itself of, the pages of all other runs are made."""
+    store = RecordStore(tmp_path / "runs")
+    store.write(*result())
+    path = store.write(*result(identity(localizer=OTHERS), seed=1)) / "record.json"
+    (path.parent / SEAL).unlink()
+    path.write_text(json.dumps({**json.loads(path.read_text()), field: "other"}))
+    with pytest.warns(DamagedRecordWarning, match=field):
+        (left,) = own_entries(store.root, [])
+    (tmp_path / "site").mkdir()
+    write_site(make_leaderboard([left]), tmp_path / "site")
 
 
 def test_own_runs_say_that_they_are_own(board: Leaderboard, site: dict[str, str]) -> None:

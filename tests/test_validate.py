@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from fake_runs import RATES
@@ -35,7 +36,18 @@ from kgbench.leaderboard.build import make_leaderboard
 from kgbench.leaderboard.entries import Verification, read_entries
 from kgbench.leaderboard.validate import CheckedEntry, validate, validate_entries
 from kgbench.leaderboard.validate.board import Others
-from kgbench.records import SEAL, DatasetRef, LocalizerRef, Record, RecordStore, facts_table
+from kgbench.leaderboard.validate.known import known
+from kgbench.records import (
+    SEAL,
+    DatasetRef,
+    LocalizerRef,
+    Record,
+    RecordStore,
+    WeightHashes,
+    facts_table,
+)
+from kgbench.records.fact_rows import STORED, with_derived
+from kgbench.sites import BASELINES
 from kgbench.stats import rescored
 
 THEIRS = LocalizerRef(name="theirs", version="1 Theirs 0123456789abcdef")
@@ -247,6 +259,9 @@ LOOKALIKES = (
     *("dynamic_graft (verified)", "dynamic_graft (v2)", "dynamicgraft", "DynamicGraft"),
     *("Dynamic-Graft", "sn1p", "m (yours)", "m (verified)", "self-reported", "MyMethod"),
     *("my-rnethod", "my method (v2)", "my(+++=+=+x"),
+    *("Rank 1", "1st", "top", "the best method", "kgbench", "kgbench core team", "peer reviewed"),
+    *("confirmed", "re-run by maintainers", "verifiedx", "dynamic-graft v2", "dynamic_graft 2"),
+    *("dynamic_grafts", "graft scan 2", "www.evil.example", "random 2"),
 )
 
 
@@ -257,7 +272,33 @@ def test_names_that_look_like_another_are_refused() -> None:
         entry = sent(made, name, "theirs==1.0")
         start = f"{entry.name}/submission.json: name: "
         assert any(text.startswith(start) for text in check(*honest(), entry)), name
-    assert check(*honest(), sent(made, "theirs", "theirs==1.0")) == []
+    for name in ("theirs", "rank one edits", "top k masks", "first order 2.5", "small grafts"):
+        assert check(*honest(), sent(made, name, "theirs==1.0")) == [], name
+
+
+@pytest.mark.parametrize(
+    ("address", "is_public"),
+    [
+        *(
+            ("127.0.0.1", False),
+            ("169.254.169.254", False),
+            ("10.0.0.1", False),
+            ("8.8.8.8", False),
+        ),
+        *(("localhost", False), ("git.local", False), ("intranet", False), ("2130706433", False)),
+        *(("git.corp.internal", False), ("github.com", True), ("example.org", True)),
+    ],
+)
+def test_code_and_paper_are_on_public_hosts(address: str, is_public: bool) -> None:
+    """What a reader's browser is sent to is the same place for everybody."""
+    made = result(identity(localizer=THEIRS), {**RATES, "FE": 0.3}, seed=3)
+    coded = sent(made, "theirs", f"https://{address}/me/it@0123abc")
+    cited = sent(made, "theirs", "theirs==1.0")
+    cited.submission["paper"] = f"https://{address}/paper"
+    for entry, field in ((coded, "code"), (cited, "paper")):
+        found = check(*honest(), entry)
+        start = f"{entry.name}/submission.json: {field}: "
+        assert [text.startswith(start) for text in found] == ([] if is_public else [True]), found
 
 
 def test_another_s_rows_are_no_method_s_own() -> None:
@@ -266,6 +307,41 @@ def test_another_s_rows_are_no_method_s_own() -> None:
     (found,) = check(*honest(), entry)
     wrong = "facts.parquet: rank: all ranks are those of 'dynamic_graft'"
     assert found.startswith(f"{entry.name}/{wrong}")
+
+
+def missed(facts: pa.Table, rows: np.ndarray) -> pa.Table:
+    """Per-fact rows of which some are made misses."""
+    columns = {name: facts[name].to_numpy(zero_copy_only=False).copy() for name in STORED.names}
+    for name, value in (("rank", 37), ("logprob", -9.0), ("logit_diff", -3.0)):
+        columns[name][rows] = value
+    return with_derived(pa.table(columns, STORED))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_answers_in_16_bits_are_those_of_the_models(dtype: str) -> None:
+    """They are compared with those in single precision, as near as rounding leaves them."""
+    weights = dict(known().pairs["tiny-gemma"].weights[dtype])
+    hashes = WeightHashes(recipient=weights.pop("recipient"), donors=weights)
+    record, facts = result(identity(localizer=THEIRS, dtype=dtype, weights=hashes), seed=3)
+    assert check(sent((record, facts), "theirs", "theirs==1.0")) == []
+    rows = missed(facts, np.array([graft == "SFT" for graft in facts["graft"].to_pylist()]))
+    (found,) = check(sent((rescored(record, rows), rows), "theirs", "theirs==1.0"))
+    assert "SFT on headline: " in found and "what is known of tiny-gemma" in found
+
+
+@pytest.mark.parametrize(("share", "noted"), [(0.004, True), (0.05, False)])
+def test_a_copy_with_some_ranks_altered_is_noted(share: float, noted: bool) -> None:
+    """More than 99 % of ranks in common is a note, since two honest methods may come close."""
+    record, facts = result(identity(localizer=THEIRS))
+    grafted = np.array([graft not in BASELINES for graft in facts["graft"].to_pylist()])
+    altered = np.flatnonzero(grafted)[: max(1, int(share * grafted.sum()))]
+    rows = missed(facts, altered)
+    entry = sent((rescored(record, rows), rows), "theirs", "theirs==1.0")
+    drafts = [CheckedEntry(e.name, dict(e.documents), e.rows) for e in (*honest(), entry)]
+    found = list(validate_entries(drafts, strict=True))[-1].findings
+    told = [finding for finding in found if finding.field == "rank"]
+    assert [finding.refuses for finding in told] == ([False] if noted else []), found
+    assert not noted or "% of ranks are those of 'dynamic_graft'" in str(told[0])
 
 
 def test_a_second_run_of_a_method_on_a_cell_is_refused() -> None:
@@ -402,7 +478,8 @@ def test_metric_version_1_stays_on_the_board_and_comes_to_it_no_more(tmp_path: P
     assert refused(board) == [] and refused(board, beside=board) == []
     late = sent(result(identity(metric_version="1", seeds=(1,)), seed=1))
     assert check(late) == []
-    (found,) = check(late, board=board)
+    seed, found = check(late, board=board)
+    assert "identity.seeds: it is [1] of a built-in method" in seed
     wrong = "identity.metric_version: it is 1, in which ties count for the method"
     assert found.startswith(f"{late.name}/record.json: {wrong}; expected 2; run it again")
     boards = {

@@ -123,7 +123,8 @@ def check_localizer_command(
     """Try on a localizer every law that localizers keep.
 
     Runs it on small random models of each family and a few prompts, and
-    prints each law with pass or fail, and why.
+    prints each law with pass or fail, and why. Its code runs with your rights:
+    read a stranger's first.
 
     \b
     kgbench check-localizer dynamic_graft

@@ -21,6 +21,7 @@ from kgbench.data import ImportOptions
 from kgbench.data.templates import named_templates
 from kgbench.errors import InputError
 from kgbench.registry import field_docs
+from kgbench.runner.choices import NAMES
 from kgbench.runner.spec import RESULTS, Settings, Spec, grafts_of, listed, own_arguments
 
 

@@ -56,15 +56,22 @@ def rerun_command(
 ) -> Output:
     """Run a recorded run again, or compute its figures again, and compare.
 
-    The run starts from nothing, and every row is compared; with --sample N only
-    those of a fresh random sample of N facts. What a method learns from all
-    facts, such as a ranking of sites, it learns from all of them here too.
-    Weights, facts, prompts and code must be those of the record: where one is
-    not, it is named. A row agrees where its log-probability does within the
-    tolerance, by default 0.001 nats for float32, which is room for the rounding
-    of one platform: another device or version of torch may round otherwise.
-    Cost is not compared. Of an entry of the leaderboard the laws of `kgbench
-    check-localizer` are tried too, and compared with its submission.
+    The run starts from nothing, and every row is compared; with --sample N
+    only those of a fresh random sample of N facts. What a method learns from all facts, such as a ranking of sites,
+    it learns from all of them here too. Weights, facts, prompts and code must be
+    those of the record: where one is not, it is named. A row agrees where its
+    log-probability does within the tolerance, by default 0.001 nats for float32,
+    which is room for the rounding of one platform: another device or version of
+    torch may round otherwise. Cost is not compared.
+
+    The code of a method that is not built in runs with your rights: read it
+    first. It runs in a process of its own, which gets the pair under another name
+    and with answers exchanged at random, and hands on treatments of tokens or
+    scores of sites; kgbench measures these itself. So a method that looks answers
+    up, or writes its own scores, differs. One that is given the answers, since it
+    needs them to intervene, is not verified. Of an entry of the leaderboard
+    the laws of `kgbench check-localizer` are tried too, and compared with its
+    submission.
 
     With --metric no model is run: all figures are computed again from the
     stored rows, shown on that metric, and those that differ are listed.
@@ -142,9 +149,12 @@ def _again(
             differs = f"; the submission differs, and says: {claimed.about}"
         notes += ["", f"contract      {contract.about}{differs}"]
         laws = {**contract.model_dump(mode="json"), "as_claimed": same}
-        agrees, written = agrees and same, write and again.agrees and same
+        agrees = agrees and same
+        written = write and agrees and not again.knows_answers
         if write:
             place = "not written, since it differs"
+            if agrees:
+                place = "not written, since the method is given the answers (it needs 'answer')"
             if written:
                 place = str(_write(run, again, (how.seed, len(chosen)), contract))
             notes += ["", f"verification  {place}"]

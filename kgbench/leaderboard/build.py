@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import gc
 import signal
-import socket
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Timer
-from typing import Any
 from urllib.parse import unquote
 
 from tabulate import tabulate
@@ -27,7 +23,9 @@ from kgbench.leaderboard.board_tables import Board, Leaderboard, Table, spread_t
 from kgbench.leaderboard.boards import all_boards
 from kgbench.leaderboard.entries import Entry, read_entries
 from kgbench.leaderboard.site.pages import POLICY, render_site
-from kgbench.records import RecordStore, write_whole
+from kgbench.leaderboard.validate.record import check_configurations
+from kgbench.local_server import HOST, LocalServer, names_this_machine
+from kgbench.records import DamagedRecordWarning, RecordStore, write_whole
 from kgbench.report import Dash, Footnotes, markdown_text
 
 RESULTS, MARKDOWN, SITE = "results", "LEADERBOARD.md", "site"
@@ -93,7 +91,7 @@ def _markdown_table(table: Table) -> Iterator[str]:
     rows, shown = [], []
     for line in table.lines:
         have, of = line.coverage
-        method = markdown_text(line.method)
+        method = f"`{line.method}`"  # no marks in it, by the pattern of names
         method = f"*{method}*" if line.baseline else method
         method += f" (breaks a law: {line.broken_text})" if line.broken else ""
         figures = [line.figures.get(column.key, Dash()) for column in columns]
@@ -235,9 +233,6 @@ def differences(root: Path, entries: Sequence[Entry] | None = None) -> list[str]
 # ------------------------------------------------------------------------------------------ serving
 
 
-HOST = "127.0.0.1"
-
-
 def serve(root: Path, port: int, own: Path | None, announce: Callable[[str], None] = print) -> None:
     """Render the pages into a temporary folder and serve them until Ctrl-C, SIGTERM or SIGHUP.
 
@@ -287,10 +282,18 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 def own_entries(own: Path, board: list[Entry]) -> list[Entry]:
-    """Runs of a folder that are not on the board; a damaged one gives a `DamagedRecordWarning`."""
-    there = {entry.record.id for entry in board}
-    found = {s.record.id: Entry(s.path, s.record, None, None) for s in RecordStore(own).scan()}
-    return [entry for id, entry in found.items() if id not in there]
+    """Runs of a folder that are not on the board.
+
+    One that is damaged, or has no figures of what it says it ran, gives a `DamagedRecordWarning`.
+    """
+    there, found = {entry.record.id for entry in board}, {}
+    for stored in RecordStore(own).scan():
+        if wrong := next(check_configurations(stored.record), None):
+            warning = f"{stored.path} is left out: {wrong.field}: {wrong.wrong}"
+            warnings.warn(warning, DamagedRecordWarning, stacklevel=2)
+        elif stored.record.id not in there:
+            found[stored.record.id] = Entry(stored.path, stored.record, None, None)
+    return list(found.values())
 
 
 def write_site(leaderboard: Leaderboard, folder: Path) -> None:
@@ -309,51 +312,17 @@ def write_site(leaderboard: Leaderboard, folder: Path) -> None:
 
 
 @contextmanager
-def site_server(folder: Path, port: int) -> Iterator[ThreadingHTTPServer]:
+def site_server(folder: Path, port: int) -> Iterator[LocalServer]:
     """A server of a folder's files, for this machine alone.
 
     Raises:
         InputError: If the port cannot be had.
     """
-    try:
-        server = _Server((HOST, port), partial(_Files, directory=str(folder)))
-    except (OSError, OverflowError) as error:
-        raise InputError(
-            f"cannot listen on port {port}: {error}; give another one by --port, or 0 for a free "
-            "one"
-        ) from error
+    server = LocalServer(partial(_Files, directory=str(folder)), port)
     try:
         yield server
     finally:
         server.server_close()
-
-
-class _Server(ThreadingHTTPServer):
-    """Takes as many connections at once as a busy browser opens, each for a limited time."""
-
-    request_queue_size = 64
-    daemon_threads = True
-    limit = 30.0
-    """Seconds after which a connection is closed, whatever it still wants."""
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer a request; past the limit its connection is closed, and its thread reads the end."""
-
-        def close() -> None:
-            with suppress(OSError):
-                request.shutdown(socket.SHUT_RDWR)
-
-        timer = Timer(self.limit, close)
-        timer.daemon = True
-        timer.start()
-        super().process_request_thread(request, client_address)
-        timer.cancel()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that goes away is no error; anything else is a warning in one line."""
-        error = sys.exc_info()[1]
-        if not isinstance(error, ConnectionError | TimeoutError):
-            warnings.warn(f"a request was not answered: {error!r}", RuntimeWarning, stacklevel=1)
 
 
 class _Files(SimpleHTTPRequestHandler):
@@ -361,8 +330,7 @@ class _Files(SimpleHTTPRequestHandler):
 
     def send_head(self) -> object:  # type: ignore[override]
         """Refuse what another site's page could have made a browser ask."""
-        name = (self.headers.get("Host") or "").rsplit(":", 1)[0]
-        if name not in (HOST, "localhost"):
+        if not names_this_machine(self.headers):
             self.send_error(HTTPStatus.MISDIRECTED_REQUEST, "asked for by another name")
             return None
         if "\0" in unquote(self.path):

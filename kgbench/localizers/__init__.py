@@ -5,6 +5,7 @@ from __future__ import annotations
 from kgbench.localizers._base import (
     COSTS,
     FLOORS,
+    KINDS,
     NEEDS,
     AbstractLocalizer,
     InterventionLocalizer,
@@ -29,6 +30,7 @@ from kgbench.localizers._registry import (
 __all__ = [
     "COSTS",
     "FLOORS",
+    "KINDS",
     "NEEDS",
     "AbstractLocalizer",
     "InterventionLocalizer",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
 
 from kgbench.data import Prompt
 from kgbench.errors import check_choice
@@ -21,8 +21,10 @@ NEEDS = ("donor", "gradients", "counterfactual", "truth", "answer")
 `answer`: an intervention's `treat` and `fitted` get prompts with their targets.
 """
 
-FLOORS = ("recipient", "destroyed_donor")
-"""Possible outputs of a model in which no site carries the finetuned behaviour."""
+Kind: TypeAlias = Literal["intervention", "scoring"]
+Floor: TypeAlias = Literal["recipient", "destroyed_donor"]
+KINDS, FLOORS = get_args(Kind), get_args(Floor)
+"""What methods do, and possible outputs of a model in which no site carries the finetuned behaviour."""
 
 COSTS: Mapping[str, str] = {
     "none": "no forward",
@@ -56,11 +58,11 @@ class AbstractLocalizer(ABC):
     name: ClassVar[str]
     version: ClassVar[str] = "1"
     """Incremented whenever the method's answers change."""
-    kind: ClassVar[str]
+    kind: ClassVar[Kind]
     """`intervention` or `scoring`."""
     needs: ClassVar[frozenset[str]] = frozenset({"donor"})
     """Required inputs: a subset of `NEEDS`."""
-    floor: ClassVar[str] = "recipient"
+    floor: ClassVar[Floor] = "recipient"
     """Output of the model when no site carries the finetuned behaviour: one of `FLOORS`."""
     cost: ClassVar[str] = "forward"
     """Cost of an answer: one of `COSTS`."""

@@ -44,7 +44,7 @@ def scan(
     fitted = localizer.fitted(pair, asked(localizer, pair, prompts))
     scores: dict[Site, float] = {}
     reasons: dict[str, None] = {}
-    for group in _alike(pair, prompts):
+    for group in alike(pair, prompts):
         units = fitted.units(pair, asked(fitted, pair, group))
         values = _values(fitted, pair, group, units, reasons)
         for number, unit in enumerate(units):
@@ -64,7 +64,14 @@ def scan(
     return {site: scores[site] for site in sites}
 
 
-def _alike(pair: ModelPair, prompts: Sequence[Prompt]) -> Sequence[Sequence[Prompt]]:
+def measured_grafts(localizer: InterventionLocalizer, units: Sequence[Unit]) -> tuple[Graft, ...]:
+    """What a scan treats: what every unit is measured from, then each unit, or its complement."""
+    if localizer.scanned == "left_out":
+        return parse_graft("ALL"), *(_rest(unit.graft) for unit in units)
+    return parse_graft("NONE"), *(unit.graft for unit in units)
+
+
+def alike(pair: ModelPair, prompts: Sequence[Prompt]) -> Sequence[Sequence[Prompt]]:
     """Group prompts by the names of their regions."""
     groups: dict[frozenset[str], list[Prompt]] = {}
     for prompt in prompts:
@@ -80,11 +87,10 @@ def _values(
     reasons: dict[str, None],
 ) -> Mapping[int, float]:
     """Value of each unit to which the method applies; `reasons` collects why others have none."""
-    left_out = localizer.scanned == "left_out"
-    base, sign = (parse_graft("ALL"), -1.0) if left_out else (parse_graft("NONE"), 1.0)
+    sign = -1.0 if localizer.scanned == "left_out" else 1.0
+    base, *of_units = measured_grafts(localizer, units)
     grafts: dict[int, Graft] = {}
-    for number, unit in enumerate(units):
-        graft = _rest(unit.graft) if left_out else unit.graft
+    for number, graft in enumerate(of_units):
         if _applies(localizer, pair, prompts, graft, reasons):
             grafts[number] = graft
     if not grafts or not _applies(localizer, pair, prompts, base, reasons):

@@ -56,23 +56,31 @@ def folder_of(place: str | os.PathLike[str]) -> Path:
             raise InputError(f"{text[:80]!r} cannot be a folder of records: {why}") from None
         return folder
     url = text.rstrip("/")
-    folder = platformdirs.user_cache_path("kgbench", appauthor=False) / "mirrors"
-    if home := os.environ.get("KGBENCH_HOME"):
-        folder = Path(home).expanduser() / "mirrors"
-    folder /= sha256(url.encode()).hexdigest()[:16]
+    folder = _copy_of(url)
     Mirror(url, folder)._place  # noqa: B018 (finds what reads the URL)
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / MARK, json.dumps({"url": url}).encode())
     return folder
 
 
+def _copy_of(url: str) -> Path:
+    """The folder in kgbench's cache that is the copy of a URL."""
+    folder = platformdirs.user_cache_path("kgbench", appauthor=False)
+    if home := os.environ.get("KGBENCH_HOME"):
+        folder = Path(home).expanduser()
+    return folder / "mirrors" / sha256(url.encode()).hexdigest()[:16]
+
+
 def mirror_of(folder: Path) -> Mirror | None:
-    """The URL that a folder is a copy of; None of a plain folder."""
+    """The URL that a folder is a copy of; None of a plain folder.
+
+    The mark of a folder outside kgbench's cache is whoever's made the folder, and decides nothing.
+    """
     try:
-        url = json.loads((folder / MARK).read_text(encoding="utf-8"))["url"]
-    except (OSError, ValueError, LookupError, TypeError):
+        url = str(json.loads((folder / MARK).read_text(encoding="utf-8"))["url"])
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
-    return Mirror(str(url), folder)
+    return Mirror(url, folder) if folder.resolve() == _copy_of(url).resolve() else None
 
 
 class Mirror:

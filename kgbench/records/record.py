@@ -379,9 +379,9 @@ class Record(Strict):
     cost: Cost
     environment: Environment
     provenance: Provenance
-    kind: str = "intervention"
+    kind: Literal["intervention", "scoring"] = "intervention"
     """Of the localizer: `intervention` or `scoring`."""
-    floor: str = "recipient"
+    floor: Literal["recipient", "destroyed_donor"] = "recipient"
     """Model without finetuned sites: `recipient`, or `destroyed_donor` (then the row `NONE`)."""
     not_applicable: dict[str, str] = Field(default_factory=dict)
     """Configurations that the method cannot express, with the reason."""

@@ -15,8 +15,10 @@ from pydantic import ValidationError
 from kgbench.data import Dataset, Prompt, prompt_hash
 from kgbench.engine import Budget, Engine, load_pair
 from kgbench.engine.treatment import Configuration, graft_treatments, parse_configuration
-from kgbench.errors import InputError, ModelError
+from kgbench.errors import InputError, ModelError, check_choice
 from kgbench.localizers import (
+    FLOORS,
+    KINDS,
     AbstractLocalizer,
     InterventionLocalizer,
     ScoringLocalizer,
@@ -260,7 +262,7 @@ class Job:
             InputError: A name or a parameter is a local path, looks like a credential, or is no
                 JSON value.
         """
-        method, held = self.localizer, self.spec.in_memory.localizer
+        method, held = self.localizer, self.spec.in_memory
         try:
             # As JSON, which has no tuples.
             parameters = dict(json.loads(canonical_json(method.parameters())))
@@ -269,7 +271,10 @@ class Job:
             raise InputError(
                 f"localizer {method.name!r}: its parameters do not fit into a record: {expected}"
             ) from error
-        code = fingerprint(self.spec.localizer) if held is None else class_fingerprint(type(held))
+        code = held.code
+        if code is None:
+            of = held.localizer
+            code = fingerprint(self.spec.localizer) if of is None else class_fingerprint(type(of))
         version = filter(None, (method.version, "scan" if self.scans else "", code))
         hashes = dict(self.pair.weight_hashes)
         try:
@@ -320,6 +325,8 @@ def load_job(work: Workload, settings: Settings, pairs: Pairs | None = None) -> 
     localizer = spec.in_memory.localizer
     if localizer is None:
         localizer = create(spec.localizer, localizer_arguments(spec), spec.seed)
+    check_choice("kind of localizer", localizer.kind, KINDS)
+    check_choice("floor of localizer", localizer.floor, FLOORS)
     ranking_only = isinstance(localizer, ScoringLocalizer)
     if ranking_only and not (suite.budgets or suite.truth or spec.grafts):
         raise InputError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from secrets import randbits
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -14,15 +15,17 @@ import pyarrow.compute as pc
 
 from kgbench.data import is_shipped
 from kgbench.errors import InputError, LawError
-from kgbench.localizers import names
+from kgbench.localizers import InterventionLocalizer, is_foreign, names
 from kgbench.models import catalog
+from kgbench.models.renaming import exchanged_answers
 from kgbench.progress import Progress
 from kgbench.records import Journal, Record, SiteScore
 from kgbench.runner.job import Job, Pairs, job_configurations, prepare_job
+from kgbench.runner.remote import Given, Request, give, remote, request_of
 from kgbench.runner.run import measure_job
 from kgbench.runner.sources import Sources
 from kgbench.runner.spec import Held, Settings, Spec
-from kgbench.runner.third_party import isolated
+from kgbench.runner.third_party import Method, isolated, method_of
 from kgbench.runner.workload import job_dataset, load_suite, suites
 from kgbench.sites import BASELINES
 from kgbench.sites.configurations import parse_top
@@ -39,6 +42,7 @@ def job_of(
     settings: Settings,
     localizer: str | None = None,
     pairs: Pairs | None = None,
+    held: Held | None = None,
 ) -> Job:
     """The job that a record is of, loaded and checked.
 
@@ -48,6 +52,7 @@ def job_of(
         settings: How it is to be computed now.
         localizer: The name or file of its method, where that is not installed by its name.
         pairs: Where models are loaded.
+        held: The localizer, where it is in memory.
 
     Raises:
         InputError: A part is missing here, or is not the one of the record; the message names it.
@@ -55,7 +60,7 @@ def job_of(
     expected = record.identity.model_dump(mode="json")
     if record.identity.ties_count_for_the_target:  # all but tied ranks is still comparable
         del expected["metric_version"]
-    spec = replace(specification(record, sources, localizer), expected=expected)
+    spec = replace(specification(record, sources, localizer), expected=expected, held=held)
     try:
         return prepare_job(spec, settings, pairs)
     except LawError as error:  # of the pair, which says nothing of the record
@@ -232,7 +237,10 @@ def repeat(
 ) -> tuple[Repeated, tuple[str, ...]]:
     """Run a record's facts again, or a seeded sample of them, and compare the rows.
 
-    A method is fitted and ranks sites on all facts, as in the run; only the sample is measured.
+    A method is fitted and ranks sites on all facts, as in the run; only the sample is measured. One
+    of a third party runs in a process of its own, which gets the pair under another name and with
+    exchanged answers and returns treatments or scores of sites (`kgbench.runner.remote`): they are
+    measured here, on the pair itself.
 
     Args:
         record: The record.
@@ -248,15 +256,14 @@ def repeat(
         InputError: The job cannot be run here, or what is here is not what the record is of.
     """
     with TemporaryDirectory(prefix="kgbench-") as folder:
-        asked = (record, how, settings, Path(folder) / "run")
-        localizer = localizer_of(record, how.localizer)
-        ids, scores = isolated(localizer, _measure, *asked, progress=progress)
+        ids, scores, knows = _measure(record, how, settings, Path(folder) / "run", progress)
         rows = Journal(Path(folder) / "run").table()
     chosen = sample_facts(ids, how.sample, how.seed)
     # Facts that the run does not have stay among the rows, and differ.
     left_out = pa.array(set(ids) - set(chosen), pa.string())
     stored = facts.filter(pc.invert(pc.is_in(facts["fact"], left_out)))
-    return repeated(record, stored, rows, how.tolerance, scores), chosen
+    again = repeated(record, stored, rows, how.tolerance, scores)
+    return replace(again, knows_answers=knows), chosen
 
 
 def _measure(
@@ -265,19 +272,40 @@ def _measure(
     settings: Settings,
     folder: Path,
     progress: Progress | None = None,
-) -> tuple[tuple[str, ...], tuple[SiteScore, ...] | None]:
+) -> tuple[tuple[str, ...], tuple[SiteScore, ...] | None, bool]:
     """Measure the sample; its rows are left in a journal.
 
     Returns:
-        Ids of all facts of the job, and the map of a method that ranks.
+        Ids of all facts of the job, the map of a method that ranks, and whether one that intervenes
+        is given the answers.
     """
     pairs = Pairs()
-    job = job_of(record, how.sources, settings, how.localizer, pairs)
+    parts, held = (record, how.sources, settings, how.localizer, pairs), None
+    if is_foreign(localizer := localizer_of(record, how.localizer)):
+        method = method_of(specification(record, how.sources, localizer))
+        request = _request(
+            job_of(*parts, Held(localizer=remote(method), code=method.code)), method, how
+        )
+        with TemporaryDirectory(prefix="kgbench-") as handed:  # a child never writes to the journal
+            isolated(localizer, give, request, Path(handed), progress=progress, pairs=pairs)
+            given = Given(Path(handed), method.name)
+        held = Held(localizer=remote(method, given), code=method.code)
+    job = job_of(*parts, held)
     ids = tuple(prompt.fact.id for prompt in job.all_prompts)
     journal = Journal(folder, f"kgbench {__version__}")
     chosen = sample_facts(ids, how.sample, how.seed)
     ranking = measure_job(job, journal, pairs, progress, facts=chosen).ranking
-    return ids, None if ranking is None else ranking.map
+    knows = "answer" in job.localizer.needs and isinstance(job.localizer, InterventionLocalizer)
+    return ids, None if ranking is None else ranking.map, knows
+
+
+def _request(job: Job, method: Method, how: Repetition) -> Request:
+    """What is asked of a third party's localizer, with answers that are exchanged now."""
+    exchange, prompts = exchanged_answers(job.pair, job.all_prompts, randbits(32))
+    ids = [prompt.fact.id for prompt in prompts]
+    alias = f"pair-{randbits(32):08x}"
+    chosen = sample_facts(ids, how.sample, how.seed)
+    return request_of(job, method, alias, exchange, prompts, chosen)
 
 
 def sample_facts(ids: Sequence[str], n: int | None, seed: int) -> tuple[str, ...]:

@@ -52,6 +52,8 @@ class Held:
     pair: ModelPair | None = None
     dataset: Dataset | None = None
     localizer: AbstractLocalizer | None = None
+    code: str | None = None
+    """Hash of the localizer's code, where that is not at hand."""
 
 
 NOTHING = Held()

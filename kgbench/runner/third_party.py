@@ -30,7 +30,13 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from kgbench import errors
 from kgbench.errors import InputError, KgbenchError, NotApplicableError
-from kgbench.localizers import AbstractLocalizer, create, is_foreign
+from kgbench.localizers import (
+    AbstractLocalizer,
+    InterventionLocalizer,
+    create,
+    fingerprint,
+    is_foreign,
+)
 from kgbench.progress import Progress
 from kgbench.records import DamagedRecordWarning
 from kgbench.registry import code_file, frames_in, told
@@ -63,6 +69,15 @@ class Method:
     name: str
     kind: str
     parameters: Mapping[str, Any]
+    arguments: Mapping[str, str]
+    """By which it is made."""
+    version: str
+    code: str
+    """Hash of its code."""
+    floor: str
+    needs: tuple[str, ...]
+    baseline: bool = False
+    scanned: str = "alone"
 
 
 def method_of(spec: Spec) -> Method:
@@ -76,8 +91,22 @@ def method_of(spec: Spec) -> Method:
 
 
 def _method(spec: Spec) -> Method:
-    made = create(spec.localizer, localizer_arguments(spec), spec.seed)
-    return Method(made.name, made.kind, made.parameters())
+    arguments = localizer_arguments(spec)
+    made = create(spec.localizer, arguments, spec.seed)
+    scan = {}
+    if isinstance(made, InterventionLocalizer):
+        scan = {"baseline": made.baseline, "scanned": made.scanned}
+    return Method(
+        made.name,
+        made.kind,
+        made.parameters(),
+        arguments,
+        made.version,
+        fingerprint(spec.localizer),
+        made.floor,
+        tuple(sorted(made.needs)),
+        **scan,
+    )
 
 
 def isolated(

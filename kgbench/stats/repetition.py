@@ -120,6 +120,8 @@ class Repeated:
     map: MapRepeat | None = None
     note: str = ""
     """Why some rows cannot be compared."""
+    knows_answers: bool = False
+    """Whether the method is given the answers, so that its scores verify nothing."""
 
     @property
     def rows(self) -> int:

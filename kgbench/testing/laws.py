@@ -32,6 +32,7 @@ from kgbench.localizers import (
     InterventionLocalizer,
     ScoringLocalizer,
 )
+from kgbench.models.pair import ModelPair
 from kgbench.sites import PATHWAYS, SiteScores, parse_graft
 from kgbench.testing.trial import (
     SEEDED,
@@ -349,6 +350,36 @@ def can_be_interrupted(trial: Trial) -> None:
     )
 
 
+def names_and_answers_do_not_matter(trial: Trial) -> None:
+    """A shipped pair's name and facts give no other results than another name and other answers."""
+    named, renamed = trial.renamed()
+    if isinstance(trial.localizer, ScoringLocalizer):
+        sites = all_sites(*named)
+        found = [trial.fresh().scores(*of) for of in (named, renamed)]
+        one, other = (torch.tensor([scores[site] for site in sites]) for scores in found)
+    else:
+        one, other = (_treated_on(trial, named[0], *of) for of in (named, renamed))
+    what = f"results under the name of {named[0].name} and under another with answers exchanged"
+    expect_alike(other, one, named[0], what)
+
+
+def _treated_on(
+    trial: Trial, measured: ModelPair, pair: ModelPair, prompts: Sequence[Prompt]
+) -> Float[Tensor, "prompt sites vocabulary"]:
+    """Log-probabilities by one pair under the treatments that a method gives on another."""
+    made: InterventionLocalizer = trial.fresh().fitted(pair, prompts)
+    draws, engine, found = made.variants(), Engine(measured, "rows"), []
+    for sites in (EVERYTHING, *PATHWAYS):
+        try:
+            treatments = [draw.treat(pair, prompts, parse_graft(sites)) for draw in draws]
+        except NotApplicableError:
+            continue
+        plan = engine.plan_treatments(prompts, treatments)
+        drawn = engine.logits(plan)[:, :, 0].double().log_softmax(dim=-1)
+        found.append(drawn.logsumexp(dim=1))
+    return torch.stack(found, dim=1)
+
+
 DECLARATIONS = (says_what_it_is, declares_in_known_words, parameters_can_be_recorded)
 
 INTERVENTIONS = (
@@ -360,6 +391,7 @@ INTERVENTIONS = (
     batch_does_not_matter,
     executors_agree,
     units_of_a_scan_fit,
+    names_and_answers_do_not_matter,
     leaves_the_pair_as_it_was,
     can_be_interrupted,
 )
@@ -369,6 +401,7 @@ SCORERS = (
     not_all_sites_are_alike,
     same_under_a_seed,
     order_of_prompts_does_not_matter,
+    names_and_answers_do_not_matter,
     leaves_the_pair_as_it_was,
     can_be_interrupted,
 )

@@ -15,12 +15,15 @@ from torch import Tensor
 
 import kgbench.runner.run  # noqa: F401  # loads all that a run calls, so that a patch is noticed
 from kgbench.data import Prompt, load_dataset, load_prompts
+from kgbench.engine import load_pair
 from kgbench.engine.selftest import tolerance
 from kgbench.engine.state import changes, state_of
 from kgbench.errors import LawError
 from kgbench.localizers import AbstractLocalizer, InterventionLocalizer
 from kgbench.localizers._base import asked
+from kgbench.models import catalog
 from kgbench.models.pair import ModelPair, weights_hash
+from kgbench.models.renaming import exchanged_answers, renamed_pair, unanswered
 from kgbench.numbers import plain_text
 from kgbench.sites import RECIPIENT
 from kgbench.testing.pico import pico_pair
@@ -33,6 +36,15 @@ TEMPLATES = {
     "check_long": "Now {first_actor} {R:acts} {P:beside}",
 }
 """Short, since a scan measures every site; the second has tokens that are of no region."""
+SHIPPED = {
+    "gpt2": "tiny-gpt2",
+    "gpt_neox": "tiny-pythia",
+    "llama": "tiny-llama",
+    "gemma": "tiny-gemma",
+}
+"""Pairs by family, by whose names and facts nothing may be found."""
+N_SHIPPED = 4
+"""Facts of such a pair."""
 PLANT = "ALL:ffn@1"
 """Ground truth for a localizer that needs one."""
 
@@ -75,6 +87,23 @@ class Trial:
         lacking = "truth" in self.localizer.needs and not self.localizer.parameters().get("truth")
         return replace(self.localizer, **({"truth": PLANT} if lacking else {}))
 
+    def renamed(self) -> tuple[tuple[ModelPair, list[Prompt]], tuple[ModelPair, list[Prompt]]]:
+        """A pair under the name and with facts of a shipped one, and with exchanged answers.
+
+        The second has another name. For interventions it is the shipped one, and those that do not
+        need the answers find them nowhere in memory; scorers, which may take long, get a small one.
+        """
+        name = SHIPPED[self.family]
+        prompts = load_prompts(catalog.entry(name).dataset, ["headline"], limit=N_SHIPPED)
+        intervenes = isinstance(self.localizer, InterventionLocalizer)
+        pair = _shipped(name) if intervenes else self.pair
+        exchange, others = exchanged_answers(renamed_pair(pair, name, {}), prompts, seed=0)
+        named = renamed_pair(pair, name, {}), prompts
+        renamed = renamed_pair(pair, "another", exchange), others
+        if intervenes and "answer" not in self.localizer.needs:
+            named, renamed = ((of, [*unanswered(of, some)]) for of, some in (named, renamed))
+        return named, renamed
+
     def once(self, name: str, make: Callable[[], T]) -> T:
         """A value that is made for the first law that needs it."""
         if name not in self._kept:
@@ -95,6 +124,11 @@ class Trial:
 @cache
 def _pair(family: str) -> ModelPair:
     return pico_pair(family)
+
+
+@cache
+def _shipped(name: str) -> ModelPair:
+    return load_pair(name, dtype="float64", device="cpu")
 
 
 @cache

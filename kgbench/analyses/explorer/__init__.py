@@ -6,12 +6,13 @@ It is shown in a page without Python, by a server on this machine, or in a noteb
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from html import escape
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,12 @@ from kgbench.engine.treatment import (
     parse_configuration,
 )
 from kgbench.errors import InputError, KgbenchError
+from kgbench.local_server import LocalServer, names_this_machine
 from kgbench.models.encoding import Encoded
 from kgbench.models.pair import ModelPair
 from kgbench.sites import GROUPS
 
-__all__ = ["HOST", "Cell", "Reader", "answer", "page_of", "serve"]
+__all__ = ["Cell", "Reader", "answer", "page_of", "serve"]
 
 LONGEST = 512
 """Tokens of a prompt that a map can show."""
@@ -214,9 +216,10 @@ def _rounded(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-HOST = "127.0.0.1"
 _LARGEST = 1 << 20
 """Bytes of a request."""
+_HALF = re.compile("[\ud800-\udfff]")
+"""A surrogate, which JSON may hold by itself and no tokenizer encodes."""
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src {}"
 )
@@ -268,8 +271,15 @@ def answer(reader: Reader, asked: Any) -> dict[str, Any]:
     """The payload of a request from a page or a notebook, or `{"error": …}` in a line."""
     if not isinstance(asked, dict) or not isinstance(asked.get("text"), str):
         return {"error": "expected an object with the prompt as `text`"}
+    for name in ("text", "answer", "subject"):
+        value = asked.get(name)
+        if value is not None and (not isinstance(value, str) or _HALF.search(value)):
+            return {"error": f"expected {name} as a text, and no half of a character in it"}
+    given = asked.get("cells") or []
+    if not isinstance(given, list):
+        return {"error": "expected cells as a list"}
     cells = []
-    for cell in asked.get("cells") or ():
+    for cell in given:
         if not (isinstance(cell, list) and len(cell) == 2 and all(type(i) is int for i in cell)):
             return {"error": f"expected cells as pairs of token and row; found {str(cell)[:40]}"}
         cells.append((cell[0], cell[1]))
@@ -284,7 +294,7 @@ def answer(reader: Reader, asked: Any) -> dict[str, Any]:
 class _Handler(BaseHTTPRequestHandler):
     """Serves the page, and reads prompts for it."""
 
-    server: ThreadingHTTPServer
+    server: LocalServer
 
     def __init__(self, reader: Reader, page: str, *arguments: Any) -> None:
         self.reader, self.page = reader, page
@@ -292,7 +302,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """The page."""
-        if self._is_ours() and self.path in ("/", "/index.html"):
+        if names_this_machine(self.headers) and self.path in ("/", "/index.html"):
             self._send(self.page.encode(), "text/html; charset=utf-8")
         else:
             self.send_error(HTTPStatus.NOT_FOUND)
@@ -301,24 +311,21 @@ class _Handler(BaseHTTPRequestHandler):
         """A prompt."""
         length = self.headers.get("Content-Length", "")
         json_alone = self.headers.get_content_type() == "application/json"
-        if not (self._is_ours() and self.path == "/read" and json_alone):
+        addressed = names_this_machine(self.headers) and self.path == "/read"
+        if not (addressed and json_alone):
             self.send_error(HTTPStatus.NOT_FOUND)
-        elif not length.isdigit() or int(length) > _LARGEST:
+        elif not re.fullmatch("[0-9]{1,9}", length) or int(length) > _LARGEST:
             self.send_error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         else:
             try:
                 asked = json.loads(self.rfile.read(int(length)))
             except (ValueError, RecursionError):
                 asked = None
+            self.server.received()
             self._send(json.dumps(answer(self.reader, asked)).encode(), "application/json")
 
     def log_message(self, format: str, *arguments: Any) -> None:
         """Nothing is logged."""
-
-    def _is_ours(self) -> bool:
-        """Whether the request names this machine, as one of another site's page does not."""
-        port = self.server.server_port
-        return self.headers.get("Host") in {f"{HOST}:{port}", f"localhost:{port}"}
 
     def _send(self, content: bytes, kind: str) -> None:
         self.send_response(HTTPStatus.OK)
@@ -329,7 +336,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
 
-def serve(reader: Reader, payload: Mapping[str, Any], port: int = 0) -> ThreadingHTTPServer:
+def serve(reader: Reader, payload: Mapping[str, Any], port: int = 0) -> LocalServer:
     """A server of the explorer on this machine alone; `serve_forever` runs it.
 
     Args:
@@ -338,7 +345,7 @@ def serve(reader: Reader, payload: Mapping[str, Any], port: int = 0) -> Threadin
         port: By default any that is free.
 
     Raises:
-        OSError: The port is in use.
+        InputError: The port cannot be had.
     """
     handler = partial(_Handler, reader, page_of(payload, live=True))
-    return ThreadingHTTPServer((HOST, port), handler)
+    return LocalServer(handler, port)

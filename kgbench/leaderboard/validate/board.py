@@ -13,9 +13,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from math import ceil
+from urllib.parse import urlsplit
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from kgbench.leaderboard.entries import (
     SAMPLE,
@@ -25,7 +28,7 @@ from kgbench.leaderboard.entries import (
     folder_name,
     suites_of,
 )
-from kgbench.leaderboard.folders import document_hash, rows_hash
+from kgbench.leaderboard.folders import rows_hash
 from kgbench.leaderboard.hits import COLUMNS
 from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION, VERIFICATION
 from kgbench.leaderboard.validate.files import CheckedEntry, Finding, shown, unmet
@@ -45,8 +48,28 @@ _ARGUMENTS = re.compile(r"(?P<base>[^()]*[^() ]) \((?P<arguments>[^()]+)\)")
 _LOOKALIKES = str.maketrans("01234578!|$@", "olzeastbllsa", " ._+=,()-")
 """What is read as a letter, and the marks between words, which are left out."""
 
-_CLAIMS = ("verified", "published", "reported", "yours", "official", "baseline", "privileged")
-"""Words that the board itself uses of entries."""
+_CLAIMS = (
+    *("verif", "publish", "report", "yours", "offici", "baseline", "privileg", "review"),
+    *("confirm", "certif", "approv", "endors", "maintain", "rerun", "kgbench"),
+)
+"""Beginnings of words by which the board, or whoever keeps it, speaks of entries."""
+
+_STANDING = (
+    *("rank", "place", "number", "no", "first", "second", "third", "1st", "2nd", "3rd", "top"),
+    *("best", "winner", "leader", "champion", "sota", "one", "the", "our", "new", "method"),
+    *("localizer", "core", "team"),
+)
+"""Words that, by themselves or with numbers, say how good a method is and not what it does."""
+
+_WHOLE = 8
+"""Letters of a built-in method's name from which on no other name may contain it; a shorter one may
+not be a word of it."""
+
+_ADDRESS = re.compile(r"[A-Za-z]\.[A-Za-z]")
+"""What pages elsewhere may turn into a link."""
+
+_LOCAL = ("localhost", "local", "internal", "lan", "home", "intranet", "arpa")
+"""Last parts of names that mean another place on each machine."""
 
 _HIDDEN = ("truth", "graded")
 """Parameters by which a method knows where facts were planted."""
@@ -84,6 +107,10 @@ def _check_method(record: Record, submission: Submission) -> Iterator[Finding]:
         ]
     )
     yield from _check_name(record, name)
+    for where, address in (("code", code.rpartition("@")[0]), ("paper", submission.paper or "")):
+        if address and not _is_public(address):
+            host = "a public host by its name, such as https://github.com/me/method"
+            yield Finding(where, f"{shown(address)} is on no public host", host)
     if builtin is not None:
         if builtin.baseline and name != method.name:
             wrong = f"{shown(name)} is the built-in {method.name}, a point of reference"
@@ -105,19 +132,38 @@ def _check_method(record: Record, submission: Submission) -> Iterator[Finding]:
             return
 
 
+def _is_public(address: str) -> bool:
+    """Whether an address is on a host of a public name: no number, and none of one machine."""
+    host = urlsplit(address).hostname or ""
+    first, _, last = host.rstrip(".").rpartition(".")
+    return bool(first) and not any(c.isdigit() for c in last) and last not in _LOCAL
+
+
 def _check_name(record: Record, name: str) -> Iterator[Finding]:
     """A name is neither a built-in method's nor a claim, with its own arguments in brackets."""
     method, base = record.identity.localizer, _base_name(name)
+    split = list(filter(None, re.split(r"[^A-Za-z0-9]+", name)))
+    words = list(map(_letters, split))
     for owner in known().localizers:
-        if _skeleton(base) == _skeleton(owner) and (base, method.name) != (owner, owner):
-            what = "is a built-in method's" if base == owner else f"looks like the built-in {owner}"
+        if base == method.name and base in known().localizers:
+            break
+        look = _skeleton(owner)
+        if look in words or (len(look) >= _WHOLE and look in _skeleton(base)):
+            same = base == owner
+            what = "is a built-in method's" if same else f"could be taken for the built-in {owner}"
             wrong = f"{shown(name)} {what}, and this is another"
             yield Finding("name", wrong, "a name of its own")
-    words = set(map(_letters, re.split(r"[^A-Za-z0-9]+", name)))
     for claim in _CLAIMS:
-        if _letters(claim) in words:
+        if any(word.startswith(_letters(claim)) for word in words):
             expected = "a name that says nothing of who ran it"
-            yield Finding("name", f"{shown(name)} holds the word {claim!r}", expected)
+            yield Finding("name", f"{shown(name)} speaks of it, by {claim!r}", expected)
+    standing = set(map(_letters, _STANDING))
+    if words and all(w in standing or s.isdigit() for s, w in zip(split, words, strict=True)):
+        wrong = f"{shown(name)} says how good the method is"
+        yield Finding("name", wrong, "a name that says what it does")
+    if _ADDRESS.search(base):
+        wrong = f"{shown(name)} can be read as an address"
+        yield Finding("name", wrong, "no dot between letters")
     given = set()
     for key, value in method.parameters.items():
         given |= {f"{key}={value}", f"{key}={json.dumps(value)}"}
@@ -216,10 +262,35 @@ _TOLERANCE = 1e-2
 _COARSE = 0.25
 """The same where models compute in 16 bits."""
 
+_ALIKE = 0.99
+"""Share of ranks from which on two methods may be one."""
+
 _DIGITS = 12
 """Digits of an id that name an entry's folder and pages."""
 
 Key = tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a method gave on some models, facts and configurations."""
+
+    ranks: NDArray[np.int64]
+    """Of the rows, sorted."""
+    order: NDArray[np.str_]
+    """Sites of a plant by their score, highest first; otherwise empty."""
+    name: str
+    """On the board."""
+    localizer: str
+    folder: str
+
+    def shared(self, other: Made) -> float:
+        """Share of ranks, or of places in the order of sites, that two methods have in common."""
+        shares = []
+        for own, theirs in ((self.ranks, other.ranks), (self.order, other.order)):
+            alike = len(own) == len(theirs)
+            shares.append(float((own == theirs).mean()) if alike and len(own) else float(alike))
+        return min(shares)
 
 
 @dataclass
@@ -232,8 +303,8 @@ class Others:
     """By the skeleton of the name on the board: the name, the method, and a folder."""
     origins: dict[str, tuple[str, str]] = field(default_factory=dict)
     """By the skeleton of the name without arguments: where the code is from, and a folder."""
-    made: dict[str, tuple[str, str, str]] = field(default_factory=dict)
-    """By a hash of the rows that a method gives: its name on the board, localizer, and folder."""
+    made: dict[Key, list[Made]] = field(default_factory=dict)
+    """What methods gave, by models, facts and configurations."""
     runs: dict[Key, str] = field(default_factory=dict)
     """Folder by method, suite, prompt, models, facts and seed."""
     answers: dict[Key, tuple[pa.Table, str]] = field(default_factory=dict)
@@ -266,8 +337,16 @@ class Others:
             entry.add([Finding("file", wrong, expected)], name)
 
     def outdated(self, entry: CheckedEntry, record: Record) -> None:
-        """Refuse a new entry that counts ties for the method; older entries stay, marked."""
+        """Refuse a new entry that counts ties for the method, or of a built-in one's other seeds.
+
+        Older entries stay, marked.
+        """
+        what = record.identity
         new = self.board is not None and entry.folder not in self.board
+        if new and what.localizer.name in known().localizers and what.seeds != (0,):
+            wrong = f"it is {shown(list(what.seeds))} of a built-in method"
+            expected = "0: those who keep the board run further seeds of built-in methods"
+            entry.add([Finding("identity.seeds", wrong, expected)], RECORD)
         if new and record.identity.ties_count_for_the_target:
             wrong = "it is 1, in which ties count for the method"
             expected = f"{known().metric_version}; run it again"
@@ -330,7 +409,7 @@ class Others:
     def _copied(
         self, folder: str, record: Record, table: pa.Table, submission: Submission
     ) -> Iterator[Finding]:
-        """The same ranks of all facts under another name; built-in methods may agree to the bit.
+        """The same ranks of facts under another name; built-in methods may agree to the bit.
 
         On a plant many methods find the same few sites, so that there their maps are compared too.
         """
@@ -340,16 +419,27 @@ class Others:
         if record.planted is not None:
             for site in record.scores or ():
                 sites.append((-site.score, f"{site.layer} {site.component} {site.region}"))
-        order = [name for _, name in sorted(sites)]
         grafted = table.filter(pc.invert(pc.is_in(table["graft"], pa.array(BASELINES))))
-        weights = record.identity.weights.by_part
-        digest = document_hash([weights, order, rows_hash(grafted, COLUMNS)])
-        own = (submission.name, record.identity.localizer.name, folder)
-        name, localizer, where = self.made.setdefault(digest, own)
-        if name == submission.name or {own[1], localizer} <= set(known().localizers):
-            return
-        wrong = f"all ranks are those of {shown(name)} in {where}"
-        yield Finding("rank", wrong, "a method's own answers")
+        key = (record.identity.weights.model_dump_json(), rows_hash(grafted, COLUMNS[:-1]))
+        own = Made(
+            grafted["rank"].to_numpy().astype(np.int64),
+            np.array([name for _, name in sorted(sites)], dtype=np.str_),
+            submission.name,
+            record.identity.localizer.name,
+            folder,
+        )
+        others = self.made.setdefault(key, [])
+        for other in others:
+            if other.name == own.name or {own.localizer, other.localizer} <= set(
+                known().localizers
+            ):
+                continue
+            if (share := own.shared(other)) > _ALIKE:
+                part = "all" if share == 1 else f"{100 * share:.2f} % of"
+                wrong = f"{part} ranks are those of {shown(other.name)} in {other.folder}"
+                yield Finding("rank", wrong, "a method's own answers", refuses=share == 1)
+                break
+        others.append(own)
 
     def _answered(self, folder: str, record: Record, table: pa.Table) -> Iterator[Finding]:
         """The rows of PRE and SFT against those of the same models in another entry."""

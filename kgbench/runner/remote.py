@@ -1,0 +1,594 @@
+"""Localizers of third parties as data: what a child process says that they give.
+
+A child gets a pair under another name, in which answers are exchanged (`kgbench.models.renaming`),
+and questions: no answers but those that a method is to know, and these exchanged. It returns
+treatments, or scores of sites, as JSON and safetensors, and the parent measures. So what a method
+does to its own process changes no score, and one that looks answers up gives those of others.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from kgbench.data import Fact, Prompt
+from kgbench.engine import Budget, Treatment
+from kgbench.engine.edits import (
+    HEADS,
+    POINTS,
+    Add,
+    Copy,
+    Cut,
+    Edit,
+    Hook,
+    SourceRun,
+    Values,
+    Write,
+)
+from kgbench.engine.engine import choosing
+from kgbench.errors import InputError, NotApplicableError
+from kgbench.localizers import (
+    AbstractLocalizer,
+    InterventionLocalizer,
+    ScoringLocalizer,
+    Treatments,
+    Unit,
+    create,
+)
+from kgbench.localizers._base import asked
+from kgbench.localizers._scan import PROMPTS, alike, measured_grafts
+from kgbench.models.pair import ModelPair
+from kgbench.models.renaming import renamed_pair, unanswered
+from kgbench.progress import Progress
+from kgbench.runner.job import Job, Pairs
+from kgbench.runner.measure import GROUP, chunks, score_sites, treated
+from kgbench.runner.spec import PAIR, Settings, Spec
+from kgbench.runner.third_party import Method
+from kgbench.sites import Graft, Site, SiteScores, parse_graft
+
+TENSORS = 1 << 31
+"""Bytes of all tensors in the treatments of a method."""
+NODES = 5_000_000
+"""Distinct treatments, and rows of them."""
+JSON = 1 << 30
+"""Bytes of all else."""
+_JSON, _TENSORS = "given.json", "given.safetensors"
+
+Key = tuple[str, str]
+"""Names of a template and of a fact."""
+
+
+def key_of(prompt: Prompt) -> Key:
+    """What a prompt is known by on both sides."""
+    return prompt.name, prompt.fact.id
+
+
+# ------------------------------------------------------------------------------------ what is asked
+
+
+@dataclass(frozen=True)
+class Text:
+    """A prompt as a child gets it."""
+
+    name: str
+    fact: str
+    fields: Mapping[str, str]
+    """Of the fact, without the answer where that is withheld."""
+    text: str
+    spans: Mapping[str, tuple[int, int]]
+    target: str | None
+    """None where it is withheld."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Prompts that a method is fitted on, and what it is asked about them."""
+
+    prompts: tuple[int, ...]
+    """Places in the request."""
+    grafts: tuple[str, ...] = ()
+    """Sets of sites that it treats."""
+    measured: frozenset[str] = frozenset()
+    """Ids of the facts that all draws of a random method are needed of."""
+    scores: bool = False
+    """Whether it scores sites, or treats each by itself where it intervenes."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """All that a child gets."""
+
+    localizer: str
+    arguments: Mapping[str, str]
+    seed: int
+    pair: Spec
+    """Names the models alone."""
+    settings: Settings
+    alias: str
+    """Name of the pair."""
+    exchange: Mapping[int, int]
+    """Tokens that are exchanged in the heads."""
+    prompts: tuple[Text, ...]
+    stages: tuple[Stage, ...]
+
+
+def request_of(
+    job: Job,
+    method: Method,
+    alias: str,
+    exchange: Mapping[int, int],
+    prompts: Sequence[Prompt],
+    measured: Iterable[str],
+) -> Request:
+    """What a child is asked for a job.
+
+    Args:
+        job: The job, of the localizer as it declares itself.
+        method: The declaration.
+        alias: Name of the pair.
+        exchange: As of `exchanged_answers`.
+        prompts: The job's prompts with exchanged answers.
+        measured: Ids of the facts that are measured.
+    """
+    knows = method.kind == ScoringLocalizer.kind or "answer" in method.needs
+    texts = tuple(_text(job.pair, prompt, knows) for prompt in prompts)
+    stages = []
+    if method.kind == InterventionLocalizer.kind:
+        grafts = [label for label, graft in job.grafts.items() if isinstance(graft, Graft)]
+        stages.append(Stage(tuple(range(len(texts))), tuple(grafts), frozenset(measured)))
+    for half in job.halves if job.ranks else ():
+        places = [i for i, text in enumerate(texts) if text.fact in half]
+        stages.append(Stage(tuple(places), scores=True))
+    named = {name: getattr(job.spec, name) for name in (*PAIR, "dtype")}
+    return Request(
+        job.spec.localizer,
+        method.arguments,
+        job.spec.seed,
+        Spec(**named),
+        replace(job.settings, on_record=None),
+        alias,
+        exchange,
+        texts,
+        tuple(stages),
+    )
+
+
+def _text(pair: ModelPair, prompt: Prompt, knows: bool) -> Text:
+    fact = prompt.fact if knows else pair.question(prompt).fact
+    target = prompt.target if knows else None
+    return Text(prompt.name, fact.id, fact.fields, prompt.text, prompt.spans, target)
+
+
+# ------------------------------------------------------------------------------------- in the child
+
+
+def give(request: Request, folder: Path, progress: Progress | None = None) -> bool:
+    """Write what a localizer gives into a folder; runs in a process of its own.
+
+    Raises:
+        InputError: A treatment cannot be described by data, or is too large.
+    """
+    method = create(request.localizer, request.arguments, request.seed)
+    loaded = Pairs().load(request.pair, request.settings)
+    pair = renamed_pair(loaded, request.alias, request.exchange)
+    prompts = [_prompt(pair, text) for text in request.prompts]
+    pool, stages, settings = _Pool(method.name), [], request.settings
+    budget = Budget.on(pair.device, pair.width, settings.batch_size)
+    with choosing(settings.executor, budget):
+        for number, stage in enumerate(request.stages):
+            if progress is not None:
+                progress(number, len(request.stages), "asking")
+            own = [prompts[place] for place in stage.prompts]
+            stages.append(_answer(method, pair, own, stage, pool))
+    pool.write(folder, stages)
+    return True
+
+
+def _prompt(pair: ModelPair, text: Text) -> Prompt:
+    fact = Fact(text.fact, text.fields)
+    prompt = Prompt(text.name, fact, text.text, text.target or "", text.spans)
+    return prompt if text.target else unanswered(pair, [prompt])[0]
+
+
+def _answer(
+    method: AbstractLocalizer, pair: ModelPair, prompts: Sequence[Prompt], stage: Stage, pool: _Pool
+) -> dict[str, Any]:
+    """What a method gives in a stage, as JSON."""
+    found: dict[str, Any] = {"prompts": list(map(key_of, prompts)), "draws": 1}
+    if not isinstance(method, InterventionLocalizer):
+        try:
+            scores = score_sites(method, pair, prompts)
+            return {**found, "scores": [[*site, score] for site, score in scores.items()]}
+        except NotApplicableError as error:
+            return {**found, "reason": str(error)}
+    fitted = method.fitted(pair, asked(method, pair, prompts))
+    if not isinstance(fitted, InterventionLocalizer):
+        raise InputError(f"localizer {method.name!r}: fitted must give an intervention")
+    draws = fitted.variants()
+    cells: dict[str, dict[str, Any]] = {}
+    if not stage.scores:
+        by_name: dict[str, list[Prompt]] = {}
+        for prompt in prompts:
+            by_name.setdefault(prompt.name, []).append(prompt)
+        for text in stage.grafts:
+            graft, cells[text] = parse_graft(text), {}
+            for own in by_name.values():
+                for some in chunks(own, GROUP):
+                    pool.ask(draws, pair, some, graft, cells[text], stage.measured)
+        return {**found, "draws": len(draws), "cells": cells, "groups": []}
+    groups = []
+    for group in alike(pair, prompts):
+        units = fitted.units(pair, asked(fitted, pair, group))
+        groups.append([list(map(key_of, group)), [_unit_json(unit) for unit in units]])
+        for graft in measured_grafts(fitted, units):
+            for some in chunks(group, PROMPTS):
+                pool.ask(draws, pair, some, graft, cells.setdefault(str(graft), {}))
+    return {**found, "draws": len(draws), "cells": cells, "groups": groups}
+
+
+def _unit_json(unit: Unit) -> list[Any]:
+    return [str(unit.graft), list(map(list, unit.sites)), unit.minus]
+
+
+class _Pool:
+    """Treatments as JSON: each distinct one is written once, after those that it refers to."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.nodes: list[Any] = []
+        self.tensors: dict[str, Tensor] = {}
+        self._places: dict[object, int] = {}
+        self._bytes = 0
+
+    def ask(
+        self,
+        draws: Sequence[InterventionLocalizer],
+        pair: ModelPair,
+        prompts: Sequence[Prompt],
+        graft: Graft,
+        cells: dict[str, Any],
+        measured: frozenset[str] | None = None,
+    ) -> None:
+        """Add what draws of a method give for a graft: places of rows, or a reason, by prompt."""
+        for number, draw in enumerate(draws):
+            wanted = prompts
+            if number and measured is not None:
+                wanted = [prompt for prompt in prompts if prompt.fact.id in measured]
+            if not wanted:
+                continue
+            try:
+                rows = treated(draw, pair, wanted, graft)
+            except NotApplicableError as error:
+                cells.update(dict.fromkeys(map(_joined, prompts), str(error)))
+                return
+            for prompt, row in zip(wanted, rows, strict=True):
+                cells.setdefault(_joined(prompt), []).append(self.row(row))
+
+    def write(self, folder: Path, stages: Sequence[Mapping[str, Any]]) -> None:
+        """Write what was given in all stages, with the treatments that it refers to."""
+        text = json.dumps({"stages": stages, "nodes": self.nodes}, allow_nan=False)
+        (folder / _JSON).write_text(text, encoding="utf-8")
+        save_file(self.tensors, folder / _TENSORS)
+
+    def row(self, treatments: Sequence[Treatment]) -> int:
+        """The place of a row."""
+        places = tuple(map(self._treatment, treatments))
+        return self._place(places, list(places))
+
+    def _treatment(self, treatment: Treatment) -> int:
+        if type(treatment) is not Treatment:
+            self._refuse(f"a {type(treatment).__name__}")
+        if (place := self._places.get(treatment)) is not None:
+            return place
+        edits = [self._edit(edit) for edit in treatment.edits]
+        cuts = [[cut.layer, sorted(cut.keys)] for cut in treatment.cuts]
+        heads = list(map(list, treatment.heads))
+        node = [treatment.weights.hex(), edits, cuts, float(treatment.scale), heads]
+        return self._place(treatment, node)
+
+    def _edit(self, edit: Edit) -> list[Any]:
+        if type(edit) is Copy and type(edit.source) is SourceRun:
+            basis = None if edit.basis is None else self._tensor(edit.basis)
+            return ["copy", *edit.hook, self.row(edit.source.treatments), basis]
+        if type(edit) is Write or type(edit) is Add:
+            return [type(edit).__name__.lower(), *edit.hook, self._tensor(edit.value), None]
+        return self._refuse(f"an edit of type {type(edit).__name__}")
+
+    def _tensor(self, value: Values) -> int:
+        if type(value) is not Values:
+            self._refuse(f"a value of type {type(value).__name__}")
+        if (place := self._places.get(value)) is None:
+            tensor = value.tensor.detach().cpu().contiguous().clone()
+            self._bytes += tensor.nbytes
+            if self._bytes > TENSORS:
+                self._refuse(f"more than {TENSORS >> 30} GiB of tensors")
+            place = self._place(value, None)
+            self.tensors[str(place)] = tensor
+        return place
+
+    def _place(self, key: object, node: Any) -> int:
+        if (place := self._places.get(key)) is None:
+            place = self._places[key] = len(self.nodes)
+            self.nodes.append(node)
+            if place > NODES:
+                self._refuse(f"more than {NODES} treatments")
+        return place
+
+    def _refuse(self, what: str) -> Any:
+        raise InputError(
+            f"localizer {self.name!r}: its treatments hold {what}, and cannot be handed on as data: "
+            "expected Treatment with Copy, Write, Add and Cut"
+        )
+
+
+def _joined(prompt: Prompt) -> str:
+    return json.dumps(key_of(prompt))
+
+
+# ------------------------------------------------------------------------------------ in the parent
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What a method gave in a stage."""
+
+    prompts: frozenset[Key]
+    draws: int
+    cells: Mapping[str, Mapping[Key, Sequence[int] | str]]
+    """By graft and prompt the row of each draw, or why there is none."""
+    units: Mapping[Key, Sequence[Unit]]
+    scores: SiteScores | str | None
+    """Or why there are none."""
+
+
+class Given:
+    """What a child gave.
+
+    Args:
+        folder: Where it wrote that.
+        method: The method's name.
+
+    Raises:
+        InputError: It is no answer to a request.
+    """
+
+    def __init__(self, folder: Path, method: str) -> None:
+        self.method = method
+        try:
+            for name, most in ((_JSON, JSON), (_TENSORS, TENSORS + JSON)):
+                if (folder / name).stat().st_size > most:
+                    raise ValueError(f"{name} has more than {most >> 20} MiB")
+            found = json.loads((folder / _JSON).read_text(encoding="utf-8"))
+            tensors = load_file(folder / _TENSORS)
+            self.nodes = _nodes(found["nodes"], tensors)
+            self.stages = list(map(_stage, found["stages"]))
+            self._fitting = set[int]()
+        except (*_FAULTS, OSError, SafetensorError, RecursionError) as error:
+            raise self._none(f"{type(error).__name__}: {error}") from error
+
+    def stage(self, prompts: Sequence[Prompt]) -> int:
+        """The stage of some prompts."""
+        keys = frozenset(map(key_of, prompts))
+        for number, stage in enumerate(self.stages):
+            if stage.prompts == keys:
+                return number
+        raise self._none("it was not asked about these prompts")
+
+    def rows(
+        self, pair: ModelPair, stage: int, draw: int, prompts: Sequence[Prompt], graft: str
+    ) -> Treatments:
+        """Treatments of some prompts.
+
+        Raises:
+            InputError: There are none, or none that the models could run with.
+            NotApplicableError: The method declined.
+        """
+        cells, rows = self.stages[stage].cells.get(graft, {}), []
+        for prompt in prompts:
+            places = cells.get(key_of(prompt))
+            if isinstance(places, str):
+                raise NotApplicableError(places)
+            if places is None or not draw < len(places):
+                raise self._none(f"it has no treatments of {graft!r} in fact {prompt.fact.id}")
+            row = self.nodes[places[draw]]
+            if places[draw] not in self._fitting:
+                if wrong := next(filter(None, (_misfit(pair, of, len(row)) for of in row)), None):
+                    raise self._none(f"{wrong} in fact {prompt.fact.id}")
+                self._fitting.add(places[draw])
+            rows.append(row)
+        return cast("Treatments", rows)
+
+    def _none(self, why: str) -> InputError:
+        return InputError(
+            f"localizer {self.method!r}: its process gave what are no treatments or scores ({why})"
+        )
+
+
+_FAULTS = (ValueError, TypeError, LookupError, AttributeError)
+
+
+def _nodes(found: Sequence[Any], tensors: Mapping[str, Tensor]) -> list[Any]:
+    """Tensors, treatments and rows of such, each made of those before it."""
+    nodes: list[Any] = []
+    for place, node in enumerate(found):
+        if node is None:
+            nodes.append(Values(tensors[str(place)]))
+        elif node and isinstance(node[0], str):
+            nodes.append(_treatment(node, nodes))
+        else:
+            nodes.append(tuple(_earlier(nodes, each, Treatment) for each in node))
+    return nodes
+
+
+T = TypeVar("T")
+
+
+def _earlier(nodes: Sequence[Any], place: int, kind: type[T]) -> T:
+    found = nodes[place]
+    if place < 0 or not isinstance(found, kind):
+        raise TypeError(f"{place} is no {kind.__name__}")
+    return found
+
+
+def _treatment(node: Sequence[Any], nodes: Sequence[Any]) -> Treatment:
+    weights, given, cut, scale, heads = node
+    edits = list[Edit]()
+    for kind, layer, point, at, basis in given:
+        hook = Hook(int(layer), str(point))
+        if kind == "copy":
+            source = SourceRun(_earlier(nodes, at, tuple))
+            rows = None if basis is None else _earlier(nodes, basis, Values)
+            edits.append(Copy(hook, source, rows))
+        else:
+            edits.append({"write": Write, "add": Add}[kind](hook, _earlier(nodes, at, Values)))
+    if not math.isfinite(scale):
+        raise ValueError(f"the scale {scale}")
+    cuts = tuple(Cut(int(layer), frozenset(map(int, keys))) for layer, keys in cut)
+    places = tuple((int(slot), int(head), int(of)) for slot, head, of in heads)
+    return Treatment(bytes.fromhex(weights), tuple(edits), cuts, float(scale), places)
+
+
+def _misfit(pair: ModelPair, treatment: Treatment, tokens: int) -> str | None:
+    """Why the models cannot run with a treatment of a token; None where they can."""
+    slots, donors = len(pair.slots), len(pair.donors)
+    if len(treatment.weights) != slots or max(treatment.weights, default=0) > donors:
+        return f"weights are not one of {donors + 1} weight sets for each of {slots} slots"
+    for cut in treatment.cuts:
+        if cut.layer not in range(pair.n_layers) or not cut.keys <= set(range(tokens)):
+            return f"a cut of layer {cut.layer} is of no token"
+    for slot, _, of in treatment.heads:
+        if slot not in range(slots) or of not in range(donors + 1):
+            return f"a head is of slot {slot}"
+    for edit in treatment.edits:
+        hook, value = edit.hook, edit.basis if isinstance(edit, Copy) else edit.value
+        if hook.layer not in range(pair.n_layers) or hook.point not in (*POINTS, HEADS):
+            return f"an edit is at {hook.point!r} of layer {hook.layer}"
+        if value is not None and hook.point in POINTS and value.tensor.shape[-1:] != (pair.width,):
+            return f"an edit has {list(value.tensor.shape)} numbers"
+        if value is not None and not bool(value.tensor.isfinite().all()):
+            return "an edit has numbers that are not finite"
+        sources = edit.source.treatments if isinstance(edit, Copy) else ()
+        if sources and len(sources) != tokens:
+            return f"a source run has {len(sources)} tokens"
+        if wrong := next(filter(None, (_misfit(pair, of, tokens) for of in sources)), None):
+            return wrong
+    return None
+
+
+def _stage(found: Mapping[str, Any]) -> _Answer:
+    cells: dict[str, dict[Key, Sequence[int] | str]] = {}
+    for graft, by_prompt in found.get("cells", {}).items():
+        cells[graft] = {_key(json.loads(text)): rows for text, rows in by_prompt.items()}
+    units: dict[Key, Sequence[Unit]] = {}
+    for keys, listed in found.get("groups", ()):
+        own = [Unit(parse_graft(graft), tuple(map(_site, s)), minus) for graft, s, minus in listed]
+        units.update(dict.fromkeys(map(_key, keys), own))
+    scores: SiteScores | str | None = found.get("reason")
+    if "scores" in found:
+        scores = {_site(row[:3]): float(row[3]) for row in found["scores"]}
+    prompts = frozenset(map(_key, found["prompts"]))
+    return _Answer(prompts, int(found["draws"]), cells, units, scores)
+
+
+def _key(found: Sequence[str]) -> Key:
+    name, fact = found
+    return name, fact
+
+
+def _site(found: Sequence[Any]) -> Site:
+    layer, component, region = found
+    return Site(layer, str(component), str(region))
+
+
+@dataclass(frozen=True)
+class Remote(AbstractLocalizer):
+    """A localizer of a third party, without its code."""
+
+    method: Method
+    given: Given | None = None
+    """None before it was asked."""
+
+    @property
+    def code(self) -> str:
+        """Hash of its code."""
+        return self.method.code
+
+    def parameters(self) -> dict[str, Any]:
+        """As it declares them."""
+        return dict(self.method.parameters)
+
+    @property
+    def answers(self) -> Given:
+        """What it gave."""
+        assert self.given is not None
+        return self.given
+
+
+@dataclass(frozen=True)
+class RemoteScorer(Remote, ScoringLocalizer):
+    """One that ranks sites."""
+
+    def scores(self, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
+        """As it gave them.
+
+        Raises:
+            NotApplicableError: It cannot score sites.
+        """
+        found = self.answers.stages[self.answers.stage(prompts)].scores
+        if isinstance(found, str):
+            raise NotApplicableError(found)
+        return found or {}
+
+
+@dataclass(frozen=True)
+class RemoteIntervention(Remote, InterventionLocalizer):
+    """One that intervenes."""
+
+    stage: int = field(default=0, compare=False)
+    draw: int = field(default=0, compare=False)
+
+    def fitted(self, pair: ModelPair, prompts: Sequence[Prompt]) -> InterventionLocalizer:
+        """As it was fitted on these prompts."""
+        return replace(self, stage=self.answers.stage(prompts))
+
+    def variants(self) -> Sequence[InterventionLocalizer]:
+        """Its draws."""
+        return [replace(self, draw=i) for i in range(self.answers.stages[self.stage].draws)]
+
+    def units(self, pair: ModelPair, prompts: Sequence[Prompt]) -> Sequence[Unit]:
+        """Its measurements of a scan."""
+        return self.answers.stages[self.stage].units[key_of(prompts[0])]
+
+    def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
+        """As it gave them.
+
+        Raises:
+            NotApplicableError: It cannot express these sites.
+        """
+        return self.answers.rows(pair, self.stage, self.draw, prompts, str(sites))
+
+
+def remote(method: Method, given: Given | None = None) -> Remote:
+    """A localizer of a third party as it declares itself, with what it gave."""
+    base: type[Remote] = RemoteScorer
+    if method.kind == InterventionLocalizer.kind:
+        base = RemoteIntervention
+    about: dict[str, Any] = {
+        "name": method.name,
+        "version": method.version,
+        "kind": method.kind,
+        "floor": method.floor,
+        "needs": frozenset(method.needs),
+        "baseline": method.baseline,
+        "scanned": method.scanned,
+        "about": "",
+    }
+    return cast("type[Remote]", type(base.__name__, (base,), about))(method, given)

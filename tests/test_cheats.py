@@ -1,0 +1,201 @@
+"""Methods that know the answers or write their own scores break a law, and are not verified; what
+honest ones give travels as data.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import cheats
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import kgbench.runner.measure as measure
+import kgbench.runner.run as run
+from kgbench.cli import main
+from kgbench.data import Prompt, load_dataset, load_prompts
+from kgbench.engine import Engine, Treatment, load_pair
+from kgbench.engine.edits import Hook, Values, Write
+from kgbench.errors import InputError, LawError, NotApplicableError
+from kgbench.localizers import InterventionLocalizer, Treatments, create
+from kgbench.localizers._base import asked
+from kgbench.models.pair import ModelPair
+from kgbench.models.renaming import exchanged_answers, renamed_pair
+from kgbench.runner.remote import Given, _answer, _Pool, remote
+from kgbench.runner.remote import Stage as Asked
+from kgbench.sites import parse_graft
+from kgbench.testing import pico_pair
+from kgbench.testing.laws import names_and_answers_do_not_matter
+from kgbench.testing.trial import Trial
+
+CHEATS = (cheats.Data, cheats.Frames, cheats.Score)
+
+
+@pytest.fixture(scope="module")
+def pair() -> ModelPair:
+    return pico_pair("llama")
+
+
+@pytest.fixture(scope="module")
+def prompts() -> list[Prompt]:
+    return load_prompts(load_dataset("tiny_movies"), ["headline", "qa"], limit=3)
+
+
+@pytest.mark.parametrize("cheat", CHEATS)
+def test_a_cheat_breaks_a_law(
+    cheat: Callable[[], InterventionLocalizer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What depends on the name of the pair, or on the answers of its facts, is no localizer."""
+    monkeypatch.setattr(measure, "score_logits", measure.score_logits)
+    monkeypatch.setattr(run, "state_changes", run.state_changes)
+    try:
+        with pytest.raises(LawError, match="under another with answers exchanged"):
+            names_and_answers_do_not_matter(Trial(cheat(), "gemma"))
+    finally:
+        vars(run).pop("_before", None)
+
+
+@pytest.mark.parametrize("cheat", CHEATS)
+def test_a_cheat_is_not_verified(
+    cheat: type[InterventionLocalizer], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its record says what it wants, and run again it differs: exit status 1."""
+    name = f"{cheats.__file__}:{cheat.__name__}"
+    where = ("--model", "tiny-gemma", "--limit", "6", "--prompt", "headline")
+    assert main(["eval", *where, "--localizer", name, "--output-dir", str(tmp_path)]) == 0
+    (folder,) = (path.parent for path in tmp_path.glob("*/record.json"))
+    capsys.readouterr()
+    assert main(["rerun", str(folder), "--localizer", name, "--json"]) == 1
+    assert not json.loads(capsys.readouterr().out)["agrees"]
+
+
+def test_exchanged_answers_have_the_old_logits(prompts: list[Prompt]) -> None:
+    """To the bit, under every configuration, and no answer of more than one stays its own."""
+    pair = load_pair("tiny-gemma", device="cpu")
+    _ = pair.weight_hashes
+    exchange, others = exchanged_answers(pair, prompts, seed=3)
+    renamed = renamed_pair(pair, "another", exchange)
+    assert len(exchange) > 1 and all(old != new for old, new in exchange.items())
+    before, after = (
+        Engine(of, "rows").logits(Engine(of, "rows").plan(some, ["PRE", "SFT", "FE"]))[:, :, 0]
+        for of, some in ((pair, prompts), (renamed, others))
+    )
+    for i, (old, new) in enumerate(zip(prompts, others, strict=True)):
+        target = pair.encoded(old).target
+        assert renamed.encoded(new).target == exchange[target] != target
+        assert torch.equal(after[i, :, exchange[target]], before[i, :, target])
+    assert pair.changed() == ()
+
+
+METHODS = (
+    *("causal_trace", "directional_patch", "ablation", "attention_knockout", "path_patch"),
+    *("dynamic_graft", "static_graft", "activation_patch"),
+)
+
+
+def given(
+    folder: Path, pair: ModelPair, prompts: Sequence[Prompt], name: str, *grafts: str
+) -> tuple[Given, InterventionLocalizer]:
+    """What a built-in intervention gives, read back, and the method."""
+    method = create(name, {}, 0)
+    pool, places = _Pool(name), tuple(range(len(prompts)))
+    facts = frozenset(prompt.fact.id for prompt in prompts)
+    stages = [
+        _answer(method, pair, prompts, Asked(places, grafts, facts), pool),
+        _answer(method, pair, prompts[:2], Asked(places[:2], scores=True), pool),
+    ]
+    pool.write(folder, stages)
+    assert isinstance(method, InterventionLocalizer)
+    return Given(folder, name), method
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_treatments_travel_as_data(
+    tmp_path: Path, pair: ModelPair, prompts: list[Prompt], name: str
+) -> None:
+    """What comes back is equal to what the method gives, for grafts and units of a scan."""
+    grafts = ("FE+LT", "LT:o.h1+ffn@1", "NONE")
+    found, method = given(tmp_path, pair, prompts, name, *grafts)
+    about = SimpleNamespace(
+        **{
+            **{key: getattr(method, key) for key in ("name", "version", "kind", "floor", "needs")},
+            **{"baseline": False, "scanned": method.scanned, "parameters": {}, "code": ""},
+        }
+    )
+    proxy = remote(about, found)  # type: ignore[arg-type]  # a declaration in all that it says
+    assert isinstance(proxy, InterventionLocalizer)
+    own = method.fitted(pair, asked(method, pair, prompts))
+    theirs = proxy.fitted(pair, prompts)
+    assert len(own.variants()) == len(theirs.variants())
+    questions = asked(method, pair, prompts)
+    for graft in map(parse_graft, grafts):
+        for one, other in zip(own.variants(), theirs.variants(), strict=True):
+            expected = outcome(partial(one.treat, pair, questions, graft))
+            got = outcome(partial(other.treat, pair, prompts, graft))
+            assert got[0] == expected[0] and got[1].keys() == expected[1].keys()
+            for place, tensor in expected[1].items():  # each was fitted by itself
+                torch.testing.assert_close(got[1][place], tensor)
+    units = method.fitted(pair, asked(method, pair, prompts[:2])).units(pair, prompts[:2])
+    assert list(proxy.fitted(pair, prompts[:2]).units(pair, prompts[:2])) == list(units)
+
+
+def outcome(treat: Callable[[], Treatments]) -> tuple[object, dict[str, torch.Tensor]]:
+    """Treatments with their tensors apart, or the words with which a method declines."""
+    pool = _Pool("")
+    try:
+        rows = [pool.row(row) for row in treat()]
+    except NotApplicableError as error:
+        return str(error), {}
+    return (rows, pool.nodes), pool.tensors
+
+
+TREATMENT = ["{weights}", [], [], 1.0, []]
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [[1], TREATMENT],  # a row of what comes later
+        [TREATMENT, [-1]],
+        [TREATMENT, ["x"]],
+        [TREATMENT, [[0]]],
+        [["zz", [], [], 1.0, []], [0]],
+        [["{weights}", [["read", 0, "resid_pre", 0, None]], [], 1.0, []], [0]],
+        [["{weights}", [], [], "NaN", []], [0]],
+        [None, [0]],
+        [["{weights}00", [], [], 1.0, []], [0] * 40],  # weights of another model
+        [["{weights}", [], [[99, [0]]], 1.0, []], [0] * 40],
+        [["{weights}", [], [], 1.0, [[9999, 0, 1]]], [0] * 40],
+        {"a": 1},
+        3,
+    ],
+)
+def test_what_is_no_treatment_is_refused(
+    tmp_path: Path, pair: ModelPair, prompts: list[Prompt], nodes: object
+) -> None:
+    """A line that names the localizer, whatever its process wrote."""
+    text = json.dumps(nodes).replace("{weights}", "00" * len(pair.slots))
+    keys = [[prompt.name, prompt.fact.id] for prompt in prompts[:1]]
+    cells = {"FE": {json.dumps(keys[0]): [1]}}
+    stages = [{"prompts": keys, "draws": 1, "cells": cells, "groups": []}]
+    written = f'{{"stages": {json.dumps(stages)}, "nodes": {text}}}'
+    (tmp_path / "given.json").write_text(written)
+    save_file({}, tmp_path / "given.safetensors")
+    with pytest.raises(InputError, match="localizer 'mine': its process gave what are no"):
+        Given(tmp_path, "mine").rows(pair, 0, 0, prompts[:1], "FE")
+
+
+def test_only_data_is_handed_on(pair: ModelPair, prompts: list[Prompt]) -> None:
+    """A treatment with code in it, or with more numbers than fit, is refused by name."""
+
+    class Sly(Values):
+        pass
+
+    row = [Treatment(bytes(len(pair.slots)), (Write(Hook(0, "resid_pre"), Sly(torch.ones(32))),))]
+    with pytest.raises(InputError, match="'mine': its treatments hold a value of type Sly"):
+        _Pool("mine").row(row)
