@@ -298,7 +298,7 @@ def evaluate(
     suite: str = "pathways",
     layers: str | None = None,
     limit: int | None = None,
-    metric: str = "top5",
+    metric: str | None = None,
     seed: int = 0,
     dtype: str | None = None,
     device: str = "auto",
@@ -336,7 +336,8 @@ def evaluate(
         suite: Named set of configurations.
         layers: Layers for all grafts that name none, such as `second_half` or `8-17`.
         limit: Only the first so many facts.
-        metric: Metric of the ratios and the verdict.
+        metric: Metric of the ratios and the verdict; by default top5, or the first of top1 and
+            logprob where few first tokens are answers.
         seed: Random seed of the bootstrap and of random localizers.
         dtype: Weight type; by default float32 on a CPU and as stored elsewhere.
         device: `cpu`, `cuda`, `cuda:1`, `mps`; `auto` takes an accelerator if there is one.

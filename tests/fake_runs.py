@@ -59,7 +59,7 @@ def rows(
             columns["fact"] += [f"tiny_movies/{i}" for i in range(n)]
             columns["graft"] += [graft] * n
             columns["position"] += [9] * n
-            columns["target"] += list(np.arange(n) % 30)
+            columns["target"] += list(range(n))
             columns["rank"] += list(rank)
             columns["prob"] += list(np.exp(np.log(prob)))
             columns["logprob"] += list(np.log(prob))
