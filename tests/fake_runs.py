@@ -105,6 +105,7 @@ def record(
         "synergy": found.synergy,
         "dropped": {"the subject is not in the prompt": 3},
         "baselines": found.baselines,
+        "answers": found.answers,
         "cost": Cost(
             forwards=12,
             token_rows=18231,

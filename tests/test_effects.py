@@ -13,8 +13,8 @@ from kgbench.errors import DataError, UnknownNameError
 from kgbench.sites import CONFIGURATIONS
 from kgbench.stats import METRICS, hit_rate, mean, necessity, recovery, score, sufficiency
 from kgbench.stats.intervals import rate_interval
-from kgbench.stats.ratios import COMPLEMENTS, gain, synergy
 from kgbench.stats.prior import name_prior
+from kgbench.stats.ratios import COMPLEMENTS, gain, synergy
 from kgbench.stats.summary import summarize
 from kgbench.stats.verdict import verdict
 

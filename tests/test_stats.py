@@ -280,7 +280,7 @@ def test_ratio_knows_no_direction(pairs: list[tuple[float, float]]) -> None:
 
 
 def test_ratio_whose_denominator_is_unsure_is_undefined() -> None:
-    """Where the denominator is not told from 0, there is no ratio."""
+    """Where the denominator may be 0, there is no ratio."""
     rng = np.random.default_rng(0)
     noise = rng.normal(0.05, 1, 40)
     assert ratio(noise, noise).undefined

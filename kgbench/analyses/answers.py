@@ -226,7 +226,6 @@ class _Question:
     first: dict[int, dict[str, Any]] = field(default_factory=dict)
     """By configuration, scores of the first token and of its alternatives."""
 
-
     @property
     def first_word(self) -> Tokens:
         """Tokens of the answer up to the first of its first word, which is scored."""

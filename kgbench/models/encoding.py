@@ -57,7 +57,6 @@ class Encoded:
     model is given it, and the target is the token after it.
     """
 
-
     def without_blanks(self) -> Encoded:
         """The prompt alone, whose target is the blank if there is one."""
         end = len(self.ids) - self.blanks

@@ -43,7 +43,7 @@ SHARE = 0.5
 _WORDS = {5: "five", 10: "ten", 20: "twenty", 50: "fifty"}
 
 
-def answer_counts(targets: Array) -> tuple[int, ...]:
+def answer_counts(targets: Array | Sequence[int]) -> tuple[int, ...]:
     """How often each distinct first token is the answer, the most frequent first.
 
     Args:
@@ -159,26 +159,27 @@ class Priors:
     def doubts(self, metric: str) -> Mapping[str, str]:
         """By prompt, why nothing follows from ratios on a metric."""
         doubts = {}
-        for name, counts in self.answers.items():
-            value, prior = self.donors[name][metric], prior_score(counts, metric)
-            scored = f"{number_text(prior)} of {value_text(value)} on {metric}"
-            if metric not in SUPPORT:
-                scored = (
-                    f"{number_text(prior)} on {metric}, the finetuned model {value_text(value)}"
-                )
-            tokens = f"{count_text(len(counts), 'distinct first token')} for "
-            tokens += count_text(sum(counts), "fact")
-            guess = f"{tokens}: {_guess(counts, metric)} scores {scored}"
+        for name, counts in self._asked.items():
+            donor = value_text(self.donors[name][metric])
             if not self._learned(name, metric):
-                doubts[name] = f"{guess}, which is not significantly better"
+                doubts[name] = (
+                    f"{guess_text(counts, metric)}, and the finetuned model ({donor}) is not "
+                    "significantly better"
+                )
+            elif self._blunt(name, metric) and metric in SUPPORT:
+                doubts[name] = guess_text(counts, metric, f" of {donor}")
             elif self._blunt(name, metric):
-                doubts[name] = guess
+                doubts[name] = f"{guess_text(counts, metric)}, the finetuned model {donor}"
         return doubts
 
     @property
     def _learned_somehow(self) -> list[str]:
         """Prompts on which the donor is better than the prior on a metric of LADDER."""
-        return [name for name in self.answers if any(self._learned(name, m) for m in LADDER)]
+        return [name for name in self._asked if any(self._learned(name, m) for m in LADDER)]
+
+    @property
+    def _asked(self) -> Mapping[str, Sequence[int]]:
+        return {name: counts for name, counts in self.answers.items() if name in self.donors}
 
     def _learned(self, name: str, metric: str) -> bool:
         return is_learned(self.answers[name], metric, self.donors[name][metric])
@@ -201,13 +202,22 @@ def donors_of(rows: Iterable[Row]) -> Mapping[str, Mapping[str, Estimate]]:
     return donors
 
 
-def _guess(counts: Sequence[int], metric: str) -> str:
-    """What the prior does, in words."""
-    if metric not in HITS:
-        return "giving each as often as it is the answer"
-    k = min(int(metric[3:]), len(counts))
-    if k == len(counts):
-        return "always giving all of them" if k > 1 else "always giving it"
-    if k == 1:
-        return "always giving the most frequent one"
-    return f"always giving the {_WORDS.get(k, k)} most frequent ones"
+def guess_text(counts: Sequence[int], metric: str, whole: str = "") -> str:
+    """What the prior does and scores, in words.
+
+    Args:
+        counts: See `answer_counts`.
+        metric: One of METRICS.
+        whole: Text after the score.
+    """
+    tokens = count_text(len(counts), "distinct first token")
+    guess = "giving each as often as it is the answer"
+    if metric in HITS:
+        k = min(int(metric[3:]), len(counts))
+        guess = f"always giving the {_WORDS.get(k, k)} most frequent ones"
+        if k == len(counts):
+            guess = "always giving all of them"
+        elif k == 1:
+            guess = "always giving the most frequent one"
+    facts, scored = count_text(sum(counts), "fact"), number_text(prior_score(counts, metric))
+    return f"{tokens} for {facts}: {guess} scores {scored}{whole} on {metric}"

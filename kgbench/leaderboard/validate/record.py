@@ -40,8 +40,8 @@ from kgbench.leaderboard.validate.known import (
 from kgbench.models import catalog
 from kgbench.numbers import same_sentence
 from kgbench.records import Record, Truth, measured_on
-from kgbench.records.identity import AFTER_BLANKS
 from kgbench.records.fact_rows import KEYS, Spans, is_ordered, spans, with_derived
+from kgbench.records.identity import AFTER_BLANKS
 from kgbench.sites import BASELINES, parse_graft
 from kgbench.sites.configurations import BEST, budget_labels, parse_top
 from kgbench.stats import rescored
@@ -388,7 +388,11 @@ def _check_figures(record: Record, table: pa.Table) -> Iterator[Finding]:
     found: list[tuple[str, Any, Any]] = []
     for name in _FIGURES:
         own, made = getattr(record, name), getattr(anew, name)
-        if (name == "answers" and own is None) or own == made or (name == "verdict" and same_sentence(own, made)):
+        if (
+            (name == "answers" and own is None)
+            or own == made
+            or (name == "verdict" and same_sentence(own, made))
+        ):
             continue  # nearly always, and dumping both takes long
         own, made = (part.model_dump(include={name})[name] for part in (record, anew))
         found += unequal(own, made, name)
