@@ -93,8 +93,8 @@ def record(
     **changes: object,
 ) -> Record:
     """The record of such a run."""
-    found = summarize(rows() if facts is None else facts, metric=metric, dropped={"qa": 3})
-    what = what or identity()
+    what, facts = what or identity(), rows() if facts is None else facts
+    found = summarize(facts, metric=metric, dropped={"qa": 3}, limited=what.limited)
     parts: dict[str, object] = {
         "id": what.digest(),
         "model": "tiny-gemma",

@@ -70,7 +70,7 @@ def test_the_width_of_the_terminal(width: int, monkeypatch: pytest.MonkeyPatch) 
     text = to_text(record_report(record()))
     assert max(map(len, text.splitlines())) <= width
     left = {"top1", "mrr", "prob", "median_rank"} - set(heads(text))
-    told = " ".join(text.split()).partition("columns left out for their width: ")[2]
+    told = " ".join(text.split()).partition("hidden to fit the terminal: ")[2]
     assert set(told.partition(";")[0].split(", ")) - {""} == left
     assert not left if width == 170 else len(left) >= 2
 

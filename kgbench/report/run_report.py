@@ -77,8 +77,8 @@ def record_report(record: Record) -> Report:
     notes = _run_notes(record)
     if count < len(metrics):
         notes.append(
-            f"columns left out for their width: {', '.join(metrics[count:])}; "
-            f"a wider terminal or `kgbench export {record.id[:12]}` shows them"
+            f"hidden to fit the terminal: {', '.join(metrics[count:])}; a wider one or "
+            f"`kgbench export {record.id[:12]}` shows them"
         )
     return Report(title, parts, _remarks(record), notes, verdict_of(record))
 
@@ -93,11 +93,13 @@ def _remarks(record: Record) -> list[str]:
         )
     for prompt, rows in record.by_prompt.items():
         if rows["SFT"].difference is not None:
-            gain = rows["SFT"].gain
+            gain, why = rows["SFT"].gain, "is too uncertain for a ratio"
+            if rows["SFT"].sufficiency.value is not None:
+                why = f"is {number_text(standard_errors(gain))} standard errors, and intervals of "
+                why += "ratios ignore that a significant one was selected"
             lines.append(
-                f"On {prompt} the gain from finetuning is {number_text(standard_errors(gain))} "
-                "standard errors: compare differences from PRE; the intervals of ratios ignore "
-                "that a significant gain was selected."
+                f"On {prompt} the gain from finetuning ({value_text(gain)}, n = {gain.n}) {why}: "
+                "compare the differences from PRE."
             )
     n = max((row.n for row in record.rows), default=FEW_FACTS)
     if n < FEW_FACTS:
