@@ -21,6 +21,7 @@ from kgbench.data import Dataset, ImportOptions
 from kgbench.data.facts import dataset_of
 from kgbench.engine import load_pair
 from kgbench.errors import InputError, python_names
+from kgbench.estimate import Estimate
 from kgbench.leaderboard.entries import Entry, find_run, read_run
 from kgbench.localizers import AbstractLocalizer, created
 from kgbench.models.catalog import read_donor_card
@@ -116,8 +117,8 @@ class Evaluation(Run):
                 "n": row.n,
                 "dropped": row.dropped,
             }
-            for name in FIGURES:
-                estimate = getattr(row, name)
+            for name in (*FIGURES, "difference"):
+                estimate = getattr(row, name) or Estimate.missing("see the ratio")
                 cells[name] = estimate.value
                 cells[f"{name}_low"] = estimate.low
                 cells[f"{name}_high"] = estimate.high

@@ -302,16 +302,14 @@ def _cases() -> list[Case]:
         recovered("PRE .02, SFT .97, r = .5", hits(PRE=0.02, SFT=0.97, LT=0.495), 0.5),
         recovered("the same, r = .98, alike", alike(0.02, 0.97, 0.951), 0.98),
         recovered("the same, r = .02, alike", little(0.02, 0.97, 0.019 / 0.98), 0.02),
-        recovered("PRE .01, SFT .40, r = .6, alike", alike(0.01, 0.4, 0.244), 0.6, "weak"),
-        recovered(
-            "PRE .02, SFT .47, r = 2.07", hits(PRE=0.02, SFT=0.47, LT=0.95), 0.93 / 0.45, "weak"
-        ),
+        recovered("PRE .01, SFT .40, r = .6, alike", alike(0.01, 0.4, 0.244), 0.6),
+        recovered("PRE .02, SFT .47, r = 2.07", hits(PRE=0.02, SFT=0.47, LT=0.95), 0.93 / 0.45),
         recovered("PRE .05, SFT .30, r = 1.84", hits(PRE=0.05, SFT=0.3, LT=0.51), 1.84, "weak"),
         recovered("PRE .02, SFT .30, r = .5", hits(PRE=0.02, SFT=0.3, LT=0.16), 0.5, "weak"),
         recovered("PRE .30, SFT .50, r = 1.25", hits(PRE=0.3, SFT=0.5, LT=0.55), 1.25, "weak"),
         recovered("PRE .30, SFT .40, r = 1.24", hits(PRE=0.3, SFT=0.4, LT=0.424), 1.24, "weak"),
         recovered("PRE .30, SFT .40, r = 6", hits(PRE=0.3, SFT=0.4, LT=0.9), 6.0, "weak"),
-        recovered("PRE .01, SFT .08, r = 1, alike", alike(0.01, 0.08, 0.08), 1.0, "weak"),
+        recovered("PRE .01, SFT .08, r = 1, alike", alike(0.01, 0.08, 0.08), 1.0),
     ]
     together = hits(PRE=0.02, SFT=0.97, FE=0.2, LT=0.4, **{"FE+LT": 0.9})
     found.append(

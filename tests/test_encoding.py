@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
@@ -103,20 +104,28 @@ def test_the_target_continues_the_prompt_or_is_refused(text: str, target: str) -
 YEARS = ("1066", "1415", "1815", "1805", "490", "1863", "1916", "1942", "1571", "732")
 
 
-@pytest.mark.parametrize("digits", ["{1,3}", ""])
-def test_numbers_after_a_blank_of_its_own(digits: str) -> None:
-    """Llama 3, Qwen 2 and others cut the blank off a number. The model is given it, LT is that
-    blank, and answers that begin otherwise have other targets; words are as before.
-    """
-    tokenizer = kgbench.load_pair("tiny-llama").tokenizer
-    words = Encoder(tokenizer)(PROMPTS[0])
+def cut_blanks(
+    tokenizer: PreTrainedTokenizerFast, digits: str = "{1,3}"
+) -> PreTrainedTokenizerFast:
+    """A copy of a byte-level tokenizer that cuts as Llama 3 does, or with no number as Qwen 2."""
     pattern = rf"[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s+"
-    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+    copy = deepcopy(tokenizer)
+    copy.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(pattern), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
+    return copy
+
+
+@pytest.mark.parametrize("digits", ["{1,3}", ""])
+def test_numbers_after_a_blank_of_its_own(digits: str) -> None:
+    """Llama 3, Qwen 2 and others cut the blank off a number. The model is given it, LT is that
+    blank, and answers that begin otherwise have other targets; words are as before.
+    """
+    shipped = kgbench.load_pair("tiny-llama").tokenizer
+    words, tokenizer = Encoder(shipped)(PROMPTS[0]), cut_blanks(shipped, digits)
     encoder, text = Encoder(tokenizer), "The battle was fought in"
     targets = set()
     for year in YEARS:
