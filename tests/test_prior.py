@@ -4,6 +4,7 @@ often each is given.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -18,7 +19,7 @@ import kgbench
 from kgbench.data import load_dataset
 from kgbench.models import catalog
 from kgbench.models.pair import ModelPair
-from kgbench.records import Record, facts_table
+from kgbench.records import Record, facts_table, renew_seal
 from kgbench.report import to_text
 from kgbench.report.run_report import record_report
 from kgbench.stats import METRICS, rescored
@@ -150,3 +151,18 @@ def test_as_many_answers_as_facts() -> None:
         assert priors_of(few_answers([1] * n, 0.9)).usual_metric == metric
     assert priors_of(few_answers([1] * 30, 0.9, limited=True)).usual_metric == LADDER[0]
     assert priors_of(few_answers(TOWNS, 0.9, limited=True)).usual_metric == "top1"
+
+
+def test_an_earlier_record_is_read_with_its_answers(tmp_path: Path) -> None:
+    """One that lacks how often each first token is the answer gets it from its rows when the same
+    question is asked again, and then its metric and sentence follow it.
+    """
+    asked = {"grafts": ["LT"], "limit": 12, "output_dir": tmp_path, "progress": False}
+    first = kgbench.evaluate("tiny-gemma", **asked)
+    file = first.path / "record.json"
+    stored = json.loads(file.read_text("utf-8"))
+    del stored["answers"]
+    file.write_text(json.dumps(stored), "utf-8")
+    renew_seal(first.path)
+    again = kgbench.evaluate("tiny-gemma", **asked)
+    assert again.reused and again.record == first.record

@@ -103,9 +103,9 @@ def _remarks(record: Record) -> list[str]:
             )
     n = max((row.n for row in record.rows), default=FEW_FACTS)
     if n < FEW_FACTS:
-        line = f"{count_text(n, 'fact')} are few"
-        if metric in HITS and (gain := smallest_gain(n)) is not None:
-            line += f": on {metric} a gain below {number_text(gain)} is not significant, even if "
+        line = f"{count_text(n, 'fact')} {'is' if n == 1 else 'are'} few"
+        if metric in HITS and (least := smallest_gain(n)) is not None:
+            line += f": on {metric} a gain below {number_text(least)} is not significant, even if "
             line += "no fact is lost"
         lines.append(f"{line}. Give {FEW_FACTS} or more for figures to argue with.")
     return lines
