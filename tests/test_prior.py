@@ -44,7 +44,7 @@ def test_no_verdict_of_permuted_answers(name: str, few: bool, tmp_path: Path) ->
     carries something or a donor learned it; also where few distinct first words are answers.
     """
     dataset = load_dataset(catalog.entry(name).dataset)
-    facts = [dict(fact.fields) for fact in dataset.facts]
+    facts = [dict(fact.fields) for fact in dataset.facts[: 400 if few else 150]]
     firsts = Counter(fact[dataset.object].split()[0] for fact in facts)
     if few:
         kept = {word for word, _ in firsts.most_common(FEW)}

@@ -743,7 +743,7 @@ def _sentence(rows: Mapping[str, DivergenceRow], donor: DivergenceRow) -> str:
 
 def _percent(estimate: Estimate) -> str:
     """`46 % [34, 59]`; small shares, which leaks are, with two significant digits."""
-    if not is_readable(estimate):
+    if estimate.numbers is None or not is_readable(estimate):
         return _nats_text(estimate)
     texts = []
     for share in estimate.numbers:
