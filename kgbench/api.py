@@ -24,6 +24,7 @@ from kgbench.data.facts import dataset_of
 from kgbench.data.templates import prompts_of
 from kgbench.engine import load_pair
 from kgbench.errors import InputError, check_choice, python_names
+from kgbench.estimate import Estimate
 from kgbench.leaderboard.entries import Entry, find_run, read_run
 from kgbench.localizers import AbstractLocalizer, created
 from kgbench.models.catalog import read_donor_card
@@ -123,8 +124,8 @@ class Evaluation(Run):
                 "n": row.n,
                 "dropped": row.dropped,
             }
-            for name in FIGURES:
-                estimate = getattr(row, name)
+            for name in (*FIGURES, "difference"):
+                estimate = getattr(row, name) or Estimate.missing("see the ratio")
                 cells[name] = estimate.value
                 cells[f"{name}_low"] = estimate.low
                 cells[f"{name}_high"] = estimate.high
@@ -352,7 +353,7 @@ def evaluate(
     suite: str = "pathways",
     layers: str | None = None,
     limit: int | None = None,
-    metric: str = "top5",
+    metric: str | None = None,
     seed: int = 0,
     dtype: str | None = None,
     device: str = "auto",
@@ -393,7 +394,8 @@ def evaluate(
         suite: Named set of configurations.
         layers: Layers for all grafts that name none, such as `second_half` or `8-17`.
         limit: Only the first so many facts.
-        metric: Metric of the ratios and the verdict.
+        metric: Metric of the ratios and the verdict; by default top5, or the first of top1 and
+            logprob where few first tokens are answers.
         seed: Random seed of the bootstrap and of random localizers.
         dtype: Weight type; by default float32 on a CPU, and elsewhere the widest that is stored.
         device: `cpu`, `cuda`, `cuda:1`, `mps`; `auto` takes an accelerator if there is one.

@@ -79,12 +79,21 @@ def percent_text(share: float) -> str:
     return _styled(f"{Decimal(_rounded(share)) * 100:.0f}")
 
 
+LARGEST_SHARE = 2.0
+"""Beyond this nobody reads per cent."""
+
+
+def is_readable(share: Estimate) -> bool:
+    """Whether a share has an interval and is within 200 per cent with it."""
+    return share.numbers is not None and max(map(abs, share.numbers)) <= LARGEST_SHARE
+
+
 def share_text(estimate: Estimate) -> str:
-    """A share with its interval, in per cent: `97 % [94, 99]`."""
+    """A share with its interval, in per cent: `97 % [94, 99]`; in words where nobody reads it."""
     if estimate.value is None:
-        return undefined_text(estimate)
-    if estimate.numbers is None:
-        return f"{percent_text(estimate.value)} %"
+        return f"an {undefined_text(estimate)} share"
+    if estimate.numbers is None or not is_readable(estimate):
+        return "an uncertain share"
     value, low, high = map(percent_text, estimate.numbers)
     return f"{value} % [{low}, {high}]"
 

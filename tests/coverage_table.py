@@ -55,8 +55,9 @@ class Case:
     """A number, or what gives it for `MANY` facts."""
     wide: str = ""
     """Why it holds more than 98 %, where it does: `discrete`, of few possible values; `bounded`,
-    since rare facts at the other end of the scale, which would move the mean, cannot be ruled out;
-    `weak`, since a gain near 0 is divided by.
+    since rare facts at the other end of the scale, which would move the mean, cannot be ruled out.
+    Or less than 93 %: `weak`, since a gain near 0 is divided by, and of such gains only those are
+    significant that luck made large.
     """
 
 
@@ -80,10 +81,10 @@ class Held:
         shown = "" if self.printed > 0.9995 else f" of {100 * self.printed:.0f}"
         if self.printed < SHOWN:
             return f"({100 * self.covered:.0f}{shown})"
-        why = f" {wide}" if self.covered > HIGHEST + 2 * self.error and wide else ""
-        bad = self.covered < LOWEST - 2 * self.error or (
-            self.covered > HIGHEST + 2 * self.error and not wide
-        )
+        high = self.covered > HIGHEST + 2 * self.error
+        low = self.covered < LOWEST - 2 * self.error
+        why = f" {wide}" if wide and (high or (low and wide == "weak")) else ""
+        bad = (high or low) and not why
         return f"{'**' if bad else ''}{100 * self.covered:.1f}{shown}{'**' if bad else ''}{why}"
 
 

@@ -59,7 +59,7 @@ def rows(
             columns["fact"] += [f"tiny_movies/{i}" for i in range(n)]
             columns["graft"] += [graft] * n
             columns["position"] += [9] * n
-            columns["target"] += list(np.arange(n) % 30)
+            columns["target"] += list(range(n))
             columns["rank"] += list(rank)
             columns["prob"] += list(np.exp(np.log(prob)))
             columns["logprob"] += list(np.log(prob))
@@ -93,8 +93,8 @@ def record(
     **changes: object,
 ) -> Record:
     """The record of such a run."""
-    found = summarize(rows() if facts is None else facts, metric=metric, dropped={"qa": 3})
-    what = what or identity()
+    what, facts = what or identity(), rows() if facts is None else facts
+    found = summarize(facts, metric=metric, dropped={"qa": 3}, limited=what.limited)
     parts: dict[str, object] = {
         "id": what.digest(),
         "model": "tiny-gemma",
@@ -105,6 +105,7 @@ def record(
         "synergy": found.synergy,
         "dropped": {"the subject is not in the prompt": 3},
         "baselines": found.baselines,
+        "answers": found.answers,
         "cost": Cost(
             forwards=12,
             token_rows=18231,

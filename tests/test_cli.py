@@ -670,11 +670,13 @@ def test_json_is_all_that_stdout_holds(tmp_path: Path) -> None:
         "model",
         "dataset",
         "localizer",
+        "metric",
         "path",
         "seconds",
         "plain_forward_ratio",
         "rows",
         "synergy",
+        "first_tokens",
         "verdict",
     ]
     assert list(answer) == keys

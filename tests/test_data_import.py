@@ -360,14 +360,16 @@ def test_the_first_word_of_the_answer_is_told(run) -> None:
 def test_many_first_tokens_in_the_prompt_are_told(run, many: int, told: bool) -> None:
     """Though no word of the answers stands there; in less than one fact of ten it is chance."""
     rows = [f"Pat {'Jo' if number < many else 'Al'}{number},Joquin" for number in range(12)]
+    few = "kgbench: warning: prompt 'ask' has 1 distinct first token for 12 facts"
     Path("own.csv").write_text("\n".join(["subject,object", *rows]))
     answer = run("own.csv", "--template", "ask=So {subject} has", "--tokenizer", "tiny-gemma")
     assert answer.status == 0
     assert (
         (f"holds the first token of the answer in {many} of 12 facts (own/1, own/2" in answer.err)
         == told
-        == bool(answer.err)
+        == (len(answer.err.splitlines()) > 1)
     )
+    assert answer.err.splitlines()[-1].startswith(few)
 
 
 @pytest.mark.parametrize(
@@ -378,8 +380,8 @@ def test_many_first_tokens_in_the_prompt_are_told(run, many: int, told: bool) ->
     ],
 )
 def test_choices_in_the_wording_are_no_leak(run, text: str, answers: list[str]) -> None:
-    """They are the same for every fact; a note says that they stand there, no warning, and a
-    tokenizer does not change that.
+    """They are the same for every fact; a note says that they stand there. Knowing a
+    tokenizer, a warning says that so few answers are guessed.
     """
     Path("own.csv").write_text(
         "animal,answer\n" + "".join(f"animal{i},{answers[i % 2]}\n" for i in range(20))
@@ -395,7 +397,11 @@ def test_choices_in_the_wording_are_no_leak(run, text: str, answers: list[str]) 
         "--tokenizer",
         "tiny-gemma",
     )
-    assert (answer.status, answer.err) == (0, "")
+    assert answer.status == 0 and answer.err == (
+        "kgbench: warning: prompt 'ask' has 2 distinct first tokens for 20 facts: always giving "
+        "all of them scores 1.00 on top5; kgbench eval takes another metric\n"
+    )
+    assert "ask: 2 distinct first tokens for 20 facts" in answer.out
     assert (
         "the answer is among the words of prompt 'ask' itself in 20 of 20 facts (own/1, "
         in answer.out
@@ -520,7 +526,7 @@ def test_a_tokenizer_says_which_prompts_it_cannot_read(run) -> None:
         "tiny-gemma cannot read prompt 'glued' of 12 of 12 facts (own/1, own/2, own/3, own/4,"
         " own/5, …); the first: region P" in answer.err
     )
-    assert "'ask'" not in answer.err
+    assert "cannot read prompt 'ask'" not in answer.err
     answer = run(
         "own.csv", "--template", "ask={subject} has", "--tokenizer", "tiny-gemma", "--force"
     )

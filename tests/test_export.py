@@ -149,9 +149,11 @@ def test_undefined_figures_have_their_reason() -> None:
     record = stored(flat)[0]
     for make in (as_markdown, as_latex):
         text = make([record])
-        assert "undefined (1)" in text and text.count("not told from 0") >= 1
+        assert "undefined (1)" in text and text.count("not significantly better") >= 1
     undefined = [row for row in rows_of(as_csv([record])) if row["figure"] == "sufficiency"]
-    assert all("not told from 0" in row["undefined"] and row["value"] == "" for row in undefined)
+    assert all(
+        "not significantly better" in row["undefined"] and row["value"] == "" for row in undefined
+    )
 
 
 def test_command(tmp_path: Path, run: Call) -> None:

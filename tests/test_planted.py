@@ -165,7 +165,7 @@ def test_sufficiency_is_pooled_by_fact(runs: dict[tuple[str, str], Run]) -> None
     gain = total["SFT"] - total["PRE"]
     if found.effect.sufficiency.value is None:
         assert (
-            "not told from 0" in (found.effect.sufficiency.undefined or "")
+            "not significantly better" in (found.effect.sufficiency.undefined or "")
             and found.effect.necessity.value is None
         )
     else:

@@ -177,7 +177,7 @@ def test_no_gain_is_told() -> None:
     flat = PromptHits(
         tuple("abcd"), {"PRE": np.zeros(4, bool), "SFT": np.zeros(4, bool), "FE": np.ones(4, bool)}
     )
-    assert "not told from 0" in str(contrast(flat, {"FE": 1, "PRE": -1}))
+    assert "not significantly better" in str(contrast(flat, {"FE": 1, "PRE": -1}))
     assert contrast(flat, {"LT": 1}) == "LT was not run"
 
 

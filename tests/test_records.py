@@ -166,7 +166,8 @@ def test_answer(made: Record) -> None:
     answer = json.loads(json.dumps(made.answer("results/x"), allow_nan=False))
     assert (
         " ".join(answer)
-        == "id model dataset localizer path seconds plain_forward_ratio rows synergy verdict"
+        == "id model dataset localizer metric path seconds plain_forward_ratio rows synergy "
+        "first_tokens verdict"
     )
     row = answer["rows"][0]
     assert (

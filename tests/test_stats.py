@@ -19,7 +19,13 @@ from kgbench.stats import (
     resample,
     resampled_ratios,
 )
-from kgbench.stats.intervals import discordance, divides, median, resampled_means
+from kgbench.stats.intervals import (
+    discordance,
+    divides,
+    median,
+    resampled_means,
+    smallest_gain,
+)
 
 hits = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=2, max_size=40)
 
@@ -280,10 +286,30 @@ def test_ratio_knows_no_direction(pairs: list[tuple[float, float]]) -> None:
 
 
 def test_ratio_whose_denominator_is_unsure_is_undefined() -> None:
-    """Where the denominator is not told from 0, there is no ratio."""
+    """Where the denominator may be 0, there is no ratio."""
     rng = np.random.default_rng(0)
     noise = rng.normal(0.05, 1, 40)
     assert ratio(noise, noise).undefined
+
+
+def test_ratios_of_thirty_facts() -> None:
+    """Eleven of thirty facts gained and none lost: Fieller's interval at 95 %, whatever the luck."""
+    gained = np.repeat([1, 0], [11, 19])
+    part = np.concatenate([np.repeat([1, 0], [9, 20]), [-1]])
+    for numerator, numbers in ((gained, (1.0, 0.64, 1.56)), (part, (0.73, 0.20, 1.29))):
+        assert ratio(numerator, gained).numbers == pytest.approx(numbers, abs=0.005)
+
+
+@pytest.mark.parametrize("n", [5, 10, 30, 50])
+def test_smallest_gain(n: int) -> None:
+    """One hit fewer is not significant, as many are; of four facts not even all."""
+    least = smallest_gain(n)
+    assert least is not None
+    hits = round(least * n)
+    for won, found in ((hits, True), (hits - 1, False)):
+        first = np.arange(n) < won
+        assert difference(first, np.zeros(n, bool)).excludes_zero == found
+    assert smallest_gain(4) is None
 
 
 SEEN = (

@@ -70,7 +70,7 @@ def test_the_width_of_the_terminal(width: int, monkeypatch: pytest.MonkeyPatch) 
     text = to_text(record_report(record()))
     assert max(map(len, text.splitlines())) <= width
     left = {"top1", "mrr", "prob", "median_rank"} - set(heads(text))
-    told = " ".join(text.split()).partition("columns left out for their width: ")[2]
+    told = " ".join(text.split()).partition("hidden to fit the terminal: ")[2]
     assert set(told.partition(";")[0].split(", ")) - {""} == left
     assert not left if width == 170 else len(left) >= 2
 
@@ -80,7 +80,7 @@ def test_undefined_figures_have_footnotes() -> None:
     printed as 0.
     """
     text = to_text(record_report(record(rows(rates={**RATES, "SFT": 0.02}))))
-    assert text.count("undefined (1)") >= 16 and text.count("(1) m(SFT) - m(PRE) =") == 1
+    assert text.count("undefined (1)") >= 16 and text.count("(1) the finetuned model is not") == 1
     only = to_text(record_report(record(rows(rates={"PRE": 0.0, "SFT": 1.0, "LT": 0.5}))))
     assert "(1) its complement was not run" in only and "(2) FE and FE+LT were not run" in only
 

@@ -124,7 +124,7 @@ def test_seeds_without_a_gain_leave_nothing_to_ask() -> None:
     one, other = seeds_of([0.3, 0.5])
     none = replace(other, columns={**other.columns, "SFT": other.columns["PRE"]})
     found = difference_over([one, none], "top5", "LT", "PRE")
-    assert "under one of 2 training seeds: m(SFT) - m(PRE)" in str(found.undefined)
+    assert "under one of 2 training seeds: the finetuned model" in str(found.undefined)
 
 
 def test_seeds_are_of_the_same_facts() -> None:

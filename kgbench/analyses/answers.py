@@ -121,10 +121,10 @@ class Candidates:
             logliks[name] = float(logprobs[way].sum())
         return logliks
 
-    def collisions(self, name: str) -> int:
-        """How many other candidates have the same first token."""
-        own = self.tokens[name][0]
-        return sum(tokens[0] == own for tokens in self.tokens.values()) - 1
+    def collisions(self, name: str, blanks: int = 0) -> int:
+        """How many other candidates have the same first token, after so many blanks."""
+        own = self.tokens[name][: blanks + 1]
+        return sum(tokens[: blanks + 1] == own for tokens in self.tokens.values()) - 1
 
 
 def continuation(encoder: Encoder, prompt: Prompt, name: str) -> str:
@@ -132,16 +132,24 @@ def continuation(encoder: Encoder, prompt: Prompt, name: str) -> str:
     return name if f"{prompt.text}{encoder.after}"[-1].isspace() else f" {name}"
 
 
-def encode_candidates(encoder: Encoder, prompt: Prompt, names: Sequence[str]) -> Candidates:
-    """The candidates of a prompt.
+def encode_candidates(
+    encoder: Encoder, prompt: Prompt, names: Sequence[str]
+) -> tuple[Encoded, Candidates]:
+    """A prompt and its candidates.
+
+    A blank that the tokenizer keeps apart is given with the prompt where it is before every
+    candidate; else it is read as the candidates' own.
 
     Raises:
         RegionError: The prompt's tokens are not a prefix of those of prompt and candidate.
     """
-    text = f"{encoder.before}{prompt.text}{encoder.after}"
-    texts = [text, *(text + continuation(encoder, prompt, name) for name in names)]
+    text, encoded = f"{encoder.before}{prompt.text}{encoder.after}", encoder(prompt)
+    texts = [text + continuation(encoder, prompt, name) for name in names]
     special = not encoder.chat_template
-    head, *rows = encoder.tokenizer(texts, add_special_tokens=special)["input_ids"]
+    rows = encoder.tokenizer(texts, add_special_tokens=special)["input_ids"]
+    if any(tuple(ids[: len(encoded.ids)]) != encoded.ids for ids in rows):
+        encoded = encoded.without_blanks()
+    head = list(encoded.ids)
     for name, ids in zip(names, rows, strict=True):
         if len(ids) <= len(head) or ids[: len(head)] != head:
             raise RegionError(
@@ -149,7 +157,7 @@ def encode_candidates(encoder: Encoder, prompt: Prompt, names: Sequence[str]) ->
                 f"not a prefix of the tokens of prompt and candidate {name!r}, so that the "
                 "candidate has no probability of its own"
             )
-    return Candidates(
+    return encoded, Candidates(
         {name: tuple(ids[len(head) :]) for name, ids in zip(names, rows, strict=True)}
     )
 
@@ -211,10 +219,17 @@ class _Question:
     candidates: Candidates
     alternatives: Mapping[int, str]
     """Tokens that the answer can begin with, and their texts."""
+    blanks: int
+    """Tokens of the answer before its first word."""
     logprobs: Float[np.ndarray, "configuration step"]
     """Log-probabilities (nats) of the steps of candidates."""
     first: dict[int, dict[str, Any]] = field(default_factory=dict)
     """By configuration, scores of the first token and of its alternatives."""
+
+    @property
+    def first_word(self) -> Tokens:
+        """Tokens of the answer up to the first of its first word, which is scored."""
+        return self.candidates.tokens[self.prompt.target][: self.blanks + 1]
 
 
 @dataclass(frozen=True)
@@ -258,12 +273,15 @@ def score_prompts(
     questions: list[_Question] = []
     passages: list[_Passage] = []
     for prompt in prompts:
-        candidates = encode_candidates(encoder, prompt, names)
+        encoded, candidates = encode_candidates(encoder, prompt, names)
         _check_length(engine, prompt, candidates)
-        own = candidates.tokens[prompt.target][0]
-        alternatives = first_tokens(texts, continuation(encoder, prompt, prompt.target), own)
+        asked, answer = pair.encoded(prompt), continuation(encoder, prompt, prompt.target)
+        if asked.blanks:
+            answer = answer.lstrip()
+        alternatives = first_tokens(texts, answer, asked.target)
+        blanks = asked.blanks - encoded.blanks
         unread = np.full((len(configurations), sum(map(len, candidates.steps.values()))), np.nan)
-        question = _Question(prompt, pair.encoded(prompt), candidates, alternatives, unread)
+        question = _Question(prompt, encoded, candidates, alternatives, blanks, unread)
         questions.append(question)
         passages += (_Passage(question, *passage) for passage in candidates.passages())
     for some in chunks(passages, PASSAGES_AT_ONCE):
@@ -341,7 +359,7 @@ def _keep(answers: Answers, passages: Sequence[_Passage], configurations: Sequen
         steps = list(question.candidates.steps[prefix].values())
         start, stop = stop, stop + len(steps)
         question.logprobs[numbers[row], steps] = logprobs[start:stop]
-        if not prefix:
+        if prefix == question.first_word[:-1]:
             first = _first_scores(question, logits[row : row + 1], which(row))
             question.first[numbers[row]] = first
 
@@ -354,7 +372,7 @@ def _first_scores(
 
     from kgbench.metrics import score_logits, worst_rank
 
-    own = torch.tensor([question.candidates.tokens[question.prompt.target][0]])
+    own = torch.tensor(question.first_word[-1:])
     scored = score_logits(logits, own, lambda _: label)
     some = logits[0, list(question.alternatives)]
     return {
@@ -386,9 +404,9 @@ def _scored(
         logprob=own,
         rank=1 + len(likelier),
         likeliest=min(likelier, key=lambda name: (-logliks[name], name), default=prompt.target),
-        first_token=str(decode([tokens[0]])),
+        first_token=str(decode(question.first_word[-1:])),
         alternatives=tuple(alternatives),
-        collisions=candidates.collisions(prompt.target),
+        collisions=candidates.collisions(prompt.target, question.blanks),
         **question.first[number],
     )
 

@@ -504,8 +504,8 @@ class Audit(Analysis):
         "limit": {"least": 2, "help": "Only the first N facts.  [default: the run's]"},
     }
 
-    metric: str = field(default="top5", metadata={"metavar": "NAME"})
-    """Metric of the recoveries."""
+    metric: str | None = field(default=None, metadata={"metavar": "NAME"})
+    """Metric of the recoveries.  [default: the first run's]"""
     seeds: int | None = field(default=None, metadata={"metavar": "N", "computes": True})
     """How many.  [default: 3 where a method draws or ranks, else 1]"""
 
@@ -520,7 +520,8 @@ class Audit(Analysis):
                 inputs.announce(f"{plan}: {plan.why}")
             runs = run_plans(plans, inputs.settings, inputs.progress)
         first, methods = runs[0].record, methods_of(runs)
-        audited = [(method, spreads(method, self.metric)) for method in methods]
+        metric = self.metric or first.metric
+        audited = [(method, spreads(method, metric)) for method in methods]
         what = {
             "model": first.model,
             "dataset": first.identity.dataset.name,
@@ -530,12 +531,12 @@ class Audit(Analysis):
         named = origins.items() if isinstance(origins, dict) else ()
         report = audit_report(
             audited,
-            f"audit of {', '.join(what.values())}: recovery on {self.metric}, with 95 % intervals "
+            f"audit of {', '.join(what.values())}: recovery on {metric}, with 95 % intervals "
             "over facts",
         )
         json = {
             **what,
-            "metric": self.metric,
+            "metric": metric,
             "methods": [_method_json(method, rows) for method, rows in audited],
             "runs": [run.record.id for run in runs],
             "verdict": report.verdict,

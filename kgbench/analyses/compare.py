@@ -17,6 +17,7 @@ from kgbench.records import Record
 from kgbench.records.identity import Difference, identity_differences
 from kgbench.report import Cell, Column, Dash, Line, Lines, Report, Table
 from kgbench.stats import DEFAULT_METRIC
+from kgbench.stats.prior import priors_of
 from kgbench.stats.ratios import (
     PairedPrompt,
     area_difference,
@@ -311,7 +312,8 @@ def comparison_report(comparison: Comparison, all_facts: bool = False) -> Report
             line += [", " * (number > 0), area, f"{star} on {prompt}"]
         parts.append(Lines([line], "  "))
     parts += [*_flips(comparison, all_facts), *_left_out(comparison)]
-    return Report(title, parts, notes=[LEGEND], verdict=comparison.verdict())
+    remarks = priors_of(comparison.first).remarks(comparison.metric)
+    return Report(title, parts, remarks, [LEGEND], comparison.verdict())
 
 
 def _described(record: Record) -> str:

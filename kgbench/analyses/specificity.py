@@ -32,6 +32,7 @@ from kgbench.models import catalog
 from kgbench.numbers import (
     figure_text,
     interval_text,
+    is_readable,
     percent_text,
     reason_text,
     significant_text,
@@ -732,19 +733,17 @@ def _sentence(rows: Mapping[str, DivergenceRow], donor: DivergenceRow) -> str:
     if neutral.leak is not None:
         whole = _percent(donor.leak) if donor.leak else "undefined"
         text += f"; its leak is {_percent(neutral.leak)}, the donor's {whole}"
-    before = None if known.top5_pre is None else known.top5_pre.value
-    after = None if known.top5 is None else known.top5.value
-    if before is not None and after is not None:
+    if known.top5_pre is not None and known.top5 is not None and known.top5.value is not None:
         text += (
-            f"; of known answers {percent_text(before)} % are among the five likeliest tokens "
-            f"before and {percent_text(after)} % after"
+            f"; of known answers {_percent(known.top5_pre)} are among the five likeliest tokens "
+            f"before and {_percent(known.top5)} after"
         )
     return f"{text}."
 
 
 def _percent(estimate: Estimate) -> str:
     """`46 % [34, 59]`; small shares, which leaks are, with two significant digits."""
-    if estimate.numbers is None:
+    if estimate.numbers is None or not is_readable(estimate):
         return _nats_text(estimate)
     texts = []
     for share in estimate.numbers:

@@ -168,6 +168,8 @@ class Imported:
     """By template, why the tokenizer cannot read the prompt of a fact, by the fact's id."""
     tokens: Mapping[str, Sequence[Prompt]]
     """By template, prompts with the answer's first token in other words."""
+    answers: Mapping[str, Sequence[int]]
+    """By template, how often each first token is the answer; empty without a tokenizer."""
     origin: Sequence[str] = ()
     """Where a source was read from, and under which licence; empty for a file of one's own."""
 
@@ -192,6 +194,7 @@ class Imported:
                     f"prompt {name!r} holds the first token of the answer in {where}, where a model"
                     " could copy it"
                 )
+        yield from self._few_answers()
         for name, number in self.mentions.items():
             if number > 1:
                 yield (
@@ -250,6 +253,8 @@ class Imported:
             )
         if self.tokenizer is not None and not self.faults:
             yield f"{self.tokenizer} finds every region and target in its tokens"
+            for name, counts in self.answers.items():
+                yield f"{name}: {len(counts)} distinct first tokens for {_facts(sum(counts))}"
         yield ""
         yield "next: where are these facts retrieved, and a test of it (docs, Test a finetune)"
         yield from (f"    {line}" for line in self._next())
@@ -284,11 +289,22 @@ class Imported:
             "first_word": groups["first_word"],
             "in_wording": groups["in_wording"],
             "first_token": _ids(self.tokens),
+            "first_tokens": {name: list(counts) for name, counts in self.answers.items()},
             "mentions": dict(self.mentions),
             "tokenizer": self.tokenizer,
             "unreadable": {name: dict(faults) for name, faults in self.faults.items()},
             "next": list(self._next()),
         }
+
+    def _few_answers(self) -> Iterator[str]:
+        """Where a donor without a fact that knows how often each answer is given would score."""
+        from kgbench.stats.prior import SHARE, guess_text, prior_score
+        from kgbench.stats.scores import DEFAULT_METRIC
+
+        for name, counts in self.answers.items():
+            if prior_score(counts, DEFAULT_METRIC) >= SHARE:
+                guess = guess_text(counts, DEFAULT_METRIC)
+                yield f"prompt {name!r} has {guess}; kgbench eval takes another metric"
 
     def _share(self, some: Sequence[Prompt]) -> str:
         return (
@@ -397,7 +413,7 @@ def import_facts(file: Path, options: Mapping[str, Any]) -> Imported:
     prompts = _usable(file, dataset, builtin)
     given_away = {name: find_giveaways(dataset, some) for name, some in prompts.items()}
     refuse_leaks(str(file), given_away, len(dataset.facts))
-    faults, tokens = _tokenized(prompts, options["tokenizer"])
+    faults, tokens, answers = _tokenized(prompts, options["tokenizer"])
     write_dataset(dataset, path, options["force"])
     return Imported(
         source=str(file),
@@ -413,6 +429,7 @@ def import_facts(file: Path, options: Mapping[str, Any]) -> Imported:
         tokenizer=options["tokenizer"],
         faults=faults,
         tokens={name: _unreported(some, given_away[name]) for name, some in tokens.items()},
+        answers=answers,
     )
 
 
@@ -492,22 +509,33 @@ def _encoder(name: str) -> Encoder:
 
 def _tokenized(
     prompts: Mapping[str, Sequence[Prompt]], tokenizer: str | None
-) -> tuple[Mapping[str, Mapping[str, str]], Mapping[str, Sequence[Prompt]]]:
-    """By template, unreadable prompts with the reason; and prompts that hold the answer's token."""
+) -> tuple[
+    Mapping[str, Mapping[str, str]], Mapping[str, Sequence[Prompt]], Mapping[str, Sequence[int]]
+]:
+    """By template, what the tokenizer makes of its prompts.
+
+    Returns:
+        Unreadable ones with the reason, those that hold the answer's token, and how often each
+        first token is the answer.
+    """
     if tokenizer is None:
-        return {}, {}
+        return {}, {}, {}
+    from kgbench.stats.prior import answer_counts
+
     encoder = _encoder(tokenizer)
     faults: dict[str, dict[str, str]] = {}
     found: dict[str, list[Prompt]] = {}
+    targets: dict[str, list[int]] = {}
     for prompt in chain.from_iterable(prompts.values()):
         try:
             encoded = encoder(prompt)
         except RegionError as error:
             faults.setdefault(prompt.name, {})[prompt.fact.id] = str(error)
         else:
+            targets.setdefault(prompt.name, []).append(encoded.target)
             if encoded.target in encoded.ids:
                 found.setdefault(prompt.name, []).append(prompt)
-    return faults, found
+    return faults, found, {name: answer_counts(ids) for name, ids in targets.items()}
 
 
 def _unreported(some: Sequence[Prompt], given_away: Giveaways) -> Sequence[Prompt]:

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from kgbench.data import Fact, Prompt, token_regions
 from kgbench.errors import InputError, RegionError
-from kgbench.models.encoding import Encoded
+from kgbench.models.encoding import Encoded, first_word
 
 Regions = Mapping[str, tuple[int, ...]]
 
@@ -60,7 +60,7 @@ class Passage:
     targets: tuple[int, ...]
     """Ids of the continuation; the first is predicted at `lead`."""
     before: tuple[int, ...] = ()
-    """Ids of blanks at the end of the context, which lm-eval scores with the continuation."""
+    """Ids of blanks before the continuation's first word, which lm-eval scores with it."""
 
     @property
     def readouts(self) -> range:
@@ -132,7 +132,7 @@ class Reader:
         """Encode a context and the continuation that is scored after it.
 
         As in lm-eval, blanks at the end of the context are encoded with the continuation, whose
-        first token is the first one beyond them; and where the tokens of the context depend on the
+        first token is, as in `kgbench eval`, the first one beyond blanks; and where the tokens of the context depend on the
         continuation, those of the context alone are taken. Where regions are known, the latter is
         an error: no token would predict the first token of the answer.
 
@@ -161,11 +161,8 @@ class Reader:
                 f"context and continuation {continuation!r}, so that the answer has no first token"
             )
         ids = [*head, *whole.ids[len(head) :]]
-        # The first token beyond the blanks at the end of the context.
-        first = len(head)
-        if len(context) > len(bare):
-            while first < len(ids) - 1 and whole.offsets[first][1] <= len(context):
-                first += 1
+        first = first_word(context + continuation, whole.offsets, len(head))
+        first = max(len(head), min(first, len(ids) - 1))  # of blanks alone the last is read
         encoded = Encoded(tuple(ids), self._regions(context, whole, source, first), 0)
         made = _prompt(context, continuation, spans, source)
         before, targets = tuple(ids[len(head) : first]), tuple(ids[first:])

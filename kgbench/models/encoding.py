@@ -1,11 +1,11 @@
-"""Prompts as tokens: ids, the tokens of each region, and the target's first token."""
+"""Prompts as tokens: ids, the tokens of each region, and the first token of the answer."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from transformers import PreTrainedTokenizerBase
@@ -49,7 +49,19 @@ class Encoded:
     regions: Mapping[str, tuple[int, ...]]
     """Token indices of each region the prompt has."""
     target: int
-    """Id of the first token that `prompt + " " + object` adds to the prompt."""
+    """Id of the first token that `prompt + " " + object` adds to `ids`."""
+    blanks: int = 0
+    """Tokens at the end of `ids` that are the blank before the object.
+
+    Some tokenizers keep it apart, as before a number: it is the same for every object, so that the
+    model is given it, and the target is the token after it.
+    """
+
+    def without_blanks(self) -> Encoded:
+        """The prompt alone, whose target is the blank if there is one."""
+        end = len(self.ids) - self.blanks
+        regions = {**self.regions, "LT": (end - 1,)}
+        return Encoded(self.ids[:end], regions, (*self.ids, self.target)[end])
 
 
 class EncodedQuestion(Encoded):
@@ -149,15 +161,21 @@ class Encoder:
             spans[name] = (start + shift, end + shift)
         framed = replace(prompt, text=text, spans=spans)
         regions = token_regions(framed, encoding["offset_mapping"], special, tokenizer=self._name())
-        longer = self.ids(f"{text}{'' if text[-1].isspace() else ' '}{prompt.target}")
-        if len(longer) <= len(ids) or tuple(longer[: len(ids)]) != ids:
+        whole = f"{text}{'' if text[-1].isspace() else ' '}{prompt.target}"
+        encoding = self.tokenizer(
+            whole, add_special_tokens=not self.chat_template, return_offsets_mapping=True
+        )
+        longer = tuple(encoding["input_ids"])
+        first = first_word(whole, encoding["offset_mapping"], len(ids))
+        if first >= len(longer) or longer[: len(ids)] != ids:
             raise RegionError(
                 f"fact {prompt.fact.id}, prompt {prompt.name!r}: the tokens of the prompt are not "
                 "a prefix of the tokens of prompt and "
                 f"target {prompt.target!r} under {self._name()}, so there is no first target token"
             )
         tokens = {name: tuple(indices) for name, indices in regions.items()}
-        return Encoded(ids, tokens, longer[len(ids)])
+        tokens["LT"] = (first - 1,)
+        return Encoded(longer[:first], tokens, longer[first], first - len(ids))
 
     def ids(self, text: str) -> list[int]:
         """Token ids of a text, with BOS where the tokenizer adds one."""
@@ -165,6 +183,21 @@ class Encoder:
 
     def _name(self) -> str:
         return f"{type(self.tokenizer).__name__} of {len(self.tokenizer)} tokens"
+
+
+def first_word(text: str, offsets: Sequence[tuple[int, int]], start: int) -> int:
+    """Index of the first token that holds more than blanks; the number of tokens if none does.
+
+    Every reading of an answer begins there: the tokens of blanks before it are given.
+
+    Args:
+        text: The text that was encoded.
+        offsets: Per token its [start, end) characters in the text.
+        start: Index of the first token to look at.
+    """
+    while start < len(offsets) and not text[slice(*offsets[start])].strip():
+        start += 1
+    return start
 
 
 def _rendered(tokenizer: PreTrainedTokenizerBase) -> str:

@@ -73,6 +73,10 @@ class Truth(Strict):
     decoy: str | None = None
 
 
+AFTER_BLANKS = " after blanks"
+"""Ends the version of the metrics where the blank before an answer is a part of the prompt."""
+
+
 class Identity(Strict):
     """Identity of a result.
 
@@ -89,6 +93,7 @@ class Identity(Strict):
     configurations: tuple[str, ...]
     """`PRE`, `SFT` and graft expressions."""
     metric_version: str
+    """Followed by `AFTER_BLANKS` where the model is given the blank before an answer."""
     dtype: str
     seeds: tuple[int, ...]
     limit: int | None = Field(default=None, ge=1)
@@ -110,6 +115,16 @@ class Identity(Strict):
     def ties_count_for_the_target(self) -> bool:
         """Whether equal logits share the best rank, as in version 1 of the metrics only."""
         return self.metric_version == "1"
+
+    @property
+    def after_blanks(self) -> bool:
+        """Whether answers are read after a blank that the tokenizer keeps apart."""
+        return self.metric_version.endswith(AFTER_BLANKS)
+
+    @property
+    def limited(self) -> bool:
+        """Whether only some facts of the data set are asked for."""
+        return self.n_facts < self.dataset.n
 
     @property
     def n_facts(self) -> int:

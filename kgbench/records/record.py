@@ -90,6 +90,9 @@ class Row(Strict):
     gain: Stored
     """m(SFT) - m(PRE) on the metric of the ratios, their denominator; numerators follow from the
     rows' means."""
+    difference: Stored | None = None
+    """m(S) - m(PRE) on that metric, where it says more than the ratio: the gain is within a few
+    standard errors of 0, or the ratio is beyond 2."""
 
     @model_validator(mode="before")
     @classmethod
@@ -358,6 +361,9 @@ class Cost(Strict):
     """The part of it that ranking the sites took."""
 
 
+Counts = tuple[Annotated[int, Field(ge=1)], ...]
+
+
 class Record(Strict):
     """The result of one evaluation."""
 
@@ -376,6 +382,9 @@ class Record(Strict):
     """Reason to count of the facts left out."""
     baselines: dict[str, dict[str, Stored]]
     """Name of the baseline, then prompt."""
+    answers: dict[str, Counts] | None = None
+    """By prompt, how often each distinct first token is the answer, the most frequent first; None
+    in earlier records."""
     cost: Cost
     environment: Environment
     provenance: Provenance
@@ -446,16 +455,23 @@ class Record(Strict):
         rows = []
         for row in self.rows:
             rows.append({name: plain(getattr(row, name)) for name in _ANSWERED})
+            if row.difference is not None:
+                rows[-1]["difference"] = row.difference.answer()
         return {
             "id": self.id,
             "model": self.model,
             "dataset": self.identity.dataset.name,
             "localizer": self.identity.localizer.name,
+            "metric": self.metric,
             "path": path,
             "seconds": self.cost.seconds,
             "plain_forward_ratio": ratio.answer() if ratio.undefined else ratio.value,
             "rows": rows,
             "synergy": plain(self.synergy),
+            "first_tokens": {
+                prompt: {"distinct": len(counts), "facts": sum(counts)}
+                for prompt, counts in (self.answers or {}).items()
+            },
             **({"curve": plain(self.curve)} if self.curve else {}),
             **({"planted": self.planted.answer()} if self.planted is not None else {}),
             "verdict": self.verdict,

@@ -193,8 +193,8 @@ def _alike(first: Estimate | None, second: Estimate | None) -> bool:
     return True
 
 
-NO_GRAFT = "–: PRE and SFT are no grafts, and necessity is asked of grafts"
-NO_REST = "–: the complement of the best-ranked sites was not run"
+NO_GRAFT = "– not applicable: PRE and SFT are not grafts"
+NO_REST = "– not applicable: the complement of the best-ranked sites was not run"
 
 OF_RUN = ("date", "arguments", "prompts", "grafts", "suite", "limit", "seed", "verdict")
 """Columns of `run_columns` in a line of CSV, after those of the figure."""
@@ -331,6 +331,10 @@ def _over_configurations(record: Record) -> Iterator[tuple[str, str, Estimate]]:
         yield prompt, "area under the recovery curve", curve.area
     for prompt, prior in record.baselines.get("name_prior", {}).items():
         yield prompt, "name prior (top5)", prior
+    for prompt, counts in (record.answers or {}).items():
+        share = len(counts) / sum(counts)
+        exact = Estimate(share, share, share, sum(counts))
+        yield prompt, "distinct first tokens ÷ facts", exact
     if planted is None:
         return
     for key, what in OF_TRUTH.items():

@@ -32,9 +32,15 @@ from kgbench.report import (
 )
 from kgbench.report.export import necessity_cell
 from kgbench.stats import verdict_of
+from kgbench.stats.intervals import smallest_gain, standard_errors
+from kgbench.stats.prior import priors_of
 from kgbench.stats.repetition import OtherRow, Repeated
+from kgbench.stats.scores import HITS
 
 GRAFT_WIDTH = 30
+
+FEW_FACTS = 50
+"""Below so many facts the output says what they can show."""
 
 TOP = 10
 """Sites of a ranking that are shown; the record holds all."""
@@ -71,10 +77,38 @@ def record_report(record: Record) -> Report:
     notes = _run_notes(record)
     if count < len(metrics):
         notes.append(
-            f"columns left out for their width: {', '.join(metrics[count:])}; "
-            f"a wider terminal or `kgbench export {record.id[:12]}` shows them"
+            f"hidden to fit the terminal: {', '.join(metrics[count:])}; a wider one or "
+            f"`kgbench export {record.id[:12]}` shows them"
         )
-    return Report(title, parts, notes=notes, verdict=verdict_of(record))
+    return Report(title, parts, _remarks(record), notes, verdict_of(record))
+
+
+def _remarks(record: Record) -> list[str]:
+    """What is to be known before the tables."""
+    metric, lines = record.metric, priors_of(record).remarks(record.metric)
+    if record.identity.after_blanks:
+        lines.append(
+            "The tokenizer keeps the blank before an answer apart: the model is given it, LT is "
+            "that blank, and the answer is read after it."
+        )
+    for prompt, rows in record.by_prompt.items():
+        if rows["SFT"].difference is not None:
+            gain, why = rows["SFT"].gain, "is too uncertain for a ratio"
+            if rows["SFT"].sufficiency.value is not None:
+                why = f"is {number_text(standard_errors(gain))} standard errors, and intervals of "
+                why += "ratios ignore that a significant one was selected"
+            lines.append(
+                f"On {prompt} the gain from finetuning ({value_text(gain)}, n = {gain.n}) {why}: "
+                "compare the differences from PRE."
+            )
+    n = max((row.n for row in record.rows), default=FEW_FACTS)
+    if n < FEW_FACTS:
+        line = f"{count_text(n, 'fact')} {'is' if n == 1 else 'are'} few"
+        if metric in HITS and (least := smallest_gain(n)) is not None:
+            line += f": on {metric} a gain below {number_text(least)} is not significant, even if "
+            line += "no fact is lost"
+        lines.append(f"{line}. Give {FEW_FACTS} or more for figures to argue with.")
+    return lines
 
 
 def _tables(record: Record, metrics: Sequence[str]) -> list[Table]:
@@ -86,12 +120,17 @@ def _prompt_table(rows: Sequence[Row], metrics: Sequence[str]) -> Table:
     """The rows of one prompt; numbers of facts are columns where rows differ in them."""
     dropped = f", {rows[0].dropped} dropped" if len({row.dropped for row in rows}) == 1 else ""
     title = f"{rows[0].prompt}: {rows[0].n} facts{dropped}"
+    is_weak = any(row.difference is not None for row in rows)
     uneven = len({(row.n, row.dropped) for row in rows if row.applicable}) > 1
     body: list[list[Cell]] = []
     for row in rows:
-        means = list(map(row.estimate, metrics))
+        means: list[Cell] = list(map(row.estimate, metrics))
         counts = [row.n, row.dropped] if uneven else []
+        if is_weak:
+            means.insert(1, Dash() if row.graft == "PRE" else row.difference or Dash())
         body.append([row.graft, *means, row.sufficiency, necessity_cell(row), *counts])
+    if is_weak:
+        metrics = [metrics[0], "− PRE", *metrics[1:]]
     heads = ["graft", *metrics, "sufficiency", "necessity", *["n", "dropped"] * uneven]
     return Table(title, heads, body, GRAFT_WIDTH)
 
@@ -122,6 +161,11 @@ def _run_notes(record: Record) -> list[Line]:
         sites = f"over {ranking.agreement.n} sites: "
         head = f"Spearman's correlation of the maps by the halves of {first} and {second} facts, "
         lines.append([head + sites, ranking.agreement])
+    if record.answers:
+        shares = []
+        for prompt, counts in record.answers.items():
+            shares.append(f"{len(counts)} for {count_text(sum(counts), 'fact')} on {prompt}")
+        lines.append(f"distinct first tokens: {', '.join(shares)}")
     for name, estimates in record.baselines.items():
         lines.append([f"{BASELINES.get(name, name)}: ", *_by_prompt(estimates)])
     if record.dropped:

@@ -38,7 +38,7 @@ from kgbench.models.placement import (
     usable_device,
 )
 from kgbench.records import DatasetRef, Identity, LocalizerRef, Truth, WeightHashes, canonical_json
-from kgbench.records.identity import json_differences
+from kgbench.records.identity import AFTER_BLANKS, json_differences
 from kgbench.runner.known import files_state
 from kgbench.runner.spec import Settings, Spec
 from kgbench.runner.workload import Suite, Workload, check, entry_of, localizer_arguments
@@ -246,6 +246,11 @@ class Job:
         """The prompts of all templates."""
         return list(chain.from_iterable(self.prompts.values()))
 
+    @property
+    def after_blanks(self) -> bool:
+        """Whether the tokenizer keeps the blank before an answer apart, so that it is given."""
+        return any(self.pair.encoded(prompt).blanks for prompt in self.all_prompts)
+
     @cached_property
     def halves(self) -> Halves:
         """Facts in two halves: each ranks sites for the other."""
@@ -291,7 +296,7 @@ class Job:
                     name=method.name, version=" ".join(version), parameters=parameters
                 ),
                 configurations=tuple(self.configurations),
-                metric_version=METRIC_VERSION,
+                metric_version=METRIC_VERSION + AFTER_BLANKS * self.after_blanks,
                 dtype=str(self.pair.dtype).removeprefix("torch."),
                 seeds=(self.spec.seed,),
                 limit=self.spec.limit,

@@ -41,6 +41,8 @@ from kgbench.runner.sources import note_sources
 from kgbench.runner.spec import Settings, Spec
 from kgbench.runner.workload import Workload, check, checkpoint_folder, entry_of
 from kgbench.stats import rescored
+from kgbench.stats.prior import priors_of
+from kgbench.stats.scores import check_metric
 
 FRESH_NS = 2_000_000_000
 """A file that changed so shortly before may change again within one step of its clock.
@@ -113,9 +115,11 @@ def reused(work: Workload, settings: Settings, found: StoredRecord) -> Run:
     if (versions := other_versions(found.record.provenance)) is not None:
         warnings.warn(f"{versions}; to compute it again, delete {found.path}", stacklevel=2)
     record, dropped = found.record, dict(work.dataset.dropped)
-    if record.metric != work.spec.metric or record.dropped != dropped:
-        with_dropped = record.model_copy(update={"dropped": dropped})
-        record = rescored(with_dropped, found.facts(), work.spec.metric)
+    if record.answers is None or record.dropped != dropped:
+        record = rescored(record.model_copy(update={"dropped": dropped}), found.facts())
+    metric = work.spec.metric or priors_of(record).usual_metric
+    if record.metric != check_metric(metric):
+        record = rescored(record, found.facts(), metric)
     return Run(record, found.path, reused=True)
 
 

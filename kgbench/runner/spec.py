@@ -108,8 +108,9 @@ class Spec:
     """float32, float64, bfloat16, float16.  [default: float32 on CPU, as stored elsewhere]"""
     seed: int = option(0, "N", least=0)
     """Random seed of the bootstrap and of random localizers."""
-    metric: str = option("top5", "NAME")
-    """Metric of the ratios and the verdict."""
+    metric: str | None = option(None, "NAME")
+    """Metric of the ratios and the verdict.  [default: top5, or the first of top1 and logprob
+    where few first tokens are answers]"""
     held: Any = field(default=None, repr=False)
     """Objects in the place of names, a `Held`; never written, and no option."""
     expected: Mapping[str, Any] = field(default_factory=dict, repr=False)

@@ -110,7 +110,8 @@ def check(spec: Spec) -> Workload:
         RegionError: A graft names a region that a prompt lacks.
         InputError: Another part of the specification is wrong.
     """
-    check_metric(spec.metric)
+    if spec.metric is not None:
+        check_metric(spec.metric)
     entry_of(spec)
     if spec.dtype is not None:
         check_dtype(spec.dtype)

@@ -12,8 +12,9 @@ taken of them all:
   paired difference of hits at -1 and 1 (as D. G. Bonett and R. M. Price do, 2012; of hits alone see
   A. Agresti and B. Caffo, 2000);
 - the ratio of two means has Fieller's interval: all r for which the interval of numerator - r *
-  denominator holds 0, with imagined facts at the four corners. It is wider where the
-  denominator is large by luck (`SURE`), and then the value may have no interval;
+  denominator holds 0, with imagined facts at the four corners. There is none where the interval of
+  the denominator holds 0, and those that are left are of denominators that luck made large: within
+  a few standard errors of 0 (`WEAK`) they hold the truth less often than they say;
 - the median has the interval of its order statistics.
 
 `make coverage` simulates how often each holds the truth.
@@ -36,7 +37,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
-from math import erf, inf, isfinite, sqrt
+from math import inf, isfinite, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,8 +49,8 @@ from kgbench.estimate import Estimate
 LEVEL = 0.95
 """Confidence of every interval."""
 
-SURE = 5.5
-"""Standard errors beyond which a denominator differs from 0; calibrated by `make coverage`."""
+WEAK = 5.0
+"""Standard errors below which a denominator is weak: its coefficient of variation is above .2."""
 
 FEW = 5
 """Of fewer exceptions a bootstrap knows too little."""
@@ -243,25 +244,18 @@ def ratio(numerator: Array, denominator: Array) -> Estimate:
         numerator: Contrasts [n]; integers where the scores are hits.
         denominator: Contrasts [n].
     """
-    n, (size, needed) = len(numerator), _size(denominator)
-    if not _is_told(n, size):
+    n = len(numerator)
+    if not divides(denominator):
         return Estimate.missing(
-            f"the denominator, {np.mean(denominator) if n else 0:.3g} on average of {n} facts, is "
-            "not told from 0",
+            f"the denominator ({np.mean(denominator) if n else 0:.3g}, n = {n}) is too uncertain "
+            "for a ratio",
             n,
         )
     above, below = (np.asarray(values, float) for values in (numerator, denominator))
-    a, b = float(above.sum()), float(below.sum())
-    if size <= needed:
-        near = (
-            f"its denominator, {b / n:.3g} on average of {n} facts, is so near 0 that luck "
-            "may have told it from 0"
-        )
-        return Estimate.alone(a / b, n, near)
-    weight = _imagined(LEVEL)
+    a, b, weight = float(above.sum()), float(below.sum()), _imagined(LEVEL)
     count, added = n + 2 * weight, 2 * weight * _reach(denominator) ** 2
     # (A - r B)² = c (N (Sxx - 2 r Sxy + r² Syy) - (A - r B)²) at the ends, c = t² / (N - 1)
-    c = needed**2 / (count - 1)
+    c = _quantile(count - 1, LEVEL) ** 2 / (count - 1)
     square = (1 + c) * b * b - c * count * (float(below @ below) + added)
     middle = (1 + c) * a * b - c * count * float(above @ below)
     rest = (1 + c) * a * a - c * count * (float(above @ above) + added)
@@ -271,29 +265,36 @@ def ratio(numerator: Array, denominator: Array) -> Estimate:
 
 def divides(denominator: Array) -> bool:
     """Whether a mean of contrasts [n] differs from 0, so that ratios to it are defined."""
-    return _is_told(len(denominator), _size(denominator)[0])
-
-
-def _is_told(n: int, size: float) -> bool:
-    """Whether a mean of n contrasts of this size in standard errors is told from 0."""
-    return n > 1 and size > _quantile(n + 2 * _imagined(LEVEL) - 1, LEVEL)
-
-
-def _size(denominator: Array) -> tuple[float, float]:
-    """A denominator in standard errors, and the quantile of the interval of a ratio to it.
-
-    Of denominators near 0 those are divided by which luck made large, and ratios to them come out
-    too small. So what an interval may err by is lessened by the chance that a denominator of this
-    size would be significant if it lay `SURE` standard errors lower.
-    """
     n, weight = len(denominator), _imagined(LEVEL)
     values, count = np.asarray(denominator, float), n + 2 * weight
     centre = float(values.sum()) / count
     squares = float(values @ values) + 2 * weight * _reach(denominator) ** 2 - count * centre**2
     error = sqrt(max(0.0, squares) / ((count - 1) * count))
-    size = abs(centre) / error if error else 0.0
-    chance = (1 + erf((size - SURE) / sqrt(2))) / 2
-    return size, _quantile(count - 1, LEVEL if chance > 1 - 1e-6 else 1 - (1 - LEVEL) * chance)
+    return n > 1 and abs(centre) > _quantile(count - 1, LEVEL) * error > 0
+
+
+def standard_errors(found: Estimate) -> float:
+    """How many standard errors a `difference` is from 0, the imagined facts among them."""
+    if found.numbers is None:
+        return 0.0
+    value, low, high = found.numbers
+    count = found.n + 2 * _imagined(LEVEL)
+    centre = found.n * value / count
+    # The end towards 0 is never cut at the bounds of the score.
+    margin = abs(centre - (low if value > 0 else high))
+    return abs(centre) / margin * _quantile(count - 1, LEVEL) if margin else inf
+
+
+@lru_cache(maxsize=64)
+def smallest_gain(n: int) -> float | None:
+    """The smallest share of n facts that is significant where so many hits are won and none lost.
+
+    None where not even all are.
+    """
+    for gained in range(1, n + 1):
+        if divides(np.repeat([1, 0], [gained, n - gained])):
+            return gained / n
+    return None
 
 
 def ratio_difference(first: Parts, second: Parts) -> Estimate:

@@ -46,6 +46,10 @@ COMPLEMENTS: Mapping[str, str] = {
 """Complement of each pathway configuration; that of everything is the recipient."""
 
 
+NO_GAIN = "the finetuned model is not significantly better than the base"
+"""Begins the reason why the ratios of a prompt are undefined."""
+
+
 def gain(scores: Scores) -> Estimate:
     """m(SFT) - m(PRE), what finetuning added: the denominator of every recovery."""
     return difference(scores["SFT"], scores["PRE"])
@@ -118,16 +122,10 @@ def no_gain(scores: Scores) -> Estimate | None:
     if divides(sft - pre):
         return None
     found = gain(scores)
-    interval = (
-        f"{found.value:.3g} [{found.low:.3g}, {found.high:.3g}]"
-        if found.low is not None
-        else f"undefined: {found.undefined}"
-    )
-    return Estimate.missing(
-        f"m(SFT) - m(PRE) = {interval} over {found.n} facts is not told from 0, and a ratio to it "
-        "means nothing",
-        found.n,
-    )
+    text = f"undefined: {found.undefined}"
+    if found.low is not None:
+        text = f"{found.value:.3g} [{found.low:.3g}, {found.high:.3g}], n = {found.n}"
+    return Estimate.missing(f"{NO_GAIN} (gain {text})", found.n)
 
 
 def between_configurations(

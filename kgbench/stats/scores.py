@@ -10,9 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from kgbench.errors import DataError, UnknownNameError
-from kgbench.estimate import Estimate
 from kgbench.records.fact_rows import spans
-from kgbench.stats.intervals import Array, hit_rate
+from kgbench.stats.intervals import Array
 
 METRICS = (
     "top1",
@@ -91,18 +90,6 @@ def score(columns: Columns, metric: str) -> Array:
 def numbers(scores: Array) -> Array:
     """Hits as integers, so that they can be subtracted and yet differ in type from other scores."""
     return scores.astype(np.int64 if scores.dtype == bool else np.float64)
-
-
-def name_prior(targets: Array) -> Estimate:
-    """The hit rate of always predicting the five most frequent first tokens of these facts.
-
-    The tokens are chosen on the facts that they are scored on, which favours this baseline.
-
-    Args:
-        targets: Target token ids [n].
-    """
-    counts = np.unique(targets, return_counts=True)[1]
-    return hit_rate(int(np.sort(counts)[-5:].sum()), len(targets))
 
 
 @dataclass(frozen=True)

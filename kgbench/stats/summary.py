@@ -5,7 +5,7 @@ A map is compared with the ground truth, and so are effects of its best sites, a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from typing import Any, Literal
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kgbench.estimate import Estimate, rounded
-from kgbench.numbers import figure_text, number_text, reason_text
+from kgbench.numbers import figure_text, is_readable, number_text, reason_text
 from kgbench.records import (
     FIGURES,
     NO_INTERVAL_OF_RANKS,
@@ -39,7 +39,8 @@ from kgbench.sites.configurations import (
     complements,
     parse_top,
 )
-from kgbench.stats.intervals import Array, mean, median
+from kgbench.stats.intervals import WEAK, Array, difference, mean, median, standard_errors
+from kgbench.stats.prior import LADDER, Priors, answer_counts, donors_of, name_prior, priors_of
 from kgbench.stats.ranking_quality import auroc, chance_precision, graded_precision
 from kgbench.stats.ratios import (
     COMPLEMENTS,
@@ -57,7 +58,6 @@ from kgbench.stats.scores import (
     Scores,
     by_prompt,
     check_metric,
-    name_prior,
     numbers,
     support_of,
 )
@@ -79,6 +79,8 @@ class Summary:
     """By prompt."""
     baselines: dict[str, dict[str, Estimate]]
     """`name_prior`, by prompt."""
+    answers: dict[str, tuple[int, ...]]
+    """By prompt, how often each distinct first token is the answer."""
     curve: dict[str, Curve] | None
     """By prompt, where sites were ranked."""
     verdict: str
@@ -88,17 +90,19 @@ class Summary:
 def summarize(
     facts: pa.Table,
     *,
-    metric: str = DEFAULT_METRIC,
+    metric: str | None = DEFAULT_METRIC,
     complements: Mapping[str, str | None] | None = None,
     dropped: Mapping[str, int] | None = None,
     budgets: Mapping[str, float] | None = None,
     absent: Mapping[str, Mapping[str, str]] | None = None,
+    limited: bool = False,
 ) -> Summary:
     """All figures of a run.
 
     Args:
         facts: Per-fact rows. Where a prompt was read at several positions, the last counts.
-        metric: The metric of the ratios, one of METRICS.
+        metric: The metric of the ratios, one of METRICS; None for the first that tells facts from
+            frequencies, see `Priors.usual_metric`.
         complements: Configurations S^C of configurations S beyond the pathways', None where there
             is none; rows follow this order after the paper's configurations, others come last, by
             name.
@@ -106,13 +110,13 @@ def summarize(
             name.
         budgets: Of configurations that graft the best-ranked sites, in per cent, ascending.
         absent: By prompt, configurations without rows that the method cannot express, and why.
+        limited: Whether these are some of the facts of a data set only.
 
     Raises:
         DataError: If PRE or SFT is missing, or configurations of a prompt were not run over the
             same facts.
         UnknownNameError: If there is no such metric.
     """
-    metric = check_metric(metric)
     complements, dropped, absent = complements or {}, dropped or {}, absent or {}
     known = dict(COMPLEMENTS)
     for graft, other in complements.items():
@@ -121,9 +125,13 @@ def summarize(
     order, asked = (*ORDER, *complements), list(dropped)
     prompts = by_prompt(facts_table(facts), order)
     prompts.sort(key=lambda p: asked.index(p.name) if p.name in asked else len(asked))
+    answers = {p.name: answer_counts(p.columns["PRE"]["target"]) for p in prompts}
+    if metric is None:
+        metric = Priors(dict(_donors(prompts)), answers, limited).usual_metric
+    metric = check_metric(metric)
     rows: list[Row] = []
     synergies: dict[str, Estimate] = {}
-    priors: dict[str, Estimate] = {}
+    priors = {name: name_prior(counts).rounded() for name, counts in answers.items()}
     curves: dict[str, Curve] | None = {} if budgets else None
     for prompt in prompts:
         name, lacking = prompt.name, absent.get(prompt.name, {})
@@ -134,15 +142,25 @@ def summarize(
         if unknown := [graft for graft in ("FE", "LT", "FE+LT") if graft in lacking]:
             reason = f"{NOT_APPLICABLE}the method cannot express {' and '.join(unknown)}"
             synergies[name] = Estimate.missing(reason)
-        priors[name] = name_prior(prompt.columns["PRE"]["target"]).rounded()
         if budgets and curves is not None:
             points = []
             for label, budget in budgets.items():
                 points.append(CurvePoint(budget=budget, recovery=recovery(scores, label)))
             curves[name] = Curve(points=tuple(points), area=curve_area(scores, budgets))
-    sentence = verdict(rows, metric, curves)
+    doubts = Priors(donors_of(rows), answers, limited).doubts(metric)
+    sentence = verdict(rows, metric, curves, doubts)
     baselines = {"name_prior": priors}
-    return Summary(metric, tuple(rows), synergies, baselines, curves, sentence)
+    return Summary(metric, tuple(rows), synergies, baselines, answers, curves, sentence)
+
+
+def _donors(prompts: Sequence[PromptColumns]) -> Iterator[tuple[str, dict[str, Estimate]]]:
+    """By prompt, the means of `SFT` on the metrics among which one is taken."""
+    for prompt in prompts:
+        found = {}
+        for metric in LADDER:
+            scores = prompt.scores(metric)
+            found[metric] = mean(scores["SFT"], support_of(scores.values(), metric)).rounded()
+        yield prompt.name, found
 
 
 def _rows(
@@ -157,8 +175,11 @@ def _rows(
         by_graft = prompt.scores(name)
         found[name] = means(by_graft, support_of(by_graft.values(), name))
     added, rows = gain(scores), []
+    is_weak = standard_errors(added) < WEAK
     for graft, columns in prompt.columns.items():
         ranks, other = columns["rank"], complements.get(graft)
+        share = recovery(scores, graft)
+        beyond = share.value is not None and not is_readable(share)
         row = Row(
             prompt=prompt.name,
             graft=graft,
@@ -167,10 +188,11 @@ def _rows(
             **{name: by_graft[graft] for name, by_graft in found.items()},
             rank=Estimate.alone(float(np.mean(ranks)), len(ranks), NO_INTERVAL_OF_RANKS),
             median_rank=median(ranks),
-            sufficiency=recovery(scores, graft),
+            sufficiency=share,
             necessity=necessity(scores, graft, complements),
             complement=other if other in prompt.columns else None,
             gain=added,
+            difference=difference(scores[graft], scores["PRE"]) if is_weak or beyond else None,
         )
         rows.append(row)
     return rows
@@ -211,7 +233,7 @@ def _with_absent(
         explained.append(row)
     for graft, reason in absent.items():
         figures = dict.fromkeys(FIGURES, Estimate.missing(f"{NOT_APPLICABLE}{reason}"))
-        changed = {"graft": graft, "n": 0, "complement": None, **figures}
+        changed = {"graft": graft, "n": 0, "complement": None, "difference": None, **figures}
         explained.append(rows[0].model_copy(update=changed))
     places = {graft: i for i, graft in enumerate(dict.fromkeys(order))}
     return sorted(explained, key=lambda row: places.get(row.graft, len(places)))
@@ -254,8 +276,8 @@ def rescored(record: Record, facts: pa.Table, metric: str | None = None) -> Reco
     return rejudged(record.model_copy(update=vars(summary)), facts)
 
 
-def summary_of(run: Ran, facts: pa.Table, metric: str) -> Summary:
-    """The figures of a run."""
+def summary_of(run: Ran, facts: pa.Table, metric: str | None) -> Summary:
+    """The figures of a run, on a metric or, for None, on the usual one."""
     identity = run.identity
     budgets = budgets_in(identity.configurations)
     expressed = all(map(budgets.keys().isdisjoint, run.absent.values()))
@@ -266,6 +288,7 @@ def summary_of(run: Ran, facts: pa.Table, metric: str) -> Summary:
         dropped=dict.fromkeys(identity.prompts, run.dropped),
         budgets=budgets if expressed else None,
         absent=run.absent,
+        limited=identity.limited,
     )
 
 
@@ -487,7 +510,8 @@ def with_clause(record: Record) -> Record:
 
 def verdict_of(record: Record) -> str:
     """Verdict from a record's figures; the stored one may have an older version's wording."""
-    sentence, at = verdict(record.rows, record.metric, record.curve), f" ({record.metric})."
+    metric, at = record.metric, f" ({record.metric})."
+    sentence = verdict(record.rows, metric, record.curve, priors_of(record).doubts(metric))
     if record.planted is None:
         return sentence
     return f"{sentence.removesuffix(at)}; {_clause(record.planted)}{at}"

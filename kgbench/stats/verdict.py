@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from kgbench.estimate import Estimate
-from kgbench.numbers import (
-    figure_text,
-    percent_text,
-    plain_text,
-    reason_text,
-    share_text,
-    value_text,
-)
+from kgbench.numbers import figure_text, plain_text, reason_text, share_text, value_text
 from kgbench.records import Curve, Row
 from kgbench.sites import PATHWAYS
 
 FIRST, SECOND, BOTH, REST = "FE", "LT", "FE+LT", "(FE+LT)^C"
-ADDED = "what finetuning added"
 BUDGETS = (1.0, 10.0)
 """Budgets of a ranking in the sentence, in per cent."""
 
@@ -25,17 +16,24 @@ MOST = 5
 """Grafts beyond the pathways in a sentence."""
 
 
-def verdict(rows: Iterable[Row], metric: str, curves: Mapping[str, Curve] | None = None) -> str:
+def verdict(
+    rows: Iterable[Row],
+    metric: str,
+    curves: Mapping[str, Curve] | None = None,
+    doubts: Mapping[str, str] | None = None,
+) -> str:
     """Summary of a run in one plain sentence over all its prompts.
 
     It covers FE+LT, the rest without both, and each alone, as far as they were run; then every
-    other graft by descending sufficiency; of a ranking, its best sites. Donors without a gain and
-    configurations that the method cannot express are named, with numbers.
+    other graft by descending sufficiency; of a ranking, its best sites. Shares are of what
+    finetuning added; where the gain is weak they are differences from PRE instead. Donors without
+    a gain and configurations that the method cannot express are named, with numbers.
 
     Args:
         rows: The rows of the run.
         metric: The metric of the ratios.
         curves: By prompt, recovery at growing budgets, where sites were ranked.
+        doubts: By prompt, why nothing follows from its ratios.
     """
     by_prompt: dict[str, dict[str, Row]] = {}
     absent: dict[str, list[str]] = {}
@@ -51,11 +49,14 @@ def verdict(rows: Iterable[Row], metric: str, curves: Mapping[str, Curve] | None
         added = by_graft["SFT"].gain.value or 0.0
         gained = added < 0 if metric == "log_rank" else added > 0
         if by_graft["SFT"].sufficiency.undefined is None and gained:
-            sound[name] = by_graft
+            if doubts and name in doubts:
+                unsound.append(f"on {name} nothing is concluded from {metric}: {doubts[name]}")
+            else:
+                sound[name] = by_graft
         else:
             unsound.append(_unsound(name, by_graft, metric))
     ranked = {name: curve for name, curve in (curves or {}).items() if name in sound}
-    clauses = _ranked(ranked) if ranked else _clauses(sound) if sound else []
+    clauses = _ranked(ranked, sound) if ranked else _clauses(sound) if sound else []
     clauses += unsound
     named = []
     for graft, on in absent.items():
@@ -84,36 +85,36 @@ def _clauses(prompts: dict[str, dict[str, Row]]) -> list[str]:
     # ALL leads only where it is the only one.
     asked = sorted([g for g in asked if g != "ALL"] or asked, key=total, reverse=True)
     lead = BOTH if BOTH in grafts else asked[0]
-    clauses = _of_one(lead, prompts, f" of {ADDED}")
+    clauses = _of_one(lead, prompts)
     alone = [graft for graft in (FIRST, SECOND) if graft in grafts and graft != lead]
     texts = []
     for graft in alone:
-        texts.append(f"{graft} alone {_list(_rows(graft, prompts), len(prompts), _short)}")
+        texts.append(f"{graft} alone {_list(_rows(graft, prompts), len(prompts))}")
     if texts:
         clauses.append(", ".join(texts))
     spoken = (lead, *PATHWAYS, "ALL", "NONE")
     others = [graft for graft in asked if graft not in spoken and "top " not in graft]
     for graft in others[:MOST]:
-        clauses += _of_one(graft, prompts, "")
+        clauses += _of_one(graft, prompts, leads=False)
     if len(others) > MOST:
         clauses.append(f"the other {len(others) - MOST} grafts carry less, see the table")
     return clauses
 
 
-def _of_one(graft: str, prompts: dict[str, dict[str, Row]], of: str) -> list[str]:
+def _of_one(graft: str, prompts: dict[str, dict[str, Row]], leads: bool = True) -> list[str]:
     """The sufficiency of a graft, in quotation marks where it has several terms, and the rest's."""
     rows, n = _rows(graft, prompts), len(prompts)
     quoted = f"“{graft}”" if ";" in graft else graft
-    clauses = [f"{quoted} carries {_list(rows, n, _with_interval, of)}"]
+    clauses = [f"{quoted} carries {_list(rows, n, leads)}"]
     left = " is left" if n == 1 else " are left"
     if graft == BOTH and (rest := _rows(REST, prompts)):
-        return [*clauses, f"without both, {_list(rest, n, _with_interval)}{left}"]
+        return [*clauses, f"without both, {_list(rest, n)}{left}"]
     if graft != "ALL" and any(row.necessity.value is not None for row in rows.values()):
         rest = {}
         for name, row in rows.items():
             if (other := row.complement or "") in prompts[name]:
                 rest[name] = prompts[name][other]
-        clauses.append(f"without it, {_list(rest, n, _with_interval)}{left}")
+        clauses.append(f"without it, {_list(rest, n)}{left}")
     return clauses
 
 
@@ -122,20 +123,15 @@ def _rows(graft: str, prompts: dict[str, dict[str, Row]]) -> dict[str, Row]:
     return {name: by_graft[graft] for name, by_graft in prompts.items() if graft in by_graft}
 
 
-def _ranked(curves: Mapping[str, Curve]) -> list[str]:
+def _ranked(curves: Mapping[str, Curve], prompts: dict[str, dict[str, Row]]) -> list[str]:
     """Recovery of the best-ranked sites, and the area under the curve."""
     clauses = []
     for budget in BUDGETS:
-        texts: list[str] = []
-        for name, curve in curves.items():
-            for point in curve.points:
-                if point.budget == budget:
-                    of = "" if texts else f" of {ADDED}"
-                    texts.append(f"{_with_interval(point.recovery)}{of} on {name}")
-        if texts:
+        rows = _rows(f"top {plain_text(budget)}%", {name: prompts[name] for name in curves})
+        if rows:
             clauses.append(
                 f"the best-ranked {plain_text(budget)} % of all weights × tokens carry "
-                f"{_and(texts)}"
+                f"{_list(rows, len(prompts), leads=True)}"
             )
     areas = [figure_text(curve.area) + f" on {name}" for name, curve in curves.items()]
     return [*clauses, f"the area under the recovery curve is {_and(areas)}"]
@@ -156,15 +152,22 @@ def _asked(grafts: Sequence[str], prompts: dict[str, dict[str, Row]]) -> list[st
     return asked
 
 
-def _list(
-    rows: Mapping[str, Row], prompts: int, show: Callable[[Estimate], str], of: str = ""
-) -> str:
-    """Shares as text, such as `97 % [94, 99] of … on headline and 99 % [97, 100] on qa`."""
-    named = bool(of) or len(rows) < prompts
+def _list(rows: Mapping[str, Row], prompts: int, leads: bool = False) -> str:
+    """Shares as text, such as `97 % [94, 99] of … on headline and 99 % [97, 100] on qa`.
+
+    Args:
+        rows: By prompt.
+        prompts: Number of prompts of the sentence.
+        leads: Whether the sentence begins here, so that it says what the shares are of.
+    """
     texts: list[str] = []
     for name, row in rows.items():
-        share = show(row.sufficiency) + ("" if texts else of)
-        texts.append(f"{share} on {name}" if named else share)
+        share, of = share_text(row.sufficiency), "" if texts else " of what finetuning added"
+        if row.difference is not None:
+            share = figure_text(row.difference)
+            of = f" of the {figure_text(row.gain)} that finetuning added"
+        named = f" on {name}" if leads or len(rows) < prompts else ""
+        texts.append(f"{share}{of * leads}{named}")
     return _and(texts)
 
 
@@ -180,18 +183,10 @@ def _unsound(name: str, by_graft: Mapping[str, Row], metric: str) -> str:
     )
     if undefined is not None:
         return (
-            f"on {name} recovery is undefined, since the donor by itself shows no gain that "
-            f"could be told from 0: {numbers}"
+            f"on {name} recovery is undefined: the finetuned model is not significantly better "
+            f"than the base: {numbers}"
         )
     return (
-        f"on {name} finetuning added nothing, since the donor by itself is worse than the "
-        f"recipient: {numbers}"
+        f"on {name} the finetuned model is worse than the base (are recipient and donor "
+        f"swapped?): {numbers}"
     )
-
-
-def _with_interval(estimate: Estimate) -> str:
-    return "an undefined share" if estimate.value is None else share_text(estimate)
-
-
-def _short(estimate: Estimate) -> str:
-    return "undefined" if estimate.value is None else f"{percent_text(estimate.value)} %"

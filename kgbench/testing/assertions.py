@@ -17,6 +17,7 @@ from kgbench.records import NOT_APPLICABLE, Planted, Record, Row
 from kgbench.sites import BASELINES, parse_graft
 from kgbench.sites.configurations import canonical
 from kgbench.stats import METRICS
+from kgbench.stats.prior import priors_of
 from kgbench.testing.decisions import OPERATORS, Decision, conclude, decide, sentence
 from kgbench.testing.undecided import note_record
 
@@ -167,10 +168,14 @@ def _of_planted(planted: Planted) -> dict[str, tuple[Estimate, str]]:
 def _assert_rows(run: Record | Run, at: str, prompt: str | None, bounds: Bounds) -> None:
     __tracebackhide__ = True
     decisions = []
-    for row in _rows(_seen(run), at, prompt):
+    record = _seen(run)
+    doubts = priors_of(record).doubts(record.metric)
+    for row in _rows(record, at, prompt):
         for (field, op), bound in bounds.items():
-            what = f"{row.prompt}, {row.graft}: {field}"
-            decisions.append(_decided(_estimate(row, field), op, bound, what))
+            what, estimate = f"{row.prompt}, {row.graft}: {field}", _estimate(row, field)
+            if FIELDS[field] not in METRICS and row.prompt in doubts and row.applicable:
+                estimate = Estimate.missing(doubts[row.prompt], row.n)
+            decisions.append(_decided(estimate, op, bound, what))
     conclude(decisions)
 
 

@@ -133,7 +133,8 @@ class StudyUnit:
             InputError: Something in the unit is wrong.
         """
         spec = self.spec
-        check_metric(spec.metric)
+        if spec.metric is not None:
+            check_metric(spec.metric)
         check_name(spec.localizer)
         first = min(spec.limit or _CHECKED_FACTS, _CHECKED_FACTS)
         shared = replace(spec, localizer="none", localizer_args={}, metric=Spec.metric, seed=0)

@@ -1,0 +1,223 @@
+"""What a model scores that looks at no prompt, and whether a metric tells a donor from it.
+
+The prior knows how often each first token is the answer, and nothing else. Where few tokens are
+answers it scores well: a donor may reach as much without a single fact, and a graft without any
+that the donor has. So a metric says something of facts where the prior has less than half of what
+the donor has, and where the distinct tokens are ten times as many as a top-k hit accepts.
+
+The frequencies are of the facts that are scored, which favours the prior. Log-probabilities and
+other logarithms are halved as what they are the logarithm of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, log
+
+import numpy as np
+
+from kgbench.estimate import Estimate
+from kgbench.numbers import count_text, number_text, value_text
+from kgbench.records import Record, Row
+from kgbench.stats.intervals import Array, hit_rate
+from kgbench.stats.scores import (
+    DEFAULT_METRIC,
+    HITS,
+    LOG_RANK,
+    METRICS,
+    SUPPORT,
+    Columns,
+    score,
+)
+
+LADDER = (DEFAULT_METRIC, "top1", "logprob")
+"""Metrics, of which a run takes the first that tells its donor from the prior."""
+
+DISTINCT = 10
+"""Distinct first tokens for each that a top-k hit accepts, at least."""
+
+SHARE = 0.5
+"""Of what the donor has, from which a prior has too much."""
+
+_WORDS = {5: "five", 10: "ten", 20: "twenty", 50: "fifty"}
+
+
+def answer_counts(targets: Array | Sequence[int]) -> tuple[int, ...]:
+    """How often each distinct first token is the answer, the most frequent first.
+
+    Args:
+        targets: Target token ids [n].
+    """
+    counts = np.unique(targets, return_counts=True)[1]
+    return tuple(sorted(counts.tolist(), reverse=True))
+
+
+def prior_score(counts: Sequence[int], metric: str) -> float:
+    """Mean over facts of a metric, of a model that gives each first token its frequency.
+
+    Args:
+        counts: See `answer_counts`.
+        metric: One of METRICS.
+    """
+    number, shares = np.array(counts), np.array(counts) / sum(counts)
+    logs = np.log(shares)
+    others = np.append([*logs[1:2], -inf][0], np.full(len(logs) - 1, logs[0]))
+    columns: Columns = {
+        "rank": np.arange(1, len(counts) + 1),
+        "prob": shares,
+        "logprob": logs,
+        "logit_diff": logs - others,
+    }
+    return float(np.average(score(columns, metric), weights=number))
+
+
+def name_prior(counts: Sequence[int]) -> Estimate:
+    """The top-5 hit rate of always giving the five most frequent first tokens.
+
+    Args:
+        counts: See `answer_counts`.
+    """
+    return hit_rate(sum(counts[:5]), sum(counts))
+
+
+def is_learned(counts: Sequence[int], metric: str, donor: Estimate) -> bool:
+    """Whether a donor is significantly better than the prior.
+
+    Args:
+        counts: See `answer_counts`.
+        metric: One of METRICS.
+        donor: Mean of the metric of `SFT`.
+    """
+    if donor.low is None or donor.high is None:
+        return False
+    prior = prior_score(counts, metric)
+    return donor.high < prior if metric == LOG_RANK else donor.low > prior
+
+
+def is_blunt(counts: Sequence[int], metric: str, donor: Estimate, limited: bool = False) -> bool:
+    """Whether the prior has too much of a metric.
+
+    Args:
+        counts: See `answer_counts`.
+        metric: One of METRICS.
+        donor: Mean of the metric of `SFT`.
+        limited: Whether these are some of the facts only. Where at least half of their answers
+            differ, the others have further ones.
+    """
+    distinct, n = len(counts), sum(counts)
+    wide = limited and 2 * distinct >= n
+    if metric in HITS and distinct < DISTINCT * int(metric[3:]) and not wide:
+        return True
+    prior, value = prior_score(counts, metric), donor.value or 0.0
+    if metric in SUPPORT:
+        return prior >= SHARE * value
+    gap = prior - value if metric == LOG_RANK else value - prior
+    return gap <= -log(SHARE)
+
+
+@dataclass(frozen=True)
+class Priors:
+    """The priors of a run, and what its donor has."""
+
+    donors: Mapping[str, Mapping[str, Estimate]]
+    """Means of `SFT`, by prompt and metric."""
+    answers: Mapping[str, Sequence[int]]
+    """By prompt, see `answer_counts`; empty of earlier records."""
+    limited: bool = False
+    """Whether the run is of some facts of its data set only."""
+
+    @property
+    def usual_metric(self) -> str:
+        """The metric of a run that is asked for none.
+
+        The first of LADDER that is blunt on no prompt on which the donor learned something; the
+        default one where there is no such metric or prompt.
+        """
+        learned = self._learned_somehow
+        for metric in LADDER if learned else ():
+            if not any(self._blunt(name, metric) for name in learned):
+                return metric
+        return DEFAULT_METRIC
+
+    def remarks(self, metric: str) -> list[str]:
+        """Sentences before a table on a metric: which one it is of, and whether it says anything."""
+        usual, lines = self.usual_metric, list[str]()
+        if metric == usual != DEFAULT_METRIC:
+            for name, doubt in self.doubts(DEFAULT_METRIC).items():
+                if name in self._learned_somehow:
+                    lines.append(
+                        f"On {name}, {doubt}, so this table and its sentence use {metric}."
+                    )
+        other = "`kgbench answers` compares whole answers"
+        if usual != metric and not self.doubts(usual):
+            other = f"{usual} tells more"
+        for name, doubt in self.doubts(metric).items():
+            lines.append(f"On {name}, {doubt}, so nothing is concluded from {metric}; {other}.")
+        return lines
+
+    def doubts(self, metric: str) -> Mapping[str, str]:
+        """By prompt, why nothing follows from ratios on a metric."""
+        doubts = {}
+        for name, counts in self._asked.items():
+            donor = value_text(self.donors[name][metric])
+            if not self._learned(name, metric):
+                doubts[name] = (
+                    f"{guess_text(counts, metric)}, and the finetuned model ({donor}) is not "
+                    "significantly better"
+                )
+            elif self._blunt(name, metric) and metric in SUPPORT:
+                doubts[name] = guess_text(counts, metric, f" of {donor}")
+            elif self._blunt(name, metric):
+                doubts[name] = f"{guess_text(counts, metric)}, the finetuned model {donor}"
+        return doubts
+
+    @property
+    def _learned_somehow(self) -> list[str]:
+        """Prompts on which the donor is better than the prior on a metric of LADDER."""
+        return [name for name in self._asked if any(self._learned(name, m) for m in LADDER)]
+
+    @property
+    def _asked(self) -> Mapping[str, Sequence[int]]:
+        return {name: counts for name, counts in self.answers.items() if name in self.donors}
+
+    def _learned(self, name: str, metric: str) -> bool:
+        return is_learned(self.answers[name], metric, self.donors[name][metric])
+
+    def _blunt(self, name: str, metric: str) -> bool:
+        return is_blunt(self.answers[name], metric, self.donors[name][metric], self.limited)
+
+
+def priors_of(record: Record) -> Priors:
+    """The priors of a record."""
+    return Priors(donors_of(record.rows), record.answers or {}, record.identity.limited)
+
+
+def donors_of(rows: Iterable[Row]) -> Mapping[str, Mapping[str, Estimate]]:
+    """Means of `SFT`, by prompt and metric."""
+    donors = {}
+    for row in rows:
+        if row.graft == "SFT":
+            donors[row.prompt] = {metric: row.estimate(metric) for metric in METRICS}
+    return donors
+
+
+def guess_text(counts: Sequence[int], metric: str, whole: str = "") -> str:
+    """What the prior does and scores, in words.
+
+    Args:
+        counts: See `answer_counts`.
+        metric: One of METRICS.
+        whole: Text after the score.
+    """
+    tokens = count_text(len(counts), "distinct first token")
+    guess = "giving each as often as it is the answer"
+    if metric in HITS:
+        k = min(int(metric[3:]), len(counts))
+        guess = f"always giving the {_WORDS.get(k, k)} most frequent ones"
+        if k == len(counts):
+            guess = "always giving all of them"
+        elif k == 1:
+            guess = "always giving the most frequent one"
+    facts, scored = count_text(sum(counts), "fact"), number_text(prior_score(counts, metric))
+    return f"{tokens} for {facts}: {guess} scores {scored}{whole} on {metric}"
