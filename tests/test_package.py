@@ -121,6 +121,7 @@ def test_the_public_names_are_the_documented_ones() -> None:
     """The package exports what the reference names, and nothing else."""
     assert kgbench.__all__ == [
         "Evaluation",
+        "Evaluations",
         "__version__",
         "compare",
         "evaluate",
@@ -128,6 +129,7 @@ def test_the_public_names_are_the_documented_ones() -> None:
         "grafted_logits",
         "load_pair",
         "load_prompts",
+        "ls",
         "open_run",
         "parse_graft",
         "submit",

@@ -214,11 +214,6 @@ def job_prompts(spec: Spec, dataset: Dataset) -> dict[str, list[Prompt]]:
     """Prompts by name: those of the specification, else of the data set, else of the suite."""
     names = spec.prompts or tuple(dataset.templates) or load_suite(spec.suite).prompts
     prompts = {name: data.load_prompts(dataset, [name], spec.limit) for name in names}
-    if len(dataset.facts[: spec.limit]) == 1:
-        warnings.warn(
-            "1 fact is too few: intervals and ratios are over facts, and undefined of one",
-            stacklevel=1,
-        )
     if spec.dataset is None or data.is_shipped(spec.dataset):
         return prompts
     # A user's prompts are checked for answers in the prompt, as an import does.
