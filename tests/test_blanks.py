@@ -42,9 +42,7 @@ def test_a_run_says_that_the_blank_is_given(pair: ModelPair, tmp_path: Path) -> 
     facts = [{"battle": f"no. {i}", "year": year} for i, year in enumerate(YEARS)]
     options = {"subject": "battle", "object": "year", "grafts": ["LT"], "progress": False}
     templates = {"when": "The battle {battle} was fought in"}
-    run = kgbench.evaluate(
-        pair, dataset=facts, prompts=templates, output_dir=tmp_path, **options
-    )
+    run = kgbench.evaluate(pair, dataset=facts, prompts=templates, output_dir=tmp_path, **options)
     assert run.record.identity.metric_version == "2 after blanks"
     text = to_text(record_report(run.record))
     assert "The tokenizer keeps the blank before an answer apart" in text

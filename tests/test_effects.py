@@ -458,9 +458,7 @@ PERCENT = re.compile(r"([−\d]+) %( \[([−\d]+), ([−\d]+)\])?")
     rates=st.lists(st.floats(0, 1), min_size=6, max_size=6),
     metric=st.sampled_from(METRICS),
 )
-def test_no_sentence_has_a_share_that_nobody_reads(
-    n: int, rates: list[float], metric: str
-) -> None:
+def test_no_sentence_has_a_share_that_nobody_reads(n: int, rates: list[float], metric: str) -> None:
     """Whatever the rates, per cents have their interval and are within 200."""
     grafts = ("PRE", "SFT", "FE", "LT", "FE+LT", "(FE+LT)^C")
     table = rows(n, dict(zip(grafts, rates, strict=True)), prompts=["headline"])

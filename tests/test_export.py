@@ -121,7 +121,7 @@ def test_tables_hold_every_configuration(make) -> None:
     """
     text = make([RUN, stored(WORSE, seed=3, **OTHER)[0]])
     rows = [line for line in text.splitlines() if line.count("headline") or line.count("qa")]
-    assert len(rows) == 2 * (18 + 4)
+    assert len(rows) == 2 * (18 + 6)
     assert text.count("dynamic") >= len(rows) and RUN.id[:8] in text
     alone = make([RUN])
     assert RUN.id[:8] not in alone and ".97 " in alone
@@ -151,7 +151,9 @@ def test_undefined_figures_have_their_reason() -> None:
         text = make([record])
         assert "undefined (1)" in text and text.count("not significantly better") >= 1
     undefined = [row for row in rows_of(as_csv([record])) if row["figure"] == "sufficiency"]
-    assert all("not significantly better" in row["undefined"] and row["value"] == "" for row in undefined)
+    assert all(
+        "not significantly better" in row["undefined"] and row["value"] == "" for row in undefined
+    )
 
 
 def test_command(tmp_path: Path, run: Call) -> None:

@@ -167,7 +167,7 @@ def test_answer(made: Record) -> None:
     assert (
         " ".join(answer)
         == "id model dataset localizer metric path seconds plain_forward_ratio rows synergy "
-            "first_tokens verdict"
+        "first_tokens verdict"
     )
     row = answer["rows"][0]
     assert (
