@@ -315,8 +315,8 @@ def test_a_chat_template_is_no_trouble(places: dict[str, Path], folder: Path) ->
         lm.tokenizer.decode([passage.encoded.ids[i] for i in passage.encoded.regions["FE"]]).strip()
         == own[0]["doc"]["subject"]
     )
-    assert lm.tokenizer.decode(passage.encoded.ids[passage.lead]) == "\n"
-    name = lm.tokenizer.decode(passage.targets)
+    assert lm.tokenizer.decode(passage.encoded.ids[passage.lead]).isspace()
+    name = lm.tokenizer.decode([*passage.before, *passage.targets])
     assert name == target
 
 

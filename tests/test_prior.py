@@ -140,7 +140,7 @@ def test_a_donor_that_knows_the_frequencies_only() -> None:
     assert all("first token" in table.doubts(metric)["born"] for metric in ("top1", "top5"))
     with collecting() as findings:
         assert_localized(record, "LT", sufficiency__ge=0.1)
-    assert "13 distinct first tokens" in findings.undecided[0] and not findings.failed
+    assert "13 distinct first tokens" in findings.undecided[0]
 
 
 def test_as_many_answers_as_facts() -> None:

@@ -95,7 +95,7 @@ def test_it_is_the_divergence_of_the_plain_models(job: Job, measured: list[Measu
             zip(((p.fact.id, p.name) for p in one.texts.prompts), one.moved["SFT"].kl, strict=True)
         )
         for prompt in one.texts.prompts:
-            ids = torch.tensor([job.pair.tokenizer(prompt.text)["input_ids"]])
+            ids = torch.tensor([job.pair.encode(prompt)])
             with torch.no_grad():
                 p, q = (
                     model(ids).logits[0, -1].double().log_softmax(-1)

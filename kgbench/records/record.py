@@ -453,6 +453,9 @@ class Record(Strict):
         """
         ratio = self.cost.plain_forward_ratio
         rows = []
+        first_tokens = {}
+        for prompt, counts in (self.answers or {}).items():
+            first_tokens[prompt] = {"distinct": len(counts), "facts": sum(counts)}
         for row in self.rows:
             rows.append({name: plain(getattr(row, name)) for name in _ANSWERED})
             if row.difference is not None:
@@ -468,10 +471,7 @@ class Record(Strict):
             "plain_forward_ratio": ratio.answer() if ratio.undefined else ratio.value,
             "rows": rows,
             "synergy": plain(self.synergy),
-            "first_tokens": {
-                prompt: {"distinct": len(counts), "facts": sum(counts)}
-                for prompt, counts in (self.answers or {}).items()
-            },
+            "first_tokens": first_tokens,
             **({"curve": plain(self.curve)} if self.curve else {}),
             **({"planted": self.planted.answer()} if self.planted is not None else {}),
             "verdict": self.verdict,

@@ -62,7 +62,8 @@ def prior_score(counts: Sequence[int], metric: str) -> float:
     """
     number, shares = np.array(counts), np.array(counts) / sum(counts)
     logs = np.log(shares)
-    others = np.append([*logs[1:2], -inf][0], np.full(len(logs) - 1, logs[0]))
+    others = np.full(len(logs), logs[0])  # the likeliest other token
+    others[0] = logs[1] if len(logs) > 1 else -inf
     columns: Columns = {
         "rank": np.arange(1, len(counts) + 1),
         "prob": shares,
