@@ -106,8 +106,8 @@ def _why(pair: ModelPair, model: nn.Module, alone: Tensor) -> str:
         components.update(pair.family.paths(*site))
     theirs = dict(model.named_modules())
     for path, module in pair.recipient.named_modules():
-        known = path in components or path not in theirs
-        if not known and (differing := _differing(module, theirs[path])):
+        is_grafted = path in components or path not in theirs
+        if not is_grafted and (differing := _differing(module, theirs[path])):
             return f"no graft reaches {path!r}, which has another {differing} than the recipient's"
     return "a component is missing from the map or misplaced"
 
