@@ -175,7 +175,7 @@ def _chunks(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[list[Row]]:
         rows += [(prompt, configuration) for configuration in range(len(request.treatments))]
     chunk: dict[Row, None] = {}
     answers = configurations = 0
-    turned: tuple[int, ...] = ()
+    chunk_angles: tuple[int, ...] = ()
     for row in sorted(rows, key=lambda r: len(plan.requests[r[0]].ids)):
         request = plan.requests[row[0]]
         runs = [(row[0], -1 - run) for run in request.needs.get(row[1], ())]
@@ -184,9 +184,9 @@ def _chunks(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[list[Row]]:
             len(chunk | additions) * len(request.ids) > budget.tokens
             or (answers + len(request.readouts)) * vocabulary > budget.logits
             or (budget.prompts is not None and configurations == budget.prompts)
-            or angles(len(request.ids)) != turned
+            or angles(len(request.ids)) != chunk_angles
         )
-        turned = angles(len(request.ids))
+        chunk_angles = angles(len(request.ids))
         if chunk and full:
             yield list(chunk)
             chunk, answers, configurations = {}, 0, 0

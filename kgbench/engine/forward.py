@@ -386,7 +386,7 @@ def treated(
     """
     with wiring.pair.lock:
         plans = _treatments(wiring, weights, tokens, readout, activity or Activity(), stages)
-        with installed({**plans, **_turned(wiring, length)}.items()):
+        with installed({**plans, **_rotary_at(wiring, length)}.items()):
             yield wiring.model
 
 
@@ -450,7 +450,7 @@ def _treatments(
     return plans
 
 
-def _turned(wiring: Wiring, length: int | None) -> dict[nn.Module, Callable[..., object]]:
+def _rotary_at(wiring: Wiring, length: int | None) -> dict[nn.Module, Callable[..., object]]:
     """Replacements of the modules of rotary positions in a batch of prompts of a length."""
     return {} if length is None else wiring.rotary.at(length)
 
@@ -686,7 +686,7 @@ def one_treatment(
 
     with wiring.pair.lock:
         plans = _plans(wiring, override, activity or Activity())
-        with installed({**plans, **_turned(wiring, length)}.items()):
+        with installed({**plans, **_rotary_at(wiring, length)}.items()):
             yield wiring.model
 
 
@@ -699,7 +699,7 @@ def reading(wiring: Wiring, readout: Readout, length: int | None = None) -> Iter
 
     with wiring.pair.lock:
         plans = dict(_by_socket(wiring.sockets, override))
-        with installed({**plans, **_turned(wiring, length)}.items()):
+        with installed({**plans, **_rotary_at(wiring, length)}.items()):
             yield wiring.model
 
 

@@ -64,13 +64,13 @@ class Differentiable:
     def batches(self, prompts: Sequence[Prompt]) -> Iterator[list[int]]:
         """Indices of prompts in batches of similar length and equal angles within the budget."""
         lengths = [len(self.pair.encoded(prompt).ids) for prompt in prompts]
-        turned = list(map(self.wiring.rotary.angles, lengths))
+        angles = list(map(self.wiring.rotary.angles, lengths))
         batch: list[int] = []
         for index in sorted(range(len(prompts)), key=lengths.__getitem__):
             if batch and (
                 (len(batch) + 1) * lengths[index] > self.budget.tokens
                 or len(batch) == self.budget.prompts
-                or turned[index] != turned[batch[0]]
+                or angles[index] != angles[batch[0]]
             ):
                 yield batch
                 batch = []

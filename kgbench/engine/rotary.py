@@ -64,13 +64,13 @@ def _ranges(module: Any) -> tuple[tuple[int, int], ...]:
 
 def _at(module: Any, length: int) -> Callable[..., object]:
     # A copy, since angles once computed are kept; the configuration is read only.
-    own = deepcopy(module, {id(module.config): module.config}).forward
+    angles = deepcopy(module, {id(module.config): module.config}).forward
 
     def forward(x: Tensor, position_ids: Tensor, *others: Any, **options: Any) -> object:
         shape = *position_ids.shape[:-1], 1
-        own(x, position_ids.new_zeros(shape), *others, **options)  # forgets longer prompts
+        angles(x, position_ids.new_zeros(shape), *others, **options)  # forgets longer prompts
         last = position_ids.new_full(shape, length - 1)
-        whole = own(x, torch.cat([position_ids, last], dim=-1), *others, **options)
-        return tuple(part[..., :-1, :] for part in whole)
+        rotations = angles(x, torch.cat([position_ids, last], dim=-1), *others, **options)
+        return tuple(part[..., :-1, :] for part in rotations)
 
     return forward

@@ -247,7 +247,7 @@ class Family:
                 module = self._module(model, path)
                 misfit = place.misfit(module, model.config)
                 if path == fitted.path(layer, component):
-                    misfit = misfit or fitted._mistaken(component, module)
+                    misfit = misfit or fitted._misplaced(component, module)
                 if misfit:
                     raise ModelError(
                         f"{self._source} does not fit this model: {component!r} at {path!r}: "
@@ -255,21 +255,21 @@ class Family:
                     )
         return fitted
 
-    def _mistaken(self, component: str, module: nn.Module) -> str | None:
+    def _misplaced(self, component: str, module: nn.Module) -> str | None:
         """Why a module can be no such component, by its type and by where it is; or None."""
         module = getattr(module, "base", module)
         kind = "norm" if "ln_" in component or "norm" in component else "projection"
         kind = "embedding" if component in OUTSIDE[:2] else kind
-        found = "projection" if isinstance(module, nn.Linear | Conv1D) else "norm"
-        found = "embedding" if isinstance(module, nn.Embedding) else found
-        if kind != found:
+        type_kind = "projection" if isinstance(module, nn.Linear | Conv1D) else "norm"
+        type_kind = "embedding" if isinstance(module, nn.Embedding) else type_kind
+        if kind != type_kind:
             return f"it is no {kind}, being of type {type(module).__name__}"
         if "o" not in self.inside or component in OUTSIDE:
             return None
         attention, inner, _ = self.inside["o"].module.partition(".")
-        within = self.inside[component].module.startswith(f"{attention}.")
-        if inner and within != (component in (*HEADED, *GROUPS["attn"])):
-            return f"it is {'' if within else 'not '}in {attention!r}, where attention is"
+        is_within = self.inside[component].module.startswith(f"{attention}.")
+        if inner and is_within != (component in (*HEADED, *GROUPS["attn"])):
+            return f"it is {'' if is_within else 'not '}in {attention!r}, where attention is"
         return None
 
     @property

@@ -142,8 +142,8 @@ class Receipts:
         for path in sorted(self.folder.glob("*.worker")):
             with suppress(OSError, ValueError, KeyError, TypeError, OverflowError):
                 worker = Worker(**json.loads(path.read_bytes()))
-                gone = worker.host == socket.gethostname() and not psutil.pid_exists(worker.pid)
-                if not gone and time.time() - path.stat().st_mtime < SILENT_S:
+                is_dead = worker.host == socket.gethostname() and not psutil.pid_exists(worker.pid)
+                if not is_dead and time.time() - path.stat().st_mtime < SILENT_S:
                     found.append(worker)
         return found
 
