@@ -265,7 +265,7 @@ def adapted_donor(
     named = settings.base_model_name_or_path
     alike = not named or base == MEMORY or _last_name(named) == _last_name(base)
     note = "" if alike else f"; the adapter says that it was made for {named!r}"
-    found = stored_donor(recipient, settings, folder, origin, note)
+    donor = stored_donor(recipient, settings, folder, origin, note)
     if not alike:
         warnings.warn(
             f"{origin} is an adapter of {named!r}, which is not by its name the recipient "
@@ -274,7 +274,7 @@ def adapted_donor(
             UnconfirmedBaseWarning,
             stacklevel=2,
         )
-    return found
+    return donor
 
 
 def _last_name(origin: str) -> str:
