@@ -438,6 +438,10 @@ def _earlier(nodes: Sequence[Any], place: int, kind: type[T]) -> T:
     return found
 
 
+_CONSTANT: Mapping[str, type[Write] | type[Add]] = {"write": Write, "add": Add}
+"""Edits by a constant, by their name in JSON."""
+
+
 def _treatment(node: Sequence[Any], nodes: Sequence[Any]) -> Treatment:
     weights, given, cut, scale, heads = node
     edits = list[Edit]()
@@ -448,8 +452,7 @@ def _treatment(node: Sequence[Any], nodes: Sequence[Any]) -> Treatment:
             rows = None if basis is None else _earlier(nodes, basis, Values)
             edits.append(Copy(hook, source, rows))
         else:
-            of: type[Write] | type[Add] = {"write": Write, "add": Add}[kind]
-            edits.append(of(hook, _earlier(nodes, at, Values)))
+            edits.append(_CONSTANT[kind](hook, _earlier(nodes, at, Values)))
     if not math.isfinite(scale):
         raise ValueError(f"the scale {scale}")
     cuts = tuple(Cut(int(layer), frozenset(map(int, keys))) for layer, keys in cut)
