@@ -126,6 +126,8 @@ def test_without_an_answer(pair: ModelPair) -> None:
         ((TEXT, TARGET, "Nobody"), "the subject 'Nobody' is not in the prompt"),
         ((TEXT, TARGET, None, [(0, 9999)]), r"there is no cell \(0, 9999\)"),
         (("a " * 600,), "tokens; a map shows 512 at most"),
+        (("a" * 40_000,), "a text has 40000 characters; 32768 are read at most"),
+        ((TEXT, "a" * 40_000), "a text has 40000 characters"),
     ],
 )
 def test_wrong_input(pair: ModelPair, arguments: tuple[Any, ...], message: str) -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from kgbench.data import Fact, Prompt, Question
+from kgbench.data import Fact, Prompt
 from kgbench.models.pair import ModelPair
 from kgbench.models.tensors import shared_copy
 
@@ -79,9 +79,9 @@ def renamed_pair(pair: ModelPair, name: str, exchange: Mapping[int, int]) -> Mod
     )
 
 
-def unanswered(pair: ModelPair, prompts: Sequence[Prompt]) -> list[Question]:
+def unanswered(pair: ModelPair, prompts: Sequence[Prompt]) -> list[Prompt]:
     """Prompts as questions of a pair that never reads their answers."""
-    questions = []
+    questions = list[Prompt]()
     for prompt in prompts:
         kept = {name: text for name, text in prompt.fact.fields.items() if text != prompt.target}
         fact = Fact(prompt.fact.id, kept)
@@ -102,5 +102,5 @@ def _exchanged(model: PreTrainedModel, exchange: Mapping[int, int]) -> PreTraine
 
 
 def _head(model: PreTrainedModel) -> nn.Linear:
-    head: nn.Linear = model.get_output_embeddings()  # type: ignore[assignment]
+    head: nn.Linear = model.get_output_embeddings()
     return head

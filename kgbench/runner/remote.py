@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -300,7 +300,7 @@ class _Pool:
             return ["copy", *edit.hook, self.row(edit.source.treatments), basis]
         if type(edit) is Write or type(edit) is Add:
             return [type(edit).__name__.lower(), *edit.hook, self._tensor(edit.value), None]
-        return self._refuse(f"an edit of type {type(edit).__name__}")
+        self._refuse(f"an edit of type {type(edit).__name__}")
 
     def _tensor(self, value: Values) -> int:
         if type(value) is not Values:
@@ -322,7 +322,7 @@ class _Pool:
                 self._refuse(f"more than {NODES} treatments")
         return place
 
-    def _refuse(self, what: str) -> Any:
+    def _refuse(self, what: str) -> NoReturn:
         raise InputError(
             f"localizer {self.name!r}: its treatments hold {what}, and cannot be handed on as data: "
             "expected Treatment with Copy, Write, Add and Cut"
@@ -438,6 +438,10 @@ def _earlier(nodes: Sequence[Any], place: int, kind: type[T]) -> T:
     return found
 
 
+_CONSTANT: Mapping[str, type[Write] | type[Add]] = {"write": Write, "add": Add}
+"""Edits by a constant, by their name in JSON."""
+
+
 def _treatment(node: Sequence[Any], nodes: Sequence[Any]) -> Treatment:
     weights, given, cut, scale, heads = node
     edits = list[Edit]()
@@ -448,7 +452,7 @@ def _treatment(node: Sequence[Any], nodes: Sequence[Any]) -> Treatment:
             rows = None if basis is None else _earlier(nodes, basis, Values)
             edits.append(Copy(hook, source, rows))
         else:
-            edits.append({"write": Write, "add": Add}[kind](hook, _earlier(nodes, at, Values)))
+            edits.append(_CONSTANT[kind](hook, _earlier(nodes, at, Values)))
     if not math.isfinite(scale):
         raise ValueError(f"the scale {scale}")
     cuts = tuple(Cut(int(layer), frozenset(map(int, keys))) for layer, keys in cut)

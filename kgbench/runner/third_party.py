@@ -93,7 +93,7 @@ def method_of(spec: Spec) -> Method:
 def _method(spec: Spec) -> Method:
     arguments = localizer_arguments(spec)
     made = create(spec.localizer, arguments, spec.seed)
-    scan = {}
+    scan: dict[str, Any] = {}
     if isinstance(made, InterventionLocalizer):
         scan = {"baseline": made.baseline, "scanned": made.scanned}
     return Method(

@@ -101,7 +101,7 @@ class Trial:
         named = renamed_pair(pair, name, {}), prompts
         renamed = renamed_pair(pair, "another", exchange), others
         if intervenes and "answer" not in self.localizer.needs:
-            named, renamed = ((of, [*unanswered(of, some)]) for of, some in (named, renamed))
+            named, renamed = ((of, unanswered(of, some)) for of, some in (named, renamed))
         return named, renamed
 
     def once(self, name: str, make: Callable[[], T]) -> T:

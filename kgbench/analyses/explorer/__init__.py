@@ -38,6 +38,7 @@ __all__ = ["Cell", "Reader", "answer", "page_of", "serve"]
 
 LONGEST = 512
 """Tokens of a prompt that a map can show."""
+CHARACTERS = 64 * LONGEST
 LIKELIEST = 6
 _GROUPS = ("ln", "attn", "ffn")
 """Groups of components that are a row of the map; other components are rows themselves."""
@@ -91,6 +92,11 @@ class Reader:
             InputError: The prompt is empty or too long, the answer is no continuation of it, the
                 subject is not in it, or a cell does not exist.
         """
+        for given in (text, answer or ""):
+            if len(given) > CHARACTERS:  # before a tokenizer reads it, which takes its time
+                raise InputError(
+                    f"a text has {len(given)} characters; {CHARACTERS} are read at most"
+                )
         prompt = _prompt(text, answer, subject)
         encoded = self.pair.encoded(prompt)
         if len(encoded.ids) > LONGEST:
