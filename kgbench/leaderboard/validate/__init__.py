@@ -126,11 +126,11 @@ def check_entry(entry: CheckedEntry, others: Others, strict: bool) -> CheckedEnt
     if (record := entry.record) is None:
         return entry
     entry.add(check_record(record, strict), RECORD)
-    others.outdated(entry, record)
     if strict:
         entry.add(check_place(entry, record))
     if entry.table is not None:
         check_with_rows(entry, record, entry.table)
+    others.outdated(entry, record)
     if entry.accepted:
         others.compare(entry, record)
     return entry
