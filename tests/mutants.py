@@ -372,7 +372,7 @@ MUTANTS = (
     ),
     mutant(
         "norms of another epsilon taken for equal",
-        ("engine/weights.py", " or plain_attributes(one) != plain_attributes(other)", ""),
+        ("engine/weights.py", " or _plain_attributes(one) != _plain_attributes(other)", ""),
         only="one_weight",
     ),
     mutant(
