@@ -48,7 +48,6 @@ from kgbench.runner.sweeps.plan import StudyPlan, run_study
 from kgbench.runner.sweeps.study import read_study, study_of
 from kgbench.runner.training.finetuning import finetune, learned_little
 from kgbench.runner.training.finetuning_plan import FinetuneSpec
-from kgbench.runner.workload import doubts
 from kgbench.sites import RECIPIENT, split_grafts
 
 if TYPE_CHECKING:
@@ -473,8 +472,6 @@ def evaluate(
         run = with_progress(progress, job)
         what = "found" if run.reused else "computed"
         _log.info("%s %s: %s", what, run.record.id[:12], run.record.verdict)
-        for line in doubts(spec, run.record):
-            warnings.warn(line, stacklevel=3)  # of whoever calls through `python_names`
         runs.append(Evaluation(run.record, run.path, run.reused, settings, spec))
     return runs if several else runs[0]
 

@@ -861,21 +861,21 @@ def test_swapped_models_are_asked_about(run, tmp_path: Path) -> None:
     after = whole_donor("tiny-gemma", tmp_path / "after")
     facts = ("--dataset", "tiny_movies", "--limit", "20", "--prompt", "headline")
     asked = ("eval", *facts, "--output-dir", tmp_path / "runs", "-q")
-    question = "are recipient (before finetuning) and donor (after) swapped?"
+    question = "are recipient and donor swapped?"
     for base, finetuned in ((after, PRE), (after, PRE), (PRE, after)):
         answer = run(*asked, "--base", base, "--finetuned", finetuned)
         assert answer.status == 0, answer.err
-        assert (question in answer.err) == (base == after)
+        assert (question in answer.out) == (base == after)
 
 
 def test_a_template_goes_without_a_name(run, tmp_path: Path) -> None:
-    """It is called mine then; one fact is said to be too few."""
+    """It is called by its first words then."""
     file = tmp_path / "mine.csv"
     file.write_text("subject,object\nAna Lee,Bo Kim\nCy Dow,Di Fox\n")
     mine = ("--dataset", file, "--template", "{subject} = a friend of", "--limit", "1")
     answer = run("eval", "--model", "tiny-gemma", *mine, "--output-dir", tmp_path, "--json", "-q")
-    assert {(row["prompt"], row["n"]) for row in json.loads(answer.out)["rows"]} == {("mine", 1)}
-    assert "1 fact is too few" in answer.err
+    rows = json.loads(answer.out)["rows"]
+    assert {(row["prompt"], row["n"]) for row in rows} == {("a-friend-of", 1)}
 
 
 def test_dry_run_writes_nothing(run, tmp_path: Path) -> None:

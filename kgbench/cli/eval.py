@@ -200,7 +200,6 @@ def _lacking(spec: Spec) -> str | None:
 
 def _answers(specs: Sequence[Spec], options: Options, planted: bool) -> list[dict[str, Any]]:
     """Run all jobs and print them; answers are sorted by localizer."""
-    from kgbench.runner.workload import doubts
 
     @cache
     def loaded() -> Pairs:
@@ -213,8 +212,6 @@ def _answers(specs: Sequence[Spec], options: Options, planted: bool) -> list[dic
     by_localizer: dict[str, list[Run]] = {}
     for spec in specs:
         run = _run(spec, options, loaded)
-        for line in doubts(spec, run.record):
-            click.echo(f"kgbench: warning: {line}", err=True)
         runs.append(run)
         by_localizer.setdefault(spec.localizer, []).append(run)
         if not planted and not quiet:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -355,11 +354,6 @@ def load_job(work: Workload, settings: Settings, pairs: Pairs | None = None) -> 
             )
     if job.ranks:
         job.halves  # noqa: B018 (refuses a single fact)
-    elif len(job.dataset.facts[: spec.limit]) == 1:
-        warnings.warn(
-            "1 fact is too few: intervals and ratios are over facts, and undefined of one",
-            stacklevel=1,
-        )
     for graft in job.grafts.values():
         # One prompt of each template shows whether the graft fits, before the long part.
         for prompts in job.prompts.values():

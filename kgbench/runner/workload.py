@@ -8,7 +8,7 @@ from __future__ import annotations
 import filecmp
 import json
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -24,12 +24,12 @@ from kgbench.errors import InputError, RegionError, UnknownNameError, check_choi
 from kgbench.localizers import check_name, needs
 from kgbench.models import catalog, check_dtype
 from kgbench.models.catalog import Entry, choose_donor, find_donor
-from kgbench.records import Record, Truth
+from kgbench.records import Truth
 from kgbench.registry import named_files, told
 from kgbench.runner.spec import Spec
 from kgbench.runner.yaml_files import read_yaml
 from kgbench.sites import BASELINES, COMPONENTS, RECIPIENT, Graft, parse_graft
-from kgbench.stats.scores import LOG_RANK, check_metric
+from kgbench.stats.scores import check_metric
 
 
 @dataclass(frozen=True)
@@ -424,26 +424,6 @@ def unlearned(work: Workload) -> str | None:
         f"{spec.dataset} is among these: expect figures near chance, and undefined ratios; "
         f"{remedy}"
     )
-
-
-def doubts(spec: Spec, record: Record) -> Iterator[str]:
-    """Warnings about a run that was hardly meant as it is: of one fact, or with models swapped.
-
-    Args:
-        spec: What was evaluated.
-        record: Its record. Two checkpoints are swapped if the one before finetuning answers better
-            on every prompt, with intervals.
-    """
-    if record.identity.limit == 1 or record.identity.dataset.n == 1:
-        yield "1 fact is too few: no interval, ratio or verdict can rest on it; give more"
-    gains = [row.gain for row in record.rows if row.graft == "SFT"]
-    sign = -1 if record.metric == LOG_RANK else 1
-    worse = [gain.excludes_zero and sign * (gain.value or 0) < 0 for gain in gains]
-    if spec.model is None and worse and all(worse):
-        yield (
-            "on every prompt the recipient answers better than the donor: are recipient (before "
-            "finetuning) and donor (after) swapped?"
-        )
 
 
 def _answered(dataset: Dataset) -> set[tuple[str, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from kgbench.numbers import figure_text, plain_text, reason_text, share_text, value_text
+from kgbench.numbers import count_text, figure_text, plain_text, reason_text, share_text, value_text
 from kgbench.records import Curve, Row
 from kgbench.sites import PATHWAYS
 
@@ -179,7 +179,7 @@ def _unsound(name: str, by_graft: Mapping[str, Row], metric: str) -> str:
         return f"on {name} nothing can be said: {reason_text(undefined or '')}"
     numbers = (
         f"{value_text(pre)} before, {value_text(sft)} after, a difference of "
-        f"{figure_text(gain)} over {gain.n} facts"
+        f"{figure_text(gain)} over {count_text(gain.n, 'fact')}"
     )
     if undefined is not None:
         return (
