@@ -84,7 +84,7 @@ class UnknownNameError(InputError):
             hint: A sentence on what else could be given.
             most: How many names are listed at most, where there can be hundreds; the start of a
                 name counts as near then.
-            candidates: Names that it may stand for, though it is not spelt like them.
+            candidates: Names that it may mean, though it is not spelt like them.
         """
         names = sorted(set(known))
         near = list(candidates[:2]) or get_close_matches(name, names, n=2, cutoff=0.6)

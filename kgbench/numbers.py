@@ -80,7 +80,7 @@ def percent_text(share: float) -> str:
 
 
 LARGEST_SHARE = 2.0
-"""Beyond this nobody reads per cent."""
+"""Beyond this per cent are not readable."""
 
 
 def is_readable(share: Estimate) -> bool:
@@ -89,7 +89,7 @@ def is_readable(share: Estimate) -> bool:
 
 
 def share_text(estimate: Estimate) -> str:
-    """A share with its interval, in per cent: `97 % [94, 99]`; in words where nobody reads it."""
+    """A share with its interval, in per cent: `97 % [94, 99]`; in words where that is not readable."""
     if estimate.value is None:
         return f"an {undefined_text(estimate)} share"
     if estimate.numbers is None or not is_readable(estimate):

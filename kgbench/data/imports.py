@@ -391,7 +391,7 @@ class _Columns:
         return texts
 
     def _warn_of_digits(self, column: str, cells: Sequence[Any], texts: Sequence[str]) -> None:
-        """Say where numbers of a file that does not know what is a number are read as others."""
+        """Warn where numbers of a file without types are read as others."""
         for cell, text in zip(cells, texts, strict=True):
             if isinstance(cell, Digits) and text != cell:
                 warnings.warn(

@@ -44,7 +44,7 @@ def has_place(text: str, subject: str) -> bool:
 
 
 def around_subject(text: str, subject: str) -> tuple[str, str] | None:
-    """What stands before and after the subject in a text: at its mark `{}`, or its one mention.
+    """The text before and after the subject: at its mark `{}`, or its one mention.
 
     Returns:
         None where it is mentioned nowhere, or where several mentions have no mark.
@@ -183,7 +183,7 @@ _SHORT = 30
 
 
 def named_templates(texts: Iterable[str]) -> dict[str, str]:
-    """Templates by name: of `NAME=TEXT` what it says, of a text alone its first words.
+    """Templates by name: of `NAME=TEXT` that name, of a text alone its first words.
 
     Raises:
         InputError: Two templates have one name.

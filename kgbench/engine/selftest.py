@@ -489,7 +489,7 @@ def load_pair(
 
     Models in memory are read where they are, and left as they are: the pair computes with copies
     that share their tensors. A pair is of the weights that they have now; load it again when they
-    have changed. It answers as the models do, adapters as they stand; a model that answers by
+    have changed. It answers as the models do, adapters as they are; a model that answers by
     something else than its weights is refused, but for hooks, which are left out with a warning.
 
     Args:

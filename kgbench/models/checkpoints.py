@@ -276,7 +276,7 @@ def _complete(directory: Path, source: str) -> Path:
 def _weight_files(directory: Path, origin: str) -> dict[Path, set[str]]:
     """The files that hold a checkpoint's weights, those that the model library reads.
 
-    Each with the tensors that the index says are in it; none where there is no index.
+    Each with its tensors by the index; none where there is no index.
 
     Raises:
         ModelError: There is none, or the index names another than a safetensors file in the folder.

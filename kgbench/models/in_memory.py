@@ -105,7 +105,7 @@ class HeldModel:
     ) -> tuple[PreTrainedModel, Float[Tensor, "token vocabulary"]]:
         """The model ready for a pair, and what it answers to some tokens as it was given.
 
-        Of an adapted model only what its adapters add is held beside its base.
+        Of an adapted model only what its adapters add is held besides its base.
 
         Args:
             attention: The pair's attention backend.
@@ -282,7 +282,7 @@ def global_hooks() -> list[Any]:
 
 
 def refuse_hooks(*models: nn.Module) -> None:
-    """Refuse to compute where models would answer otherwise than their weights say.
+    """Refuse to compute where models would answer otherwise than by their weights.
 
     Args:
         *models: Models of a pair.

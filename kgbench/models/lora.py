@@ -8,7 +8,7 @@ weights are the recipient's own tensors.
 Of the files `adapter_config.json` and `adapter_model.safetensors` only the settings named here
 reach PEFT. Refused are settings with which an adapter is more than its layers, and regular
 expressions in place of names, since matching them could take arbitrarily long. A model in memory is
-taken as its layers stand, whatever its settings say; what no weights can say is found when the pair
+taken as its layers are, whatever its settings; what no weights express is found when the pair
 is verified.
 """
 
@@ -194,7 +194,7 @@ class AdapterSettings(BaseModel):
 
 
 def refuse_more_than_layers(settings: Mapping[str, Any], origin: str) -> None:
-    """Refuse a stored adapter that is more than the layers of LoRA beside its base.
+    """Refuse a stored adapter that is more than the layers of LoRA besides its base.
 
     Args:
         settings: The content of `adapter_config.json`.
@@ -396,7 +396,7 @@ def adapter_layers(model: nn.Module) -> list[tuple[str, Any]]:
 
 
 def put_adapters(model: PreTrainedModel, layers: Sequence[tuple[str, Any]], origin: str) -> None:
-    """Put into a base what the layers of its adapters add to it, as they stand.
+    """Put into a base what the layers of its adapters add to it, as they are.
 
     Adapters that are off are left out, those that are on are scaled as their layers scale them.
 
@@ -451,7 +451,7 @@ def _is_low_rank(layer: Any, names: Sequence[str]) -> bool:
 
 
 def _low_rank(base: nn.Module, layer: Any, names: Sequence[str]) -> LowRank:
-    """The base and the rows of some adapters beside it, in the wider of their types."""
+    """The base and the rows of some adapters, in the wider of their types."""
     assert isinstance(base, nn.Linear | Conv1D)
     inward = [layer.lora_A[name].weight for name in names]
     scaled = [layer.lora_B[name].weight.double() * layer.scaling[name] for name in names]

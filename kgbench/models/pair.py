@@ -42,7 +42,7 @@ _AS_COMPUTED: Mapping[str, Any] = {
     "output_hidden_states": False,
     "output_attentions": False,
 }
-"""Settings of a pair's models, whatever their configurations say; they change no answer."""
+"""Settings of a pair's models, whatever their configurations; they change no answer."""
 
 
 @dataclass(eq=False, repr=False)
@@ -300,7 +300,7 @@ def make_ready(model: PreTrainedModel) -> PreTrainedModel:
     """Make a model ready for a pair, in place: eval mode, no gradients, a separate head.
 
     Tied head and embeddings are untied, so that grafting the embeddings never changes the head.
-    Its outputs have names, whatever its configuration says.
+    Its outputs have names, whatever its configuration.
     """
     head, embeddings = cast(nn.Linear, model.get_output_embeddings()), model.get_input_embeddings()
     if head.weight is embeddings.weight:

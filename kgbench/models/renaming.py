@@ -28,7 +28,7 @@ def exchanged_answers(
     """Exchange the answers of some prompts.
 
     Args:
-        pair: The models, whose tokenizer says how answers begin.
+        pair: The models, whose tokenizer decides how answers begin.
         prompts: The prompts.
         seed: Of the exchange.
 

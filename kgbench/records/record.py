@@ -91,7 +91,7 @@ class Row(Strict):
     """m(SFT) - m(PRE) on the metric of the ratios, their denominator; numerators follow from the
     rows' means."""
     difference: Stored | None = None
-    """m(S) - m(PRE) on that metric, where it says more than the ratio: the gain is within a few
+    """m(S) - m(PRE) on that metric, where it is more reliable than the ratio: the gain is within a few
     standard errors of 0, or the ratio is beyond 2."""
 
     @model_validator(mode="before")

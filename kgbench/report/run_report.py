@@ -40,7 +40,7 @@ from kgbench.stats.scores import HITS
 GRAFT_WIDTH = 30
 
 FEW_FACTS = 50
-"""Below so many facts the output says what they can show."""
+"""Below so many facts the output states what they can show."""
 
 TOP = 10
 """Sites of a ranking that are shown; the record holds all."""

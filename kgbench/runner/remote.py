@@ -1,4 +1,4 @@
-"""Localizers of third parties as data: what a child process says that they give.
+"""Localizers of third parties as data: what a child process reports that they give.
 
 A child gets a pair under another name, in which answers are exchanged (`kgbench.models.renaming`),
 and questions: no answers but those that a method is to know, and these exchanged. It returns

@@ -14,7 +14,7 @@ taken of them all:
 - the ratio of two means has Fieller's interval: all r for which the interval of numerator - r *
   denominator holds 0, with imagined facts at the four corners. There is none where the interval of
   the denominator holds 0, and those that are left are of denominators that luck made large: within
-  a few standard errors of 0 (`WEAK`) they hold the truth less often than they say;
+  a few standard errors of 0 (`WEAK`) they hold the truth less often than 95 %;
 - the median has the interval of its order statistics.
 
 `make coverage` simulates how often each holds the truth.

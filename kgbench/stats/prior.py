@@ -1,8 +1,8 @@
-"""What a model scores that looks at no prompt, and whether a metric tells a donor from it.
+"""What a model scores that looks at no prompt, and whether a metric can distinguish a donor from it.
 
 The prior knows how often each first token is the answer, and nothing else. Where few tokens are
 answers it scores well: a donor may reach as much without a single fact, and a graft without any
-that the donor has. So a metric says something of facts where the prior has less than half of what
+that the donor has. So a metric measures facts where the prior has less than half of what
 the donor has, and where the distinct tokens are ten times as many as a top-k hit accepts.
 
 The frequencies are of the facts that are scored, which favours the prior. Log-probabilities and
@@ -32,7 +32,7 @@ from kgbench.stats.scores import (
 )
 
 LADDER = (DEFAULT_METRIC, "top1", "logprob")
-"""Metrics, of which a run takes the first that tells its donor from the prior."""
+"""Metrics, of which a run takes the first that distinguishes its donor from the prior."""
 
 DISTINCT = 10
 """Distinct first tokens for each that a top-k hit accepts, at least."""
@@ -142,7 +142,7 @@ class Priors:
         return DEFAULT_METRIC
 
     def remarks(self, metric: str) -> list[str]:
-        """Sentences before a table on a metric: which one it is of, and whether it says anything."""
+        """Sentences before a table on a metric: which one it is of, and whether it measures facts."""
         usual, lines = self.usual_metric, list[str]()
         if metric == usual != DEFAULT_METRIC:
             for name, doubt in self.doubts(DEFAULT_METRIC).items():

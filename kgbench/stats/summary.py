@@ -101,7 +101,7 @@ def summarize(
 
     Args:
         facts: Per-fact rows. Where a prompt was read at several positions, the last counts.
-        metric: The metric of the ratios, one of METRICS; None for the first that tells facts from
+        metric: The metric of the ratios, one of METRICS; None for the first that separates facts from
             frequencies, see `Priors.usual_metric`.
         complements: Configurations S^C of configurations S beyond the pathways', None where there
             is none; rows follow this order after the paper's configurations, others come last, by

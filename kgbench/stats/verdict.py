@@ -158,7 +158,7 @@ def _list(rows: Mapping[str, Row], prompts: int, leads: bool = False) -> str:
     Args:
         rows: By prompt.
         prompts: Number of prompts of the sentence.
-        leads: Whether the sentence begins here, so that it says what the shares are of.
+        leads: Whether the sentence begins here, so that it names what the shares are of.
     """
     texts: list[str] = []
     for name, row in rows.items():

@@ -59,7 +59,7 @@ _STANDING = (
     *("best", "winner", "leader", "champion", "sota", "one", "the", "our", "new", "method"),
     *("localizer", "core", "team"),
 )
-"""Words that, by themselves or with numbers, say how good a method is and not what it does."""
+"""Words that, by themselves or with numbers, rate a method and do not describe it."""
 
 _WHOLE = 8
 """Letters of a built-in method's name from which on no other name may contain it; a shorter one may
