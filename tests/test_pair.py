@@ -123,7 +123,8 @@ def test_encodings_are_computed_once(folders: Folders) -> None:
     assert pair.encoded(prompt) is pair.encoded(prompt)
     pair.encode(prompt).clear()
     pair.regions(prompt)["LT"].clear()
-    assert pair.encode(prompt) == pair.encode(prompt.text)
+    read = pair.encoded(prompt)
+    assert pair.encode(prompt) == [*pair.encode(prompt.text), *read.ids[-read.blanks :]]
     assert pair.regions(prompt)["LT"] == [len(pair.encode(prompt)) - 1]
 
 
@@ -303,11 +304,9 @@ def test_a_donor_with_added_tokens(copied: Folders, tmp_path: Path, rows: int) -
     said = "2 tokens of donor 'sft' beyond the recipient's 300 are left out"
     assert list(pair.notes.values()) == [said] * (rows > 0)
     after = AutoModelForCausalLM.from_pretrained(copied["sft"])
-    tokenizer = AutoTokenizer.from_pretrained(copied["sft"])
     (prompt,) = load_prompts("tiny_movies", ["headline"], limit=1)
-    ids = tokenizer(prompt.text, return_tensors="pt").input_ids
     with torch.no_grad():
-        own = after(input_ids=ids).logits[0, -1, :300]
+        own = after(input_ids=torch.tensor([pair.encode(prompt)])).logits[0, -1, :300]
     got = grafted_logits(pair, [prompt], ["ALL:all+ln_f+head"])[0, 0]
     torch.testing.assert_close(got, own, atol=1e-4, rtol=1e-4)
     run = evaluate(

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 from kgbench.data import load_prompts
-from kgbench.engine import Engine, grafted_logits
+from kgbench.engine import Engine, grafted_logits, load_pair, selftest
 from kgbench.engine.selftest import packed_agrees, stages_agree, tolerance, verify_pair
 from kgbench.errors import LawError, ModelError
 from kgbench.models.family_map import Family, Place
@@ -288,3 +292,21 @@ def test_auto_takes_packed_where_it_works() -> None:
     """Otherwise packed, without a reason to give."""
     engine = Engine(pico_pair("llama"), "auto")
     assert (engine.executor, engine.reason) == ("packed", "")
+
+
+def test_what_is_read_again_is_not_tried_again(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The laws are tried once for the same files read in the same way, and again for others."""
+    tried: list[str] = []
+    monkeypatch.setattr(selftest, "LAWS", {"count": lambda pair: tried.append(pair.name)})
+    after = tmp_path / "after"
+    shutil.copytree(folders["sft"], after)
+
+    def load(**options: Any) -> int:
+        load_pair(recipient=folders["recipient"], donors={"sft": after}, **options)
+        return len(tried)
+
+    assert [load(), load(), load(dtype="bfloat16"), load(dtype="bfloat16")] == [1, 1, 2, 2]
+    os.utime(after / "model.safetensors", (0, 0))
+    assert load() == 3

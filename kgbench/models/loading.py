@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -37,7 +38,7 @@ from kgbench.models.checkpoints import (
     stored_tensors,
     stored_types,
 )
-from kgbench.models.family_map import Family, family_in, load_family
+from kgbench.models.family_map import Family, family_in, load_family, written
 from kgbench.models.in_memory import MEMORY, HeldModel, answers, refuse_hooks
 from kgbench.models.lora import (
     LowRank,
@@ -346,6 +347,9 @@ def read_pair(
     pair = ModelPair(label, first, others, reads, family, origins, chat_template, files, asked)
     pair.answers, pair.notes, pair.unread = reader.answers, reader.notes, unread
     _look_for_bos(pair)
+    if not held and tokenizer is None:
+        how = (*places, first.dtype, read_to, str(device_map), backend, share, chat_template)
+        pair.reading = (*files.items(), *how, json.dumps(written(family), sort_keys=True))
     if held:
         _ = pair.weight_hashes  # of the weights as they are now, which the caller may change
     return pair

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
@@ -78,6 +78,11 @@ class ModelPair:
     """What was done to donors so that they fit the recipient, by name."""
     unread: Collection[str] = frozenset()
     """Texts that are one token to a donor and several to the pair, which no prompt may hold."""
+
+    reading: Hashable = field(default=None, init=False, repr=False)
+    """What was read from which files, and how; equal for pairs that compute the same. None of a
+    pair that holds something else.
+    """
 
     def __post_init__(self) -> None:
         self.family = self.family.fitted(self.recipient)
@@ -255,14 +260,20 @@ def probe_of(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> tu
 
 
 def once_for_each(answer: Callable[[ModelPair], Answer]) -> Callable[[ModelPair], Answer]:
-    """A function of pairs that is computed once for each, and forgotten with the pair."""
-    known: WeakKeyDictionary[ModelPair, Answer] = WeakKeyDictionary()
+    """A function of pairs that is computed once for each, and forgotten with the pair.
+
+    For a pair that is read again from the same files it is not computed again.
+    """
+    by_pair: WeakKeyDictionary[ModelPair, Answer] = WeakKeyDictionary()
+    by_reading: dict[Hashable, Answer] = {}
 
     @wraps(answer)
     def known_answer(pair: ModelPair) -> Answer:
-        if pair not in known:
-            known[pair] = answer(pair)
-        return known[pair]
+        known: MutableMapping[Any, Answer] = by_pair if pair.reading is None else by_reading
+        key = pair.reading or pair
+        if key not in known:
+            known[key] = answer(pair)
+        return known[key]
 
     return known_answer
 
