@@ -353,10 +353,6 @@ def test_doctor_has_a_line_on_each_extra(run, monkeypatch) -> None:
             "name the column that holds it by --column first_actor=COLUMN, or give a template of "
             "your own by --template TEXT, such as '{subject} …'",
         ),
-        (
-            ("eval", *TINY, "--dataset", "x.csv", "--template", "{a} is", "--template", "{a} in"),
-            "each by a name of its own",
-        ),
         (("eval", "--recipient", "x", "--dataset", "tiny_movies"), "add --donor sft=PATH"),
         (("eval", "--recipient", "x", "--donor", "sft="), "expected NAME=PATH"),
         (

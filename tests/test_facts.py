@@ -246,7 +246,7 @@ def test_facts_without_a_template_name_the_ways_on(tmp_path: Path) -> None:
     spec = Spec(model="tiny-gemma", dataset=str(file))
     with pytest.raises(
         InputError,
-        match=r"by --column first_actor=COLUMN, or give .* by --template, such as '\{person\} …'",
+        match=r"by --column first_actor=COLUMN, or give .* by --template TEXT, such as '\{person\} …'",
     ):
         job_prompts(spec, load_dataset(str(file), ImportOptions("person", "town")))
 

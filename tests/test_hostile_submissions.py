@@ -79,6 +79,7 @@ class Board:
             "suite": "planted",
             "limit": 6,
             "prompts": ["headline", "qa"],
+            "metric": "top5",
             "device": "cpu",
         }
         return evaluate(localizer=localizer, output_dir=self.folder / "runs", **suite).record.id[

@@ -166,7 +166,7 @@ def test_by_definition() -> None:
         lines = [line.split() for line in text.splitlines() if "grafts" not in line]
         shares = {name: line for name in ("PRE", "SFT") for line in lines if name in line[:5]}
         assert "0" in shares["PRE"][-4:] and "1" in shares["SFT"][-4:]
-        assert "PRE and SFT are no grafts" in " ".join(text.split())
+        assert "PRE and SFT are not grafts" in " ".join(text.split())
 
 
 def test_metric_names() -> None:

@@ -97,7 +97,14 @@ def test_runs_of_the_engine_are_accepted(tmp_path: Path) -> None:
         ("dynamic_graft", {}),
         ("weight_delta", {"prompts": ["headline"]}),
     ):
-        kgbench.evaluate("tiny-gemma", localizer=method, limit=6, output_dir=tmp_path, **options)
+        kgbench.evaluate(
+            "tiny-gemma",
+            localizer=method,
+            limit=6,
+            metric="top5",
+            output_dir=tmp_path,
+            **options,
+        )
     assert refused(tmp_path, strict=False) == []
     found = [finding for finding in findings(tmp_path) if finding.refuses]
     assert {finding.field for finding in found} == {"file"}

@@ -51,7 +51,9 @@ def steps(path: Path) -> list[dict[str, Any]]:
 def test_there_are_workflows() -> None:
     """For results in pull requests, the board, published pages, tests, releases and links."""
     names = {path.stem for path in FILES}
-    assert names == {*("results", "leaderboard", "pages", "docs", "tests", "release", "links")}
+    assert names == {
+        *("results", "leaderboard", "pages", "docs", "tests", "nightly", "release", "links")
+    }
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)

@@ -171,15 +171,19 @@ class ModelPair:
                 found = self._encoded[prompt] = self._encoder(prompt)
             return found
 
-    def question(self, prompt: Prompt) -> Question:
+    def question(self, prompt: Prompt, encoded: Encoded | None = None) -> Question:
         """A prompt without its answer, which reads the same.
 
         Its encoding has ids and regions, and no target.
+
+        Args:
+            prompt: With its answer, or without.
+            encoded: Its tokens, where the answer that they were read with is not known here.
         """
         if isinstance(prompt, Question):
             return prompt
         with self.lock:
-            encoded = self.encoded(prompt)
+            encoded = encoded or self.encoded(prompt)
             question = Question(prompt, encoded.ids)
             self._encoded.setdefault(question, EncodedQuestion(encoded))
             return question

@@ -7,7 +7,7 @@ looks answers up, or goes by names, finds something else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,10 +16,9 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from kgbench.data import Fact, Prompt
+from kgbench.models.encoding import Encoded
 from kgbench.models.pair import ModelPair
 from kgbench.models.tensors import shared_copy
-
-_NO_ANSWER = "?"
 
 
 def exchanged_answers(
@@ -79,13 +78,21 @@ def renamed_pair(pair: ModelPair, name: str, exchange: Mapping[int, int]) -> Mod
     )
 
 
-def unanswered(pair: ModelPair, prompts: Sequence[Prompt]) -> list[Prompt]:
-    """Prompts as questions of a pair that never reads their answers."""
+def unanswered(
+    pair: ModelPair, prompts: Sequence[Prompt], encoded: Iterable[Encoded]
+) -> list[Prompt]:
+    """Prompts as questions of a pair that never reads their answers.
+
+    Args:
+        pair: The models.
+        prompts: With or without answers.
+        encoded: The tokens of each.
+    """
     questions = list[Prompt]()
-    for prompt in prompts:
+    for prompt, tokens in zip(prompts, encoded, strict=True):
         kept = {name: text for name, text in prompt.fact.fields.items() if text != prompt.target}
         fact = Fact(prompt.fact.id, kept)
-        questions.append(pair.question(replace(prompt, fact=fact, target=_NO_ANSWER)))
+        questions.append(pair.question(replace(prompt, fact=fact, target=""), tokens))
     return questions
 
 

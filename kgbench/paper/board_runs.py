@@ -29,6 +29,7 @@ from kgbench.progress import Progress
 from kgbench.records import Identity, Record, RecordStore, other_versions
 from kgbench.runner import Settings, Spec, check
 from kgbench.runner.known import known_identity, note_identity
+from kgbench.stats.scores import DEFAULT_METRIC
 from kgbench.zoo.plant_spec import built_replicas
 
 COSTLY = frozenset({"greedy_graft"})
@@ -71,7 +72,13 @@ class BoardRun:
     def spec(self) -> Spec:
         """Specification of the run."""
         model = self.pair if self.folder is None else os.path.join(".", self.folder)
-        return Spec(localizer=self.method, model=model, suite=self.board, limit=self.n_facts)
+        return Spec(
+            localizer=self.method,
+            model=model,
+            suite=self.board,
+            limit=self.n_facts,
+            metric=DEFAULT_METRIC,
+        )
 
     @property
     def n_facts(self) -> int | None:

@@ -45,6 +45,7 @@ from kgbench.localizers import (
 )
 from kgbench.localizers._base import asked
 from kgbench.localizers._scan import PROMPTS, alike, measured_grafts
+from kgbench.models.encoding import Encoded
 from kgbench.models.pair import ModelPair
 from kgbench.models.renaming import renamed_pair, unanswered
 from kgbench.progress import Progress
@@ -86,6 +87,8 @@ class Text:
     spans: Mapping[str, tuple[int, int]]
     target: str | None
     """None where it is withheld."""
+    ids: tuple[int, ...]
+    regions: Mapping[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -164,7 +167,9 @@ def request_of(
 def _text(pair: ModelPair, prompt: Prompt, knows: bool) -> Text:
     fact = prompt.fact if knows else pair.question(prompt).fact
     target = prompt.target if knows else None
-    return Text(prompt.name, fact.id, fact.fields, prompt.text, prompt.spans, target)
+    tokens = pair.encoded(prompt)
+    known = (prompt.name, fact.id, fact.fields, prompt.text, prompt.spans, target)
+    return Text(*known, tokens.ids, tokens.regions)
 
 
 # ------------------------------------------------------------------------------------- in the child
@@ -195,7 +200,9 @@ def give(request: Request, folder: Path, progress: Progress | None = None) -> bo
 def _prompt(pair: ModelPair, text: Text) -> Prompt:
     fact = Fact(text.fact, text.fields)
     prompt = Prompt(text.name, fact, text.text, text.target or "", text.spans)
-    return prompt if text.target else unanswered(pair, [prompt])[0]
+    # The id of the answer stays with the parent.
+    tokens = Encoded(text.ids, text.regions, target=-1)
+    return prompt if text.target else unanswered(pair, [prompt], [tokens])[0]
 
 
 def _answer(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import inf, log
 
 import numpy as np
@@ -176,7 +177,11 @@ class Priors:
     @property
     def _learned_somehow(self) -> list[str]:
         """Prompts on which the donor is better than the prior on a metric of LADDER."""
-        return [name for name in self._asked if any(self._learned(name, m) for m in LADDER)]
+        names = []
+        for name in self._asked:
+            if any(map(partial(self._learned, name), LADDER)):
+                names.append(name)
+        return names
 
     @property
     def _asked(self) -> Mapping[str, Sequence[int]]:

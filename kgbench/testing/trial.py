@@ -22,6 +22,7 @@ from kgbench.errors import LawError
 from kgbench.localizers import AbstractLocalizer, InterventionLocalizer
 from kgbench.localizers._base import asked
 from kgbench.models import catalog
+from kgbench.models.encoding import Encoder
 from kgbench.models.pair import ModelPair, weights_hash
 from kgbench.models.renaming import exchanged_answers, renamed_pair, unanswered
 from kgbench.numbers import plain_text
@@ -101,7 +102,11 @@ class Trial:
         named = renamed_pair(pair, name, {}), prompts
         renamed = renamed_pair(pair, "another", exchange), others
         if intervenes and "answer" not in self.localizer.needs:
-            named, renamed = ((of, unanswered(of, some)) for of, some in (named, renamed))
+            # By an encoder of its own, since that of a pair remembers answers.
+            read = Encoder(pair.tokenizer, pair.chat_template)
+            named, renamed = (
+                (of, unanswered(of, some, map(read, some))) for of, some in (named, renamed)
+            )
         return named, renamed
 
     def once(self, name: str, make: Callable[[], T]) -> T:
