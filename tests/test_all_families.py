@@ -18,7 +18,6 @@ import torch
 from laws import EXACT, EXECUTORS, alone, distance
 from nightly import nightly
 from tiny import (
-    ALL_VARIANTS,
     LAYERS,
     TINY,
     WINDOW,
@@ -337,13 +336,14 @@ def _refuse_exchanged(pair: ModelPair, one: str, other: str) -> None:
         verify_pair(ModelPair("", pair.recipient, pair.donors, pair.tokenizer, changed))
 
 
-@pytest.mark.parametrize(("family", "variant"), [case for case in ALL_VARIANTS if case != _BEHIND])
+@each
 def test_components_that_look_alike(family: str, variant: str) -> None:
     """A map under which two such components have each other's places is refused."""
     pair = tiny_pair(family, variant)
     verify_pair(pair)
     for one, other in _LIKE:
-        if {one, other} <= set(pair.family.inside):
+        is_behind = (family, variant) == _BEHIND and one == "ln_1"
+        if {one, other} <= set(pair.family.inside) and not is_behind:
             _refuse_exchanged(pair, one, other)
 
 
