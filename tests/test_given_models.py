@@ -455,8 +455,11 @@ def test_hooks_on_a_loaded_pair(tmp_path: Path) -> None:
     """What is hooked to a pair's own models after it was loaded gets no record either."""
     pair = load_pair("tiny-gemma")
     options = {"dataset": "tiny_movies", "prompts": ["headline"], "limit": 3}
-    handle = pair.donors["sft"].model.layers[1].register_forward_hook(louder)
-    with pytest.raises(InputError, match=r"of the pair has hooks .* at model\.layers\.1,"):
+    handle = pair.donors["sft"].model.layers[1].mlp.down_proj.register_forward_hook(louder)
+    with pytest.raises(
+        InputError, match=r"of the pair has hooks .* at model\.layers\.1\.mlp\.down_proj,"
+    ):
         evaluate(pair, output_dir=tmp_path, **options)
     handle.remove()
+    pair.recipient.model.register_forward_hook(lambda *seen: None)  # one that only looks on
     evaluate(pair, output_dir=tmp_path, **options)

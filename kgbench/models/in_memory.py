@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -281,20 +281,46 @@ def global_hooks() -> list[Any]:
     return hooks
 
 
-def refuse_hooks(*models: nn.Module) -> None:
+@contextmanager
+def _without_hooks(model: nn.Module) -> Iterator[None]:
+    hooks, forwards = [], []
+    for module in model.modules():
+        if "_original_forward" not in vars(module):  # accelerate's moves tensors
+            forwards.append((vars(module), vars(module).pop("forward", None)))
+        for kind in _HOOKS:
+            hooks.append((getattr(module, kind), dict(getattr(module, kind))))
+            getattr(module, kind).clear()
+    try:
+        yield
+    finally:
+        for attributes, forward in forwards:
+            attributes.update({"forward": forward} if forward else {})
+        for place, kept in hooks:
+            place.update(kept)
+
+
+def refuse_hooks(*models: nn.Module, probe: Sequence[int] = ()) -> None:
     """Refuse to compute where models would answer otherwise than by their weights.
 
     Args:
-        *models: Models of a pair.
+        *models: Models of a pair. Hooks that change no answer to the probe, such as those of a tool
+            that only looks on, may stay.
+        probe: Token ids.
 
     Raises:
-        InputError: There are hooks, at some modules or at all, or torch chooses types by itself.
+        InputError: There are such hooks, at some modules or at all, or torch chooses types by
+            itself.
     """
     for model in models:
-        if foreign := hooked_modules(model):
+        if not (foreign := hooked_modules(model)):
+            continue
+        hooked = answers(model, probe, "a model of the pair")
+        with _without_hooks(model):
+            plain = answers(model, probe, "a model of the pair")
+        if not torch.equal(hooked, plain):
             raise InputError(
                 f"a model of the pair has hooks or replaced functions at {_few(foreign)}, which "
-                "may change every answer: remove them first (their handles' remove())"
+                "change its answers: remove them first (their handles' remove())"
             )
     if hooks := global_hooks():
         named = getattr(hooks[0], "__qualname__", type(hooks[0]).__name__)
