@@ -23,8 +23,10 @@ NEEDS = ("donor", "gradients", "counterfactual", "truth", "answer")
 
 Kind: TypeAlias = Literal["intervention", "scoring"]
 Floor: TypeAlias = Literal["recipient", "destroyed_donor"]
-KINDS, FLOORS = get_args(Kind), get_args(Floor)
-"""What methods do, and possible outputs of a model in which no site carries the finetuned behaviour."""
+KINDS = get_args(Kind)
+"""What methods do."""
+FLOORS = get_args(Floor)
+"""Possible outputs of a model in which no site carries the finetuned behaviour."""
 
 COSTS: Mapping[str, str] = {
     "none": "no forward",
