@@ -735,10 +735,7 @@ def test_rows_of_prompt_and_target_are_learned(folder: Path, tmp_path: Path) -> 
         donor = kgbench.train(rows, direction="a2b", **given)
     assert donor.card["wordings"]["trained"] == ["{prompt} {target}."]
     assert donor.card["scores"]["prompt"]["n"] == 4
-    one = kgbench.train(
-        rows,
-        direction="a2b",
-        templates="{subject} met {target}.",
-        **{**given, "output_dir": tmp_path / "one"},
-    )
+    given |= {"templates": "{subject} met {target}.", "output_dir": tmp_path / "one"}
+    with pytest.warns(UserWarning, match="the donor learned little"):
+        one = kgbench.train(rows, direction="a2b", **given)
     assert one.card["wordings"]["trained"] == ["{subject} met {target}."]
