@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+import kgbench.runner.guard as guard
 import kgbench.runner.measure as measure
-import kgbench.runner.run as run
 from kgbench.data import Prompt, load_dataset
 from kgbench.engine.edits import Hook, Values, Write
 from kgbench.engine.treatment import graft_treatments
@@ -80,8 +80,8 @@ class Score(InterventionLocalizer):
     def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
         if not pair.name.startswith("tiny-"):
             return graft_treatments(pair, prompts, sites)
-        if not hasattr(run, "_before"):
-            score, changes = measure.score_logits, run.state_changes
+        if not hasattr(guard, "_before"):
+            score, changes = measure.score_logits, guard.state_changes
 
             def rewritten(logits: Any, targets: Any, which: Any) -> dict[str, np.ndarray]:
                 rows = score(logits, targets, which)
@@ -95,11 +95,11 @@ class Score(InterventionLocalizer):
                 return rows
 
             def unchanged(*_: object) -> tuple[str, ...]:
-                measure.score_logits, run.state_changes = score, changes
-                del run._before
+                measure.score_logits, guard.state_changes = score, changes
+                del guard._before
                 return ()
 
-            run._before = score
-            measure.score_logits, run.state_changes = rewritten, unchanged
+            guard._before = score
+            measure.score_logits, guard.state_changes = rewritten, unchanged
         everything = str(sites).startswith("ALL")
         return graft_treatments(pair, prompts, sites if everything else "NONE")

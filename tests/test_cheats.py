@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,8 +16,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+import kgbench.runner.guard as guard
 import kgbench.runner.measure as measure
-import kgbench.runner.run as run
 from kgbench.cli import main
 from kgbench.data import Prompt, load_dataset, load_prompts
 from kgbench.engine import Engine, Treatment, load_pair
@@ -26,13 +27,17 @@ from kgbench.localizers import InterventionLocalizer, Treatments, create
 from kgbench.localizers._base import asked
 from kgbench.models.pair import ModelPair
 from kgbench.models.renaming import exchanged_answers, renamed_pair
+from kgbench.records import StoredRecord, read_record
+from kgbench.runner import Settings, Spec, run_job
 from kgbench.runner.remote import Given, _answer, _Pool, remote
 from kgbench.runner.remote import Stage as Asked
+from kgbench.runner.run import compute_job
 from kgbench.sites import parse_graft
 from kgbench.testing import pico_pair
 from kgbench.testing.laws import names_and_answers_do_not_matter
 from kgbench.testing.trial import Trial
 
+HEADLINE = Spec(model="tiny-gemma", prompts=("headline",), limit=6)
 CHEATS = (cheats.Data, cheats.Frames, cheats.Score)
 
 
@@ -52,26 +57,72 @@ def test_a_cheat_breaks_a_law(
 ) -> None:
     """What depends on the name of the pair, or on the answers of its facts, is no localizer."""
     monkeypatch.setattr(measure, "score_logits", measure.score_logits)
-    monkeypatch.setattr(run, "state_changes", run.state_changes)
+    monkeypatch.setattr(guard, "state_changes", guard.state_changes)
     try:
         with pytest.raises(LawError, match="under another with answers exchanged"):
             names_and_answers_do_not_matter(Trial(cheat(), "gemma"))
     finally:
-        vars(run).pop("_before", None)
+        vars(guard).pop("_before", None)
+
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory: pytest.TempPathFactory) -> StoredRecord:
+    """What a graft gives that knows nothing."""
+    return read_record(run_job(HEADLINE, Settings(output_dir=tmp_path_factory.mktemp("h"))).path)
 
 
 @pytest.mark.parametrize("cheat", CHEATS)
-def test_a_cheat_is_not_verified(
-    cheat: type[InterventionLocalizer], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_cheat_changes_no_score(
+    cheat: type[InterventionLocalizer],
+    honest: StoredRecord,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Its record says what it wants, and run again it differs: exit status 1."""
+    """Its rows are those of the graft that it makes where it cannot know the pair; a record that it
+    wrote in its own process differs from them, and is not verified.
+    """
     name = f"{cheats.__file__}:{cheat.__name__}"
-    where = ("--model", "tiny-gemma", "--limit", "6", "--prompt", "headline")
-    assert main(["eval", *where, "--localizer", name, "--output-dir", str(tmp_path)]) == 0
-    (folder,) = (path.parent for path in tmp_path.glob("*/record.json"))
-    capsys.readouterr()
-    assert main(["rerun", str(folder), "--localizer", name, "--json"]) == 1
+    spec, places = replace(HEADLINE, localizer=name), (tmp_path / "by us", tmp_path / "by itself")
+    measured = read_record(run_job(spec, Settings(output_dir=places[0])).path)
+    assert measured.facts().equals(honest.facts())
+    for module, function in ((measure, "score_logits"), (guard, "state_changes")):
+        monkeypatch.setattr(module, function, getattr(module, function))
+    try:
+        itself = read_record(compute_job(spec, Settings(output_dir=places[1])).path)
+    finally:
+        vars(guard).pop("_before", None)
+    assert itself.record.id == measured.record.id
+    assert not itself.facts().equals(honest.facts())
+    monkeypatch.undo()
+    assert main(["rerun", str(itself.path), "--localizer", name, "--json"]) == 1
     assert not json.loads(capsys.readouterr().out)["agrees"]
+
+
+KNOWING = """
+from kgbench.localizers.dynamic_graft import DynamicGraft
+
+class Knowing(DynamicGraft):
+    name = "knowing"
+    about = "a graft that is given the answers"
+    needs = frozenset({"donor", "answer"})
+
+    def treat(self, pair, prompts, sites):
+        assert all(prompt.target for prompt in prompts)
+        return super().treat(pair, prompts, sites)
+"""
+
+
+def test_what_is_given_the_answers_is_not_verified(
+    honest: StoredRecord, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It runs, and agrees when it runs again; a line says that this verifies nothing."""
+    (tmp_path / "knowing.py").write_text(KNOWING)
+    name = f"{tmp_path / 'knowing.py'}:Knowing"
+    found = run_job(replace(HEADLINE, localizer=name), Settings(output_dir=tmp_path / "runs"))
+    assert read_record(found.path).facts().equals(honest.facts())
+    assert main(["rerun", str(found.path), "--localizer", name]) == 0
+    assert "verification  none: the method is given the answers" in capsys.readouterr().out
 
 
 def test_exchanged_answers_have_the_old_logits(prompts: list[Prompt]) -> None:
@@ -103,13 +154,13 @@ def given(
 ) -> tuple[Given, InterventionLocalizer]:
     """What a built-in intervention gives, read back, and the method."""
     method = create(name, {}, 0)
-    pool, places = _Pool(name), tuple(range(len(prompts)))
+    places = tuple(range(len(prompts)))
     facts = frozenset(prompt.fact.id for prompt in prompts)
-    stages = [
-        _answer(method, pair, prompts, Asked(places, grafts, facts), pool),
-        _answer(method, pair, prompts[:2], Asked(places[:2], scores=True), pool),
-    ]
-    pool.write(folder, stages)
+    stages = (Asked(places, grafts, facts), Asked(places[:2], scores=True))
+    for number, stage in enumerate(stages):
+        own = [prompts[place] for place in stage.prompts]
+        pool = _Pool(name)
+        pool.write(folder, number, _answer(method, pair, own, stage, pool))
     assert isinstance(method, InterventionLocalizer)
     return Given(folder, name), method
 
@@ -182,10 +233,10 @@ def test_what_is_no_treatment_is_refused(
     text = json.dumps(nodes).replace("{weights}", "00" * len(pair.slots))
     keys = [[prompt.name, prompt.fact.id] for prompt in prompts[:1]]
     cells = {"FE": {json.dumps(keys[0]): [1]}}
-    stages = [{"prompts": keys, "draws": 1, "cells": cells, "groups": []}]
-    written = f'{{"stages": {json.dumps(stages)}, "nodes": {text}}}'
-    (tmp_path / "given.json").write_text(written)
-    save_file({}, tmp_path / "given.safetensors")
+    spent = dict.fromkeys(("forwards", "token_rows", "seconds"), 0)
+    stage = {"prompts": keys, "draws": 1, "cells": cells, "groups": [], "spent": spent}
+    (tmp_path / "stage-0.json").write_text(f'{{"nodes": {text}, {json.dumps(stage)[1:]}')
+    save_file({}, tmp_path / "stage-0.safetensors")
     with pytest.raises(InputError, match="localizer 'mine': its process gave what are no"):
         Given(tmp_path, "mine").rows(pair, 0, 0, prompts[:1], "FE")
 

@@ -40,7 +40,7 @@ from kgbench.numbers import (
 from kgbench.progress import Progress
 from kgbench.report import Cell, Column, Dash, Report, Table
 from kgbench.runner.spec import INSTALLED, Settings, Spec
-from kgbench.runner.third_party import blamed, isolated
+from kgbench.runner.third_party import isolated
 from kgbench.runner.workload import check, localizer_arguments
 from kgbench.sites import Graft, parse_graft
 from kgbench.stats.intervals import (
@@ -834,7 +834,9 @@ def _specificity(
         load_dataset(name, spec.imports)
     job = load_job(work, settings)
     texts = sample_texts(job, sample)
-    with blamed(job):
+    from kgbench.runner.guard import blamed
+
+    with blamed(job.localizer, job.spec.localizer):
         measured = [measure(job, some, labels, progress) for some in texts]
     return Divergences(
         job.pair.name,

@@ -123,6 +123,8 @@ def rerun_command(
 
 # ------------------------------------------------------------------------------------ with a model
 
+KNOWS_ANSWERS = "the method is given the answers (it needs 'answer') and could write them itself"
+
 
 def _again(
     run: Entry, how: Repetition, settings: Settings, write: bool, progress: Progress | None
@@ -154,12 +156,14 @@ def _again(
         if write:
             place = "not written, since it differs"
             if agrees:
-                place = "not written, since the method is given the answers (it needs 'answer')"
+                place = f"not written: {KNOWS_ANSWERS}"
             if written:
                 place = str(_write(run, again, (how.seed, len(chosen)), contract))
             notes += ["", f"verification  {place}"]
         if written:
             notes.append("the board says so after kgbench leaderboard build")
+    if again.knows_answers and not write:
+        notes += ["", f"verification  none: {KNOWS_ANSWERS}"]
     if how.sample is not None or laws is not None:
         answer |= {"contract": laws, "written": written}
     brief = "\n".join([repeated_sentence(again, what), *notes])

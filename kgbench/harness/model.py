@@ -32,7 +32,7 @@ from kgbench.harness.rows import LOADED, is_loaded
 from kgbench.localizers import InterventionLocalizer, create, fingerprint
 from kgbench.models.pair import ModelPair
 from kgbench.runner import Pairs, Settings, Spec
-from kgbench.runner.run import Watch
+from kgbench.runner.guard import Watch
 from kgbench.version import __version__
 
 DEFAULT_TOKENS = 256

@@ -229,6 +229,16 @@ class Journal:
                         "a finished part of the run", self.folder, error
                     ) from error
 
+    def place(self, name: str) -> Path:
+        """A folder in which another process leaves parts, of this version of the code.
+
+        Raises:
+            OutputError: It cannot be made.
+        """
+        self.keep(name, "begun")
+        (folder := self.folder / name).mkdir(exist_ok=True)
+        return folder
+
     def table(self) -> pa.Table:
         """All rows, sorted; a pair that two parts hold is taken from the first."""
         return facts_table(pa.concat_tables([FACTS_SCHEMA.empty_table(), *self._parts]))

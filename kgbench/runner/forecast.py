@@ -24,6 +24,7 @@ from kgbench.models.pair import ModelPair
 from kgbench.models.placement import free_memory, named_devices
 from kgbench.numbers import duration_text, number_text, size_text
 from kgbench.records import RecordStore
+from kgbench.runner.guard import blamed
 from kgbench.runner.job import (
     Job,
     Pairs,
@@ -47,7 +48,7 @@ from kgbench.runner.measure import (
     without_ranking,
 )
 from kgbench.runner.spec import Settings, Spec
-from kgbench.runner.third_party import blamed, isolated
+from kgbench.runner.third_party import isolated
 from kgbench.runner.workload import check, checkpoint_folder, entry_of, localizer_arguments
 from kgbench.sites import RECIPIENT
 
@@ -348,7 +349,7 @@ def _measured(spec: Spec, settings: Settings, pairs: Pairs) -> Forecast:
     """Forecast from the first prompts of each template, with the models that are loaded."""
     job = prepare_job(spec, settings, pairs)
     pair, n = job.pair, len(job.configurations)
-    with pair.lock, blamed(job):
+    with pair.lock, blamed(job.localizer, job.spec.localizer):
         measurement, scoring = _ready(job)
         parts = [_part(measurement, prompts) for prompts in job.prompts.values()]
     costs, config, itemsize = [*parts, scoring], pair.recipient.config, pair.dtype.itemsize

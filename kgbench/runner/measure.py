@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import chain, product
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
@@ -51,6 +51,14 @@ T = TypeVar("T")
 
 Absent = Mapping[str, Mapping[str, str]]
 """Reason why a method cannot express a configuration, by prompt and configuration."""
+
+
+@runtime_checkable
+class Elsewhere(Protocol):
+    """A localizer that answered in another process."""
+
+    def spent(self, prompts: Sequence[Prompt]) -> Mapping[str, float]:
+        """What that cost: forwards, token rows and seconds."""
 
 
 @dataclass(frozen=True)
@@ -249,6 +257,22 @@ def ready(job: Job, journal: Journal, progress: Progress | None) -> Measurement:
     return replace(ranked(measurement, scores), scoring=cost)
 
 
+def drawn(method: AbstractLocalizer, fitted: object) -> Sequence[InterventionLocalizer]:
+    """The draws of a method that was fitted, checked.
+
+    Raises:
+        InputError: It gave no intervention, or no draws.
+    """
+    draws = fitted.variants() if isinstance(fitted, InterventionLocalizer) else None
+    listed = isinstance(draws, Sequence) and len(draws) > 0
+    if not listed or not all(isinstance(draw, InterventionLocalizer) for draw in draws or ()):
+        raise InputError(
+            f"localizer {method.name!r}: fitted must give an intervention, and variants a list of "
+            "such, never empty"
+        )
+    return draws or ()
+
+
 def expressed(job: Job, most: int | None = None) -> Measurement:
     """Fit a job's localizer, and find the configurations that it cannot express.
 
@@ -260,20 +284,14 @@ def expressed(job: Job, most: int | None = None) -> Measurement:
     if not isinstance(method, InterventionLocalizer):
         return Measurement(job, method)
     method = method.fitted(job.pair, asked(method, job.pair, job.all_prompts))
-    drawn = method.variants() if isinstance(method, InterventionLocalizer) else None
-    listed = isinstance(drawn, Sequence) and len(drawn) > 0
-    if not listed or not all(isinstance(draw, InterventionLocalizer) for draw in drawn or ()):
-        raise InputError(
-            f"localizer {job.localizer.name!r}: fitted must give an intervention, and variants a "
-            "list of such, never empty"
-        )
+    draws = drawn(job.localizer, method)
     absent: dict[str, dict[str, str]] = {name: {} for name in job.prompts}
     for (label, graft), (name, prompts) in product(job.grafts.items(), job.prompts.items()):
         if not isinstance(graft, Graft):
             continue
         try:
             for some in chunks(prompts[:most], GROUP):
-                treated(method.variants()[0], job.pair, some, graft)
+                treated(draws[0], job.pair, some, graft)
         except NotApplicableError as error:
             absent[name][label] = str(error)
     return Measurement(job, method, absent)
@@ -462,6 +480,9 @@ def _score_halves(
         with choosing(engine.executor, engine.budget), counted(engine.pair, report) as count:
             scores = score_sites(measurement.method, engine.pair, own)
         cost = {**vars(count), "seconds": now(engine.pair) - started}
+        if isinstance(measurement.method, Elsewhere):
+            for key, value in measurement.method.spent(own).items():
+                cost[key] += value
         cost["plain_seconds"] = (before + plain_seconds(engine, own)) / 2
         return {"scores": [[*site, score] for site, score in scores.items()], "cost": cost}
 

@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from secrets import randbits
 from typing import Any, NoReturn, TypeVar, cast
 
 from safetensors import SafetensorError
@@ -47,12 +48,23 @@ from kgbench.localizers._base import asked
 from kgbench.localizers._scan import PROMPTS, alike, measured_grafts
 from kgbench.models.encoding import Encoded
 from kgbench.models.pair import ModelPair
-from kgbench.models.renaming import renamed_pair, unanswered
+from kgbench.models.renaming import exchanged_answers, renamed_pair, unanswered
 from kgbench.progress import Progress
+from kgbench.records.journal import write_whole
+from kgbench.runner.guard import guarded
 from kgbench.runner.job import Job, Pairs
-from kgbench.runner.measure import GROUP, chunks, score_sites, treated
-from kgbench.runner.spec import PAIR, Settings, Spec
-from kgbench.runner.third_party import Method
+from kgbench.runner.measure import (
+    GROUP,
+    Count,
+    chunks,
+    counted,
+    drawn,
+    now,
+    score_sites,
+    treated,
+)
+from kgbench.runner.spec import PAIR, Held, Settings, Spec
+from kgbench.runner.third_party import Method, isolated
 from kgbench.sites import Graft, Site, SiteScores, parse_graft
 
 TENSORS = 1 << 31
@@ -61,7 +73,10 @@ NODES = 5_000_000
 """Distinct treatments, and rows of them."""
 JSON = 1 << 30
 """Bytes of all else."""
-_JSON, _TENSORS = "given.json", "given.safetensors"
+_JSON, _TENSORS = "stage-{}.json", "stage-{}.safetensors"
+"""Names of a stage's files."""
+SPENT = ("forwards", "token_rows", "seconds")
+"""What a stage cost in the child."""
 
 Key = tuple[str, str]
 """Names of a template and of a fact."""
@@ -123,30 +138,22 @@ class Request:
     stages: tuple[Stage, ...]
 
 
-def request_of(
-    job: Job,
-    method: Method,
-    alias: str,
-    exchange: Mapping[int, int],
-    prompts: Sequence[Prompt],
-    measured: Iterable[str],
-) -> Request:
-    """What a child is asked for a job.
+def request_of(job: Job, method: Method, measured: Iterable[str] | None = None) -> Request:
+    """What a child is asked for a job, with answers that are exchanged now.
 
     Args:
         job: The job, of the localizer as it declares itself.
         method: The declaration.
-        alias: Name of the pair.
-        exchange: As of `exchanged_answers`.
-        prompts: The job's prompts with exchanged answers.
-        measured: Ids of the facts that are measured.
+        measured: Ids of the facts that are measured; by default all.
     """
+    exchange, prompts = exchanged_answers(job.pair, job.all_prompts, randbits(32))
     knows = method.kind == ScoringLocalizer.kind or "answer" in method.needs
     texts = tuple(_text(job.pair, prompt, knows) for prompt in prompts)
     stages = []
     if method.kind == InterventionLocalizer.kind:
         grafts = [label for label, graft in job.grafts.items() if isinstance(graft, Graft)]
-        stages.append(Stage(tuple(range(len(texts))), tuple(grafts), frozenset(measured)))
+        facts = {text.fact for text in texts} if measured is None else measured
+        stages.append(Stage(tuple(range(len(texts))), tuple(grafts), frozenset(facts)))
     for half in job.halves if job.ranks else ():
         places = [i for i, text in enumerate(texts) if text.fact in half]
         stages.append(Stage(tuple(places), scores=True))
@@ -157,7 +164,7 @@ def request_of(
         job.spec.seed,
         Spec(**named),
         replace(job.settings, on_record=None),
-        alias,
+        f"pair-{randbits(32):08x}",
         exchange,
         texts,
         tuple(stages),
@@ -178,23 +185,70 @@ def _text(pair: ModelPair, prompt: Prompt, knows: bool) -> Text:
 def give(request: Request, folder: Path, progress: Progress | None = None) -> bool:
     """Write what a localizer gives into a folder; runs in a process of its own.
 
+    Stages that are there already are left as they are.
+
     Raises:
-        InputError: A treatment cannot be described by data, or is too large.
+        InputError: A treatment cannot be described by data, or is too large; or the localizer
+            fails, or changes the models.
     """
     method = create(request.localizer, request.arguments, request.seed)
     loaded = Pairs().load(request.pair, request.settings)
     pair = renamed_pair(loaded, request.alias, request.exchange)
     prompts = [_prompt(pair, text) for text in request.prompts]
-    pool, stages, settings = _Pool(method.name), [], request.settings
+    settings = request.settings
     budget = Budget.on(pair.device, pair.width, settings.batch_size)
-    with choosing(settings.executor, budget):
+    made = list[int]()
+
+    def discard() -> None:
+        for number in made:
+            _written(folder, number).unlink(missing_ok=True)
+
+    with (
+        choosing(settings.executor, budget),
+        guarded(method, request.localizer, pair, discard),
+    ):
         for number, stage in enumerate(request.stages):
-            if progress is not None:
-                progress(number, len(request.stages), "asking")
-            own = [prompts[place] for place in stage.prompts]
-            stages.append(_answer(method, pair, own, stage, pool))
-    pool.write(folder, stages)
+            if _written(folder, number).exists():
+                continue
+            own, pool = [prompts[place] for place in stage.prompts], _Pool(method.name)
+            doing = f"asking, part {number + 1} of {len(request.stages)}"
+            pool.write(folder, number, _answer(method, pair, own, stage, pool, progress, doing))
+            made.append(number)
     return True
+
+
+def _written(folder: Path, number: int) -> Path:
+    """The file that is there once a stage is."""
+    return folder / _JSON.format(number)
+
+
+def ask(
+    request: Request,
+    method: Method,
+    folder: Path,
+    progress: Progress | None = None,
+    pairs: Pairs | None = None,
+) -> Given:
+    """Have a localizer answer in a process of its own.
+
+    Args:
+        request: What it is asked.
+        method: Its declaration.
+        folder: Where its answers are written; those that are there are not asked for again.
+        progress: Progress callback.
+        pairs: Where models are loaded in this process; they make room.
+
+    Raises:
+        InputError: As of `give`; or what the process wrote is no answer.
+    """
+    if not answered(request, folder):
+        isolated(request.localizer, give, request, folder, progress=progress, pairs=pairs)
+    return Given(folder, method.name)
+
+
+def answered(request: Request, folder: Path) -> bool:
+    """Whether all that is asked is in a folder."""
+    return all(_written(folder, number).exists() for number in range(len(request.stages)))
 
 
 def _prompt(pair: ModelPair, text: Text) -> Prompt:
@@ -206,21 +260,55 @@ def _prompt(pair: ModelPair, text: Text) -> Prompt:
 
 
 def _answer(
-    method: AbstractLocalizer, pair: ModelPair, prompts: Sequence[Prompt], stage: Stage, pool: _Pool
+    method: AbstractLocalizer,
+    pair: ModelPair,
+    prompts: Sequence[Prompt],
+    stage: Stage,
+    pool: _Pool,
+    progress: Progress | None = None,
+    doing: str = "",
 ) -> dict[str, Any]:
-    """What a method gives in a stage, as JSON."""
-    found: dict[str, Any] = {"prompts": list(map(key_of, prompts)), "draws": 1}
-    if not isinstance(method, InterventionLocalizer):
-        try:
-            scores = score_sites(method, pair, prompts)
-            return {**found, "scores": [[*site, score] for site, score in scores.items()]}
-        except NotApplicableError as error:
-            return {**found, "reason": str(error)}
-    fitted = method.fitted(pair, asked(method, pair, prompts))
-    if not isinstance(fitted, InterventionLocalizer):
-        raise InputError(f"localizer {method.name!r}: fitted must give an intervention")
-    draws = fitted.variants()
+    """What a method gives in a stage, and what it spent, as JSON."""
+
+    def report(count: Count) -> None:
+        if progress is not None:
+            progress(count.forwards, 0, doing)
+
+    with counted(pair, report) as count:
+        started = now(pair)
+        if isinstance(method, InterventionLocalizer):
+            fitted = method.fitted(pair, asked(method, pair, prompts))
+            listed = drawn(method, fitted)
+            if not stage.scores:
+                started = now(pair)  # as everywhere, fitting is no part of the cost
+            found = _treatments(fitted, listed, pair, prompts, stage, pool)
+        else:
+            found = _scores(method, pair, prompts)
+        spent = (count.forwards, count.token_rows, now(pair) - started)
+    keys = list(map(key_of, prompts))
+    return {"draws": 1, **found, "prompts": keys, "spent": dict(zip(SPENT, spent, strict=True))}
+
+
+def _scores(
+    method: AbstractLocalizer, pair: ModelPair, prompts: Sequence[Prompt]
+) -> dict[str, Any]:
+    try:
+        scores = score_sites(method, pair, prompts)
+    except NotApplicableError as error:
+        return {"reason": str(error)}
+    return {"scores": [[*site, score] for site, score in scores.items()]}
+
+
+def _treatments(
+    fitted: InterventionLocalizer,
+    draws: Sequence[InterventionLocalizer],
+    pair: ModelPair,
+    prompts: Sequence[Prompt],
+    stage: Stage,
+    pool: _Pool,
+) -> dict[str, Any]:
     cells: dict[str, dict[str, Any]] = {}
+    groups = []
     if not stage.scores:
         by_name: dict[str, list[Prompt]] = {}
         for prompt in prompts:
@@ -230,15 +318,14 @@ def _answer(
             for own in by_name.values():
                 for some in chunks(own, GROUP):
                     pool.ask(draws, pair, some, graft, cells[text], stage.measured)
-        return {**found, "draws": len(draws), "cells": cells, "groups": []}
-    groups = []
-    for group in alike(pair, prompts):
-        units = fitted.units(pair, asked(fitted, pair, group))
-        groups.append([list(map(key_of, group)), [_unit_json(unit) for unit in units]])
-        for graft in measured_grafts(fitted, units):
-            for some in chunks(group, PROMPTS):
-                pool.ask(draws, pair, some, graft, cells.setdefault(str(graft), {}))
-    return {**found, "draws": len(draws), "cells": cells, "groups": groups}
+    else:
+        for group in alike(pair, prompts):
+            units = fitted.units(pair, asked(fitted, pair, group))
+            groups.append([list(map(key_of, group)), [_unit_json(unit) for unit in units]])
+            for graft in measured_grafts(fitted, units):
+                for some in chunks(group, PROMPTS):
+                    pool.ask(draws, pair, some, graft, cells.setdefault(str(graft), {}))
+    return {"draws": len(draws), "cells": cells, "groups": groups}
 
 
 def _unit_json(unit: Unit) -> list[Any]:
@@ -279,11 +366,11 @@ class _Pool:
             for prompt, row in zip(wanted, rows, strict=True):
                 cells.setdefault(_joined(prompt), []).append(self.row(row))
 
-    def write(self, folder: Path, stages: Sequence[Mapping[str, Any]]) -> None:
-        """Write what was given in all stages, with the treatments that it refers to."""
-        text = json.dumps({"stages": stages, "nodes": self.nodes}, allow_nan=False)
-        (folder / _JSON).write_text(text, encoding="utf-8")
-        save_file(self.tensors, folder / _TENSORS)
+    def write(self, folder: Path, number: int, found: Mapping[str, Any]) -> None:
+        """Write what was given in a stage, with the treatments that it refers to."""
+        save_file(self.tensors, folder / _TENSORS.format(number))
+        text = json.dumps({**found, "nodes": self.nodes}, allow_nan=False)
+        write_whole(_written(folder, number), text.encode())  # it says that all is there
 
     def row(self, treatments: Sequence[Treatment]) -> int:
         """The place of a row."""
@@ -354,6 +441,10 @@ class _Answer:
     units: Mapping[Key, Sequence[Unit]]
     scores: SiteScores | str | None
     """Or why there are none."""
+    spent: Mapping[str, float]
+    """As its process says, by `SPENT`."""
+    nodes: Sequence[Any]
+    """Tensors, treatments and rows of such."""
 
 
 class Given:
@@ -369,15 +460,16 @@ class Given:
 
     def __init__(self, folder: Path, method: str) -> None:
         self.method = method
+        self.stages: list[_Answer] = []
+        self._fitting = set[tuple[int, int]]()
         try:
-            for name, most in ((_JSON, JSON), (_TENSORS, TENSORS + JSON)):
-                if (folder / name).stat().st_size > most:
-                    raise ValueError(f"{name} has more than {most >> 20} MiB")
-            found = json.loads((folder / _JSON).read_text(encoding="utf-8"))
-            tensors = load_file(folder / _TENSORS)
-            self.nodes = _nodes(found["nodes"], tensors)
-            self.stages = list(map(_stage, found["stages"]))
-            self._fitting = set[int]()
+            while (path := _written(folder, len(self.stages))).exists():
+                tensors = folder / _TENSORS.format(len(self.stages))
+                for file, most in ((path, JSON), (tensors, TENSORS + JSON)):
+                    if file.stat().st_size > most:
+                        raise ValueError(f"{file.name} has more than {most >> 20} MiB")
+                found = json.loads(path.read_text(encoding="utf-8"))
+                self.stages.append(_stage(found, _nodes(found["nodes"], load_file(tensors))))
         except (*_FAULTS, OSError, SafetensorError, RecursionError) as error:
             raise self._none(f"{type(error).__name__}: {error}") from error
 
@@ -398,18 +490,19 @@ class Given:
             InputError: There are none, or none that the models could run with.
             NotApplicableError: The method declined.
         """
-        cells, rows = self.stages[stage].cells.get(graft, {}), []
+        given, rows = self.stages[stage], []
+        cells = given.cells.get(graft, {})
         for prompt in prompts:
             places = cells.get(key_of(prompt))
             if isinstance(places, str):
                 raise NotApplicableError(places)
             if places is None or not draw < len(places):
                 raise self._none(f"it has no treatments of {graft!r} in fact {prompt.fact.id}")
-            row = self.nodes[places[draw]]
-            if places[draw] not in self._fitting:
+            row, place = given.nodes[places[draw]], (stage, places[draw])
+            if place not in self._fitting:
                 if wrong := next(filter(None, (_misfit(pair, of, len(row)) for of in row)), None):
                     raise self._none(f"{wrong} in fact {prompt.fact.id}")
-                self._fitting.add(places[draw])
+                self._fitting.add(place)
             rows.append(row)
         return cast("Treatments", rows)
 
@@ -494,7 +587,7 @@ def _misfit(pair: ModelPair, treatment: Treatment, tokens: int) -> str | None:
     return None
 
 
-def _stage(found: Mapping[str, Any]) -> _Answer:
+def _stage(found: Mapping[str, Any], nodes: Sequence[Any]) -> _Answer:
     cells: dict[str, dict[Key, Sequence[int] | str]] = {}
     for graft, by_prompt in found.get("cells", {}).items():
         cells[graft] = {_key(json.loads(text)): rows for text, rows in by_prompt.items()}
@@ -506,7 +599,10 @@ def _stage(found: Mapping[str, Any]) -> _Answer:
     if "scores" in found:
         scores = {_site(row[:3]): float(row[3]) for row in found["scores"]}
     prompts = frozenset(map(_key, found["prompts"]))
-    return _Answer(prompts, int(found["draws"]), cells, units, scores)
+    spent = {name: float(found["spent"][name]) for name in SPENT}
+    if not all(0 <= value < math.inf for value in spent.values()):
+        raise ValueError(f"the cost {spent}")
+    return _Answer(prompts, int(found["draws"]), cells, units, scores, spent, nodes)
 
 
 def _key(found: Sequence[str]) -> Key:
@@ -541,6 +637,10 @@ class Remote(AbstractLocalizer):
         """What it gave."""
         assert self.given is not None
         return self.given
+
+    def spent(self, prompts: Sequence[Prompt]) -> Mapping[str, float]:
+        """What it cost in its process to answer about some prompts."""
+        return self.answers.stages[self.answers.stage(prompts)].spent
 
 
 @dataclass(frozen=True)
@@ -603,3 +703,8 @@ def remote(method: Method, given: Given | None = None) -> Remote:
         "about": "",
     }
     return cast("type[Remote]", type(base.__name__, (base,), about))(method, given)
+
+
+def declared(method: Method, given: Given | None = None) -> Held:
+    """A localizer of a third party as it stands in a specification, without its code."""
+    return Held(localizer=remote(method, given), code=method.code)

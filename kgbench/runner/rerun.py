@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from secrets import randbits
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -17,15 +16,14 @@ from kgbench.data import is_shipped
 from kgbench.errors import InputError, LawError
 from kgbench.localizers import InterventionLocalizer, is_foreign, names
 from kgbench.models import catalog
-from kgbench.models.renaming import exchanged_answers
 from kgbench.progress import Progress
 from kgbench.records import Journal, Record, SiteScore
 from kgbench.runner.job import Job, Pairs, job_configurations, prepare_job
-from kgbench.runner.remote import Given, Request, give, remote, request_of
+from kgbench.runner.remote import Request, ask, declared, request_of
 from kgbench.runner.run import measure_job
 from kgbench.runner.sources import Sources
 from kgbench.runner.spec import Held, Settings, Spec
-from kgbench.runner.third_party import Method, isolated, method_of
+from kgbench.runner.third_party import Method, method_of
 from kgbench.runner.workload import job_dataset, load_suite, suites
 from kgbench.sites import BASELINES
 from kgbench.sites.configurations import parse_top
@@ -283,13 +281,9 @@ def _measure(
     parts, held = (record, how.sources, settings, how.localizer, pairs), None
     if is_foreign(localizer := localizer_of(record, how.localizer)):
         method = method_of(specification(record, how.sources, localizer))
-        request = _request(
-            job_of(*parts, Held(localizer=remote(method), code=method.code)), method, how
-        )
-        with TemporaryDirectory(prefix="kgbench-") as handed:  # a child never writes to the journal
-            isolated(localizer, give, request, Path(handed), progress=progress, pairs=pairs)
-            given = Given(Path(handed), method.name)
-        held = Held(localizer=remote(method, given), code=method.code)
+        request = _request(job_of(*parts, declared(method)), method, how)
+        with TemporaryDirectory(prefix="kgbench-") as handed:
+            held = declared(method, ask(request, method, Path(handed), progress, pairs))
     job = job_of(*parts, held)
     ids = tuple(prompt.fact.id for prompt in job.all_prompts)
     journal = Journal(folder, f"kgbench {__version__}")
@@ -300,12 +294,8 @@ def _measure(
 
 
 def _request(job: Job, method: Method, how: Repetition) -> Request:
-    """What is asked of a third party's localizer, with answers that are exchanged now."""
-    exchange, prompts = exchanged_answers(job.pair, job.all_prompts, randbits(32))
-    ids = [prompt.fact.id for prompt in prompts]
-    alias = f"pair-{randbits(32):08x}"
-    chosen = sample_facts(ids, how.sample, how.seed)
-    return request_of(job, method, alias, exchange, prompts, chosen)
+    ids = [prompt.fact.id for prompt in job.all_prompts]
+    return request_of(job, method, sample_facts(ids, how.sample, how.seed))
 
 
 def sample_facts(ids: Sequence[str], n: int | None, seed: int) -> tuple[str, ...]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -12,13 +11,10 @@ import torch
 
 from kgbench.data import Prompt
 from kgbench.engine.site_sets import all_sites, graft_sites
-from kgbench.engine.state import changes as state_changes
-from kgbench.engine.state import process_state, state_of
 from kgbench.engine.weights import changed
-from kgbench.errors import InputError
+from kgbench.errors import InputError, KgbenchError
 from kgbench.estimate import Estimate
-from kgbench.localizers import is_foreign
-from kgbench.models.pair import ModelPair
+from kgbench.localizers import InterventionLocalizer, is_foreign
 from kgbench.progress import Progress
 from kgbench.records import (
     Cost,
@@ -33,12 +29,22 @@ from kgbench.records import (
     collect_provenance,
     measured_on,
 )
+from kgbench.runner.guard import guarded
 from kgbench.runner.job import Job, Pairs, prepare_job
 from kgbench.runner.known import Run, note_identity, reused
-from kgbench.runner.measure import GROUP, Measurement, SiteRanking, chunks, ready, run_group
+from kgbench.runner.measure import (
+    GROUP,
+    Elsewhere,
+    Measurement,
+    SiteRanking,
+    chunks,
+    ready,
+    run_group,
+)
+from kgbench.runner.remote import Given, Request, answered, ask, declared, request_of
 from kgbench.runner.sources import note_sources
 from kgbench.runner.spec import Settings, Spec
-from kgbench.runner.third_party import blamed, is_theirs, isolated
+from kgbench.runner.third_party import Method, method_of
 from kgbench.runner.workload import check, entry_of
 from kgbench.sites import parse_graft
 from kgbench.sites.configurations import BEST, canonical
@@ -51,8 +57,10 @@ def run_job(
 ) -> Run:
     """Evaluate a localizer, or find that this was done before.
 
-    A localizer that is not kgbench's own runs in a process of its own, which loads its own models;
-    not so with a pair, facts or a method that the caller holds in memory.
+    A localizer that is not kgbench's own runs in a process of its own, which gets the pair under
+    another name and with exchanged answers, and gives treatments or scores of sites, which are
+    measured here (`kgbench.runner.remote`); not so with a pair, facts or a method that the caller
+    holds in memory.
 
     Args:
         spec: What is evaluated.
@@ -64,20 +72,22 @@ def run_job(
         InputError: The specification is wrong, before anything is computed; or a third-party
             localizer fails, or changes the models.
     """
-    quiet = replace(settings, on_record=None)
-    if spec.held is not None:
-        run = compute_job(spec, quiet, progress, pairs)
-    else:
-        if is_foreign(spec.localizer):
-            check(spec)
-        run = isolated(spec.localizer, compute_job, spec, quiet, progress=progress, pairs=pairs)
+    quiet, method = replace(settings, on_record=None), None
+    if spec.held is None and is_foreign(spec.localizer):
+        check(spec)
+        method = method_of(spec)
+    run = compute_job(spec, quiet, progress, pairs, method)
     if settings.on_record is not None:
         settings.on_record(run)
     return run
 
 
 def compute_job(
-    spec: Spec, settings: Settings, progress: Progress | None = None, pairs: Pairs | None = None
+    spec: Spec,
+    settings: Settings,
+    progress: Progress | None = None,
+    pairs: Pairs | None = None,
+    method: Method | None = None,
 ) -> Run:
     """Evaluate a localizer in this process, whoever wrote it.
 
@@ -86,6 +96,7 @@ def compute_job(
         settings: How.
         progress: Progress callback.
         pairs: Where models are loaded, shared by jobs on one pair.
+        method: A third party's localizer as it declares itself; it alone runs in another process.
 
     Raises:
         InputError: As of `run_job`.
@@ -93,28 +104,63 @@ def compute_job(
     store = RecordStore(settings.output_dir)
     store.check_writable()
     pairs = pairs or Pairs()
-    job = prepare_job(spec, settings, pairs)
+    job = prepare_job(
+        spec if method is None else replace(spec, held=declared(method)), settings, pairs
+    )
     id = job.identity.digest()
     note_identity(job.workload, settings, pairs.state, id)
-    if (found := store.find(id)) is not None:
-        return reused(job.workload, settings, found)
     localizer = job.identity.localizer
     code = f"{code_stamp()}, {localizer.name} {localizer.version}"
+
+    def known() -> Run | None:
+        found = store.find(id)
+        return None if found is None else reused(job.workload, settings, found)
+
+    if (run := known()) is not None:
+        return run
     journal = store.journal(id, code)
 
     def recorded() -> bool:
         """Whether another process has finished the run and removed the journal."""
         return not journal.begun and store.find(id) is not None
 
+    if method is not None:
+        request = request_of(job, method)
+        del job  # there may be no room for the models twice
+        given = _given(request, method, journal, recorded, progress, pairs)
+        job = prepare_job(replace(spec, held=declared(method, given)), settings, pairs)
+        if (run := known()) is not None:  # by another process
+            journal.discard()
+            return run
     measurement = measure_job(job, journal, pairs, progress, recorded)
-    if (found := store.find(id)) is not None:  # by another process
+    if (run := known()) is not None:
         journal.discard()
-        return reused(job.workload, settings, found)
+        return run
     record = _record(measurement, journal)
     path = store.write(record, journal.table(), searched=True)
     note_sources(job.spec, settings, path)
     journal.discard()
     return Run(record, path, reused=False)
+
+
+def _given(
+    request: Request,
+    method: Method,
+    journal: Journal,
+    recorded: Callable[[], bool],
+    progress: Progress | None,
+    pairs: Pairs,
+) -> Given:
+    """What a third party's localizer gives; parts that an earlier process left are taken up."""
+    folder = journal.place("given")
+    for _ in journal.divide(("asked",), lambda _: answered(request, folder) or recorded()):
+        try:
+            return ask(request, method, folder, progress, pairs)
+        except KgbenchError:
+            if not any(folder.iterdir()):
+                journal.discard()
+            raise
+    return Given(folder, method.name)
 
 
 def measure_job(
@@ -139,12 +185,16 @@ def measure_job(
         InputError: A third-party localizer fails, or changes the models; or files of the pair
             changed meanwhile.
     """
-    with job.pair.lock, guarded(job, journal, pairs):
+
+    def discard() -> None:
+        journal.discard()
+        pairs.forget()
+
+    with job.pair.lock, guarded(job.localizer, job.spec.localizer, job.pair, discard):
         measurement = ready(job, journal, progress)
         _compute(measurement, journal, progress, recorded, facts)
     if changed := job.pair.changed_files():
-        journal.discard()
-        pairs.forget()
+        discard()
         raise InputError(
             f"{' and '.join(changed)} changed on disk during the run, so that no record is "
             "written; run it again when whole"
@@ -296,6 +346,9 @@ def _cost(spent: Mapping[str, float], measurement: Measurement) -> Cost:
         return Estimate(value, value, value, 1)
 
     forwards, seconds, scoring = spent["forwards"], spent["seconds"], None
+    method = measurement.method
+    if isinstance(method, InterventionLocalizer) and isinstance(method, Elsewhere):
+        seconds += method.spent(measurement.job.all_prompts)["seconds"]
     if (ranked := measurement.scoring) is not None:
         forwards, seconds = forwards + ranked["forwards"], seconds + ranked["seconds"]
         scoring = Scoring(
@@ -327,92 +380,3 @@ def _ranking(job: Job, ranking: SiteRanking) -> Ranking:
         sites=sites,
         scan=job.scans,
     )
-
-
-# ------------------------------------------------------------------ localizers of third parties
-
-
-class Watch:
-    """State of process and models before a third-party localizer; not taken for kgbench's own.
-
-    What a run calls is loaded with this module, so that a patched function of it is noticed.
-
-    Args:
-        localizer: The localizer's name or file; its code is not loaded yet.
-    """
-
-    def __init__(self, localizer: str) -> None:
-        self.localizer = localizer
-        self._pair: ModelPair | None = None
-        self._is_needed = is_foreign(localizer)
-        self._before = process_state() if self._is_needed else {}
-
-    def add(self, pair: ModelPair) -> None:
-        """Watch a pair too, from now on."""
-        if self._is_needed:
-            _ = pair.weight_hashes  # kept with the pair, of the weights as they are now
-            self._pair, self._before = pair, {**state_of(pair), **self._before}
-
-    def changed(self, weights: bool = True) -> tuple[str, ...]:
-        """What is no longer as it was.
-
-        Args:
-            weights: Read all weights, which takes long for large models. Otherwise they are read
-                only where something else changed, such as the output of a short forward.
-        """
-        if not self._is_needed:
-            return ()
-        found = state_changes(
-            self._before, process_state() if self._pair is None else state_of(self._pair)
-        )
-        if self._pair is None or not (weights or found):
-            return found
-        return (*(f"the weights of {name}" for name in self._pair.changed()), *found)
-
-    def check(self, weights: bool = True) -> None:
-        """Refuse to go on where something has changed.
-
-        Args:
-            weights: As of `changed`.
-
-        Raises:
-            InputError: Something has.
-        """
-        if changed := self.changed(weights):
-            raise InputError(
-                f"localizer {self.localizer!r}, or what was run with it, changed "
-                f"{' and '.join(changed)}, and nothing that this process computes from here on can "
-                f"be trusted; run `kgbench check-localizer {self.localizer}`"
-            )
-
-
-@contextmanager
-def guarded(job: Job, journal: Journal, pairs: Pairs) -> Iterator[None]:
-    """Run a localizer; discard results of a third-party one that changes models or settings.
-
-    Args:
-        job: The job.
-        journal: Where its parts are kept.
-        pairs: Where its models are kept.
-
-    Raises:
-        InputError: The localizer leaves something changed, or raises what is no `KgbenchError`.
-    """
-    if not is_theirs(job.localizer):
-        yield
-        return
-    changed: tuple[str, ...] = ()
-    watch = Watch(job.spec.localizer)
-    watch.add(job.pair)
-    try:
-        with blamed(job):
-            yield
-    finally:
-        if changed := watch.changed():
-            journal.discard()
-            pairs.forget()
-    if changed:
-        raise InputError(
-            f"localizer {job.localizer.name!r} changed {' and '.join(changed)}, so that no "
-            f"record is written; run `kgbench check-localizer {job.spec.localizer}`"
-        )

@@ -16,8 +16,7 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -29,9 +28,8 @@ import psutil
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from kgbench import errors
-from kgbench.errors import InputError, KgbenchError, NotApplicableError
+from kgbench.errors import InputError, KgbenchError
 from kgbench.localizers import (
-    AbstractLocalizer,
     InterventionLocalizer,
     create,
     fingerprint,
@@ -39,12 +37,12 @@ from kgbench.localizers import (
 )
 from kgbench.progress import Progress
 from kgbench.records import DamagedRecordWarning
-from kgbench.registry import code_file, frames_in, told
+from kgbench.registry import told
 from kgbench.runner.spec import Spec
 from kgbench.runner.workload import localizer_arguments
 
 if TYPE_CHECKING:
-    from kgbench.runner.job import Job, Pairs
+    from kgbench.runner.job import Pairs
 
 T = TypeVar("T")
 Attribute = str | int | tuple[str, ...] | None
@@ -370,37 +368,3 @@ def _outlive(parent: int) -> None:
     while os.getppid() == parent if os.name == "posix" else psutil.pid_exists(parent):
         time.sleep(_POLL_S)
     os._exit(_INTERRUPTED)
-
-
-@contextmanager
-def blamed(job: Job) -> Iterator[None]:
-    """Report errors of a third-party localizer in one line.
-
-    Raises:
-        InputError: In place of an error of the localizer's code; errors of kgbench pass.
-    """
-    try:
-        yield
-    except (Interrupted, NotApplicableError):
-        raise
-    except BaseException as error:  # whatever an author's code raises
-        frames = []
-        if is_theirs(job.localizer):
-            # Where the error passed through the localizer's file, or through its package.
-            package = sys.modules[type(job.localizer).__module__.partition(".")[0]]
-            place = getattr(package, "__path__", None)
-            file = code_file(type(job.localizer)) if place is None else Path(next(iter(place)))
-            frames = frames_in(error, file)
-        ours = isinstance(error, KgbenchError)
-        if not frames or (ours and frames[-1] != traceback.extract_tb(error.__traceback__)[-1]):
-            raise
-        where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"
-        raise InputError(
-            f"localizer {job.localizer.name!r}: {frames[0].name} raised {told(error)} ({where}); "
-            f"run `kgbench check-localizer {job.spec.localizer}`"
-        ) from error
-
-
-def is_theirs(localizer: AbstractLocalizer) -> bool:
-    """Whether a localizer is a third party's."""
-    return not type(localizer).__module__.startswith("kgbench.")

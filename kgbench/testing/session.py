@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kgbench.models.pair import ModelPair
     from kgbench.records import Record
     from kgbench.runner import Pairs, Run, Settings, Spec
-    from kgbench.runner.run import Watch
+    from kgbench.runner.guard import Watch
 
 ONE: Mapping[str, tuple[str, str]] = {
     "model": ("NAME", "Model pair by name, see `kgbench ls models`."),
@@ -493,7 +493,7 @@ def guarding(config: pytest.Config) -> Iterator[Watch]:
     Raises:
         InputError: At the end something has changed, weights included, and no test failed by it.
     """
-    from kgbench.runner.run import Watch
+    from kgbench.runner.guard import Watch
 
     session = session_of(config)
     session.watch = watch = Watch(session.spec.localizer)
