@@ -14,7 +14,7 @@ import textwrap
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.metadata import EntryPoint, entry_points
 from importlib.resources import files
 from itertools import pairwise
@@ -333,20 +333,29 @@ def field_docs(dataclass: type) -> dict[str, str]:
     """Docstrings of the fields of a dataclass and its bases, by field name."""
     docs: dict[str, str] = {}
     for cls in reversed(dataclass.__mro__):
-        try:
-            tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
-        except (OSError, TypeError, SyntaxError):
-            continue
-        body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
-        for line, below in pairwise(body):
-            field = line.target if isinstance(line, ast.AnnAssign) else None
-            text = below.value if isinstance(below, ast.Expr) else None
-            if (
-                isinstance(field, ast.Name)
-                and isinstance(text, ast.Constant)
-                and isinstance(text.value, str)
-            ):
-                docs[field.id] = inspect.cleandoc(text.value)
+        docs |= _docs_of(cls)
+    return docs
+
+
+@cache
+def _docs_of(cls: type) -> Mapping[str, str]:
+    """Docstrings of the fields that a class itself declares."""
+    if "__annotations__" not in vars(cls):
+        return {}
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
+    except (OSError, TypeError, SyntaxError):
+        return {}
+    docs, body = {}, tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
+    for line, below in pairwise(body):
+        field = line.target if isinstance(line, ast.AnnAssign) else None
+        text = below.value if isinstance(below, ast.Expr) else None
+        if (
+            isinstance(field, ast.Name)
+            and isinstance(text, ast.Constant)
+            and isinstance(text.value, str)
+        ):
+            docs[field.id] = inspect.cleandoc(text.value)
     return docs
 
 

@@ -41,7 +41,7 @@ settings.load_profile("repeatable")
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests of what a system does not have are not collected there."""
-    nightly.mark_combinations(items)
+    nightly.mark_cases(items)
     absent = {name for name in ("linux", "posix") if not _has(name)}
     others = [item for item in items if absent & {mark.name for mark in item.iter_markers()}]
     if others:

@@ -211,6 +211,7 @@ def trained(folder: Path, said: Mapping[str, Any]) -> PeftModel:
     return model
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("case", [*MEASURED, *OF_LAYERS])
 def test_a_donor_is_what_peft_computes(
     bases: Callable[[str], Path], tmp_path: Path, case: str

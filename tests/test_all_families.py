@@ -79,6 +79,7 @@ def mixed(pair: ModelPair) -> list[str]:
     ]
 
 
+@pytest.mark.sampled(6)
 @each
 def test_everything_is_the_donor_and_nothing_the_recipient(family: str, variant: str) -> None:
     """Grafting every component at every token gives the donor's own logits, grafting none the
@@ -115,6 +116,7 @@ def test_everything_is_the_donor_and_nothing_the_recipient(family: str, variant:
     ]
 
 
+@pytest.mark.sampled(6)
 @each
 def test_executors_agree(family: str, variant: str) -> None:
     """Packed = rows = sequential, for grafts that name every component; and packed is what is
@@ -135,6 +137,7 @@ def test_executors_agree(family: str, variant: str) -> None:
     assert (Engine(pair, "auto").executor, Engine(pair, "auto").reason) == ("packed", "")
 
 
+@pytest.mark.sampled(2)
 @sampled
 def test_executors_agree_on_edits(family: str, variant: str) -> None:
     """The same where activations are copied and added to at every point, and attention is cut, in
@@ -336,6 +339,7 @@ def _refuse_exchanged(pair: ModelPair, one: str, other: str) -> None:
         verify_pair(ModelPair("", pair.recipient, pair.donors, pair.tokenizer, changed))
 
 
+@pytest.mark.sampled(5)
 @each
 def test_components_that_look_alike(family: str, variant: str) -> None:
     """A map under which two such components have each other's places is refused."""
@@ -356,6 +360,7 @@ def test_components_that_change_places(family: str) -> None:
             _refuse_exchanged(pair, one, other)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("family", TINY)
 def test_a_map_that_is_wrong_is_found(family: str) -> None:
     """The self-test believes the map, and no map that lacks a component, takes a slice twice, or
@@ -479,6 +484,7 @@ def test_cuts_under_unknown_limits(executor: str) -> None:
         _answers(limited, executor, prompt, [cut])
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("family", TINY)
 def test_hooks_that_are_wrong_are_found(family: str) -> None:
     """What attention adds is not read where the MLP adds, or the other way round, or before the

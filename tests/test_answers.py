@@ -170,6 +170,7 @@ def test_batches_and_company_do_not_matter(
     assert alone.logprob == pytest.approx(together.logprob, abs=1e-6)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("executor", ["rows", "sequential"])
 def test_executors_agree(
     pair: ModelPair, prompts: list[Prompt], scored: list[ScoredAnswer], executor: str

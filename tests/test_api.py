@@ -183,6 +183,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Made]:
     return maker(tmp_path_factory)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("family", ADAPTERS)
 def test_an_adapter_in_memory_is_its_saved_form(made: Callable[[str], Made], family: str) -> None:
     """The recipient is the model with the adapter off, the donor that with it on; nothing is

@@ -101,6 +101,7 @@ def test_no_entry_of_this_kind(run: Call, tmp_path: Path) -> None:
     assert status == 2 and "no entry is of these boards" in err
 
 
+@pytest.mark.nightly
 def test_a_campaign_as_a_study(run: Call, tmp_path: Path) -> None:
     """What is to run is written as a study, whose records the campaign finds."""
     study, root, results = (tmp_path / name for name in ("study.yaml", "board", "records"))

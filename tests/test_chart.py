@@ -50,6 +50,7 @@ def test_bars_are_the_means() -> None:
         assert bars == [row.top5.value for row in made.rows if row.prompt == prompt]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("metric", ["top5", "log_rank", "logprob"])
 @pytest.mark.parametrize("world", WORLDS)
 def test_nothing_is_clipped(world: str, metric: str) -> None:

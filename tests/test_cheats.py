@@ -71,6 +71,7 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> StoredRecord:
     return read_record(run_job(HEADLINE, Settings(output_dir=tmp_path_factory.mktemp("h"))).path)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("cheat", CHEATS)
 def test_a_cheat_changes_no_score(
     cheat: type[InterventionLocalizer],

@@ -34,6 +34,7 @@ def quick(name: str, arguments: Mapping[str, str] = MappingProxyType({})) -> Abs
 EVERY = [(name, family) for name in names() for family in PICO_FAMILIES]
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(
     ("name", "family"), nightly(EVERY, {*zip(names(), cycle(PICO_FAMILIES), strict=False)})
 )
@@ -54,6 +55,7 @@ PARAMETERS = (
 """Directions of a fact need several prompts of it, which the contract does not have."""
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("name", "arguments"),
     nightly(PARAMETERS, {name: (name, said) for name, said in PARAMETERS}.values()),

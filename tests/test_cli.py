@@ -217,6 +217,7 @@ def test_completion_script(run, shell: str) -> None:
     assert "_KGBENCH_COMPLETE" in run("--completion", shell).out
 
 
+@pytest.mark.nightly
 def test_completion_knows_our_names() -> None:
     """A model's name is completed, and a prompt's after a comma too."""
 
@@ -937,6 +938,7 @@ def test_a_closed_pipe_is_quiet() -> None:
     assert err == ""
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.posix
 @pytest.mark.parametrize("name", ["SIGINT", "SIGKILL"])
 def test_a_stopped_run_leaves_nothing_half_written_and_is_resumed(

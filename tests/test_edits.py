@@ -105,7 +105,7 @@ def answers(
     return engine.logits(engine.plan_treatments(prompts, configurations))[:, :, 0]
 
 
-@pytest.mark.crossed
+@pytest.mark.sampled(1)
 @families
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.usefixtures("exact")
@@ -315,6 +315,7 @@ def test_a_sweep_shares_what_comes_before() -> None:
     assert sum(chunk.token_rows for chunk in engine.run(plan)) == 2 * len(plain) - 1 + LAYERS
 
 
+@pytest.mark.sampled(1)
 @families
 @pytest.mark.usefixtures("exact")
 def test_a_layer_computes_the_rows_that_differ_up_to_there(family: str) -> None:
@@ -391,6 +392,7 @@ def test_what_is_held_does_not_grow_with_the_number_of_sites(executor: str, laye
     assert answered == len(places)
 
 
+@pytest.mark.sampled(4)
 @families
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.usefixtures("exact")
@@ -416,6 +418,7 @@ def test_copies_of_copies(family: str, executor: str) -> None:
     assert max(distance(logits[0], logits[1]), distance(logits[0], logits[2])) < EXACT
 
 
+@pytest.mark.sampled(1)
 @families
 @pytest.mark.usefixtures("exact")
 def test_a_patched_head_is_what_a_hook_patches(family: str) -> None:

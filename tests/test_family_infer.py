@@ -325,6 +325,7 @@ def faulty(changes: Mapping[str, object]) -> str:
     )
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("case", FAULTS)
 def test_a_map_with_a_fault(folder: Path, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is wrong in a folder's map is an error of one line that names the map."""

@@ -72,6 +72,7 @@ RAISED = {
 }
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("method", "raised"),
     [(method, [*RAISED][(n + step) % 7]) for n, method in enumerate(HEADS) for step in (0, 3)],
@@ -142,6 +143,7 @@ def test_the_command_says_the_same(
     assert not list(tmp_path.glob("runs/*"))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("method", ["fitted", "scores"])
 def test_an_error_that_no_line_of_its_file_raised_is_a_line_too(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], method: str
@@ -390,6 +392,7 @@ def test_a_child_that_is_interrupted_says_nothing(tmp_path: Path, there: str) ->
     )
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.linux
 @pytest.mark.parametrize("interrupted", ["parent", "both", "killed"])
 def test_an_interruption_ends_both_processes(tmp_path: Path, interrupted: str) -> None:
@@ -562,6 +565,7 @@ def test_after(): pass
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("spoiler", [*BESIDE, ""])
 def test_the_fixture_fails_the_test_that_spoils(tmp_path: Path, spoiler: str) -> None:
     """The test fails, and no later one runs; changed weights that no short forward reads fail the
@@ -587,6 +591,7 @@ def test_the_fixture_fails_the_test_that_spoils(tmp_path: Path, spoiler: str) ->
     assert not spoiler or said(name, spoiler) in done.stdout
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("spoiler", ["treat", ""])
 def test_the_benchmark_fails_where_a_localizer_spoils(tmp_path: Path, spoiler: str) -> None:
     """The test that timed it fails, and nothing else is timed."""

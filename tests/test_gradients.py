@@ -98,6 +98,7 @@ def slope(value: Callable[[float], float]) -> float:
 # ------------------------------------------------------------------------------------------- values
 
 
+@pytest.mark.sampled(10)
 @families
 @pytest.mark.parametrize("graft", GRAFTS)
 def test_closed_and_open_gates_are_grafts(family: str, graft: str) -> None:
@@ -272,6 +273,7 @@ def test_derivatives_between(family: str) -> None:
     assert slope(moved) == pytest.approx(predicted, rel=1e-6)
 
 
+@pytest.mark.sampled(1)
 @families
 def test_derivatives_by_activations(family: str) -> None:
     """Effects of patches are ⟨∂m/∂h, h' - h⟩, with h and h' of the two models by themselves, read

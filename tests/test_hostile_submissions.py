@@ -182,6 +182,7 @@ def test_a_false_claim_lifts_nothing_and_is_told(
     assert "depends_on_the_sites" in told["contract"]["broken"]
 
 
+@pytest.mark.nightly
 def test_a_copied_record_is_refused(board: Board, capsys: pytest.CaptureFixture[str]) -> None:
     """As it is under another name, and made out as the run of a method that keeps the contract."""
     (original,) = (e for e in read_entries(board.root / "results") if e.method == "dynamic_graft")

@@ -40,6 +40,7 @@ def test_what_a_method_does_not_claim(family: str, kind: tuple[str, Any]) -> Non
         assert distance(nothing, alone(pair.recipient, pair, prompts)) > 1e-9
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("model", TINY)
 def test_every_hidden_state_patched(model: str) -> None:
     """Patching every layer and position gives the donor's hidden states: read by the recipient's

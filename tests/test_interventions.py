@@ -96,6 +96,7 @@ def distance_from_plain(
     return distance(logits(pair, made, some, expressions), expected)
 
 
+@pytest.mark.sampled(28)
 @kinds
 @pytest.mark.parametrize("family", FAMILIES)
 def test_as_in_plain_pytorch(
@@ -105,7 +106,7 @@ def test_as_in_plain_pytorch(
     assert distance_from_plain(*pico(family), name, arguments) < 1e-9
 
 
-@pytest.mark.crossed
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "arguments",
     [{"method": "resample"}, {"directions": "pca", "k": "2"}, {"receiver": "mlp_out@1"}, {}],
@@ -191,6 +192,7 @@ def test_logits_of_no_number_name_configuration_and_fact(tmp_path: Path) -> None
         run_group(Measurement(job, Zero(value=float("nan"))), job.all_prompts, None)
 
 
+@pytest.mark.sampled(7)
 @kinds
 def test_the_answer_is_not_needed(name: str, arguments: tuple[tuple[str, str], ...]) -> None:
     """What a built-in method does to a prompt is the same whether or not the answer is withheld."""

@@ -103,6 +103,7 @@ def test_sizes_are_those_of_the_chunks(executor: str) -> None:
     assert sizes == [chunk.token_rows for chunk in engine.run(plan)] and len(sizes) > 2
 
 
+@pytest.mark.sampled(1)
 @families
 def test_a_donor_that_is_the_recipient_changes_nothing(family: str) -> None:
     """Whatever is grafted from a donor with the recipient's weights, the answer is the recipient's."""
@@ -141,6 +142,7 @@ def test_one_weight_and_one_epsilon_are_told_apart(family: str) -> None:
 # ------------------------------------------------------------------------- executors and the oracle
 
 
+@pytest.mark.sampled(2)
 @kinds
 def test_executors_give_what_the_paper_s_algorithm_gives(
     family: str, attention: str, tied: bool
@@ -165,6 +167,7 @@ def test_executors_give_what_the_paper_s_algorithm_gives(
     law()
 
 
+@pytest.mark.sampled(2)
 @kinds
 def test_the_pathways_give_what_the_paper_s_algorithm_gives(
     family: str, attention: str, tied: bool
@@ -181,7 +184,7 @@ def test_the_pathways_give_what_the_paper_s_algorithm_gives(
     assert distance(audited(pair, prompt, "FE+LT"), truth[CONFIGURATIONS.index("FE+LT")]) == 0
 
 
-@pytest.mark.crossed
+@pytest.mark.sampled(1)
 @families
 @attentions
 def test_every_component_alone_gives_what_the_paper_s_algorithm_gives(
@@ -205,7 +208,7 @@ def test_every_component_alone_gives_what_the_paper_s_algorithm_gives(
     assert all(distance(one, pre[0]) > 1e-6 for one in truth), "each moves the logits"
 
 
-@pytest.mark.crossed
+@pytest.mark.sampled(1)
 @families
 @attentions
 def test_every_head_gives_what_the_paper_s_algorithm_gives(family: str, attention: str) -> None:
@@ -306,6 +309,7 @@ def test_readouts_that_are_no_tokens() -> None:
 # ----------------------------------------------------------------------------- what must not matter
 
 
+@pytest.mark.sampled(1)
 @families
 def test_order_batch_and_chunks_do_not_matter(family: str) -> None:
     """A prompt's answer under a configuration is what it is alone: whatever runs beside it, in
@@ -437,7 +441,7 @@ def _exchanged(term: str) -> str:
     )
 
 
-@pytest.mark.crossed
+@pytest.mark.sampled(1)
 @families
 @pytest.mark.parametrize("executor", ("packed", "rows"))
 def test_later_terms_win(family: str, executor: str) -> None:

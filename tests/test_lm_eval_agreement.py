@@ -53,6 +53,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tasks(tmp_path_factory.mktemp("tasks"))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("graft", GRAFTS)
 @pytest.mark.parametrize("batch_size", [1, 16])
 def test_answers_are_those_of_kgbench_eval(
@@ -78,6 +79,7 @@ def test_answers_are_those_of_kgbench_eval(
             )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("model", ["tiny-gemma", "tiny-llama", "tiny-gpt2", "tiny-pythia"])
 def test_full_names_are_lm_eval_s_own(model: str, tmp_path: Path) -> None:
     """On the shipped donors, SFT gives every full name the log-likelihood that lm-eval's own model
@@ -347,6 +349,7 @@ def test_registration_hides_no_other_model() -> None:
     assert done.stdout.split() == ["HFLM", "KgbenchLM"]
 
 
+@pytest.mark.nightly
 def test_lm_eval_s_own_command_line_knows_the_model(folder: Path, tmp_path: Path) -> None:
     """`python -m kgbench.harness` is lm-eval's command line with `--model kgbench`; a mistake in
     the model's arguments is one line and status 2.

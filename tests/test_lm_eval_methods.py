@@ -58,6 +58,7 @@ def evaluated(places: dict[str, Path], folder: Path, localizer: str) -> Record:
     ).record
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("localizer", METHODS)
 def test_a_method_answers_as_in_kgbench_eval(
     localizer: str, places: dict[str, Path], folder: Path
@@ -76,7 +77,7 @@ def test_a_method_answers_as_in_kgbench_eval(
         assert found["logprob,none"] == pytest.approx(rows[graft].logprob.value, abs=1e-4), graft
 
 
-@pytest.mark.crossed
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("localizer", [name for name in METHODS if name != "path_patch"])
 @pytest.mark.parametrize("continuation", ["lt", "none", "all"])
 def test_one_run_answers_at_every_token(
@@ -106,6 +107,7 @@ def test_one_run_answers_at_every_token(
     ] == pytest.approx(at_once, abs=1e-6)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("continuation", ["lt", "none", "all"])
 @pytest.mark.parametrize("graft", ["LT", "LT^C", "FE+LT"])
 def test_reading_token_by_token_changes_nothing(

@@ -62,7 +62,7 @@ def distance(one: torch.Tensor, other: torch.Tensor) -> float:
     return float((one - other).abs().max())
 
 
-@pytest.mark.crossed
+@pytest.mark.sampled(1)
 @families
 @pytest.mark.parametrize("shots", [0, 2])
 @pytest.mark.parametrize("batch_size", [1, 16])
@@ -310,6 +310,7 @@ def test_texts_without_spans_are_answered(family: str, places: Places) -> None:
         assert one[0] == pytest.approx(other[0], abs=CLOSE)
 
 
+@pytest.mark.sampled(2)
 @families
 @pytest.mark.parametrize("graft", ["PRE", "SFT"])
 def test_generation_is_lm_eval_s_own(family: str, graft: str, places: Places) -> None:

@@ -53,6 +53,7 @@ def storages(*models: nn.Module) -> int:
 # --------------------------------------------------------------------------------- what it computes
 
 
+@pytest.mark.sampled(4)
 @every
 @executors
 def test_a_graft_is_the_merged_donor_s(
@@ -143,6 +144,7 @@ def test_roles_can_be_exchanged(made: Callable[[str], Made], family: str) -> Non
         assert got == pytest.approx(wanted, rel=1e-8, abs=1e-9)
 
 
+@pytest.mark.sampled(1)
 @dataclass(frozen=True, eq=False)
 class LoraTrial(Trial):
     """The contract's trial, on a pair with a LoRA donor."""

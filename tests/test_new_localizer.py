@@ -44,6 +44,7 @@ def ran(folder: Path, *command: str) -> str:
     return done.stdout
 
 
+@pytest.mark.sampled(1)
 def test_it_keeps_the_contract(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The file passes `kgbench check-localizer`; on all families it is tried by its own test."""
     line = ["check", f"{written / 'my_method_2.py'}:MyMethod2", "--family", "gpt2"]
@@ -51,6 +52,7 @@ def test_it_keeps_the_contract(written: Path, capsys: pytest.CaptureFixture[str]
     assert "laws hold" in capsys.readouterr().out
 
 
+@pytest.mark.sampled(1)
 def test_its_test_passes(written: Path) -> None:
     """The test that comes with it is found by pytest and passes, with warnings as errors."""
     assert " passed" in ran(
@@ -89,6 +91,7 @@ def test_they_are_in_good_style(tmp_path: Path) -> None:
     ran(tmp_path, "mypy", "--config-file", "mypy.ini", "--cache-dir", os.devnull, ".")
 
 
+@pytest.mark.sampled(1)
 def test_it_runs(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`kgbench eval` takes it."""
     where = ["--output-dir", str(written / "results")]

@@ -31,6 +31,7 @@ def measured() -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.nightly
 @pairs
 def test_nnsight_traces_the_models(measured: Any, pair: str) -> None:
     """Logits, and the residual stream after each layer, are the plain model's bit for bit."""

@@ -214,6 +214,7 @@ def test_other_windows_bases_caps_and_multipliers(
     assert loaded(places).n_layers == LAYERS
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("asked", ["someone/kernel", "eager", "flash_attention_2", "paged|eager"])
 @pytest.mark.parametrize("key", ["_attn_implementation", "attn_implementation"])
 def test_a_checkpoint_does_not_choose_the_attention_backend(
@@ -235,6 +236,7 @@ def test_a_checkpoint_does_not_choose_the_attention_backend(
     )
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("family", TINY)
 def test_the_attention_backend_of_each_family(tmp_path: Path, family: str) -> None:
     """Where nobody says, sdpa, and eager where the model cannot be computed by it."""

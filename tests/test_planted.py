@@ -77,6 +77,7 @@ def planted_of(record: Record) -> Planted:
 # ------------------------------------------------------------------------------------------ figures
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("plant", ["weights", "position"])
 def test_the_oracle_is_perfect(
     runs: dict[tuple[str, str], Run], places: dict[str, str], settings: Settings, plant: str

@@ -40,6 +40,7 @@ def outcome(out: Path) -> tuple[bytes, dict[str, object]]:
     return (out / "delta.safetensors").read_bytes(), {**card, "seconds": None}
 
 
+@pytest.mark.nightly
 def test_an_interrupted_build_goes_on(built: Path, tmp_path: Path) -> None:
     """Interrupted before and after its first checkpoint, a build ends as an unbroken one; finished,
     it is not done again.
@@ -71,6 +72,7 @@ def test_the_card_has_the_hash_of_the_weights(built: Path) -> None:
     assert card["donor_hash"] == load_pair(str(built)).weight_hashes["sft"]
 
 
+@pytest.mark.nightly
 def test_another_seed_is_another_plant(built: Path, tmp_path: Path) -> None:
     """The seed changes the weights, and a directory never mixes two builds."""
     other = replace(FUSED, seed=1)
@@ -377,6 +379,7 @@ def test_a_place_that_must_be_silent_is_held_to_it() -> None:
     assert sentence.startswith("qa under last: 0.11")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", SHIPPED[:2])
 def test_a_shipped_plant_is_what_its_card_says(name: str) -> None:
     """The card's figures are what the engine finds with the stored weights, on the recipient that

@@ -223,6 +223,7 @@ def kept(root: Path, record: Record) -> Path:
     return folder(root, record, fake_runs.rows())
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["curve", "map"])
 def test_command_on_several_rankings(kind: str, tmp_path: Path, run: Call) -> None:
     """Several runs give one picture, and one run the picture that `kgbench eval` wrote; what cannot

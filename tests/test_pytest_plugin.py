@@ -248,6 +248,7 @@ def test_cost(time_localizer, prompt):
 """
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("localizer", "kind"), [("dynamic_graft", "intervention"), ("weight_delta", "scoring")]
 )

@@ -89,6 +89,7 @@ def test_files(tmp_path: Path) -> None:
     assert names == ["chart-top5.png", "chart-top5.svg"]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("low", [-1.0, 0.0])
 @pytest.mark.parametrize("layers", [2, 24])
 def test_the_map_holds_every_site(low: float, layers: int) -> None:

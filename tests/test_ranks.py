@@ -103,6 +103,7 @@ def test_a_vague_method_is_told_from_few() -> None:
     assert ranks(found) == {"good": 1, "less": 2, "vague": 1}
 
 
+@pytest.mark.nightly
 def test_equal_methods_share_one_rank() -> None:
     """Of twenty equal methods on 150 facts and 8 cells more than one rank is found on 5 % of boards
     at most, within chance.
@@ -227,6 +228,7 @@ def test_one_plant_tells_nothing() -> None:
     assert ranks(scores) == {"best": 1, "worst": 1} and scores["best"].figure.low is None
 
 
+@pytest.mark.sampled(1)
 def test_equal_methods_share_a_rank_over_plants() -> None:
     """Of boards of 20 equal methods on 8 plants about 5 % or fewer tell any two apart
     (`tests/equal_methods.py` has more).
@@ -298,6 +300,7 @@ def test_a_level_of_one_seed_makes_levels_the_unit() -> None:
     assert figure.n == 3
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("seeds", "one"), [((5,) * 4, False), ((5, 5, 3, 2), False), ((5,) * 4, True)]
 )

@@ -186,6 +186,7 @@ def checked(kind: str, answer: tuple[int, str, str]) -> None:
     assert kind.startswith("reproduce") or "is not on this machine" in " ".join(out.split())
 
 
+@pytest.mark.sampled(6)
 @real
 @pytest.mark.parametrize("kind", list(forecasts("gemma-2b")))
 def test_a_forecast_where_the_hub_is_closed(
@@ -346,6 +347,7 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.sampled(1)
 def test_the_published_shape_loads(written: tuple[str, dict[str, Path]], facts: Path) -> None:
     """The pair passes the self-test of its family map, keeps what is published, and grafts between
     its own two models.
@@ -393,6 +395,7 @@ def test_it_reads_the_weights_that_are_stored(written: tuple[str, dict[str, Path
     assert len(list(folders["sft"].glob("*.safetensors"))) == (2 if name == "gemma-2b" else 1)
 
 
+@pytest.mark.sampled(1)
 def test_it_is_evaluated(
     written: tuple[str, dict[str, Path]],
     facts: Path,

@@ -194,6 +194,7 @@ def files(folder: Path) -> dict[str, float]:
     return {str(path): path.stat().st_mtime for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.nightly
 def test_made_once(ingredients: Ingredients, tmp_path: Path) -> None:
     """A figure trains and runs what is missing; made again, nothing is computed and the report is
     the same to the byte.
@@ -499,6 +500,7 @@ def test_a_forecast_tells_of_its_progress(ingredients: Ingredients, tmp_path: Pa
     assert told == [(0, 2, "donor actors"), (1, 2, "evaluation actors")]
 
 
+@pytest.mark.nightly
 def test_a_donor_that_is_there_is_looked_at(ingredients: Ingredients, tmp_path: Path) -> None:
     """A forecast calls a donor there where it is the one that is wanted, and says what is other
     where it is not.

@@ -77,6 +77,7 @@ def test_what_a_pair_shows(pair: str, record_property: Callable[[str, object], N
     assert all(told["tries"] for told in NEGATIVE.get(pair, {}).values())
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("pair", PAIRS)
 def test_a_published_report_follows_from_its_rows(pair: str) -> None:
     """The text of the report is that of its rows, as this version writes it."""

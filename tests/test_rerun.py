@@ -50,6 +50,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Call:
 # ------------------------------------------------------------------- from a record to what it is of
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", FRESH)
 def test_a_record_says_what_it_is_of(runs: dict[str, StoredRecord], name: str) -> None:
     """From a record alone comes the job that made it: the same identity, suite and grafts included."""
@@ -207,6 +208,7 @@ def test_checkpoints_facts_and_code_of_ones_own(folders: dict[str, Path], tmp_pa
 # ------------------------------------------------------------------------------------------ command
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", FRESH)
 def test_a_fresh_run_comes_out_the_same(
     runs: dict[str, StoredRecord], run: Call, name: str
@@ -396,6 +398,7 @@ def test_seeds_draw_different_facts() -> None:
     assert len({sample_facts(IDS, 10, seed) for seed in range(20)}) == 20
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["intervenes", "scores", "planted", "draws"])
 def test_a_fresh_run_agrees(runs: dict[str, StoredRecord], run: Call, name: str) -> None:
     """All rows of the sampled facts, on every prompt and configuration; the map of a method that

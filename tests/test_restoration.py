@@ -41,6 +41,7 @@ def state(model: nn.Module) -> tuple[str, list[str], bool]:
     return weights_hash(model), own, model.training
 
 
+@pytest.mark.sampled(2)
 @kinds
 def test_models_are_restored_bit_for_bit(family: str, attention: str, tied: bool) -> None:
     """After a run, all weights have the bytes they had, no module a forward of its own, and plain
@@ -89,6 +90,7 @@ def test_models_are_restored_after_an_exception(family: str, executor: str) -> N
     )
 
 
+@pytest.mark.sampled(4)
 @families
 @executors
 def test_a_module_s_own_forward_is_used_and_put_back(family: str, executor: str) -> None:

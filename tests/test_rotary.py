@@ -131,9 +131,9 @@ def test_the_limit_matters(kind: str) -> None:
     assert distance(*logits) > 1e-2
 
 
+@pytest.mark.sampled(2)
 @kinds
 @pytest.mark.parametrize("executor", EXECUTORS)
-@pytest.mark.crossed
 def test_each_prompt_is_as_alone(kind: str, executor: str) -> None:
     """In a batch with prompts on both sides of the limit, also a second time and in another order,
     each has its own model's logits, and grafts are what each prompt gives by itself.

@@ -277,6 +277,7 @@ evaluate(recipient=recipient, donors={"sft": sft}, dataset="fake_movies_fake_act
 """
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.posix
 @pytest.mark.parametrize(("how", "done"), [("kill", 5), ("interrupt", 7)])
 def test_a_killed_run_goes_on(

@@ -46,6 +46,7 @@ def mean_logprob(
     return float(torch.stack(drawn).mean(0)[range(len(prompts)), targets].log().mean())
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 @pytest.mark.parametrize("name", SCANNED)
 def test_every_site_has_a_score(family: str, name: str) -> None:
@@ -76,6 +77,7 @@ def test_a_scan_credits_a_site_once(name: str, arguments: tuple[tuple[str, str],
     assert len(credited) == len(set(credited))
 
 
+@pytest.mark.nightly
 def test_scanning_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Described a few at a time, grafts and prompts have the same values."""
     pair, prompts = pico("llama", facts=2)

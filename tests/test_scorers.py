@@ -146,6 +146,7 @@ def test_parameters_that_make_no_sense(name: str, given: dict[str, str]) -> None
 # ------------------------------------------------------------------------------------- exact grafts
 
 
+@pytest.mark.sampled(1)
 @families
 def test_scan_and_drop_are_grafts(family: str) -> None:
     """The scores are differences of the mean log-probability under the sites' graft expressions."""
@@ -176,6 +177,7 @@ def test_measuring_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert site_logprobs(pair, some(), sets) == pytest.approx(together, abs=1e-9)
 
 
+@pytest.mark.sampled(1)
 @families
 def test_greedy(family: str) -> None:
     """Each choice adds to the last, the first is the best single site, and the graft is never worse
@@ -220,6 +222,7 @@ def test_greedy_stops_where_nothing_helps() -> None:
 # ---------------------------------------------------------------------------------------- gradients
 
 
+@pytest.mark.sampled(1)
 @families
 def test_attribution_is_the_limit_of_the_scan(family: str) -> None:
     """On W + e (W' - W) with small e, the first-order map ranks as the exact scan does and has its
@@ -241,6 +244,7 @@ def test_attribution_is_the_limit_of_the_scan(family: str) -> None:
     assert spearmanr(at_donor, dropped).statistic >= 0.99
 
 
+@pytest.mark.sampled(1)
 @families
 def test_integrated_attribution_is_complete(family: str) -> None:
     """Along the whole path the scores add up to what the full graft adds, the more exactly the more

@@ -85,6 +85,7 @@ def test_there_are_weight_plants() -> None:
     assert len(WEIGHT_PLANTS) >= 2
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", nightly(WEIGHT_PLANTS, WEIGHT_PLANTS[::2]))
 def test_scan_finds_the_plant(name: str) -> None:
     """The exact scan tells the plant from all other places, and from its decoy's, which changed as
@@ -118,6 +119,7 @@ def test_mask_is_the_plant(name: str) -> None:
     assert overlap(found, set(truth)) >= 0.8
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "name", ["graft_scan", "graft_drop", "graft_attribution", "snip", "weight_delta", "mask_graft"]
 )

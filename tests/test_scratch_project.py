@@ -147,6 +147,7 @@ def test_the_import_prints_what_the_guide_shows(imported: str, project: Project)
     )
 
 
+@pytest.mark.nightly
 def test_the_claims_of_the_guide_pass(imported: str, project: Project) -> None:
     """The finetuned checkpoint keeps its facts where the test file says, also where undecided
     claims fail.

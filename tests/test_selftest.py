@@ -34,6 +34,7 @@ def with_family(pair: ModelPair, family: Family) -> ModelPair:
     return ModelPair(pair.name, pair.recipient, pair.donors, pair.tokenizer, family)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("family", PICO_FAMILIES)
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])

@@ -182,6 +182,7 @@ def test_a_container_has_less_than_the_machine(
     assert free_memory()["cpu"] == expected
 
 
+@pytest.mark.sampled(1)
 def test_a_map_changes_no_answer(checkpoints: Folders, prompts: list[Prompt]) -> None:
     """With every unit placed by a map, here all on the processor, answers are bit for bit those
     without one.

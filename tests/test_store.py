@@ -80,6 +80,7 @@ for path in records:
 """
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("same", [True, False])
 @pytest.mark.parametrize("n", [2, 8])
 def test_processes_share_a_store(tmp_path: Path, n: int, same: bool) -> None:

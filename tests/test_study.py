@@ -163,6 +163,7 @@ def test_family_map_holds(cell: DesignCell) -> None:
     assert ("gate" in pair.family.components) == (cell.levels["ffn"] == "gated")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "cell", nightly(CELLS, (CELLS[0], CELLS[-1])), ids=[cell.name for cell in CELLS]
 )
@@ -472,6 +473,7 @@ def test_rows_of_another_design_are_refused(tmp_path: Path) -> None:
         finished(design, tmp_path)
 
 
+@pytest.mark.nightly
 def test_the_published_page_is_what_its_rows_give(tmp_path: Path) -> None:
     """All runs of the design are in, and anyone gets the page from the ranks of single facts."""
     published = Path(__file__).parents[1] / "leaderboard" / "reproductions" / "study"

@@ -72,6 +72,7 @@ def test_an_entry_holds_its_files_and_nothing_else(place: Place) -> None:
     }
 
 
+@pytest.mark.nightly
 def test_the_new_line_stands_among_those_to_compare_with(
     place: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:

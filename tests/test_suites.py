@@ -25,7 +25,7 @@ PAIRS = ("tiny-gemma", "tiny-gpt2")
 """With a gate and without, with BOS and without."""
 
 
-@pytest.mark.crossed
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("model", PAIRS)
 @pytest.mark.parametrize("suite", sorted(set(INTERVENING) - {"hybrid"}))
 def test_every_row_has_figures(suite: str, model: str, tmp_path: Path) -> None:
@@ -38,6 +38,7 @@ def test_every_row_has_figures(suite: str, model: str, tmp_path: Path) -> None:
             assert rows[prompt, graft].n == 10 and rows[prompt, graft].dropped == 0
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("model", PAIRS)
 def test_hybrid(model: str, tmp_path: Path) -> None:
     """With one model in both roles, a hybrid is that model's graft; SFT is the donor named

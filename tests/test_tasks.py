@@ -9,6 +9,7 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from test_package import loaded_by
 from kgbench.cli import main
 from kgbench.data import ImportOptions, builtin_prompts, dataset_names, load_dataset, load_prompts
 from kgbench.errors import UnknownNameError
-from kgbench.harness import shipped_tasks, task_files, tasks_path
+from kgbench.harness import ShippedTask, shipped_tasks, task_files, tasks_path
 from kgbench.harness.metrics import TokenScore, process_results
 from kgbench.harness.rows import CANDIDATES, data_fingerprint, gold, load, rows
 
@@ -152,6 +153,7 @@ def test_the_wheel_holds_the_tasks(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------- documents
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", dataset_names())
 def test_a_row_is_a_prompt(name: str) -> None:
     """Query, target and spans are those of kgbench's prompts, to the character, also after
@@ -435,24 +437,24 @@ def test_ls(capsys: pytest.CaptureFixture[str]) -> None:
 # -------------------------------------------------------------------------- every shipped document
 
 
-def test_every_document_of_every_task_renders() -> None:
-    """lm-eval loads each task and asks what the prompt and its fact say: the context is the
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("entry", shipped_tasks(), ids=attrgetter("name"))
+def test_every_document_of_every_task_renders(entry: ShippedTask) -> None:
+    """lm-eval loads the task and asks what the prompt and its fact say: the context is the
     prompt's text, the requests its target or the candidates, and each span holds words of it.
     """
-    tasks = loaded(*(entry.name for entry in shipped_tasks()))
-    for entry in shipped_tasks():
-        task = tasks[entry.name]
-        prompts = load_prompts(entry.dataset, [entry.prompt])
-        assert len(task.eval_docs) == len(prompts) == entry.documents
-        chosen = entry.form == "choices"
-        for number, (doc, prompt) in enumerate(zip(task.eval_docs, prompts, strict=True)):
-            context = task.fewshot_context(doc, num_fewshot=0)
-            made = task.construct_requests(doc=doc, ctx=context, metadata=(entry.name, number, 1))
-            requests = [request.args for request in (made if isinstance(made, list) else [made])]
-            assert {args[0] for args in requests} == {prompt.text}
-            assert len(requests) == (len(doc["candidates"]) if chosen else 1)
-            assert requests[task.doc_to_target(doc) if chosen else 0][1] == f" {prompt.target}"
-            for region, span in prompt.spans.items():
-                assert doc["spans"][region] == list(span)
-                words = doc["query"][slice(*span)]
-                assert words and words == words.strip(), (entry.name, number, region)
+    task = loaded(entry.name)[entry.name]
+    prompts = load_prompts(entry.dataset, [entry.prompt])
+    assert len(task.eval_docs) == len(prompts) == entry.documents
+    chosen = entry.form == "choices"
+    for number, (doc, prompt) in enumerate(zip(task.eval_docs, prompts, strict=True)):
+        context = task.fewshot_context(doc, num_fewshot=0)
+        made = task.construct_requests(doc=doc, ctx=context, metadata=(entry.name, number, 1))
+        requests = [request.args for request in (made if isinstance(made, list) else [made])]
+        assert {args[0] for args in requests} == {prompt.text}
+        assert len(requests) == (len(doc["candidates"]) if chosen else 1)
+        assert requests[task.doc_to_target(doc) if chosen else 0][1] == f" {prompt.target}"
+        for region, span in prompt.spans.items():
+            assert doc["spans"][region] == list(span)
+            words = doc["query"][slice(*span)]
+            assert words and words == words.strip(), (entry.name, number, region)

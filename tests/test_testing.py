@@ -483,6 +483,7 @@ def broken(localizer: AbstractLocalizer) -> dict[str, str]:
     }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "sound",
     [Grafts(), ToldAnswers(), Lengths(), Random(), Random(seed=2), Swapping(tidy=True)],
@@ -493,6 +494,7 @@ def test_sound_localizers_pass(sound: AbstractLocalizer) -> None:
     assert broken(sound) == {}
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(
     ("faulty", "law", "why"),
     [
@@ -548,6 +550,7 @@ def test_each_law_catches_its_fault(faulty: AbstractLocalizer, law: str, why: st
     assert not any("\n" in reason for reason in reasons.values())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("what", LEFT)
 def test_whatever_is_left_changed_is_named(what: str) -> None:
     """A localizer leaves nothing: no hook, mode, buffer, setting or patched function; and another's

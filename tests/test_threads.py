@@ -33,6 +33,7 @@ def at_once(work: Callable[[int], object], n: int = 3 * THREADS) -> list[object]
         return list(threads.map(begun, range(n)))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("executor", ["packed", "rows", "sequential"])
 def test_logits(executor: str) -> None:
     """One pair answers several threads as it answers one, whatever each of them grafts."""

@@ -545,6 +545,7 @@ def test_defaults_are_not_recorded(run: Run, home: Path, tmp_path: Path) -> None
     assert not {"dtype", "chat_template", "revision", "device_map"} & set(card)
 
 
+@pytest.mark.nightly
 def test_a_device_map(run: Run, home: Path, tmp_path: Path) -> None:
     """Layers that a map puts on one processor are trained to the same weights; the map is on the
     card and no part of the identity. A device in addition is refused, as `eval` does.
@@ -563,6 +564,7 @@ def test_a_device_map(run: Run, home: Path, tmp_path: Path) -> None:
     assert refusals[:2] == refusals[2:] and "give one of them" in refusals[0]
 
 
+@pytest.mark.nightly
 def test_the_type_of_weights(run: Run, home: Path, tmp_path: Path) -> None:
     """Weights of another type are another donor, and the card says so; a forecast counts its bytes."""
     before = read_donor_card(home / "donors" / NAME)
@@ -588,6 +590,7 @@ def test_the_type_of_weights(run: Run, home: Path, tmp_path: Path) -> None:
     assert "Did you mean 'bfloat16'" in run(*asked, "--dtype", "bfloat15")[2]
 
 
+@pytest.mark.nightly
 def test_a_chat_template(run: Run, home: Path, tmp_path: Path) -> None:
     """Each fact is the model's turn after an empty turn of the user, other texts are as they are,
     and prompts are scored as `eval --chat-template` reads them; a tokenizer without a template is
@@ -616,6 +619,7 @@ def test_a_chat_template(run: Run, home: Path, tmp_path: Path) -> None:
     assert status == 0 and f"--recipient {recipient} --chat-template --dataset" in out, err
 
 
+@pytest.mark.nightly
 def test_a_revision(run: Run, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A recipient of the Hub is that of the revision, in a training and in its forecast; another
     revision is not at hand.

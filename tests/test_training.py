@@ -141,6 +141,7 @@ def test_what_is_finished_is_not_done_again(unbroken: Path, miniature: Recipe) -
     assert {path: path.stat().st_mtime_ns for path in unbroken.rglob("*")} == before
 
 
+@pytest.mark.nightly
 def test_an_interrupted_build_goes_on(unbroken: Path, miniature: Recipe, tmp_path: Path) -> None:
     """Interrupted in whatever stage, before or after its first checkpoint, a build ends with the
     weights of an unbroken one.

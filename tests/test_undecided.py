@@ -119,6 +119,7 @@ def test_undecided_in_several_processes(claims: Path) -> None:
     assert done.stdout.count("dynamic_graft on tiny-gemma") == 1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("options", "variables"),
     [

@@ -237,6 +237,7 @@ def test_any_bytes(file: str, content: bytes) -> None:
     sent_folder({file: content})
 
 
+@pytest.mark.nightly
 @many
 @given(data=st.data())
 def test_spliced_parquet(data: st.DataObject) -> None:

@@ -38,6 +38,7 @@ def as_json(value: Any) -> Any:
     return json.loads(json.dumps(value))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", PAIRS)
 def test_hashes_are_those_of_the_loaded_pair(name: str) -> None:
     """Weights in single precision, tokenizer, places, regions and changed weights; after a change,
@@ -133,7 +134,7 @@ EXPRESSIONS = (
 )
 
 
-@pytest.mark.crossed
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("expression", EXPRESSIONS)
 @pytest.mark.parametrize("name", ["tiny-gemma", "tiny-gpt2"])
 def test_sites_of_other_grafts_are_the_engine_s(name: str, expression: str) -> None:
