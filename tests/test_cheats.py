@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import cheats
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -21,7 +22,7 @@ import kgbench.runner.measure as measure
 from kgbench.cli import main
 from kgbench.data import Prompt, load_dataset, load_prompts
 from kgbench.engine import Engine, Treatment, load_pair
-from kgbench.engine.edits import Hook, Values, Write
+from kgbench.engine.edits import Add, Cut, Hook, Values, Write
 from kgbench.errors import InputError, LawError, NotApplicableError
 from kgbench.localizers import InterventionLocalizer, Treatments, create
 from kgbench.localizers._base import asked
@@ -29,7 +30,8 @@ from kgbench.models.pair import ModelPair
 from kgbench.models.renaming import exchanged_answers, renamed_pair
 from kgbench.records import StoredRecord, read_record
 from kgbench.runner import Settings, Spec, run_job
-from kgbench.runner.remote import Given, _answer, _Pool, remote
+from kgbench.runner import remote as remote_module
+from kgbench.runner.remote import Given, _answer, _Pool, key_of, leave_out_damaged, remote
 from kgbench.runner.remote import Stage as Asked
 from kgbench.runner.run import compute_job
 from kgbench.sites import parse_graft
@@ -240,6 +242,47 @@ def test_what_is_no_treatment_is_refused(
     save_file({}, tmp_path / "stage-0.safetensors")
     with pytest.raises(InputError, match="localizer 'mine': its process gave what are no"):
         Given(tmp_path, "mine").rows(pair, 0, 0, prompts[:1], "FE")
+
+
+def test_numbers_of_numpy_travel(tmp_path: Path, pair: ModelPair, prompts: list[Prompt]) -> None:
+    """Layers and tokens that numpy counted are numbers on the other side."""
+    layer, token, weights = np.arange(2)[1], np.arange(1)[0], bytes(len(pair.slots))
+    hook, cut = Hook(layer, "resid_post"), Cut(layer, frozenset([token]))
+    heads = ((token, token, token),)
+    edits = (Add(hook, Values(torch.ones(pair.width))),)
+    treatment = Treatment(weights, edits, (cut,), np.float32(0.5), heads)
+    row, pool = [treatment] * len(pair.encode(prompts[0])), _Pool("mine")
+    stage = _empty_stage(prompts[0], {"FE": pool.row(row)})
+    pool.write(tmp_path, 0, stage)
+    assert Given(tmp_path, "mine").rows(pair, 0, 0, prompts[:1], "FE") == [tuple(row)]
+
+
+def test_a_damaged_answer_is_asked_for_again(tmp_path: Path, prompts: list[Prompt]) -> None:
+    """Whichever of its files is cut off, with a warning; a whole one stays."""
+    for number, file in ((0, "stage-0.json"), (1, "stage-1.safetensors")):
+        for stage in range(3):
+            _Pool("mine").write(tmp_path, stage, _empty_stage(prompts[0], {}))
+        (tmp_path / file).write_bytes((tmp_path / file).read_bytes()[:-1])
+        with pytest.warns(UserWarning, match=f"stage-{number}.json is damaged"):
+            leave_out_damaged(tmp_path)
+        left = {path.name for path in tmp_path.glob("*.json")}
+        assert left == {"stage-0.json", "stage-1.json", "stage-2.json"} - {f"stage-{number}.json"}
+
+
+def _empty_stage(prompt: Prompt, rows: dict[str, int]) -> dict[str, object]:
+    """What a stage gives of one prompt."""
+    key = key_of(prompt)
+    cells = {graft: {json.dumps(key): [row]} for graft, row in rows.items()}
+    spent = dict.fromkeys(("forwards", "token_rows", "seconds"), 0)
+    return {"prompts": [key], "draws": 1, "cells": cells, "groups": [], "spent": spent}
+
+
+def test_too_much_to_hand_on_is_refused(monkeypatch: pytest.MonkeyPatch, pair: ModelPair) -> None:
+    """The line says what fits: fewer facts, or the class in Python."""
+    monkeypatch.setattr(remote_module, "TENSORS", 64)
+    weights, edits = bytes(len(pair.slots)), (Write(Hook(0, "resid_pre"), Values(torch.ones(32))),)
+    with pytest.raises(InputError, match=r"GiB of tensors, and cannot .*: give fewer facts"):
+        _Pool("mine").row([Treatment(weights, edits)])
 
 
 def test_only_data_is_handed_on(pair: ModelPair, prompts: list[Prompt]) -> None:

@@ -111,6 +111,65 @@ def test_what_it_returns_is_checked(tmp_path: Path, method: str, given: str, tol
     assert told in refused(written(tmp_path, method, f"return {given}"), tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("edit", "told"),
+    [
+        ("Add(Hook(99, 'resid_post'), ones)", "an edit is at 'resid_post' of layer 99, not at one"),
+        (
+            "Add(Hook(1, 'resid'), ones)",
+            "an edit is at 'resid' of layer 1, not at one of resid_pre",
+        ),
+        ("Write(Hook(1, 'resid_post'), Values(torch.ones(3, n)))", "shape [3, 128], not [128]"),
+        ("Write(Hook(1, 'heads'), Values(torch.ones(5)))", "numbers of shape [5], not [128]"),
+        ("Copy(Hook(1, 'mlp_out'), SourceRun(row), ones)", "shape [128], not [k, 128]"),
+        ("Copy(Hook(1, 'mlp_out'), SourceRun(row[1:]))", "a source run has"),
+    ],
+)
+def test_an_edit_that_the_models_cannot_run_with_is_refused(
+    tmp_path: Path, edit: str, told: str
+) -> None:
+    """Of no layer, of no point or of another shape: by a line that says for which fact and graft;
+    one of no layer would change nothing.
+    """
+    body = f"""
+    from dataclasses import replace
+    from kgbench.engine.edits import Add, Copy, Hook, SourceRun, Values, Write
+    n, rows = pair.width, []
+    ones = Values(torch.ones(n))
+    for row in super().treat(pair, prompts, sites):
+        rows.append([replace(each, edits=({edit},)) for each in row])
+    return rows"""
+    line = refused(written(tmp_path, "treat", body), tmp_path)
+    assert line.startswith("localizer 'mine': treat gave what the models cannot run with: ")
+    assert told in line and line.endswith("(in fact tiny_movies/0 under ALL)")
+
+
+def test_what_declines_to_rank_is_the_same_in_its_process(tmp_path: Path) -> None:
+    """A method without units of a scan has its reason in the table, whichever process it runs in."""
+    body = "from kgbench.errors import NotApplicableError\nraise NotApplicableError('no units')"
+    spec = Spec(
+        model="tiny-gpt2",
+        localizer=written(tmp_path, "units", body),
+        prompts=("headline",),
+        limit=4,
+        suite="budget",
+    )
+    runs = []
+    for run, name in ((compute_job, "here"), (run_job, "there")):
+        runs.append(run(spec, Settings(output_dir=tmp_path / name)).record.not_applicable)
+    assert runs[0] == runs[1] and set(runs[0].values()) == {"no units"}
+
+
+@pytest.mark.filterwarnings("always")
+def test_a_warning_is_shown_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """However often a command loads the file, or the models, that it is about."""
+    name = made(tmp_path, "raise ValueError('boom')")
+    file = tmp_path / "made.py"
+    file.write_text("import warnings\nwarnings.warn('old')\n" + file.read_text())
+    assert main(["eval", "--localizer", name, "--model", "tiny-gpt2"]) == 2
+    assert capfd.readouterr().err.count("kgbench: warning: old") == 1
+
+
 @pytest.mark.parametrize("options", [(), ("--dry-run",)])
 def test_the_command_says_the_same(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], options: tuple[str, ...]

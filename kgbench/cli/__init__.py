@@ -7,7 +7,7 @@ import gc
 import os
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from functools import cache
 from importlib import import_module
@@ -253,7 +253,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             command_line(),
             redirect_stdout(cast(TextIO, TerminalText(sys.stdout))),
         ):
-            warnings.showwarning = _warn
+            warnings.showwarning = _warned_once()
             status: Any = command.main(
                 args=None if arguments is None else list(arguments),
                 prog_name="kgbench",
@@ -291,6 +291,18 @@ def _left(arguments: Sequence[str]) -> str:
 def _warn(message: Warning | str, *_place: object, **_more: object) -> None:
     """A warning as one line for a user, who has no use for the place in the code."""
     print(terminal_text(f"kgbench: warning: {message}"), file=sys.stderr)
+
+
+def _warned_once() -> Callable[..., None]:
+    """Warns as `_warn`, of each text once: models may be loaded several times in a command."""
+    given = set[str]()
+
+    def warn(message: Warning | str, *_place: object, **_more: object) -> None:
+        if str(message) not in given:
+            given.add(str(message))
+            _warn(message)
+
+    return warn
 
 
 def _complain(message: str, status: int) -> int:

@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from transformers.pytorch_utils import Conv1D
 
 from kgbench.data import Prompt
-from kgbench.engine.edits import Treatment
+from kgbench.engine.edits import HEADS, POINTS, Copy, Edit, Treatment
 from kgbench.errors import InputError, RegionError, check_choice
+from kgbench.models.lora import base_module
 from kgbench.models.pair import ModelPair
 from kgbench.sites import (
     BASELINES,
@@ -30,6 +32,12 @@ def n_heads(pair: ModelPair, component: str) -> int:
     config = pair.recipient.config
     grouped = getattr(config, "num_key_value_heads", None) if component in ("k", "v") else None
     return int(grouped or config.num_attention_heads)
+
+
+def heads_width(pair: ModelPair) -> int:
+    """Numbers of a token's attention heads side by side: the input of `o`."""
+    module = base_module(pair.recipient.get_submodule(pair.family.path(0, "o")))
+    return int(module.nx if isinstance(module, Conv1D) else module.in_features)  # type: ignore[arg-type]  # int in both
 
 
 def donor_index(pair: ModelPair, name: str) -> int:
@@ -197,3 +205,46 @@ def baseline_donor(pair: ModelPair) -> str:
     raise InputError(
         f"SFT needs a donor named 'sft' or 'relation'; this pair has {', '.join(pair.donors)}"
     )
+
+
+def misfit(pair: ModelPair, treatment: Treatment, tokens: int) -> str | None:
+    """Why the models cannot run with a treatment of a token; None where they can.
+
+    Args:
+        pair: The models.
+        treatment: The treatment.
+        tokens: How many tokens the prompt has.
+    """
+    slots, donors = len(pair.slots), len(pair.donors)
+    if len(treatment.weights) != slots or max(treatment.weights, default=0) > donors:
+        return f"weights are not one of {donors + 1} weight sets for each of {slots} slots"
+    for cut in treatment.cuts:
+        if cut.layer not in range(pair.n_layers) or not cut.keys <= set(range(tokens)):
+            return f"a cut of layer {cut.layer} is of no token"
+    for slot, _, of in treatment.heads:
+        if slot not in range(slots) or of not in range(donors + 1):
+            return f"a head is of slot {slot}"
+    for edit in treatment.edits:
+        if wrong := _misfit_edit(pair, edit, tokens):
+            return wrong
+    return None
+
+
+def _misfit_edit(pair: ModelPair, edit: Edit, tokens: int) -> str | None:
+    (layer, point), points = edit.hook, (*POINTS, HEADS)
+    if layer not in range(pair.n_layers) or point not in points:
+        expected = f"{', '.join(points)} of layers 0 to {pair.n_layers - 1}"
+        return f"an edit is at {point!r} of layer {layer}, not at one of {expected}"
+    copies = isinstance(edit, Copy)
+    value = edit.basis if isinstance(edit, Copy) else edit.value
+    if value is not None:
+        shape, width = value.tensor.shape, heads_width(pair) if point == HEADS else pair.width
+        if len(shape) != 1 + copies or shape[-1] != width:
+            expected = f"[k, {width}]" if copies else f"[{width}]"
+            return f"an edit at {point!r} has numbers of shape {list(shape)}, not {expected}"
+        if not bool(value.tensor.isfinite().all()):
+            return "an edit has numbers that are not finite"
+    sources = edit.source.treatments if isinstance(edit, Copy) else ()
+    if sources and len(sources) != tokens:
+        return f"a source run has {len(sources)} tokens"
+    return next(filter(None, (misfit(pair, of, tokens) for of in sources)), None)

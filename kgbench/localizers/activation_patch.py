@@ -6,11 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from transformers.pytorch_utils import Conv1D
 
 from kgbench.data import Prompt
 from kgbench.engine.edits import HEADS, POINTS, Copy, Edit, Hook, Treatment, Values
-from kgbench.engine.treatment import donor_index, graft_treatments, n_heads
+from kgbench.engine.treatment import donor_index, graft_treatments, heads_width, n_heads
 from kgbench.errors import NotApplicableError
 from kgbench.localizers._base import InterventionLocalizer, Treatments, Unit, one_of
 from kgbench.localizers._hooks import (
@@ -22,7 +21,6 @@ from kgbench.localizers._hooks import (
     treat_each,
 )
 from kgbench.models.encoding import Encoded
-from kgbench.models.lora import base_module
 from kgbench.models.pair import ModelPair
 from kgbench.sites import Graft, head_of
 
@@ -141,7 +139,6 @@ def _basis(pair: ModelPair, heads: tuple[int, ...]) -> Values | None:
     count = n_heads(pair, "o")
     if len(heads) == count:
         return None
-    module = base_module(pair.recipient.get_submodule(pair.family.path(0, "o")))
-    width = int(module.nx if isinstance(module, Conv1D) else module.in_features)  # type: ignore[arg-type]  # int in both
+    width = heads_width(pair)
     unit = torch.eye(width).reshape(count, -1, width)
     return Values(unit[list(heads)].flatten(0, 1))

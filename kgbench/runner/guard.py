@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import kgbench.runner.measure  # noqa: F401  (what it calls is loaded before foreign code patches it)
 from kgbench.engine.state import changes as state_changes
 from kgbench.engine.state import process_state, state_of
 from kgbench.errors import InputError, KgbenchError, NotApplicableError
 from kgbench.localizers import AbstractLocalizer, is_foreign
 from kgbench.models.pair import ModelPair
 from kgbench.registry import code_file, frames_in, told
+from kgbench.runner.measure import is_theirs
 from kgbench.runner.third_party import Interrupted
 
 
@@ -137,8 +137,3 @@ def blamed(localizer: AbstractLocalizer, target: str) -> Iterator[None]:
             f"localizer {localizer.name!r}: {frames[0].name} raised {told(error)} ({where}); "
             f"run `kgbench check-localizer {target}`"
         ) from error
-
-
-def is_theirs(localizer: AbstractLocalizer) -> bool:
-    """Whether a localizer is a third party's."""
-    return not type(localizer).__module__.startswith("kgbench.")

@@ -23,7 +23,7 @@ from kgbench.engine.batch_rows import plain
 from kgbench.engine.edits import Treatment
 from kgbench.engine.engine import choosing
 from kgbench.engine.site_sets import all_sites, graft_sites, site_costs, site_treatments
-from kgbench.engine.treatment import graft_treatments
+from kgbench.engine.treatment import graft_treatments, misfit
 from kgbench.errors import InputError, NotApplicableError
 from kgbench.estimate import Estimate, rounded
 from kgbench.localizers import (
@@ -139,7 +139,18 @@ def treated(
             f"localizer {method.name!r}: treat must give one treatment per token of each prompt, "
             "as lists of Treatment"
         )
+    for row, prompt in zip(treatments, prompts, strict=True) if is_theirs(method) else ():
+        if wrong := next(filter(None, (misfit(pair, each, len(row)) for each in set(row))), None):
+            raise InputError(
+                f"localizer {method.name!r}: treat gave what the models cannot run with: {wrong} "
+                f"(in fact {prompt.fact.id} under {graft})"
+            )
     return treatments
+
+
+def is_theirs(localizer: AbstractLocalizer) -> bool:
+    """Whether a localizer's code is a third party's, and runs in this process."""
+    return not type(localizer).__module__.startswith("kgbench.")
 
 
 def run_group(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,8 +24,6 @@ from torch import Tensor
 from kgbench.data import Fact, Prompt
 from kgbench.engine import Budget, Treatment
 from kgbench.engine.edits import (
-    HEADS,
-    POINTS,
     Add,
     Copy,
     Cut,
@@ -35,6 +34,7 @@ from kgbench.engine.edits import (
     Write,
 )
 from kgbench.engine.engine import choosing
+from kgbench.engine.treatment import misfit
 from kgbench.errors import InputError, NotApplicableError
 from kgbench.localizers import (
     AbstractLocalizer,
@@ -75,6 +75,12 @@ JSON = 1 << 30
 """Bytes of all else."""
 _JSON, _TENSORS = "stage-{}.json", "stage-{}.safetensors"
 """Names of a stage's files."""
+KINDS = "expected Treatment with Copy, Write, Add and Cut"
+FEWER = (
+    "give fewer facts (--limit), or in Python the class, which runs in the same process "
+    "(kgbench.evaluate(..., localizer=CLASS))"
+)
+"""What to do about treatments that cannot be handed on."""
 SPENT = ("forwards", "token_rows", "seconds")
 """What a stage cost in the child."""
 
@@ -211,7 +217,8 @@ def give(request: Request, folder: Path, progress: Progress | None = None) -> bo
             if _written(folder, number).exists():
                 continue
             own, pool = [prompts[place] for place in stage.prompts], _Pool(method.name)
-            doing = f"asking, part {number + 1} of {len(request.stages)}"
+            what = "scores" if stage.scores else "treatments"
+            doing = f"{what}, part {number + 1} of {len(request.stages)}"
             pool.write(folder, number, _answer(method, pair, own, stage, pool, progress, doing))
             made.append(number)
     return True
@@ -251,6 +258,22 @@ def answered(request: Request, folder: Path) -> bool:
     return all(_written(folder, number).exists() for number in range(len(request.stages)))
 
 
+def leave_out_damaged(folder: Path) -> None:
+    """Leave out answers of an earlier process that do not read, with a warning."""
+    number = 0
+    while (path := _written(folder, number)).exists():
+        try:
+            _read(folder, number)
+        except _UNREADABLE as error:
+            warnings.warn(
+                f"part of an unfinished run is left out and computed anew: {path} is damaged "
+                f"({type(error).__name__})",
+                stacklevel=2,
+            )
+            path.unlink(missing_ok=True)
+        number += 1
+
+
 def _prompt(pair: ModelPair, text: Text) -> Prompt:
     fact = Fact(text.fact, text.fields)
     prompt = Prompt(text.name, fact, text.text, text.target or "", text.spans)
@@ -281,7 +304,10 @@ def _answer(
             listed = drawn(method, fitted)
             if not stage.scores:
                 started = now(pair)  # as everywhere, fitting is no part of the cost
-            found = _treatments(fitted, listed, pair, prompts, stage, pool)
+            try:
+                found = _treatments(fitted, listed, pair, prompts, stage, pool)
+            except NotApplicableError as error:  # of a scan
+                found = {"reason": str(error)}
         else:
             found = _scores(method, pair, prompts)
         spent = (count.forwards, count.token_rows, now(pair) - started)
@@ -383,17 +409,18 @@ class _Pool:
         if (place := self._places.get(treatment)) is not None:
             return place
         edits = [self._edit(edit) for edit in treatment.edits]
-        cuts = [[cut.layer, sorted(cut.keys)] for cut in treatment.cuts]
-        heads = list(map(list, treatment.heads))
+        cuts = [[int(cut.layer), sorted(map(int, cut.keys))] for cut in treatment.cuts]
+        heads = [list(map(int, head)) for head in treatment.heads]
         node = [treatment.weights.hex(), edits, cuts, float(treatment.scale), heads]
         return self._place(treatment, node)
 
     def _edit(self, edit: Edit) -> list[Any]:
+        hook = int(edit.hook.layer), edit.hook.point
         if type(edit) is Copy and type(edit.source) is SourceRun:
             basis = None if edit.basis is None else self._tensor(edit.basis)
-            return ["copy", *edit.hook, self.row(edit.source.treatments), basis]
+            return ["copy", *hook, self.row(edit.source.treatments), basis]
         if type(edit) is Write or type(edit) is Add:
-            return [type(edit).__name__.lower(), *edit.hook, self._tensor(edit.value), None]
+            return [type(edit).__name__.lower(), *hook, self._tensor(edit.value), None]
         self._refuse(f"an edit of type {type(edit).__name__}")
 
     def _tensor(self, value: Values) -> int:
@@ -403,7 +430,7 @@ class _Pool:
             tensor = value.tensor.detach().cpu().contiguous().clone()
             self._bytes += tensor.nbytes
             if self._bytes > TENSORS:
-                self._refuse(f"more than {TENSORS >> 30} GiB of tensors")
+                self._refuse(f"more than {TENSORS >> 30} GiB of tensors", FEWER)
             place = self._place(value, None)
             self.tensors[str(place)] = tensor
         return place
@@ -413,13 +440,13 @@ class _Pool:
             place = self._places[key] = len(self.nodes)
             self.nodes.append(node)
             if place > NODES:
-                self._refuse(f"more than {NODES} treatments")
+                self._refuse(f"more than {NODES:,} distinct treatments", FEWER)
         return place
 
-    def _refuse(self, what: str) -> NoReturn:
+    def _refuse(self, what: str, remedy: str = KINDS) -> NoReturn:
         raise InputError(
             f"localizer {self.name!r}: its treatments hold {what}, and cannot be handed on as data: "
-            "expected Treatment with Copy, Write, Add and Cut"
+            f"{remedy}"
         )
 
 
@@ -463,14 +490,9 @@ class Given:
         self.stages: list[_Answer] = []
         self._fitting = set[tuple[int, int]]()
         try:
-            while (path := _written(folder, len(self.stages))).exists():
-                tensors = folder / _TENSORS.format(len(self.stages))
-                for file, most in ((path, JSON), (tensors, TENSORS + JSON)):
-                    if file.stat().st_size > most:
-                        raise ValueError(f"{file.name} has more than {most >> 20} MiB")
-                found = json.loads(path.read_text(encoding="utf-8"))
-                self.stages.append(_stage(found, _nodes(found["nodes"], load_file(tensors))))
-        except (*_FAULTS, OSError, SafetensorError, RecursionError) as error:
+            while _written(folder, len(self.stages)).exists():
+                self.stages.append(_read(folder, len(self.stages)))
+        except _UNREADABLE as error:
             raise self._none(f"{type(error).__name__}: {error}") from error
 
     def stage(self, prompts: Sequence[Prompt]) -> int:
@@ -500,7 +522,7 @@ class Given:
                 raise self._none(f"it has no treatments of {graft!r} in fact {prompt.fact.id}")
             row, place = given.nodes[places[draw]], (stage, places[draw])
             if place not in self._fitting:
-                if wrong := next(filter(None, (_misfit(pair, of, len(row)) for of in row)), None):
+                if wrong := next(filter(None, (misfit(pair, of, len(row)) for of in row)), None):
                     raise self._none(f"{wrong} in fact {prompt.fact.id}")
                 self._fitting.add(place)
             rows.append(row)
@@ -512,7 +534,24 @@ class Given:
         )
 
 
-_FAULTS = (ValueError, TypeError, LookupError, AttributeError)
+_UNREADABLE = (
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    OSError,
+    SafetensorError,
+    RecursionError,
+)
+
+
+def _read(folder: Path, number: int) -> _Answer:
+    path, tensors = _written(folder, number), folder / _TENSORS.format(number)
+    for file, most in ((path, JSON), (tensors, TENSORS + JSON)):
+        if file.stat().st_size > most:
+            raise ValueError(f"{file.name} has more than {most >> 20} MiB")
+    found = json.loads(path.read_text(encoding="utf-8"))
+    return _stage(found, _nodes(found["nodes"], load_file(tensors)))
 
 
 def _nodes(found: Sequence[Any], tensors: Mapping[str, Tensor]) -> list[Any]:
@@ -558,33 +597,6 @@ def _treatment(node: Sequence[Any], nodes: Sequence[Any]) -> Treatment:
     cuts = tuple(Cut(int(layer), frozenset(map(int, keys))) for layer, keys in cut)
     places = tuple((int(slot), int(head), int(of)) for slot, head, of in heads)
     return Treatment(bytes.fromhex(weights), tuple(edits), cuts, float(scale), places)
-
-
-def _misfit(pair: ModelPair, treatment: Treatment, tokens: int) -> str | None:
-    """Why the models cannot run with a treatment of a token; None where they can."""
-    slots, donors = len(pair.slots), len(pair.donors)
-    if len(treatment.weights) != slots or max(treatment.weights, default=0) > donors:
-        return f"weights are not one of {donors + 1} weight sets for each of {slots} slots"
-    for cut in treatment.cuts:
-        if cut.layer not in range(pair.n_layers) or not cut.keys <= set(range(tokens)):
-            return f"a cut of layer {cut.layer} is of no token"
-    for slot, _, of in treatment.heads:
-        if slot not in range(slots) or of not in range(donors + 1):
-            return f"a head is of slot {slot}"
-    for edit in treatment.edits:
-        hook, value = edit.hook, edit.basis if isinstance(edit, Copy) else edit.value
-        if hook.layer not in range(pair.n_layers) or hook.point not in (*POINTS, HEADS):
-            return f"an edit is at {hook.point!r} of layer {hook.layer}"
-        if value is not None and hook.point in POINTS and value.tensor.shape[-1:] != (pair.width,):
-            return f"an edit has {list(value.tensor.shape)} numbers"
-        if value is not None and not bool(value.tensor.isfinite().all()):
-            return "an edit has numbers that are not finite"
-        sources = edit.source.treatments if isinstance(edit, Copy) else ()
-        if sources and len(sources) != tokens:
-            return f"a source run has {len(sources)} tokens"
-        if wrong := next(filter(None, (_misfit(pair, of, tokens) for of in sources)), None):
-            return wrong
-    return None
 
 
 def _stage(found: Mapping[str, Any], nodes: Sequence[Any]) -> _Answer:
@@ -675,8 +687,15 @@ class RemoteIntervention(Remote, InterventionLocalizer):
         return [replace(self, draw=i) for i in range(self.answers.stages[self.stage].draws)]
 
     def units(self, pair: ModelPair, prompts: Sequence[Prompt]) -> Sequence[Unit]:
-        """Its measurements of a scan."""
-        return self.answers.stages[self.stage].units[key_of(prompts[0])]
+        """Its measurements of a scan.
+
+        Raises:
+            NotApplicableError: It has none.
+        """
+        stage = self.answers.stages[self.stage]
+        if isinstance(stage.scores, str):
+            raise NotApplicableError(stage.scores)
+        return stage.units[key_of(prompts[0])]
 
     def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
         """As it gave them.

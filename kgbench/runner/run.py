@@ -41,7 +41,15 @@ from kgbench.runner.measure import (
     ready,
     run_group,
 )
-from kgbench.runner.remote import Given, Request, answered, ask, declared, request_of
+from kgbench.runner.remote import (
+    Given,
+    Request,
+    answered,
+    ask,
+    declared,
+    leave_out_damaged,
+    request_of,
+)
 from kgbench.runner.sources import note_sources
 from kgbench.runner.spec import Settings, Spec
 from kgbench.runner.third_party import Method, method_of
@@ -152,7 +160,7 @@ def _given(
     pairs: Pairs,
 ) -> Given:
     """What a third party's localizer gives; parts that an earlier process left are taken up."""
-    folder = journal.place("given")
+    leave_out_damaged(folder := journal.place("given"))
     for _ in journal.divide(("asked",), lambda _: answered(request, folder) or recorded()):
         try:
             return ask(request, method, folder, progress, pairs)
