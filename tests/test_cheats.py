@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import cheats
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -33,7 +34,6 @@ from kgbench.runner import Settings, Spec, run_job
 from kgbench.runner import remote as remote_module
 from kgbench.runner.remote import Given, _answer, _Pool, key_of, leave_out_damaged, remote
 from kgbench.runner.remote import Stage as Asked
-from kgbench.runner.run import compute_job
 from kgbench.sites import parse_graft
 from kgbench.testing import pico_pair
 from kgbench.testing.laws import names_and_answers_do_not_matter
@@ -75,31 +75,27 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> StoredRecord:
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("cheat", CHEATS)
-def test_a_cheat_changes_no_score(
+def test_a_cheat_is_not_verified(
     cheat: type[InterventionLocalizer],
     honest: StoredRecord,
-    monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Its rows are those of the graft that it makes where it cannot know the pair; a record that it
-    wrote in its own process differs from them, and is not verified.
-    """
+    """A method that knows the pair's name or answers differs when it runs again."""
     name = f"{cheats.__file__}:{cheat.__name__}"
-    spec, places = replace(HEADLINE, localizer=name), (tmp_path / "by us", tmp_path / "by itself")
-    measured = read_record(run_job(spec, Settings(output_dir=places[0])).path)
-    assert measured.facts().equals(honest.facts())
-    for module, function in ((measure, "score_logits"), (guard, "state_changes")):
-        monkeypatch.setattr(module, function, getattr(module, function))
-    try:
-        itself = read_record(compute_job(spec, Settings(output_dir=places[1])).path)
-    finally:
-        vars(guard).pop("_before", None)
-    assert itself.record.id == measured.record.id
-    assert not itself.facts().equals(honest.facts())
-    monkeypatch.undo()
-    assert main(["rerun", str(itself.path), "--localizer", name, "--json"]) == 1
+    found = run_job(replace(HEADLINE, localizer=name), Settings(output_dir=tmp_path))
+    assert not read_record(found.path).facts().equals(honest.facts())
+    assert main(["rerun", str(found.path), "--localizer", name, "--json"]) == 1
     assert not json.loads(capsys.readouterr().out)["agrees"]
+
+
+def test_who_writes_scores_gains_nothing(tmp_path: Path) -> None:
+    """What its treatments give is measured: here that of grafting nothing."""
+    spec = replace(HEADLINE, localizer=f"{cheats.__file__}:Score")
+    found = read_record(run_job(spec, Settings(output_dir=tmp_path)).path).facts()
+    columns = ["fact", "rank", "logprob"]
+    graft, base = (found.filter(pc.equal(found["graft"], of)) for of in ("FE+LT", "PRE"))
+    assert graft.select(columns).equals(base.select(columns))
 
 
 KNOWING = """

@@ -1,9 +1,10 @@
 """Localizers of third parties as data: what a child process reports that they give.
 
-A child gets a pair under another name, in which answers are exchanged (`kgbench.models.renaming`),
-and questions: no answers but those that a method is to know, and these exchanged. It returns
-treatments, or scores of sites, as JSON and safetensors, and the parent measures. So what a method
-does to its own process changes no score, and one that looks answers up gives those of others.
+A child gets questions: no answers but those that a method is to know. It returns treatments, or
+scores of sites, as JSON and safetensors, and the parent measures: what a method does to its own
+process changes no score. To verify a record it moreover gets the pair under another name, in which
+answers are exchanged (`kgbench.models.renaming`): a method that looks answers up gives those of
+others.
 """
 
 from __future__ import annotations
@@ -144,15 +145,21 @@ class Request:
     stages: tuple[Stage, ...]
 
 
-def request_of(job: Job, method: Method, measured: Iterable[str] | None = None) -> Request:
-    """What a child is asked for a job, with answers that are exchanged now.
+def request_of(
+    job: Job, method: Method, exchanged: bool = False, measured: Iterable[str] | None = None
+) -> Request:
+    """What a child is asked for a job.
 
     Args:
         job: The job, of the localizer as it declares itself.
         method: The declaration.
+        exchanged: Whether the pair has another name and exchanged answers, drawn now.
         measured: Ids of the facts that are measured; by default all.
     """
-    exchange, prompts = exchanged_answers(job.pair, job.all_prompts, randbits(32))
+    alias, exchange, prompts = job.pair.name, dict[int, int](), job.all_prompts
+    if exchanged:
+        alias = f"pair-{randbits(32):08x}"
+        exchange, prompts = exchanged_answers(job.pair, prompts, randbits(32))
     knows = method.kind == ScoringLocalizer.kind or "answer" in method.needs
     texts = tuple(_text(job.pair, prompt, knows) for prompt in prompts)
     stages = []
@@ -170,7 +177,7 @@ def request_of(job: Job, method: Method, measured: Iterable[str] | None = None) 
         job.spec.seed,
         Spec(**named),
         replace(job.settings, on_record=None),
-        f"pair-{randbits(32):08x}",
+        alias,
         exchange,
         texts,
         tuple(stages),

@@ -295,7 +295,7 @@ def _measure(
 
 def _request(job: Job, method: Method, how: Repetition) -> Request:
     ids = [prompt.fact.id for prompt in job.all_prompts]
-    return request_of(job, method, sample_facts(ids, how.sample, how.seed))
+    return request_of(job, method, True, sample_facts(ids, how.sample, how.seed))
 
 
 def sample_facts(ids: Sequence[str], n: int | None, seed: int) -> tuple[str, ...]:

@@ -65,10 +65,9 @@ def run_job(
 ) -> Run:
     """Evaluate a localizer, or find that this was done before.
 
-    A localizer that is not kgbench's own runs in a process of its own, which gets the pair under
-    another name and with exchanged answers, and gives treatments or scores of sites, which are
-    measured here (`kgbench.runner.remote`); not so with a pair, facts or a method that the caller
-    holds in memory.
+    A localizer that is not kgbench's own runs in a process of its own, which gives treatments or
+    scores of sites, and these are measured here (`kgbench.runner.remote`); not so with a pair,
+    facts or a method that the caller holds in memory.
 
     Args:
         spec: What is evaluated.
