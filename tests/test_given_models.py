@@ -297,7 +297,7 @@ def test_an_adapter_with_added_tokens(folder: str, tmp_path: Path, said: dict[st
     with quiet():
         lora = {"r": 4, "target_modules": TARGETS, "task_type": "CAUSAL_LM", **said}
         model = shaken(get_peft_model(base, LoraConfig(**lora)))
-        model.save_pretrained(tmp_path, save_embedding_layers="modules_to_save" not in said)
+        model.save_pretrained(tmp_path)  # by default with the embeddings, since they were resized
     tokenizer = AutoTokenizer.from_pretrained(folder)
     for donor in (model, str(tmp_path)):
         with quiet():
@@ -307,6 +307,23 @@ def test_an_adapter_with_added_tokens(folder: str, tmp_path: Path, said: dict[st
         assert list(pair.notes.values()) == [
             f"2 tokens of donor 'sft' beyond the recipient's {words} are left out"
         ]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_adapter_in_a_folder_beside_its_base_in_memory(
+    folder: str, tmp_path: Path, dtype: torch.dtype
+) -> None:
+    """A donor by its folder and a recipient in memory are the pair of PEFT's model of both."""
+    with quiet():
+        adapted(folder).save_pretrained(tmp_path)
+        base = base_of(folder).to(dtype)
+        model = PeftModel.from_pretrained(base_of(folder).to(dtype), tmp_path).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    pair = load_pair(recipient=base, donors={"sft": str(tmp_path)}, tokenizer=tokenizer)
+    atol, rtol = (1e-3, 1e-4) if dtype == torch.float32 else (0.3, 0.1)
+    got = grafted_logits(pair, PROMPTS, ["NONE", "ALL:all+ln_f+head"])
+    torch.testing.assert_close(got[:, 0], alone(base, pair).to(got), atol=atol, rtol=rtol)
+    torch.testing.assert_close(got[:, 1], alone(model, pair).to(got), atol=atol, rtol=rtol)
 
 
 # ------------------------------------------------------------------------------- any other change

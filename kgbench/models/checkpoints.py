@@ -9,7 +9,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path, PurePath
 from typing import Any
@@ -95,7 +95,8 @@ class Checkpoint:
     The directory is then the recipient's.
     """
     adapter: Path | None = None
-    """The adapter's directory, where this is one; the other is then the recipient's."""
+    """The adapter's directory, where this is one; the other is then the recipient's, or the same
+    where the recipient is in memory."""
 
     @property
     def config(self) -> dict[str, Any]:
@@ -104,7 +105,9 @@ class Checkpoint:
 
     def stamps(self) -> dict[Path, Stamp]:
         """The files that a pair is read from, as they are now."""
-        files = [self.directory / "config.json", *_weight_files(self.directory, self.origin)]
+        files: list[Path] = []
+        if self.directory != self.adapter:  # whose base is in memory
+            files = [self.directory / "config.json", *_weight_files(self.directory, self.origin)]
         if self.adapter:
             files += [self.adapter / ADAPTER_CONFIG, self.adapter / ADAPTER_WEIGHTS]
         elif self.delta:
@@ -148,8 +151,9 @@ def locate_beside_held(source: str, revision: str | None = None) -> Checkpoint:
             f"{place[1]} holds changed weights only; give its recipient by name, "
             f"{_made_from(card, source)}, and no model in memory"
         )
+    place = locate(source, revision, Checkpoint(Path(source), source))
     # An adapter's folder says nothing of its base; the model in memory is that.
-    return locate(source, revision, Checkpoint(Path(source), source))
+    return replace(place, directory=place.adapter) if place.adapter else place
 
 
 def _on_disk(source: str) -> tuple[Path, str] | None:

@@ -641,6 +641,8 @@ def check_config(recipient: Place, other: Place, part: str) -> None:
     Raises:
         ModelError: They are not.
     """
+    if isinstance(other, Checkpoint) and other.adapter is not None:
+        return  # its configuration is the recipient's
     ours, theirs = recipient.config, other.config
     if type(recipient) is not type(other):  # a file of one may leave out what is a default
         ours, theirs = _with_defaults(recipient), _with_defaults(other)
