@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -400,6 +403,44 @@ def test_what_is_no_language_model(folder: str) -> None:
             recipient=folder, donors={"sft": model}, tokenizer=AutoTokenizer.from_pretrained(folder)
         )
         assert f"is a {type(model).__name__}; expected a causal language model" in line
+
+
+WRAPPED: Mapping[str, Callable[[nn.Module], Any]] = {
+    "compiled": torch.compile,
+    "of several devices": nn.DataParallel,
+}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("how", sorted(WRAPPED))
+def test_models_inside_others(folder: str, how: str) -> None:
+    """The error names the attribute that holds the model, and that loads."""
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), adapted(folder)
+    outer = WRAPPED[how](model)
+    line = refused(recipient=folder, donors={"sft": outer}, tokenizer=tokenizer)
+    named = re.search(r"give the model inside it \(its \.(\w+)\)", line)
+    assert named and getattr(outer, named[1]) is model
+    line = refused(donors={"sft": outer}, tokenizer=tokenizer)
+    assert "no recipient given: add recipient=PATH" in line
+    with quiet():
+        load_pair(donors={"sft": getattr(outer, named[1])}, tokenizer=tokenizer)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_model_that_torch_quantised(folder: str) -> None:
+    """Its weights are no tensors that a graft could take."""
+    model = torch.ao.quantization.quantize_dynamic(base_of(folder), {nn.Linear}, torch.qint8)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert "donor 'sft' is quantised by torch" in refused(
+        recipient=folder, donors={"sft": model}, tokenizer=tokenizer
+    )
+
+
+def test_a_tokenizer_by_its_folder(folder: str) -> None:
+    """It is asked for as the object that the error tells to load."""
+    code = f"import kgbench\nkgbench.load_pair(recipient={folder!r}, donors={folder!r}, tokenizer='x')"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "ModelError: tokenizer: expected a tokenizer, got str; load it" in run.stderr
 
 
 @pytest.mark.parametrize("part", ["recipient", "sft"])
