@@ -911,6 +911,17 @@ def test_a_suite_that_needs_other_donors_says_how_to_give_them(run, tmp_path: Pa
     )
 
 
+def test_two_donors_of_which_none_is_said_to_be_measured(run, tmp_path: Path) -> None:
+    """The error asks which, and with its remedy the run is one of both."""
+    donor = "zoo:tiny-gemma/sft"
+    asked = ["--recipient", "zoo:tiny-gemma/recipient", "--dataset", "tiny_movies", "--limit", "2"]
+    asked += ["--prompt", "headline", "--output-dir", tmp_path, "--donor", f"b={donor}"]
+    line = refused(run("eval", *asked, "--donor", f"a={donor}"))
+    assert "which of the donors b, a is measured? Give that one as --donor sft=PATH" in line
+    both = run("eval", *asked, "--donor", f"sft={donor}", "--graft", "FE,FE=b")
+    assert "FE=b" in both.out
+
+
 def test_no_color_and_no_markup(tmp_path: Path) -> None:
     """Output that goes to no terminal holds no escape codes; a name with markup in it stands as it
     is.
