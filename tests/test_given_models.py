@@ -438,7 +438,9 @@ def test_a_model_that_torch_quantised(folder: str) -> None:
 
 def test_a_tokenizer_by_its_folder(folder: str) -> None:
     """It is asked for as the object that the error tells to load."""
-    code = f"import kgbench\nkgbench.load_pair(recipient={folder!r}, donors={folder!r}, tokenizer='x')"
+    code = (
+        f"import kgbench\nkgbench.load_pair(recipient={folder!r}, donors={folder!r}, tokenizer='x')"
+    )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "ModelError: tokenizer: expected a tokenizer, got str; load it" in run.stderr
 

@@ -196,8 +196,8 @@ def _found(directory: Path, source: str, origin: str, recipient: Checkpoint | No
     if recipient is None or recipient.delta is not None:
         raise ModelError(
             f"{source!r} is an adapter, which holds added weights only and so cannot be a "
-            "recipient; give the model that it was made for "
-            "with --recipient, and the adapter with --donor sft=PATH"
+            "recipient; give the model that it was made for with --recipient (the adapter is a "
+            "donor), or both merged into one (peft: merge_and_unload, save_pretrained)"
         )
     return Checkpoint(recipient.directory, origin, adapter=directory)
 
@@ -252,9 +252,10 @@ def _complete(directory: Path, source: str) -> Path:
             "a Hub id such as owner/name"
         )
     if not (directory / "config.json").is_file():
+        inner = sorted({path.parent.name for path in directory.glob("*/*config.json")})
         raise ModelError(
             f"{source!r} is no checkpoint: it holds no config.json; give a directory written by "
-            "save_pretrained"
+            "save_pretrained" + (f", such as {inner[-1]!r} in it" if inner else "")
         )
     try:
         config = json.loads((directory / "config.json").read_text("utf-8"))
@@ -486,7 +487,8 @@ def _downloaded(source: str, revision: str | None) -> Path:
         raise ModelError(f"the Hub did not give {source!r}: {first_line(error)}") from error
     except Exception as error:  # the client lets its HTTP library's own errors through
         raise ModelError(
-            f"{source!r} is not in the local cache and the Hugging Face Hub cannot be reached "
+            f"{source!r} is no directory here, it is not in the local cache, and the Hugging Face "
+            "Hub cannot be reached "
             f"({first_line(error)}); "
             "connect, or give the directory of a checkpoint on this machine"
         ) from error
