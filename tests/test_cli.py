@@ -319,6 +319,9 @@ def test_doctor_has_a_line_on_each_extra(run, monkeypatch) -> None:
     assert all(f"pip install 'kgbench[{name}]'" in line for name, line in lines.items())
     told = json.loads(run("doctor", "--json").out)
     assert not any(told["extras"].values()) and told["facts"]["torch"] == found("torch")
+    monkeypatch.setenv("KGBENCH_HOME", "elsewhere")
+    told = json.loads(run("doctor", "--json").out)
+    assert Path(told["facts"]["donors"]) == Path("elsewhere") / "donors"
 
 
 # ----------------------------------------------------------------------------------------- refusals

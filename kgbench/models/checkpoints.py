@@ -151,9 +151,9 @@ def locate_beside_held(source: str, revision: str | None = None) -> Checkpoint:
             f"{place[1]} holds changed weights only; give its recipient by name, "
             f"{_made_from(card, source)}, and no model in memory"
         )
-    place = locate(source, revision, Checkpoint(Path(source), source))
+    donor = locate(source, revision, Checkpoint(Path(source), source))
     # An adapter's folder says nothing of its base; the model in memory is that.
-    return replace(place, directory=place.adapter) if place.adapter else place
+    return replace(donor, directory=donor.adapter) if donor.adapter else donor
 
 
 def _on_disk(source: str) -> tuple[Path, str] | None:
