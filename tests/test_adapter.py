@@ -304,7 +304,12 @@ def test_files(spoiled: tuple[Path, Path]) -> None:
     checkpoint, another tokenizer.
     """
     recipient, folder = spoiled
-    assert "cannot be a recipient" in refusal(ModelError, lambda: adapter_pair(folder, recipient))
+    line = refusal(ModelError, lambda: adapter_pair(folder, recipient))
+    assert "cannot be a recipient" in line and "merge_and_unload, save_pretrained" in line
+    outer = shutil.copytree(folder, folder.parent / "output" / "checkpoint-9").parent
+    assert "such as 'checkpoint-9' in it" in refusal(
+        ModelError, lambda: adapter_pair(recipient, outer)
+    )
     pico_tokenizer(bos=True).save_pretrained(folder)
     assert "different tokenizers" in refusal(ModelError, lambda: adapter_pair(*spoiled))
     pico_tokenizer(bos=False).save_pretrained(folder)

@@ -320,6 +320,9 @@ def test_doctor_has_a_line_on_each_extra(run, monkeypatch) -> None:
     assert all(f"pip install 'kgbench[{name}]'" in line for name, line in lines.items())
     told = json.loads(run("doctor", "--json").out)
     assert not any(told["extras"].values()) and told["facts"]["torch"] == found("torch")
+    monkeypatch.setenv("KGBENCH_HOME", "elsewhere")
+    told = json.loads(run("doctor", "--json").out)
+    assert Path(told["facts"]["donors"]) == Path("elsewhere") / "donors"
 
 
 # ----------------------------------------------------------------------------------------- refusals
@@ -910,6 +913,17 @@ def test_a_suite_that_needs_other_donors_says_how_to_give_them(run, tmp_path: Pa
     assert "Give it with --donor task=PATH." in refused(
         run("eval", *TINY, "--suite", "hybrid", "--output-dir", tmp_path)
     )
+
+
+def test_two_donors_of_which_none_is_said_to_be_measured(run, tmp_path: Path) -> None:
+    """The error asks which, and with its remedy the run is one of both."""
+    donor = "zoo:tiny-gemma/sft"
+    asked = ["--recipient", "zoo:tiny-gemma/recipient", "--dataset", "tiny_movies", "--limit", "2"]
+    asked += ["--prompt", "headline", "--output-dir", tmp_path, "--donor", f"b={donor}"]
+    line = refused(run("eval", *asked, "--donor", f"a={donor}"))
+    assert "which of the donors b, a is measured? Give that one as --donor sft=PATH" in line
+    both = run("eval", *asked, "--donor", f"sft={donor}", "--graft", "FE,FE=b")
+    assert "FE=b" in both.out
 
 
 def test_no_color_and_no_markup(tmp_path: Path) -> None:

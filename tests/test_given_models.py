@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -297,7 +300,7 @@ def test_an_adapter_with_added_tokens(folder: str, tmp_path: Path, said: dict[st
     with quiet():
         lora = {"r": 4, "target_modules": TARGETS, "task_type": "CAUSAL_LM", **said}
         model = shaken(get_peft_model(base, LoraConfig(**lora)))
-        model.save_pretrained(tmp_path, save_embedding_layers="modules_to_save" not in said)
+        model.save_pretrained(tmp_path)  # by default with the embeddings, since they were resized
     tokenizer = AutoTokenizer.from_pretrained(folder)
     for donor in (model, str(tmp_path)):
         with quiet():
@@ -307,6 +310,23 @@ def test_an_adapter_with_added_tokens(folder: str, tmp_path: Path, said: dict[st
         assert list(pair.notes.values()) == [
             f"2 tokens of donor 'sft' beyond the recipient's {words} are left out"
         ]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_adapter_in_a_folder_beside_its_base_in_memory(
+    folder: str, tmp_path: Path, dtype: torch.dtype
+) -> None:
+    """A donor by its folder and a recipient in memory are the pair of PEFT's model of both."""
+    with quiet():
+        adapted(folder).save_pretrained(tmp_path)
+        base = base_of(folder).to(dtype)
+        model = PeftModel.from_pretrained(base_of(folder).to(dtype), tmp_path).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    pair = load_pair(recipient=base, donors={"sft": str(tmp_path)}, tokenizer=tokenizer)
+    atol, rtol = (1e-3, 1e-4) if dtype == torch.float32 else (0.3, 0.1)
+    got = grafted_logits(pair, PROMPTS, ["NONE", "ALL:all+ln_f+head"])
+    torch.testing.assert_close(got[:, 0], alone(base, pair).to(got), atol=atol, rtol=rtol)
+    torch.testing.assert_close(got[:, 1], alone(model, pair).to(got), atol=atol, rtol=rtol)
 
 
 # ------------------------------------------------------------------------------- any other change
@@ -383,6 +403,46 @@ def test_what_is_no_language_model(folder: str) -> None:
             recipient=folder, donors={"sft": model}, tokenizer=AutoTokenizer.from_pretrained(folder)
         )
         assert f"is a {type(model).__name__}; expected a causal language model" in line
+
+
+WRAPPED: Mapping[str, Callable[[nn.Module], Any]] = {
+    "compiled": torch.compile,
+    "of several devices": nn.DataParallel,
+}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("how", sorted(WRAPPED))
+def test_models_inside_others(folder: str, how: str) -> None:
+    """The error names the attribute that holds the model, and that loads."""
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), adapted(folder)
+    outer = WRAPPED[how](model)
+    line = refused(recipient=folder, donors={"sft": outer}, tokenizer=tokenizer)
+    named = re.search(r"give the model inside it \(its \.(\w+)\)", line)
+    assert named and getattr(outer, named[1]) is model
+    line = refused(donors={"sft": outer}, tokenizer=tokenizer)
+    assert "no recipient given: add recipient=PATH" in line
+    with quiet():
+        load_pair(donors={"sft": getattr(outer, named[1])}, tokenizer=tokenizer)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_model_that_torch_quantised(folder: str) -> None:
+    """Its weights are no tensors that a graft could take."""
+    model = torch.ao.quantization.quantize_dynamic(base_of(folder), {nn.Linear}, torch.qint8)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert "donor 'sft' is quantised by torch" in refused(
+        recipient=folder, donors={"sft": model}, tokenizer=tokenizer
+    )
+
+
+def test_a_tokenizer_by_its_folder(folder: str) -> None:
+    """It is asked for as the object that the error tells to load."""
+    code = (
+        f"import kgbench\nkgbench.load_pair(recipient={folder!r}, donors={folder!r}, tokenizer='x')"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "ModelError: tokenizer: expected a tokenizer, got str; load it" in run.stderr
 
 
 @pytest.mark.parametrize("part", ["recipient", "sft"])

@@ -144,7 +144,7 @@ def test_names(folders: Folders) -> None:
     )
     assert 'donors={"sft": PATH}' in refusal(ModelError, lambda: load_pair(recipient=recipient))
     assert "no model given" in refusal(ModelError, load_pair)
-    assert "no model given" in refusal(ModelError, lambda: load_pair(donors={"sft": recipient}))
+    assert "no recipient given" in refusal(ModelError, lambda: load_pair(donors={"sft": recipient}))
 
 
 def test_catalogued_pairs_without_a_donor() -> None:

@@ -230,6 +230,10 @@ def adapter_as_recipient(place: Place) -> Tried:
         model.save_pretrained(folder)
     yield {"recipient": str(folder), "donors": {"sft": str(place.after)}}
     yield place.beside(str(folder)), logits(model)
+    one = place.root / "one"
+    model.merge_and_unload().save_pretrained(one)
+    place.tokenizer.save_pretrained(one)
+    yield {"recipient": str(one), "donors": {"sft": str(place.after)}}
 
 
 def adapter_and_model(place: Place) -> Tried:
@@ -277,7 +281,10 @@ REMEDIES: Mapping[str, tuple[Callable[[Place], Tried], str]] = {
     "in training": (in_training, "save it (save_pretrained), and give its folder"),
     "pickled": (pickled, "save the model with save_pretrained"),
     "a pickled adapter": (pickled_adapter, "save the adapter with save_pretrained"),
-    "an adapter as recipient": (adapter_as_recipient, "the adapter with "),
+    "an adapter as recipient": (
+        adapter_as_recipient,
+        "(the adapter is a donor), or both merged into one (peft: merge_and_unload, save_pretrained)",
+    ),
     "an adapter and a model": (adapter_and_model, "or one without them"),
     "no tokenizer": (no_tokenizer, "add tokenizer="),
     "a hook everywhere": (hook_everywhere, "(its handle's remove())"),

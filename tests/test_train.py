@@ -369,6 +369,13 @@ def test_two_at_once(spec: FinetuneSpec, tmp_path: Path) -> None:
     assert not place.exists()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the folder is of Linux")
+def test_a_folder_in_which_no_file_can_be_made(spec: FinetuneSpec) -> None:
+    """It is not taken for one in which another process is at work."""
+    with pytest.raises(OutputError, match="no files can be made there; give a new"):
+        finetune(spec, Path("/proc/donor"), device="cpu")
+
+
 def test_layers_are_all_that_frozen_changes(
     spec: FinetuneSpec, folders: Mapping[str, Path], tmp_path: Path
 ) -> None:

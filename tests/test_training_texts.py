@@ -64,13 +64,22 @@ def test_relations_that_hold_one_way(tmp_path: Path) -> None:
     its own.
     """
     facts = dataset(tmp_path, training=WORDINGS)
-    assert (
-        len(training_texts(facts, templates=WORDINGS[2:])) == 2
-    )  # a text about one of them has no direction
     for direction in ("both", "b2a"):
         with pytest.raises(InputError, match="--direction a2b"):
             training_texts(facts, direction, WORDINGS[:2])
     assert len(training_texts(facts, "a2b", WORDINGS[:2])) == 4
+
+
+@pytest.mark.parametrize("direction", ["a2b", "b2a", "both"])
+@pytest.mark.parametrize("wording", ["Of {land} little is known.", "{city} is a city."])
+def test_wordings_that_state_no_fact(tmp_path: Path, wording: str, direction: str) -> None:
+    """From a text about one of the two nobody learns which belong together."""
+    with pytest.raises(InputError) as caught:
+        training_texts(dataset(tmp_path), direction, [wording])
+    assert f"{wording!r} states no fact: it holds not both {{land}} and {{city}}" in str(
+        caught.value
+    )
+    assert len(training_texts(dataset(tmp_path), "a2b", [wording + " {land}: {city}."])) == 2
 
 
 @pytest.mark.parametrize("direction", ["a2b", "b2a"])

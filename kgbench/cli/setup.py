@@ -18,9 +18,11 @@ GIB = 2**30
 
 @cli_command("as_json")
 def doctor_command() -> Output:
-    """Show versions, devices, memory, the cache of models, and which extras are installed."""
+    """Show versions, devices, memory, the folders of models, and which extras are installed."""
     import psutil
     from huggingface_hub.constants import HF_HUB_CACHE, HF_HUB_OFFLINE
+
+    from kgbench.models.catalog import donors_folder
 
     memory = psutil.virtual_memory()
     facts = {
@@ -30,6 +32,7 @@ def doctor_command() -> Output:
         "memory": f"{memory.available / GIB:.1f} GiB free of {memory.total / GIB:.1f}",
         "devices": ", ".join(_devices()),
         "hub cache": HF_HUB_CACHE + (", offline (HF_HUB_OFFLINE)" if HF_HUB_OFFLINE else ""),
+        "donors": str(donors_folder()),
     }
     extras = {name: not _lacking(name) for name in _extras()}
     lines = [table_text(["what", "here"], list(facts.items())), ""]

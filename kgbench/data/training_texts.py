@@ -76,6 +76,13 @@ def training_texts(
         _check(wording, dataset)
     ends = {dataset.subject, dataset.object}
     texts_of = subject_texts(dataset.templates, dataset.subject)
+    rows = [_placed(fact.fields, dataset.subject, texts_of) for fact in dataset.facts]
+    silent = [text for text in (*forward, *reverse) if not _states_a_fact(text, rows, ends)]
+    if silent and (direction != "both" or len(silent) == len(forward) + len(reverse)):
+        raise InputError(
+            f"the training wording {silent[0]!r} states no fact: it holds not both "
+            f"{{{dataset.subject}}} and {{{dataset.object}}}; write them into it, or leave it out"
+        )
     directed = []
     for wording in (*forward, *reverse):
         named = {dataset.subject if field in texts_of else field for field in _fields(wording)}
@@ -93,7 +100,6 @@ def training_texts(
             '"training_reversed" into the header of its file'
         )
     texts: dict[TrainingText, None] = {}
-    rows = [_placed(fact.fields, dataset.subject, texts_of) for fact in dataset.facts]
     if direction != "b2a":
         _add_filled(texts, enumerate(forward), rows)
     if direction != "a2b" and reverse:
@@ -164,6 +170,16 @@ def _check(wording: str, dataset: Dataset) -> None:
             f"the training wording {wording!r} cannot be filled: {reason}; there are "
             f"{', '.join(dataset.fields)}"
         )
+
+
+def _states_a_fact(wording: str, rows: Sequence[Mapping[str, str]], ends: set[str]) -> bool:
+    """Whether subject and object of any row are in what fills a wording."""
+    named = sorted(_fields(wording))
+    for row in rows:
+        text = "\n".join(row[name] for name in named)
+        if all(row[end] in text for end in ends):
+            return True
+    return False
 
 
 def _fields(wording: str) -> set[str]:

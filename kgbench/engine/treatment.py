@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,12 +47,18 @@ def donor_index(pair: ModelPair, name: str) -> int:
 
     Raises:
         UnknownNameError: The pair has no such donor.
+        InputError: The pair has several donors, none of which is that of `SFT`.
     """
-    names = (RECIPIENT, *pair.donors)
-    if name == "sft" and name not in names and ("relation" in names or len(pair.donors) == 1):
-        name = baseline_donor(pair)
+    return (RECIPIENT, *pair.donors).index(check_donor(name, pair.donors))
+
+
+def check_donor(name: str, donors: Collection[str]) -> str:
+    """The name of a pair's donor that a graft means by one; arguments and errors as above."""
+    names = (RECIPIENT, *donors)
+    if name == "sft" and name not in names:
+        name = _baseline(donors)
     check_choice("donor", name, names, f"Give it with --donor {name}=PATH.")
-    return names.index(name)
+    return name
 
 
 def parse_configuration(text: str) -> Configuration:
@@ -197,13 +203,18 @@ def baseline_donor(pair: ModelPair) -> str:
     Raises:
         InputError: The pair has several donors of other names.
     """
+    return _baseline(pair.donors)
+
+
+def _baseline(donors: Collection[str]) -> str:
     for name in ("sft", "relation"):
-        if name in pair.donors:
+        if name in donors:
             return name
-    if len(pair.donors) == 1:
-        return next(iter(pair.donors))
+    if len(donors) == 1:
+        return next(iter(donors))
     raise InputError(
-        f"SFT needs a donor named 'sft' or 'relation'; this pair has {', '.join(pair.donors)}"
+        f"which of the donors {', '.join(donors)} is measured? Give that one as --donor "
+        "sft=PATH; grafts of another name it, such as FE+LT=other"
     )
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
+
+import torch
 
 from kgbench.errors import InputError, check_choice
 from kgbench.sites import BASELINES, parse_graft
@@ -15,6 +18,11 @@ CONTINUATIONS: Mapping[str, str] = {
     "all": "as where everything is grafted",
 }
 """Treatment of tokens of the continuation that predict further ones."""
+
+_DEFAULT_DEVICE = "cuda:0"
+"""What lm-eval's command line gives where `--device` is left out, on any machine."""
+
+_LOG = logging.getLogger(__name__)
 
 _OTHERS = ("max_batch_size", "model")
 """Ignored: batches are cut by a budget of tokens, and `model` names lm-eval's folder."""
@@ -88,6 +96,9 @@ def read_arguments(given: Mapping[str, Any]) -> Arguments:
     read: dict[str, Any] = {}
     for name, value in values.items():
         read[name] = _READERS[name](name, value) if name in _READERS else str(value)
+    if read.get("device") == _DEFAULT_DEVICE and not torch.cuda.is_available():
+        _LOG.info("no CUDA device here: %s is read as auto", _DEFAULT_DEVICE)
+        del read["device"]
     arguments = Arguments(**read)
     if (arguments.pair is None) == (arguments.pretrained is None):
         raise InputError(

@@ -9,7 +9,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path, PurePath
 from typing import Any
@@ -95,7 +95,8 @@ class Checkpoint:
     The directory is then the recipient's.
     """
     adapter: Path | None = None
-    """The adapter's directory, where this is one; the other is then the recipient's."""
+    """The adapter's directory, where this is one; the other is then the recipient's, or the same
+    where the recipient is in memory."""
 
     @property
     def config(self) -> dict[str, Any]:
@@ -104,7 +105,9 @@ class Checkpoint:
 
     def stamps(self) -> dict[Path, Stamp]:
         """The files that a pair is read from, as they are now."""
-        files = [self.directory / "config.json", *_weight_files(self.directory, self.origin)]
+        files: list[Path] = []
+        if self.directory != self.adapter:  # whose base is in memory
+            files = [self.directory / "config.json", *_weight_files(self.directory, self.origin)]
         if self.adapter:
             files += [self.adapter / ADAPTER_CONFIG, self.adapter / ADAPTER_WEIGHTS]
         elif self.delta:
@@ -148,8 +151,9 @@ def locate_beside_held(source: str, revision: str | None = None) -> Checkpoint:
             f"{place[1]} holds changed weights only; give its recipient by name, "
             f"{_made_from(card, source)}, and no model in memory"
         )
+    donor = locate(source, revision, Checkpoint(Path(source), source))
     # An adapter's folder says nothing of its base; the model in memory is that.
-    return locate(source, revision, Checkpoint(Path(source), source))
+    return replace(donor, directory=donor.adapter) if donor.adapter else donor
 
 
 def _on_disk(source: str) -> tuple[Path, str] | None:
@@ -192,8 +196,8 @@ def _found(directory: Path, source: str, origin: str, recipient: Checkpoint | No
     if recipient is None or recipient.delta is not None:
         raise ModelError(
             f"{source!r} is an adapter, which holds added weights only and so cannot be a "
-            "recipient; give the model that it was made for "
-            "with --recipient, and the adapter with --donor sft=PATH"
+            "recipient; give the model that it was made for with --recipient (the adapter is a "
+            "donor), or both merged into one (peft: merge_and_unload, save_pretrained)"
         )
     return Checkpoint(recipient.directory, origin, adapter=directory)
 
@@ -248,9 +252,10 @@ def _complete(directory: Path, source: str) -> Path:
             "a Hub id such as owner/name"
         )
     if not (directory / "config.json").is_file():
+        inner = sorted({path.parent.name for path in directory.glob("*/*config.json")})
         raise ModelError(
             f"{source!r} is no checkpoint: it holds no config.json; give a directory written by "
-            "save_pretrained"
+            "save_pretrained" + (f", such as {inner[-1]!r} in it" if inner else "")
         )
     try:
         config = json.loads((directory / "config.json").read_text("utf-8"))
@@ -482,7 +487,8 @@ def _downloaded(source: str, revision: str | None) -> Path:
         raise ModelError(f"the Hub did not give {source!r}: {first_line(error)}") from error
     except Exception as error:  # the client lets its HTTP library's own errors through
         raise ModelError(
-            f"{source!r} is not in the local cache and the Hugging Face Hub cannot be reached "
+            f"{source!r} is no directory here, it is not in the local cache, and the Hugging Face "
+            "Hub cannot be reached "
             f"({first_line(error)}); "
             "connect, or give the directory of a checkpoint on this machine"
         ) from error

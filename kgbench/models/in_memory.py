@@ -38,6 +38,8 @@ MEMORY = "memory"
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _PEFT_PATH = "base_model.model."
 """What paths begin with in a model of PEFT."""
+_WRAPPED = ("_orig_mod", "module")
+"""Where compiled and distributed models hold the one that they were made of."""
 _LISTED = 3
 """Modules that a message names."""
 
@@ -72,14 +74,21 @@ class HeldModel:
         if is_peft(found):  # of which some have no one base
             found = getattr(found, "get_base_model", lambda: None)()
         if not isinstance(found, PreTrainedModel) or not _has_head(found):
+            inner = next((name for name in _WRAPPED if hasattr(self.given, name)), None)
             raise ModelError(
                 f"{self.who} is a {type(self.given).__name__}; expected a causal language model "
                 "of transformers, a PeftModel, a directory or a Hub id"
+                + (f": give the model inside it (its .{inner})" if inner else "")
             )
         if getattr(found, "is_quantized", False) or getattr(found, "hf_quantizer", None):
             raise ModelError(
                 f"{self.who} is quantised, and a graft needs plain weights: dequantise it "
                 "(model.dequantize())"
+            )
+        if not all(isinstance(each, Tensor) for each in found.state_dict().values()):
+            raise ModelError(
+                f"{self.who} is quantised by torch, and a graft needs plain weights: give the "
+                "model before that"
             )
         devices = sorted({str(weight.device) for weight in found.parameters()})
         if "meta" in devices or len(devices) > 1:

@@ -537,6 +537,11 @@ def pair_sources(
         first = known.recipient
     if first is None:
         first = next(filter(is_peft, (donors or {}).values()), None)
+    if first is None and donors:
+        raise ModelError(
+            "no recipient given: add --recipient PATH, the model before finetuning; only of a "
+            "PeftModel in memory it is known, as the model with the adapter off"
+        )
     if first is None:
         raise ModelError(
             "no model given: name a pair (--model NAME) or its checkpoints (--recipient PATH "
@@ -641,6 +646,8 @@ def check_config(recipient: Place, other: Place, part: str) -> None:
     Raises:
         ModelError: They are not.
     """
+    if isinstance(other, Checkpoint) and other.adapter is not None:
+        return  # its configuration is the recipient's
     ours, theirs = recipient.config, other.config
     if type(recipient) is not type(other):  # a file of one may leave out what is a default
         ours, theirs = _with_defaults(recipient), _with_defaults(other)
@@ -769,6 +776,11 @@ def one_tokenizer(
         if not folders:
             raise ModelError("no tokenizer given: models in memory have none; add tokenizer=")
         first = read_tokenizer(folders.pop(next(iter(folders))))
+    if not hasattr(first, "get_vocab"):
+        raise ModelError(
+            f"tokenizer: expected a tokenizer, got {type(first).__name__}; load it "
+            "(AutoTokenizer.from_pretrained(FOLDER))"
+        )
     text, ours = _sample(first), first.get_vocab()
     added: set[str] = set()
     for part, each in folders.items():

@@ -363,13 +363,14 @@ def _own_tensors(
                 f"{_plain(name)} is {list(stored[name].shape)}, expected {list(tensor.shape)}"
             )
     for name in sorted(stored.keys() - own.keys()):
-        plain = _plain(name).replace(".base_layer.", ".")
-        if plain not in weights:
+        # Of embeddings that were resized PEFT stores whole modules twice, and those of the base.
+        copied = name.replace(".modules_to_save.", ".")
+        plain = re.sub(r"\.(base_layer|original_module)\.", ".", _plain(copied))
+        weight = own.get(copied, weights.get(plain))
+        if weight is None:
             raise ModelError(f"it holds {plain!r}, which its settings do not name")
-        rows = known(stored[name], weights[plain])
-        if rows.shape != weights[plain].shape or not torch.equal(
-            rows.to(weights[plain]), weights[plain]
-        ):
+        rows = known(stored[name], weight)
+        if rows.shape != weight.shape or not torch.equal(rows.to(weight), weight):
             raise ModelError(
                 f"it holds other weights for {plain!r}, which its modules_to_save do not name"
             )

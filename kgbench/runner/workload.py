@@ -20,7 +20,8 @@ from kgbench.data import Dataset, ImportOptions, Prompt, load_dataset, prompt_na
 from kgbench.data.facts import PARTS, dataset_of
 from kgbench.data.prompts import find_giveaways, refuse_leaks
 from kgbench.data.templates import MARKS, prompts_of
-from kgbench.errors import InputError, RegionError, UnknownNameError, check_choice, python_names
+from kgbench.engine.treatment import check_donor
+from kgbench.errors import InputError, RegionError, check_choice, python_names
 from kgbench.localizers import check_name, needs
 from kgbench.models import catalog, check_dtype
 from kgbench.models.catalog import Entry, choose_donor, find_donor
@@ -28,7 +29,7 @@ from kgbench.records import Truth
 from kgbench.registry import named_files, told
 from kgbench.runner.spec import Spec
 from kgbench.runner.yaml_files import read_yaml
-from kgbench.sites import BASELINES, COMPONENTS, RECIPIENT, Graft, parse_graft
+from kgbench.sites import BASELINES, COMPONENTS, Graft, parse_graft
 from kgbench.stats.scores import check_metric
 
 
@@ -237,7 +238,6 @@ def _check_grafts(
     spec: Spec, suite: Suite, dataset: Dataset, prompts: Mapping[str, Sequence[Prompt]]
 ) -> None:
     known = {**_catalog_donors(spec), **spec.donors}  # none where one is still to be trained
-    alone = len(known) == 1 or "relation" in known
     components = _components(spec)
     for text in spec.grafts or suite.grafts:
         if text in BASELINES:
@@ -245,11 +245,8 @@ def _check_grafts(
         graft = parse_graft(text, components)
         if spec.grafts:
             _check_regions(graft, dataset, prompts)
-        for donor in graft.donors():
-            if known and donor not in known and not (donor == "sft" and alone):
-                raise UnknownNameError(
-                    "donor", donor, (RECIPIENT, *known), f"Give it with --donor {donor}=PATH."
-                )
+        for donor in graft.donors() if known else ():
+            check_donor(donor, known)
 
 
 def _components(spec: Spec) -> tuple[str, ...]:

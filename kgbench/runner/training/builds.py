@@ -149,9 +149,10 @@ class Build:
             if self.card.exists():
                 shutil.rmtree(self.work, ignore_errors=True)
         except Timeout as error:
-            raise OutputError(
-                f"{self.out} is being trained by another process; wait for it, or {_ADVICE}"
-            ) from error
+            reason = f"{self.out} is being trained by another process; wait for it, or"
+            if not lock.exists():  # as where no file can be made
+                reason = f"cannot write {self.label} to {self.out}: no files can be made there;"
+            raise OutputError(f"{reason} {_ADVICE}") from error
         except torch.OutOfMemoryError as error:
             raise InputError(
                 "the memory of the device is too small for this: give a smaller --batch-size "
