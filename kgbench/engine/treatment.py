@@ -195,5 +195,6 @@ def baseline_donor(pair: ModelPair) -> str:
     if len(pair.donors) == 1:
         return next(iter(pair.donors))
     raise InputError(
-        f"SFT needs a donor named 'sft' or 'relation'; this pair has {', '.join(pair.donors)}"
+        f"SFT needs a donor named 'sft' or 'relation'; this pair has {', '.join(pair.donors)}: "
+        "name so the one that the others are compared with"
     )

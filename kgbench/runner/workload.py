@@ -247,9 +247,11 @@ def _check_grafts(
             _check_regions(graft, dataset, prompts)
         for donor in graft.donors():
             if known and donor not in known and not (donor == "sft" and alone):
-                raise UnknownNameError(
-                    "donor", donor, (RECIPIENT, *known), f"Give it with --donor {donor}=PATH."
-                )
+                hint = f"Give it with --donor {donor}=PATH."
+                if donor == "sft":
+                    hint += " It is the one that SFT and grafts without a donor stand for; another "
+                    hint += f"one is named in a graft, as in LT={next(iter(known))}."
+                raise UnknownNameError("donor", donor, (RECIPIENT, *known), hint)
 
 
 def _components(spec: Spec) -> tuple[str, ...]:
@@ -281,7 +283,7 @@ def _check_regions(graft: Graft, dataset: Dataset, prompts: Mapping[str, Sequenc
                 having += [name] if region in prompt.spans else []
         instead = f"choose --prompt among {', '.join(having)}"
         if not having:
-            instead = f"no prompt of {dataset.name!r} has it"
+            instead = f"no prompt of {dataset.name!r} has it; {{{region}:words}} marks it in one"
         raise RegionError(
             f"graft '{graft}': prompt {lacking[0]!r} has no region {region}; {instead}"
         )
@@ -423,6 +425,23 @@ def unlearned(work: Workload) -> str | None:
         f"the donor of {entry.name} learned {entry.dataset}, and none of the facts of "
         f"{spec.dataset} is among these: expect figures near chance, and undefined ratios; "
         f"{remedy}"
+    )
+
+
+def idle_donors(work: Workload) -> str | None:
+    """Warn of donors that are given and that no configuration uses."""
+    spec, pair = work.spec, work.spec.in_memory.pair
+    given = list(pair.donors if pair is not None else spec.donors)
+    used = {"sft" if "sft" in given else "relation"}
+    for text in spec.grafts or work.suite.grafts:
+        if text not in BASELINES:
+            used |= set(parse_graft(text).donors())
+    idle = [name for name in given if name not in used]
+    if len(given) < 2 or not idle:
+        return None
+    return (
+        f"no graft uses the donor {', '.join(map(repr, idle))}: name it in one, as in "
+        f"LT={idle[0]}, or evaluate it as a pair of its own"
     )
 
 
