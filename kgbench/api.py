@@ -7,9 +7,10 @@ import os
 import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from io import BytesIO
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -48,6 +49,7 @@ from kgbench.runner.sweeps.plan import StudyPlan, run_study
 from kgbench.runner.sweeps.study import read_study, study_of
 from kgbench.runner.training.finetuning import finetune, learned_little
 from kgbench.runner.training.finetuning_plan import FinetuneSpec
+from kgbench.runner.workload import idle_donors
 from kgbench.sites import RECIPIENT, split_grafts
 
 if TYPE_CHECKING:
@@ -123,8 +125,9 @@ class Evaluation(Run):
                 "n": row.n,
                 "dropped": row.dropped,
             }
-            for name in (*FIGURES, "difference"):
-                estimate = getattr(row, name) or Estimate.missing("see the ratio")
+            figures = {name: row.estimate(name) for name in FIGURES}
+            figures["difference"] = row.difference or Estimate.missing("see the ratio")
+            for name, estimate in figures.items():
                 cells[name] = estimate.value
                 cells[f"{name}_low"] = estimate.low
                 cells[f"{name}_high"] = estimate.high
@@ -146,7 +149,11 @@ class Evaluation(Run):
 
     @python_names()
     def ask(
-        self, question: str | Analysis, *others: Run, progress: Progress | bool = True
+        self,
+        question: str | Analysis,
+        *others: Run,
+        progress: Progress | bool = True,
+        **options: Any,
     ) -> Answer:
         """Ask an analysis of this run, or of its pair and facts where it computes.
 
@@ -155,11 +162,21 @@ class Evaluation(Run):
                 or with options of its own, such as `Specificity(…)`.
             *others: Further runs, where the analysis takes several.
             progress: A callback, True for a bar, False for none.
+            **options: Of an analysis by name, such as `component="v"` of `heads`.
 
         Raises:
             InputError: Something is wrong with what was given.
         """
-        asked = analyses().load(question)() if isinstance(question, str) else question
+        asked = question
+        if isinstance(asked, str):
+            kind = analyses().load(asked)
+            for name in options:
+                check_choice(f"option of {asked!r}", name, [each.name for each in fields(kind)])
+            asked = kind(**options)
+        elif options:
+            raise InputError(f"give {', '.join(options)} to {type(asked).__name__}(…) itself")
+        if others and asked.of == "pair":
+            raise InputError(f"{asked.name!r} is asked of one run; ask it of the others too")
         if not asked.of or others:
             runs = tuple(read_run(run.path) for run in (self, *others))
             return _answer(asked, (), runs, self.settings, progress)
@@ -214,7 +231,7 @@ class Evaluation(Run):
         return to_text(record_report(self.record))
 
     def _repr_html_(self) -> str:
-        return to_html(record_report(self.record))
+        return to_html(record_report(self.record, inf))
 
 
 class Evaluations(list[Evaluation]):
@@ -466,6 +483,8 @@ def evaluate(
     if several:  # a mistake in the last one is said before the first one runs
         for spec in specs:
             check(spec)
+    if line := idle_donors(check(specs[0])):
+        warnings.warn(line, stacklevel=2)
     loaded, runs = Pairs(), Evaluations()
     for spec in specs:
         job = partial(run_job, spec, settings, pairs=loaded)

@@ -100,6 +100,13 @@ class Estimate:
         value, low, high = self.numbers
         return Estimate(1 - value, 1 - high, 1 - low, self.n)
 
+    def within(self, low: float, high: float) -> Estimate:
+        """The estimate with the part of its interval that lies between these bounds."""
+        if self.numbers is None:
+            return self
+        value, start, end = self.numbers
+        return Estimate(value, min(value, max(low, start)), max(value, min(high, end)), self.n)
+
     def rounded(self) -> Estimate:
         """The estimate as a record holds it, with `DIGITS` significant digits."""
         value, low, high = self.value, self.low, self.high

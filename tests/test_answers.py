@@ -371,6 +371,20 @@ def test_figures() -> None:
     assert prompt.several.value == 0
 
 
+def test_few_first_tokens_are_told() -> None:
+    """Where always giving the most frequent ones hits as often, the report says so."""
+    cells = {"PRE": 9, "SFT": 1, "LT": 4}
+    rows = [_row(graft, rank, 1) for graft, rank in cells.items() for _ in range(60)]
+    for distinct, told in ((9, True), (60, False)):
+        answers = tuple(
+            replace(row, first_token=f"t{i % 60 % distinct}", fact=f"f{i % 60}")
+            for i, row in enumerate(rows)
+        )
+        run = AnswersRun("pico", "facts", "float64", 0, 60, ("A", "B"), answers)
+        text = to_text(answers_report(run, answer_figures(answers)))
+        assert (f"{distinct} distinct first tokens for 60 facts: always giving" in text) == told
+
+
 def test_figures_of_one_fact_are_undefined() -> None:
     """Means of one fact have no interval, and the table says so; hits have one."""
     answers = tuple(_row(graft, rank, 3) for graft, rank in {"PRE": 9, "SFT": 1, "LT": 4}.items())

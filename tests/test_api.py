@@ -26,6 +26,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 import kgbench
 import kgbench.paper
 from kgbench.analyses.audit import Audit
+from kgbench.analyses.heads import Heads
 from kgbench.cli import command as cli
 from kgbench.cli import main
 from kgbench.data import load_dataset
@@ -285,7 +286,7 @@ def test_weights_that_changed_are_noticed(folder: Path, tmp_path: Path) -> None:
     after.transformer.ln_f.weight.data.mul_(2)
     with pytest.raises(InputError, match="the weights of sft changed since load_pair"):
         evaluated(tmp_path, pair)
-    with pytest.raises(InputError, match="donor 'sft' has the recipient's weights"):
+    with pytest.raises(InputError, match=r"donor 'sft' has the recipient's weights"):
         evaluated(tmp_path, recipient=before, donors={"sft": before}, tokenizer=tokenizer)
 
 
@@ -371,7 +372,8 @@ def test_a_run_is_looked_at(tmp_path: Path, models: dict[str, Any]) -> None:
     assert (lt.top5, lt.top5_low, lt.top5_high) == (row.top5.value, row.top5.low, row.top5.high)
     assert len(run.facts.to_pandas()) == len(run.record.rows) * 12
     assert run.record.verdict in " ".join(repr(run).split())
-    assert "<table>" in run._repr_html_()
+    page = run._repr_html_()
+    assert "<table>" in page and "median_rank</th>" in page and "terminal" not in page
     assert "paired over the facts that both have" in str(run.compare(other))
     assert run.plot()._repr_png_().startswith(b"\x89PNG")
     assert main(["show", str(run.save(tmp_path / "copy"))]) == 0
@@ -386,6 +388,34 @@ def test_a_run_is_asked_further(tmp_path: Path, models: dict[str, Any], question
     """Analyses compute on the models in memory."""
     run = evaluated(tmp_path, kgbench.load_pair(**models))
     assert "<table>" in run.ask(question)._repr_html_()
+
+
+def test_an_analysis_has_its_options(tmp_path: Path, models: dict[str, Any]) -> None:
+    """Given with its name, as on the command line; a wrong one, or a second run of an analysis of
+    one, is told.
+    """
+    run = evaluated(tmp_path, kgbench.load_pair(**models))
+    assert "q.h0" in str(run.ask("heads", component="q"))
+    with pytest.raises(UnknownNameError, match=r"option of 'heads' 'layer'.*component, positions"):
+        run.ask("heads", layer=1)
+    with pytest.raises(InputError, match="give component to Heads"):
+        run.ask(Heads(), component="q")
+    with pytest.raises(InputError, match="asked of one run"):
+        run.ask("heads", run)
+
+
+def test_an_idle_donor_is_told(tmp_path: Path, models: dict[str, Any]) -> None:
+    """A second donor that no graft names was given for nothing."""
+    after = models["donors"]["sft"]
+    pair = kgbench.load_pair(**{**models, "donors": {"sft": after, "other": after}})
+    with pytest.warns(UserWarning, match=r"no graft uses the donor 'other'.*LT=other"):
+        evaluated(tmp_path, pair)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        evaluated(tmp_path, pair, grafts=["LT", "LT=other"])
+    pair = kgbench.load_pair(**{**models, "donors": {"a": after, "b": after}})
+    with pytest.raises(InputError, match=r"donor 'sft'.*SFT and grafts without a donor"):
+        evaluated(tmp_path, pair)
 
 
 def test_a_recorded_run_is_opened(tmp_path: Path, models: dict[str, Any]) -> None:
@@ -565,6 +595,7 @@ def test_errors_name_arguments(words: str) -> None:
         ({"model": torch.nn.Linear(1, 1)}, r"got Linear; a model goes by recipient"),
         ({"model": "tiny-gemma", "prompts": "{a} is"}, r"are about facts; give a dataset"),
         ({"model": "tiny-gemma", "localizer": []}, r"localizer: expected a name or several"),
+        ({"model": "tiny-gemma", "metric": ["top1"]}, r"metric is a list; expected one name"),
         (
             {"model": "tiny-gemma", "localizer": ["all"], "localizer_args": {"none.a": "1"}},
             r"'none' is not run",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from kgbench.stats.ratios import (
     recovery,
     recovery_difference,
 )
+from kgbench.stats.summary import rescored
 
 ROOT = Path(__file__).parent.parent
 METRICS = ("top1", "top5", "log_rank", "mrr", "prob", "logprob", "logit_diff")
@@ -145,6 +147,21 @@ def test_facts_that_flip_are_those_that_one_alone_hits() -> None:
         gained = {(row.prompt, row.graft, fact) for row in found.rows for fact in row.gained}
         lost = {(row.prompt, row.graft, fact) for row in found.rows for fact in row.lost}
         assert (gained, lost) == (hits[1] - hits[0], hits[0] - hits[1])
+
+
+def test_flips_are_those_of_the_run_s_own_hits() -> None:
+    """Of a metric that is no hit, they are on the metric of the first run where that is one."""
+    record, rows = stored()
+    exact = rescored(record, rows, "top1")
+    assert compare_records((exact, rows), (record, rows), "logprob").hits == "top1"
+
+
+def test_few_differences_are_hardly_significant_by_chance() -> None:
+    """One in twenty is; of 18 it is about one, of fewer than ten it is none."""
+    found = compare_records(stored(), stored(WORSE, seed=3, **OTHER))
+    assert "(about 1 expected by chance)" in found.verdict()
+    few = replace(found, rows=tuple(row for row in found.rows if row.prompt == "qa"))
+    assert "(fewer than 1 expected by chance)" in few.verdict()
 
 
 def test_only_shared_facts_and_configurations() -> None:

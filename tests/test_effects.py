@@ -303,6 +303,8 @@ def test_verdict_over_several_grafts() -> None:
     assert beside.startswith("FE+LT carries 96 %") and "; LT:o carries 50 % [" in beside
     many = sentence(PRE=0.0, SFT=1.0, **{f"LT@{i}": i / 20 for i in range(9)})
     assert many.startswith("LT@8 carries") and "the other 3 grafts carry less" in many
+    equal = sentence(PRE=0.0, SFT=1.0, **{f"LT@{i}": 0.2 for i in range(9)})
+    assert "the other 3 grafts carry no more" in equal
 
 
 def test_verdict_of_a_donor_that_learned_nothing() -> None:

@@ -6,12 +6,14 @@ import csv
 import json
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kgbench.data import ImportOptions, load_dataset
 from kgbench.data.imports import read_fact_table
+from kgbench.data.rows import rows_of
 from kgbench.errors import DataError, InputError
 
 ROW = '{"subject": "a", "object": "b"}'
@@ -239,6 +241,30 @@ def test_rows_of_empty_cells_are_empty_lines(tmp_path: Path, empty: str) -> None
     path = tmp_path / "own.csv"
     path.write_text(f"{empty}\nid,subject,object\n7,a,b\n{empty}\n8,c,d\n{empty}\n{empty}\n")
     assert [(row.line, row.id) for row in read_fact_table(path).rows] == [(3, "7"), (5, "8")]
+
+
+def test_row_numbers_of_pandas_are_left_out(tmp_path: Path) -> None:
+    """Its CSV files begin with a column of them, without a name; the facts are the same without."""
+    table = pd.DataFrame({"subject": ["a", "b"], "object": ["c", "d"]})
+    table.to_csv(tmp_path / "facts.csv")
+    numbered = load_dataset(str(tmp_path / "facts.csv")).content_hash
+    table.to_csv(tmp_path / "facts.csv", index=False)
+    assert load_dataset(str(tmp_path / "facts.csv")).content_hash == numbered
+
+
+def test_a_named_index_is_a_column() -> None:
+    """As in the CSV file of the frame."""
+    table = pd.DataFrame({"subject": ["a", "b"], "object": ["c", "d"]})
+    assert list(rows_of(table.set_index("subject"))) == list(rows_of(table))
+
+
+@pytest.mark.parametrize("whole", [{"subject": {"0": "a"}, "object": {"0": "b"}}, {"data": []}])
+def test_an_object_is_no_array_of_rows(tmp_path: Path, whole: dict[str, object]) -> None:
+    """Columns by name, as pandas writes by default, are refused with what to write instead."""
+    path = tmp_path / "own.json"
+    path.write_text(json.dumps(whole, indent=1))
+    with pytest.raises(DataError, match=r"expected an array of rows.*orient='records'"):
+        load_dataset(str(path))
 
 
 def test_the_roles_can_be_named_by_column(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ from kgbench.records import (
 )
 from kgbench.records.identity import texts_in, texts_of
 from kgbench.records.provenance import package_commit
+from kgbench.report.export import figures
 
 CHANGES: dict[str, object] = {
     "dataset": DatasetRef(name="tiny_movies", hash="e" * 64, n=150),
@@ -157,6 +158,26 @@ def test_record_json_round_trip(made: Record) -> None:
     """What is written reads back equal, and is written the same again."""
     again = Record.model_validate_json(made.to_json())
     assert again == made and again.to_json() == made.to_json()
+
+
+@pytest.mark.parametrize(
+    ("metric", "stored", "shown"),
+    [
+        ("logprob", Estimate(-0.1, -2, 1, 50), Estimate(-0.1, -2, 0, 50)),
+        ("log_rank", Estimate(0.1, -1, 2, 50), Estimate(0.1, 0, 2, 50)),
+        ("logit_diff", Estimate(-0.1, -2, 1, 50), Estimate(-0.1, -2, 1, 50)),
+    ],
+)
+def test_no_interval_goes_beyond_the_scores(
+    made: Record, metric: str, stored: Estimate, shown: Estimate
+) -> None:
+    """No probability is above 1 and no rank below 1, whatever a record's interval says."""
+    row = made.rows[0].model_copy(update={metric: stored})
+    record = made.model_copy(update={"rows": (row,)})
+    assert row.estimate(metric) == shown
+    assert [f.estimate for f in figures(record) if f.figure == metric] == [shown]
+    answered = record.answer("x")["rows"][0]
+    assert answered.get(metric, shown.answer()) == shown.answer()
 
 
 def test_answer(made: Record) -> None:

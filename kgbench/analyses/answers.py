@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
 from itertools import count
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,10 +22,12 @@ from kgbench.errors import InputError, RegionError
 from kgbench.estimate import Estimate, plain
 from kgbench.numbers import number_text
 from kgbench.progress import Progress
-from kgbench.report import Cell, Lines, Report, Table, csv_lines
+from kgbench.records.record import BOUNDS
+from kgbench.report import Cell, Line, Lines, Report, Table, csv_lines
 from kgbench.runner.spec import Settings, Spec
 from kgbench.sites import BASELINES
 from kgbench.stats import hit_rate, recovery
+from kgbench.stats.prior import answer_counts, guess_text, is_blunt
 from kgbench.stats.scores import support_of
 from kgbench.stats.summary import means
 
@@ -525,6 +528,8 @@ class PromptFigures:
     """How many other candidates have an answer's first token, on average."""
     several: Estimate
     """Share of the answers that can begin with several tokens."""
+    counts: tuple[int, ...]
+    """How often each first token is the answer's, the most frequent first."""
 
 
 def answer_figures(answers: Sequence[ScoredAnswer]) -> list[PromptFigures]:
@@ -551,7 +556,7 @@ def _prompt_figures(answers: Sequence[ScoredAnswer]) -> PromptFigures:
             scores[graft] = np.array(list(map(score, some)))
         support = _SUPPORT.get(name) or support_of(scores.values())
         for graft, figure in means(scores, support).items():
-            figures[graft][name] = figure
+            figures[graft][name] = figure.within(*BOUNDS.get(name, (-inf, inf)))
         for ratio, metric in _RECOVERIES.items():
             if metric == name:
                 for graft in rows:
@@ -563,6 +568,7 @@ def _prompt_figures(answers: Sequence[ScoredAnswer]) -> PromptFigures:
         hit_rate(sum(row.collisions > 0 for row in facts), len(facts)),
         float(np.mean([row.collisions for row in facts])),
         hit_rate(sum(len(row.alternatives) > 1 for row in facts), len(facts)),
+        answer_counts([row.first_token for row in facts]),
     )
 
 
@@ -612,7 +618,12 @@ def answers_report(run: AnswersRun, prompts: Sequence[PromptFigures]) -> Report:
             ".",
         )
         first = f"{prompt.name}: the first token, {of}"
-        parts += [_table(prompt, whole, WHOLE), _table(prompt, first, FIRST), Lines([about])]
+        lines: list[Line] = [about]
+        donor = prompt.configurations["SFT"]["first_top5"]
+        if is_blunt(prompt.counts, "top5", donor, facts < run.n_facts):
+            guess = guess_text(prompt.counts, "top5")
+            lines.append(f"{guess}: the recovery of first tokens says little of facts.")
+        parts += [_table(prompt, whole, WHOLE), _table(prompt, first, FIRST), Lines(lines)]
     return Report(title, parts, notes=LEGEND)
 
 

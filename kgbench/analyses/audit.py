@@ -462,13 +462,16 @@ def audit_verdict(audited: Spreads) -> str:
         label = next(label for label in (*MAIN, *grafts) if label in main)
         row, n = main[label], count_text(len(method.facts), "fact")
         name = "the area under the curve" if label == AREA else label
-        sds = []
+        known, unknown = [], []
         for noun, sd in (("wordings", row.wordings_sd), ("seeds", row.seeds_sd)):
-            text = "undefined" if isinstance(sd, Estimate) else number_text(sd)
-            sds.append(f"{text} over {noun}")
+            if isinstance(sd, Estimate):
+                unknown.append(f"over {noun} it is undefined ({sd.undefined}); ")
+            else:
+                known.append(f"{number_text(sd)} over {noun}")
+        of = f"has a standard deviation of {' and '.join(known)}" if known else ""
+        lead = f"{name} {of or 'has no known standard deviation'}; {''.join(unknown)}"
         sentences.append(
-            f"{method.name}: {name} has a standard deviation of {' and '.join(sds)}; {n} detect "
-            f"differences of {_cell(row.smallest)} or more."
+            f"{method.name}: {lead}{n} detect differences of {_cell(row.smallest)} or more."
         )
     return " ".join(sentences)
 

@@ -114,7 +114,8 @@ class Comparison:
             return f"No difference on {self.metric} is defined."
         chance, flips = "", f"no fact flipped ({self.hits})"
         if apart:
-            chance = f" (about {max(1, round(0.05 * defined))} expected by chance)"
+            expected = round(0.05 * defined)
+            chance = f" ({f'about {expected}' if expected else 'fewer than 1'} expected by chance)"
         if flipped:
             flips = f"{flipped} {self.hits} hits of single facts flipped"
         what = f"{len(apart) or 'None'} of {defined} differences on {self.metric}"
@@ -148,7 +149,7 @@ def compare_records(first: Stored, second: Stored, metric: str | None = None) ->
             f"{_run_text(one)} and {_run_text(two)} have no fact of one prompt in common: "
             "nothing can be compared"
         )
-    hits = chosen if chosen.startswith("top") else DEFAULT_METRIC
+    hits = next((m for m in (chosen, one.metric) if m.startswith("top")), DEFAULT_METRIC)
     complements = {row.graft: row.complement for row in one.rows if row.complement is not None}
     rows: list[Compared] = []
     for prompt in prompts:

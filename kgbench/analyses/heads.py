@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from kgbench.analyses import Analysis, Answer, Inputs
 from kgbench.errors import InputError
+from kgbench.numbers import count_text
 from kgbench.records import Record
 from kgbench.report import Cell, Report, Table, csv_lines
 from kgbench.sites import HEADED, parse_graft
@@ -72,7 +73,12 @@ class Heads(Analysis):
         run = run_job(
             replace(whole, grafts=tuple(grafts.values())), inputs.settings, inputs.progress, pairs
         )
-        report = Report("", _tables(run.record, self.component, grafts))
+        record = run.record
+        title = (
+            f"heads of {record.model}, {record.identity.dataset.name}, {record.identity.dtype}: "
+            f"shares of what finetuning added on {record.metric}, with 95 % intervals over facts"
+        )
+        report = Report(title, _tables(record, self.component, grafts))
         rows = _rows(run.record, grafts)
         return Answer(report, {"id": run.record.id, "rows": rows}, _csv(rows))
 
@@ -88,7 +94,8 @@ def _tables(record: Record, component: str, grafts: dict[tuple[int, int], str]) 
                 estimates = [getattr(found[grafts[layer, head]], figure) for head in heads]
                 rows.append([f"layer {layer}", *estimates])
             columns = ["", *(f"{component}.h{head}" for head in heads)]
-            tables.append(Table(f"{prompt}: {title}", columns, rows))
+            n = count_text(found["SFT"].n, "fact")
+            tables.append(Table(f"{prompt}: {title}, {n}", columns, rows))
     return tables
 
 

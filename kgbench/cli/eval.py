@@ -235,11 +235,12 @@ def _check_specs(specs: Sequence[Spec]) -> list[str]:
         Warnings about what can be run but hardly is what was meant.
     """
     from kgbench.runner import check
-    from kgbench.runner.workload import check_different, unlearned
+    from kgbench.runner.workload import check_different, idle_donors, unlearned
 
     for spec in specs:
         check_different(spec)
-    warnings = dict.fromkeys(unlearned(check(spec)) for spec in specs)
+    works = list(map(check, specs))
+    warnings = dict.fromkeys([*map(unlearned, works), *map(idle_donors, works)])
     if len(specs) > 1:
         from kgbench.runner.third_party import method_of
 

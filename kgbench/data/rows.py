@@ -178,6 +178,9 @@ def rows_of(data: Any) -> Iterator[Any]:
 
 def _pandas_rows(frame: Any) -> Iterator[dict[str, Any]]:
     columns = []
+    index = [name for name in frame.index.names if name is not None]
+    if index and not set(index) & set(frame.columns):
+        frame = frame.reset_index(level=index)
     for place in range(frame.shape[1]):
         column = frame.iloc[:, place]
         # As numbers of Python, those of 32 bits would get further digits.
@@ -305,6 +308,14 @@ def _read_parquet(path: Path) -> Iterator[dict[str, Any]]:
 def _read_json(path: Path, text: str) -> Iterator[Numbered]:
     """The objects of an array; of a file that is none, those of its lines."""
     if not text.lstrip().startswith("["):
+        with suppress(ValueError, RecursionError):
+            whole = json.loads(text)
+            if isinstance(whole, dict) and all(map(is_nested, whole.values())):
+                raise DataError(
+                    f"{path}: expected an array of rows, as pandas writes by "
+                    "to_json(…, orient='records'); found an object with the keys "
+                    f"{', '.join(whole)[:80]}"
+                )
         return _read_jsonl(path, text)
     rows = _parsed(text, str(path), "array of rows")
     return ((number, _checked(path, number, row, str(row))) for number, row in enumerate(rows, 1))
@@ -371,7 +382,7 @@ def _read_csv(path: Path, text: str) -> Iterator[Numbered]:
                 pass  # as spreadsheets write below the last row
             elif columns is None:
                 columns = [cell.strip() for cell in cells]
-                if not all(columns) or len(set(columns)) < len(columns):
+                if not all(columns[1:]) or len(set(columns)) < len(columns):
                     listed = ", ".join(map(repr, columns))
                     raise _fail(
                         path, line, f"expected different column names, none empty; found {listed}"
@@ -386,7 +397,9 @@ def _read_csv(path: Path, text: str) -> Iterator[Numbered]:
             else:
                 # A CSV file does not say what is a number.
                 found = [Digits(cell) if WHOLE.fullmatch(cell) else cell for cell in cells]
-                yield line, dict(zip_longest(columns, found))
+                row = dict(zip_longest(columns, found))
+                row.pop("", None)  # pandas' row numbers
+                yield line, row
             line = reader.line_num + 1
     except csv.Error as error:
         raise _fail(path, reader.line_num, f"is not CSV: {error}") from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ from transformers.pytorch_utils import Conv1D
 
 from kgbench.data import Prompt
 from kgbench.engine.edits import HEADS, POINTS, Copy, Edit, Treatment
-from kgbench.errors import InputError, RegionError, check_choice
+from kgbench.errors import InputError, RegionError
 from kgbench.models.lora import base_module
 from kgbench.models.pair import ModelPair
 from kgbench.sites import (
@@ -20,7 +20,9 @@ from kgbench.sites import (
     Positions,
     Term,
     head_of,
+    named_donor,
     parse_graft,
+    usual_donor,
 )
 
 Configuration = str | Graft
@@ -49,16 +51,7 @@ def donor_index(pair: ModelPair, name: str) -> int:
         UnknownNameError: The pair has no such donor.
         InputError: The pair has several donors, none of which is that of `SFT`.
     """
-    return (RECIPIENT, *pair.donors).index(check_donor(name, pair.donors))
-
-
-def check_donor(name: str, donors: Collection[str]) -> str:
-    """The name of a pair's donor that a graft means by one; arguments and errors as above."""
-    names = (RECIPIENT, *donors)
-    if name == "sft" and name not in names:
-        name = _baseline(donors)
-    check_choice("donor", name, names, f"Give it with --donor {name}=PATH.")
-    return name
+    return (RECIPIENT, *pair.donors).index(named_donor(name, pair.donors))
 
 
 def parse_configuration(text: str) -> Configuration:
@@ -203,19 +196,7 @@ def baseline_donor(pair: ModelPair) -> str:
     Raises:
         InputError: The pair has several donors of other names.
     """
-    return _baseline(pair.donors)
-
-
-def _baseline(donors: Collection[str]) -> str:
-    for name in ("sft", "relation"):
-        if name in donors:
-            return name
-    if len(donors) == 1:
-        return next(iter(donors))
-    raise InputError(
-        f"which of the donors {', '.join(donors)} is measured? Give that one as --donor "
-        "sft=PATH; grafts of another name it, such as FE+LT=other"
-    )
+    return usual_donor(pair.donors)
 
 
 def misfit(pair: ModelPair, treatment: Treatment, tokens: int) -> str | None:

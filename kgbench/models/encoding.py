@@ -121,7 +121,10 @@ class Encoder:
         self.before = self.after = ""
         if chat_template:
             if not tokenizer.chat_template:
-                raise ModelError("the tokenizer has no chat template; leave --chat-template off")
+                raise ModelError(
+                    "the base's tokenizer has no chat template; leave --chat-template off, or give "
+                    "it the finetuned model's (tokenizer.chat_template = …, save_pretrained)"
+                )
             parts = _rendered(tokenizer).split(_MARK)
             if len(parts) != 2:
                 raise ModelError(

@@ -61,6 +61,10 @@ _ANSWERED = (
 """Fields of a row that `--json` prints."""
 
 
+BOUNDS = {"logprob": (-inf, 0.0), "log_rank": (0.0, inf)}
+"""What scores without an end on one side can be."""
+
+
 class Row(Strict):
     """One configuration on one prompt."""
 
@@ -132,10 +136,13 @@ class Row(Strict):
         return not (self.sufficiency.undefined or "").startswith(NOT_APPLICABLE)
 
     def estimate(self, metric: str) -> Estimate:
-        """The mean of a metric; `rr` is the name of `mrr` in earlier records."""
-        found = getattr(self, "mrr" if metric == "rr" else metric)
-        assert isinstance(found, Estimate)
-        return found
+        """The mean of a metric, or another figure; `rr` is `mrr` in earlier records.
+
+        No mean lies beyond what a score can be, and so neither does its interval here.
+        """
+        figure = getattr(self, "mrr" if metric == "rr" else metric)
+        assert isinstance(figure, Estimate)
+        return figure.within(*BOUNDS[metric]) if metric in BOUNDS else figure
 
 
 FIGURES = tuple(name for name, field in Row.model_fields.items() if field.annotation is Estimate)
@@ -457,7 +464,8 @@ class Record(Strict):
         for prompt, counts in (self.answers or {}).items():
             first_tokens[prompt] = {"distinct": len(counts), "facts": sum(counts)}
         for row in self.rows:
-            rows.append({name: plain(getattr(row, name)) for name in _ANSWERED})
+            bounded = {name: row.estimate(name) for name in BOUNDS}
+            rows.append({name: plain(bounded.get(name, getattr(row, name))) for name in _ANSWERED})
             if row.difference is not None:
                 rows[-1]["difference"] = row.difference.answer()
         return {

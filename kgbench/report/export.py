@@ -125,7 +125,7 @@ def figures(record: Record) -> Iterator[Named]:
     """All figures of a record that follow from what was measured; those of its cost do not."""
     for row in record.rows:
         for name in OF_ROWS:
-            yield Named(row.prompt, row.graft, name, getattr(row, name))
+            yield Named(row.prompt, row.graft, name, row.estimate(name))
     for prompt, estimate in record.synergy.items():
         yield Named(prompt, "", "synergy", estimate)
     for name, by_prompt in record.baselines.items():
@@ -291,7 +291,7 @@ def _configurations(records: Sequence[Record]) -> Table:
     for record, name in zip(records, run_names(records), strict=True):
         for row in record.rows:
             label: list[Cell] = [name] if several else []
-            values = [getattr(row, metric) for metric in shown]
+            values = [row.estimate(metric) for metric in shown]
             ratios = [row.sufficiency, necessity_cell(row)]
             rows.append([*label, row.prompt, row.graft, *values, *ratios, row.n])
     heads = ["prompt", "configuration", *shown, "sufficiency", "necessity", "n"]

@@ -53,10 +53,10 @@ BASELINES = {"name_prior": "name prior (always the five most frequent first toke
 PLAIN = "one plain forward"
 
 
-def record_report(record: Record) -> Report:
+def record_report(record: Record, width: float | None = None) -> Report:
     """The verdict on a run and a table per prompt, configurations in the paper's order.
 
-    Metrics that do not fit the terminal's width are left out, with a note.
+    Metrics that do not fit the width, by default the terminal's, are left out, with a note.
     """
     what = record.identity
     limit = f", the first {what.limit}" if what.limit is not None else ""
@@ -68,7 +68,7 @@ def record_report(record: Record) -> Report:
     metrics = [record.metric, *(name for name in COLUMNS if name != record.metric)]
     count = len(metrics)
     tables = _tables(record, metrics)
-    while count > 1 and max(map(table_width, tables)) > text_width():
+    while count > 1 and max(map(table_width, tables)) > (width or text_width()):
         count -= 1
         tables = _tables(record, metrics[:count])
     parts: list[Table | Lines] = [*tables, *_ranking(record)]
@@ -119,7 +119,7 @@ def _tables(record: Record, metrics: Sequence[str]) -> list[Table]:
 def _prompt_table(rows: Sequence[Row], metrics: Sequence[str]) -> Table:
     """The rows of one prompt; numbers of facts are columns where rows differ in them."""
     dropped = f", {rows[0].dropped} dropped" if len({row.dropped for row in rows}) == 1 else ""
-    title = f"{rows[0].prompt}: {rows[0].n} facts{dropped}"
+    title = f"{rows[0].prompt}: {count_text(rows[0].n, 'fact')}{dropped}"
     is_weak = any(row.difference is not None for row in rows)
     uneven = len({(row.n, row.dropped) for row in rows if row.applicable}) > 1
     body: list[list[Cell]] = []

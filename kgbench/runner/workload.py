@@ -20,7 +20,6 @@ from kgbench.data import Dataset, ImportOptions, Prompt, load_dataset, prompt_na
 from kgbench.data.facts import PARTS, dataset_of
 from kgbench.data.prompts import find_giveaways, refuse_leaks
 from kgbench.data.templates import MARKS, prompts_of
-from kgbench.engine.treatment import check_donor
 from kgbench.errors import InputError, RegionError, check_choice, python_names
 from kgbench.localizers import check_name, needs
 from kgbench.models import catalog, check_dtype
@@ -29,7 +28,7 @@ from kgbench.records import Truth
 from kgbench.registry import named_files, told
 from kgbench.runner.spec import Spec
 from kgbench.runner.yaml_files import read_yaml
-from kgbench.sites import BASELINES, COMPONENTS, Graft, parse_graft
+from kgbench.sites import BASELINES, COMPONENTS, Graft, named_donor, parse_graft
 from kgbench.stats.scores import check_metric
 
 
@@ -246,7 +245,7 @@ def _check_grafts(
         if spec.grafts:
             _check_regions(graft, dataset, prompts)
         for donor in graft.donors() if known else ():
-            check_donor(donor, known)
+            named_donor(donor, known)
 
 
 def _components(spec: Spec) -> tuple[str, ...]:
@@ -278,7 +277,7 @@ def _check_regions(graft: Graft, dataset: Dataset, prompts: Mapping[str, Sequenc
                 having += [name] if region in prompt.spans else []
         instead = f"choose --prompt among {', '.join(having)}"
         if not having:
-            instead = f"no prompt of {dataset.name!r} has it"
+            instead = f"no prompt of {dataset.name!r} has it; {{{region}:words}} marks it in one"
         raise RegionError(
             f"graft '{graft}': prompt {lacking[0]!r} has no region {region}; {instead}"
         )
@@ -420,6 +419,23 @@ def unlearned(work: Workload) -> str | None:
         f"the donor of {entry.name} learned {entry.dataset}, and none of the facts of "
         f"{spec.dataset} is among these: expect figures near chance, and undefined ratios; "
         f"{remedy}"
+    )
+
+
+def idle_donors(work: Workload) -> str | None:
+    """Warn of donors that are given and that no configuration uses."""
+    spec, pair = work.spec, work.spec.in_memory.pair
+    given = list(pair.donors if pair is not None else spec.donors)
+    used = {"sft" if "sft" in given else "relation"}
+    for text in spec.grafts or work.suite.grafts:
+        if text not in BASELINES:
+            used |= set(parse_graft(text).donors())
+    idle = [name for name in given if name not in used]
+    if len(given) < 2 or not idle:
+        return None
+    return (
+        f"no graft uses the donor {', '.join(map(repr, idle))}: name it in one, as in "
+        f"LT={idle[0]}, or evaluate it as a pair of its own"
     )
 
 

@@ -21,8 +21,10 @@ from kgbench.sites.vocabulary import (
     Site,
     SiteScores,
     head_of,
+    named_donor,
     partition,
     scored_positions,
+    usual_donor,
 )
 
 __all__ = [
@@ -49,8 +51,10 @@ __all__ = [
     "complement",
     "complement_graft",
     "head_of",
+    "named_donor",
     "parse_graft",
     "partition",
     "scored_positions",
     "split_grafts",
+    "usual_donor",
 ]

@@ -35,7 +35,12 @@ class Atom:
         elif self.of in regions:
             inside = frozenset(regions[self.of])
         else:
-            raise RegionError(f"the prompt has no region {self.of}; it has {', '.join(regions)}")
+            mark = f"; a template marks its words, as {{{self.of}:words}}" * (
+                self.of in ("M", "R", "RP", "P")
+            )
+            raise RegionError(
+                f"the prompt has no region {self.of}; it has {', '.join(regions)}{mark}"
+            )
         return everything - inside if self.complemented else inside
 
     def __str__(self) -> str:

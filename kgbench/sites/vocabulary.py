@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from fractions import Fraction
 from typing import NamedTuple
+
+from kgbench.errors import InputError, check_choice
 
 REGIONS = ("FE", "LT", "M", "R", "RP", "P", "BOS")
 """Named token spans of a prompt; they may overlap and need not cover it."""
@@ -136,3 +138,37 @@ def scored_positions(region: str, regions: Sequence[Mapping[str, Sequence[int]]]
     if region == "REST":
         return f"({'+'.join(preceding)})^C"
     return f"({'+'.join([f'{region}^C', *overlapping])})^C" if overlapping else region
+
+
+# ------------------------------------------------------------------------------------ donors
+
+
+def usual_donor(donors: Collection[str]) -> str:
+    """The donor that `SFT` and grafts without a donor's name stand for.
+
+    Raises:
+        InputError: There are several, of other names.
+    """
+    for name in ("sft", "relation"):
+        if name in donors:
+            return name
+    if len(donors) == 1:
+        return next(iter(donors))
+    raise InputError(
+        f"which of the donors {', '.join(donors)} is measured? Give that one as --donor "
+        "sft=PATH; grafts of another name it, such as FE+LT=other"
+    )
+
+
+def named_donor(name: str, donors: Collection[str]) -> str:
+    """The name of the donor, or `recipient`, that a graft means by a name.
+
+    Raises:
+        UnknownNameError: There is no such donor.
+        InputError: As of `usual_donor`.
+    """
+    names = (RECIPIENT, *donors)
+    if name == "sft" and name not in names:
+        name = usual_donor(donors)
+    check_choice("donor", name, names, f"Give it with --donor {name}=PATH.")
+    return name

@@ -44,11 +44,11 @@ SHARE = 0.5
 _WORDS = {5: "five", 10: "ten", 20: "twenty", 50: "fifty"}
 
 
-def answer_counts(targets: Array | Sequence[int]) -> tuple[int, ...]:
+def answer_counts(targets: Array | Sequence[int] | Sequence[str]) -> tuple[int, ...]:
     """How often each distinct first token is the answer, the most frequent first.
 
     Args:
-        targets: Target token ids [n].
+        targets: Target token ids, or tokens, [n].
     """
     counts = np.unique(targets, return_counts=True)[1]
     return tuple(sorted(counts.tolist(), reverse=True))

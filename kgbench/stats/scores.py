@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from kgbench.errors import DataError, UnknownNameError
+from kgbench.errors import DataError, InputError, UnknownNameError
 from kgbench.records.fact_rows import spans
 from kgbench.stats.intervals import Array
 
@@ -59,6 +59,11 @@ def check_metric(metric: str) -> str:
     Raises:
         UnknownNameError: If there is no such metric.
     """
+    if not isinstance(metric, str):
+        raise InputError(
+            f"the metric is a {type(metric).__name__}; expected one name, such as 'top1'. A run has "
+            "the means of all metrics, and its ratios are on one"
+        )
     name = "mrr" if metric == "rr" else metric
     if name not in METRICS:
         raise UnknownNameError("metric", metric, METRICS)

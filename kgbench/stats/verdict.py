@@ -97,7 +97,8 @@ def _clauses(prompts: dict[str, dict[str, Row]]) -> list[str]:
     for graft in others[:MOST]:
         clauses += _of_one(graft, prompts, leads=False)
     if len(others) > MOST:
-        clauses.append(f"the other {len(others) - MOST} grafts carry less, see the table")
+        less = "less" if total(others[MOST]) < total(others[MOST - 1]) else "no more"
+        clauses.append(f"the other {len(others) - MOST} grafts carry {less}, see the table")
     return clauses
 
 
