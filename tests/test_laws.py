@@ -33,10 +33,10 @@ from laws import (
 
 from kgbench.data import Prompt
 from kgbench.engine import Budget, Engine, grafted_logits
-from kgbench.engine.treatment import n_heads
+from kgbench.engine.treatment import graft_treatments, n_heads
 from kgbench.errors import InputError
 from kgbench.models.pair import ModelPair
-from kgbench.sites import CONFIGURATIONS
+from kgbench.sites import CONFIGURATIONS, parse_graft
 
 pytestmark = pytest.mark.usefixtures("exact")
 
@@ -290,6 +290,17 @@ def test_several_positions_are_read_out(family: str) -> None:
             ), executor
 
     law()
+
+
+def test_the_text_of_a_graft_is_the_graft() -> None:
+    """Of a graft's text come its treatments, never those of the finetuned model."""
+    pair, prompts = pair_of("gemma"), pool()[:2]
+    for text in ("NONE", "FE+LT", "LT:o"):
+        made = graft_treatments(pair, prompts, text)
+        assert made == graft_treatments(pair, prompts, parse_graft(text))
+        assert made != graft_treatments(pair, prompts, "SFT")
+    with pytest.raises(InputError, match="FEE"):
+        graft_treatments(pair, prompts, "FEE")
 
 
 def test_readouts_that_are_no_tokens() -> None:

@@ -26,7 +26,7 @@ from kgbench.sites import (
 )
 
 Configuration = str | Graft
-"""`PRE`, `SFT`, or a graft."""
+"""`PRE`, `SFT`, or a graft, also as text."""
 
 
 def n_heads(pair: ModelPair, component: str) -> int:
@@ -70,7 +70,7 @@ def graft_treatments(
         pair: The models; `baseline_donor` gives the donor of `SFT`.
         prompts: Prompts of any lengths.
         configuration: `PRE` (the unmodified recipient), `SFT` (the unmodified donor, with its own
-            final norm and head) or a graft.
+            final norm and head) or a graft, also as text.
 
     Raises:
         RegionError: A prompt lacks a region of the graft.
@@ -126,6 +126,8 @@ class _Sets:
 def _weight_sets(pair: ModelPair, configuration: Configuration) -> _WeightSets:
     slots = pair.slots
     everywhere = np.zeros(len(slots), dtype=np.uint8)
+    if isinstance(configuration, str):
+        configuration = parse_configuration(configuration)
     if isinstance(configuration, str):
         everywhere[:] = 0 if configuration == "PRE" else donor_index(pair, baseline_donor(pair))
         return _WeightSets(everywhere, ())
