@@ -14,7 +14,7 @@ from laws import pair_of
 
 from kgbench.data import Prompt, load_prompts
 from kgbench.engine import Engine, Treatment
-from kgbench.engine.edits import Hook, Values, Write
+from kgbench.engine.edits import Add, Hook, Values, Write
 from kgbench.engine.treatment import graft_treatments
 from kgbench.localizers import InterventionLocalizer, Treatments, create
 from kgbench.models.loading import read_pair
@@ -99,7 +99,7 @@ class Zero(InterventionLocalizer):
     about = "zeros in the last layer's output at the last token, under FE+LT"
 
     value: float = 0.0
-    """What is written."""
+    """What is written, and then added."""
 
     def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
         found = graft_treatments(pair, prompts, sites)
@@ -113,8 +113,9 @@ class Zero(InterventionLocalizer):
                 device=pair.device,
             )
         )
-        write = Write(Hook(pair.n_layers - 1, "resid_post"), zeros)
-        return [(*row[:-1], Treatment(row[-1].weights, edits=(write,))) for row in found]
+        hook = Hook(pair.n_layers - 1, "resid_post")
+        edits = (Write(hook, zeros), Add(hook, zeros))
+        return [(*row[:-1], Treatment(row[-1].weights, edits=edits)) for row in found]
 
 
 def created(

@@ -218,7 +218,11 @@ MUTANTS = (
     ),
     mutant(
         "a second donor taken for the first",
-        ("engine/treatment.py", "return names.index(name)", "return min(names.index(name), 1)"),
+        (
+            "engine/treatment.py",
+            "return (RECIPIENT, *pair.donors).index(named_donor(name, pair.donors))",
+            "return min((RECIPIENT, *pair.donors).index(named_donor(name, pair.donors)), 1)",
+        ),
     ),
     mutant(
         "the donor's head used though not named",

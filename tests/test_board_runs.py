@@ -175,6 +175,7 @@ def built(folder: Path, card: Mapping[str, object]) -> Path:
     return folder
 
 
+@pytest.mark.nightly
 def test_runs_on_replicas(run: Call, tmp_path: Path) -> None:
     """On those in a folder; their entries stand under the replica's name beside the others of the
     method, stay when these are run, and are judged from the card alone: other figures or weights
@@ -211,6 +212,7 @@ def cell(entry: Entry) -> tuple[str, int | None]:
     return entry.pair, entry.record.identity.limit
 
 
+@pytest.mark.nightly
 def test_entries_of_before_are_replaced(tmp_path: Path) -> None:
     """Of the pairs that were run; those of other pairs of the table stay, and those of pairs that
     it does not have go.

@@ -68,6 +68,7 @@ def test_deltas_read_back(
     assert torch.allclose(recipient.bias, donor.bias, atol=0.7 / 254)
 
 
+@pytest.mark.nightly
 def test_a_built_plant_loads_as_it_was(built: Path) -> None:
     """Loaded, the donor is the recipient and the stored changes, and the recipient is the pair's
     own; a second load is the same.

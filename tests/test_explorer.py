@@ -192,6 +192,7 @@ def test_the_server_reads_prompts(server: LocalServer, pair: ModelPair) -> None:
     assert asked(server, b"", **{"Content-Length": "\u00b2"})[0] == 413
 
 
+@pytest.mark.nightly
 def test_a_client_holds_no_more_than_a_little(
     server: LocalServer, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -650,7 +650,7 @@ def test_the_fixture_fails_the_test_that_spoils(tmp_path: Path, spoiler: str) ->
     assert not spoiler or said(name, spoiler) in done.stdout
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("spoiler", ["treat", ""])
 def test_the_benchmark_fails_where_a_localizer_spoils(tmp_path: Path, spoiler: str) -> None:
     """The test that timed it fails, and nothing else is timed."""

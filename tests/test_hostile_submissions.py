@@ -209,6 +209,7 @@ def test_a_copied_record_is_refused(board: Board, capsys: pytest.CaptureFixture[
     assert not any("my idea" in lines for _, lines in board.tables())
 
 
+@pytest.mark.nightly
 def test_the_code_given_must_be_what_ran(board: Board, capsys: pytest.CaptureFixture[str]) -> None:
     """The laws are not tried on a well-behaved stand-in."""
     run = board.run(board.code(CHEATS["always_donor"]))
@@ -219,6 +220,7 @@ def test_the_code_given_must_be_what_ran(board: Board, capsys: pytest.CaptureFix
     assert "the run is of always_donor" in capsys.readouterr().err
 
 
+@pytest.mark.nightly
 def test_without_its_code_a_method_has_no_rank(
     board: Board, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -179,7 +179,9 @@ def test_a_head_of_zeros_scores_nothing(tmp_path: Path) -> None:
 
 
 def test_logits_of_no_number_name_configuration_and_fact(tmp_path: Path) -> None:
-    """A method that makes logits NaN has no record: the error says where, in one line."""
+    """A method that makes logits NaN has no record: the error says where, in one line; numbers that
+    are none are refused before.
+    """
     spec = Spec(model="tiny-gemma", prompts=("headline",), grafts=("FE+LT",), limit=3)
     job = prepare_job(spec, Settings(device="cpu", output_dir=tmp_path))
     with pytest.raises(
@@ -189,6 +191,8 @@ def test_logits_of_no_number_name_configuration_and_fact(tmp_path: Path) -> None
             r" hold NaN"
         ),
     ):
+        run_group(Measurement(job, Zero(value=3e38)), job.all_prompts, None)
+    with pytest.raises(InputError, match="an edit has numbers that are not finite"):
         run_group(Measurement(job, Zero(value=float("nan"))), job.all_prompts, None)
 
 

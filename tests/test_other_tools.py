@@ -39,6 +39,7 @@ def test_nnsight_traces_the_models(measured: Any, pair: str) -> None:
     assert measured[pair]["nnsight"]["states"] == 0
 
 
+@pytest.mark.nightly
 @pairs
 def test_nnsight_patches_as_kgbench_does(measured: Any, pair: str) -> None:
     """The donor's output of a layer at the last token, put into the recipient's run by nnsight,

@@ -66,6 +66,7 @@ def test_an_interrupted_build_goes_on(built: Path, tmp_path: Path) -> None:
     assert len(steps) == 12
 
 
+@pytest.mark.nightly
 def test_the_card_has_the_hash_of_the_weights(built: Path) -> None:
     """It is that of the donor as runs load it."""
     card = json.loads((built / "card.json").read_text("utf-8"))

@@ -77,6 +77,7 @@ def clipped(figure: Figure) -> list[str]:
     ]
 
 
+@pytest.mark.nightly
 def test_files(tmp_path: Path) -> None:
     """PNG and SVG, the same bytes each time; none where nothing was ranked."""
     made = ranked()

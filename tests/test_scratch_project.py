@@ -162,6 +162,7 @@ def test_the_claims_of_the_guide_pass(imported: str, project: Project) -> None:
     )
 
 
+@pytest.mark.nightly
 def test_nothing_learned_nothing_passes(imported: str, project: Project) -> None:
     """With the same checkpoint before and after, one test fails and the others are undecided."""
     status, told = project.tested("--kgbench-donor", "sft=before", "--kgbench-limit", "20")

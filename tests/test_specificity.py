@@ -393,6 +393,7 @@ class Mine(DynamicGraft):
 """
 
 
+@pytest.mark.nightly
 def test_a_method_of_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """It is given by name, runs in a process of its own, and must be the code of the run."""
     code = tmp_path / "mine.py"

@@ -395,6 +395,7 @@ def test_layer_is_undefined_where_nothing_is_lost() -> None:
     )
 
 
+@pytest.mark.nightly
 def test_page_finds_a_planted_effect(tmp_path: Path) -> None:
     """Of rows in which gated cells alone recall; the page comes from the files alone, and equal
     rows give equal bytes.

@@ -311,6 +311,7 @@ def test_an_interrupted_training_goes_on(
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.posix
 def test_a_killed_training_goes_on(spec: FinetuneSpec, tmp_path: Path) -> None:
     """So does one of an adapter that was killed, with a checkpoint that was not written to its end;

@@ -181,6 +181,7 @@ def test_it_can_be_a_recipient(run: Run, home: Path, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.nightly
 def test_a_recipient_of_ones_own(
     run: Run, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

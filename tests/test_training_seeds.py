@@ -193,6 +193,7 @@ def test_a_report_follows_from_its_rows(tmp_path: Path) -> None:
     assert texts(tmp_path / "first") == texts(tmp_path / "second")
 
 
+@pytest.mark.nightly
 def test_a_report_says_what_its_intervals_are_over(tmp_path: Path) -> None:
     """Over facts where there is one seed, over facts and seeds where there are several; ranks as
     medians and mean logs.

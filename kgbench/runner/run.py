@@ -29,6 +29,7 @@ from kgbench.records import (
     collect_provenance,
     measured_on,
 )
+from kgbench.runner.forecast import free_bytes, weights_bytes
 from kgbench.runner.guard import guarded
 from kgbench.runner.job import Job, Pairs, prepare_job
 from kgbench.runner.known import Run, note_identity, reused
@@ -132,9 +133,11 @@ def compute_job(
         return not journal.begun and store.find(id) is not None
 
     if method is not None:
-        request = request_of(job, method)
-        del job  # there may be no room for the models twice
-        given = _given(request, method, journal, recorded, progress, pairs)
+        request, free = request_of(job, method), free_bytes(settings, str(job.pair.device))[0]
+        is_narrow = free < 2 * weights_bytes(job.pair)  # no room for the models twice
+        if is_narrow:
+            del job
+        given = _given(request, method, journal, recorded, progress, pairs if is_narrow else None)
         job = prepare_job(replace(spec, held=declared(method, given)), settings, pairs)
         if (run := known()) is not None:  # by another process
             journal.discard()
@@ -156,7 +159,7 @@ def _given(
     journal: Journal,
     recorded: Callable[[], bool],
     progress: Progress | None,
-    pairs: Pairs,
+    pairs: Pairs | None,
 ) -> Given:
     """What a third party's localizer gives; parts that an earlier process left are taken up."""
     leave_out_damaged(folder := journal.place("given"))
