@@ -306,6 +306,7 @@ def test_windows_are_found(family: str, variant: str) -> None:
     assert bool(windows(tiny_pair(family, variant)).layers) == ((family, variant) in WINDOWED)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(("family", "variant"), WINDOWED)
 def test_windows_matter(family: str, variant: str) -> None:
     """A window is shorter than the prompts and changes the answer, and does not where the whole
@@ -351,6 +352,7 @@ def test_components_that_look_alike(family: str, variant: str) -> None:
             _refuse_exchanged(pair, one, other)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("family", nightly([*TINY], {"gemma2", "gpt2"}))
 def test_components_that_change_places(family: str) -> None:
     """So is a map under which any two have."""

@@ -152,6 +152,7 @@ def test_halves() -> None:
         split_facts({"headline": prompts["headline"][:1]}, 0)
 
 
+@pytest.mark.nightly
 def test_one_half_ranks_the_other_is_measured(run: Run, settings: Settings, spec: Spec) -> None:
     """Each fact is measured under the ranking of the half that it is not of; both templates rank
     together.

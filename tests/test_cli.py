@@ -789,6 +789,7 @@ def test_quiet_is_the_verdict(run, tmp_path: Path) -> None:
     assert " ".join(run(*arguments, "-q").out.split()) == verdict
 
 
+@pytest.mark.nightly
 def test_a_ranking_has_its_pictures_and_its_curve(run, tmp_path: Path) -> None:
     """A method that ranks sites leaves the map and the curve beside the bars; its JSON holds the
     curve.

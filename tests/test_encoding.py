@@ -200,6 +200,7 @@ def test_a_chat_template_that_changes_the_words_is_refused() -> None:
         Encoder(tokenizer, chat_template=True)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("template", "told"),
     [

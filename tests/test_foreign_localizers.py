@@ -89,6 +89,7 @@ def test_what_it_raises_is_a_line(tmp_path: Path, method: str, raised: str) -> N
     )
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("method", "given", "told"),
     [
@@ -111,6 +112,7 @@ def test_what_it_returns_is_checked(tmp_path: Path, method: str, given: str, tol
     assert told in refused(written(tmp_path, method, f"return {given}"), tmp_path)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("edit", "told"),
     [
@@ -338,6 +340,7 @@ def made(folder: Path, body: str) -> str:
     return f"{folder / 'made.py'}:Made"
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.posix
 @pytest.mark.parametrize("body", ENDS)
 def test_however_it_ends_is_a_line(tmp_path: Path, body: str) -> None:

@@ -130,6 +130,7 @@ def cheated(board: Board) -> Board:
     return board
 
 
+@pytest.mark.nightly
 def test_a_copied_output_has_no_rank(cheated: Board) -> None:
     """Neither the donor wherever LT is named, nor the donor always; the line says which law is
     broken, and `random` has a rank.
@@ -146,6 +147,7 @@ def test_a_copied_output_has_no_rank(cheated: Board) -> None:
             )
 
 
+@pytest.mark.nightly
 def test_a_false_claim_lifts_nothing_and_is_told(
     cheated: Board, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

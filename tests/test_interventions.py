@@ -96,7 +96,7 @@ def distance_from_plain(
     return distance(logits(pair, made, some, expressions), expected)
 
 
-@pytest.mark.sampled(28)
+@pytest.mark.sampled(14)
 @kinds
 @pytest.mark.parametrize("family", FAMILIES)
 def test_as_in_plain_pytorch(

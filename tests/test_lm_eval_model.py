@@ -176,6 +176,7 @@ def spans(lm: KgbenchLM, document: dict[str, Any]) -> dict[str, list[int]]:
     return found
 
 
+@pytest.mark.sampled(1)
 @families
 def test_batch_and_order_change_nothing(family: str, places: Places, folder: Path) -> None:
     """One prompt at a time, sixteen at once, all executors: the same."""

@@ -53,7 +53,7 @@ def storages(*models: nn.Module) -> int:
 # --------------------------------------------------------------------------------- what it computes
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @every
 @executors
 def test_a_graft_is_the_merged_donor_s(

@@ -29,6 +29,7 @@ def relevance(pushes: dict[int, float], by_region: bool = False) -> dict[Place, 
     return dict(found.relevance)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("pushes", "expected"),
     [

@@ -380,7 +380,7 @@ def test_a_place_that_must_be_silent_is_held_to_it() -> None:
     assert sentence.startswith("qa under last: 0.11")
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", SHIPPED[:2])
 def test_a_shipped_plant_is_what_its_card_says(name: str) -> None:
     """The card's figures are what the engine finds with the stored weights, on the recipient that

@@ -383,6 +383,7 @@ def test_the_published_shape_loads(written: tuple[str, dict[str, Path]], facts: 
         assert found.shape == (given["vocab_size"],)
 
 
+@pytest.mark.sampled(1)
 def test_it_reads_the_weights_that_are_stored(written: tuple[str, dict[str, Path]]) -> None:
     """Every tensor is read from its file, in half precision and in shards too, and a donor of half
     precision is widened without loss.

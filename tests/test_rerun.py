@@ -50,7 +50,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Call:
 # ------------------------------------------------------------------- from a record to what it is of
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", FRESH)
 def test_a_record_says_what_it_is_of(runs: dict[str, StoredRecord], name: str) -> None:
     """From a record alone comes the job that made it: the same identity, suite and grafts included."""
@@ -414,6 +414,7 @@ def test_a_fresh_run_agrees(runs: dict[str, StoredRecord], run: Call, name: str)
     )
 
 
+@pytest.mark.nightly
 def test_an_edited_fact_is_told(runs: dict[str, StoredRecord], run: Call, tmp_path: Path) -> None:
     """A fact whose rows were edited is told where it is in the sample; status 1, and nothing is
     written.

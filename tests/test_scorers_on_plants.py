@@ -85,7 +85,7 @@ def test_there_are_weight_plants() -> None:
     assert len(WEIGHT_PLANTS) >= 2
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", nightly(WEIGHT_PLANTS, WEIGHT_PLANTS[::2]))
 def test_scan_finds_the_plant(name: str) -> None:
     """The exact scan tells the plant from all other places, and from its decoy's, which changed as
@@ -107,6 +107,7 @@ def test_scan_finds_the_plant(name: str) -> None:
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", nightly(WEIGHT_PLANTS, WEIGHT_PLANTS[-1:]))
 def test_mask_is_the_plant(name: str) -> None:
     """A mask of components with room for as many as were planted is the plant."""

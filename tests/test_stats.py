@@ -322,7 +322,7 @@ SEEN = (
 )
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("n", [20, 150])
 @pytest.mark.parametrize(
     "case",

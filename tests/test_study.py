@@ -180,6 +180,7 @@ def test_executors_agree(cell: DesignCell) -> None:
     assert float((packed[:, 0] - packed[:, 1]).abs().max()) > 1e-3
 
 
+@pytest.mark.sampled(2)
 @every_cell
 def test_cutting_is_masking(cell: DesignCell) -> None:
     """LT that does not attend to FE gives the logits of a model whose attention weights to FE are 0
@@ -552,6 +553,7 @@ def test_killed_run_ends_as_an_unbroken_one(
     assert figures.shortfalls == ("SFT", "known") and len(figures.hits("qa", "SFT")) == 4
 
 
+@pytest.mark.nightly
 def test_frozen_weights_stay(tmp_path: Path) -> None:
     """Finetuning changes weights inside the layers, and neither embeddings, positions, final norm
     nor head.

@@ -184,6 +184,7 @@ def test_a_refused_run_leaves_no_trace_and_takes_the_others_with_it(
     assert place.entries() == []
 
 
+@pytest.mark.nightly
 def test_baselines_keep_their_names(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     """`all` by another name would be a method that beats `all` at its own game; and nobody takes a
     built-in method's name.

@@ -25,7 +25,7 @@ PAIRS = ("tiny-gemma", "tiny-gpt2")
 """With a gate and without, with BOS and without."""
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("model", PAIRS)
 @pytest.mark.parametrize("suite", sorted(set(INTERVENING) - {"hybrid"}))
 def test_every_row_has_figures(suite: str, model: str, tmp_path: Path) -> None:

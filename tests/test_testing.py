@@ -494,7 +494,7 @@ def test_sound_localizers_pass(sound: AbstractLocalizer) -> None:
     assert broken(sound) == {}
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("faulty", "law", "why"),
     [

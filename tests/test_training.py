@@ -278,6 +278,7 @@ def test_the_seed_makes_the_pretraining() -> None:
     assert 0 < lasting < len(set(first))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", nightly(catalog.shipped(), {"tiny-gemma"}))
 def test_a_shipped_pair_is_what_its_card_says(name: str) -> None:
     """The donor knows the facts and the recipient does not; the card's scores are those of the

@@ -180,6 +180,7 @@ def texts(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != ROWS}
 
 
+@pytest.mark.nightly
 def test_a_report_follows_from_its_rows(tmp_path: Path) -> None:
     """Written and read back, rows are the same, and give the same report and pictures to the byte."""
     rows = fake_reproduction.measured(FIGURES)
@@ -484,6 +485,7 @@ def test_each_seed_is_a_pair_of_its_own(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(parts_of(["figure-2"], other, measured)) == 6, "other facts"
 
 
+@pytest.mark.nightly
 def test_a_recipient_without_its_donor_is_completed(tmp_path: Path) -> None:
     """The recipient alone has no card; the donor follows, from the same recipient, and then nothing
     is made again.

@@ -106,6 +106,7 @@ def test_methods_suites_and_versions_are_as_written() -> None:
     )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", catalog.plants())
 def test_planted_sites_are_the_engine_s(name: str) -> None:
     """The truth of every shipped plant, without a model: the sites that the engine grafts, for the

@@ -72,6 +72,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("text", REFUSED, ids=range(len(REFUSED)))
 def test_what_is_refused(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In a study, and in the options of a run, in a line that names the file and the place."""
