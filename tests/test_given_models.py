@@ -38,6 +38,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from kgbench import evaluate, grafted_logits, load_pair, load_prompts
 from kgbench.errors import InputError, ModelError
 from kgbench.models.in_memory import ModelHooksWarning
+from kgbench.models.loading import read_pair
 from kgbench.models.pair import ModelPair
 
 PROMPTS = load_prompts("tiny_movies", ["headline"], limit=2)
@@ -437,7 +438,7 @@ def test_a_model_that_torch_quantised(folder: str) -> None:
 def test_a_tokenizer_by_its_folder(folder: str) -> None:
     """It is asked for as the object that the error tells to load."""
     with pytest.raises(ModelError, match="tokenizer: expected a tokenizer, got str; load it"):
-        load_pair(recipient=folder, donors=folder, tokenizer="x")  # type: ignore[arg-type]
+        read_pair(recipient=folder, donors={"sft": folder}, tokenizer="x")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("part", ["recipient", "sft"])
