@@ -40,14 +40,15 @@ def test_a_run_says_that_the_blank_is_given(pair: ModelPair, tmp_path: Path) -> 
     answers begin without one are as ever.
     """
     facts = [{"battle": f"no. {i}", "year": year} for i, year in enumerate(YEARS)]
-    options = {"subject": "battle", "object": "year", "grafts": ["LT"], "progress": False}
+    asked = {"grafts": ["LT"], "progress": False, "output_dir": tmp_path}
+    options = {"subject": "battle", "object": "year", **asked}
     templates = {"when": "The battle {battle} was fought in"}
-    run = kgbench.evaluate(pair, dataset=facts, prompts=templates, output_dir=tmp_path, **options)
+    run = kgbench.evaluate(pair, dataset=facts, prompts=templates, **options)
     assert run.record.identity.metric_version == "2 after blanks"
     text = to_text(record_report(run.record))
     assert "The tokenizer keeps the blank before an answer apart" in text
     assert 1 < len(run.record.answers["when"]) < len(YEARS)
-    again = kgbench.evaluate(pair, dataset="tiny_movies", limit=2, grafts=["LT"], progress=False)
+    again = kgbench.evaluate(pair, dataset="tiny_movies", limit=2, **asked)
     assert again.record.identity.metric_version == "2"
 
 
