@@ -547,11 +547,13 @@ def test_a_record_does_not_depend_on_localizers_before(tmp_path: Path, alone: St
     """
     spec = Spec(model="tiny-gemma", prompts=("headline",), limit=2)
     pairs, settings = Pairs(), Settings(output_dir=tmp_path / "after")
-    for number, spoiler in enumerate(SPOILERS.values()):
+    for number, (name, spoiler) in enumerate(SPOILERS.items()):
         file = tmp_path / f"spoiling_{number}.py"
         file.write_text(SPOILED.format(spoiler))
+        # What it misreads in a process of its own misleads it alone.
+        run = compute_job if name == "the pair's cache" else run_job
         with pytest.raises(InputError, match="'spoiling' changed "):
-            run_job(replace(spec, localizer=f"{file}:Spoiling"), settings, pairs=pairs)
+            run(replace(spec, localizer=f"{file}:Spoiling"), settings, pairs=pairs)
     after = run_job(spec, settings, pairs=pairs)
     assert [found.path for found in RecordStore(settings.output_dir).scan()] == [after.path]
     assert read_record(after.path).facts().equals(alone.facts())
