@@ -260,9 +260,14 @@ def test_a_damaged_answer_is_asked_for_again(tmp_path: Path, prompts: list[Promp
             _Pool("mine").write(tmp_path, stage, _empty_stage(prompts[0], {}))
         (tmp_path / file).write_bytes((tmp_path / file).read_bytes()[:-1])
         with pytest.warns(UserWarning, match=f"stage-{number}.json is damaged"):
-            leave_out_damaged(tmp_path)
+            leave_out_damaged(tmp_path, 3)
         left = {path.name for path in tmp_path.glob("*.json")}
         assert left == {"stage-0.json", "stage-1.json", "stage-2.json"} - {f"stage-{number}.json"}
+    (tmp_path / "stage-0.json").unlink()
+    (tmp_path / "stage-2.json").write_bytes(b"{")
+    with pytest.warns(UserWarning, match="stage-2.json is damaged"):
+        leave_out_damaged(tmp_path, 3)  # also where an earlier one is missing
+    assert not list(tmp_path.glob("*.json"))
 
 
 def _empty_stage(prompt: Prompt, rows: dict[str, int]) -> dict[str, object]:

@@ -370,7 +370,7 @@ def test_two_at_once(spec: FinetuneSpec, tmp_path: Path) -> None:
     assert not place.exists()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the folder is of Linux")
+@pytest.mark.linux
 def test_a_folder_in_which_no_file_can_be_made(spec: FinetuneSpec) -> None:
     """It is not taken for one in which another process is at work."""
     with pytest.raises(OutputError, match="no files can be made there; give a new"):

@@ -265,10 +265,16 @@ def answered(request: Request, folder: Path) -> bool:
     return all(_written(folder, number).exists() for number in range(len(request.stages)))
 
 
-def leave_out_damaged(folder: Path) -> None:
-    """Leave out answers of an earlier process that do not read, with a warning."""
-    number = 0
-    while (path := _written(folder, number)).exists():
+def leave_out_damaged(folder: Path, stages: int) -> None:
+    """Leave out answers of an earlier process that do not read, with a warning.
+
+    Args:
+        folder: Where they are.
+        stages: How many are asked for; any of them may be missing.
+    """
+    for number in range(stages):
+        if not (path := _written(folder, number)).exists():
+            continue
         try:
             _read(folder, number)
         except _UNREADABLE as error:
@@ -278,7 +284,6 @@ def leave_out_damaged(folder: Path) -> None:
                 stacklevel=2,
             )
             path.unlink(missing_ok=True)
-        number += 1
 
 
 def _prompt(pair: ModelPair, text: Text) -> Prompt:

@@ -162,7 +162,7 @@ def _given(
     pairs: Pairs | None,
 ) -> Given:
     """What a third party's localizer gives; parts that an earlier process left are taken up."""
-    leave_out_damaged(folder := journal.place("given"))
+    leave_out_damaged(folder := journal.place("given"), len(request.stages))
     for _ in journal.divide(("asked",), lambda _: answered(request, folder) or recorded()):
         try:
             return ask(request, method, folder, progress, pairs)
