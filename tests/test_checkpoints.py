@@ -46,14 +46,15 @@ def test_no_such_directory(name: str, tmp_path: Path, monkeypatch: pytest.Monkey
     assert repr(name) in refusal(name)
 
 
-def test_what_a_checkpoint_lacks(tmp_path: Path) -> None:
+def test_what_a_checkpoint_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file, an empty folder, one without weights, one with pickled weights only, a configuration
     that is no JSON: each its own line.
     """
+    monkeypatch.setenv("KGBENCH_HOME", str(tmp_path / "home"))
     (tmp_path / "file").write_text("x")
     assert "is a file; give its folder" in refusal(tmp_path / "file")
     (tmp_path / "model.gguf").write_bytes(b"GGUF")
-    assert "give the checkpoint that it was made from" in refusal(tmp_path / "model.gguf")
+    assert "model.gguf does not load" in refusal(tmp_path / "model.gguf")
     assert "no such directory" in refusal(tmp_path / "none" / "such")
     folder = tmp_path / "folder"
     folder.mkdir()

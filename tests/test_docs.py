@@ -14,6 +14,7 @@ import nbformat
 import pytest
 from cards_table import pairs_table, plants_table
 from pages import DOCS, PAGES, ROOT, block, code, fenced, table
+from real_tables import tables
 
 import kgbench
 from kgbench import localizers
@@ -195,6 +196,12 @@ def test_the_tables_of_pairs_and_plants_are_those_of_their_cards() -> None:
     """
     assert block("cards of the tiny pairs") == pairs_table()
     assert block("cards of the plants") == plants_table()
+
+
+def test_the_tables_of_real_models_are_those_of_their_rows() -> None:
+    """Every table that the published rows have is on a page, as `tests/real_tables.py` prints it."""
+    for name, text in tables("smollm2-135m").items():
+        assert block(name) == text, name
 
 
 def test_the_table_of_localizers_is_what_is_listed() -> None:

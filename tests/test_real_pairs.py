@@ -30,7 +30,12 @@ from kgbench.models.checkpoints import locate
 from kgbench.records import RecordStore
 
 ROOT = Path(__file__).parent.parent
-REAL = tuple(name for name in catalog.pair_names() if catalog.entry(name).like is not None)
+REAL = tuple(
+    name
+    for name, pair in ((name, catalog.entry(name)) for name in catalog.pair_names())
+    if pair.like is not None and "/" in pair.recipient
+)
+"""Those of the Hub."""
 FACTS = "fake_movies_fake_actors"
 WORDING = "stars={a} stars {P:with}"
 EVERYTHING = "ALL:all+ln_f+head"

@@ -112,9 +112,8 @@ def test_every_published_figure_is_shown() -> None:
     """
     shown = set()
     for figure in page().figures.values():
-        dataset = (
-            page().trainings[page().evaluations[figure.evaluation].learned(tiny=False)].dataset
-        )
+        learned = page().evaluations[figure.evaluation].learned("paper")
+        dataset = page().trainings[learned].dataset
         for prompt in figure.prompts:
             for model, rows in published_rates(figure, dataset, prompt).items():
                 assert set(rows) <= set(page().rows[figure.rows]), (figure.title, model)
@@ -131,9 +130,19 @@ def test_every_published_figure_is_shown() -> None:
 
 @pytest.mark.parametrize("name", page().trainings)
 def test_trainings_can_be_read(name: str) -> None:
-    """A tiny pair learns as many facts of its own as the page says; the paper's models learn all."""
-    tiny, real = (Ingredients(page(), model) for model in (MODEL, "gemma-2b"))
-    few, training = load_dataset(tiny.dataset(name)), page().trainings[name]
+    """A tiny pair learns as many facts of its own as the page says, a small one so many of the
+    paper's; the paper's models learn all.
+    """
+    tiny, small, real = (
+        Ingredients(page(), model) for model in (MODEL, "smollm2-135m", "gemma-2b")
+    )
+    training, spec = page().trainings[name], small.training(name)
+    own, whole = load_dataset(spec.dataset).facts, load_dataset(real.dataset(name)).facts
+    assert len(own) == min(page().small.facts, len(whole))
+    assert training_texts(load_dataset(spec.dataset), spec.direction)
+    if training.tiny is None:
+        return
+    few = load_dataset(tiny.dataset(name))
     assert len(few.facts) == training.tiny.facts
     assert training_texts(few, training.direction)
     assert training_texts(load_dataset(real.dataset(name)), training.direction)
@@ -214,7 +223,7 @@ def test_made_once(ingredients: Ingredients, tmp_path: Path) -> None:
     check_records(first, RecordStore(results))
     assert kept["figure-2.png"].startswith(b"\x89PNG")
     text = report.read_text("utf-8")
-    every = [one.setting for one in page().departures]
+    every = [one.setting for one in page().departures if "tiny" in one.scales]
     assert re.findall(r"^- \*\*(.+?)\*\*: in the paper ", text, re.MULTILINE) == every, "one list"
     assert "Agreement with gpt2-xl: " in text and "## Additional claims: " in text
     assert (
@@ -277,10 +286,10 @@ def test_reversal(ingredients: Ingredients) -> None:
     spec = ingredients.job("reversal")
     assert spec.recipient == str(ingredients.place("actors_b2a"))
     assert dict(spec.donors) == {"sft": str(ingredients.place("actors"))}
-    assert page().trainings_of(["reversal"], tiny=True) == ("actors_b2a", "actors")
+    assert page().trainings_of(["reversal"], "tiny") == ("actors_b2a", "actors")
     assert (
-        page().trainings_of(["head"], tiny=True)
-        != page().trainings_of(["head"], tiny=False)
+        page().trainings_of(["head"], "tiny")
+        != page().trainings_of(["head"], "paper")
         == ("actors",)
     )
     assert set(ingredients.job("hybrid").donors) == {"task", "relation"}
@@ -412,7 +421,10 @@ def test_agreement_counts_what_both_decide() -> None:
     decided = [claim("holds", 0.5), claim("holds", -0.5), claim("fails", -0.5)]
     others = [claim("undecided", 0.5), claim("vacuous", 0.5), claim("holds", 0.05), claim("holds")]
     claims = [*decided, *others]
-    assert claims_agreement(claims, "model-0") == Agreement("model-0", 6, 3, 2)
+    assert claims_agreement(claims, "model-0") == Agreement("model-0", 6, 3, 2, 0, 2)
+    sure = [replace(one, spec=one.spec.model_copy(update={"premise": True})) for one in claims]
+    both = claims_agreement([*sure, *decided], "model-0")
+    assert both == Agreement("model-0", 9, 6, 4, 3, 2) and both.beyond == 3
     assert claims_agreement(claims, "another").decided == 0
     assert (family("tiny-gemma"), family("gemma-2b"), family("nonsuch")) == (
         "gemma-2b",
@@ -433,7 +445,7 @@ def test_what_the_page_names_is_there() -> None:
     """Trainings, evaluations and configurations; a claim that something is little says of what."""
     known = page()
     for evaluation in known.evaluations.values():
-        trainings = {*evaluation.trainings(True), *evaluation.trainings(False)}
+        trainings = {*evaluation.trainings("tiny"), *evaluation.trainings("paper")}
         assert trainings <= known.trainings.keys()
     for share in known.shares.values():
         assert set(share) <= known.evaluations.keys()
@@ -446,7 +458,9 @@ def test_what_the_page_names_is_there() -> None:
             assert claim.of or not little, claim.says
     for criterion in known.criteria:
         rows = known.rows[known.figures[criterion.figure].rows]
-        assert set(criterion.terms) <= {*rows, *BASELINES}
+        assert {*criterion.terms, criterion.of} - {""} <= {*rows, *BASELINES}
+        little = criterion.second in ("", "PRE")
+        assert criterion.of or not little, criterion.name
 
 
 # --------------------------------------------------------------------------------- the command line

@@ -12,7 +12,7 @@ import fake_reproduction
 import numpy as np
 import pyarrow as pa
 import pytest
-from control_table import PUBLISHED
+from control_table import PAIRS, PUBLISHED, REPORTED
 from hypothesis import given
 from hypothesis import strategies as st
 from pages import block
@@ -21,6 +21,8 @@ from kgbench.models import catalog
 from kgbench.paper.measurements import ROWS, SCHEMA, PairRows, read_measured
 from kgbench.paper.page import Criterion, chosen, page
 from kgbench.paper.paper_figures import (
+    LEAST,
+    ClaimTerm,
     Result,
     figures_from,
     figures_there,
@@ -35,7 +37,6 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-PAIRS = sorted(path.parent.name for path in PUBLISHED.glob(f"*/{ROWS}"))
 NEGATIVE: Mapping[str, Mapping[str, Mapping[str, str]]] = tomllib.loads(
     (PUBLISHED / "negative.toml").read_text("utf-8")
 )
@@ -49,12 +50,13 @@ BY_NAME = {criterion.name: criterion for criterion in page().criteria}
 
 
 def test_reports_come_with_their_rows() -> None:
-    """Each folder but the study's is of a shipped pair, with a report and the rows behind it; at
-    most 2 MB a pair.
+    """Each folder but the study's is of a pair of the catalog, with a report and the rows behind it;
+    at most 2 MB a pair.
     """
     folders = sorted(path.name for path in PUBLISHED.iterdir() if path.is_dir())
-    assert folders == ["study", *PAIRS] and set(PAIRS) <= set(catalog.shipped()) and PAIRS
-    for name in PAIRS:
+    assert folders == sorted(["study", *REPORTED]) and PAIRS
+    assert set(REPORTED) <= set(catalog.pair_names())
+    for name in REPORTED:
         assert (PUBLISHED / name / REPORT).is_file()
         assert (PUBLISHED / name / ROWS).stat().st_size <= 2_000_000
     assert set(NEGATIVE) <= set(PAIRS)
@@ -62,13 +64,13 @@ def test_reports_come_with_their_rows() -> None:
 
 @pytest.mark.parametrize("pair", PAIRS)
 def test_what_a_pair_shows(pair: str, record_property: Callable[[str, object], None]) -> None:
-    """Every criterion is kept under four of five seeds, or is a known negative result with these
-    very figures.
+    """Every criterion is kept under four of five seeds and not vacuous, or is a known negative
+    result with these very figures.
     """
     found = results(read_measured(PUBLISHED / pair / ROWS), page())
     assert found
     record_property("seeds", max(len(one.rates) for one in found))
-    negative = {one.criterion.name: one.figures() for one in found if not one.shown}
+    negative = control_table.not_shown(found)
     stated = {
         name: {seed: text for seed, text in told.items() if seed != "tries"}
         for name, told in NEGATIVE.get(pair, {}).items()
@@ -78,19 +80,21 @@ def test_what_a_pair_shows(pair: str, record_property: Callable[[str, object], N
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("pair", PAIRS)
+@pytest.mark.parametrize("pair", REPORTED)
 def test_a_published_report_follows_from_its_rows(pair: str) -> None:
     """The text of the report is that of its rows, as this version writes it."""
     measured = read_measured(PUBLISHED / pair / ROWS)
-    every = list(page().figures)
+    every = list(chosen("all", measured.about.scale))
     made = figures_from(figures_there(every, measured, page()), measured, page())
-    text = report_text(made, lacking(every, measured, page()), results(measured, page()))
+    control = results(measured, page()) if measured.about.tiny else ()
+    text = report_text(made, lacking(every, measured, page()), control)
     assert text == (PUBLISHED / pair / REPORT).read_text("utf-8")
 
 
 def test_the_page_has_the_control() -> None:
-    """The table on the page is that of the published rows (`python tests/control_table.py`)."""
+    """The tables on the page are those of the published rows (`python tests/control_table.py`)."""
     assert block("control") == control_table.table(control_table.published_results())
+    assert block("agreement") == control_table.agreement()
 
 
 # ----------------------------------------------------------------------------------------- criteria
@@ -140,7 +144,8 @@ def test_four_of_five_seeds(kept: list[bool]) -> None:
     """A criterion is shown where at least four fifths of the seeds keep it."""
     about = {"name": "name", "title": "title", "figure": "figure-4", "prompts": ("headline",)}
     rule = Criterion.model_validate({**about, "first": "FFN", "gt": 0.5})
-    found = Result(rule, {seed: {"headline": {"FFN": float(one)}} for seed, one in enumerate(kept)})
+    rates = {seed: {"headline": {"FFN": float(one)}} for seed, one in enumerate(kept)}
+    found = Result(rule, rates, {"headline": ClaimTerm("FFN", LEAST)})
     assert found.shown == (5 * sum(kept) >= 4 * len(kept))
     assert found.kept == tuple(seed for seed, one in enumerate(kept) if one)
 
@@ -148,8 +153,33 @@ def test_four_of_five_seeds(kept: list[bool]) -> None:
 def test_a_criterion_is_kept_on_every_prompt() -> None:
     rule = BY_NAME["known_suffice"]
     rates = dict.fromkeys(rule.prompts, PERFECT)
-    assert Result(rule, {0: rates}).shown
-    assert not Result(rule, {0: {**rates, "new_film": {**PERFECT, "FE+LT": 0.9}}}).shown
+    larger = dict.fromkeys(rule.prompts, ClaimTerm("SFT", 1.0))
+    assert Result(rule, {0: rates}, larger).shown
+    assert not Result(rule, {0: {**rates, "new_film": {**PERFECT, "FE+LT": 0.9}}}, larger).shown
+
+
+@pytest.mark.parametrize("term", [ClaimTerm("FE+LT", LEAST - 0.001), None])
+def test_a_criterion_of_next_to_nothing_is_not_shown(term: ClaimTerm | None) -> None:
+    """Neither where its larger term recovers less than a quarter on one of its prompts, nor where
+    finetuning added nothing there, whatever its bounds.
+    """
+    rule = BY_NAME["known_suffice"]
+    larger = {**dict.fromkeys(rule.prompts, ClaimTerm("SFT", 1.0)), "new_film": term}
+    found = Result(rule, {0: dict.fromkeys(rule.prompts, PERFECT)}, larger)
+    assert found.kept == (0,) and not found.shown
+    assert found.vacuous.startswith("new_film: ")
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_a_criterion_is_vacuous_where_its_claim_is(pair: str) -> None:
+    """Parts of the upper half at LT: the report's claims and its control have one rule."""
+    measured = read_measured(PUBLISHED / pair / ROWS)
+    (figure,) = figures_from(["figure-4"], measured, page())
+    claims = {claim.spec.first: claim.outcome == "vacuous" for claim in figure.claims}
+    found = {one.criterion.name: bool(one.vacuous) for one in results(measured, page())}
+    assert found["reversal_o_ffn"] == claims["O+FFN"]
+    assert found["reversal_ffn"] == claims["FFN"]
+    assert found["reversal_attn_o"] == claims["ATTN+O"]
 
 
 def test_rates_are_those_of_the_rows() -> None:

@@ -30,6 +30,7 @@ from kgbench.paper.architectures.design import DesignCell, Shape, Study, study_d
 from kgbench.paper.architectures.factorial import (
     KNOWN,
     PATHWAYS,
+    Findings,
     RunAbout,
     RunRows,
     cut_from,
@@ -60,6 +61,8 @@ from kgbench.paper.architectures.switched_model import (
 from kgbench.testing import pico_tokenizer
 
 CELLS = study_design().cells
+HALF = study_design().half
+SCALE = "recovery of LT − FE"
 every_cell = pytest.mark.parametrize("cell", CELLS, ids=[cell.name for cell in CELLS])
 
 
@@ -111,8 +114,8 @@ def test_half_fraction_of_resolution_four() -> None:
     """Eight balanced cells; no main effect is aliased with another or with an interaction of two,
     and these are in pairs.
     """
-    signs = np.array([cell.signs for cell in CELLS])
-    assert len({tuple(row) for row in signs}) == 8 and len(study_design().runs) == 24
+    signs = np.array([cell.signs for cell in HALF])
+    assert len({tuple(row) for row in signs}) == 8
     assert (signs.sum(0) == 0).all() and (signs.prod(1) == 1).all()
     assert np.array_equal(signs.T @ signs, 8 * np.eye(4))
     found = factor_contrasts([factor.name for factor in study_design().factors], signs)
@@ -121,6 +124,18 @@ def test_half_fraction_of_resolution_four() -> None:
     assert np.array_equal(columns @ columns.T, 8 * np.eye(7)), "the seven contrasts are orthogonal"
     with pytest.raises(ValueError, match="aliased"):
         factor_contrasts("abc", signs[:, :3][signs[:, :3].prod(1) == 1])
+
+
+def test_the_whole_design_tells_all_effects_apart() -> None:
+    """Sixteen cells under three seeds, the half first; fifteen orthogonal contrasts, none aliased."""
+    design = study_design()
+    signs = np.array([cell.signs for cell in design.cells])
+    assert len({tuple(row) for row in signs}) == 16 and len(design.runs) == 48
+    assert design.cells[:8] == design.half
+    found = factor_contrasts([factor.name for factor in design.factors], signs, 4)
+    assert [len(contrast.names) for contrast in found] == [1] * 15
+    columns = np.array([contrast.column(signs) for contrast in found])
+    assert np.array_equal(columns @ columns.T, 16 * np.eye(15))
 
 
 def test_weights_inside_layers_are_alike() -> None:
@@ -244,7 +259,7 @@ def values_of(
 
 
 def crossed(seeds: int) -> tuple[np.ndarray, np.ndarray]:
-    signs = np.array([cell.signs for cell in CELLS])
+    signs = np.array([cell.signs for cell in HALF])
     return np.tile(signs, (seeds, 1)), np.repeat(np.arange(seeds), len(signs))
 
 
@@ -370,6 +385,8 @@ def test_figures_of_a_run() -> None:
     run = run_figures(study_design(), invented(0, lt=15, fe=2))
     assert run.recovery("qa", "LT").value == 0.75 and run.recovery("qa", "FE").value == 0.1
     assert run.outcome("LT − FE") == pytest.approx(np.log(15.5 / 5.5) - np.log(2.5 / 18.5))
+    assert run.outcome("recovery of LT − FE") == pytest.approx(0.75 - 0.1)
+    assert run.outcome("recovery of FE") == pytest.approx(0.1)
     assert run.shortfalls == ()
     assert (run.read_layer.value, run.half_read.value) == (2, 2)
     assert run.losses.mean(1).tolist() == pytest.approx([0, 0, 0.6, 0])
@@ -396,6 +413,63 @@ def test_layer_is_undefined_where_nothing_is_lost() -> None:
     )
 
 
+def test_effects_are_of_the_half_until_every_cell_has_a_run(tmp_path: Path) -> None:
+    """A run of another cell changes nothing before; what is missing is listed by cell and seed."""
+    design = study_design()
+    rows = [invented(number, lt=5 + number % 7, fe=4) for number in range(len(design.runs))]
+    first = {cell.name for cell in design.half}
+    half = [one for one, run in zip(rows, design.runs, strict=True) if run.cell.name in first]
+    others = [one for one in rows if one not in half]
+    begun, most = findings(design, half), findings(design, [*half, *others[:7]])
+    assert begun.cells == most.cells == design.half and len(begun.contrasts) == 7
+    assert begun.effects("LT − FE") == most.effects("LT − FE")
+    assert begun.missing == {cell.name: (0, 1, 2) for cell in design.cells[8:]}
+    whole = findings(design, [*half, *others[:8]])
+    assert whole.cells == design.cells and len(whole.contrasts) == 15
+    assert whole.missing == {cell.name: (1, 2) for cell in design.cells[8:]}
+    assert all(effect.numbers is not None for effect in whole.effects("LT − FE"))
+    text = write_study(begun, tmp_path).read_text("utf-8")
+    names = ", ".join(cell.name for cell in design.cells[8:])
+    assert f"Missing: {names} (seeds 0, 1, 2)." in text and "resolution IV" in text
+    text = write_study(whole, tmp_path).read_text("utf-8")
+    assert f"Missing: {names} (seeds 1, 2)." in text and "resolution IV" not in text
+    text = write_study(findings(design, rows), tmp_path).read_text("utf-8")
+    assert "48 of 48 runs are in" in text and "Missing" not in text
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_one_cell_moves_every_effect_alike(whole: bool) -> None:
+    """The far cell's share is what each effect gains, with the cell's sign, over that of a study
+    in which this cell is as the mean of the others.
+    """
+    design = study_design()
+    runs = [run for run in design.runs if whole or run.cell in design.half]
+    far = design.half[6]
+
+    def study(hits: int) -> Findings:
+        numbers = [design.runs.index(run) for run in runs]
+        return findings(
+            design,
+            [invented(n, lt=hits if design.runs[n].cell == far else 6, fe=4) for n in numbers],
+        )
+
+    plain, moved = study(6), study(15)
+    found = moved.far_cell(SCALE)
+    assert found is not None and found.name == far.name
+    assert (found.mean, *found.others) == pytest.approx((0.55, 0.1, 0.1))
+    assert found.share == pytest.approx(0.45 * 2 / len(moved.cells))
+    signs = np.array([far.signs])
+    for contrast, before, after in zip(
+        moved.contrasts, plain.effects(SCALE), moved.effects(SCALE), strict=True
+    ):
+        assert before.value is not None and after.value is not None
+        sign = int(contrast.column(signs)[0])
+        assert after.value - before.value == pytest.approx(sign * found.share)
+    without = moved.main_effects(SCALE, far.name)
+    assert list(without) == [factor.name for factor in design.factors]
+    assert [effect.value for effect in without.values()] == pytest.approx([0] * 4, abs=1e-12)
+
+
 @pytest.mark.nightly
 def test_page_finds_a_planted_effect(tmp_path: Path) -> None:
     """Of rows in which gated cells alone recall; the page comes from the files alone, and equal
@@ -411,9 +485,10 @@ def test_page_finds_a_planted_effect(tmp_path: Path) -> None:
     found = findings(design, finished(design, tmp_path))
     path = write_study(found, tmp_path)
     text = path.read_text(encoding="utf-8")
-    assert "24 of 24 runs are in" in text
+    assert "48 of 48 runs are in" in text
     lines = {line.split(":")[0]: line for line in text.splitlines() if line.startswith("- ")}
-    assert lines["- ffn"].endswith("n = 24 runs: towards recall at LT.")
+    assert "n = 48 runs: towards recall at LT; of recoveries" in lines["- ffn"]
+    assert lines["- ffn"].endswith(": towards recall at LT.")
     assert all(
         "its interval holds 0" in lines[f"- {name}"] for name in ("blocks", "positions", "layers")
     )
@@ -441,7 +516,7 @@ def test_page_finds_a_planted_effect(tmp_path: Path) -> None:
 def test_page_of_no_runs_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`--runs 0` writes the page of what is in, here nothing."""
     assert cli.main(["reproduce", "study", "--runs", "0", "--report", str(tmp_path)]) == 0
-    assert "0 of 24 runs are in" in capsys.readouterr().out
+    assert "0 of 48 runs are in" in capsys.readouterr().out
     assert "undecided" in (tmp_path / REPORT).read_text(encoding="utf-8")
 
 
@@ -477,11 +552,13 @@ def test_rows_of_another_design_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 def test_the_published_page_is_what_its_rows_give(tmp_path: Path) -> None:
-    """All runs of the design are in, and anyone gets the page from the ranks of single facts."""
+    """The half of the design that was run first is in, and anyone gets the page from the ranks of
+    single facts.
+    """
     published = Path(__file__).parents[1] / "leaderboard" / "reproductions" / "study"
     shutil.copytree(published / "runs", tmp_path / "runs")
     found = kgbench.paper.study(runs=0, report=tmp_path, progress=False)
-    assert len(found.findings.runs) == found.runs
+    assert {cell.name for cell in HALF}.isdisjoint(found.findings.missing)
     assert found.path.read_text("utf-8") == (published / REPORT).read_text("utf-8")
 
 
@@ -489,7 +566,7 @@ def test_chosen_runs() -> None:
     """By run, by cell and by seed; all cells of a seed come before the next seed's."""
     design = study_design()
     assert design.chosen([]) == design.runs
-    assert [run.seed for run in design.runs] == [0] * 8 + [1] * 8 + [2] * 8
+    assert [run.seed for run in design.runs] == [0] * 16 + [1] * 16 + [2] * 16
     cell = design.cells[3].name
     assert [run.seed for run in design.chosen([cell])] == [0, 1, 2]
     assert [run.name for run in design.chosen([cell], [1])] == [f"{cell}.seed1"]

@@ -315,7 +315,7 @@ def test_evaluations_keep_the_donors_that_they_are_of(tmp_path: Path) -> None:
         ("reversal", 0, "w"),
         ("reversal", 1, "f"),
     ):
-        trainings = page().trainings_of([evaluation], tiny=True)
+        trainings = page().trainings_of([evaluation], "tiny")
         donors = found.about.donors_of(evaluation, trainings)
         assert {donors[seed, name].weights for name in trainings} == {weights * 64}
     write_measured(found, tmp_path / ROWS)

@@ -31,7 +31,7 @@ from kgbench.runner import load_prompts
 from kgbench.sites import parse_graft
 
 SHIPPED = json.loads(write_known.KNOWN.read_text("utf-8"))
-PAIRS = [name for name in catalog.pair_names() if catalog.entry(name).donors]
+PAIRS = [*catalog.shipped(), *catalog.plants()]
 
 
 def as_json(value: Any) -> Any:

@@ -362,12 +362,21 @@ class TrainedDonor:
         return f"{line}: {shares}" if shares else line
 
 
+def home_folder() -> Path:
+    """Where what is made or fetched is kept."""
+    if home := os.environ.get(HOME):
+        return Path(home).expanduser()
+    return platformdirs.user_data_path("kgbench", appauthor=False)
+
+
+def is_kept(folder: Path) -> bool:
+    """Whether a checkpoint that was made or fetched is there; a copy that was cut off is not."""
+    return all((folder / name).is_file() for name in (CARD, "config.json", "model.safetensors"))
+
+
 def donors_folder() -> Path:
     """Where trained donors are kept."""
-    home = os.environ.get(HOME)
-    if home:
-        return Path(home).expanduser() / "donors"
-    return platformdirs.user_data_path("kgbench", appauthor=False) / "donors"
+    return home_folder() / "donors"
 
 
 def trained_donors() -> Mapping[str, TrainedDonor]:

@@ -29,6 +29,8 @@ from transformers import AutoConfig, PreTrainedConfig
 
 from kgbench.errors import ModelError, first_line
 from kgbench.models.catalog import DELTA, find_donor, is_delta, read_delta_card, zoo_path
+from kgbench.models.fetching import fetch, fetched_model
+from kgbench.models.gguf_file import gguf_in, kept_checkpoint
 from kgbench.models.lora import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from kgbench.models.tensors import stored_hash
 
@@ -121,8 +123,9 @@ def locate(
     """Find a checkpoint; downloads one only where it is a Hub id that is not in the local cache.
 
     Args:
-        source: `zoo:NAME/PART`, a directory, the name of a trained donor, or a Hub id; for a donor,
-            also the directory of a plant, or an adapter's directory or Hub id.
+        source: `zoo:NAME/PART`, `fetched:NAME`, a directory, a GGUF file, the name of a trained
+            donor, or a Hub id; for a donor, also the directory of a plant, or an adapter's
+            directory or Hub id.
         revision: Commit, tag or branch of a Hub id.
         recipient: The pair's recipient, where a donor is looked for.
 
@@ -130,6 +133,8 @@ def locate(
         ModelError: There is no checkpoint, the Hub does not give it, or it is a plant that does not
             belong to the recipient, or a plant or an adapter where a recipient is looked for.
     """
+    if (model := fetched_model(source)) is not None:
+        return _found(fetch(model), source, source, recipient)
     if (place := _on_disk(source)) is not None:
         directory, origin = place
         if is_delta(directory):
@@ -162,6 +167,8 @@ def _on_disk(source: str) -> tuple[Path, str] | None:
     if kept is not None:
         return kept, source
     directory = Path(source).expanduser()
+    if (file := gguf_in(directory)) is not None:
+        return kept_checkpoint(file), f"local:{file.name}"
     if not directory.exists():
         try:
             validate_repo_id(source)
@@ -177,6 +184,8 @@ def find_here(source: str, revision: str | None = None) -> Checkpoint | None:
     Raises:
         ModelError: As `locate` does.
     """
+    if (model := fetched_model(source)) is not None:
+        return locate(source) if model.is_here() else None
     here = _on_disk(source) or _cached(source, revision)
     return None if here is None else locate(source, revision)
 
@@ -240,10 +249,8 @@ def _made_from(card: Mapping[str, Any], source: str) -> str:
 def _complete(directory: Path, source: str) -> Path:
     """The directory, if it holds a configuration and safetensors weights."""
     if directory.is_file():
-        gguf = directory.suffix == ".gguf"
-        folder = "the checkpoint that it was made from" if gguf else "its folder"
         raise ModelError(
-            f"{source!r} is a file; give {folder}: a directory that holds config.json and "
+            f"{source!r} is a file; give its folder: a directory that holds config.json and "
             "*.safetensors"
         )
     if not directory.is_dir():

@@ -82,7 +82,7 @@ def reproduce_command(
 
     The study asks which features of an architecture make it recall at the last
     token or enrich at the first entity: small models of one code base,
-    pretrained and finetuned in eight cells under three seeds, some minutes a
+    pretrained and finetuned in sixteen cells under three seeds, some minutes a
     run. Runs in the report's folder are not made again, and several processes
     may work on one study.
 
@@ -212,9 +212,8 @@ def _forecast(what: str, options: Mapping[str, Any], progress: Progress | None) 
     from kgbench.paper.reproduction import ingredients_of, report_folder, rows_there
     from kgbench.runner import Settings
 
-    names = chosen(what)
     pairs = ingredients_of(options["model"], options["supplement"], options["seeds"])
-    model = pairs[0].model
+    names, model = chosen(what, pairs[0].scale), pairs[0].model
     settings = Settings(device=options["device"], output_dir=options["output_dir"])
     known = rows_there(report_folder(model, options["report"]))
     parts = forecasts(names, pairs, settings, progress, known)

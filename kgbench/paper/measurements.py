@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from pydantic import Field
 
 from kgbench.errors import DataError, InputError
-from kgbench.paper.page import Page, page
+from kgbench.paper.page import Page, Scale, page
 from kgbench.records import Record, Strict
 from kgbench.stats.scores import PromptColumns, by_prompt
 
@@ -142,6 +142,11 @@ class About(Strict):
     """By training seed; a seed may lack some of them."""
 
     @property
+    def scale(self) -> Scale:
+        """What sort of pair it is."""
+        return "tiny" if self.tiny else page().scale_of(self.model)
+
+    @property
     def seeds(self) -> tuple[int, ...]:
         """The training seeds, ascending."""
         return tuple(sorted(self.evaluations))
@@ -172,7 +177,7 @@ class About(Strict):
         there, evaluations = self.donors.get(seed, {}), {}
         for name, evaluation in self.evaluations.get(seed, {}).items():
             own = {}
-            for training in page().trainings_of([name], self.tiny):
+            for training in page().trainings_of([name], self.scale):
                 before, after = there.get(training), further.get(training)
                 if before is not None and after is not None and before.weights != after.weights:
                     own[training] = before

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
+from typing import Literal
 
 from pydantic import Field, field_validator
 
@@ -18,6 +19,15 @@ KNOWN = "known"
 """In place of a data set: facts that the recipient knew before it was finetuned."""
 
 MEDIAN_RANK = "median_rank"
+
+Scale = Literal["paper", "small", "tiny"]
+"""Whether a pair is of the paper's size, a smaller language model, or made for kgbench."""
+
+SCALES: Mapping[Scale, str] = {
+    "paper": "pairs of the paper's size",
+    "small": "small pairs",
+    "tiny": "tiny pairs",
+}
 
 _DRAWINGS = ("figure-1", "figure-3b")
 """Figures of the paper without data."""
@@ -34,6 +44,21 @@ class Tiny(Strict):
     """The paper's model of the same family."""
 
 
+class Small(Strict):
+    """Common to all figures of small pairs: real language models, of fewer weights."""
+
+    like: dict[str, str]
+    """The paper's model of the same family."""
+    facts: int
+    """The first of each data set, or of its half."""
+    direction: str
+    recipe: str
+    without: tuple[str, ...]
+    """Evaluations that are not made."""
+    shipped: str
+    """The training of a pair's own donor."""
+
+
 class Hub(Strict):
     """Sources on the Hub, for pairs that are not tiny."""
 
@@ -48,8 +73,8 @@ class Departure(Strict):
     paper: str
     here: str
     """May name `{trained}`, `{precision}`, `{seeds}`, `{facts}` and `{supplement}`."""
-    tiny: bool = False
-    """Whether it is one of tiny pairs only."""
+    scales: tuple[Scale, ...] = tuple(SCALES)
+    """Of the pairs that have it."""
 
 
 class TinyTraining(Strict):
@@ -67,6 +92,15 @@ class TinyTraining(Strict):
     """Whether it is the pair's own donor, which is not trained again."""
 
 
+class SmallTraining(Strict):
+    """A donor's training on a small pair, where it is another than most."""
+
+    direction: str | None = None
+    recipe: str | None = None
+    changes: dict[str, int] = Field(default_factory=dict)
+    """Values in place of the recipe's."""
+
+
 class Training(Strict):
     """A donor."""
 
@@ -74,7 +108,9 @@ class Training(Strict):
     part: str | None = None
     recipe: str = "aggressive"
     direction: str = "both"
-    tiny: TinyTraining
+    tiny: TinyTraining | None = None
+    """None for a training of other pairs alone."""
+    small: SmallTraining | None = None
 
 
 class Evaluation(Strict):
@@ -83,6 +119,8 @@ class Evaluation(Strict):
     donors: dict[str, str]
     tiny_donors: dict[str, str] = Field(default_factory=dict)
     """Those of tiny pairs, where they differ."""
+    small_donors: dict[str, str] = Field(default_factory=dict)
+    """Those of small pairs, where they differ."""
     suite: str
     recipient: str | None = None
     """By default the pair's own."""
@@ -90,19 +128,22 @@ class Evaluation(Strict):
     """`known`; by default the facts that the donor learned."""
     prompts: tuple[str, ...] = ()
     """By default the suite's."""
+    templates: dict[str, str] = Field(default_factory=dict)
+    """Prompts of its own by name."""
 
-    def donors_of(self, tiny: bool) -> Mapping[str, str]:
-        """Trainings by donor, for tiny pairs or for all others."""
-        return self.tiny_donors if tiny and self.tiny_donors else self.donors
+    def donors_of(self, scale: Scale) -> Mapping[str, str]:
+        """Trainings by donor, for pairs of a scale."""
+        others = {"paper": {}, "tiny": self.tiny_donors, "small": self.small_donors}
+        return others[scale] or self.donors
 
-    def trainings(self, tiny: bool) -> tuple[str, ...]:
+    def trainings(self, scale: Scale) -> tuple[str, ...]:
         """All trainings, the recipient's first."""
-        own = self.donors_of(tiny).values()
+        own = self.donors_of(scale).values()
         return (self.recipient, *own) if self.recipient else tuple(own)
 
-    def learned(self, tiny: bool) -> str:
+    def learned(self, scale: Scale) -> str:
         """The training of the facts that SFT learned."""
-        donors = self.donors_of(tiny)
+        donors = self.donors_of(scale)
         return donors.get("sft") or donors["relation"]
 
 
@@ -113,6 +154,8 @@ class Bounded(Strict):
     second: str
     share: float = 1.0
     """Of the second."""
+    of: str = ""
+    """Reference of a bound on how much or little the first is, see `larger_term`."""
     ge: float | None = None
     gt: float | None = None
     le: float | None = None
@@ -129,8 +172,14 @@ class ClaimSpec(Bounded):
     """A claim of the paper on the recovery of configurations."""
 
     says: str
-    of: str = ""
-    """Reference of a claim that something does little."""
+    premise: bool = False
+    """Whether it could hardly fail where the donor answers its facts."""
+    models: tuple[str, ...] = ()
+    """The paper's models that it is claimed of; by default all."""
+
+    def is_about(self, model: str) -> bool:
+        """Whether it is claimed of one of the paper's models."""
+        return not self.models or model in self.models
 
 
 class Criterion(Bounded):
@@ -166,6 +215,8 @@ class FigureSpec(Strict):
     """The paper's experiment, see `kgbench.paper.published`."""
     note: str = ""
     """Caveat above the figure."""
+    scale: Scale | None = None
+    """Of pairs of this scale alone; by default of all."""
 
     @property
     def shown(self) -> tuple[str, ...]:
@@ -187,6 +238,7 @@ class Page(Strict):
     """All figures and their ingredients."""
 
     tiny: Tiny
+    small: Small
     hub: Hub
     departures: tuple[Departure, ...]
     trainings: dict[str, Training]
@@ -208,11 +260,27 @@ class Page(Strict):
         """The evaluations behind figures, each once."""
         return tuple(dict.fromkeys(self.figures[name].evaluation for name in figures))
 
-    def trainings_of(self, evaluations: Sequence[str], tiny: bool) -> tuple[str, ...]:
+    def scale_of(self, model: str) -> Scale:
+        """The scale of a pair."""
+        if model in self.tiny.like:
+            return "tiny"
+        return "small" if model in self.small.like else "paper"
+
+    def like(self, model: str) -> str:
+        """The paper's model whose claims a pair is held against."""
+        return (self.tiny.like | self.small.like).get(model, model)
+
+    def is_made(self, figure: str, scale: Scale) -> bool:
+        """Whether a figure is made of pairs of a scale."""
+        spec = self.figures[figure]
+        left_out = scale == "small" and spec.evaluation in self.small.without
+        return spec.scale in (None, scale) and not left_out
+
+    def trainings_of(self, evaluations: Sequence[str], scale: Scale) -> tuple[str, ...]:
         """The donors behind evaluations, each once, recipients first."""
         trainings: list[str] = []
         for name in evaluations:
-            trainings += self.evaluations[name].trainings(tiny)
+            trainings += self.evaluations[name].trainings(scale)
         return tuple(dict.fromkeys(trainings))
 
     @field_validator("rows", mode="before")
@@ -237,23 +305,31 @@ def page() -> Page:
     return Page.model_validate(read_toml(__package__, "page"))
 
 
-def chosen(what: str) -> tuple[str, ...]:
-    """Figures by name or number, or those of a share; `all` is all of them.
+def chosen(what: str, scale: Scale | None = None) -> tuple[str, ...]:
+    """Figures by name or number, or those of a share; `all` is all that are made of the pair.
+
+    Args:
+        what: What was asked for.
+        scale: The pair's; by default any.
 
     Raises:
-        InputError: The figure is a drawing.
+        InputError: The figure is a drawing, or is not made of such pairs.
         UnknownNameError: There is no such figure.
     """
     known, numbered = page().figures, f"figure-{what}"
     name = numbered if numbered in (*known, *_DRAWINGS) else what
+    made = tuple(name for name in known if scale is None or page().is_made(name, scale))
     if what == "all":
-        return tuple(known)
+        return made
     if what in page().shares:
         own = page().shares[what]
-        return tuple(name for name, figure in known.items() if figure.evaluation in own)
+        return tuple(name for name in made if known[name].evaluation in own)
     if name in _DRAWINGS:
         raise InputError(f"{name} is a drawing of the method; there is nothing to compute")
     if name not in known:
         hint = "Of a recorded run: `kgbench rerun RUN`."
         raise UnknownNameError("figure", what, ("all", *page().shares, *known), hint)
+    if name not in made:
+        assert scale is not None
+        raise InputError(f"{name} is not made of {SCALES[scale]}; `all` is what is")
     return (name,)

@@ -16,6 +16,7 @@ from kgbench.numbers import number_text
 from kgbench.paper.measurements import About, Donor, PairRows, columns_of
 from kgbench.paper.page import (
     MEDIAN_RANK,
+    Bounded,
     ClaimSpec,
     Criterion,
     FigureSpec,
@@ -28,7 +29,7 @@ from kgbench.stats.scores import PromptColumns
 from kgbench.testing.decisions import FEWEST, OPERATORS
 
 LEAST = 0.25
-"""Least recovery of the larger term of a claim that is not vacuous."""
+"""Least recovery of the larger term of a claim or criterion that is not vacuous."""
 
 _Z = 1.959964
 """Of a 95 % interval of a normal distribution."""
@@ -42,6 +43,11 @@ class ClaimTerm:
 
     name: str
     recovery: float
+
+    @property
+    def is_next_to_nothing(self) -> bool:
+        """Whether what is said of it is vacuous."""
+        return self.recovery < LEAST
 
 
 @dataclass(frozen=True)
@@ -95,7 +101,7 @@ class PaperFigure:
     @property
     def trainings(self) -> Sequence[str]:
         """Trainings of its donors."""
-        return self.page.trainings_of([self.spec.evaluation], self.about.tiny)
+        return self.page.trainings_of([self.spec.evaluation], self.about.scale)
 
     @property
     def model(self) -> str:
@@ -136,7 +142,7 @@ class PaperFigure:
 
     def rates(self, prompt: str) -> dict[str, dict[str, PublishedRow]]:
         """The paper's figures of a prompt, see `published_rates`."""
-        learned = self.page.evaluations[self.spec.evaluation].learned(self.about.tiny)
+        learned = self.page.evaluations[self.spec.evaluation].learned(self.about.scale)
         return published_rates(self.spec, self.page.trainings[learned].dataset, prompt)
 
     @cached_property
@@ -233,17 +239,17 @@ def _means(
     return means
 
 
-def larger_term(claim: ClaimSpec, means: Mapping[str, float]) -> ClaimTerm | None:
-    """The term of a claim that recovers more.
+def larger_term(claim: Bounded, means: Mapping[str, float]) -> ClaimTerm | None:
+    """The term of a claim or criterion that recovers more.
 
-    Terms are the configurations that a claim names: `first`, `second` and `of`, but PRE. With m the
+    Terms are the configurations that it names: `first`, `second` and `of`, but PRE. With m the
     mean over facts (and training seeds) of the claim's metric on its prompt, a term recovers
     (m(term) - m(PRE)) / (m(SFT) - m(PRE)): 1 for SFT by definition. `share` is not taken off. The
     estimate counts, not its interval. Below LEAST the claim is vacuous, neither held nor refuted,
-    since it is about next to nothing.
+    and a criterion is not shown, since it is about next to nothing.
 
     Args:
-        claim: The claim.
+        claim: The claim or criterion.
         means: m of PRE, SFT and the terms.
 
     Returns:
@@ -262,7 +268,7 @@ def _outcome(
     claim: ClaimSpec, interval: tuple[float, float] | None, larger: ClaimTerm | None
 ) -> Outcome:
     """What comes of a claim by the interval of its difference; None where that decides nothing."""
-    if larger is not None and larger.recovery < LEAST:
+    if larger is not None and larger.is_next_to_nothing:
         return "vacuous"
     if interval is None:
         return "undecided"
@@ -324,7 +330,7 @@ def _weighted(
 
 def family(model: str) -> str | None:
     """The paper's model to compare a pair with: itself or one of its family; else None."""
-    like = page().tiny.like.get(model, model)
+    like = page().like(model)
     return like if any(row.model == like for row in published()) else None
 
 
@@ -340,23 +346,39 @@ class Agreement:
     """Of these, held or failed both here and there."""
     agree: int
     """Of these, with the same outcome."""
+    premises: int
+    """Of those decided, which could hardly fail."""
+    agree_beyond: int
+    """Of those decided but the premises, with the same outcome."""
+
+    @property
+    def beyond(self) -> int:
+        """Claims that both sides decide and that could fail."""
+        return self.decided - self.premises
 
 
 def claims_agreement(claims: Sequence[CheckedClaim], like: str) -> Agreement:
     """Agreement with one of the paper's models, over claims that both sides decide."""
-    figures = decided = agree = 0
-    for claim in claims:
-        if like in claim.paper:
-            ours, its = claim.outcome, claim.in_paper[like]
-            both = {ours, its} <= {"holds", "fails"}
-            figures, decided, agree = figures + 1, decided + both, agree + (both and ours == its)
-    return Agreement(like, figures, decided, agree)
+    there = [claim for claim in claims if like in claim.paper]
+    same: list[tuple[bool, bool]] = []
+    for claim in there:
+        ours, its = claim.outcome, claim.in_paper[like]
+        if {ours, its} <= {"holds", "fails"}:
+            same.append((claim.spec.premise, ours == its))
+    return Agreement(
+        like,
+        claims=len(there),
+        decided=len(same),
+        agree=sum(agrees for _, agrees in same),
+        premises=sum(premise for premise, _ in same),
+        agree_beyond=sum(agrees and not premise for premise, agrees in same),
+    )
 
 
 # ------------------------------------------------------------------------------ positive control
 # Criteria bound mean top-5 hit rates over facts under one training seed; they are in `page.toml`
 # and were set before the pairs were built. A pair shows a criterion that is kept under four
-# of five of its seeds.
+# of five of its seeds and that is not vacuous, by the same rule and means as claims are.
 
 _SHARE = Fraction(4, 5)
 """Of the training seeds of a pair; of fewer than five, all."""
@@ -393,6 +415,8 @@ class Result:
     criterion: Criterion
     rates: Mapping[int, Mapping[str, Rates]]
     """By training seed and prompt."""
+    larger: Mapping[str, ClaimTerm | None]
+    """Its larger term by prompt, over facts and seeds; None where finetuning added nothing."""
 
     @property
     def kept(self) -> tuple[int, ...]:
@@ -409,9 +433,22 @@ class Result:
         return math.ceil(_SHARE * len(self.rates))
 
     @property
+    def vacuous(self) -> str:
+        """Its larger terms that recover next to nothing as text; empty where it is not vacuous."""
+        texts = []
+        for prompt, term in self.larger.items():
+            if term is not None and not term.is_next_to_nothing:
+                continue
+            text = "finetuning added nothing"
+            if term is not None:
+                text = f"{term.name} recovers {number_text(term.recovery)}"
+            texts.append(f"{prompt}: {text}" if len(self.larger) > 1 else text)
+        return "; ".join(texts)
+
+    @property
     def shown(self) -> bool:
         """Whether the pair shows it."""
-        return len(self.kept) >= self.needed
+        return not self.vacuous and len(self.kept) >= self.needed
 
     def figures(self) -> dict[str, str]:
         """Its rates as text, by training seed."""
@@ -434,10 +471,14 @@ def results(measured: PairRows, page: Page) -> tuple[Result, ...]:
         columns = columns_of(measured, figure.evaluation)
         grafts = {"PRE": "PRE", "SFT": "SFT", **page.rows[figure.rows]}
         rates: dict[int, dict[str, Rates]] = {seed: {} for seed in seeds}
+        larger = {}
+        named = [*criterion.terms, criterion.of] if criterion.of else criterion.terms
         for prompt in criterion.prompts:
+            means = _means(columns[prompt], "top5", {term: grafts[term] for term in named})
+            larger[prompt] = larger_term(criterion, means)
             for seed, own in zip(seeds, columns[prompt], strict=True):
                 scores = own.scores("top5")
-                means = {term: float(scores[grafts[term]].mean()) for term in criterion.terms}
-                rates[seed][prompt] = means
-        found.append(Result(criterion, rates))
+                own_rates = {term: float(scores[grafts[term]].mean()) for term in criterion.terms}
+                rates[seed][prompt] = own_rates
+        found.append(Result(criterion, rates, larger))
     return tuple(found)

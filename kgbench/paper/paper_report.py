@@ -112,6 +112,7 @@ def report_text(
     for name, claim in distinct_claims(figures):
         (cited if claim.paper else added).append((name, claim))
     like = family(model)
+    held = [claim.spec for _, claim in cited if claim.outcome == "holds"]
     donors: dict[tuple[int, str, str], Donor] = {}
     trained: list[tuple[str, str]] = []
     facts: list[tuple[int, str]] = []
@@ -120,7 +121,8 @@ def report_text(
             donors[seed, name, donor.weights] = donor
         trained += _trained(figure)
         for name in figure.trainings:
-            facts.append((page().trainings[name].tiny.facts, name))
+            tiny = page().trainings[name].tiny
+            facts.append((tiny.facts if about.tiny and tiny else page().small.facts, name))
     facts.sort(key=itemgetter(0), reverse=True)
     evaluations = list(_evaluations(figures))
     return filled_page(
@@ -132,6 +134,8 @@ def report_text(
         left=left,
         control=control,
         least=LEAST,
+        held=held,
+        others=[spec for spec in held if like and not spec.is_about(like)],
         agreement=like and claims_agreement([claim for _, claim in cited], like),
         cited=cited,
         added=added,
@@ -164,7 +168,8 @@ def _share(figures: Sequence[PaperFigure], left: Mapping[str, Sequence[int]]) ->
     names = tuple(figure.name for figure in figures)
     if len(names) == 1 and not left:
         return names[0]
-    return {chosen(share): share for share in page().shares}.get(names, "all")
+    scale = figures[0].about.scale
+    return {chosen(share, scale): share for share in page().shares}.get(names, "all")
 
 
 def _outcome_text(claim: CheckedClaim) -> str:
@@ -347,7 +352,8 @@ def difference_text(figure: str, claim: CheckedClaim, like: str | None = None) -
     if like is not None and like in outcomes:
         if {outcomes[like], claim.outcome} != {"holds", "fails"}:
             return None
-        return f"{about}; {like} {'keeps' if outcomes[like] == 'holds' else 'does not keep'} it."
+        keeps = "keeps" if outcomes[like] == "holds" else "does not keep"
+        return f"{about}; {like} {keeps} it ({number_text(claim.paper[like].value)})."
     counts = Counter(outcomes.values())
     yes, n = counts["holds"], len(outcomes) - counts["undecided"]
     if 2 * yes == n or claim.outcome != ("fails" if 2 * yes > n else "holds"):

@@ -8,12 +8,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from kgbench.data import is_shipped, load_dataset
+from kgbench.data import ImportOptions, is_shipped, load_dataset
 from kgbench.data.facts import hash_of
 from kgbench.errors import InputError
 from kgbench.models import catalog
 from kgbench.models.catalog import CARD, Entry, donors_folder, read_donor_card
 from kgbench.models.checkpoints import locate
+from kgbench.models.fetching import fetched_model
 from kgbench.models.tensors import stored_hash
 from kgbench.paper.measurements import (
     About,
@@ -23,7 +24,7 @@ from kgbench.paper.measurements import (
     joined,
     kept_rows,
 )
-from kgbench.paper.page import KNOWN, Page, Training
+from kgbench.paper.page import KNOWN, Page, Scale, SmallTraining, TinyTraining, Training
 from kgbench.progress import Progress, numbered
 from kgbench.records import RecordStore, write_whole
 from kgbench.runner import Pairs, Run, Settings, Spec, dry_run, run_job
@@ -74,9 +75,14 @@ class Ingredients:
         return found
 
     @property
+    def scale(self) -> Scale:
+        """What sort of pair it is."""
+        return self.page.scale_of(self.model)
+
+    @property
     def tiny(self) -> bool:
         """Whether the pair is one of the shipped ones."""
-        return catalog.zoo_path(self.entry.recipient) is not None
+        return self.scale == "tiny"
 
     @property
     def made(self) -> Path:
@@ -113,7 +119,15 @@ class Ingredients:
 
     def is_own(self, name: str) -> bool:
         """Whether a donor is the pair's own, which comes with its recipient."""
-        return self.tiny and self.page.trainings[name].tiny.pair
+        if self.tiny:
+            return self._tiny(name).pair
+        ships = self.scale == "small" and self.seed == SHIPPED and bool(self.entry.donors)
+        return ships and name == self.page.small.shipped
+
+    def _tiny(self, name: str) -> TinyTraining:
+        tiny = self.page.trainings[name].tiny
+        assert tiny is not None, f"{name} is of other pairs"
+        return tiny
 
     def own_donor(self) -> tuple[Mapping[str, Any], str]:
         """The card of the pair, and the hash of its donor's stored weights."""
@@ -138,27 +152,46 @@ class Ingredients:
         """The facts of a training, as `load_dataset` takes them."""
         training = self.page.trainings[name]
         part = f":{training.part}" if training.part else ""
-        if not self.tiny:
-            assert is_shipped(training.dataset)
-            return training.dataset + part
-        tiny = training.tiny
-        if tiny.rearranged:
-            return self._rearranged(tiny.dataset, tiny.facts)
-        few = len(load_dataset(tiny.dataset + part).facts) > tiny.facts
-        return tiny.dataset + (f":first{tiny.facts * (2 if part else 1)}" if few else "") + part
+        dataset, most = training.dataset, self.page.small.facts
+        if self.scale == "paper":
+            assert is_shipped(dataset)
+            return dataset + part
+        if self.tiny:
+            tiny = self._tiny(name)
+            dataset, most = tiny.dataset, tiny.facts
+            if tiny.rearranged:
+                return self._rearranged(dataset, most)
+        few = len(load_dataset(dataset + part).facts) > most
+        return dataset + (f":first{most * (2 if part else 1)}" if few else "") + part
 
     def training(self, name: str) -> FinetuneSpec:
         """The specification of a donor."""
         training = self.page.trainings[name]
+        direction, recipe, changes = self._choices(name)
         return FinetuneSpec(
             dataset=self.dataset(name),
-            recipe=training.tiny.recipe if self.tiny else training.recipe,
+            recipe=recipe,
             model=None if self.builds else self.model,
             recipient=self.recipient if self.builds else None,
-            direction=training.direction,
+            direction=direction,
             seed=self.seed,
             supplement=self._supplement(training),
-            changes=training.tiny.changes if self.tiny else {},
+            changes=changes,
+        )
+
+    def _choices(self, name: str) -> tuple[str, str, Mapping[str, int]]:
+        """A donor's direction and recipe, and what replaces the recipe's values."""
+        training, small = self.page.trainings[name], self.page.small
+        if self.tiny:
+            tiny = self._tiny(name)
+            return training.direction, tiny.recipe, tiny.changes
+        if self.scale == "paper":
+            return training.direction, training.recipe, {}
+        other = training.small or SmallTraining()
+        return (
+            other.direction or small.direction,
+            other.recipe or small.recipe,
+            other.changes,
         )
 
     def _supplement(self, training: Training) -> str | None:
@@ -177,15 +210,16 @@ class Ingredients:
         """The specification of an evaluation."""
         evaluation = self.page.evaluations[name]
         known, donors = evaluation.facts == KNOWN, dict[str, str]()
-        for donor, training in evaluation.donors_of(self.tiny).items():
+        for donor, training in evaluation.donors_of(self.scale).items():
             donors[donor] = self.source(training)
         return Spec(
             model=self.model,
             # Named, so that the donors of the catalog are not among those of the job.
             recipient=self.source(evaluation.recipient) if evaluation.recipient else self.recipient,
             donors=donors,
-            dataset=self._known() if known else self.dataset(evaluation.learned(self.tiny)),
+            dataset=self._known() if known else self.dataset(evaluation.learned(self.scale)),
             prompts=evaluation.prompts,
+            imports=ImportOptions(templates=evaluation.templates) if evaluation.templates else None,
             suite=evaluation.suite,
         )
 
@@ -197,32 +231,36 @@ class Ingredients:
         shipped one that of its weights.
         """
         evaluation = self.page.evaluations[name]
-        job, trainings = self.job(name), evaluation.trainings(self.tiny)
+        job, trainings = self.job(name), evaluation.trainings(self.scale)
         return hash_of(
             {
                 "recipient": self._recipient_identity(),
                 "seed": self.seed,
-                "donors": dict(evaluation.donors_of(self.tiny)),
+                "donors": dict(evaluation.donors_of(self.scale)),
                 "on": evaluation.recipient,
                 "trainings": {name: self._training_identity(name) for name in trainings},
                 "facts": load_dataset(str(job.dataset)).content_hash,
                 "suite": asdict(load_suite(evaluation.suite)),
                 "prompts": list(evaluation.prompts),
+                **({"templates": evaluation.templates} if evaluation.templates else {}),
             }
         )
 
     def _recipient_identity(self) -> str:
         if self.builds:
             return build_identity(self.recipe, self.seed, load_dataset(self.recipe.dataset))
-        return stored_hash(locate(self.recipient).directory) if self.tiny else self.recipient
+        if self.tiny:
+            return stored_hash(locate(self.recipient).directory)
+        model = fetched_model(self.recipient)
+        return self.recipient if model is None else model.weights
 
     def _training_identity(self, name: str) -> Any:
         if self.is_own(name):
-            return "the pair's own"
+            shipped = catalog.zoo_path(self.source(name))
+            return "the pair's own" if self.tiny or shipped is None else stored_hash(shipped)
         plan = plan_finetuning(self.training(name))
-        followed = plan.recipe(
-            1 if self.tiny else _SIZE, self.recipe.model_type if self.tiny else ""
-        )
+        size = {"tiny": 1, "small": self.entry.parameters, "paper": _SIZE}[self.scale]
+        followed = plan.recipe(size or _SIZE, self.recipe.model_type if self.tiny else "")
         other = self.page.tiny.supplement if self.tiny else plan.spec.supplement
         return [
             followed.to_json(),
@@ -285,13 +323,13 @@ def parts_of(
     page, parts = seeds[0].page, []
     for what in seeds:
         left = [e for e in page.evaluations_of(figures) if not _is_there(e, what, known)]
-        trainings = page.trainings_of(left, what.tiny)
+        trainings = page.trainings_of(left, what.scale)
         if what.builds and left:
             own = any(map(what.is_own, trainings))
             parts.append(FigurePart("pair", what, "donor" if own else ""))
         made: set[str] = set()
         for evaluation in left:
-            for name in page.trainings_of([evaluation], what.tiny):
+            for name in page.trainings_of([evaluation], what.scale):
                 if name not in made and not what.is_own(name):
                     parts.append(FigurePart("donor", what, name))
                     made.add(name)
@@ -364,7 +402,7 @@ def _evaluated(
     what, name = part.what, part.name
     record = run_job(what.job(name), settings, progress, loaded).record
     facts = RecordStore(settings.output_dir).load(record.id).facts()
-    trainings = what.page.trainings_of([name], what.tiny)
+    trainings = what.page.trainings_of([name], what.scale)
     about = About(
         model=what.model,
         tiny=what.tiny,
@@ -375,8 +413,9 @@ def _evaluated(
 
 
 def _donor(what: Ingredients, name: str) -> Donor:
-    if not what.is_own(name):
-        return Donor.of(read_donor_card(what.place(name)))
+    shipped = catalog.zoo_path(what.source(name))
+    if not what.is_own(name) or not what.tiny:
+        return Donor.of(read_donor_card(shipped or what.place(name)))
     texts = len(set(finetuning_rounds(what.recipe, what.own_facts())[0]))
     return Donor.of_pair(*what.own_donor(), texts)
 

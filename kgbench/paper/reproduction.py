@@ -106,15 +106,15 @@ def reproduce(
     Raises:
         InputError: There is no such figure, or something that it needs cannot be had.
     """
-    names = chosen(what)
     if rows:
         for option, value in (("model", model), ("supplement", supplement), ("seeds", seeds)):
             if value:
                 raise InputError(f"--rows computes figures from files alone: leave out --{option}")
         given = list(map(Path, rows))
-        return _reported(names, _joined(given, report), report, given)
+        measured = _joined(given, report)
+        return _reported(chosen(what, measured.about.scale), measured, report, given)
     pairs = ingredients_of(model, supplement, seeds)
-    folder = report_folder(pairs[0].model, report)
+    names, folder = chosen(what, pairs[0].scale), report_folder(pairs[0].model, report)
     measured = with_progress(
         progress,
         lambda callback: make(
@@ -178,7 +178,7 @@ def _reported(
     asked = figures_from(there if there and len(names) > 1 else names, measured, page())
     shown, figures = names, asked
     if not files:
-        shown = list(page().figures)
+        shown = chosen("all", measured.about.scale)
         figures = figures_from(figures_there(shown, measured, page()), measured, page())
     folder = report_folder(measured.about.model, report)
     control = results(measured, page()) if measured.about.tiny and len(shown) > 1 else ()
@@ -247,7 +247,7 @@ def study(
 ) -> StudyResults:
     """Ask which features of an architecture make it recall at the last token.
 
-    Small models of one code base are pretrained and finetuned in eight cells under three seeds,
+    Small models of one code base are pretrained and finetuned in sixteen cells under three seeds,
     some minutes a run. Runs in the report's folder are not made again, and several processes may
     work on one study.
 

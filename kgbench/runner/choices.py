@@ -41,8 +41,30 @@ def _first_sentence(card: str) -> str:
     return ""
 
 
+def _models() -> Rows:
+    """Pairs; of a model that does not come with kgbench, whether it is here."""
+    from huggingface_hub import try_to_load_from_cache
+
+    from kgbench.models.catalog import describe_pairs, entry, pair_names
+    from kgbench.models.fetching import fetched_model
+    from kgbench.numbers import size_text
+
+    rows = dict(describe_pairs())
+    for name in pair_names():
+        if entry(name).like is None:
+            continue
+        model = fetched_model(source := entry(name).recipient)
+        if model is None:
+            here = isinstance(try_to_load_from_cache(source, "config.json"), str)
+            missing = "not here: from the Hub"
+        else:
+            here, missing = model.is_here(), f"not here: {size_text(model.download)} to download"
+        rows[name] = f"{rows[name]} ({'here' if here else missing})"
+    return rows
+
+
 CATALOGUES: Mapping[str, Callable[[], Rows]] = {
-    "models": later("models.catalog", "describe_pairs"),
+    "models": _models,
     "datasets": _datasets,
     "prompts": _prompts,
     "localizers": later("localizers", "describe"),

@@ -18,6 +18,7 @@ from kgbench.localizers import create, is_foreign
 from kgbench.models import catalog
 from kgbench.models.catalog import FLOPS, Entry, is_plant
 from kgbench.models.checkpoints import Checkpoint, find_here, locate
+from kgbench.models.fetching import fetched_model
 from kgbench.models.loading import DTYPES, pair_sources, read_empty, read_tokenizer, widest
 from kgbench.models.lora import ADAPTER_CONFIG as ADAPTER
 from kgbench.models.pair import ModelPair
@@ -194,6 +195,8 @@ def _assumed(entry: Entry, spec: Spec, settings: Settings) -> Forecast:
         *free_bytes(settings, device),
     )
     ranking = ", ranking left out" if localizer.kind == "scoring" else ""
+    fetched = fetched_model(entry.recipient)
+    stored = entry.parameters * DTYPES[entry.stored].itemsize
     return Forecast(
         configurations=n,
         prompts=len(prompts),
@@ -204,7 +207,7 @@ def _assumed(entry: Entry, spec: Spec, settings: Settings) -> Forecast:
         scoring_seconds=0.0,
         known=False,
         disk_bytes=_RECORD + _ROW * len(prompts) * n,
-        download_bytes=entry.parameters * DTYPES[entry.stored].itemsize,
+        download_bytes=fetched.download if fetched else stored,
         basis=f"the catalog's number of parameters, tokens of {entry.like}'s tokenizer, a row for "
         f"each configuration{ranking} and {FLOPS[kind] / 1e12:g} Tflop/s assumed on {kind}, since "
         f"{entry.recipient} is not on this machine",

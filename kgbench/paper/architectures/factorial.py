@@ -1,6 +1,6 @@
 """Rows of the study's runs, one small file a run; their figures, and the effects of its factors.
 
-The model of a run's value in the two-level fractional factorial is
+The model of a run's value in the two-level factorial, whole or of its half, is
 
     y = mean + sum over effects of (sign × effect / 2) + seed + error,
 
@@ -10,7 +10,9 @@ deviation is the same at both levels and drops out, so that the estimate of the 
 least-squares one with a column per seed, and Student's interval with the residual degrees of
 freedom is exact (H. Scheffé, The Analysis of Variance, 1959, chapter 8: blocks of complete
 replicates). Where runs are missing the same least squares are taken, seeds as fixed columns, which
-is exact too and uses the variation within seeds alone.
+is exact too and uses the variation within seeds alone. The effects are as many as cells but one, so
+that the error is that between runs of a cell; until each cell of the whole has a run they are those
+of the half that was run first.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations
+from itertools import chain, combinations
 from math import sqrt
 from pathlib import Path
 
@@ -29,7 +31,7 @@ from scipy.special import stdtrit
 
 from kgbench.errors import DataError
 from kgbench.estimate import Estimate
-from kgbench.paper.architectures.design import Criteria, Study
+from kgbench.paper.architectures.design import Criteria, DesignCell, Study
 from kgbench.paper.measurements import read_stored, write_stored
 from kgbench.records import Strict
 from kgbench.stats import LEVEL, difference, hit_rate, resample
@@ -159,14 +161,21 @@ def table_of(blocks: Sequence[tuple[str, str, np.ndarray]]) -> pa.Table:
 
 _TOP = 5
 
+_RECOVERY = "recovery of "
+
 OUTCOMES: Mapping[str, str] = {
     "LT − FE": "log-odds of LT less those of FE",
     "LT": "log-odds of LT",
     "FE": "log-odds of FE",
     "FE+LT": "log-odds of FE+LT",
+    f"{_RECOVERY}LT − FE": "recovery of LT less that of FE",
+    f"{_RECOVERY}LT": "recovery of LT",
+    f"{_RECOVERY}FE": "recovery of FE",
     "depth": "depth at which half is read, 0 the first layer and 1 the last",
 }
-"""Responses: the study's outcome first, then its parts and the depth of reading."""
+"""Responses: the study's outcome first, then its parts, the same as recoveries, and the depth of
+reading.
+"""
 
 
 @dataclass(frozen=True)
@@ -207,14 +216,25 @@ class RunFigures:
         if name == "depth":
             layer = self.half_read.value
             return None if layer is None else layer / (self.layers - 1)
-        plus, _, minus = name.partition(" − ")
+        scale, terms = self.odds, name
+        if name.startswith(_RECOVERY):
+            scale, terms = self._recovered, name.removeprefix(_RECOVERY)
+        plus, _, minus = terms.partition(" − ")
         values = []
         for prompt in prompts or self.prompts:
-            odds = self.odds(prompt, plus), self.odds(prompt, minus) if minus else 0.0
-            if odds[0] is None or odds[1] is None:
+            pair = scale(prompt, plus), scale(prompt, minus) if minus else 0.0
+            if pair[0] is None or pair[1] is None:
                 return None
-            values.append(odds[0] - odds[1])
+            values.append(pair[0] - pair[1])
         return float(np.mean(values))
+
+    def _recovered(self, prompt: str, configuration: str) -> float | None:
+        return self.recovery(prompt, configuration).value
+
+    @property
+    def cell(self) -> str:
+        """The name of its cell."""
+        return "-".join(self.rows.about.levels.values())
 
     @property
     def layers(self) -> int:
@@ -289,12 +309,82 @@ def _half(costs: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
+class FarCell:
+    """The cell whose mean outcome is farthest from those of the others."""
+
+    name: str
+    mean: float
+    others: tuple[float, float]
+    """The least and the largest mean of the others."""
+    share: float
+    """Its distance from the mean of the others, as far as it is a part of every effect."""
+
+
+@dataclass(frozen=True)
 class Findings:
-    """Figures of all runs that are in, and the contrasts of the design."""
+    """Figures of all runs that are in, and the contrasts of the cells that effects are of."""
 
     study: Study
     runs: tuple[RunFigures, ...]
+    cells: tuple[DesignCell, ...]
+    """All, where each has a run; otherwise those of the half that was run first."""
     contrasts: tuple[FactorContrast, ...]
+
+    @property
+    def used(self) -> tuple[RunFigures, ...]:
+        """The runs of these cells."""
+        names = {cell.name for cell in self.cells}
+        return tuple(run for run in self.runs if run.cell in names)
+
+    @property
+    def missing(self) -> dict[str, tuple[int, ...]]:
+        """Training seeds that are not in, by cell."""
+        there = {run.rows.about.run for run in self.runs}
+        missing: dict[str, tuple[int, ...]] = {}
+        for run in self.study.runs:
+            if run.name not in there:
+                missing[run.cell.name] = (*missing.get(run.cell.name, ()), run.seed)
+        return missing
+
+    def cell_means(self, outcome: str) -> dict[str, float]:
+        """The mean over seeds of one of `OUTCOMES`, by cell; cells without it are left out."""
+        means = {}
+        for cell in self.cells:
+            own = [run.outcome(outcome) for run in self.used if run.cell == cell.name]
+            values = [value for value in own if value is not None]
+            if values:
+                means[cell.name] = float(np.mean(values))
+        return means
+
+    def far_cell(self, outcome: str) -> FarCell | None:
+        """The cell farthest from the others; None where a cell has no value.
+
+        An effect is 2 / cells of a sum of means with signs: this cell moves all of them by the same
+        share of its distance.
+        """
+        means = self.cell_means(outcome)
+        if len(means) < len(self.cells):
+            return None
+        total = sum(means.values())
+
+        def distance(name: str) -> float:
+            return means[name] - (total - means[name]) / (len(means) - 1)
+
+        name = max(means, key=lambda cell: abs(distance(cell)))
+        others = [mean for cell, mean in means.items() if cell != name]
+        share = abs(distance(name)) * 2 / len(means)
+        return FarCell(name, means[name], (min(others), max(others)), share)
+
+    def main_effects(self, outcome: str, without: str = "") -> dict[str, Estimate]:
+        """Effects of the factors by name, in a model without interactions.
+
+        Args:
+            outcome: One of `OUTCOMES`.
+            without: A cell that is left out.
+        """
+        chosen = [contrast for contrast in self.contrasts if len(contrast.factors) == 1]
+        found = effects(*self._columns(outcome, (), False, without), chosen)
+        return {one.names[0]: effect for one, effect in zip(chosen, found, strict=True)}
 
     def effects(
         self,
@@ -319,17 +409,17 @@ class Findings:
         return seed_deviation(*self._columns(outcome, (), False), self.contrasts)
 
     def _columns(
-        self, outcome: str, prompts: Sequence[str], complete: bool
+        self, outcome: str, prompts: Sequence[str], complete: bool, without: str = ""
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        cells = {cell.name: cell.signs for cell in self.study.cells}
+        cells = {cell.name: cell.signs for cell in self.cells}
         values, signs, seeds = [], [], []
-        for run in self.runs:
-            value = None if complete and run.shortfalls else run.outcome(outcome, prompts)
+        for run in self.used:
+            left_out = run.cell == without or (complete and run.shortfalls)
+            value = None if left_out else run.outcome(outcome, prompts)
             if value is not None:
-                about = run.rows.about
                 values.append(value)
-                signs.append(cells["-".join(about.levels.values())])
-                seeds.append(about.seed)
+                signs.append(cells[run.cell])
+                seeds.append(run.rows.about.seed)
         shape = (len(values), len(self.study.factors))
         return np.array(values), np.array(signs, int).reshape(shape), np.array(seeds, int)
 
@@ -341,9 +431,13 @@ def run_figures(study: Study, rows: RunRows) -> RunFigures:
 
 def findings(study: Study, rows: Sequence[RunRows]) -> Findings:
     """Figures of all runs that are in."""
-    signs = np.array([cell.signs for cell in study.cells])
-    columns = factor_contrasts([factor.name for factor in study.factors], signs)
-    return Findings(study, tuple(run_figures(study, one) for one in rows), columns)
+    runs = tuple(run_figures(study, one) for one in rows)
+    cells, order = study.half, 2
+    if {run.cell for run in runs} >= {cell.name for cell in study.cells}:
+        cells, order = study.cells, len(study.factors)
+    signs = np.array([cell.signs for cell in cells])
+    columns = factor_contrasts([factor.name for factor in study.factors], signs, order)
+    return Findings(study, runs, cells, columns)
 
 
 Signs = Int[np.ndarray, "run factor"]
@@ -355,7 +449,7 @@ class FactorContrast:
     """One column of signs, and the effects that have it."""
 
     names: tuple[str, ...]
-    """A main effect, or the interactions of two factors that share this column."""
+    """A main effect, or the interactions that share this column."""
     factors: tuple[int, ...]
     """The columns whose product it is, of the first name."""
 
@@ -370,19 +464,22 @@ class FactorContrast:
         return column
 
 
-def factor_contrasts(names: Sequence[str], signs: Signs) -> tuple[FactorContrast, ...]:
-    """Main effects and interactions of two factors, those that share a column as one.
+def factor_contrasts(
+    names: Sequence[str], signs: Signs, order: int = 2
+) -> tuple[FactorContrast, ...]:
+    """Main effects and interactions, those that share a column as one.
 
     Args:
         names: Of the factors.
         signs: Of all cells of the design [cell, factor].
+        order: Most factors of an interaction.
 
     Raises:
         ValueError: A main effect shares a column with another effect: the resolution is below IV.
     """
     by_column: dict[bytes, list[FactorContrast]] = {}
-    singles = [(i,) for i in range(len(names))]
-    for factors in (*singles, *combinations(range(len(names)), 2)):
+    sizes = range(1, order + 1)
+    for factors in chain.from_iterable(combinations(range(len(names)), n) for n in sizes):
         one = FactorContrast((" × ".join(names[i] for i in factors),), factors)
         by_column.setdefault(one.column(signs).tobytes(), []).append(one)
     columns = []

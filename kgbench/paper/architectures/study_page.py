@@ -8,10 +8,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from kgbench.estimate import Estimate
-from kgbench.numbers import figure_text, interval_text
+from kgbench.numbers import figure_text, interval_text, number_text
 from kgbench.paper.architectures.factorial import BOTH, OUTCOMES, Findings, RunFigures
 from kgbench.report import filled_page
 from kgbench.report.bars import FAINT, INK, panels, small_png, styled
@@ -27,6 +25,7 @@ _PICTURES = ("effects.png", "runs.png")
 _MARKS = ("o", "s", "^", "D", "v", "P")
 _TONES = ("#0072B2", "#D55E00")
 _MAIN = "LT − FE"
+_RECOVERY = f"recovery of {_MAIN}"
 _RATES = ("KNOWN", "PRE", "SFT")
 _RECOVERIES = ("FE", "LT", BOTH, "(FE+LT)^C")
 
@@ -58,22 +57,58 @@ def write_study(results: Findings, folder: Path) -> Path:
 
 
 def verdicts(results: Findings) -> Iterator[str]:
-    """One sentence on each effect on the outcome."""
+    """One sentence on each effect on the outcome, and what a single cell makes of all."""
     n, wanted, count = len(results.runs), len(results.study.runs), len(results.contrasts)
     if n < wanted:
-        yield f"{n} of {wanted} runs are in; what follows is of these."
+        half = len(results.cells) < len(results.study.cells)
+        used = "the half that was run first, until each cell has a run" if half else "these"
+        yield f"{n} of {wanted} runs are in; what follows is of {used}. {missing_text(results)}."
     shared = 1 - (1 - LEVEL) / count
-    both = results.effects(_MAIN), results.effects(_MAIN, level=shared)
-    for contrast, effect, strict in zip(results.contrasts, *both, strict=True):
-        if effect.numbers is None:
-            yield f"{contrast.name}: undecided ({effect.undefined})."
+    found = []
+    for outcome in (_MAIN, _RECOVERY):
+        found += [results.effects(outcome), results.effects(outcome, level=shared)]
+    for contrast, odds, strict, recovery, strict_recovery in zip(
+        results.contrasts, *found, strict=True
+    ):
+        if odds.numbers is None:
+            yield f"{contrast.name}: undecided ({odds.undefined})."
             continue
-        verdict = "towards recall at LT" if effect.numbers[1] > 0 else "towards enrichment at FE"
-        if not effect.excludes_zero:
-            verdict = "its interval holds 0"
-        elif not strict.excludes_zero:
-            verdict += f", though not at one error rate for all {count}"
-        yield f"{contrast.name}: {_text(effect)}, n = {effect.n} runs: {verdict}."
+        yield (
+            f"{contrast.name}: {_text(odds)}, n = {odds.n} runs: {_verdict(odds, strict, count)}; "
+            f"of recoveries {_text(recovery)}: {_verdict(recovery, strict_recovery, count)}."
+        )
+    far = results.far_cell(_MAIN)
+    if far is not None:
+        least, most = map(number_text, far.others)
+        effects = results.main_effects(_MAIN, far.name).items()
+        without = ", ".join(f"{name} {_text(effect)}" for name, effect in effects)
+        yield (
+            f"One cell lies farthest from the others: {far.name} has {number_text(far.mean)}, the "
+            f"others {least} to {most}. It adds {number_text(far.share)}, with its sign, to every "
+            f"one of the {count} effects. Without it, in a model of main effects alone: {without}."
+        )
+
+
+def _verdict(effect: Estimate, strict: Estimate, count: int) -> str:
+    """What an interval says of an effect, and whether one of the shared error rate says it too."""
+    if effect.numbers is None:
+        return f"undecided ({effect.undefined})"
+    if not effect.excludes_zero:
+        return "its interval holds 0"
+    side = "towards recall at LT" if effect.numbers[1] > 0 else "towards enrichment at FE"
+    return side if strict.excludes_zero else f"{side}, though not at one error rate for all {count}"
+
+
+def missing_text(results: Findings) -> str:
+    """The runs that are not in: cells, by their missing seeds."""
+    cells: dict[tuple[int, ...], list[str]] = {}
+    for name, seeds in results.missing.items():
+        cells.setdefault(seeds, []).append(name)
+    texts = []
+    for seeds, names in cells.items():
+        plural = "s" if len(seeds) > 1 else ""
+        texts.append(f"{', '.join(names)} (seed{plural} {', '.join(map(str, seeds))})")
+    return f"Missing: {'; '.join(texts)}" if texts else "No run is missing"
 
 
 def _page(results: Findings) -> str:
@@ -83,15 +118,21 @@ def _page(results: Findings) -> str:
     for outcome in OUTCOMES:
         found = results.effects(outcome)
         by_outcome[f"{outcome} ({found[0].n} runs)"] = found
+    cells: dict[str, dict[str, float]] = {}
+    for outcome in (_MAIN, _RECOVERY, "recovery of FE", "recovery of LT"):
+        for name, mean in results.cell_means(outcome).items():
+            cells.setdefault(name, {})[outcome] = mean
     by_prompt = {prompt: results.effects(_MAIN, [prompt]) for prompt in study.prompts}
-    if short := sum(bool(run.shortfalls) for run in runs):
-        head = f"runs that reach both criteria ({len(runs) - short})"
+    if short := sum(bool(run.shortfalls) for run in results.used):
+        head = f"runs that reach both criteria ({len(results.used) - short})"
         by_prompt[head] = results.effects(_MAIN, complete=True)
     return filled_page(
         __package__,
         study=study,
         runs=runs,
         verdicts=verdicts(results),
+        half=len(results.cells) < len(study.cells),
+        cells=cells,
         relation="ABCDEFGH"[: len(study.factors)],
         wordings=len(training_templates().finetuning),
         estimates=_estimates,
@@ -149,6 +190,8 @@ def _figures(results: Findings) -> dict[str, Any]:
         "design": results.study.model_dump(mode="json"),
         "runs_in": len(results.runs),
         "runs_wanted": len(results.study.runs),
+        "runs_used": len(results.used),
+        "missing": {name: list(seeds) for name, seeds in results.missing.items()},
         "runs": list(map(_run_figures, results.runs)),
         "effects": effects,
     }
@@ -175,21 +218,25 @@ def _stored(estimate: Estimate) -> Any:
 
 @styled
 def _effects_drawing(results: Findings) -> Figure:
-    """Effects on the outcome with their intervals."""
-    drawn, ((axis,),) = panels((7, 0.9 + 0.36 * len(results.contrasts)), 1, 1)
-    for y, effect in enumerate(results.effects(_MAIN)):
-        if effect.value is None:
-            continue
-        axis.plot(effect.value, y, "o", color=_TONES[0], zorder=3)
-        if effect.numbers is not None:
-            axis.plot(effect.numbers[1:], [y, y], color=_TONES[0], lw=1.5, zorder=2)
-    axis.axvline(0, color=INK, lw=0.8)
-    axis.set_yticks(range(len(results.contrasts)), [c.name for c in results.contrasts])
-    axis.invert_yaxis()
-    axis.set_xlabel(
-        f"effect on log-odds of LT − FE, {len(results.runs)} runs (right: towards recall)"
-    )
-    _plain(axis, "x")
+    """Effects on log-odds and on recoveries, with their intervals."""
+    size = (9, 1.0 + 0.36 * len(results.contrasts))
+    drawn, ((*axes,),) = panels(size, 1, 2, sharey=True)
+    for axis, outcome, scale in zip(
+        axes, (_MAIN, _RECOVERY), ("log-odds", "recoveries"), strict=True
+    ):
+        for y, effect in enumerate(results.effects(outcome)):
+            if effect.value is None:
+                continue
+            axis.plot(effect.value, y, "o", color=_TONES[0], zorder=3)
+            if effect.numbers is not None:
+                axis.plot(effect.numbers[1:], [y, y], color=_TONES[0], lw=1.5, zorder=2)
+        axis.axvline(0, color=INK, lw=0.8)
+        axis.set_xlabel(
+            f"effect on {_MAIN}, {scale}, {len(results.used)} runs\n(right: towards recall)"
+        )
+        _plain(axis, "x")
+    axes[0].set_yticks(range(len(results.contrasts)), [c.name for c in results.contrasts])
+    axes[0].invert_yaxis()
     return drawn
 
 
@@ -201,7 +248,7 @@ def _runs_drawing(results: Findings) -> Figure:
     drawn, ((*axes,),) = panels(size, 1, len(factors), sharex=True, sharey=True)
     for axis, factor in zip(axes, factors, strict=True):
         for run in results.runs:
-            at = [_mean_recovery(run, name) for name in ("FE", "LT")]
+            at = [run.outcome(f"recovery of {name}") for name in ("FE", "LT")]
             if None in at:
                 continue
             level, seed = run.rows.about.levels[factor.name], run.rows.about.seed
@@ -216,17 +263,6 @@ def _runs_drawing(results: Findings) -> Figure:
         _plain(axis, "both")
     axes[0].set_ylabel("recovery of LT")
     return drawn
-
-
-def _mean_recovery(run: RunFigures, name: str) -> float | None:
-    """The mean over prompts; None where one is undefined."""
-    values = []
-    for prompt in run.prompts:
-        value = run.recovery(prompt, name).value
-        if value is None:
-            return None
-        values.append(value)
-    return float(np.mean(values))
 
 
 def _plain(axis: Axes, which: Any) -> None:

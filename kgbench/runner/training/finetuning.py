@@ -320,7 +320,7 @@ class Finetuning:
         whole = self.work / "donor"
         shutil.rmtree(whole, ignore_errors=True)
         whole.mkdir()
-        donor = store_donor(model, self.recipient, whole)
+        donor = store_donor(model, self.recipient, whole, self.recipe.stored)
         after = self._hits(donor, tuple(before))
         n = min(len(self.plan.facts.facts), SCORED)
         scores: dict[str, dict[str, Any]] = {}

