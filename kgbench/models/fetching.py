@@ -199,7 +199,11 @@ class _Registries:
 
     @classmethod
     def known(cls) -> _Registries:
-        """As pip's configuration and environment name them, the environment first."""
+        """As pip's configuration and environment name them, the environment first.
+
+        Raises:
+            ModelError: The certificates that they name do not read.
+        """
         line = [sys.executable, "-m", "pip", "config", "list"]
         settings = subprocess.run(line, capture_output=True, text=True, check=False).stdout
         values: dict[str, str] = {}
@@ -215,7 +219,14 @@ class _Registries:
             pages.append(place._replace(netloc=host).geturl().rstrip("/"))
             if login:
                 logins[host] = "Basic " + b64encode(unquote(login).encode()).decode()
-        return cls(tuple(pages), logins, ssl.create_default_context(cafile=values.get("cert")))
+        try:
+            certificates = ssl.create_default_context(cafile=values.get("cert"))
+        except OSError as error:
+            raise ModelError(
+                f"the certificates in pip's configuration, {values.get('cert')!r}, do not read "
+                f"({first_line(error)}): correct `cert`, see `pip config list`"
+            ) from error
+        return cls(tuple(pages), logins, certificates)
 
     def open(self, url: str, **headers: str) -> Any:
         """The answer to a question."""
