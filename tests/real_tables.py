@@ -27,9 +27,9 @@ PUBLISHED = Path(__file__).parents[1] / "leaderboard" / "reproductions"
 KNOWN = "known_names.json"
 PROMPTS = ("headline", "qa", "movie_title", "new_film")
 PATHWAYS = ("PRE", "SFT", "FE", "LT", "FE+LT", "(FE+LT)^C", "FE^C", "LT^C")
-POSITIONS = ("actors", "names", "all_weights", "layer_weights")
-KINDS = ("", "_all_weights", "_layer_weights")
-"""Of a relay evaluation: the adapter's, and those where more is trained."""
+POSITIONS = ("actors", "names", *page().variants)
+KINDS = ("", *(f"_{name}" for name in page().variants))
+"""Of a relay evaluation: the adapter's, and those of other donors."""
 ENOUGH = 0.95
 """Share of what finetuning added that a set of groups has to bring."""
 METRIC = "top5"

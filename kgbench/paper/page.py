@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Literal
+from itertools import chain, combinations
+from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from kgbench.errors import InputError, UnknownNameError
 from kgbench.records import Strict
 from kgbench.resources import read_toml
+from kgbench.runner import Spec
 from kgbench.sites import BASELINES, parse_graft
 from kgbench.sites.configurations import canonical
 from kgbench.stats.scores import LOG_RANK
@@ -122,6 +124,7 @@ class Evaluation(Strict):
     small_donors: dict[str, str] = Field(default_factory=dict)
     """Those of small pairs, where they differ."""
     suite: str
+    localizer: str = Spec.localizer
     recipient: str | None = None
     """By default the pair's own."""
     facts: str | None = None
@@ -234,6 +237,16 @@ class FigureSpec(Strict):
         return "rank" if self.metric == MEDIAN_RANK else self.metric
 
 
+class Variant(Strict):
+    """Evaluations and their figures once more, of another donor; they carry its name too."""
+
+    training: str
+    title: str
+    """What is added to the figures' titles."""
+    of: tuple[str, ...]
+    """Evaluations that have a figure of their own name."""
+
+
 class Page(Strict):
     """All figures and their ingredients."""
 
@@ -251,10 +264,13 @@ class Page(Strict):
     """Of the positive control."""
     shares: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """Evaluations by the name of a share of the page."""
+    sets: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """By set of rows, the groups of tokens of which it has every set."""
+    variants: dict[str, Variant] = Field(default_factory=dict)
 
     def claims_of(self, figure: FigureSpec) -> tuple[ClaimSpec, ...]:
         """The paper's claims about a figure."""
-        return self.claims[figure.claims or figure.rows]
+        return self.claims[figure.claims] if figure.claims else self.claims.get(figure.rows, ())
 
     def evaluations_of(self, figures: Sequence[str]) -> tuple[str, ...]:
         """The evaluations behind figures, each once."""
@@ -282,6 +298,24 @@ class Page(Strict):
         for name in evaluations:
             trainings += self.evaluations[name].trainings(scale)
         return tuple(dict.fromkeys(trainings))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _written_out(cls, page: dict[str, Any]) -> dict[str, Any]:
+        """The rows of `sets`, and the evaluations and figures of `variants`."""
+        whole = {**page, **{part: dict(page[part]) for part in ("rows", "evaluations", "figures")}}
+        for name, groups in page.get("sets", {}).items():
+            sizes = range(1, len(groups) + 1)
+            every = chain.from_iterable(combinations(groups, size) for size in sizes)
+            whole["rows"][name] = ["PRE", "SFT", *map("+".join, every)]
+        for variant, values in page.get("variants", {}).items():
+            for name in values["of"]:
+                other, figure = f"{name}_{variant}", page["figures"][name]
+                donors = {"donors": {"sft": values["training"]}}
+                whole["evaluations"][other] = page["evaluations"][name] | donors
+                title = f"{figure['title']}, {values['title']}"
+                whole["figures"][other] = figure | {"evaluation": other, "title": title}
+        return whole
 
     @field_validator("rows", mode="before")
     @classmethod

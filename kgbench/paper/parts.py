@@ -221,6 +221,7 @@ class Ingredients:
             prompts=evaluation.prompts,
             imports=ImportOptions(templates=evaluation.templates) if evaluation.templates else None,
             suite=evaluation.suite,
+            localizer=evaluation.localizer,
         )
 
     def identity(self, name: str) -> str:
@@ -243,6 +244,7 @@ class Ingredients:
                 "suite": asdict(load_suite(evaluation.suite)),
                 "prompts": list(evaluation.prompts),
                 **({"templates": evaluation.templates} if evaluation.templates else {}),
+                **({"localizer": job.localizer} if job.localizer != Spec.localizer else {}),
             }
         )
 

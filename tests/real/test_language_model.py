@@ -4,6 +4,7 @@ gives the published ranks, and the engine's laws hold.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import oracle
 import pyarrow.compute as pc
 import pytest
 import torch
+from known_names import FILE, known_names
 from lm_eval.models.huggingface import HFLM
 from lm_eval_runs import samples
 from peft import PeftModel
@@ -84,6 +86,13 @@ def test_ranks_are_the_published_ones(tmp_path: Path, facts: Dataset) -> None:
     wanted = {key: rank for key, rank in published.items() if key[2] in first}
     assert len(wanted) == 12 * len(PROMPTS) * len(PATHWAYS)
     assert {key: own[key] for key in wanted} == wanted
+
+
+def test_names_are_known_as_published(home: None) -> None:
+    """The first ones: how well the base knew them is measured once more."""
+    published = json.loads(ROWS.with_name(FILE).read_text("utf-8"))
+    own = known_names(MODEL, most=4)
+    assert own == {name: pytest.approx(published[name], abs=0.02) for name in own}
 
 
 def test_grafting_nothing_is_the_base_and_everything_the_finetuned_model(
