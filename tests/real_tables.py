@@ -136,6 +136,18 @@ def words(measured: PairRows, kind: str = "") -> str:
     return markdown(["words", "`SFT`", "`FE+LT`", "`(FE+LT)^C`"], rows)
 
 
+def listed(measured: PairRows, evaluation: str) -> str:
+    """Top-5 hit rate of each row of its figure on each prompt."""
+    columns = columns_of(measured, evaluation)
+    figure = page().figures[evaluation]
+    rows = []
+    for name, graft in page().rows[figure.rows].items():
+        means = [mean_over(columns[prompt], METRIC, graft) for prompt in figure.prompts]
+        rows.append([name, *map(figure_text, means)])
+    prompts = [name.rpartition("_")[0] for name in figure.prompts]
+    return markdown([_about(measured, evaluation), *prompts], rows)
+
+
 def tables(model: str) -> dict[str, str]:
     """Every table that the rows have, by name."""
     measured = read_measured(PUBLISHED / model / ROWS)
@@ -151,6 +163,9 @@ def tables(model: str) -> dict[str, str]:
             found[f"relay{kind}"] = relay(measured, kind)
         if there(f"relay_words{kind}"):
             found[f"words{kind}"] = words(measured, kind)
+        for name in ("tokens", "edges"):
+            if there(f"relay_{name}{kind}"):
+                found[f"{name}{kind}"] = listed(measured, f"relay_{name}{kind}")
     return {f"{model} {name}": text for name, text in found.items()}
 
 
