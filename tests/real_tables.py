@@ -163,7 +163,7 @@ def tables(model: str) -> dict[str, str]:
             found[f"relay{kind}"] = relay(measured, kind)
         if there(f"relay_words{kind}"):
             found[f"words{kind}"] = words(measured, kind)
-        for name in ("tokens", "edges"):
+        for name in ("tokens", "actor", "edges"):
             if there(f"relay_{name}{kind}"):
                 found[f"{name}{kind}"] = listed(measured, f"relay_{name}{kind}")
     return {f"{model} {name}": text for name, text in found.items()}
