@@ -220,6 +220,8 @@ class FigureSpec(Strict):
     """Caveat above the figure."""
     scale: Scale | None = None
     """Of pairs of this scale alone; by default of all."""
+    picture: bool = True
+    """Whether it is drawn beside its table; too many sets of tokens are not."""
 
     @property
     def shown(self) -> tuple[str, ...]:

@@ -94,7 +94,8 @@ def write_report(
     for name in page().figures:
         (folder / f"{name}.png").unlink(missing_ok=True)
     for figure in distinct(figures).values():
-        (folder / f"{figure.name}.png").write_bytes(small_png(draw, figure))
+        if figure.spec.picture:
+            (folder / f"{figure.name}.png").write_bytes(small_png(draw, figure))
     path = folder / REPORT
     path.write_text(report_text(figures, left, control), encoding="utf-8")
     return path
