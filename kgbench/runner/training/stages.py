@@ -31,6 +31,7 @@ from torch import Tensor, nn
 from kgbench.errors import InputError, OutputError
 from kgbench.models.loading import quiet_library
 from kgbench.records import write_whole
+from kgbench.resources import file_hash
 from kgbench.runner.training.recipes import Stage
 
 if TYPE_CHECKING:
@@ -281,7 +282,7 @@ def _damaged_file(folder: Path) -> str | None:
     if not isinstance(mark, dict) or mark != _mark(mark.get("seconds"), mark.get("files")):
         return _COMPLETE
     for name, digest in mark["files"].items():
-        if not (folder / name).is_file() or _file_hash(folder / name) != digest:
+        if not (folder / name).is_file() or file_hash(folder / name) != digest:
             return str(name)
     return None
 
@@ -291,14 +292,6 @@ def _mark(seconds: object, files: object) -> dict[str, object]:
     content = {"seconds": seconds, "files": files}
     text = json.dumps(content, sort_keys=True)
     return {**content, "hash": hashlib.sha256(text.encode()).hexdigest()}
-
-
-def _file_hash(path: Path) -> str:
-    with open(path, "rb") as file:
-        digest = hashlib.sha256()
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 @contextmanager
@@ -493,5 +486,5 @@ class _Watch:
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         mark = self._run.work / f"checkpoint-{state.global_step}" / _COMPLETE
-        files = {path.name: _file_hash(path) for path in sorted(mark.parent.iterdir())}
+        files = {path.name: file_hash(path) for path in sorted(mark.parent.iterdir())}
         write_whole(mark, json.dumps(_mark(round(self.seconds, 1), files)).encode())
