@@ -49,7 +49,7 @@ from kgbench.paper.published import published
 from kgbench.paper.reproduction import answer_of
 from kgbench.records import RecordStore
 from kgbench.report import to_text
-from kgbench.runner import Settings
+from kgbench.runner import Settings, Spec
 from kgbench.runner.training.finetuning import finetune
 from kgbench.runner.training.finetuning_plan import plan_finetuning
 from kgbench.runner.training.recipes import finetuning_recipe
@@ -101,9 +101,10 @@ def test_rows_are_run(name: str) -> None:
     """Every row of a figure is a configuration of its suite, on a prompt that is asked."""
     figure = page().figures[name]
     evaluation = page().evaluations[figure.evaluation]
-    suite = load_suite(evaluation.suite)
+    suite = load_suite(evaluation.suite or Spec.suite)
+    grafts = page().grafts_of(figure.evaluation) or suite.grafts
     assert set(figure.prompts) <= set(evaluation.prompts or suite.prompts)
-    assert set(page().rows[figure.rows].values()) <= set(configurations(suite.grafts))
+    assert set(page().rows[figure.rows].values()) <= set(configurations(grafts))
 
 
 def test_every_published_figure_is_shown() -> None:

@@ -116,14 +116,15 @@ class Training(Strict):
 
 
 class Evaluation(Strict):
-    """A run of a suite; recipient and donors are named by their trainings."""
+    """A run; recipient and donors are named by their trainings."""
 
     donors: dict[str, str]
     tiny_donors: dict[str, str] = Field(default_factory=dict)
     """Those of tiny pairs, where they differ."""
     small_donors: dict[str, str] = Field(default_factory=dict)
     """Those of small pairs, where they differ."""
-    suite: str
+    suite: str | None = None
+    """By default its configurations are the rows of its figures."""
     localizer: str = Spec.localizer
     recipient: str | None = None
     """By default the pair's own."""
@@ -277,6 +278,14 @@ class Page(Strict):
     def evaluations_of(self, figures: Sequence[str]) -> tuple[str, ...]:
         """The evaluations behind figures, each once."""
         return tuple(dict.fromkeys(self.figures[name].evaluation for name in figures))
+
+    def grafts_of(self, evaluation: str) -> tuple[str, ...]:
+        """The configurations that an evaluation asks for itself; none where a suite has them."""
+        if self.evaluations[evaluation].suite is not None:
+            return ()
+        figures = (figure for figure in self.figures.values() if figure.evaluation == evaluation)
+        rows = chain.from_iterable(self.rows[figure.rows].values() for figure in figures)
+        return tuple(graft for graft in dict.fromkeys(rows) if graft not in BASELINES)
 
     def scale_of(self, model: str) -> Scale:
         """The scale of a pair."""

@@ -220,7 +220,8 @@ class Ingredients:
             dataset=self._known() if known else self.dataset(evaluation.learned(self.scale)),
             prompts=evaluation.prompts,
             imports=ImportOptions(templates=evaluation.templates) if evaluation.templates else None,
-            suite=evaluation.suite,
+            suite=evaluation.suite or Spec.suite,
+            grafts=self.page.grafts_of(name),
             localizer=evaluation.localizer,
         )
 
@@ -241,7 +242,7 @@ class Ingredients:
                 "on": evaluation.recipient,
                 "trainings": {name: self._training_identity(name) for name in trainings},
                 "facts": load_dataset(str(job.dataset)).content_hash,
-                "suite": asdict(load_suite(evaluation.suite)),
+                "suite": self.page.grafts_of(name) or asdict(load_suite(job.suite)),
                 "prompts": list(evaluation.prompts),
                 **({"templates": evaluation.templates} if evaluation.templates else {}),
                 **({"localizer": job.localizer} if job.localizer != Spec.localizer else {}),
