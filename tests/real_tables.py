@@ -89,41 +89,48 @@ def halves(measured: PairRows) -> tuple[PairRows, PairRows]:
     return only(measured, facts[::2]), only(measured, facts[1::2])
 
 
-def recovery(measured: PairRows, evaluation: str, graft: str) -> Estimate:
-    """Share of what finetuning added, on the evaluation's one prompt."""
-    (prompt,) = columns_of(measured, evaluation).values()
-    return difference_over(prompt, METRIC, graft, "PRE")
-
-
-def smallest(measured: PairRows, evaluation: str) -> str:
+def smallest(brought: Mapping[str, Estimate]) -> str:
     """The smallest set of groups that brings ENOUGH of what finetuning added, of several the one
     that brings most; all groups where none does.
+
+    Args:
+        brought: By set, the share of what finetuning added.
     """
-    rows = page().rows[page().figures[evaluation].rows].values()
-    sets = sorted((graft for graft in rows if graft not in ("PRE", "SFT")), key=_groups)
-    brought = {graft: recovery(measured, evaluation, graft).value or 0.0 for graft in sets}
-    enough = [graft for graft in sets if brought[graft] >= ENOUGH] or sets[-1:]
+    values = {graft: share.value or 0.0 for graft, share in brought.items()}
+    sets = sorted(values, key=_groups)
+    enough = [graft for graft in sets if values[graft] >= ENOUGH] or sets[-1:]
     least = [graft for graft in enough if _groups(graft) == _groups(enough[0])]
-    return max(least, key=brought.__getitem__)
+    return max(least, key=values.__getitem__)
 
 
 def _groups(graft: str) -> int:
     return graft.count("+")
 
 
+def recoveries(measured: PairRows, evaluation: str, number: int) -> dict[str, Estimate]:
+    """By set of groups, the share of what finetuning added under one seed, on the one prompt."""
+    (seeds,) = columns_of(measured, evaluation).values()
+    sets = page().rows[page().figures[evaluation].rows].values()
+    return {
+        graft: difference_over([seeds[number]], METRIC, graft, "PRE")
+        for graft in sets
+        if graft not in ("PRE", "SFT")
+    }
+
+
 def relay(measured: PairRows, kind: str = "") -> str:
     """Which groups have to be grafted together, chosen on half of the facts, and what they bring on
-    the other half.
+    the other half, for each training by itself.
     """
     rows = []
     for prompt in PROMPTS:
         evaluation = f"relay_{prompt}{kind}"
-        if measured.about.seeds_of(evaluation):
-            choosing, other = halves(measured)
-            best = smallest(choosing, evaluation)
-            figures = [recovery(other, evaluation, graft) for graft in ("FE+LT", best)]
-            rows.append([prompt, f"`{best}`", *map(figure_text, reversed(figures))])
-    return markdown(["prompt", "smallest set", "it brings", "`FE+LT` brings"], rows)
+        for number, seed in enumerate(measured.about.seeds_of(evaluation)):
+            chosen, brought = (recoveries(half, evaluation, number) for half in halves(measured))
+            best = smallest(chosen)
+            figures = map(figure_text, (brought[best], brought["FE+LT"]))
+            rows.append([prompt, str(seed), f"`{best}`", *figures])
+    return markdown(["prompt", "seed", "smallest set", "it brings", "`FE+LT` brings"], rows)
 
 
 def words(measured: PairRows, kind: str = "") -> str:
@@ -137,15 +144,19 @@ def words(measured: PairRows, kind: str = "") -> str:
 
 
 def listed(measured: PairRows, evaluation: str) -> str:
-    """Top-5 hit rate of each row of its figure on each prompt."""
+    """Top-5 hit rate of each row of its figure on each prompt, for each training by itself."""
     columns = columns_of(measured, evaluation)
-    figure = page().figures[evaluation]
+    figure, seeds = page().figures[evaluation], measured.about.seeds_of(evaluation)
+    runs = [(prompt, number) for prompt in figure.prompts for number in range(len(seeds))]
+    heads = [_about(measured, evaluation)]
+    for prompt, number in runs:
+        name = prompt.rpartition("_")[0]
+        heads.append(name if len(seeds) == 1 else f"{name}, seed {seeds[number]}")
     rows = []
     for name, graft in page().rows[figure.rows].items():
-        means = [mean_over(columns[prompt], METRIC, graft) for prompt in figure.prompts]
+        means = [mean_over([columns[prompt][number]], METRIC, graft) for prompt, number in runs]
         rows.append([name, *map(figure_text, means)])
-    prompts = [name.rpartition("_")[0] for name in figure.prompts]
-    return markdown([_about(measured, evaluation), *prompts], rows)
+    return markdown(heads, rows)
 
 
 def tables(model: str) -> dict[str, str]:
