@@ -14,7 +14,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # No donor that was trained on this machine takes part in a test.
-os.environ["KGBENCH_KEPT"] = os.environ.get("KGBENCH_HOME", "")  # for the tests in tests/real
+# For the tests in tests/real; a worker of pytest-xdist has it from the process that started it.
+os.environ.setdefault("KGBENCH_KEPT", os.environ.get("KGBENCH_HOME", ""))
 os.environ["KGBENCH_HOME"] = str(Path(__file__).parent / "no-such-home")
 
 import forks
