@@ -43,14 +43,36 @@ def markdown(heads: Cells, rows: Sequence[Cells]) -> str:
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
 
 
-def positions(measured: PairRows, evaluation: str, prompts: Cells = PROMPTS) -> str:
-    """Top-5 hit rate of each configuration on each prompt."""
-    columns = columns_of(measured, evaluation)
+def by_training(
+    measured: PairRows,
+    evaluation: str,
+    prompts: Mapping[str, str],
+    configurations: Mapping[str, str],
+) -> str:
+    """Top-5 hit rate of each configuration on each prompt, for each training by itself.
+
+    Args:
+        measured: The rows.
+        evaluation: The evaluation.
+        prompts: Prompts by the name that is shown.
+        configurations: Configurations by the name that is shown.
+    """
+    columns, seeds = columns_of(measured, evaluation), measured.about.seeds_of(evaluation)
+    runs = [(name, number) for name in prompts for number in range(len(seeds))]
+    heads = [_about(measured, evaluation)]
+    for name, number in runs:
+        heads.append(name if len(seeds) == 1 else f"{name}, seed {seeds[number]}")
     rows = []
-    for graft in PATHWAYS:
-        means = [mean_over(columns[prompt], METRIC, graft) for prompt in prompts]
-        rows.append([f"`{graft}`", *map(figure_text, means)])
-    return markdown([_about(measured, evaluation), *prompts], rows)
+    for shown, graft in configurations.items():
+        means = [mean_over([columns[prompts[name]][k]], METRIC, graft) for name, k in runs]
+        rows.append([shown, *map(figure_text, means)])
+    return markdown(heads, rows)
+
+
+def positions(measured: PairRows, evaluation: str) -> str:
+    """Top-5 hit rate of each pathway on each prompt."""
+    pathways = {f"`{graft}`": graft for graft in PATHWAYS}
+    return by_training(measured, evaluation, {name: name for name in PROMPTS}, pathways)
 
 
 def _about(measured: PairRows, evaluation: str) -> str:
@@ -144,19 +166,10 @@ def words(measured: PairRows, kind: str = "") -> str:
 
 
 def listed(measured: PairRows, evaluation: str) -> str:
-    """Top-5 hit rate of each row of its figure on each prompt, for each training by itself."""
-    columns = columns_of(measured, evaluation)
-    figure, seeds = page().figures[evaluation], measured.about.seeds_of(evaluation)
-    runs = [(prompt, number) for prompt in figure.prompts for number in range(len(seeds))]
-    heads = [_about(measured, evaluation)]
-    for prompt, number in runs:
-        name = prompt.rpartition("_")[0]
-        heads.append(name if len(seeds) == 1 else f"{name}, seed {seeds[number]}")
-    rows = []
-    for name, graft in page().rows[figure.rows].items():
-        means = [mean_over([columns[prompt][number]], METRIC, graft) for prompt, number in runs]
-        rows.append([name, *map(figure_text, means)])
-    return markdown(heads, rows)
+    """Top-5 hit rate of each row of its figure on each prompt."""
+    figure = page().figures[evaluation]
+    prompts = {name.rpartition("_")[0]: name for name in figure.prompts}
+    return by_training(measured, evaluation, prompts, page().rows[figure.rows])
 
 
 def tables(model: str) -> dict[str, str]:
