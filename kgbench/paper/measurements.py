@@ -44,6 +44,8 @@ _SORTED = [(name, "ascending") for name in ("seed", *_NAMES)]
 
 _LEVEL = 10
 """Of brotli: a twentieth smaller than zstd's best, in a second per half a million rows."""
+_PAGE = 1 << 28
+"""More than a file has bytes or rows."""
 _ABOUT = b"kgbench_reproduction"
 
 Provenance = TypeVar("Provenance", bound=Strict)
@@ -317,6 +319,9 @@ def write_stored(about: Strict, table: pa.Table, key: bytes, path: Path) -> None
         use_byte_stream_split=["rank"],
         write_statistics=False,
         store_schema=False,  # it would hold the metadata once more
+        # Equal rows of several evaluations, as those of PRE, are only found within a page.
+        data_page_size=_PAGE,
+        max_rows_per_page=_PAGE,
     ) as writer:
         writer.write_table(table)
         json = about.model_dump_json(exclude_defaults=True)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from kgbench.data import ImportOptions, is_shipped, load_dataset
@@ -15,6 +17,8 @@ from kgbench.models import catalog
 from kgbench.models.catalog import CARD, Entry, donors_folder, read_donor_card
 from kgbench.models.checkpoints import locate
 from kgbench.models.fetching import fetched_model
+from kgbench.models.loading import adapted_donor
+from kgbench.models.lora import ADAPTER_CONFIG
 from kgbench.models.tensors import stored_hash
 from kgbench.paper.measurements import (
     About,
@@ -32,6 +36,7 @@ from kgbench.runner.forecast import Forecast
 from kgbench.runner.training.builds import read_card
 from kgbench.runner.training.finetuning import Shared, finetune, forecast_finetuning
 from kgbench.runner.training.finetuning_plan import FinetuneSpec, plan_finetuning
+from kgbench.runner.training.model_setup import load_recipient, store_donor
 from kgbench.runner.workload import load_suite
 from kgbench.zoo.recipes import Recipe, recipe
 from kgbench.zoo.tiny_pairs import (
@@ -403,7 +408,8 @@ def _evaluated(
 ) -> PairRows:
     """The rows of one evaluation."""
     what, name = part.what, part.name
-    record = run_job(what.job(name), settings, progress, loaded).record
+    with _merged(what, name) as spec:
+        record = run_job(spec, settings, progress, loaded).record
     facts = RecordStore(settings.output_dir).load(record.id).facts()
     trainings = what.page.trainings_of([name], what.scale)
     about = About(
@@ -413,6 +419,33 @@ def _evaluated(
         evaluations={what.seed: {name: Evaluated.of(record, what.identity(name))}},
     )
     return PairRows(about, kept_rows(what.seed, name, what.page, facts))
+
+
+@contextmanager
+def _merged(what: Ingredients, evaluation: str) -> Iterator[Spec]:
+    """The specification of an evaluation, adapters being merged where one is the recipient.
+
+    An adapter is a donor of the model that it was trained on, and of no other: where the recipient
+    is finetuned too, both are given whole, from files that are there for so long.
+    """
+    spec = what.job(evaluation)
+    if what.page.evaluations[evaluation].recipient is None:
+        yield spec
+        return
+    with TemporaryDirectory(prefix="kgbench-") as folder:
+
+        def whole(name: str, source: str) -> str:
+            adapter = catalog.zoo_path(source) or Path(source)
+            if not (adapter / ADAPTER_CONFIG).is_file():
+                return source
+            base, place = locate(what.recipient), Path(folder, name)
+            donor, _, _ = adapted_donor(load_recipient(base), adapter, source, base.origin)
+            place.mkdir()
+            store_donor(donor, base, place)
+            return str(place)
+
+        donors = {name: whole(name, source) for name, source in spec.donors.items()}
+        yield replace(spec, recipient=whole("recipient", str(spec.recipient)), donors=donors)
 
 
 def _donor(what: Ingredients, name: str) -> Donor:
