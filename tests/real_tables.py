@@ -6,8 +6,11 @@ python tests/real_tables.py smollm2-135m
 from __future__ import annotations
 
 import json
+import re
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import product
+from operator import itemgetter
 from pathlib import Path
 from statistics import median
 
@@ -21,15 +24,28 @@ from kgbench.paper.measurements import ROWS, PairRows, columns_of, read_measured
 from kgbench.paper.page import page
 from kgbench.paper.parts import Ingredients
 from kgbench.paper.training_seeds import difference_over, mean_over
-from kgbench.stats.scores import naturally
+from kgbench.stats.scores import PromptColumns, naturally
 
 PUBLISHED = Path(__file__).parents[1] / "leaderboard" / "reproductions"
 KNOWN = "known_names.json"
 PROMPTS = ("headline", "qa", "movie_title", "new_film")
 PATHWAYS = ("PRE", "SFT", "FE", "LT", "FE+LT", "(FE+LT)^C", "FE^C", "LT^C")
-POSITIONS = ("actors", "names", *page().variants)
+POSITIONS = ("actors", "names", "shuffled", *page().variants)
+OTHERS = (
+    "components",
+    "reversal",
+    "hybrid",
+    "layers",
+    "movie_title",
+    "relation",
+    "head",
+    "articles",
+    "forgetting",
+)
 KINDS = ("", *(f"_{name}" for name in page().variants))
 """Of a relay evaluation: the adapter's, and those of other donors."""
+SEVERAL = 3
+"""Trainings over which an interval says something; over two, t has one degree of freedom."""
 ENOUGH = 0.95
 """Share of what finetuning added that a set of groups has to bring."""
 METRIC = "top5"
@@ -43,13 +59,13 @@ def markdown(heads: Cells, rows: Sequence[Cells]) -> str:
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
 
 
-def by_training(
+def rates(
     measured: PairRows,
     evaluation: str,
     prompts: Mapping[str, str],
     configurations: Mapping[str, str],
 ) -> str:
-    """Top-5 hit rate of each configuration on each prompt, for each training by itself.
+    """Top-5 hit rate of each configuration on each prompt.
 
     Args:
         measured: The rows.
@@ -57,22 +73,35 @@ def by_training(
         prompts: Prompts by the name that is shown.
         configurations: Configurations by the name that is shown.
     """
-    columns, seeds = columns_of(measured, evaluation), measured.about.seeds_of(evaluation)
-    runs = [(name, number) for name in prompts for number in range(len(seeds))]
-    heads = [_about(measured, evaluation)]
-    for name, number in runs:
-        heads.append(name if len(seeds) == 1 else f"{name}, seed {seeds[number]}")
+    columns, runs = columns_of(measured, evaluation), trainings(measured, evaluation)
+    heads = [shown + run for shown in prompts for run in runs]
     rows = []
     for shown, graft in configurations.items():
-        means = [mean_over([columns[prompts[name]][k]], METRIC, graft) for name, k in runs]
-        rows.append([shown, *map(figure_text, means)])
-    return markdown(heads, rows)
+        cells = [shown]
+        for name, own in product(prompts.values(), runs.values()):
+            cells.append(figure_text(mean_over(own(columns[name]), METRIC, graft)))
+        rows.append(cells)
+    return markdown([_about(measured, evaluation), *heads], rows)
+
+
+Run = Callable[[Sequence[PromptColumns]], Sequence[PromptColumns]]
+
+
+def trainings(measured: PairRows, evaluation: str) -> dict[str, Run]:
+    """Choices among columns by training: all together, or each by itself where they are fewer than
+    SEVERAL.
+    """
+    seeds = measured.about.seeds_of(evaluation)
+    if len(seeds) == 1 or len(seeds) >= SEVERAL:
+        return {"": lambda columns: columns}
+    return {f", seed {seed}": itemgetter(slice(n, n + 1)) for n, seed in enumerate(seeds)}
 
 
 def positions(measured: PairRows, evaluation: str) -> str:
     """Top-5 hit rate of each pathway on each prompt."""
     pathways = {f"`{graft}`": graft for graft in PATHWAYS}
-    return by_training(measured, evaluation, {name: name for name in PROMPTS}, pathways)
+    there = columns_of(measured, evaluation)
+    return rates(measured, evaluation, {name: name for name in PROMPTS if name in there}, pathways)
 
 
 def _about(measured: PairRows, evaluation: str) -> str:
@@ -105,9 +134,10 @@ def by_knowledge(model: str, measured: PairRows) -> dict[str, PairRows]:
     }
 
 
-def halves(measured: PairRows) -> tuple[PairRows, PairRows]:
-    """Rows of every other fact: one half to choose by, one to measure on."""
-    facts = sorted(set(measured.table["fact"].to_pylist()))
+def halves(measured: PairRows, evaluation: str) -> tuple[PairRows, PairRows]:
+    """Rows of every other fact of an evaluation: one half to choose by, one to measure on."""
+    columns = next(iter(columns_of(measured, evaluation).values()))
+    facts = sorted(columns[0].facts.tolist())
     return only(measured, facts[::2]), only(measured, facts[1::2])
 
 
@@ -147,29 +177,64 @@ def relay(measured: PairRows, kind: str = "") -> str:
     rows = []
     for prompt in PROMPTS:
         evaluation = f"relay_{prompt}{kind}"
-        for number, seed in enumerate(measured.about.seeds_of(evaluation)):
-            chosen, brought = (recoveries(half, evaluation, number) for half in halves(measured))
+        seeds = measured.about.seeds_of(evaluation)
+        sides = halves(measured, evaluation) if seeds else ()
+        for number, seed in enumerate(seeds):
+            chosen, brought = (recoveries(half, evaluation, number) for half in sides)
             best = smallest(chosen)
             figures = map(figure_text, (brought[best], brought["FE+LT"]))
             rows.append([prompt, str(seed), f"`{best}`", *figures])
     return markdown(["prompt", "seed", "smallest set", "it brings", "`FE+LT` brings"], rows)
 
 
+def introducing(measured: PairRows) -> str:
+    """What FE+LT brings of what finetuning added, alone and with all words that introduce the
+    answer, for each training by itself.
+    """
+    rows = []
+    for kind in KINDS:
+        evaluation = f"relay_tokens{kind}"
+        seeds = measured.about.seeds_of(evaluation)
+        columns = columns_of(measured, evaluation) if seeds else {}
+        trained = page().variants[kind[1:]].title if kind else "an adapter"
+        for number, seed in enumerate(seeds):
+            cells = [trained, str(seed)]
+            for prompt in ("qa_tokens", "new_film_tokens"):
+                one = [columns[prompt][number]]
+                cells.append(figure_text(mean_over(one, METRIC, "SFT")))
+                for graft in ("FE+LT", "FE+LT+M+R+RP+P"):
+                    cells.append(figure_text(difference_over(one, METRIC, graft, "PRE")))
+            rows.append(cells)
+    heads = ["finetuned", "seed"]
+    for prompt in ("qa", "new_film"):
+        heads += [f"{prompt}: `SFT`", "`FE+LT` brings", "with the words"]
+    return markdown(heads, rows)
+
+
 def words(measured: PairRows, kind: str = "") -> str:
     """What is missing without the words that introduce the answer, by their number."""
-    plain = columns_of(measured, f"relay_words{kind}")
+    evaluation = f"relay_words{kind}"
+    columns, runs = columns_of(measured, evaluation), trainings(measured, evaluation)
+    shown = [*product(("SFT", "FE+LT", "(FE+LT)^C"), runs)]
     rows = []
-    for name in naturally(plain):
-        means = [mean_over(plain[name], METRIC, graft) for graft in ("SFT", "FE+LT", "(FE+LT)^C")]
-        rows.append([name.removeprefix("words_"), *map(figure_text, means)])
-    return markdown(["words", "`SFT`", "`FE+LT`", "`(FE+LT)^C`"], rows)
+    for name in naturally(columns):
+        means = [mean_over(runs[run](columns[name]), METRIC, graft) for graft, run in shown]
+        rows.append([f"{name.removeprefix('words_')} words", *map(figure_text, means)])
+    heads = [f"`{graft}`{run}" for graft, run in shown]
+    return markdown([_about(measured, evaluation), *heads], rows)
 
 
 def listed(measured: PairRows, evaluation: str) -> str:
-    """Top-5 hit rate of each row of its figure on each prompt."""
-    figure = page().figures[evaluation]
-    prompts = {name.rpartition("_")[0]: name for name in figure.prompts}
-    return by_training(measured, evaluation, prompts, page().rows[figure.rows])
+    """Top-5 hit rate of each row of its figure on each prompt.
+
+    Embeddings are left out where the donor's are the base's: these rows repeat others.
+    """
+    figure = next(one for one in page().figures.values() if one.evaluation == evaluation)
+    prompts = {re.sub("_(groups|tokens|actor)$", "", name): name for name in figure.prompts}
+    rows = page().rows[figure.rows]
+    if evaluation in OTHERS:
+        rows = {shown: graft for shown, graft in rows.items() if ":emb" not in graft}
+    return rates(measured, evaluation, prompts, rows)
 
 
 def tables(model: str) -> dict[str, str]:
@@ -182,14 +247,18 @@ def tables(model: str) -> dict[str, str]:
     if (PUBLISHED / model / KNOWN).is_file():
         for name, rows in by_knowledge(model, measured).items():
             found[name] = positions(rows, "actors")
+    for evaluation in OTHERS:
+        if there(evaluation):
+            found[evaluation] = listed(measured, evaluation)
     for kind in KINDS:
         if there(f"relay_qa{kind}"):
             found[f"relay{kind}"] = relay(measured, kind)
         if there(f"relay_words{kind}"):
             found[f"words{kind}"] = words(measured, kind)
-        for name in ("tokens", "actor", "edges"):
+        for name in ("tokens", "actor", "depth", "edges"):
             if there(f"relay_{name}{kind}"):
                 found[f"{name}{kind}"] = listed(measured, f"relay_{name}{kind}")
+    found["introducing"] = introducing(measured)
     return {f"{model} {name}": text for name, text in found.items()}
 
 

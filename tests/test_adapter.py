@@ -31,8 +31,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from kgbench.engine import grafted_logits, load_pair
 from kgbench.engine.weights import parts
 from kgbench.errors import ModelError
+from kgbench.models.checkpoints import locate
 from kgbench.models.loading import UnconfirmedBaseWarning
 from kgbench.models.pair import ModelPair
+from kgbench.runner.training.model_setup import store_merged
 from kgbench.testing import pico_tokenizer
 
 pytestmark = pytest.mark.usefixtures("exact")
@@ -374,3 +376,15 @@ def test_two_adapters_beside_a_whole_donor(made: Callable[[str], Made], tmp_path
         distance(*(grafted_logits(each, pool()[:2], grafts) for each in (found, wanted))) <= EXACT
     )
     assert [p.name for p in parts(found, 5)] == [p.name for p in parts(wanted, 5)]
+
+
+def test_a_merged_adapter_can_be_the_recipient(made: Callable[[str], Made], tmp_path: Path) -> None:
+    """Stored whole, the finetuned model is what grafts start from, and the base can be the donor."""
+    pair, _, recipient, adapter = made("llama")
+    store_merged(locate(str(recipient)), adapter, tmp_path / "whole")
+    turned = load_pair(
+        recipient=str(tmp_path / "whole"), donors={"sft": str(recipient)}, dtype="float64"
+    )
+    found = grafted_logits(turned, pool()[:2], ["PRE", "SFT"])
+    wanted = grafted_logits(pair, pool()[:2], ["SFT", "PRE"])
+    assert distance(found, wanted) <= 1e-5  # merged in float32

@@ -88,7 +88,7 @@ def test_every_badge_is_explained() -> None:
     assert set(re.findall(r"^- \*\*([a-z-]+)\*\*:", README, re.M)) == set(Badge.__args__)  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("file", ["record.json", "facts.parquet", "entries.jsonl.gz"])
+@pytest.mark.parametrize("file", ["record.json", "facts.parquet", "entries.jsonl.xz"])
 def test_files_of_an_entry_are_told_of(file: str) -> None:
     """Every file of a run and of a method has a word."""
     assert file in README

@@ -157,7 +157,7 @@ def test_a_folder_that_would_be_too_large_is_not_written(
 @pytest.mark.parametrize(
     ("file", "content", "words"),
     [
-        (ENTRIES, b"no gzip", "does not unpack"),
+        (ENTRIES, b"no xz file at all", "does not unpack"),
         (FACTS, b"no Parquet", "no readable per-fact rows"),
         (FACTS, None, "no readable per-fact rows"),
     ],

@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 from kgbench import paper
 from kgbench.cli import main
 from kgbench.data import load_dataset, training_texts
+from kgbench.data.prompts import builtin_prompts
+from kgbench.data.templates import parse_template
 from kgbench.errors import InputError, UnknownNameError
 from kgbench.estimate import Estimate
 from kgbench.models import catalog
@@ -296,6 +298,25 @@ def test_reversal(ingredients: Ingredients) -> None:
     assert set(ingredients.job("hybrid").donors) == {"task", "relation"}
     assert ingredients.job("hybrid").dataset == ingredients.dataset("relation")
     assert page().evaluations_of(["figure-2", "figure-3a", "figure-5"]) == ("actors", "hybrid")
+
+
+def test_marked_prompts_have_the_protocols_text() -> None:
+    """Words marked in groups change no letter of the prompt whose name they bear."""
+    seen = set()
+    for name, evaluation in page().evaluations.items():
+        for marked, text in evaluation.templates.items():
+            plain = builtin_prompts().get(re.sub("_(groups|tokens|actor)$", "", marked))
+            if plain is not None:
+                texts = [without_marks(each) for each in (text, plain.text)]
+                assert texts[0] == texts[1], (name, marked)
+                seen.add(marked)
+    assert {"qa_groups", "new_film_groups", "new_film_tokens", "new_film_actor"} <= seen
+
+
+def without_marks(text: str) -> str:
+    """A template without its marks."""
+    parts = parse_template("marked", text).parts
+    return "".join(f"{{{part.text}}}" if part.is_field else part.text for part in parts)
 
 
 def test_what_a_tiny_recipient_knew(ingredients: Ingredients) -> None:

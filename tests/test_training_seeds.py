@@ -263,9 +263,7 @@ def test_a_report_says_what_is_not_there_yet(tmp_path: Path) -> None:
         "figure-4": (0, 2),
     }
     text = write_report(made, tmp_path, left).read_text("utf-8")
-    assert (
-        "Not measured yet, of the seeds above: reversal (seed 1); hybrid (seeds 0, 1, 2)." in text
-    )
+    assert "Not measured yet: under seeds 0, 1, 2 hybrid; under seed 1 reversal. " in text
     assert "Of the seeds above this figure has 0, 2." in text
 
 

@@ -312,7 +312,7 @@ def test_the_check_sees_what_would_be_merged(tmp_path: Path) -> None:
     put(results, forged)
     (results / "c").symlink_to("/etc")
     (results / "pathways" / "x").mkdir()
-    (results / "pathways" / "x" / "entries.jsonl.gz").write_bytes(b"no list")
+    (results / "pathways" / "x" / "entries.jsonl.xz").write_bytes(b"no list")
     (repository / ".gitattributes").write_text(
         "leaderboard/results/** filter=hide\nleaderboard/results/c export-ignore\n"
     )
@@ -323,5 +323,5 @@ def test_the_check_sees_what_would_be_merged(tmp_path: Path) -> None:
     changed = f"{forged.name}/record.json: file: it is another one than on the board"
     assert any(text.startswith(changed) for text in found), found
     assert any("c: kind: it is a file" in text for text in found), found
-    assert any("x/entries.jsonl.gz: list: it " in text for text in found), found
+    assert any("x/entries.jsonl.xz: list: it " in text for text in found), found
     assert not (theirs / "leaderboard" / "results" / "c").is_symlink()

@@ -1,6 +1,6 @@
 """Method folders: all entries of a method on a board in two files, which other tools read.
 
-`entries.jsonl.gz` has a line of JSON per entry: its name, and what goes with it, its record,
+`entries.jsonl.xz` has a line of JSON per entry: its name, and what goes with it, its record,
 submission and verification. `facts.parquet` has the per-fact rows of all of them, with the name in
 a column of its own. Entries of a method repeat each other, so that the two files take half of the
 space of one file each.
@@ -8,12 +8,11 @@ space of one file each.
 
 from __future__ import annotations
 
-import gzip
 import json
+import lzma
 import os
 import re
 import stat
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,7 +33,7 @@ from kgbench.leaderboard.limits import FACTS
 from kgbench.records import canonical_json, write_whole
 from kgbench.records.fact_rows import SPLIT, STORED
 
-ENTRIES = "entries.jsonl.gz"
+ENTRIES = "entries.jsonl.xz"
 """The file of a method folder that lists its entries; `facts.parquet` is the other."""
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,119}")
@@ -140,20 +139,19 @@ def lines(path: Path) -> list[bytes]:
     """The lines of a list of entries, which nobody need have checked.
 
     Raises:
-        DataError: It is no gzip file of lines, or holds more than is allowed.
+        DataError: It is no xz file of lines, or holds more than is allowed.
     """
     content = read_regular(path, limits.ENTRIES_OF_METHOD)
-    reader = zlib.decompressobj(zlib.MAX_WBITS | 16)  # gzip alone
+    reader = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=limits.UNPACKING)
     try:
         text = reader.decompress(content, limits.UNPACKED + 1)
-    except zlib.error as error:
+    except lzma.LZMAError as error:
         raise DataError(f"it does not unpack ({error})") from error
     if len(text) > limits.UNPACKED or text.count(b"\n") > limits.ENTRIES:
         raise DataError(
             f"it holds more than {limits.UNPACKED} bytes, unpacked, or {limits.ENTRIES} lines"
         )
-    # Flags of a gzip header announce a file's name, a comment or other bytes in it.
-    if not reader.eof or reader.unused_data or content[3] or not text.endswith(b"\n"):
+    if not reader.eof or reader.unused_data or not text.endswith(b"\n"):
         raise DataError("it is cut short, or holds more than its lines")
     return text.split(b"\n")[:-1]
 
@@ -258,7 +256,7 @@ def changed(path: Path) -> Iterator[tuple[dict[str, Documents], dict[str, pa.Tab
             if any(rows[name] is not before.get(name) for name in rows):
                 _write(path / FACTS, _rows_bytes({**before, **rows}), limits.FACTS_OF_METHOD)
             text = "".join(f"{entry_line(name, documents[name])}\n" for name in sorted(documents))
-            content = gzip.compress(text.encode(), 9, mtime=0)
+            content = lzma.compress(text.encode())
             _write(path / ENTRIES, content, limits.ENTRIES_OF_METHOD)
             if before.keys() - rows.keys() and rows:
                 _write(path / FACTS, _rows_bytes(rows), limits.FACTS_OF_METHOD)

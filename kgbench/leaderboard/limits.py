@@ -21,6 +21,9 @@ ENTRIES_OF_METHOD, FACTS_OF_METHOD = 25 * MB, 25 * MB
 UNPACKED = 200 * MB
 """Bytes of the list of a method's entries, unpacked."""
 
+UNPACKING = 100 * MB
+"""Bytes of memory that unpacking it may take."""
+
 ENTRIES = 2000
 """Entries of a method on a board."""
 

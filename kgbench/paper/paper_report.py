@@ -11,6 +11,8 @@ from textwrap import fill
 from typing import TYPE_CHECKING
 
 from kgbench.estimate import Estimate
+from kgbench.models import catalog
+from kgbench.models.fetching import fetched_model
 from kgbench.numbers import (
     exact_text,
     figure_text,
@@ -129,6 +131,7 @@ def report_text(
     return filled_page(
         __package__,
         model=model,
+        base=fetched_model(catalog.entry(model).recipient),
         about=about,
         what=_share(figures, left or {}),
         rows=ROWS,

@@ -17,7 +17,6 @@ from kgbench.models import catalog
 from kgbench.models.catalog import CARD, Entry, donors_folder, read_donor_card
 from kgbench.models.checkpoints import locate
 from kgbench.models.fetching import fetched_model
-from kgbench.models.loading import adapted_donor
 from kgbench.models.lora import ADAPTER_CONFIG
 from kgbench.models.tensors import stored_hash
 from kgbench.paper.measurements import (
@@ -36,7 +35,7 @@ from kgbench.runner.forecast import Forecast
 from kgbench.runner.training.builds import read_card
 from kgbench.runner.training.finetuning import Shared, finetune, forecast_finetuning
 from kgbench.runner.training.finetuning_plan import FinetuneSpec, plan_finetuning
-from kgbench.runner.training.model_setup import load_recipient, store_donor
+from kgbench.runner.training.model_setup import store_merged
 from kgbench.runner.workload import load_suite
 from kgbench.zoo.recipes import Recipe, recipe
 from kgbench.zoo.tiny_pairs import (
@@ -438,10 +437,8 @@ def _merged(what: Ingredients, evaluation: str) -> Iterator[Spec]:
             adapter = catalog.zoo_path(source) or Path(source)
             if not (adapter / ADAPTER_CONFIG).is_file():
                 return source
-            base, place = locate(what.recipient), Path(folder, name)
-            donor, _, _ = adapted_donor(load_recipient(base), adapter, source, base.origin)
-            place.mkdir()
-            store_donor(donor, base, place)
+            place = Path(folder, name)
+            store_merged(locate(what.recipient), adapter, place)
             return str(place)
 
         donors = {name: whole(name, source) for name, source in spec.donors.items()}

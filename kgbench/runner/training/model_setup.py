@@ -17,7 +17,7 @@ from transformers.pytorch_utils import Conv1D
 from kgbench.errors import InputError, ModelError, first_line
 from kgbench.models.checkpoints import Checkpoint, read_model_config
 from kgbench.models.family_map import Family, family_in, load_family
-from kgbench.models.loading import DTYPES, quiet_library
+from kgbench.models.loading import DTYPES, adapted_donor, quiet_library
 from kgbench.runner.training.recipes import FinetuningRecipe
 
 ATTENTION = "eager"
@@ -191,6 +191,25 @@ def store_donor(
             donor = nn.Module.float(model)
     publish_files(folder)
     return donor
+
+
+def store_merged(recipient: Checkpoint, adapter: Path, folder: Path) -> None:
+    """Write the whole model in float32 that an adapter makes of the checkpoint it was trained from.
+
+    Unlike the adapter it can be a recipient, or the donor of another one.
+
+    Args:
+        recipient: The checkpoint.
+        adapter: The adapter's folder.
+        folder: A new folder.
+
+    Raises:
+        ModelError: One of them does not load, or they do not fit.
+    """
+    model = load_recipient(recipient)
+    peft_model: Any = adapted_donor(model, adapter, str(adapter), recipient.origin)[1]
+    folder.mkdir()
+    store_donor(peft_model.merge_and_unload(), recipient, folder)
 
 
 def _to_type(weights: Sequence[nn.Parameter], dtype: torch.dtype) -> None:
