@@ -196,9 +196,8 @@ def introducing(measured: PairRows) -> str:
         evaluation = f"relay_tokens{kind}"
         seeds = measured.about.seeds_of(evaluation)
         columns = columns_of(measured, evaluation) if seeds else {}
-        trained = page().variants[kind[1:]].title if kind else "an adapter"
         for number, seed in enumerate(seeds):
-            cells = [trained, str(seed)]
+            cells = [trained(kind), str(seed)]
             for prompt in ("qa_tokens", "new_film_tokens"):
                 one = [columns[prompt][number]]
                 cells.append(figure_text(mean_over(one, METRIC, "SFT")))
@@ -209,6 +208,25 @@ def introducing(measured: PairRows) -> str:
     for prompt in ("qa", "new_film"):
         heads += [f"{prompt}: `SFT`", "`FE+LT` brings", "with the words"]
     return markdown(heads, rows)
+
+
+def one_more(measured: PairRows) -> str:
+    """What FE+LT brings on qa of what finetuning added, alone and with one group of tokens more, for
+    each training by itself.
+    """
+    rows = []
+    for kind in KINDS:
+        evaluation = f"relay_qa{kind}"
+        for number, seed in enumerate(measured.about.seeds_of(evaluation)):
+            brought = recoveries(measured, evaluation, number)
+            sets = ("FE+LT", "FE+LT+R", "FE+LT+RP", "FE+LT+P")
+            rows.append([trained(kind), str(seed), *(figure_text(brought[one]) for one in sets)])
+    return markdown(["finetuned", "seed", "`FE+LT`", "with R", "with RP", "with P"], rows)
+
+
+def trained(kind: str) -> str:
+    """How a donor was finetuned."""
+    return page().variants[kind[1:]].title if kind else "an adapter"
 
 
 def words(measured: PairRows, kind: str = "") -> str:
@@ -259,6 +277,7 @@ def tables(model: str) -> dict[str, str]:
             if there(f"relay_{name}{kind}"):
                 found[f"{name}{kind}"] = listed(measured, f"relay_{name}{kind}")
     found["introducing"] = introducing(measured)
+    found["one more"] = one_more(measured)
     return {f"{model} {name}": text for name, text in found.items()}
 
 

@@ -77,7 +77,10 @@ def reproduce_command(
     positive control) is computed on --model, by default tiny-gemma: missing
     donors are trained, evaluations run, and our estimates printed next to the
     paper's, with its claims checked one by one. A tiny pair has smaller data in
-    place of the paper's. An interrupted command goes on where it was, and
+    place of the paper's. Real language models of some hundred million weights
+    (smollm2-135m, gemma-3-270m) have further figures: all_weights,
+    layer_weights, both_directions, and which tokens have to be grafted
+    (relay_qa and others; a wrong name lists all). An interrupted command goes on where it was, and
     evaluations in the report's rows.parquet are not run again.
 
     The study asks which features of an architecture make it recall at the last
