@@ -233,7 +233,7 @@ def _table(standing: Standing) -> Table:
         figures = [line.figures.get(column.key, Dash()) for column in columns]
         have, of = line.coverage
         rows.append([line.rank_text or "–", method, *figures, f"{have} of {of}"])
-    heads = ["rank", "method", *(column.title for column in columns), "cells"]
+    heads = ["ranks", "method", *(column.title for column in columns), "cells"]
     title = f"{standing.board.title}: {table.title}"
     return Table(title, heads, rows)
 
@@ -241,7 +241,7 @@ def _table(standing: Standing) -> Table:
 def _answer(standing: Standing) -> dict[str, Any]:
     lines = []
     for line in standing.lines:
-        about = {"method": line.method, "new": line.method in standing.new, "rank": line.rank}
+        about = {"method": line.method, "new": line.method in standing.new, "ranks": line.ranks}
         figures = {key: estimate.answer() for key, estimate in line.figures.items()}
         lines.append({**about, "unranked": line.unranked or None, "figures": figures})
     return {"board": standing.board.key, "table": standing.table.key, "lines": lines}

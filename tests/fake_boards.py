@@ -340,7 +340,7 @@ def _ranked(lines: Iterable[Line], key: str) -> Iterator[Line]:
     for line in best:
         if first is None or float(value(first) or 0) - float(value(line) or 0) > 0.05:
             rank, first = rank + 1, line
-        yield Line(**{**vars(line), "rank": rank})
+        yield Line(**{**vars(line), "ranks": (rank, rank)})
     for line in lines:
         if value(line) is None:
             yield Line(**{**vars(line), "unranked": "not all cells were run"})

@@ -186,13 +186,13 @@ def test_two_questions_two_boards(entries: list[Entry]) -> None:
         assert table.ranked_by == "graded_precision" and {
             line.coverage for line in table.lines
         } == {(len(cells),) * 2}
-        assert found["good"].rank == 1
-        assert found["oracle"].rank is None and found["oracle"].figures[
+        assert found["good"].may_be_best
+        assert found["oracle"].ranks is None and found["oracle"].figures[
             "graded_precision"
         ].value == pytest.approx(1)
         assert found["good"].figures["graded_precision"].n == len(cells)
         assert found["random"].figures["above_chance"].value == pytest.approx(0, abs=1e-6)
-        assert found["donor"].rank == found["donor_at_lt"].rank == found["random"].rank
+        assert found["donor"].ranks == found["donor_at_lt"].ranks == found["random"].ranks
         chance = dict(table.ordered_columns[0].marks)["chance, and knowing which weights changed"]
         assert found["random"].figures["graded_precision"].value == pytest.approx(chance, rel=1e-5)
         assert ("told" in {column.key for column in table.columns}) == by_region
@@ -242,7 +242,7 @@ def test_the_arbiter_has_no_rank(entries: list[Entry]) -> None:
         assert {line.unranked for line in found.values()} == {"ranks are over plants"}
         return
     for name in ("dynamic_graft", "good"):
-        assert found[name].rank is None and "arbiter" in found[name].unranked
+        assert found[name].ranks is None and "arbiter" in found[name].unranked
         assert found[name].figures["distance"].value == pytest.approx(0, abs=SAME)
 
 
@@ -259,11 +259,11 @@ def test_an_answer_that_looks_at_no_plant_is_not_above_the_fixed_one(entries: li
     )
     found = lines(made)
     if len(plant_cells(by_region=True)[0]) == 1:
-        assert all(line.rank is None for line in found.values()), "one plant puts nobody in order"
+        assert all(line.ranks is None for line in found.values()), "one plant puts nobody in order"
         return
     fixed, cells = found[FIXED], found["near"].coverage[1]
     for name in ("donor", "donor_at_lt", "random"):
-        assert (found[name].rank or 0) >= (fixed.rank or 0) and found[name].figures[
+        assert (found[name].ranks or (1, 1)) >= (fixed.ranks or (1, 1)) and found[name].figures[
             "distance"
         ].value >= fixed.figures["distance"].value
     assert (
@@ -271,7 +271,7 @@ def test_an_answer_that_looks_at_no_plant_is_not_above_the_fixed_one(entries: li
         and found["near"].figures["distance"].n == cells
     )
     assert made.tables[0].lines[0].method == "near" and not made.lead.startswith(FIXED)
-    assert (f"better than a {FIXED}" in made.lead) == (fixed.rank == 1)
+    assert (f"better than a {FIXED}" in made.lead) == fixed.may_be_best
     assert {table.scope["pair"] for table in made.tables[1:]} == {
         p for p in catalog.plants() if catalog.entry(p).truth.by_region
     }  # type: ignore[union-attr]
@@ -343,7 +343,7 @@ def test_tables_are_by_level(replicas: tuple[str, ...]) -> None:
         assert {line.coverage for line in shipped.lines} == {(len(levels),) * 2}
         assert [table.key for table in singles] == sorted(levels)
         found = {line.method: line for line in whole.lines}
-        assert (found["good"].rank, found["bad"].rank) == (1, 2)
+        assert (found["good"].ranks, found["bad"].ranks) == ((1, 1), (2, 2))
         assert found["good"].figures["graded_precision"].n == len(cells)
         means = []
         for table in singles:
@@ -366,11 +366,11 @@ def test_a_submission_needs_the_shipped_plants_alone(replicas: tuple[str, ...]) 
         whole, shipped, *singles = (
             {line.method: line for line in table.lines} for table in made.tables
         )
-        assert whole["shipped"].rank is None and whole["all of them"].rank == 1
-        assert shipped["shipped"].rank == 1 and shipped["all of them"].rank is not None
+        assert whole["shipped"].ranks is None and whole["all of them"].ranks == (1, 1)
+        assert shipped["shipped"].may_be_best and shipped["all of them"].is_compared
         assert shipped["all of them"].figures["graded_precision"].n == len(singles)
         for lines in singles:
-            assert lines["shipped"].rank is None and lines["shipped"].coverage[0] == 1
+            assert lines["shipped"].ranks is None and lines["shipped"].coverage[0] == 1
             assert lines["shipped"].figures["graded_precision"].low is None
     text = render_markdown(make_leaderboard(entries))
     for made in (components_board(entries), positions_board(entries)):

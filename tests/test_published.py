@@ -294,7 +294,7 @@ def test_nothing_is_left_out() -> None:
 def test_the_board_ranks_nothing() -> None:
     """All lines are marked as published, none has a rank, and each says why."""
     for found, line in lines():
-        assert (line.badge, line.rank, line.runs, line.baseline) == ("published", None, (), False)
+        assert (line.badge, line.ranks, line.runs, line.baseline) == ("published", None, (), False)
         assert line.unranked == "published, not reproduced here"
         assert found.ranked_by is None
 

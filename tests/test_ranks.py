@@ -16,7 +16,7 @@ from kgbench.leaderboard.boards.planted import PlantScores
 from kgbench.leaderboard.boards.shares import Contrast, Means, contrast
 from kgbench.leaderboard.cells import Cell
 from kgbench.leaderboard.hits import PromptHits, hits_by_prompt
-from kgbench.leaderboard.ranks import better
+from kgbench.leaderboard.ranks import better, rank_sets
 from kgbench.stats import Resampled, mean, ratio
 from tests.equal_methods import (
     board,
@@ -315,3 +315,28 @@ def test_better_methods_are_told_over_seeds() -> None:
     """A gap of several standard errors is told, though methods differ more between levels."""
     found = ranks(over_levels(0, [0.9, 0.9, 0.3], (5,) * 4, apart=0.2))
     assert found["m02"] == 3 and found["m00"] == found["m01"] == 1
+
+
+@given(
+    pairs=st.sets(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=12),
+    verified=st.sets(st.integers(0, 5)),
+)
+def test_rank_sets(pairs: set[tuple[int, int]], verified: set[int]) -> None:
+    """They go from after all that is better to before all that is worse; verified methods are
+    placed among themselves.
+    """
+    order = {(a, b) for a, b in pairs if a < b}  # a better than b: a partial order, closed below
+    while more := {(a, d) for a, b in order for c, d in order if b == c} - order:
+        order |= more
+    above = {str(b): frozenset(str(a) for a, c in order if c == b) for b in range(6)}
+    sets = rank_sets(above)
+    for name, (low, high) in sets.items():
+        worse = sum(name in own for own in above.values())
+        assert (low, high) == (1 + len(above[name]), 6 - worse)
+    checked = {str(n) for n in verified}
+    for name, placed in rank_sets(above, checked).items():
+        if name in checked:
+            among = {other: above[other] & checked for other in checked}
+            assert placed == rank_sets(among)[name]
+        else:
+            assert placed == sets[name]

@@ -8,7 +8,7 @@ from typing import Literal
 
 from kgbench.estimate import Estimate
 from kgbench.leaderboard.entries import Badge, Entry, law_names
-from kgbench.leaderboard.ranks import Comparable, better
+from kgbench.leaderboard.ranks import Comparable, better, rank_sets
 from kgbench.leaderboard.validate.known import known
 from kgbench.numbers import figure_text
 
@@ -30,6 +30,10 @@ class Column:
     """Values that its picture marks by a line, such as chance, each with its name."""
 
 
+UNTOLD = "told from no other method: what is measured here may put it at any rank"
+"""Why a method has no rank although it has the figure that ranks."""
+
+
 @dataclass(frozen=True)
 class Line:
     """A method in a table."""
@@ -43,9 +47,8 @@ class Line:
     coverage: tuple[int, int]
     """Of how many cells there are records, and of how many the table is."""
     badge: Badge = "self-reported"
-    rank: int | None = None
-    """1 + the number of better methods (see `ranks`); only verified ones count for a verified one.
-    """
+    ranks: tuple[int, int] | None = None
+    """Its first and last rank (see `ranks`); only verified methods count for a verified one."""
     unranked: str = ""
     """Why there is no rank."""
     baseline: bool = False
@@ -54,10 +57,21 @@ class Line:
 
     @property
     def rank_text(self) -> str:
-        """The rank, in brackets where it is unverified; empty where there is none."""
-        if self.rank is None:
+        """The ranks, in brackets where they are unverified; empty where there are none."""
+        if self.ranks is None:
             return ""
-        return str(self.rank) if self.badge == "verified" else f"({self.rank})"
+        text = "–".join(map(str, dict.fromkeys(self.ranks)))
+        return text if self.badge == "verified" else f"({text})"
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether it is tested against others, whatever came of it."""
+        return self.ranks is not None or self.unranked == UNTOLD
+
+    @property
+    def may_be_best(self) -> bool:
+        """Whether no method is told to be better."""
+        return self.is_compared and (self.ranks or (1, 1))[0] == 1
 
     @property
     def broken_text(self) -> str:
@@ -74,7 +88,7 @@ class Table:
     title: str
     columns: tuple[Column, ...]
     lines: tuple[Line, ...]
-    """Ranked ones first, the best at the top."""
+    """By the figure that ranks, the best at the top; those without one last."""
     scope: Mapping[str, str] = field(default_factory=dict)
     """Its limits, such as pair and prompt; empty for the one over all cells."""
     ranked_by: str | None = None
@@ -89,22 +103,17 @@ class Table:
 
     @property
     def ranked(self) -> bool:
-        """Whether there are ranks."""
-        return any(line.rank for line in self.lines)
+        """Whether methods are tested against each other."""
+        return any(line.is_compared for line in self.lines)
 
     @property
     def unranked(self) -> dict[str, list[str]]:
         """Reasons why methods have no rank, with the methods."""
         names: dict[str, list[str]] = {}
         for line in self.lines:
-            if line.rank is None and line.unranked:
+            if line.ranks is None and line.unranked:
                 names.setdefault(line.unranked, []).append(line.method)
         return names
-
-    def is_tied(self, line: Line) -> bool:
-        """Whether another method has the rank of a line."""
-        sharing = [other for other in self.lines if other.rank_text == line.rank_text]
-        return line.rank is not None and len(sharing) > 1
 
 
 @dataclass(frozen=True)
@@ -156,22 +165,25 @@ class Measured:
 
 
 def ordered(methods: Mapping[str, Measured]) -> tuple[Line, ...]:
-    """Lines by rank, then those without a rank by name; a method that breaks a law has no rank."""
+    """Lines by the figure that ranks, then those without one by name.
+
+    A method that breaks a law has no rank, nor has one of which nothing is told.
+    """
     lines = {name: _line(name, own) for name, own in methods.items()}
     standing: dict[str, Comparable] = {}
     for name, own in methods.items():
         if not isinstance(own.standing, str) and not lines[name].unranked:
             standing[name] = own.standing
     verified = {name for name, line in lines.items() if line.badge == "verified"}
-    for name, above in better(standing).items():
-        # A verified method is not put below what nobody has verified.
-        counted = above & verified if name in verified else above
-        lines[name] = replace(lines[name], rank=1 + len(counted))
+    above = better(standing)
+    for name, ranks in rank_sets(above, verified).items():
+        among = len(above if name not in verified else verified & above.keys())
+        told = among == 1 or ranks != (1, among)
+        lines[name] = replace(lines[name], **({"ranks": ranks} if told else {"unranked": UNTOLD}))
 
-    def place(line: Line) -> tuple[float, float, str]:
-        if line.rank is None:
-            return len(lines) + 1, 0.0, line.method
-        return line.rank, -(standing[line.method].figure.value or 0.0), line.method
+    def place(line: Line) -> tuple[bool, float, str]:
+        value = standing[line.method].figure.value if line.method in standing else None
+        return value is None, -(value or 0.0), line.method
 
     return tuple(sorted(lines.values(), key=place))
 
@@ -212,21 +224,27 @@ _STRENGTHS: tuple[Badge, ...] = ("verified", "self-reported", "yours")
 
 
 def lead(table: Table) -> str:
-    """The best method of a table, the source of its figure, and its equals."""
+    """The method with the best figure, its source, and which methods may be the best."""
     column = next((column for column in table.columns if column.key == table.ranked_by), None)
-    first = [line for line in table.lines if line.rank == 1]
-    if column is None or not first:
+    there = [line for line in table.lines if line.is_compared]
+    if column is None or not there:
         return "No method has been run on all cells."
-    best = next((line for line in first if line.badge == "verified"), first[0])
-    others = [line.method for line in first if line is not best]
+    best = next((line for line in there if line.badge == "verified"), there[0])
     figure = best.figures[column.key]
     leads = (
         f"{best.method} leads with {figure_text(figure)} ({column.title}, n = {figure.n}; "
         f"{best.badge})"
     )
-    if others:
-        some = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
-        return f"{leads}; {some} {'has' if len(others) == 1 else 'have'} rank 1 as well."
-    if all(line.rank is None or line is best for line in table.lines):
+    if len(there) == 1:
         return f"{leads}; there is no other method to compare with."
-    return f"{leads}, and is significantly better than every other method that has a rank."
+    first = [line.method for line in there if line.may_be_best]
+    if len(first) == len(there):
+        return f"{leads}, but any of the {len(there)} methods may be the best: none is told to be worse."
+    others = [name for name in first if name != best.method]
+    if not others:
+        return f"{leads}, and is significantly better than every other method that has a rank."
+    some = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
+    return (
+        f"{leads}; {len(first)} of {len(there)} methods may be the best ({some} besides): each "
+        "other is significantly worse than one of them."
+    )

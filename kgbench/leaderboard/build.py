@@ -33,11 +33,11 @@ RESULTS, MARKDOWN, SITE = "results", "LEADERBOARD.md", "site"
 HEAD = """# Leaderboard
 
 Localizers say where a finetuned fact is retrieved from; these tables say how well they do. Every figure is over facts
-or plants that all methods share; what its brackets hold stands below each table. Rank = 1 + the number of significantly
-better methods (all paired differences of a table at once, family-wise error 5 % per table). A shared rank does not mean
-that methods are equal, only that these facts do not put them in order; and two methods of different ranks need not
-differ significantly from each other. A rank in brackets is unverified: nobody but the
-submitter has run the method (its source is *self-reported*), and no verified rank counts it. *Verified* is what a
+or plants that all methods share; what its brackets hold stands below each table. Methods are in the order of the figure
+that ranks them. Their ranks are a set, in which the true one is with 95 % confidence: from 1 + the number of significantly
+better methods to their number less that of the significantly worse (all paired differences of a table at once). A method
+of which nothing is told, so that its set would be everything, has no rank. Ranks in brackets are unverified: nobody but the
+submitter has run the method (its source is *self-reported*), and verified methods do not count it. *Verified* is what a
 maintainer ran again and it agreed. A method that breaks a law of localizers has no rank. A figure over several cells is
 only given to a method that was run on all of them. `kgbench leaderboard build --serve` shows pages with pictures, single
 cells and runs, and without `--serve` writes them to `site/`; how to add a method is in [README.md](README.md).
@@ -87,7 +87,7 @@ def _markdown(board: Board) -> str:
 def _markdown_table(table: Table) -> Iterator[str]:
     """Title, figures, footnotes, reasons why there is no rank, and notes."""
     columns, footnotes = table.ordered_columns, Footnotes()
-    heads = ["rank", "method", "source", "cells", *(markdown_text(c.title) for c in columns)]
+    heads = ["ranks", "method", "source", "cells", *(markdown_text(c.title) for c in columns)]
     rows, shown = [], []
     for line in table.lines:
         have, of = line.coverage

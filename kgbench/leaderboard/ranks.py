@@ -1,6 +1,8 @@
 """Ranks with one error rate for a whole table of methods.
 
-The rank of a method is 1 + the number of methods that are significantly better. Differences are
+The rank of a method among K is a set, from 1 + the number of methods that are significantly better
+to K less the number that are significantly worse: a confidence set for its true rank (M. Mogstad,
+J. P. Romano, A. M. Shaikh and D. Wilhelm, Review of Economic Studies 91, 2024). Differences are
 tested for all pairs of the table at once: with d the difference of two methods and s its standard
 error, both from one bootstrap that all methods share,
 
@@ -14,16 +16,14 @@ tail a small s by luck also looks well known. Draws of less than 30 cannot
 be far from their mean, and c is then at least Holm's for all pairs that are left (S. Holm,
 Scandinavian Journal of Statistics 6, 1979), as if they had nothing in common. The order is closed
 under implication: a better than b and b better than c makes a better than c. So on about 95 % of
-tables every difference that counts is real, and equal methods all share rank 1.
-
-A shared rank does not mean that methods are equal, only that these facts do not put them in order;
-more facts may. Two methods of one rank never differ significantly. Two methods of different ranks
-need not either: a rank is a number of better methods, not a list of them.
+tables every difference that counts is real, all rank sets hold the true ranks, and no method's set
+leaves out 1 that is one of the best. Where nothing is told of a method, its set is everything, and it
+has no rank.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from math import inf, sqrt
 from typing import Any, Protocol, TypeVar
 
@@ -89,6 +89,26 @@ def better(methods: Mapping[str, _C]) -> dict[str, frozenset[str]]:
         above |= above[:, i : i + 1] & above[i : i + 1]
     ordered = np.array(names, dtype=object)
     return {name: frozenset(ordered[above[:, k]]) for k, name in enumerate(names)}
+
+
+def rank_sets(
+    above: Mapping[str, frozenset[str]], verified: Collection[str] = ()
+) -> dict[str, tuple[int, int]]:
+    """First and last rank of each method, among those that count for it.
+
+    Args:
+        above: For each method, those that are better, see `better`.
+        verified: Methods for which verified ones alone count: they are not put below what nobody
+            has verified.
+    """
+    sets = {}
+    for name, own in above.items():
+        others = {
+            each for each in above if each != name and (name not in verified or each in verified)
+        }
+        worse = {each for each in others if name in above[each]}
+        sets[name] = 1 + len(own & others), 1 + len(others) - len(worse)
+    return sets
 
 
 def _significant(gaps: list[Resampled]) -> Bool[np.ndarray, " pairs"]:

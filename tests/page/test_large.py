@@ -40,7 +40,7 @@ def line(i: int) -> Line:
         {column.key: figure(value) for column in PATHWAYS},
         (),
         (1, 1),
-        rank=1 + i // 10,
+        ranks=(1 + i // 10, 10 + i // 10),
     )
 
 

@@ -345,7 +345,7 @@ def _lead(table: Table) -> str:
     for key in (ABOVE, ABOVE_PRIOR):
         figures = []
         for line in table.lines:
-            if line.rank is not None and not line.baseline and key in line.figures:
+            if line.is_compared and not line.baseline and key in line.figures:
                 figures.append(line.figures[key])
         counts[key] = sum((figure.low or 0.0) > 0 for figure in figures), len(figures)
     (chance, n), (prior, against) = counts.values()
@@ -575,12 +575,11 @@ def _pathways_overall(cells: Sequence[Cell], runs: Runs) -> Table:
 def _pathways_lead(table: Table) -> str:
     """The best method, and whether any is better than the fixed answer, which is none."""
     methods = replace(table, lines=tuple(line for line in table.lines if line.method != FIXED))
-    fixed = next((line.rank for line in table.lines if line.method == FIXED), None)
-    ranks = [line.rank for line in methods.lines if line.rank is not None]
-    if ranks and min(ranks) > 1:
+    if methods.ranked and not any(line.may_be_best for line in methods.lines):
         return f"{FIXED.capitalize()} is significantly better than every method."
     none = f" None is significantly better than a {FIXED}, which looks at no plant."
-    return lead(methods) + none * (fixed == 1)
+    best = any(line.may_be_best for line in table.lines if line.method == FIXED)
+    return lead(methods) + none * best
 
 
 def distance(claimed: Recoveries, truth: Recoveries) -> float:

@@ -136,7 +136,6 @@ class ShownRow:
     line: Line
     href: str
     """Where the first cell leads; empty where nowhere."""
-    tied: bool
     cells: Sequence[Markup]
     runs: Sequence[str] = ()
     """Names of the runs that it is from; empty where they are too many to name."""
@@ -170,7 +169,7 @@ def shown_table(
     cells, rows = Cells(), []
     for line in lines:
         page, runs = places.method(line.method), places.named(line, table)
-        rows.append(ShownRow(line, page, table.is_tied(line), cells.row(line, columns), runs))
+        rows.append(ShownRow(line, page, cells.row(line, columns), runs))
     first = "Setting" if all(line.badge == "published" for line in lines) else "Method"
     return ShownTable(replace(table, columns=columns, lines=lines), rows, cells, first)
 
@@ -189,7 +188,7 @@ def shown_rows(board: Board, method: str) -> ShownTable | None:
     cells, rows = Cells(exact=False), []
     for table, line in found:
         href, figures = f"{board.key}.html#t={table.key}", cells.row(line, columns.values())
-        rows.append(ShownRow(line, href, table.is_tied(line), figures))
+        rows.append(ShownRow(line, href, figures))
     summary = replace(
         board.tables[0],
         key=board.key,

@@ -24,7 +24,7 @@
       name: link ? text(link) : text(head.firstChild),
       href: link ? link.getAttribute("href") : "",
       rank: at("rank") ? Number.parseInt(text(at("rank")).replace("(", ""), 10) || null : null,
-      unranked: at("rank") ? !/\d/.test(text(at("rank"))) : false,
+      unranked: at("rank") && "out" in element.dataset,
       badge: element.dataset.badge ?? "",
       baseline: "base" in element.dataset,
       figure: (key) => (at(key) ? figure(at(key)) : null),
