@@ -241,7 +241,8 @@ def _table(standing: Standing) -> Table:
 def _answer(standing: Standing) -> dict[str, Any]:
     lines = []
     for line in standing.lines:
-        about = {"method": line.method, "new": line.method in standing.new, "ranks": line.ranks}
+        about = {"method": line.method, "new": line.method in standing.new}
+        about["ranks"] = None if line.unranked else line.ranks
         figures = {key: estimate.answer() for key, estimate in line.figures.items()}
         lines.append({**about, "unranked": line.unranked or None, "figures": figures})
     return {"board": standing.board.key, "table": standing.table.key, "lines": lines}

@@ -42,6 +42,7 @@ OTHERS = (
     "articles",
     "forgetting",
 )
+"""Further evaluations, of which the rows of their figures are shown."""
 KINDS = ("", *(f"_{name}" for name in page().variants))
 """Of a relay evaluation: the adapter's, and those of other donors."""
 SEVERAL = 3

@@ -30,10 +30,6 @@ class Column:
     """Values that its picture marks by a line, such as chance, each with its name."""
 
 
-UNTOLD = "told from no other method: what is measured here may put it at any rank"
-"""Why a method has no rank although it has the figure that ranks."""
-
-
 @dataclass(frozen=True)
 class Line:
     """A method in a table."""
@@ -48,30 +44,27 @@ class Line:
     """Of how many cells there are records, and of how many the table is."""
     badge: Badge = "self-reported"
     ranks: tuple[int, int] | None = None
-    """Its first and last rank (see `ranks`); only verified methods count for a verified one."""
+    """Its first and last rank (see `ranks`), where it is compared with others; only verified methods
+    count for a verified one.
+    """
     unranked: str = ""
-    """Why there is no rank."""
+    """Why no rank is shown."""
     baseline: bool = False
     broken: tuple[str, ...] = ()
     """Names of the laws of localizers that the method breaks."""
 
     @property
     def rank_text(self) -> str:
-        """The ranks, in brackets where they are unverified; empty where there are none."""
-        if self.ranks is None:
+        """The ranks, in brackets where they are unverified; empty where none are shown."""
+        if self.ranks is None or self.unranked:
             return ""
         text = "–".join(map(str, dict.fromkeys(self.ranks)))
         return text if self.badge == "verified" else f"({text})"
 
     @property
-    def is_compared(self) -> bool:
-        """Whether it is tested against others, whatever came of it."""
-        return self.ranks is not None or self.unranked == UNTOLD
-
-    @property
     def may_be_best(self) -> bool:
-        """Whether no method is told to be better."""
-        return self.is_compared and (self.ranks or (1, 1))[0] == 1
+        """Whether it is compared, and no method is significantly better."""
+        return self.ranks is not None and self.ranks[0] == 1
 
     @property
     def broken_text(self) -> str:
@@ -103,15 +96,15 @@ class Table:
 
     @property
     def ranked(self) -> bool:
-        """Whether methods are tested against each other."""
-        return any(line.is_compared for line in self.lines)
+        """Whether methods are compared with each other."""
+        return any(line.ranks for line in self.lines)
 
     @property
     def unranked(self) -> dict[str, list[str]]:
-        """Reasons why methods have no rank, with the methods."""
+        """Reasons why no rank of methods is shown, with the methods."""
         names: dict[str, list[str]] = {}
         for line in self.lines:
-            if line.ranks is None and line.unranked:
+            if line.unranked:
                 names.setdefault(line.unranked, []).append(line.method)
         return names
 
@@ -167,7 +160,7 @@ class Measured:
 def ordered(methods: Mapping[str, Measured]) -> tuple[Line, ...]:
     """Lines by the figure that ranks, then those without one by name.
 
-    A method that breaks a law has no rank, nor has one of which nothing is told.
+    A method that breaks a law has no rank; of one whose ranks are all ranks none is shown.
     """
     lines = {name: _line(name, own) for name, own in methods.items()}
     standing: dict[str, Comparable] = {}
@@ -178,8 +171,10 @@ def ordered(methods: Mapping[str, Measured]) -> tuple[Line, ...]:
     above = better(standing)
     for name, ranks in rank_sets(above, verified).items():
         among = len(above if name not in verified else verified & above.keys())
-        told = among == 1 or ranks != (1, among)
-        lines[name] = replace(lines[name], **({"ranks": ranks} if told else {"unranked": UNTOLD}))
+        reason = "it differs significantly from no other method" * (
+            1 < among == ranks[1] - ranks[0] + 1
+        )
+        lines[name] = replace(lines[name], ranks=ranks, unranked=reason)
 
     def place(line: Line) -> tuple[bool, float, str]:
         value = standing[line.method].figure.value if line.method in standing else None
@@ -226,7 +221,7 @@ _STRENGTHS: tuple[Badge, ...] = ("verified", "self-reported", "yours")
 def lead(table: Table) -> str:
     """The method with the best figure, its source, and which methods may be the best."""
     column = next((column for column in table.columns if column.key == table.ranked_by), None)
-    there = [line for line in table.lines if line.is_compared]
+    there = [line for line in table.lines if line.ranks]
     if column is None or not there:
         return "No method has been run on all cells."
     best = next((line for line in there if line.badge == "verified"), there[0])
@@ -239,7 +234,7 @@ def lead(table: Table) -> str:
         return f"{leads}; there is no other method to compare with."
     first = [line.method for line in there if line.may_be_best]
     if len(first) == len(there):
-        return f"{leads}, but any of the {len(there)} methods may be the best: none is told to be worse."
+        return f"{leads}; any of the {len(there)} methods may be the best: none is significantly worse."
     others = [name for name in first if name != best.method]
     if not others:
         return f"{leads}, and is significantly better than every other method that has a rank."

@@ -191,7 +191,7 @@ def standings(new: Sequence[Entry], root: Path) -> list[Standing]:
 def _standing(board: Board, table: Table, new: frozenset[str]) -> Standing:
     shown = {*new, "random", "all"}
     for line in table.lines:
-        if line.is_compared and not line.baseline and line.method not in new:
+        if line.ranks and not line.baseline and line.method not in new:
             shown.add(line.method)  # the best of the others
             break
     return Standing(board, table, tuple(line for line in table.lines if line.method in shown), new)

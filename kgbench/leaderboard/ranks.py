@@ -17,8 +17,8 @@ be far from their mean, and c is then at least Holm's for all pairs that are lef
 Scandinavian Journal of Statistics 6, 1979), as if they had nothing in common. The order is closed
 under implication: a better than b and b better than c makes a better than c. So on about 95 % of
 tables every difference that counts is real, all rank sets hold the true ranks, and no method's set
-leaves out 1 that is one of the best. Where nothing is told of a method, its set is everything, and it
-has no rank.
+leaves out 1 that is one of the best. A method that differs from no
+other has the set of all ranks, which is not shown.
 """
 
 from __future__ import annotations

@@ -80,8 +80,8 @@ def reproduce_command(
     place of the paper's. Real language models of some hundred million weights
     (smollm2-135m, gemma-3-270m) have further figures: all_weights,
     layer_weights, both_directions, and which tokens have to be grafted
-    (relay_qa and others; a wrong name lists all). An interrupted command goes on where it was, and
-    evaluations in the report's rows.parquet are not run again.
+    (relay_qa and others; a wrong name lists all). An interrupted command goes on
+    where it was, and evaluations in the report's rows.parquet are not run again.
 
     The study asks which features of an architecture make it recall at the last
     token or enrich at the first entity: small models of one code base,

@@ -433,7 +433,7 @@ def _merged(what: Ingredients, evaluation: str) -> Iterator[Spec]:
         return
     with TemporaryDirectory(prefix="kgbench-") as folder:
 
-        def whole(name: str, source: str) -> str:
+        def checkpoint(name: str, source: str) -> str:
             adapter = catalog.zoo_path(source) or Path(source)
             if not (adapter / ADAPTER_CONFIG).is_file():
                 return source
@@ -441,8 +441,8 @@ def _merged(what: Ingredients, evaluation: str) -> Iterator[Spec]:
             store_merged(locate(what.recipient), adapter, place)
             return str(place)
 
-        donors = {name: whole(name, source) for name, source in spec.donors.items()}
-        yield replace(spec, recipient=whole("recipient", str(spec.recipient)), donors=donors)
+        donors = {name: checkpoint(name, source) for name, source in spec.donors.items()}
+        yield replace(spec, recipient=checkpoint("recipient", str(spec.recipient)), donors=donors)
 
 
 def _donor(what: Ingredients, name: str) -> Donor:

@@ -345,7 +345,7 @@ def _lead(table: Table) -> str:
     for key in (ABOVE, ABOVE_PRIOR):
         figures = []
         for line in table.lines:
-            if line.is_compared and not line.baseline and key in line.figures:
+            if line.ranks and not line.baseline and key in line.figures:
                 figures.append(line.figures[key])
         counts[key] = sum((figure.low or 0.0) > 0 for figure in figures), len(figures)
     (chance, n), (prior, against) = counts.values()
