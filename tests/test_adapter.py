@@ -7,7 +7,8 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -34,6 +35,9 @@ from kgbench.errors import ModelError
 from kgbench.models.checkpoints import locate
 from kgbench.models.loading import UnconfirmedBaseWarning
 from kgbench.models.pair import ModelPair
+from kgbench.paper.page import page
+from kgbench.paper.parts import Ingredients, merged_adapters
+from kgbench.runner import Spec
 from kgbench.runner.training.model_setup import store_merged
 from kgbench.testing import pico_tokenizer
 
@@ -388,3 +392,25 @@ def test_a_merged_adapter_can_be_the_recipient(made: Callable[[str], Made], tmp_
     found = grafted_logits(turned, pool()[:2], ["PRE", "SFT"])
     wanted = grafted_logits(pair, pool()[:2], ["SFT", "PRE"])
     assert distance(found, wanted) <= 1e-5  # merged in float32
+
+
+def test_a_finetuned_recipient_and_its_donor_are_each_merged_into_the_base(
+    made: Callable[[str], Made], tmp_path: Path
+) -> None:
+    """An evaluation whose recipient is an adapter compares the two finetuned models: neither
+    adapter is added to the other.
+    """
+    pair, _, base, first = made("llama")
+    second = write_adapter(
+        pair.recipient, tmp_path / "second", seed=1, target_modules=["down_proj"]
+    )
+    spec = Spec(recipient=str(first), donors={"sft": str(second)})
+    what = SimpleNamespace(job=lambda _: spec, page=page(), recipient=str(base))
+    with merged_adapters(cast(Ingredients, what), "reversal") as given:
+        turned = load_pair(recipient=given.recipient, donors=given.donors, dtype="float64")
+    found = grafted_logits(turned, pool()[:2], ["PRE", "SFT"])
+    for place, adapter in enumerate((first, second)):
+        alone = load_pair(recipient=str(base), donors={"sft": str(adapter)}, dtype="float64")
+        wanted = grafted_logits(alone, pool()[:2], ["SFT"])
+        assert distance(found[:, place : place + 1], wanted) <= 1e-5  # merged in float32
+    assert not Path(str(given.recipient)).exists()

@@ -407,7 +407,7 @@ def _evaluated(
 ) -> PairRows:
     """The rows of one evaluation."""
     what, name = part.what, part.name
-    with _merged(what, name) as spec:
+    with merged_adapters(what, name) as spec:
         record = run_job(spec, settings, progress, loaded).record
     facts = RecordStore(settings.output_dir).load(record.id).facts()
     trainings = what.page.trainings_of([name], what.scale)
@@ -421,11 +421,15 @@ def _evaluated(
 
 
 @contextmanager
-def _merged(what: Ingredients, evaluation: str) -> Iterator[Spec]:
-    """The specification of an evaluation, adapters being merged where one is the recipient.
+def merged_adapters(what: Ingredients, evaluation: str) -> Iterator[Spec]:
+    """The specification of an evaluation; adapters are merged if the recipient is finetuned too.
 
-    An adapter is a donor of the model that it was trained on, and of no other: where the recipient
-    is finetuned too, both are given whole, from files that are there for so long.
+    An adapter is a donor of the model that it was trained on, and of no other. The merged
+    checkpoints are removed when the block ends.
+
+    Args:
+        what: The pair and its donors.
+        evaluation: The evaluation.
     """
     spec = what.job(evaluation)
     if what.page.evaluations[evaluation].recipient is None:
