@@ -33,7 +33,7 @@ RESULTS, MARKDOWN, SITE = "results", "LEADERBOARD.md", "site"
 HEAD = """# Leaderboard
 
 Localizers say where a finetuned fact is retrieved from; these tables say how well they do. Every figure is over facts
-or plants that all methods share; what its brackets hold stands below each table. Methods are in the order of the figure
+or plants that all methods share; what its brackets hold is below each table. Methods are in the order of the figure
 that ranks them. Their ranks are a set, in which the true one is with 95 % confidence: from 1 + the number of significantly
 better methods to their number less that of the significantly worse (all paired differences of a table at once). A method
 that differs significantly from no other has no rank. Ranks in brackets are unverified: only the

@@ -98,8 +98,8 @@ def rank_sets(
 
     Args:
         above: For each method, those that are better, see `better`.
-        verified: Methods for which verified ones alone count: they are not put below what nobody
-            has verified.
+        verified: Methods for which verified ones alone count: they are not put below
+            unverified ones.
     """
     sets = {}
     for name, own in above.items():
