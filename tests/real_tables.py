@@ -160,20 +160,30 @@ def _groups(graft: str) -> int:
     return graft.count("+")
 
 
-def recoveries(measured: PairRows, evaluation: str, number: int) -> dict[str, Estimate]:
-    """By set of groups, the share of what finetuning added under one seed, on the one prompt."""
+def recoveries(
+    measured: PairRows, evaluation: str, number: int, less: str = "PRE"
+) -> dict[str, Estimate]:
+    """By set of groups, the share of what finetuning added under one seed, on the one prompt.
+
+    Args:
+        measured: The rows.
+        evaluation: The evaluation.
+        number: Which of its seeds.
+        less: The configuration that shares are differences from.
+    """
     (seeds,) = columns_of(measured, evaluation).values()
     sets = page().rows[page().figures[evaluation].rows].values()
     return {
-        graft: difference_over([seeds[number]], METRIC, graft, "PRE")
+        graft: difference_over([seeds[number]], METRIC, graft, less)
         for graft in sets
-        if graft not in ("PRE", "SFT")
+        if graft not in ("PRE", "SFT", less)
     }
 
 
 def relay(measured: PairRows, kind: str = "") -> str:
     """Which groups have to be grafted together, chosen on half of the facts, and what they bring on
-    the other half, for each training by itself.
+    the other half, for each training by itself: the smallest set that brings ENOUGH, and the set
+    that brings most, of several the smallest.
     """
     rows = []
     for prompt in PROMPTS:
@@ -184,8 +194,12 @@ def relay(measured: PairRows, kind: str = "") -> str:
             chosen, brought = (recoveries(half, evaluation, number) for half in sides)
             best = smallest(chosen)
             figures = map(figure_text, (brought[best], brought["FE+LT"]))
-            rows.append([prompt, str(seed), f"`{best}`", *figures])
-    return markdown(["prompt", "seed", "smallest set", "it brings", "`FE+LT` brings"], rows)
+            most = max(chosen, key=lambda graft: (chosen[graft].value or 0.0, -_groups(graft)))
+            more = recoveries(sides[1], evaluation, number, "FE+LT").get(most)
+            further = [f"`{most}`", "–" if more is None else figure_text(more)]
+            rows.append([prompt, str(seed), f"`{best}`", *figures, *further])
+    heads = ["prompt", "seed", "smallest set", "it brings", "`FE+LT` brings"]
+    return markdown([*heads, "set that brings most", "more than `FE+LT` by"], rows)
 
 
 def introducing(measured: PairRows) -> str:
