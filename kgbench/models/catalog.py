@@ -66,6 +66,8 @@ class Entry:
     """Of a plant, the hash of its donor in single precision, where its card has one."""
     truth: GradedTruth | None = None
     """How far each place whose weights changed carries the planted facts, if measured."""
+    by_block: bool = False
+    """Whether the facts were planted in blocks: then truth is which blocks learned them."""
     parameters: int | None = None
     """Number of weights of the recipient, where that is not shipped."""
     layers: int | None = None
@@ -261,6 +263,7 @@ def _plant_entry(card: Mapping[str, Any], source: str) -> Entry:
         name.removesuffix(f"-seed{seed}"),
         card.get("donor_hash"),
         read_truth(card),
+        card.get("unit") == "block",
     )
 
 

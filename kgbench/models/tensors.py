@@ -3,7 +3,9 @@
 Donors can be stored as differences from the recipient in 8-bit steps, as safetensors. `NAME#change`
 holds whole numbers from -127 to 127 (int8), and `NAME#step` the size of a step of each row
 (float32; of a vector, one step in all): a weight is the recipient's + change × step, computed in
-float32. A weight that is not named, and one whose change is 0, equals the recipient's bit for bit.
+float32. A change of low rank is stored as `NAME#up` [output, rank] and `NAME#down` [rank, input]
+(bfloat16), whose product it is; of a matrix that holds [input, output], the other way about. A
+weight that is not named, and one whose change is 0, equals the recipient's bit for bit.
 The donor is what is stored: figures are measured on it.
 
 Models of a pair that differ in few tensors share the storage of all others.
@@ -13,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from pathlib import Path
 
@@ -27,6 +29,8 @@ from kgbench.errors import ModelError
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _CHANGE, _STEP = "#change", "#step"
+_UP, _DOWN = "#up", "#down"
+_PARTNERS = {_CHANGE: _STEP, _STEP: _CHANGE, _UP: _DOWN, _DOWN: _UP}
 _STEPS = 127
 
 
@@ -55,8 +59,24 @@ def _step(change: Tensor) -> Tensor:
     return largest / _STEPS
 
 
+def write_low_rank(factors: Mapping[str, tuple[Tensor, Tensor]], path: Path) -> None:
+    """Write changes of low rank.
+
+    Args:
+        factors: By parameter, two matrices whose product is its change, in bfloat16.
+        path: The file.
+    """
+    tensors: dict[str, Tensor] = {}
+    for name, (up, down) in factors.items():
+        tensors |= {f"{name}{_UP}": up, f"{name}{_DOWN}": down}
+    save_file(tensors, path)
+
+
 def read_delta(path: Path, origin: str) -> dict[str, tuple[Tensor, Tensor]]:
-    """The changes of a file by tensor: whole numbers (int8), and the size of their steps (float32).
+    """The changes of a file by tensor.
+
+    They are whole numbers (int8) and the size of their steps (float32), or the two factors of a
+    change of low rank (bfloat16).
 
     Args:
         path: The file.
@@ -74,16 +94,22 @@ def read_delta(path: Path, origin: str) -> dict[str, tuple[Tensor, Tensor]]:
     changes: dict[str, tuple[Tensor, Tensor]] = {}
     for key, tensor in stored.items():
         name, mark, rest = key.rpartition("#")
-        partner = stored.get(f"{name}{_STEP if mark + rest == _CHANGE else _CHANGE}")
-        if mark + rest not in (_CHANGE, _STEP) or partner is None:
+        partner = stored.get(f"{name}{_PARTNERS.get(mark + rest)}")
+        if partner is None:
             raise ModelError(
                 f"{origin} does not load: {path.name}: {key!r} is not one of a pair; "
-                f"expected NAME{_CHANGE} with NAME{_STEP} for each tensor that changed"
+                f"expected NAME{_CHANGE} with NAME{_STEP}, or NAME{_UP} with NAME{_DOWN}, for each "
+                "tensor that changed"
             )
-        if mark + rest == _CHANGE:
+        if mark + rest in (_CHANGE, _UP):
+            if name in changes:
+                raise ModelError(f"{origin} does not load: {path.name}: {name!r} has two changes")
             changes[name] = tensor, partner
     for name, (change, step) in changes.items():
         what = f"{origin} does not load: {path.name}: {name!r}"
+        if f"{name}{_UP}" in stored:
+            _check_factors(change, step, what)
+            continue
         if (change.dtype, step.dtype) != (torch.int8, torch.float32):
             raise ModelError(
                 f"{what} has changes of {change.dtype} and steps of {step.dtype}; expected int8 "
@@ -95,6 +121,23 @@ def read_delta(path: Path, origin: str) -> dict[str, tuple[Tensor, Tensor]]:
                 "expected one step for each row"
             )
     return changes
+
+
+def _check_factors(up: Tensor, down: Tensor, what: str) -> None:
+    if (up.dtype, down.dtype) != (torch.bfloat16,) * 2:
+        raise ModelError(f"{what} has factors of {up.dtype} and {down.dtype}; expected bfloat16")
+    if (up.ndim, down.ndim) != (2, 2) or up.shape[1] != down.shape[0]:
+        raise ModelError(
+            f"{what} has factors of {list(up.shape)} and {list(down.shape)}; expected "
+            "[output, rank] and [rank, input]"
+        )
+
+
+def _dense(change: Tensor, other: Tensor) -> Tensor:
+    """A change in single precision, from its steps or its factors."""
+    if change.dtype == torch.int8:
+        return change.float() * other
+    return change.float() @ other.float()
 
 
 def apply_delta(model: nn.Module, path: Path, origin: str) -> None:
@@ -109,19 +152,19 @@ def apply_delta(model: nn.Module, path: Path, origin: str) -> None:
         ModelError: The file does not read, or does not fit the model.
     """
     weights = model.state_dict()
-    for name, (change, step) in read_delta(path, origin).items():
+    for name, stored in read_delta(path, origin).items():
         if name not in weights:
             raise ModelError(
                 f"{origin} does not fit the recipient: it changes {name!r}, which the recipient "
                 "does not have"
             )
-        old = weights[name]
+        old, change = weights[name], _dense(*stored)
         if change.shape != old.shape:
             raise ModelError(
                 f"{origin} does not fit the recipient: {name!r} is {list(old.shape)} there, the "
                 f"changed weights are {list(change.shape)}"
             )
-        old.copy_(old.float() + (change.float() * step).to(old.device))
+        old.copy_(old.float() + change.to(old.device))
 
 
 def stored_hash(directory: Path) -> str:

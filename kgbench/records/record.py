@@ -272,9 +272,9 @@ class Planted(Strict):
 
     plant: str
     decoy: str | None = None
-    units: Literal["site", "layer and component"]
-    """Ranked units: where whole weights were planted, a (layer, component) takes the largest
-    score of its regions."""
+    units: Literal["site", "layer and component", "block"]
+    """Ranked units: where whole weights were planted, a (layer, component), or a layer's attention
+    or FFN, takes the largest score of its sites."""
     n_units: int
     """Number of units whose weights changed, among which places are ranked."""
     n_true: int

@@ -279,6 +279,7 @@ def _judged(record: Record, measurement: Measurement, facts: pa.Table) -> Record
         decoys=graft_sites(pair, prompts, parse_graft(truth.decoy)) if truth.decoy else (),
         changed=frozenset(slots.sites[slot] for slot in changed(pair)),
         relevance=None if graded is None else graded.relevance,
+        by_block=entry is not None and entry.by_block,
     )
     scores = measurement.ranking.mean if measurement.ranking is not None else None
     effect, effects = best_effects(record, facts)

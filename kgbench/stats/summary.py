@@ -31,6 +31,7 @@ from kgbench.records import (
     facts_table,
 )
 from kgbench.sites import BASELINES, PATHWAYS, Graft, Site, SiteScores, parse_graft
+from kgbench.sites.blocks import block_of
 from kgbench.sites.configurations import (
     BEST,
     REST,
@@ -301,7 +302,7 @@ def budgets_in(configurations: Sequence[str]) -> dict[str, float]:
 # ------------------------------------------------------------------------------------- plants
 
 Place = tuple[object, ...]
-"""A site, or a (layer, component)."""
+"""A site, a (layer, component), or a block: a layer's attention or FFN."""
 
 UNMEASURED = (
     "the plant's card has no graded truth: the `kgbench zoo build` that made it, given again, "
@@ -328,6 +329,8 @@ class Ground:
 
     Places in regions that the prompts lack are left out.
     """
+    by_block: bool = False
+    """Whether facts were planted in blocks, so that truth is which blocks learned them."""
 
     @cached_property
     def graft(self) -> Graft:
@@ -354,10 +357,23 @@ class Ground:
         """Those of the decoy's sites."""
         return self._changed(self.decoys)
 
+    @cached_property
+    def graded(self) -> Mapping[Any, float] | None:
+        """Relevance of places whose weights changed: of blocks, whether they learned the facts."""
+        if self.by_block:
+            return {place: float(place in self.true) for place in sorted(self.moved, key=str)}
+        return self.relevance
+
+    def place(self, site: Site) -> Place | None:
+        """The unit that a site belongs to; None of a site in no block where blocks are ranked."""
+        if self.by_block:
+            return block_of((site.layer, site.component))
+        return (site.layer, site.component) if self.everywhere else tuple(site)
+
     def _changed(self, sites: Collection[Site]) -> frozenset[Place]:
-        weights, everywhere = set(self.changed), self.everywhere
+        weights = set(self.changed)
         some = (site for site in sites if (site.layer, site.component) in weights)
-        return frozenset(_place(site, everywhere) for site in some)
+        return frozenset(place for site in some if (place := self.place(site)) is not None)
 
 
 def against_truth(ground: Ground, scores: SiteScores | None, why_none: str = "") -> dict[str, Any]:
@@ -368,8 +384,8 @@ def against_truth(ground: Ground, scores: SiteScores | None, why_none: str = "")
         scores: The map; None where the method does not rank.
         why_none: Why it does not.
     """
-    everywhere, true, decoy = ground.everywhere, ground.true, ground.decoy_places
-    ranked, separation, chance = by_place(scores or {}, everywhere), None, None
+    true, decoy, graded = ground.true, ground.decoy_places, ground.graded
+    ranked, separation, chance = by_place(scores or {}, ground), None, None
     values, truth = [], []
     for place, score in ranked.items():
         if place in true or place in decoy:
@@ -378,10 +394,10 @@ def against_truth(ground: Ground, scores: SiteScores | None, why_none: str = "")
     if ground.decoy and values:
         separation = auroc(np.array(values), np.array(truth)).rounded()
     precision = Estimate.missing(UNMEASURED)
-    if ground.relevance is not None:
-        known = [place for place in ground.relevance if place in ground.moved]
+    if graded is not None:
+        known = [place for place in graded if place in ground.moved]
         # Rounded, so that what is equal on the card ties.
-        relevance = np.array([rounded(ground.relevance[place]) for place in known])
+        relevance = np.array([rounded(graded[place]) for place in known])
         chance = chance_precision(relevance)
         if scores is not None:
             precision = graded_precision(np.array([ranked[place] for place in known]), relevance)
@@ -390,7 +406,7 @@ def against_truth(ground: Ground, scores: SiteScores | None, why_none: str = "")
     return {
         "plant": ground.plant,
         "decoy": ground.decoy,
-        "units": "layer and component" if everywhere else "site",
+        "units": _units(ground),
         "n_units": len(ground.moved),
         "n_true": len(true),
         "k": len(ground.planted),
@@ -400,22 +416,24 @@ def against_truth(ground: Ground, scores: SiteScores | None, why_none: str = "")
     }
 
 
-def by_place(scores: SiteScores, everywhere: bool) -> dict[Place, float]:
-    """Scores by site or, where whole weights were planted, the largest by (layer, component).
+def _units(ground: Ground) -> str:
+    if ground.by_block:
+        return "block"
+    return "layer and component" if ground.everywhere else "site"
+
+
+def by_place(scores: SiteScores, ground: Ground) -> dict[Place, float]:
+    """The largest score of the sites of each unit.
 
     Args:
         scores: The map.
-        everywhere: Whether whole weights were planted.
+        ground: The truth, by the units of which it is.
     """
     places: dict[Place, float] = {}
     for site, score in scores.items():
-        place = _place(site, everywhere)
-        places[place] = max(score, places.get(place, -np.inf))
+        if (place := ground.place(site)) is not None:
+            places[place] = max(score, places.get(place, -np.inf))
     return places
-
-
-def _place(site: Site, everywhere: bool) -> Place:
-    return (site.layer, site.component) if everywhere else tuple(site)
 
 
 CARRIES, NOT = 0.9, 0.1
@@ -522,10 +540,13 @@ def _clause(planted: Planted) -> str:
     if found.value is None:
         reason = reason_text(found.undefined or "")
         return f"how well the places are found that the facts use is undefined: {reason}"
-    kind = "(layer, component)" if planted.units == "layer and component" else "sites"
+    kinds = {"layer and component": "(layer, component)", "site": "sites", "block": "blocks"}
+    those, by = "that the facts use", "graded average precision"
+    if planted.units == "block":
+        those, by = "that learned the facts", "average precision"
     clause = (
-        f"among the {planted.n_units} {kind} whose weights changed the ranking finds those that "
-        f"the facts use with a graded average precision of {figure_text(found)}"
+        f"among the {planted.n_units} {kinds[planted.units]} whose weights changed the ranking "
+        f"finds those {those} with {'an' if by[0] == 'a' else 'a'} {by} of {figure_text(found)}"
     )
     if planted.chance is not None:
         clause += f", where chance has {number_text(planted.chance)}"

@@ -25,6 +25,8 @@ def build_command(
     plant: str | None,
     level: str | None,
     decoy: str | None,
+    blocks: str | None,
+    way: str | None,
     seed: Natural | None,
     output_dir: Folder | None,
     progress: Progress | None,
@@ -37,6 +39,12 @@ def build_command(
     With --level, 100 are, as the level says: at places of which each is needed,
     any is enough, or none is enough by itself.
 
+    With --blocks, facts are finetuned as they usually are, with no graft: with
+    only the matrices of these blocks trainable, and other facts with those of
+    all other blocks. Changes have one rank and one relative size, so that how
+    far weights moved says nothing; where the facts are is known by who learned
+    them. It takes a minute or two.
+
     An interrupted build goes on where it stopped when the same command is
     given again. Of a finished plant, that measures which places it uses, where
     its card has no truth.
@@ -46,6 +54,10 @@ def build_command(
         plant (EXPR): Plant facts of the pair's data set in its recipient at this graft instead.
         level (LEVEL): Plant facts by a level of the benchmark, such as tight or redundant, instead.
         decoy (EXPR): With --plant: plant as many other facts here, by changes of equal norm.
+        blocks (BLOCK,…): Plant facts in the attention or the FFN of layers instead: ffn@5,attn@3.
+        way (WAY): Of several blocks: they learn the facts together, either answers alone (each
+            learns them as if the others had not changed), or shares (each learns facts of its own).
+            [default: together]
         seed (N): Of weights, world and order; of a plant, of order.  [default: as shipped, 0]
         output_dir (DIR): Where it goes.  [default: ./NAME, or ./NAME.PLACE]
         progress: Progress callback.
@@ -58,7 +70,12 @@ def build_command(
         raise InputError(
             "--level says which places are planted: leave out --plant and --decoy, or --level"
         )
-    if plant is None and level is None:
+    if blocks is not None and (plant is not None or level is not None):
+        raise InputError("--blocks says where facts are planted: leave out --plant and --level")
+    named = tuple(filter(None, (blocks or "").split(",")))
+    if way is not None and len(named) < 2:
+        raise InputError("--way is how several blocks learn the facts: add --blocks ffn@2,ffn@5")
+    if plant is None and level is None and not named:
         return Output(_pair(pair, seed, output_dir, progress))
     from kgbench.zoo.plants import plant as make_plant
 
@@ -67,6 +84,8 @@ def build_command(
         plant,
         level=level,
         decoy=decoy,
+        blocks=named,
+        way=way or "together",
         seed=seed or 0,
         output_dir=output_dir,
         progress=progress or False,

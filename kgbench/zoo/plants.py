@@ -23,6 +23,7 @@ from kgbench.runner.training.builds import Build, read_card, versions, write_car
 from kgbench.runner.training.hit_rates import PROMPTS, configuration_hits
 from kgbench.runner.training.model_setup import ATTENTION
 from kgbench.sites import parse_graft
+from kgbench.zoo.plain_plants import PlainSpec, build_plain
 from kgbench.zoo.plant_spec import PlantSpec
 from kgbench.zoo.plant_training import (
     PlantedWeights,
@@ -61,21 +62,29 @@ def plant(
     *,
     level: str | None = None,
     decoy: str | None = None,
+    blocks: Sequence[str] = (),
+    way: str = "together",
     seed: int = 0,
     output_dir: str | os.PathLike[str] | None = None,
     progress: Progress | bool = True,
 ) -> Trained:
     """Plant facts at a known place: a donor whose answers a method should find there.
 
-    Facts are finetuned with only the weights of the place trainable and only their graft active.
-    An interrupted build goes on where it stopped when it is asked for again.
+    With `at` or a level, facts are finetuned with only the weights of the place trainable and only
+    their graft active. With blocks they are finetuned as facts usually are, by ordinary forwards,
+    with only the matrices of these blocks trainable; decoys are, with those of all others, and all
+    changes have one rank and one relative size. An interrupted build goes on where it stopped when
+    it is asked for again.
 
     Args:
         model: A pair of the catalog, in whose recipient the facts are planted.
         at: Graft expression of the place, such as `FE:ffn@1`; or else
-        level: a level of the benchmark, such as `tight` or `redundant`.
+        level: a level of the benchmark, such as `tight` or `redundant`; or else
+        blocks: the attention or the FFN of layers, such as `ffn@5` and `attn@3`.
         decoy: With `at`: graft expression of other facts, planted by changes of equal norm.
-        seed: Seed of the order of texts.
+        way: How several blocks learn the facts: `together`, `either` (each as if the others had not
+            changed) or `shares` (each facts of its own, the first twice as many as the second).
+        seed: Seed of the order of texts; with blocks, of the choice of facts too.
         output_dir: The plant's folder; by default its name in the working directory.
         progress: A callback, True for a bar in a terminal or notebook, False for none.
 
@@ -85,21 +94,33 @@ def plant(
     Raises:
         InputError: Something is wrong with what was given; nothing is written.
     """
-    if (at is None) == (level is None):
-        raise InputError("where are facts planted? Give a graft expression or a level, one of them")
-    if level is not None and decoy is not None:
-        raise InputError("a level says where its decoys are; leave out the decoy, or the level")
+    if (at is not None) + (level is not None) + bool(blocks) != 1:
+        raise InputError(
+            "where are facts planted? Give a graft expression, a level or blocks, one of them"
+        )
+    if at is None and decoy is not None:
+        where = "in all other blocks" if blocks else "where the level says"
+        raise InputError(f"decoys are {where}; leave out the decoy, or give a graft expression")
     bases = [name for name in catalog.pair_names() if name not in catalog.plants()]
     if model not in (*bases, *catalog.plants()):
         hint = "Plants grow in pairs that have a name, see `kgbench ls models`."
         raise UnknownNameError("pair", model, bases, hint)
-    if level is not None:
+    spec: PlantSpec | PlainSpec
+    if blocks:
+        spec = PlainSpec(model, tuple(blocks), way, seed)
+    elif level is not None:
         spec = PlantSpec.of_level(model, level, seed)
     else:
         assert at is not None
         spec = PlantSpec.at(model, at, decoy, seed)
     target = Path(output_dir or spec.name)
-    card = with_progress(progress, lambda report: build_plant(spec, target, progress=report))
+
+    def build(report: Progress | None) -> Path:
+        if isinstance(spec, PlainSpec):
+            return build_plain(spec, target, progress=report)
+        return build_plant(spec, target, progress=report)
+
+    card = with_progress(progress, build)
     # A name without a separator could also be one of the catalog.
     path = target if target.is_absolute() or len(target.parts) > 1 else Path.cwd() / target
     return Trained(path, read_card(card))

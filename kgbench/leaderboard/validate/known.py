@@ -232,6 +232,7 @@ def judged_anew(record: Record) -> Record:
 def _ground(model: str, truth: Truth, prompts: tuple[str, ...]) -> Ground:
     """What is known of a shipped pair's sites where facts are said to be planted so."""
     pair, graded = known().pairs[model], catalog.graded_truth(model)
+    plant = catalog.published(model)
     sites = shipped_sites(pair, prompts)
     assert sites is not None
     decoys: Collection[Site] = ()
@@ -245,4 +246,5 @@ def _ground(model: str, truth: Truth, prompts: tuple[str, ...]) -> Ground:
         decoys=decoys,
         changed=pair.changed,
         relevance=None if graded is None else graded.relevance,
+        by_block=plant is not None and plant.by_block,
     )
