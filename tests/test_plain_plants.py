@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
+from itertools import chain, pairwise, product
 from pathlib import Path
 
 import numpy as np
@@ -94,7 +94,7 @@ def test_who_learns_what(way: str) -> None:
     facts = [fact.id for fact in whole.facts[:5]]
     planted, decoys = whole.subset(facts[:3]), whole.subset(facts[3:])
     *lessons, last = lessons_of(pair, spec, blocks, planted, decoys)
-    assert {block for lesson in lessons for block in lesson.blocks} == set(blocks)
+    assert set(chain.from_iterable(lesson.blocks for lesson in lessons)) == set(blocks)
     assert set(last.blocks) == set(all_blocks(pair)) - set(blocks)
     answers = {pair.encoded(prompt).target for prompt in kgbench.load_prompts(planted, ["qa"])}
     assert not answers & set(last.texts.targets.tolist())
@@ -148,12 +148,8 @@ def test_a_ranking_is_held_to_blocks(built: Path) -> None:
 
 def ground(true: set[tuple[int, str]]) -> Ground:
     """Four blocks, each of two components at two regions."""
-    sites = [
-        Site(layer, component, region)
-        for layer in range(2)
-        for component in ("q", "o", "up", "down", "ln_1")
-        for region in ("FE", "LT")
-    ]
+    each = product(range(2), ("q", "o", "up", "down", "ln_1"), ("FE", "LT"))
+    sites = [Site(*place) for place in each]
     return Ground(
         "ALL:ffn@0",
         "ALL:ffn@1",

@@ -376,8 +376,9 @@ def train(
     then = recipe.steps // recipe.per_decoy_step * len(unit)
     optimizers = {}
     for lesson in lessons:
-        weights = [w for block in lesson.blocks for c in changes[block] for w in (c.up, c.down)]
-        optimizers[lesson.name] = torch.optim.Adam(weights, recipe.learning_rate)
+        own = list(chain.from_iterable(changes[block] for block in lesson.blocks))
+        factors = [*(change.up for change in own), *(change.down for change in own)]
+        optimizers[lesson.name] = torch.optim.Adam(factors, recipe.learning_rate)
     everything = list(chain.from_iterable(changes.values()))
     for step, lesson in enumerate([*first, *islice(cycle(unit), then)]):
         report(step, begun + then)
@@ -507,11 +508,11 @@ def _store(build: Build, pair: ModelPair, changes: Changes, groups: Mapping[str,
         for prompt in PROMPTS:
             scores[group][prompt] = configuration_hits(pair, facts, prompt, ("PRE", "SFT"))
     os.replace(file, build.out / DELTA)
-    sizes = [
-        float((donor.get_parameter(change.name) - before).norm() / before.norm())
-        for change in everything
-        for before in (pair.recipient.get_parameter(change.name),)
-    ]
+    sizes = []
+    for change in everything:
+        before = pair.recipient.get_parameter(change.name)
+        moved = donor.get_parameter(change.name) - before
+        sizes.append(float(moved.norm() / before.norm()))
     results = {
         "metric": "top5",
         "scores": scores,
