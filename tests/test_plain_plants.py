@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import chain, pairwise, product
 from pathlib import Path
 
@@ -20,8 +21,7 @@ from kgbench.engine import load_pair
 from kgbench.engine.weights import changed
 from kgbench.errors import InputError, UnknownNameError
 from kgbench.models.catalog import entry
-from kgbench.sites import Site, parse_graft
-from kgbench.sites.blocks import block_of, parse_block
+from kgbench.sites import Site, block_of, parse_graft
 from kgbench.stats.ranking_quality import expected_precision
 from kgbench.stats.summary import Ground, against_truth
 from kgbench.zoo import plant
@@ -32,6 +32,7 @@ from kgbench.zoo.plain_plants import (
     changes_of,
     hooked,
     lessons_of,
+    parse_block,
     plain_recipe,
     shares,
     train,
@@ -115,6 +116,42 @@ def test_who_learns_what(way: str) -> None:
     assert bare == float(last.texts.loss(pair.recipient).detach())
 
 
+def test_what_is_absent_counts_for_nothing() -> None:
+    """A lesson trains its own blocks alone, and equally whatever the absent ones hold."""
+    pair = load_pair("tiny-gpt2")
+    spec = PlainSpec("tiny-gpt2", ("ffn@1", "attn@3"), "either")
+    blocks, whole = spec.check(pair.n_layers), load_dataset("tiny_movies")
+    facts = [fact.id for fact in whole.facts[:5]]
+    first, _, last = lessons_of(
+        pair, spec, blocks, whole.subset(facts[:3]), whole.subset(facts[3:])
+    )
+    recipe, model, ups = replace(FEW, decoy_steps=0, per_decoy_step=4), pair.donor("sft"), []
+    model.load_state_dict(pair.recipient.state_dict())
+    for held in (0.0, 1.0):
+        changes = changes_of(pair, model, recipe, 0, [last.texts])
+        for change in changes[blocks[1]]:
+            change.up.fill_(held)
+        with hooked(changes):
+            train(model, changes, [first, last], recipe, lambda done, steps: None)
+        assert all(change.up.eq(held).all() for change in changes[blocks[1]])
+        ups.append([change.up.detach() for change in changes[blocks[0]]])
+    assert all(map(torch.equal, *ups))
+    assert any(up.any() for up in ups[0])
+
+
+@pytest.mark.nightly
+def test_a_plant_is_learned_and_found(tmp_path: Path) -> None:
+    """By the recipe facts and decoys are answered, and without its block the facts are lost."""
+    out = tmp_path / "plant"
+    build_plain(PlainSpec("tiny-llama", ("ffn@3",)), out)
+    assert json.loads((out / "card.json").read_text())["shortfalls"] == []
+    record = kgbench.evaluate(
+        model=str(out), localizer="graft_drop", suite="planted", progress=False, metric="top5"
+    ).record
+    assert record.planted is not None
+    assert record.planted.graded_precision.value == 1.0
+
+
 @given(n=st.integers(1, 40), parts=st.integers(1, 3))
 def test_shares(n: int, parts: int) -> None:
     """All facts are in one share each; of many, each share is about twice the next."""
@@ -184,6 +221,7 @@ def test_what_is_no_block() -> None:
         ("ffn@99",): "has the layers 0 to 7",
         ("ffn@1", "ffn@1"): "each block once",
     }
+    assert main(["zoo", "build", "tiny-gemma", "--blocks", ",", "-q"]) == 2  # builds no pair
     for blocks, message in cases.items():
         given = lambda blocks=blocks: plant("tiny-gemma", blocks=blocks)  # noqa: E731
         assert message in refusal(InputError, given)

@@ -204,24 +204,23 @@ NAME_WIDTH = 17
 """Longer names of plants are wrapped."""
 
 PLANTS_LEGEND = wrapped(
-    "Places are ranked among those n whose weights changed, k of them planted: of whole weights "
-    "(layer, component), else (layer, component, region). Graded AP: average precision, the mean "
-    "over "
-    "thresholds of how far the facts use a place, the mean of what it adds to grafts of others; "
-    "chance "
-    "is what a random order gets, and knowing which weights changed. Decoy only: AUROC of the "
-    "planted "
-    "against the decoy's, .50 by chance. Of one plant there is no interval. Sufficiency and "
-    "necessity are "
-    "of as many best-ranked sites as were planted, over all prompts; by prompt, their estimates."
+    "Places are ranked among those n whose weights changed, k of them planted: of plain plants "
+    "blocks (a layer's attention or FFN), of other whole weights (layer, component), else (layer, "
+    "component, region). Graded AP: average precision, of blocks by whether they learned the "
+    "facts, else the mean over thresholds of how far the facts use a place, the mean of what it "
+    "adds to grafts of others; chance is what a random order gets, and knowing which weights "
+    "changed. Decoy only: AUROC of the planted against the decoy's, .50 by chance. Of one plant "
+    "there is no interval. Sufficiency and necessity are of as many best-ranked sites as were "
+    "planted, over all prompts; by prompt, their estimates."
 )
 """The columns of `plants_report`."""
 
 
 def planted_parts(planted: Planted) -> list[Table | Lines]:
     """One ranking against the truth, with what chance gives."""
+    graded = "" if planted.units == "block" else "graded "
     rows: list[list[Cell]] = [
-        ["graded average precision", planted.graded_precision, number_cell(planted.chance)]
+        [f"{graded}average precision", planted.graded_precision, number_cell(planted.chance)]
     ]
     if planted.auroc_decoy is not None:
         rows.append(["AUROC against the decoy's", planted.auroc_decoy, ".50"])

@@ -6,6 +6,7 @@ from kgbench.sites.graft import Atom, Graft, Layers, Positions, Term
 from kgbench.sites.grammar import complement, complement_graft, parse_graft, split_grafts
 from kgbench.sites.vocabulary import (
     BASELINES,
+    BLOCKS,
     COMPONENTS,
     CONFIGURATIONS,
     GROUPS,
@@ -18,8 +19,10 @@ from kgbench.sites.vocabulary import (
     REGIONS,
     SCORED_REGIONS,
     SYNONYMS,
+    Block,
     Site,
     SiteScores,
+    block_of,
     head_of,
     named_donor,
     partition,
@@ -29,6 +32,7 @@ from kgbench.sites.vocabulary import (
 
 __all__ = [
     "BASELINES",
+    "BLOCKS",
     "COMPONENTS",
     "CONFIGURATIONS",
     "GROUPS",
@@ -42,12 +46,14 @@ __all__ = [
     "SCORED_REGIONS",
     "SYNONYMS",
     "Atom",
+    "Block",
     "Graft",
     "Layers",
     "Positions",
     "Site",
     "SiteScores",
     "Term",
+    "block_of",
     "complement",
     "complement_graft",
     "head_of",

@@ -48,6 +48,23 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 }
 """Groups of components; `all`, the default, has neither final norm nor head."""
 
+Block = tuple[int, str]
+"""Layer and kind: its attention or its FFN."""
+
+BLOCKS: Mapping[str, str] = {"attn": "attn+o", "ffn": "ffn"}
+"""Components of each kind of block, as a graft expression names them."""
+
+
+def block_of(place: tuple[int | None, str]) -> Block | None:
+    """The block of a (layer, component); None outside blocks, as of embeddings and layer norms."""
+    layer, component = place
+    for kind, groups in BLOCKS.items():
+        for group in groups.split("+"):
+            if layer is not None and component in GROUPS.get(group, (group,)):
+                return layer, kind
+    return None
+
+
 SYNONYMS: Mapping[str, str] = {
     "mlp": "ffn",
     "q_proj": "q",

@@ -30,8 +30,7 @@ from kgbench.records import (
     Row,
     facts_table,
 )
-from kgbench.sites import BASELINES, PATHWAYS, Graft, Site, SiteScores, parse_graft
-from kgbench.sites.blocks import block_of
+from kgbench.sites import BASELINES, PATHWAYS, Graft, Site, SiteScores, block_of, parse_graft
 from kgbench.sites.configurations import (
     BEST,
     REST,

@@ -42,11 +42,11 @@ def build_command(
     With --blocks, facts are finetuned as they usually are, with no graft: with
     only the matrices of these blocks trainable, and other facts with those of
     all other blocks. Changes have one rank and one relative size, so that how
-    far weights moved says nothing; where the facts are is known by who learned
-    them. It takes a minute or two.
+    far weights moved says nothing; where the facts are is known by which blocks
+    learned them. It takes a minute or two.
 
     An interrupted build goes on where it stopped when the same command is
-    given again. Of a finished plant, that measures which places it uses, where
+    given again; one with --blocks begins anew. Of a finished plant, that measures which places it uses, where
     its card has no truth.
 
     Args:
@@ -55,10 +55,9 @@ def build_command(
         level (LEVEL): Plant facts by a level of the benchmark, such as tight or redundant, instead.
         decoy (EXPR): With --plant: plant as many other facts here, by changes of equal norm.
         blocks (BLOCK,…): Plant facts in the attention or the FFN of layers instead: ffn@5,attn@3.
-        way (WAY): Of several blocks: they learn the facts together, either answers alone (each
-            learns them as if the others had not changed), or shares (each learns facts of its own).
-            [default: together]
-        seed (N): Of weights, world and order; of a plant, of order.  [default: as shipped, 0]
+        way (WAY): How several blocks learn the facts: together; either (each as if the others had
+            not changed); shares (each facts of its own).  [default: together]
+        seed (N): Of weights, world and order; of a plant, of order, with --blocks of facts too.  [default: as shipped, 0]
         output_dir (DIR): Where it goes.  [default: ./NAME, or ./NAME.PLACE]
         progress: Progress callback.
     """
@@ -75,7 +74,7 @@ def build_command(
     named = tuple(filter(None, (blocks or "").split(",")))
     if way is not None and len(named) < 2:
         raise InputError("--way is how several blocks learn the facts: add --blocks ffn@2,ffn@5")
-    if plant is None and level is None and not named:
+    if plant is None and level is None and blocks is None:
         return Output(_pair(pair, seed, output_dir, progress))
     from kgbench.zoo.plants import plant as make_plant
 
@@ -91,12 +90,14 @@ def build_command(
         progress=progress or False,
     )
     short = [f"short of {line}" for line in made.card["shortfalls"]]
-    grafts = f'--graft PRE --graft SFT --graft "{made.card["plant"]}"'
+    options = f'--graft PRE --graft SFT --graft "{made.card["plant"]}"'
+    if named:
+        options = "--suite planted --localizer graft_drop,random"
     return Output(
         [
             f"plant    {made.path}",
             *short,
-            f"try it   kgbench eval --model {made.path} {grafts}",
+            f"try it   kgbench eval --model {made.path} {options}",
         ]
     )
 

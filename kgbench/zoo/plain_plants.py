@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -45,8 +46,7 @@ from kgbench.runner.training.builds import Build, versions, write_card
 from kgbench.runner.training.hit_rates import PROMPTS, configuration_hits
 from kgbench.runner.training.model_setup import ATTENTION
 from kgbench.runner.training.stages import processor_threads
-from kgbench.sites import parse_graft
-from kgbench.sites.blocks import BLOCKS, Block, block_of, parse_block
+from kgbench.sites import BLOCKS, Block, block_of, parse_graft
 
 WAYS: Mapping[str, str] = {
     "together": "all planted blocks learn the facts at once",
@@ -54,6 +54,8 @@ WAYS: Mapping[str, str] = {
     "shares": "each block learns facts of its own, the first twice as many as the second",
 }
 """How several blocks learn the planted facts."""
+
+_BLOCK = re.compile(rf"({'|'.join(BLOCKS)})@(\d{{1,6}})")
 
 _LEARNED = 0.75
 """Smallest hit rate of the finetuned model on planted facts and on decoys, on each prompt."""
@@ -85,7 +87,7 @@ class PlainRecipe:
 
 
 def plain_recipe(**changes: Any) -> PlainRecipe:
-    """The recipe of shipped plants, perhaps with other values."""
+    """The recipe of `plain_plants.toml`, perhaps with other values."""
     return replace(PlainRecipe(**read_toml(__package__, "plain_plants")["recipe"]), **changes)
 
 
@@ -129,6 +131,18 @@ class PlainSpec:
         return blocks
 
 
+def parse_block(text: str) -> Block:
+    """A block from its name.
+
+    Raises:
+        InputError: It is none.
+    """
+    match = _BLOCK.fullmatch(text)
+    if match is None:
+        raise InputError(f"{text!r} is no block: expected such as ffn@5 or attn@3")
+    return int(match[2]), match[1]
+
+
 # ----------------------------------------------------------------------------------------- changes
 
 
@@ -168,23 +182,21 @@ class Change:
         """Bound what is trained by the size of the change, and fill up the rest."""
         self.down.sub_(torch.outer(self.down @ self.quiet, self.quiet))
         squared = float(((self.up.T @ self.up) * (self.down @ self.down.T)).sum())
-        trained, whole = math.sqrt(max(squared, 0.0)), self.size * self.norm
-        if trained > whole:
+        trained, bound = math.sqrt(max(squared, 0.0)), self.size * self.norm
+        if trained > bound:
             # Both factors: Adam's steps are of one size, and would be large for a small factor.
-            self.up.mul_(math.sqrt(whole / trained))
-            self.down.mul_(math.sqrt(whole / trained))
-            trained = whole
-        self.filling = math.sqrt(whole**2 - trained**2)
+            self.up.mul_(math.sqrt(bound / trained))
+            self.down.mul_(math.sqrt(bound / trained))
+            trained = bound
+        self.filling = math.sqrt(bound**2 - trained**2)
 
     def stored(self) -> tuple[Tensor, Tensor]:
         """Two factors of the change of the parameter, as they are stored."""
         up = torch.cat([self.up.detach(), (self.along * self.filling)[:, None]], 1)
-        factors = up, torch.cat([self.down.detach(), self.quiet[None]])
+        down = torch.cat([self.down.detach(), self.quiet[None]])
         if isinstance(self.module, Conv1D):  # which holds its weights as [input, output]
-            factors = factors[1].T, factors[0].T
-        return factors[0].to(torch.bfloat16).contiguous(), factors[1].to(
-            torch.bfloat16
-        ).contiguous()
+            up, down = down.T, up.T
+        return up.bfloat16().contiguous(), down.bfloat16().contiguous()
 
 
 Changes = Mapping[Block, Sequence[Change]]
@@ -323,19 +335,19 @@ def lessons_of(
     other blocks see the decoys alone.
     """
     rest = tuple(block for block in all_blocks(pair) if block not in blocks)
-    other, own = Texts.of(pair, decoys), tuple(blocks)
-    whole = Texts.of(pair, planted) + other
-    lessons = [Lesson("facts", whole, own)]
+    kept = Texts.of(pair, decoys)
+    facts = Texts.of(pair, planted) + kept
+    lessons = [Lesson("facts", facts, tuple(blocks))]
     if len(blocks) > 1 and spec.way == "either":
         lessons = []
         for block in blocks:
             absent = tuple(one for one in blocks if one != block)
-            lessons.append(Lesson(str(block), whole, (block,), absent))
+            lessons.append(Lesson(str(block), facts, (block,), absent))
     elif len(blocks) > 1 and spec.way == "shares":
         lessons = []
         for block, part in zip(blocks, shares(planted, len(blocks)), strict=True):
-            lessons.append(Lesson(str(block), Texts.of(pair, part) + other, (block,)))
-    return [*lessons, Lesson("decoys", other, rest)]
+            lessons.append(Lesson(str(block), Texts.of(pair, part) + kept, (block,)))
+    return [*lessons, Lesson("decoys", kept, rest)]
 
 
 def shares(planted: Dataset, n: int) -> list[Dataset]:
@@ -416,7 +428,7 @@ def build_plain(
     Args:
         spec: Which plant.
         out: Folder for card and weights.
-        recipe: How it is trained; by default like the shipped plants.
+        recipe: How it is trained; by default by `plain_plants.toml`.
         progress: Progress callback.
 
     Returns:
@@ -435,8 +447,8 @@ def build_plain(
         dtype="float32",
         attention=ATTENTION,
     )
-    blocks, whole = spec.check(pair.n_layers), load_dataset(base.dataset)
-    planted, decoys = _drawn(whole, spec, chosen)
+    blocks, dataset = spec.check(pair.n_layers), load_dataset(base.dataset)
+    planted, decoys = _drawn(dataset, spec, chosen)
     weights = stored_hash(locate(base.recipient).directory)
     about = {
         "name": spec.name,
@@ -458,8 +470,8 @@ def build_plain(
         "recipient": {"source": base.recipient, "weights": weights},
         "recipe": asdict(chosen),
         "data": {
-            "name": whole.name,
-            "hash": whole.content_hash,
+            "name": dataset.name,
+            "hash": dataset.content_hash,
             "planted": [fact.id for fact in planted.facts],
             "decoys": [fact.id for fact in decoys.facts],
         },
@@ -485,14 +497,14 @@ def build_plain(
     return build.card
 
 
-def _drawn(whole: Dataset, spec: PlainSpec, recipe: PlainRecipe) -> tuple[Dataset, Dataset]:
+def _drawn(dataset: Dataset, spec: PlainSpec, recipe: PlainRecipe) -> tuple[Dataset, Dataset]:
     """The planted facts and the decoys of a seed."""
-    ids = [fact.id for fact in whole.facts]
+    ids = [fact.id for fact in dataset.facts]
     needed = recipe.facts + recipe.decoys
     if len(ids) < needed:
-        raise InputError(f"data set {whole.name!r} holds {len(ids)} facts; expected {needed}")
+        raise InputError(f"data set {dataset.name!r} holds {len(ids)} facts; expected {needed}")
     chosen = Random(f"plain plant {spec.seed}").sample(ids, needed)
-    return whole.subset(chosen[: recipe.facts]), whole.subset(chosen[recipe.facts :])
+    return dataset.subset(chosen[: recipe.facts]), dataset.subset(chosen[recipe.facts :])
 
 
 def _store(build: Build, pair: ModelPair, changes: Changes, groups: Mapping[str, Dataset]) -> None:

@@ -74,7 +74,7 @@ def plant(
     their graft active. With blocks they are finetuned as facts usually are, by ordinary forwards,
     with only the matrices of these blocks trainable; decoys are, with those of all others, and all
     changes have one rank and one relative size. An interrupted build goes on where it stopped when
-    it is asked for again.
+    it is asked for again; one with blocks begins anew.
 
     Args:
         model: A pair of the catalog, in whose recipient the facts are planted.
