@@ -9,7 +9,7 @@ PYTEST_ARGS ?= -n auto --maxprocesses 4 --dist loadfile
 
 PAGES := docs/_build/html/index.html
 
-.PHONY: help eval eval-real test test-real test-nightly test-page test-cluster docs links check-board screenshots lint format bench bench-gpu mutants board cards claims control coverage clean
+.PHONY: help eval eval-real test test-real test-nightly test-page test-cluster docs links check-board screenshots lint format bench bench-gpu mutants board cards claims control coverage plants clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -92,8 +92,12 @@ control: $(VENV)/.installed  ## Write the reports of leaderboard/reproductions f
 		$(BIN)/kgbench reproduce all --rows $$rows --report $$(dirname $$rows) > /dev/null || exit 1; done
 	$(BIN)/python tests/control_table.py
 
-coverage: $(VENV)/.installed-dev  ## Simulate how often intervals hold the truth and print the documentation's table
+plants: $(VENV)/.installed  ## Build the shipped set of plants from nothing (an hour or two), or another with SEED=1
+	OMP_NUM_THREADS=1 $(BIN)/python tests/build_plants.py --seed $(or $(SEED),0) --output-dir build/plants-$(or $(SEED),0)
+
+coverage: $(VENV)/.installed-dev  ## Simulate how often intervals hold the truth and ranks are right, and print the documentation's tables
 	OMP_NUM_THREADS=1 $(BIN)/python tests/coverage_table.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.equal_methods 500
 
 clean:  ## Remove the environment and all caches
 	rm -rf $(VENV) docs/_build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks build dist

@@ -42,6 +42,12 @@ _ADVICE = {
 }
 """What to do about a finding, by its field."""
 
+_VERIFIED = (
+    "a maintainer has run all of its facts again, or of more than 200 facts 200 that are drawn then, "
+    "with the code that is named: in a process of its own, which gets the pair under another name "
+    "and with exchanged answers; every row has to come out the same"
+)
+
 _FIGURES = ("rows[", "synergy", "baselines", "curve", "planted", "verdict")
 _ANEW = (
     "these figures are not those of the run's rows: record it again, with this version of kgbench"
@@ -128,6 +134,7 @@ class Submitted:
         for outcome in self.contracts.values():
             line = f"contract      {outcome if isinstance(outcome, str) else outcome.about}"
             lines += [] if line in lines else [line]
+        lines.append(f"source        self-reported, its ranks in brackets, until {_VERIFIED}")
         if self.copied:
             lines += [f"copied        {place}" for place in self.copied]
             return [*lines, "", "The pull request's next steps:", *(f"  {s}" for s in self.steps)]
@@ -234,8 +241,9 @@ def _table(standing: Standing) -> Table:
         have, of = line.coverage
         rows.append([line.rank_text or "–", method, *figures, f"{have} of {of}"])
     heads = ["ranks", "method", *(column.title for column in columns), "cells"]
-    title = f"{standing.board.title}: {table.title}"
-    return Table(title, heads, rows)
+    reasons = [line.unranked for line in standing.lines if line.method in standing.new]
+    why = "".join(f"; no rank: {reason}" for reason in dict.fromkeys(filter(None, reasons)))
+    return Table(f"{standing.board.title}: {table.title}{why}", heads, rows)
 
 
 def _answer(standing: Standing) -> dict[str, Any]:

@@ -38,7 +38,7 @@ FRESH: dict[str, dict[str, Any]] = {
     },
     "planted": {
         "localizer": "weight_delta",
-        "model": "tiny-gemma.redundant",
+        "model": "tiny-gemma.one-0",
         "limit": 12,
         "suite": "planted",
     },

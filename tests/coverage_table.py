@@ -203,7 +203,7 @@ def logarithms(rng: np.random.Generator, n: int) -> Scores:
 
 
 def areas(draw: Callable[[np.random.Generator, int], Array]) -> Draw:
-    """AUROC or average precision of plants."""
+    """Average precision of plants."""
     return lambda rng, n: {"map": draw(rng, n)}
 
 
@@ -385,7 +385,7 @@ def _cases() -> list[Case]:
         ("nine in ten .99, one .6", areas(seldom)),
     ):
         over(
-            "AUROC and AP, mean over n plants",
+            "average precision, mean over n plants",
             name,
             draw,
             _over_plants,
@@ -400,7 +400,7 @@ def _cases() -> list[Case]:
         ("one level varies", levelled(beta(2, 2), *[beta(200, 2)] * (LEVELS - 1))),
         ("nine in ten .99, one .6", levelled(*[seldom] * LEVELS)),
     ):
-        score = f"AUROC and AP, mean over {LEVELS} levels, n plants"
+        score = f"average precision, mean over {LEVELS} levels, n plants"
         over(score, name, draw, _over_levels, _levels, "bounded")
     return found
 
@@ -462,7 +462,7 @@ def table(repetitions: int) -> str:
     none = " | ".join("no interval" for _ in FACTS)
     lines += [
         f"| mean rank | everywhere | {none} |",
-        f"| AUROC and AP of one plant | over its sites | {none} |",
+        f"| average precision of one plant | over its sites | {none} |",
     ]
     errors = [one.error for one in held.values() if one.printed >= SHOWN]
     told = (

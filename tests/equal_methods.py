@@ -10,14 +10,18 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float
+from scipy.optimize import brentq
 from scipy.stats import norm
 
 from kgbench.estimate import Estimate
 from kgbench.leaderboard.boards.planted import PlantScores
+from kgbench.leaderboard.entries import ENTRIES, read_entries
 from kgbench.leaderboard.ranks import Comparable, better
+from kgbench.models import catalog
 from kgbench.stats import Resampled, resample
 
 DRAWS = 2000
@@ -102,44 +106,60 @@ def over_plants(seed: int, levels: Sequence[float], plants: int) -> dict[str, Pl
     return found
 
 
-def over_levels(
-    seed: int, methods: Sequence[float], seeds: Sequence[int], apart: float = 0.1
+BLOCKS = 16
+"""Among which one is planted."""
+
+LEVELS, PLACES = 7, 8
+"""Levels of the planted board, and plants of each."""
+
+
+def over_places(
+    seed: int, precisions: Sequence[float], levels: int = LEVELS, places: int = PLACES
 ) -> dict[str, PlantScores]:
-    """Methods of these true means over levels, each of its own strengths at some levels and
-    weaknesses at others, and of its own variance at each.
+    """Methods of these true average precisions, in expectation over places.
+
+    At each level a method has its own chance to rank the planted block first, often near 0 or 1, and
+    ranks it anywhere below otherwise. Places are as hard for one method as for another in part.
 
     Args:
         seed: Of the board.
-        methods: True mean of each.
-        seeds: Number of seeds of each level.
-        apart: Standard deviation of what a method is better or worse at a level.
+        precisions: True mean of each method.
+        levels: Number of levels.
+        places: Number of plants of each.
     """
-    rng = np.random.default_rng(seed)
-    found = {}
-    for i, mean in enumerate(methods):
-        strengths = apart * rng.normal(size=len(seeds))
-        strengths += mean - strengths.mean()
-        spread = 0.05 * np.exp(0.8 * rng.normal(size=len(seeds)))
+    random = np.random.default_rng(seed)
+    hard, made = random.normal(size=(levels, places)), {}
+    below = float(np.mean(1 / np.arange(2, BLOCKS + 1)))
+    for i, precision in enumerate(precisions):
+        chances = _with_mean((precision - below) / (1 - below), random, levels)
+        latent = np.sqrt(0.5) * hard + np.sqrt(0.5) * random.normal(size=hard.shape)
+        first = latent < norm.ppf(chances)[:, None]
+        values = np.where(first, 1.0, 1 / random.integers(2, BLOCKS + 1, hard.shape))
         scores = {}
-        for level, n in enumerate(seeds):
-            values = strengths[level] + spread[level] * rng.normal(size=n)
-            for k, value in enumerate(values):
-                scores[str(level), f"{level}-seed{k}"] = float(value)
-        found[f"m{i:02d}"] = PlantScores(scores)
-    return found
+        for level, place in np.ndindex(*hard.shape):
+            scores[str(level), f"{level}-{place}"] = float(values[level, place])
+        made[f"m{i:02d}"] = PlantScores(scores)
+    return made
+
+
+def _with_mean(mean: float, random: np.random.Generator, n: int) -> Float[np.ndarray, " n"]:
+    """Probabilities, some near 0 and some near 1, of this mean."""
+    drawn = 2 * random.normal(size=n)
+    shift = brentq(lambda x: float(norm.cdf(drawn + x).mean()) - mean, -20, 20)
+    return norm.cdf(drawn + shift)
 
 
 def at_one_level(seed: int, methods: int, seeds: Sequence[int]) -> dict[str, PlantScores]:
     """Equal methods whose scores vary at one level, and hardly at the others."""
-    rng = np.random.default_rng(seed)
-    found = {}
+    random = np.random.default_rng(seed)
+    made = {}
     for i in range(methods):
         scores = {}
         for level, n in enumerate(seeds):
-            for k, value in enumerate(0.5 + (0.004 if level else 0.1) * rng.normal(size=n)):
-                scores[str(level), f"{level}-seed{k}"] = float(value)
-        found[f"m{i:02d}"] = PlantScores(scores)
-    return found
+            for k, value in enumerate(0.5 + (0.004 if level else 0.1) * random.normal(size=n)):
+                scores[str(level), f"{level}-{k}"] = float(value)
+        made[f"m{i:02d}"] = PlantScores(scores)
+    return made
 
 
 def wrong_over_plants(boards: int, methods: int, plants: int, level: float = 0.0) -> int:
@@ -150,28 +170,67 @@ def wrong_over_plants(boards: int, methods: int, plants: int, level: float = 0.0
     )
 
 
-def wrong_over_levels(
-    boards: int, methods: int, seeds: Sequence[int], one: bool = False, first: int = 0
-) -> int:
-    """How many boards of equal methods have more than one rank where seeds are sampled.
+def as_on_the_board(
+    seed: int, scores: Mapping[str, Sequence[float]], methods: int, more: float = 0.0
+) -> dict[str, PlantScores]:
+    """Equal methods, whose scores on the plants of a level are drawn from those of a real method.
 
     Args:
-        boards: How many boards.
-        methods: How many methods.
-        seeds: Number of seeds of each level.
-        one: Whether scores vary at one level alone.
-        first: Seed of the first board.
+        seed: Of the board.
+        scores: By level, the average precisions of the real method.
+        methods: Number of methods.
+        more: How much better the first is: as many of its scores below 1 are made 1.
     """
+    random, made = np.random.default_rng(seed), {}
+    lacks = 1 - float(np.mean([np.mean(own) for own in scores.values()]))
+    for i in range(methods):
+        values = {}
+        for level, own in scores.items():
+            drawn = random.choice(np.array(own), len(own))
+            raised = random.random(len(own)) < (more / lacks if i == 0 and lacks else 0.0)
+            for place, value in enumerate(np.where(raised, 1.0, drawn)):
+                values[level, f"{level}-{place}"] = float(value)
+        made[f"m{i:02d}"] = PlantScores(values)
+    return made
+
+
+def split(boards: int, methods: int, precision: float = 0.5, first: int = 0) -> int:
+    """How many planted boards of equal methods have more than one rank."""
     count = 0
     for seed in range(first, first + boards):
-        equal = [0.5] * methods
-        made = at_one_level(seed, methods, seeds) if one else over_levels(seed, equal, seeds)
-        count += len(set(ranks(made).values())) > 1
+        count += len(set(ranks(over_places(seed, [precision] * methods)).values())) > 1
     return count
 
 
-SEEDS = ((5,) * 4, (5, 5, 5, 4), (5, 5, 3, 2), (3,) * 4, (2,) * 4, (5,), (5,) * 8)
-"""Numbers of seeds of each level."""
+def told(boards: Sequence[Mapping[str, PlantScores]]) -> float:
+    """Share of pairs in which the first method, which is better, is significantly better."""
+    pairs = [("m00" in above) for made in boards for above in better(made).values()]
+    methods = len(boards[0])
+    return sum(pairs) / len(boards) / (methods - 1)
+
+
+def held(boards: int, precision: float) -> float:
+    """Share of planted boards on which a method's interval holds its true mean."""
+    count = 0
+    for seed in range(boards):
+        figure = over_places(seed, [precision])["m00"].figure
+        assert figure.low is not None
+        assert figure.high is not None
+        count += figure.low <= precision <= figure.high
+    return count / boards
+
+
+def board_scores() -> dict[str, dict[str, list[float]]]:
+    """By method of the board and level, average precision on the plants."""
+    scores: dict[str, dict[str, list[float]]] = {}
+    for entry in read_entries(Path(__file__).parent.parent / ENTRIES):
+        planted = entry.record.planted
+        if planted is None or planted.units != "block" or planted.average_precision.value is None:
+            continue
+        level = catalog.entry(entry.pair).level
+        by_level = scores.setdefault(entry.method, {})
+        by_level.setdefault(str(level), []).append(planted.average_precision.value)
+    return scores
 
 
 if __name__ == "__main__":
@@ -191,12 +250,19 @@ if __name__ == "__main__":
                 f" ({found / many:.3f})",
                 flush=True,
             )
-        for seeds in SEEDS:
-            for one in (False, True):
-                found = wrong_over_levels(many, methods, seeds, one)
-                where = "one level varies" if one else "all levels vary"
-                print(
-                    f"{methods} methods, {seeds} seeds of levels, {where}: {found} of {many}"
-                    f" boards ({found / many:.3f})",
-                    flush=True,
-                )
+        share = split(many, methods) / many
+        print(f"{methods} methods, {LEVELS} levels of {PLACES} places: {share:.3f} of boards")
+        for more in (0.1, 0.2, 0.3):
+            levels = [0.5 + more, *[0.5] * (methods - 1)]
+            share = told([over_places(seed, levels) for seed in range(many // 5)])
+            print(f"  {more} better: told {share:.2f}", flush=True)
+    for name, scores in board_scores().items():
+        equal = [as_on_the_board(seed, scores, 12) for seed in range(many)]
+        share = sum(len(set(ranks(made).values())) > 1 for made in equal) / many
+        line = f"12 methods like {name}: {share:.3f} of boards"
+        for more in (0.05, 0.1, 0.2):
+            found = told([as_on_the_board(seed, scores, 12, more) for seed in range(many // 5)])
+            line += f", {more} better told {found:.2f}"
+        print(line, flush=True)
+    for precision in (0.2, 0.5, 0.8, 0.95):
+        print(f"mean {precision}: the interval holds it on {held(many, precision):.3f} of boards")

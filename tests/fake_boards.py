@@ -42,15 +42,9 @@ PATHWAYS = (
 )
 PLANTED = (
     Column(
-        "graded_precision",
-        "Graded average precision",
-        "Mean precision at the places that facts use.",
-        "higher",
-    ),
-    Column(
-        "auroc_decoy",
-        "AUROC against the decoy",
-        "Chance that a planted place is ranked above a decoy's.",
+        "average_precision",
+        "Average precision",
+        "Mean precision at the blocks that learned the facts.",
         "higher",
     ),
 )
@@ -120,8 +114,8 @@ def _beside(record: Record, method: str) -> tuple[Submission, Verification]:
         record_hash="r" * 64,
         facts_hash="f" * 64,
         name=method,
-        code="https://example.org/code@0123456",
-        paper="https://example.org/paper",
+        code="https://github.com/ada/code@0123456",
+        paper="https://arxiv.org/abs/2506.20746",
     )
     checked = Verification(
         record=record.id,
@@ -156,12 +150,11 @@ def _planted(rate: float) -> dict[str, object]:
     )
     planted = Planted(
         plant="ALL:ffn@1",
-        units="layer and component",
+        units="block",
         n_units=37,
         n_true=3,
-        graded_precision=figure(rate, 0.1, 37),
+        average_precision=figure(rate, 0.1, 37),
         chance=0.1,
-        auroc_decoy=figure(rate / 2, 0.1, 37),
         k=3,
         effect=effect,
         prompts={"headline": effect, "qa": effect},
@@ -196,7 +189,7 @@ def leaderboard(entries: Iterable[Entry]) -> Leaderboard:
         _board(
             "planted",
             PLANTED,
-            "graded_precision",
+            "average_precision",
             [(e.pair, {"plant": e.pair}, e, _plant(e.record)) for e in plants],
         ),
         _board("budget", BUDGET, "area", _by_prompt(curves, _area)),
@@ -227,11 +220,7 @@ def _paths(record: Record, prompt: str) -> Figures:
 
 def _plant(record: Record) -> Figures:
     assert record.planted is not None
-    assert record.planted.auroc_decoy is not None
-    return {
-        "graded_precision": record.planted.graded_precision,
-        "auroc_decoy": record.planted.auroc_decoy,
-    }
+    return {"average_precision": record.planted.average_precision}
 
 
 def _area(record: Record, prompt: str) -> Figures:
@@ -381,7 +370,7 @@ def several(folder: Path, own: str = "own_idea") -> Iterator[Entry]:
         yield entry(
             folder,
             method,
-            "tiny-gemma.redundant",
+            "tiny-gemma.one-0",
             rate,
             "planted",
             verified=method == "dynamic_graft",

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from kgbench.data import load_dataset
 from kgbench.errors import KgbenchError
-from kgbench.models.pair import ModelPair
-from kgbench.zoo.plant_spec import PlantSpec
-from kgbench.zoo.plant_training import PlantText, plant_texts
-from kgbench.zoo.plants import build_plant
-from kgbench.zoo.recipes import plant_recipe
+from kgbench.zoo.plants import PlantSpec, build_plant, recipe_of
 
-FEW = replace(plant_recipe(decoy=True), facts=2, rounds=1, batch_size=4)
-ALONE = replace(plant_recipe(decoy=False), facts=2, rounds=1, batch_size=4)
-FUSED = PlantSpec.at("tiny-gpt2", "ALL:v+down@1", "ALL:q+up@2,3")
-"""Slices of fused projections, with biases, on both sides."""
+FEW = recipe_of("tiny-gpt2", facts=3, decoys=2, decoy_steps=1, steps=4, per_decoy_step=2)
+FUSED = PlantSpec("tiny-gpt2", ("attn@1", "ffn@2"), "shares", seed=3)
+"""In a model with fused projections, with biases."""
 
 
 def build_fused(out: Path) -> Path:
@@ -34,9 +27,3 @@ def refusal(error: type[KgbenchError], act: Callable[[], object]) -> str:
         act()
     assert "\n" not in str(caught.value)
     return str(caught.value)
-
-
-def texts(pair: ModelPair, n: int = 2) -> list[PlantText]:
-    """The first facts in all wordings."""
-    whole = load_dataset("tiny_movies")
-    return plant_texts(pair, whole.subset(fact.id for fact in whole.facts[:n]))

@@ -228,12 +228,11 @@ def planted(record: Record) -> Record:
     found = Planted(
         plant="ALL:ffn@1",
         decoy=None,
-        units="layer and component",
+        units="block",
         n_units=40,
         n_true=4,
-        graded_precision=over_sites(0.97),
+        average_precision=over_sites(0.97),
         chance=0.3,
-        auroc_decoy=None,
         k=4,
         effect=effect,
         prompts={"qa": effect},
@@ -248,23 +247,21 @@ def test_planted(planted: Record) -> None:
     assert found(lambda: assert_planted(planted, sufficiency__ge=0.7)).undecided == []
     text = raised(
         AssertionError,
-        lambda: assert_planted(planted, necessity__ge=0.5, graded_precision__ge=0.95),
+        lambda: assert_planted(planted, necessity__ge=0.5, average_precision__ge=0.95),
     )
     assert (
         text.splitlines()[0]
         == "ALL:ffn@1: necessity .30 [.25, .32] over 150 facts is below the bound .5 (ge)"
     )
-    with pytest.raises(UnknownNameError, match="auroc_decoy"):
-        assert_planted(planted, auroc_decoy__ge=0.9)
+    with pytest.raises(UnknownNameError, match="precision"):
+        assert_planted(planted, precision__ge=0.9)
 
 
 def test_figures_over_places_decide_by_their_value(planted: Record) -> None:
     """All places are there, so that the value is what it is."""
-    text = raised(AssertionError, lambda: assert_planted(planted, graded_precision__ge=0.99))
-    assert text.endswith(
-        "over 40 pairs of layer and component of which 4 were planted is below the bound .99 (ge)"
-    )
-    assert found(lambda: assert_planted(planted, graded_precision__le=0.99)).undecided == []
+    text = raised(AssertionError, lambda: assert_planted(planted, average_precision__ge=0.99))
+    assert text.endswith("over 40 blocks of which 4 were planted is below the bound .99 (ge)")
+    assert found(lambda: assert_planted(planted, average_precision__le=0.99)).undecided == []
 
 
 @pytest.mark.parametrize(

@@ -5,32 +5,28 @@ it takes.
 from __future__ import annotations
 
 import json
-import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
 from itertools import groupby
 from pathlib import Path
 
 import forks
 import pytest
-from fake_plants import forget_catalog, replica_card, shipped_replicas
 from stored_runs import Call, caller
-from submissions import entries_of, identity, put, refused, result, sent
+from submissions import entries_of, identity, put, result, sent
 
 from kgbench import localizers
 from kgbench.leaderboard.entries import Entry, read_entries
 from kgbench.leaderboard.folders import ENTRIES
 from kgbench.leaderboard.limits import FACTS
-from kgbench.leaderboard.validate.known import known
 from kgbench.localizers import describe
-from kgbench.models.catalog import CARD, DELTA, plants, replicas, shipped, zoo_path
+from kgbench.models.catalog import plants, shipped
 from kgbench.paper.board_runs import Campaign, board_runs, pairs_of
 from kgbench.records import LocalizerRef
 from kgbench.runner import Settings
 
-PLANT = "tiny-gemma.redundant"
+PLANT = "tiny-gemma.one-0"
 
 
 @pytest.fixture
@@ -161,53 +157,6 @@ def test_killed_it_goes_on(run: Call, tmp_path: Path) -> None:
     assert [path.read_bytes() for path in files] == before
 
 
-def built(folder: Path, card: Mapping[str, object]) -> Path:
-    """A folder with a built replica, whose weights are those of the shipped plant, and with one
-    that was never finished.
-    """
-    shipped_plant = zoo_path(f"zoo:plants/{PLANT}")
-    assert shipped_plant is not None
-    place = folder / str(card["name"])
-    place.mkdir(parents=True)
-    shutil.copy(shipped_plant / DELTA, place)
-    (place / CARD).write_text(json.dumps(card), "utf-8")
-    (folder / "unfinished" / ".work").mkdir(parents=True)
-    return folder
-
-
-@pytest.mark.nightly
-def test_runs_on_replicas(run: Call, tmp_path: Path) -> None:
-    """On those in a folder; their entries stand under the replica's name beside the others of the
-    method, stay when these are run, and are judged from the card alone: other figures or weights
-    are refused.
-    """
-    weights = known().pairs[PLANT].weights["float32"]["sft"]
-    card, root = replica_card(PLANT, 1, weights), tmp_path / "board"
-    name, folder = str(card["name"]), built(tmp_path / "plants", card)
-    words = ("reproduce", "board", "--method", "random", "--limit", "4", "--device", "cpu")
-    words += ("--root", str(root), "--results", str(tmp_path / "runs"), "--json")
-    with shipped_replicas(tmp_path / "catalog", [card]) as cards:
-        made = json.loads(run(*words, "--plants", folder)[1])
-        assert (made["entries"], made["computed"], made["failed"]) == (1, 1, [])
-        run(*words, "--model", "tiny-gemma.tight")
-        entries = {entry.pair: entry for entry in read_entries(root / "results")}
-        assert set(entries) == {"tiny-gemma.tight", name}
-        assert refused(root / "results") == []
-        forged = next(e for e in entries_of(root / "results") if e.record["model"] == name)
-        forged.record["planted"]["graded_precision"].update(value=0.99)
-        forged.seal()
-        place = put(tmp_path / "forged", forged) / forged.place
-        assert "planted.graded_precision" in "".join(refused(place))
-        other = replica_card(PLANT, 1)
-        (cards / name / CARD).write_text(json.dumps(other), "utf-8")
-        forget_catalog()
-        assert "identity.weights" in "".join(refused(place))
-        (failure,) = json.loads(run(*words, "--plants", folder)[1])["failed"]
-        assert "not those of the shipped card" in failure["reason"]
-    status, _, err = run(*words, "--plants", folder)
-    assert status == 2 and "no replica is in" in err and err.count("\n") == 1
-
-
 def cell(entry: Entry) -> tuple[str, int | None]:
     return entry.pair, entry.record.identity.limit
 
@@ -287,4 +236,4 @@ def test_the_estimate_follows_the_entries_and_the_runs(tmp_path: Path) -> None:
 def test_the_costliest_budget_is_on_one_pair() -> None:
     """A ranking by hundreds of evaluations in turn would take as long as all others together."""
     assert pairs_of("budget", "greedy_graft") == shipped()[:1]
-    assert pairs_of("planted", "greedy_graft") == (*plants(), *replicas())
+    assert pairs_of("planted", "greedy_graft") == plants()

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fake_plants import shipped_replicas
 
 from kgbench.errors import DataError, OutputError
 from kgbench.estimate import Estimate
@@ -220,8 +219,6 @@ def test_each_table_says_what_its_own_brackets_hold(root: Path) -> None:
             [
                 "head",
                 "planted",
-                "positions",
-                "plant pathways",
                 "pathways",
                 "budget",
                 "cost",
@@ -423,6 +420,5 @@ def test_no_link_is_followed(tmp_path: Path, name: str) -> None:
 def test_an_empty_board(tmp_path: Path) -> None:
     """Without entries there are the published figures, and the rest says that there are none."""
     (tmp_path / "results").mkdir()
-    with shipped_replicas(tmp_path / "catalog", []):
-        text = dict(outputs(tmp_path))["LEADERBOARD.md"].decode()
-    assert text.count("No entries yet.") == 6 and "Nothing here was reproduced" in text
+    text = dict(outputs(tmp_path))["LEADERBOARD.md"].decode()
+    assert text.count("No entries yet.") == 4 and "Nothing here was reproduced" in text

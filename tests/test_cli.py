@@ -432,7 +432,7 @@ def test_doctor_has_a_line_on_each_extra(run, monkeypatch) -> None:
         (("--completion", "csh"), "csh"),
         (("zoo", "build", "tiny-gema"), "Did you mean 'tiny-gemma'"),
         (
-            ("zoo", "build", "tiny-gema", "--plant", "LT"),
+            ("zoo", "build", "tiny-gema", "--level", "one"),
             "unknown pair 'tiny-gema'. Did you mean 'tiny-gemma'",
         ),
         (("zoo", "biuld"), "build"),
@@ -1020,7 +1020,7 @@ def test_zoo_hints_at_nothing_that_it_does_not_have(run, tmp_path: Path, monkeyp
     """
     monkeypatch.chdir(tmp_path)
     for name, meant in (("tiny-gema", "tiny-gemma"), ("gemma-2b", "google/gemma")):
-        told = refused(run("zoo", "build", name, "--plant", "LT:ffn"))
+        told = refused(run("zoo", "build", name, "--level", "one"))
         assert meant in told and "--recipient" not in told and "--donor" not in told
 
 

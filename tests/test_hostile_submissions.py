@@ -19,7 +19,7 @@ from kgbench.leaderboard.entries import read_entries
 from kgbench.records import RecordStore
 from kgbench.records.fact_rows import facts_bytes
 
-PLANT = "tiny-gemma.redundant"
+PLANT = "tiny-gemma.one-0"
 
 CODE = '''
 from dataclasses import dataclass

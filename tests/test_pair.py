@@ -581,7 +581,7 @@ def test_a_plant_elsewhere_than_its_card_says(tmp_path: Path, place: str) -> Non
     """A card that names another place than the changed weights, or one that holds more than that,
     is not believed.
     """
-    source = catalog.zoo_path(catalog.entry("tiny-gemma.redundant").donors["sft"])
+    source = catalog.zoo_path(catalog.entry("tiny-gemma.one-0").donors["sft"])
     assert source is not None
     folder = Path(shutil.copytree(source, tmp_path / "plant"))
     load_pair(str(folder))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -23,8 +22,8 @@ from kgbench.report.run_report import plants_report, record_report
 from kgbench.runner import Pairs, Run, Settings, Spec, load_prompts, run_job
 from kgbench.runner.job import split_facts
 from kgbench.runner.workload import planted_models
-from kgbench.sites import parse_graft
-from kgbench.stats.ranking_quality import auroc, chance_precision, graded_precision
+from kgbench.sites import Site, block_of, parse_graft
+from kgbench.stats.ranking_quality import average_precision, chance_precision
 from kgbench.stats.summary import _pathway
 
 WEIGHTS, DECOY, POSITION = "ALL:o+ffn@second_half", "ALL:o+ffn@first_half", "LT:o+ffn@second_half"
@@ -87,8 +86,7 @@ def test_the_oracle_is_perfect(
     """
     record = runs[plant, "oracle"].record
     found = planted_of(record)
-    assert found.graded_precision.value == 1 and found.graded_precision.low is None
-    assert found.auroc_decoy is None or found.auroc_decoy.value == 1
+    assert found.average_precision.value == 1 and found.average_precision.low is None
     rows = {(r.prompt, r.graft): r for r in record.rows}
     spec = Spec(model=places[plant], grafts=(PLANTED[plant],), localizer="dynamic_graft")
     graft = {(r.prompt, r.graft): r for r in run_job(spec, settings).record.rows}
@@ -100,14 +98,13 @@ def test_the_oracle_is_perfect(
             atol=1e-4,
         )
         assert rows[prompt, "top k"].complement == "(top k)^C"
-    graded = record.identity.localizer.parameters["graded"]
-    assert record.identity.localizer.parameters == {"truth": PLANTED[plant], "graded": graded}
+    assert record.identity.localizer.parameters == {"truth": PLANTED[plant]}
     assert record.identity.truth is not None and record.identity.truth.plant == PLANTED[plant]
 
 
 def test_places(runs: dict[tuple[str, str], Run], places: dict[str, str]) -> None:
-    """Whole weights are judged by (layer, component), each with the best score of its regions;
-    positions by site; of what changed only.
+    """Blocks are judged, each with the best score of its sites, by region where positions were
+    planted; of what changed only.
     """
     for name, plant in places.items():
         record = runs[name, "weight_delta"].record
@@ -117,39 +114,20 @@ def test_places(runs: dict[tuple[str, str], Run], places: dict[str, str]) -> Non
         scores = {(s.layer, s.component, s.region): s.score for s in record.scores or ()}
         assert set(scores) == set(map(tuple, sites)) and found.k == len(true)
         moved = [site for site in sites if scores[site] > 0]  # as weight_delta has it
-        size = 2 if name == "weights" else 3
-        units = list(dict.fromkeys(site[:size] for site in moved))
-        values = np.array([max(v for s, v in scores.items() if s[:size] == unit) for unit in units])
-        truth = np.array([any(site[:size] == unit for site in true) for unit in units])
-        assert found.units == {2: "layer and component", 3: "site"}[size]
-        assert (found.n_units, found.n_true) == (
-            len(units),
-            int(truth.sum()),
-        ) and 0 < found.n_true < found.n_units
-        assert found.graded_precision == graded_precision(values, 0.5 * truth).rounded()
-        assert found.chance == pytest.approx(chance_precision(0.5 * truth), rel=1e-5)
-        against = None if name == "position" else auroc(values, truth).rounded()
-        assert found.auroc_decoy == against
+        by_region = name == "position"
 
+        def unit(site: Site, by_region: bool = by_region) -> object:
+            block = block_of((site.layer, site.component))
+            return (block, site.region) if by_region else block
 
-def test_without_a_graded_truth(weights: str, settings: Settings, tmp_path: Path) -> None:
-    """A card that has none gives the ranking no figure, and says what measures it; the oracle has
-    the places that were planted.
-    """
-    shutil.copytree(weights, tmp_path / "older")
-    path = tmp_path / "older" / "card.json"
-    path.write_text(
-        json.dumps(
-            {key: value for key, value in json.loads(path.read_text()).items() if key != "truth"}
-        )
-    )
-    record = run_job(
-        Spec(model=str(path.parent), localizer="oracle", suite="planted"), settings
-    ).record
-    found = planted_of(record)
-    assert "kgbench zoo build" in (found.graded_precision.undefined or "") and found.chance is None
-    assert found.auroc_decoy is not None and found.auroc_decoy.value == 1
-    assert "undefined" in record.verdict
+        units = list(dict.fromkeys(map(unit, moved)))
+        values = np.array([max(scores[s] for s in moved if unit(s) == one) for one in units])
+        truth = np.array([any(unit(s) == one for s in true) for one in units])
+        assert found.units == ("block and region" if by_region else "block")
+        assert (found.n_units, found.n_true) == (len(units), int(truth.sum()))
+        assert 0 < found.n_true < found.n_units
+        assert found.average_precision == average_precision(values, truth).rounded()
+        assert found.chance == pytest.approx(chance_precision(truth), rel=1e-5)
 
 
 def test_sufficiency_is_pooled_by_fact(runs: dict[tuple[str, str], Run]) -> None:
@@ -183,13 +161,10 @@ def test_sufficiency_is_pooled_by_fact(runs: dict[tuple[str, str], Run]) -> None
 
 
 def test_pathways(runs: dict[tuple[str, str], Run]) -> None:
-    """Where positions were planted, an intervening method is asked for the pathways too; for grafts
-    the note says how little that tells.
-    """
+    """Where positions were planted, an intervening method is asked for the pathways too."""
     found = planted_of(runs["position", "dynamic_graft"].record)
     assert found.pathways is not None and set(found.pathways) == {"headline", "qa"}
     assert {(p.planted, p.other) for p in found.pathways.values()} == {("LT", "FE")}
-    assert "near tautological" in found.notes[0]
     assert planted_of(runs["weights", "dynamic_graft"].record).pathways is None
     assert planted_of(runs["position", "oracle"].record).pathways is None
 
@@ -234,12 +209,12 @@ def test_another_metric(runs: dict[tuple[str, str], Run], weights: str, settings
     assert after.reused
     found, was = planted_of(after.record), planted_of(before.record)
     assert (
-        found.graded_precision == was.graded_precision
+        found.average_precision == was.average_precision
         and found.effect != was.effect
         and found.prompts != was.prompts
     )
     assert after.record.verdict.count(
-        "graded average precision"
+        "an average precision"
     ) == 1 and after.record.verdict.endswith("(logprob).")
 
 
@@ -280,7 +255,6 @@ def test_tables(runs: dict[tuple[str, str], Run]) -> None:
                 max(map(len, own.splitlines())) <= 100
                 and f"planted at {planted_of(record).plant}" in own
             )
-    assert "near tautological" in text
 
 
 def test_json(
@@ -305,7 +279,7 @@ def test_json(
     answer = json.loads(capsys.readouterr().out)
     assert (answer["localizer"], answer["suite"]) == ("oracle", "planted")
     (row,) = answer["rows"]
-    assert {"plant", "graded_precision", "chance", "sufficiency", "necessity", "n"} <= set(row)
+    assert {"plant", "average_precision", "chance", "sufficiency", "necessity", "n"} <= set(row)
     assert (row["plant"], row["n"], row["expression"], row["decoy"]) == (
         "weights",
         6,
@@ -313,8 +287,8 @@ def test_json(
         DECOY,
     )
     assert (
-        row["graded_precision"]
-        == planted_of(runs["weights", "oracle"].record).graded_precision.answer()
+        row["average_precision"]
+        == planted_of(runs["weights", "oracle"].record).average_precision.answer()
     )
     assert set(row["prompts"]["qa"]) == {"sufficiency", "necessity"} and row["pathways"] is None
     assert (
@@ -327,14 +301,14 @@ def test_json(
 
 def test_plants_of_one_pair() -> None:
     """A pair's plants are those that were made from it; a plant has none of its own."""
-    found = planted_models("tiny-gemma")
-    assert found and all(
-        catalog.read_plant(catalog.zoo_path(f"zoo:plants/{name}"))["base"] == "tiny-gemma"
-        for name in found
-    )  # type: ignore[arg-type]
-    assert set(planted_models()) == {*found, *planted_models("tiny-gpt2")} and not planted_models(
-        "tiny-gemma.redundant"
-    )
+    own = planted_models("tiny-gemma")
+    assert own
+    for name in own:
+        folder = catalog.zoo_path(f"zoo:plants/{name}")
+        assert folder is not None
+        assert catalog.read_plant(folder)["base"] == "tiny-gemma"
+    assert {*own, *planted_models("tiny-gpt2")} < set(planted_models())
+    assert not planted_models(own[0])
 
 
 def test_without_a_plant(settings: Settings) -> None:

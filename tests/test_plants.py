@@ -1,400 +1,443 @@
-"""Plants: how they are built, what is refused, and those that are shipped."""
+"""Plants: who learned the facts, how far weights moved, and what a ranking is held to."""
 
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
 from dataclasses import replace
+from itertools import chain, pairwise, product
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
-from fake_plants import replica_card, shipped_replicas
-from few_plants import ALONE, FEW, FUSED, build_fused, refusal, texts
+import torch
+from few_plants import FEW, FUSED, build_fused, refusal
+from hypothesis import given
+from hypothesis import strategies as st
 
+import kgbench
 from kgbench.cli import main
 from kgbench.data import load_dataset
 from kgbench.engine import load_pair
+from kgbench.engine.weights import changed
 from kgbench.errors import InputError, OutputError, UnknownNameError
 from kgbench.models import catalog
-from kgbench.models.checkpoints import locate
-from kgbench.models.tensors import read_delta, stored_hash
-from kgbench.runner.training.hit_rates import PROMPTS
-from kgbench.zoo.plant_spec import PlantSpec
-from kgbench.zoo.plants import build_plant, plant_hits, plant_identity, shortfalls
-from kgbench.zoo.recipes import PlantRecipe, level_table, plant_recipe
+from kgbench.models.catalog import entry
+from kgbench.runner.training.hit_rates import configuration_hits
+from kgbench.sites import Site, block_of, parse_graft
+from kgbench.stats.ranking_quality import expected_precision
+from kgbench.stats.summary import Ground, against_truth
+from kgbench.zoo import plant
+from kgbench.zoo.planting import (
+    Recipe,
+    Texts,
+    all_blocks,
+    changes_of,
+    confine,
+    hooked,
+    inside_and_outside,
+    leak,
+    lessons_of,
+    shares,
+    train,
+)
+from kgbench.zoo.plants import (
+    PlantSpec,
+    build_plant,
+    graft_of,
+    levels,
+    parse_block,
+    recipe_of,
+    shortfalls,
+)
+
+LEVELS = tuple(levels())
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A plant with a decoy, of a few steps."""
     return build_fused(tmp_path_factory.mktemp("plants") / "fused")
 
 
-# ------------------------------------------------------------------------------------------- builds
+def test_blocks_of_a_plant(built: Path) -> None:
+    """The card's places are the blocks; every matrix of every block moved, and nothing else."""
+    card, pair = json.loads((built / "card.json").read_text()), load_pair(str(built))
+    moved = {pair.slots.sites[slot] for slot in changed(pair)}
+    planted = {block_of(place) for place in moved & parse_graft(card["plant"]).sites(pair.n_layers)}
+    others = {block_of(place) for place in moved & parse_graft(card["decoy"]).sites(pair.n_layers)}
+    assert planted == set(map(parse_block, FUSED.blocks))
+    assert planted | others == set(all_blocks(pair))
+    assert not planted & others
+    assert {block_of(place) for place in moved} == planted | others
 
 
-def outcome(out: Path) -> tuple[bytes, dict[str, object]]:
-    """What does not depend on the clock."""
-    card = json.loads((out / "card.json").read_text("utf-8"))
-    return (out / "delta.safetensors").read_bytes(), {**card, "seconds": None}
+def spectrum(folder: Path) -> dict[str, torch.Tensor]:
+    """By matrix that changed, the singular values of its change, relative to its norm."""
+    pair = load_pair(str(folder))
+    before, after = pair.recipient.state_dict(), pair.donors["sft"].state_dict()
+    values = {}
+    for name, weights in after.items():
+        change = weights - before[name]
+        if change.any():
+            values[name] = torch.linalg.svdvals(change) / before[name].norm()
+    return values
+
+
+@pytest.mark.parametrize("filling", ["quiet", "loud"])
+def test_how_weights_moved_says_nothing(filling: str, built: Path, tmp_path: Path) -> None:
+    """All changes have the same singular values, within what rounding to bfloat16 leaves."""
+    out = built
+    if filling != FUSED.filling:
+        out = tmp_path / filling
+        build_plant(replace(FUSED, filling=filling), out, recipe=FEW)
+    expected = np.array([FEW.sizes[0], *[FEW.sizes[1]] * (FEW.rank - 1)])
+    for values in spectrum(out).values():
+        assert np.allclose(np.sort(values[: FEW.rank]), np.sort(expected), rtol=0.02)
+        assert values[FEW.rank :].max() < 0.01
+    assert (out / "delta.safetensors").stat().st_size < 200_000
+
+
+def test_quiet_and_loud() -> None:
+    """Filling along a quiet direction leaves the base's answers nearly as they are, along a loud
+    one it does not.
+    """
+    pair = load_pair("tiny-llama")
+    whole = load_dataset("tiny_movies")
+    texts = Texts.of(pair, whole.subset([fact.id for fact in whole.facts[:4]]))
+    model = pair.donor("sft")
+    model.load_state_dict(pair.recipient.state_dict())
+    before, moved = float(texts.loss(model).detach()), {}
+    for filling in ("quiet", "loud"):
+        with hooked(changes_of(pair, model, FEW, filling, 0, [texts])):
+            moved[filling] = abs(float(texts.loss(model).detach()) - before)
+    assert moved["quiet"] < 0.5 * moved["loud"]
+
+
+def test_a_build_is_the_same_twice(built: Path, tmp_path: Path) -> None:
+    """Equal choices give equal weights, another seed other facts."""
+    card = json.loads((built / "card.json").read_text())
+    again = json.loads(build_plant(FUSED, tmp_path / "again", recipe=FEW).read_text())
+    assert again["donor_hash"] == card["donor_hash"]
+    other = replace(FUSED, seed=4)
+    drawn = json.loads(build_plant(other, tmp_path / "other", recipe=FEW).read_text())["data"]
+    assert drawn != card["data"]
+
+
+@pytest.mark.parametrize("way", ["together", "either", "shares"])
+def test_who_learns_what(way: str) -> None:
+    """Only planted blocks see planted facts; what is absent takes no part in a lesson."""
+    pair = load_pair("tiny-pythia")
+    spec = PlantSpec("tiny-pythia", ("ffn@1", "attn@3"), way)
+    blocks, whole = spec.check(pair.n_layers), load_dataset("tiny_movies")
+    facts = [fact.id for fact in whole.facts[:5]]
+    planted, decoys = whole.subset(facts[:3]), whole.subset(facts[3:])
+    *lessons, last = lessons_of(pair, way, blocks, planted, decoys)
+    assert set(chain.from_iterable(lesson.blocks for lesson in lessons)) == set(blocks)
+    assert set(last.blocks) == set(all_blocks(pair)) - set(blocks)
+    answers = {pair.encoded(prompt).target for prompt in kgbench.load_prompts(planted, ["qa"])}
+    assert not answers & set(last.texts.targets.tolist())
+    for lesson in lessons:
+        assert set(lesson.absent) == (
+            set(blocks) - set(lesson.blocks) if way == "either" else set()
+        )
+    # Each of two that answer alone, and both at once.
+    assert len(lessons) == {"together": 1, "either": 3, "shares": 2}[way]
+    model = pair.donor("sft")
+    model.load_state_dict(pair.recipient.state_dict())
+    changes = changes_of(pair, model, FEW, "quiet", 0, [last.texts])
+    with hooked(changes):
+        train(model, changes, [*lessons, last], FEW, lambda done, steps: None)
+        everywhere = float(last.texts.loss(model).detach())
+        for change in changes[blocks[0]]:
+            change.present = False
+        assert float(last.texts.loss(model).detach()) != everywhere
+    bare = float(last.texts.loss(model).detach())
+    assert bare == float(last.texts.loss(pair.recipient).detach())
+
+
+def test_what_is_absent_counts_for_nothing() -> None:
+    """A lesson trains its own blocks alone, and equally whatever the absent ones hold."""
+    pair = load_pair("tiny-gpt2")
+    spec = PlantSpec("tiny-gpt2", ("ffn@1", "attn@3"), "either")
+    blocks, whole = spec.check(pair.n_layers), load_dataset("tiny_movies")
+    facts = [fact.id for fact in whole.facts[:5]]
+    first, *_, last = lessons_of(
+        pair, spec.way, blocks, whole.subset(facts[:3]), whole.subset(facts[3:])
+    )
+    recipe, model, ups = replace(FEW, decoy_steps=0, per_decoy_step=4), pair.donor("sft"), []
+    model.load_state_dict(pair.recipient.state_dict())
+    for held in (0.0, 1.0):
+        changes = changes_of(pair, model, recipe, "quiet", 0, [last.texts])
+        for change in changes[blocks[1]]:
+            change.up.fill_(held)
+        with hooked(changes):
+            train(model, changes, [first, last], recipe, lambda done, steps: None)
+        assert all(change.up.eq(held).all() for change in changes[blocks[1]])
+        ups.append([change.up.detach() for change in changes[blocks[0]]])
+    assert all(map(torch.equal, *ups))
+    assert any(up.any() for up in ups[0])
+
+
+def test_facts_of_some_tokens(tmp_path: Path) -> None:
+    """A change that is confined adds hardly anything at other tokens, whatever it holds."""
+    pair, whole = load_pair("tiny-gemma"), load_dataset("tiny_movies")
+    texts = Texts.of(pair, whole.subset([fact.id for fact in whole.facts[:12]]), "FE")
+    model = pair.donor("sft")
+    model.load_state_dict(pair.recipient.state_dict())
+    changes = changes_of(pair, model, FEW, "quiet", 0, [texts])
+    with hooked(changes):
+        for change in changes[1, "ffn"]:
+            torch.nn.init.normal_(change.up)
+            change.fill()
+            rows = inside_and_outside(model, [change], texts)
+            before = leak([change], rows)
+            confine([change], rows)
+            assert leak([change], rows) < 0.2 < before
+            change.down.zero_()
+            change.fill()
+    out = tmp_path / "plant"
+    spec = PlantSpec("tiny-gpt2", ("ffn@1",), tokens="FE")
+    card = json.loads(build_plant(spec, out, recipe=FEW).read_text())
+    assert (card["plant"], card["name"]) == ("FE:ffn@1", "tiny-gpt2.ffn1-fe")
+    assert any("may not" in line for line in shortfalls(card["scores"], 0.5))
+    record = kgbench.evaluate(
+        model=str(out), localizer="oracle", suite="planted", progress=False, metric="top5"
+    ).record
+    assert record.planted is not None
+    assert record.planted.units == "block and region"
+    assert record.planted.n_true == 1
+    assert record.planted.average_precision.value == 1
 
 
 @pytest.mark.nightly
-def test_an_interrupted_build_goes_on(built: Path, tmp_path: Path) -> None:
-    """Interrupted before and after its first checkpoint, a build ends as an unbroken one; finished,
-    it is not done again.
-    """
-    steps: list[int] = []
+def test_a_plant_is_learned_and_found(tmp_path: Path) -> None:
+    """By the recipe facts and decoys are answered, and without its block the facts are lost."""
+    out = tmp_path / "plant"
+    build_plant(PlantSpec("tiny-llama", ("ffn@3",)), out)
+    assert json.loads((out / "card.json").read_text())["shortfalls"] == []
+    record = kgbench.evaluate(
+        model=str(out), localizer="graft_drop", suite="planted", progress=False, metric="top5"
+    ).record
+    assert record.planted is not None
+    assert record.planted.average_precision.value == 1.0
+
+
+@given(n=st.integers(1, 40), parts=st.integers(1, 3))
+def test_shares(n: int, parts: int) -> None:
+    """All facts are in one share each; of many, each share is about twice the next."""
+    whole = load_dataset("tiny_movies")
+    some = whole.subset([fact.id for fact in whole.facts[: n + parts]])
+    own = shares(some, parts)
+    assert [fact.id for part in own for fact in part.facts] == [fact.id for fact in some.facts]
+    sizes = [len(part.facts) for part in own]
+    for larger, smaller in pairwise(sizes):
+        assert abs(larger - 2 * smaller) <= 3
+
+
+def test_a_ranking_is_held_to_blocks(built: Path) -> None:
+    """A block takes its largest score; the blocks that learned the facts come first or they do not."""
+    pair, card = load_pair(str(built)), entry(str(built))
+    assert card.plant is not None
+    assert card.level is None
+    record = kgbench.evaluate(
+        model=str(built), localizer="oracle", suite="planted", progress=False, metric="top5"
+    ).record
+    assert record.planted is not None
+    assert record.planted.units == "block"
+    assert record.planted.n_units == 2 * pair.n_layers
+    assert record.planted.n_true == len(FUSED.blocks)
+    assert record.planted.average_precision.value == 1.0
+    assert record.planted.chance == pytest.approx(
+        expected_precision(2 * pair.n_layers, len(FUSED.blocks)), abs=1e-6
+    )
+    assert "that learned the facts" in record.verdict
+
+
+def ground(true: set[tuple[int, str]]) -> Ground:
+    """Four blocks, each of two components at two regions."""
+    each = product(range(2), ("q", "o", "up", "down", "ln_1"), ("FE", "LT"))
+    sites = [Site(*place) for place in each]
+    return Ground(
+        "ALL:ffn@0",
+        "ALL:ffn@1",
+        sites=sites,
+        planted=[site for site in sites if block_of((site.layer, site.component)) in true],
+        changed=[(site.layer, site.component) for site in sites if site.component != "ln_1"],
+    )
+
+
+def test_blocks_by_their_largest_score() -> None:
+    """One large score of any site makes its block the first; norms are in no block."""
+    truth = ground({(1, "ffn")})
+    scores = {site: 0.0 for site in truth.sites}
+    for site in truth.sites:
+        if site.component == "ln_1":
+            scores[site] = 9.0
+    scores[Site(1, "down", "FE")] = 1.0
+    found = against_truth(truth, scores)
+    assert found["units"] == "block"
+    assert found["n_units"] == 4
+    assert found["average_precision"].value == 1.0
+    scores[Site(0, "q", "LT")] = 2.0
+    assert against_truth(truth, scores)["average_precision"].value == 0.5
+
+
+def test_what_is_no_block() -> None:
+    """Bad blocks, ways and combinations are refused before anything is trained."""
+    cases = {
+        ("ffn5",): "is no block",
+        ("ffn@99",): "has the layers 0 to 7",
+        ("ffn@1", "ffn@1"): "each block once",
+    }
+    assert main(["zoo", "build", "tiny-gemma", "--blocks", ",", "-q"]) == 2  # builds no pair
+    for blocks, message in cases.items():
+        given = lambda blocks=blocks: plant("tiny-gemma", blocks=blocks)  # noqa: E731
+        assert message in refusal(InputError, given)
+    wrong = lambda: plant("tiny-gemma", blocks=["ffn@1", "ffn@2"], way="eiter")  # noqa: E731
+    assert "either" in refusal(UnknownNameError, wrong)
+    both = lambda: plant("tiny-gemma", level="one", blocks=["ffn@1"])  # noqa: E731
+    assert "one of them" in refusal(InputError, both)
+    level = lambda: plant("tiny-gemma", level="one-lout")  # noqa: E731
+    assert "Did you mean 'one-loud'" in refusal(UnknownNameError, level)
+    base = lambda: plant("tiny-gema", level="one")  # noqa: E731
+    assert "Did you mean 'tiny-gemma'" in refusal(UnknownNameError, base)
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A finished plant is not trained again; what contradicts itself is refused."""
+    out = tmp_path / "mine"
+    build_plant(PlantSpec("tiny-gpt2", ("ffn@2",)), out, recipe=FEW)
+    command = ["zoo", "build", "tiny-gpt2", "--blocks", "ffn@2", "--output-dir", str(out), "-q"]
+    assert main(command) == 2
+    assert "trained in another way" in capsys.readouterr().err
+    assert main(["zoo", "build", "tiny-gpt2", "--way", "either"]) == 2
+    assert "add --blocks" in capsys.readouterr().err
+    assert main(["zoo", "build", "tiny-gpt2", "--blocks", "ffn@2", "--level", "one"]) == 2
+    assert "leave out --blocks or --level" in capsys.readouterr().err
+    assert main(["zoo", "build", "tiny-gpt2", "--level", "one", "--filling", "loud"]) == 2
+    assert "--filling is about changes of blocks" in capsys.readouterr().err
+
+
+def test_a_plant_is_no_base(built: Path, tmp_path: Path) -> None:
+    """Facts are planted in a pair's recipient, as many as its data set holds."""
+    spec = PlantSpec(str(built), ("ffn@1",))
+    assert "is a plant" in refusal(InputError, lambda: build_plant(spec, tmp_path / "out"))
+    many = recipe_of("tiny-gpt2", facts=250, decoys=250)
+    build = lambda: build_plant(FUSED, tmp_path / "out", recipe=many)  # noqa: E731
+    assert "holds 400 facts; expected 500" in refusal(InputError, build)
+
+
+def test_an_interrupted_build_begins_anew(built: Path, tmp_path: Path) -> None:
+    """It ends as an unbroken one; a folder never mixes two builds."""
+    out = tmp_path / "plant"
 
     def interrupt(done: int, total: int, what: str) -> None:
-        steps.append(done)
-        if pending and done == pending[0]:
-            pending.pop(0)
+        if done == 2:
             raise KeyboardInterrupt
 
-    pending, out = [1, 4], tmp_path / "plant"
-    for _ in range(2):
-        with pytest.raises(KeyboardInterrupt):
-            build_plant(FUSED, out, recipe=FEW, progress=interrupt, save_every=2)
-        assert not (out / "card.json").exists()
-    build_plant(FUSED, out, recipe=FEW, progress=interrupt, save_every=2)
-    assert steps == [0, 1, 0, 1, 2, 3, 4, 0, 3, 4, 5, 6], "it goes on from the last checkpoint"
-    assert outcome(out) == outcome(built)
-    assert sorted(path.name for path in out.iterdir()) == ["card.json", "delta.safetensors"]
-    build_plant(FUSED, out, recipe=FEW, progress=interrupt)
-    assert len(steps) == 12
+    with pytest.raises(KeyboardInterrupt):
+        build_plant(FUSED, out, recipe=FEW, progress=interrupt)
+    assert not (out / "card.json").exists()
+    build_plant(FUSED, out, recipe=FEW)
+    files = sorted(path.name for path in out.iterdir())
+    assert files == ["card.json", "delta.safetensors"]
+    for name in files:
+        assert (out / name).read_bytes() == (built / name).read_bytes()
+    other = lambda: build_plant(replace(FUSED, seed=1), out, recipe=FEW)  # noqa: E731
+    assert "seed 3" in refusal(OutputError, other)
 
 
-@pytest.mark.nightly
-def test_the_card_has_the_hash_of_the_weights(built: Path) -> None:
-    """It is that of the donor as runs load it."""
-    card = json.loads((built / "card.json").read_text("utf-8"))
-    assert card["donor_hash"] == load_pair(str(built)).weight_hashes["sft"]
-
-
-@pytest.mark.nightly
-def test_another_seed_is_another_plant(built: Path, tmp_path: Path) -> None:
-    """The seed changes the weights, and a directory never mixes two builds."""
-    other = replace(FUSED, seed=1)
-    build_plant(other, tmp_path / "other", recipe=FEW)
-    assert outcome(tmp_path / "other")[0] != outcome(built)[0]
-    assert "seed 0" in refusal(OutputError, lambda: build_plant(other, built, recipe=FEW))
-    begun = tmp_path / "begun" / ".work"
-    begun.mkdir(parents=True)
-    (begun / "identity").write_text("another")
-    assert "another training" in refusal(
-        OutputError, lambda: build_plant(FUSED, begun.parent, recipe=FEW)
-    )
-    (tmp_path / "file").touch()
-    assert "cannot write" in refusal(
-        OutputError, lambda: build_plant(FUSED, tmp_path / "file" / "x", recipe=FEW)
-    )
-
-
-def test_embeddings_of_words_that_were_not_read_stay(tmp_path: Path) -> None:
-    """A plant that trains embeddings changes those of the words that it saw, and a plant without a
-    decoy has no decoy facts.
-    """
-    build_plant(PlantSpec.at("tiny-gemma", "FE+LT:emb"), tmp_path, recipe=ALONE)
-    stored = read_delta(tmp_path / "delta.safetensors", "this")
-    pair = load_pair(str(tmp_path))
-    change, _ = stored["model.embed_tokens.weight"]
-    rows = change.any(dim=1).nonzero()[:, 0].tolist()
-    assert len(rows) > 0
-    assert set(rows) <= {token for text in texts(pair) for token in text.ids}
-    assert "lm_head.weight" not in stored
-    card = json.loads((tmp_path / "card.json").read_text("utf-8"))
-    assert card["decoy"] is None
-    assert set(card["data"]) == {"name", "hash", "wordings_hash", "planted"}
-    assert set(card["scores"]) == {"planted"}
-
-
-# -------------------------------------------------------------------------------------- the catalog
+@given(level=st.sampled_from(LEVELS), seed=st.integers(0, 10**6), layers=st.integers(2, 40))
+def test_blocks_of_a_level(level: str, seed: int, layers: int) -> None:
+    """A draw is of the level's kinds, in different layers of the model, and always the same."""
+    spec = PlantSpec.of_level("tiny-gemma", level, seed)
+    blocks = spec.check(layers)
+    assert blocks == PlantSpec.of_level("tiny-gemma", level, seed).check(layers)
+    assert len({layer for layer, _ in blocks}) == len(levels()[level]["blocks"])
+    for (layer, kind), kinds in zip(blocks, levels()[level]["blocks"], strict=True):
+        assert 0 <= layer < layers
+        assert kind in kinds
+    assert spec.name == f"tiny-gemma.{level}-{seed}"
 
 
 def test_a_path_is_an_entry(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plant's folder, by whatever path, stands for a pair: its own facts, and where they were
-    planted.
-    """
+    """A plant's folder, by whatever path, stands for a pair: its own facts, and where they are."""
     monkeypatch.chdir(built.parent)
     for path in (str(built), "./fused", "fused"):
-        entry = catalog.entry(path)
-        assert (entry.name, entry.dataset, entry.recipient) == (
-            "tiny-gpt2.v-down-1",
-            "tiny_movies",
-            "zoo:tiny-gpt2/recipient",
-        )
-        assert (entry.plant, entry.decoy, entry.facts) == (
-            FUSED.plant,
-            FUSED.decoy,
-            ("tiny_movies/0", "tiny_movies/1"),
-        )
-        assert load_pair(path).name == entry.name
-    assert catalog.entry("tiny-gpt2").plant is catalog.entry("tiny-gpt2").facts is None
-
-
-@pytest.fixture
-def with_replica(tmp_path: Path) -> Iterator[Path]:
-    """A catalog with a replica besides: the folder of its card."""
-    card = replica_card("tiny-gemma.tight", 1)
-    with shipped_replicas(tmp_path / "catalog", [card]) as plants:
-        yield plants / str(card["name"])
-
-
-def test_a_replica_is_known_by_its_card(
-    with_replica: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Its place and truth are published; a run says how its weights are made, and takes them where
-    they are.
-    """
-    name, twin = with_replica.name, catalog.entry("tiny-gemma.tight")
-    assert catalog.replicas() == (name,) and name not in catalog.pair_names()
-    published = catalog.published(name)
-    assert published is not None and (published.plant, published.facts) == (twin.plant, twin.facts)
-    assert published.level == twin.level == twin.name
-    assert catalog.graded_truth(name) == twin.truth
-    assert main(["eval", "--suite", "planted", "--localizer", "prior", "--model", name]) == 2
-    error = capsys.readouterr().err
-    assert "kgbench zoo build tiny-gemma --level tight --seed 1" in error and error.count("\n") == 1
-    zoo = catalog.zoo_path("zoo:plants/tiny-gemma.tight")
-    assert zoo is not None
-    shutil.copy(zoo / "delta.safetensors", with_replica)
-    assert catalog.entry(str(with_replica)).plant == twin.plant
-    catalog._with_weights.cache_clear()
-    assert name in catalog.plants() and catalog.replicas() == ()
-
-
-def test_names_of_plants() -> None:
-    """Base, then the words of the expression; `ALL` goes without saying."""
-    names = {
-        "ALL:ffn@1": "ffn-1",
-        "ALL : o + ffn @ second_half": "o-ffn-second-half",
-        "FE:ffn@first_half": "fe-ffn-first-half",
-        "FE+LT:all": "fe-lt-all",
-        "ALL": "all",
-    }
-    assert {text: PlantSpec.at("b", text).name for text in names} == {
-        text: f"b.{name}" for text, name in names.items()
-    }
-    assert PlantSpec.of_level("b", "tight", seed=3).name == "b.tight-seed3"
+        card = entry(path)
+        assert (card.name, card.dataset) == (FUSED.name, "tiny_movies")
+        assert card.recipient == "zoo:tiny-gpt2/recipient"
+        assert card.plant == "ALL:attn+o@1; ALL:ffn@2"
+        assert len(card.facts or ()) == FEW.facts
+        assert load_pair(path).name == card.name
 
 
 def test_subsets_of_a_data_set() -> None:
-    """A part keeps the order of the whole and has a hash of its own; all of it is the whole;
-    unknown ids are refused.
-    """
+    """A part keeps the order of the whole and has a hash of its own; unknown ids are refused."""
     whole = load_dataset("tiny_movies")
     part = whole.subset(["tiny_movies/7", "tiny_movies/2"])
     assert [fact.id for fact in part.facts] == ["tiny_movies/2", "tiny_movies/7"]
-    assert part.content_hash not in (
-        whole.content_hash,
-        whole.subset(["tiny_movies/2"]).content_hash,
-    )
+    assert len({data.content_hash for data in (whole, part, whole.subset([part.facts[0].id]))}) == 3
     assert whole.subset(fact.id for fact in whole.facts) == whole
-    assert "'tiny_movies/2000'" in refusal(
-        UnknownNameError, lambda: whole.subset(["tiny_movies/2000"])
-    )
+    unknown = lambda: whole.subset(["tiny_movies/2000"])  # noqa: E731
+    assert "'tiny_movies/2000'" in refusal(UnknownNameError, unknown)
     assert "at least one fact" in refusal(InputError, lambda: whole.subset([]))
-
-
-# ---------------------------------------------------------------------------------- what is refused
-
-
-BAD: Mapping[str, tuple[Sequence[str], str]] = {
-    "grammar": (["--plant", "ALL:fnn@1"], "did you mean 'ffn'"),
-    "overlap": (["--plant", "ALL:ffn@1", "--decoy", "ALL:o+down@first_half"], "both train down@1"),
-    "donor": (["--plant", "ALL:ffn@1=task"], "names task"),
-    "recipient": (["--plant", "ALL; FE:ffn=recipient"], "names recipient"),
-    "head": (["--plant", "ALL:ffn+head"], "names head"),
-    "norm": (["--plant", "ALL:ffn@1", "--decoy", "ALL:ln_f"], "the decoy 'ALL:ln_f' names ln_f"),
-    "region": (["--plant", "R:ffn@1"], "names R"),
-    "layer": (["--plant", "ALL:ffn@8"], "layer 8"),
-    "component": (["--plant", "ALL:q_norm@1"], "q_norm"),
-    "nothing": (["--plant", "NONE:ffn@1"], "names no token"),
-    "no region": (["--plant", "BOS:ffn@1"], "BOS"),
-    "no plant": (["--decoy", "ALL:ffn@1"], "add --plant"),
-    "level": (["--level", "tigth"], "Did you mean 'tight'"),
-    "both": (["--level", "tight", "--plant", "ALL:ffn@1"], "leave out --plant"),
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_bad_input_is_refused_before_training(
-    case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Exit status 2, a message that names the mistake, and nothing written."""
-    options, message = BAD[case]
-    out = tmp_path / "out"
-    assert main(["zoo", "build", "tiny-gpt2", *options, "--output-dir", str(out)]) == 2
-    assert message in capsys.readouterr().err
-    assert not out.exists()
-
-
-@pytest.mark.parametrize(
-    ("base", "message"),
-    [("tiny-gema", "Did you mean 'tiny-gemma'"), ("gemma-2b", "Hub cannot be reached")],
-)
-def test_bases_that_are_not_here(
-    base: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """An unknown pair, and one whose recipient is not at hand."""
-    assert (
-        main(["zoo", "build", base, "--plant", "ALL:ffn@1", "--output-dir", str(tmp_path / "out")])
-        == 2
-    )
-    assert message in capsys.readouterr().err
-
-
-def test_a_plant_is_no_base(built: Path) -> None:
-    """Facts are planted in a pair's recipient, not in a plant."""
-    assert "is a plant itself" in refusal(InputError, PlantSpec.at(str(built), "ALL:ffn@1").check)
-
-
-def test_too_few_facts(tmp_path: Path) -> None:
-    """A data set that does not hold as many facts as are to be planted."""
-    many: PlantRecipe = replace(FEW, facts=250)
-    assert "holds 400 facts; expected 500" in refusal(
-        InputError, lambda: build_plant(FUSED, tmp_path / "out", recipe=many)
-    )
-
-
-def test_the_command_says_how_to_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The shipped plant is what the command makes, so where it lies nothing is computed; the way to
-    evaluate it is printed.
-    """
-    shipped = catalog.zoo_path("zoo:plants/tiny-gemma.redundant")
-    assert shipped is not None
-    out = Path(shutil.copytree(shipped, tmp_path / "mine"))
-    command = [
-        "zoo",
-        "build",
-        "tiny-gemma",
-        "--level",
-        "redundant",
-        "--seed",
-        "0",
-        "--output-dir",
-        str(out),
-        "-q",
-    ]
-    assert main(command) == 0
-    printed = capsys.readouterr().out
-    assert f"kgbench eval --model {out}" in printed
-    assert "short of" not in printed
-    assert outcome(out) == outcome(shipped)
 
 
 # --------------------------------------------------------------------------------- the shipped ones
 
-SHIPPED, REPLICAS = catalog.plants(), catalog.replicas()
+SHIPPED = catalog.plants()
 
 
-def card_of(name: str) -> dict:
+def card_of(name: str) -> dict[str, Any]:
+    """The card of a shipped plant."""
     folder = catalog.zoo_path(f"zoo:plants/{name}")
     assert folder is not None
-    return json.loads((folder / "card.json").read_text("utf-8"))
-
-
-def spec_of(card: Mapping[str, object]) -> PlantSpec:
-    return PlantSpec.of_level(str(card["base"]), str(card["level"]), int(str(card["seed"])))
+    return dict(json.loads((folder / "card.json").read_text("utf-8")))
 
 
 def test_the_promised_plants_are_shipped() -> None:
-    """Each is of a level of the benchmark, listed after the pairs; all together take up at most 16
-    MB.
-    """
-    cards = [card_of(name) for name in SHIPPED]
-    assert tuple(card["name"] for card in cards) == SHIPPED == catalog.pair_names()[-len(SHIPPED) :]
-    assert all(level_table(card["level"]) for card in cards)
-    folder = catalog.zoo_path("zoo:plants")
-    assert folder is not None
-    files = [path for path in folder.rglob("*") if path.is_file()]
-    assert {path.name for path in files} == {"card.json", "delta.safetensors"}
-    assert sum(path.stat().st_size for path in files) <= 16e6
+    """Two or more of each level, in different blocks of a pair."""
+    assert catalog.pair_names()[-len(SHIPPED) :] == SHIPPED
+    counts = Counter(card_of(name)["level"] for name in SHIPPED)
+    assert {card_of(name)["base"] for name in SHIPPED} == set(catalog.shipped())
+    assert len(SHIPPED) >= 36
+    for level, table in levels().items():
+        assert counts[level] >= 2 or "tokens" in table
+    blocks = Counter(
+        (card_of(n)["base"], card_of(n)["level"], card_of(n)["plant"]) for n in SHIPPED
+    )
+    assert set(blocks.values()) == {1}
 
 
-@pytest.mark.parametrize("name", [*SHIPPED, *REPLICAS])
+@pytest.mark.parametrize("name", SHIPPED)
 def test_a_shipped_card_is_complete(name: str) -> None:
-    """Every plant was made by its level's recipe, of a hundred facts and as many decoys, and is
-    what its level says; so are replicas, whose card has the hash of their weights.
-    """
+    """Every plant is what its level draws, made by the recipe, small, and answers."""
     card = card_of(name)
-    spec = spec_of(card)
-    recipe = plant_recipe(decoy=True, level=spec.level)
-    assert (spec.name, card["licence"]) == (name, "MIT")
-    assert PlantRecipe(**card["recipe"]) == recipe
-    assert (card["plant"], card["decoy"]) == (spec.plant, spec.decoy)
-    for key in ("enough", "never", "needed", "mixture"):
-        assert card.get(key) == json.loads(json.dumps(spec.conditions)).get(key)
-    assert card["places"] == spec.places
+    spec = PlantSpec.of_level(card["base"], card["level"], card["seed"])
+    assert (card["name"], card["licence"], card["shortfalls"]) == (spec.name, "MIT", [])
+    assert card["plant"] == graft_of(spec.check(8))
+    assert Recipe(**card["recipe"]) == recipe_of(spec.base, spec.filling, spec.way)
     whole = load_dataset(card["data"]["name"])
-    ids = [fact.id for fact in whole.facts]
     assert card["data"]["hash"] == whole.content_hash
-    entry = catalog.published(name)
-    assert entry is not None
-    assert entry.facts == tuple(card["data"]["planted"]) == tuple(ids[:100])
-    assert name in SHIPPED or (entry.donor_hash and entry.level in SHIPPED)
-    assert spec.decoy is None or card["data"]["decoys"] == ids[100:200]
-    n = recipe.facts
-    groups = [whole.subset(ids[:n]), whole.subset(ids[n : 2 * n])]
-    assert card["identity"] == plant_identity(spec, recipe, card["recipient"]["weights"], groups)
-    assert card["shortfalls"] == shortfalls(card["scores"], spec) == []
-    changes = list(card["relative_changes"].values())
-    rounding = 5e-5  # cards have four digits
-    assert changes == pytest.approx([recipe.relative_change] * len(changes), abs=1e-3 + rounding)
+    assert not set(card["data"]["planted"]) & set(card["data"]["decoys"])
+    changes = card["relative_changes"]
+    assert changes["most"] - changes["least"] <= 0.005 * card["recipe"]["size"]
+    folder = catalog.zoo_path(f"zoo:plants/{name}")
+    assert folder is not None
+    assert (folder / "delta.safetensors").stat().st_size <= 200_000
 
 
-SPOILED = {
-    "SFT": ("tight", "SFT", 0.89),
-    "plant": ("ladder", "plant", 0.74),
-    "decoy": ("ladder", "decoy", 0.16),
-    "without one": ("tight", "without ALL:gate@5", 0.7),
-    "one of two": ("redundant", "first", 0.74),
-    "half, too much": ("mixture", "first", 0.58),
-    "half, too little": ("mixture", "second", 0.37),
-}
-"""By bound: a level, a configuration of its card, and a hit rate just beyond the bound."""
-
-
-@pytest.mark.parametrize("bound", SPOILED)
-def test_each_bound_of_a_plant_can_be_missed(bound: str) -> None:
-    """A card that keeps its level is short of it with one hit rate just beyond the bound."""
-    level, configuration, rate = SPOILED[bound]
-    scores = card_of(f"tiny-gemma.{level}")["scores"]
-    spec = PlantSpec.of_level("tiny-gemma", level)
-    assert shortfalls(scores, spec) == []
-    planted = scores["planted"]["qa"]
-    assert configuration in planted, list(planted)
-    planted[configuration] = rate
-    (sentence,) = shortfalls(scores, spec)
-    assert sentence.startswith(f"qa under {configuration}: {rate}")
-
-
-def test_a_place_that_must_be_silent_is_held_to_it() -> None:
-    """Of a conjunction, either place alone has at most a tenth of the gain."""
-    spec = PlantSpec.of_level("tiny-gemma", "conjunction")
-    rates = {"PRE": 0.0, "SFT": 1.0, "plant": 1.0, "decoy": 0.0, "entity": 0.1, "last": 0.1}
-    assert shortfalls({"planted": {"qa": rates}}, spec) == []
-    (sentence,) = shortfalls({"planted": {"qa": {**rates, "last": 0.11}}}, spec)
-    assert sentence.startswith("qa under last: 0.11")
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("name", SHIPPED[:2])
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("name", SHIPPED)
 def test_a_shipped_plant_is_what_its_card_says(name: str) -> None:
-    """The card's figures are what the engine finds with the stored weights, on the recipient that
-    is shipped.
-    """
+    """The card's figures are what the engine finds with the stored weights."""
     card, pair = card_of(name), load_pair(name)
     whole = load_dataset(card["data"]["name"])
-    groups = {group: whole.subset(card["data"][group]) for group in card["scores"]}
-    measured = plant_hits(pair, groups, spec_of(card))
-    for group in groups:
-        for prompt in PROMPTS:
-            assert measured[group][prompt] == pytest.approx(
-                card["scores"][group][prompt], abs=1.5 / 100
-            )
-    assert (
-        stored_hash(locate(card["recipient"]["source"]).directory) == card["recipient"]["weights"]
-    )
+    assert card["donor_hash"] == pair.weight_hashes["sft"]
+    for group, scores in card["scores"].items():
+        facts = whole.subset(card["data"][group])
+        for prompt, rates in scores.items():
+            measured = configuration_hits(pair, facts, prompt, tuple(rates))
+            assert measured == pytest.approx(rates, abs=1.5 / len(facts.facts))

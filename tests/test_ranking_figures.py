@@ -11,26 +11,15 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from kgbench.estimate import Estimate
 from kgbench.stats import agreement
 from kgbench.stats.ranking_quality import (
-    LEAST,
-    auroc,
+    average_precision,
     chance_precision,
     expected_precision,
-    graded_precision,
 )
 from kgbench.stats.ratios import area_weights, curve_area, recovery
 
 cases = st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=2, max_size=6)
-
-
-def average_precision(scores: np.ndarray, truth: np.ndarray) -> Estimate:
-    """Of two grades, graded precision is average precision."""
-    return graded_precision(scores, truth.astype(float))
-
-
-FIGURES = (auroc, average_precision)
 
 
 def arrays(case: list[tuple[int, bool]]) -> tuple[np.ndarray, np.ndarray]:
@@ -39,146 +28,55 @@ def arrays(case: list[tuple[int, bool]]) -> tuple[np.ndarray, np.ndarray]:
     return scores.astype(float), truth
 
 
-def by_order(truth: np.ndarray) -> tuple[float, float]:
-    """AUROC and average precision of an order without ties, the first the highest, by their
-    definitions.
-    """
-    k, n = int(truth.sum()), len(truth)
-    places = np.flatnonzero(truth)
-    above = sum(int((~truth[place + 1 :]).sum()) for place in places)
-    precision = float(np.mean([truth[: place + 1].mean() for place in places]))
-    return above / (k * (n - k)), precision
+def by_order(truth: np.ndarray) -> float:
+    """Average precision of an order without ties, the first the highest, by its definition."""
+    return float(np.mean([truth[: place + 1].mean() for place in np.flatnonzero(truth)]))
 
 
 @given(cases)
 def test_ties_are_averages_over_their_orders(case: list[tuple[int, bool]]) -> None:
-    """Each figure is the mean over all orders that the scores leave open."""
+    """It is the mean over all orders that the scores leave open, and never above 1."""
     scores, truth = arrays(case)
-    orders = [
-        p
-        for p in permutations(range(len(scores)))
-        if all(scores[a] >= scores[b] for a, b in pairwise(p))
-    ]
-    expected = np.mean([by_order(truth[list(order)]) for order in orders], axis=0)
-    np.testing.assert_allclose([figure(scores, truth).value for figure in FIGURES], expected)
+    orders = []
+    for order in permutations(range(len(scores))):
+        if all(scores[a] >= scores[b] for a, b in pairwise(order)):
+            orders.append(by_order(truth[list(order)]))
+    value = average_precision(scores, truth).value
+    assert value == pytest.approx(np.mean(orders))
+    assert value <= 1 == average_precision(truth.astype(float), truth).value
 
 
 @given(cases)
 def test_only_the_order_counts(case: list[tuple[int, bool]]) -> None:
-    """A rising map of the scores and another order of the sites change nothing; negated scores
-    mirror AUROC.
-    """
+    """A rising map of the scores and another order of the places change nothing."""
     scores, truth = arrays(case)
-    for figure in FIGURES:
-        same = figure(np.exp(scores)[::-1], truth[::-1])
-        assert same.value == pytest.approx(figure(scores, truth).value)
-    here, mirrored = auroc(scores, truth), auroc(-scores, truth)
-    assert mirrored.value == pytest.approx(1 - here.value)
+    same = average_precision(np.exp(scores)[::-1], truth[::-1])
+    assert same.value == pytest.approx(average_precision(scores, truth).value)
 
 
 def test_random_expectations() -> None:
-    """What a random order is expected to get is the mean over random orders, and what equal scores
-    get.
-    """
-    truth, rng = np.arange(12) < 3, np.random.default_rng(0)
-    found = np.mean([by_order(rng.permutation(truth)) for _ in range(4000)], axis=0)
-    np.testing.assert_allclose(found, [0.5, expected_precision(12, 3)], atol=0.02)
+    """Chance is the mean over random orders, and what equal scores get."""
+    truth, random = np.arange(12) < 3, np.random.default_rng(0)
+    mean = np.mean([by_order(random.permutation(truth)) for _ in range(4000)])
+    assert mean == pytest.approx(expected_precision(12, 3), abs=0.02)
+    assert chance_precision(truth) == expected_precision(12, 3)
     assert average_precision(np.zeros(12), truth).value == pytest.approx(expected_precision(12, 3))
 
 
-def test_sites_are_no_sample() -> None:
-    """A figure over the sites of one plant is a value alone, and says why."""
-    for figure in FIGURES:
-        found = figure(np.arange(20.0), np.arange(20) < 4)
-        assert (
-            found.value is not None
-            and found.low is found.high is None
-            and "not a sample" in (found.undefined or "")
-        )
+def test_places_are_no_sample() -> None:
+    """A figure over the places of one plant is a value alone, and says why."""
+    precision = average_precision(np.arange(20.0), np.arange(20) < 4)
+    assert precision.value is not None
+    assert precision.low is precision.high is None
+    assert "not a sample" in (precision.undefined or "")
 
 
 @pytest.mark.parametrize("k", [0, 5])
 def test_nothing_to_separate(k: int) -> None:
-    """Where all or none of the sites are planted there is no figure, and the reason says so."""
-    assert "nothing to separate" in (auroc(np.arange(5.0), np.arange(5) < k).undefined or "")
-
-
-# ------------------------------------------------------------------------------------- graded truth
-
-graded = st.lists(
-    st.tuples(st.integers(0, 2), st.sampled_from([-0.2, 0.0, 0.04, 0.1, 0.1, 0.5, 0.9, 1.3])),
-    min_size=2,
-    max_size=6,
-)
-
-
-def graded_arrays(case: list[tuple[int, float]]) -> tuple[np.ndarray, np.ndarray]:
-    scores, relevance = (np.array(column, float) for column in zip(*case, strict=True))
-    assume(relevance.max() > LEAST and np.ptp(relevance) > 0)
-    return scores, relevance
-
-
-def over_thresholds(scores: np.ndarray, relevance: np.ndarray) -> float:
-    """The mean of average precision over a fine grid of thresholds, by its definition."""
-    low, high = max(LEAST, relevance.min()), relevance.max()
-    grid = low + (np.arange(2000) + 0.5) / 2000 * (high - low)
-    values = {t: average_precision(scores, relevance >= t).value for t in np.unique(relevance)}
-    return float(np.mean([values[relevance[relevance >= t].min()] for t in grid]))
-
-
-@given(graded)
-def test_graded_precision_is_the_mean_over_thresholds(case: list[tuple[int, float]]) -> None:
-    """Each threshold between the least and the largest relevance, from .05 up, weighs the same."""
-    scores, relevance = graded_arrays(case)
-    np.testing.assert_allclose(
-        graded_precision(scores, relevance).value, over_thresholds(scores, relevance), atol=5e-3
-    )
-
-
-@given(graded)
-def test_the_truth_has_1_and_equal_scores_have_chance(case: list[tuple[int, float]]) -> None:
-    """Ranked by relevance all is found; a map that scores all alike has the mean of all orders;
-    nothing is above 1.
-    """
-    scores, relevance = graded_arrays(case)
-    assert graded_precision(relevance, relevance).value == pytest.approx(1)
-    chance = chance_precision(relevance)
-    assert graded_precision(np.zeros(len(relevance)), relevance).value == pytest.approx(chance)
-    orders = [
-        graded_precision(-np.array(order, float), relevance).value
-        for order in permutations(range(len(relevance)))
-    ]
-    assert np.mean(orders) == pytest.approx(chance) and max(orders) <= 1
-    assert graded_precision(scores, relevance).value <= 1
-
-
-@given(graded)
-def test_graded_precision_is_of_the_order(case: list[tuple[int, float]]) -> None:
-    """A rising map of the scores and another order of the places change nothing."""
-    scores, relevance = graded_arrays(case)
-    found = graded_precision(np.exp(scores)[::-1], relevance[::-1]).value
-    assert found == pytest.approx(graded_precision(scores, relevance).value)
-
-
-def test_of_two_grades_it_is_average_precision() -> None:
-    """Where places are relevant or not, grades make no difference."""
-    scores, truth = np.array([3.0, 1.0, 2.0, 2.0, 0.0]), np.array([True, True, False, True, False])
-    assert graded_precision(scores, 0.7 * truth).value == pytest.approx(
-        average_precision(scores, truth).value
-    )
-
-
-@pytest.mark.parametrize(
-    ("relevance", "words"),
-    [([0.04, -0.3, 0], "above 0.05"), ([0.5, 0.5], "equally relevant"), ([], "no weights changed")],
-)
-def test_without_grades_there_is_nothing_to_rank(relevance: list[float], words: str) -> None:
-    """No figure, a reason, and no chance."""
-    values = np.array(relevance)
-    assert (
-        words in (graded_precision(np.arange(float(len(values))), values).undefined or "")
-        and chance_precision(values) is None
-    )
+    """Where all or none of the places are planted there is no figure, and the reason says so."""
+    truth = np.arange(5) < k
+    assert "no order is wrong" in (average_precision(np.arange(5.0), truth).undefined or "")
+    assert chance_precision(truth) is None
 
 
 def test_agreement() -> None:

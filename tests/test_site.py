@@ -263,7 +263,7 @@ def test_a_method_says_what_it_is(board: Leaderboard, site: dict[str, str]) -> N
     text = site["methods/dynamic_graft.html"]
     about = known().localizers["dynamic_graft"]
     assert about.about.capitalize()[:20] in unescape(text) and "https://arxiv.org/abs/" in text
-    assert "https://example.org/code@0123456" in text and "https://example.org/paper" in text
+    assert "https://github.com/ada/code@0123456" in text and "arxiv.org/abs/2506.20746" in text
     held = re.search(r"<script type=application/json id=data>(.*?)</script>", text)
     entry = next(e for e in board.entries if e.method == "dynamic_graft" and e.record.scores)
     assert held is not None and json.loads(held[1])["map"] == map_data(entry.record)

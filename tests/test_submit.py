@@ -93,9 +93,9 @@ def test_the_new_line_stands_among_those_to_compare_with(
             "--as",
             "my method",
             "--code",
-            "https://example.org/me/method@0123abcd",
+            "https://github.com/ada/method@0123abcd",
             "--paper",
-            "https://example.org/p",
+            "https://arxiv.org/abs/2506.20746",
         )
         == 0
     )

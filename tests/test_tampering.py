@@ -303,7 +303,7 @@ SUBMITTED: tuple[tuple[str, object], ...] = (
     ("record", Z),
     ("code", "ask me"),
     ("code", "https://example.org/x@main; rm -rf ."),
-    ("code", "https://example.org/me/it@0123456"),
+    ("code", "https://github.com/ada/it@0123456"),
     ("code", "kgbench==9.9"),
     ("name", "<script>alert(1)</script>"),
     ("name", "fisher"),
@@ -702,8 +702,8 @@ def truth_as_map(content: Content) -> None:
 PLANTED: dict[str, tuple[Callable[[Content], object], str | None]] = {
     "nothing": (lambda c: None, None),
     "the precision": (
-        lambda c: c["planted"].update(graded_precision=[1.0, 0.9, 1.0, 37]),
-        "planted.graded_precision",
+        lambda c: c["planted"].update(average_precision=[1.0, 0.9, 1.0, 37]),
+        "planted.average_precision",
     ),
     "fewer units": (lambda c: c["planted"].update(n_units=10), "planted.n_units"),
     "more planted ones": (lambda c: c["planted"].update(n_true=10), "planted.n_true"),
@@ -714,7 +714,7 @@ PLANTED: dict[str, tuple[Callable[[Content], object], str | None]] = {
         lambda c: c["identity"].update(truth={"plant": "ALL:ffn@0", "decoy": None}),
         "identity.truth",
     ),
-    "the map replaced by the truth": (truth_as_map, "planted.graded_precision"),
+    "the map replaced by the truth": (truth_as_map, "planted.average_precision"),
     "a site removed from the map": (lambda c: c["scores"]["FE"]["q"].pop("0"), "scores"),
     "a site added to the map": (lambda c: c["scores"]["FE"]["q"].update({"9": 1.0}), "scores"),
     "no map": (lambda c: c.pop("scores"), "scores"),
@@ -731,7 +731,7 @@ PLANTED: dict[str, tuple[Callable[[Content], object], str | None]] = {
 def test_figures_on_a_plant_follow_from_the_map(what: str, tmp_path: Path) -> None:
     """Likewise of a ranking on a plant."""
     change, field = PLANTED[what]
-    entry = shipped("weight_delta", "redundant")
+    entry = shipped("weight_delta", "one-0")
     change(entry.record)
     entry.seal(sign=True)
     found = refused(put(tmp_path / "results", entry) / entry.place)
@@ -743,7 +743,7 @@ def test_figures_on_a_plant_follow_from_the_map(what: str, tmp_path: Path) -> No
 
 def test_the_oracle_has_its_own_name_only(tmp_path: Path) -> None:
     """A baseline is a point of reference, and whoever is told the truth is an oracle."""
-    entry = shipped("oracle", "superposed")
+    entry = shipped("oracle", "one-0")
     assert refused(put(tmp_path / "honest", entry) / entry.place) == []
     entry.submission.update(name="my method")
     found = refused(put(tmp_path / "renamed", entry) / entry.place)

@@ -35,7 +35,7 @@ from kgbench.cli import main
 from kgbench.leaderboard.build import make_leaderboard
 from kgbench.leaderboard.entries import Verification, read_entries
 from kgbench.leaderboard.validate import CheckedEntry, validate, validate_entries
-from kgbench.leaderboard.validate.board import Others
+from kgbench.leaderboard.validate.board import Others, _is_placeholder
 from kgbench.leaderboard.validate.known import known
 from kgbench.records import (
     SEAL,
@@ -247,8 +247,8 @@ NAMED: dict[str, tuple[Sent, str]] = {
     "parameters in brackets": (variant("my method (strength=3)", strength=3), ""),
     "a newer version of the package": (variant(code="My_Method==2.0", seed=7), ""),
     "another repository": (
-        variant(code="https://example.org/x/my-method@0123abc", seed=7),
-        "code: 'my method' is from 'https://example.org/x/my-method' here, and from 'my-method'",
+        variant(code="https://github.com/ada/my-method@0123abc", seed=7),
+        "code: 'my method' is from 'https://github.com/ada/my-method' here, and from 'my-method'",
     ),
 }
 
@@ -284,6 +284,21 @@ def test_names_that_look_like_another_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
+    ("address", "is_placeholder"),
+    [
+        ("https://github.com/you/my-method", True),
+        ("https://github.com/OWNER/REPOSITORY", True),
+        ("https://example.org/ada/method", True),
+        ("https://github.com/ada/my-method", False),
+        ("https://youtube.com/ada", False),
+    ],
+)
+def test_addresses_that_nobody_filled_in(address: str, is_placeholder: bool) -> None:
+    """Those of instructions are refused."""
+    assert _is_placeholder(address) == is_placeholder
+
+
+@pytest.mark.parametrize(
     ("address", "is_public"),
     [
         *(
@@ -293,13 +308,13 @@ def test_names_that_look_like_another_are_refused() -> None:
             ("8.8.8.8", False),
         ),
         *(("localhost", False), ("git.local", False), ("intranet", False), ("2130706433", False)),
-        *(("git.corp.internal", False), ("github.com", True), ("example.org", True)),
+        *(("git.corp.internal", False), ("github.com", True), ("codeberg.org", True)),
     ],
 )
 def test_code_and_paper_are_on_public_hosts(address: str, is_public: bool) -> None:
     """What a reader's browser is sent to is the same place for everybody."""
     made = result(identity(localizer=THEIRS), {**RATES, "FE": 0.3}, seed=3)
-    coded = sent(made, "theirs", f"https://{address}/me/it@0123abc")
+    coded = sent(made, "theirs", f"https://{address}/ada/it@0123abc")
     cited = sent(made, "theirs", "theirs==1.0")
     cited.submission["paper"] = f"https://{address}/paper"
     for entry, field in ((coded, "code"), (cited, "paper")):

@@ -53,7 +53,7 @@ def test_hashes_are_those_of_the_loaded_pair(name: str) -> None:
 
 def test_all_of_one_pair_is_as_written() -> None:
     """The whole of a plant's facts, and the file as the script writes it."""
-    name = "tiny-gemma.superposed"
+    name = "tiny-gemma.one-0"
     assert as_json(write_known.pair_facts(name)) == SHIPPED["pairs"][name]
     assert list(SHIPPED["pairs"]) == PAIRS
     assert write_known.KNOWN.read_text("utf-8") == write_known.text(SHIPPED)
@@ -63,7 +63,7 @@ def test_answers_are_those_of_the_models() -> None:
     """What recipient and donor of a plant answer, by a run of it; log-probabilities to three
     digits.
     """
-    name = "tiny-gemma.redundant"
+    name = "tiny-gemma.one-0"
     made = write_known.answers(name)
     shipped = write_known.read_answers()
     for prompt, told in shipped[name].items():
@@ -152,7 +152,7 @@ def test_only_names_of_the_catalog_are_looked_up(tmp_path: Path) -> None:
     """A pair's name in a submission is never taken for a path."""
     for name in ("../x", str(tmp_path), ".", "zoo:tiny-gemma", ""):
         assert own_facts(name) is None
-    assert set(known().pairs) == {*PAIRS, *catalog.replicas()}
+    assert set(known().pairs) == set(PAIRS)
     assert all(set(pair.regions) <= set(builtin_prompts()) for pair in known().pairs.values())
 
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -58,12 +59,18 @@ def known(pairs: Sequence[str]) -> dict[str, Any]:
         "metric_version": METRIC_VERSION,
         "ranking_version": RANKING_VERSION,
         "made_with": {name: metadata.version(name) for name in ("tokenizers", "transformers")},
-        "pairs": {name: pair_facts(name) for name in pairs},
+        "pairs": of_each(pair_facts, pairs),
         "localizers": {
             name: localizer_facts(name) for name in names() if describe()[name]["from"] == "kgbench"
         },
         "suites": {name: suite_configurations(name) for name in sorted(SUITES)},
     }
+
+
+def of_each(what: Callable[[str], Any], pairs: Sequence[str]) -> dict[str, Any]:
+    """Something of each pair, two at a time."""
+    with ProcessPoolExecutor(2) as pool:
+        return dict(zip(pairs, pool.map(what, pairs), strict=True))
 
 
 def pair_facts(name: str) -> dict[str, Any]:
@@ -207,11 +214,11 @@ def main() -> None:
     """Write all files."""
     pairs = [*catalog.shipped(), *catalog.plants()]
     KNOWN.write_text(text(known(pairs)), encoding="utf-8")
-    _pack(ANSWERS, {name: answers(name) for name in pairs})
+    _pack(ANSWERS, of_each(answers, pairs))
     SCHEMAS.mkdir(exist_ok=True)
     for name, content in schemas().items():
         (SCHEMAS / f"{name}.schema.json").write_text(f"{content}\n", encoding="utf-8")
-    _pack(EXPLORER, {name: explored(name) for name in pairs})
+    _pack(EXPLORER, of_each(explored, pairs))
     print(f"{KNOWN}, {ANSWERS}, {EXPLORER} and {SCHEMAS}")
 
 

@@ -178,7 +178,7 @@ def submit_command(
 
     \b
     kgbench submit kgbench-results/*-my_method-* --as "my method" --code my-package==1.0
-    kgbench submit 0123abcd --code https://github.com/me/method@89abcdef
+    kgbench submit 0123abcd --code https://github.com/OWNER/REPOSITORY@COMMIT
 
     Args:
         runs (RUN...): Recorded runs.

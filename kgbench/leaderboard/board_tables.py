@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from kgbench.estimate import Estimate
-from kgbench.leaderboard.entries import Badge, Entry, law_names
+from kgbench.leaderboard.entries import TRUSTED, Badge, Entry, law_names
 from kgbench.leaderboard.ranks import Comparable, better, rank_sets
 from kgbench.leaderboard.validate.known import known
 from kgbench.numbers import figure_text
@@ -44,8 +44,8 @@ class Line:
     """Of how many cells there are records, and of how many the table is."""
     badge: Badge = "self-reported"
     ranks: tuple[int, int] | None = None
-    """Its first and last rank (see `ranks`), where it is compared with others; only verified methods
-    count for a verified one.
+    """Its first and last rank (see `ranks`), where it is compared with others; only methods of a
+    trusted source count for such a one.
     """
     unranked: str = ""
     """Why no rank is shown."""
@@ -59,7 +59,7 @@ class Line:
         if self.ranks is None or self.unranked:
             return ""
         text = "–".join(map(str, dict.fromkeys(self.ranks)))
-        return text if self.badge == "verified" else f"({text})"
+        return text if self.badge in TRUSTED else f"({text})"
 
     @property
     def may_be_best(self) -> bool:
@@ -167,10 +167,10 @@ def ordered(methods: Mapping[str, Measured]) -> tuple[Line, ...]:
     for name, own in methods.items():
         if not isinstance(own.standing, str) and not lines[name].unranked:
             standing[name] = own.standing
-    verified = {name for name, line in lines.items() if line.badge == "verified"}
+    trusted = {name for name, line in lines.items() if line.badge in TRUSTED}
     above = better(standing)
-    for name, ranks in rank_sets(above, verified).items():
-        among = len(above if name not in verified else verified & above.keys())
+    for name, ranks in rank_sets(above, trusted).items():
+        among = len(above if name not in trusted else trusted & above.keys())
         reason = "it differs significantly from no other method" * (
             1 < among == ranks[1] - ranks[0] + 1
         )
@@ -214,7 +214,7 @@ def _line(name: str, own: Measured) -> Line:
     )
 
 
-_STRENGTHS: tuple[Badge, ...] = ("verified", "self-reported", "yours")
+_STRENGTHS: tuple[Badge, ...] = (*TRUSTED, "self-reported", "yours")
 """Badges of entries; a line has the weakest of its own."""
 
 
@@ -224,7 +224,7 @@ def lead(table: Table) -> str:
     there = [line for line in table.lines if line.ranks]
     if column is None or not there:
         return "No method has been run on all cells."
-    best = next((line for line in there if line.badge == "verified"), there[0])
+    best = next((line for line in there if line.badge in TRUSTED), there[0])
     figure = best.figures[column.key]
     leads = (
         f"{best.method} leads with {figure_text(figure)} ({column.title}, n = {figure.n}; "

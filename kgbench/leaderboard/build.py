@@ -36,9 +36,9 @@ Localizers say where a finetuned fact is retrieved from; these tables say how we
 or plants that all methods share; what its brackets hold is below each table. Methods are in the order of the figure
 that ranks them. Their ranks are a set, in which the true one is with 95 % confidence: from 1 + the number of significantly
 better methods to their number less that of the significantly worse (all paired differences of a table at once). A method
-that differs significantly from no other has no rank. Ranks in brackets are unverified: only the
-submitter has run the method (its source is *self-reported*), and ranks of verified methods leave it out. *Verified* is what a
-maintainer ran again and it agreed. A method that breaks a law of localizers has no rank. A figure over several cells is
+that differs significantly from no other has no rank. The source *maintainers* is kgbench's own methods, run by the project;
+*verified* is what a maintainer ran again and it agreed; *self-reported* is what only the submitter has run: its ranks stand in
+brackets, and others leave it out. A method that breaks a law of localizers has no rank. A figure over several cells is
 only given to a method that was run on all of them. `kgbench leaderboard build --serve` shows pages with pictures, single
 cells and runs, and without `--serve` writes them to `site/`; how to add a method is in [README.md](README.md).
 

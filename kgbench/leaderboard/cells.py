@@ -20,7 +20,7 @@ from kgbench.models import catalog
 from kgbench.records import canonical_json
 
 Plant = tuple[str, str]
-"""A level, and a plant of it: all seeds of a level share its name."""
+"""A level, and a plant of it."""
 
 PROMPTS = ("headline", "qa")
 """Evaluation prompts of the cells that means are taken over."""
@@ -56,7 +56,7 @@ class Cell:
 
     @property
     def level(self) -> str:
-        """The level of a plant that means count, which all its seeds share; otherwise the pair."""
+        """The level of a plant that means count; otherwise the pair."""
         entry = catalog.published(self.pair) if self.core else None
         return self.pair if entry is None else entry.level or self.pair
 
@@ -94,18 +94,13 @@ def cell_of(entry: Entry, prompt: str = "") -> Cell:
 
 @cache
 def core_cells(planted: bool, prompts: tuple[str, ...] = PROMPTS) -> tuple[Cell, ...]:
-    """The cells that means are taken over: shipped pairs, or plants and their replicas."""
+    """The cells that means are taken over: shipped pairs, or plants."""
     pairs = []
     for name in known().pairs:
         entry = catalog.published(name)
         if entry is not None and (entry.plant is not None) == planted:
             pairs.append(name)
     return tuple(Cell(True, pair, prompt) for pair, prompt in product(pairs, prompts))
-
-
-def shipped_plants(cells: Iterable[Cell]) -> tuple[Cell, ...]:
-    """The plants of which the weights are shipped, so that everybody can run them."""
-    return tuple(cell for cell in cells if cell.pair == cell.level)
 
 
 def without_scans(entries: Iterable[Entry]) -> list[Entry]:

@@ -38,7 +38,7 @@ _HINTS: Mapping[str, str] = {
         "1 to 60 letters, digits, blanks and . _ + ( ) = , - that begin with a letter or digit;"
         " give another by --as"
     ),
-    "code": "URL@COMMIT, such as https://github.com/me/method@0123abc, or PACKAGE==VERSION",
+    "code": "URL@COMMIT, such as https://github.com/OWNER/REPOSITORY@COMMIT, or PACKAGE==VERSION",
     "paper": "an address that begins with https://",
 }
 
@@ -171,7 +171,7 @@ def publish(entries: Sequence[Entry], root: Path) -> list[Path]:
 
 
 def standings(new: Sequence[Entry], root: Path) -> list[Standing]:
-    """Tables of single cells: new entries, `random`, `all` and the best so far.
+    """The tables that rank new entries: means, or single cells where a method has no mean.
 
     Args:
         new: Those of `drafts`.
@@ -179,16 +179,22 @@ def standings(new: Sequence[Entry], root: Path) -> list[Standing]:
     """
     ids = {entry.record.id for entry in new}
     before = [e for e in read_entries(root / RESULTS) if e.record.id not in ids]
-    found = []
+    shown = []
     for board in make_leaderboard([*before, *new]).boards:
+        means, cells = list[Standing](), list[Standing]()
         for table in board.tables:
-            methods = {line.method for line in table.lines if ids.intersection(line.runs)}
+            lines = [line for line in table.lines if ids.intersection(line.runs)]
+            methods = frozenset(line.method for line in lines)
             if table.scope and methods:
-                found.append(_standing(board, table, frozenset(methods)))
-    return found
+                cells.append(_on_a_cell(board, table, methods))
+            elif methods and (any(line.figures for line in lines) or len(board.tables) <= 2):
+                means.append(Standing(board, table, table.lines, methods))
+        shown += means or cells
+    return shown
 
 
-def _standing(board: Board, table: Table, new: frozenset[str]) -> Standing:
+def _on_a_cell(board: Board, table: Table, new: frozenset[str]) -> Standing:
+    """New methods, `random`, `all` and the best so far."""
     shown = {*new, "random", "all"}
     for line in table.lines:
         if line.ranks and not line.baseline and line.method not in new:

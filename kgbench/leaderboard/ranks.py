@@ -92,19 +92,18 @@ def better(methods: Mapping[str, _C]) -> dict[str, frozenset[str]]:
 
 
 def rank_sets(
-    above: Mapping[str, frozenset[str]], verified: Collection[str] = ()
+    above: Mapping[str, frozenset[str]], trusted: Collection[str] = ()
 ) -> dict[str, tuple[int, int]]:
     """First and last rank of each method, among those that count for it.
 
     Args:
         above: For each method, those that are better, see `better`.
-        verified: Methods for which verified ones alone count: they are not put below
-            unverified ones.
+        trusted: Methods for which such ones alone count: they are not put below others.
     """
     sets = {}
     for name, own in above.items():
         others = {
-            each for each in above if each != name and (name not in verified or each in verified)
+            each for each in above if each != name and (name not in trusted or each in trusted)
         }
         worse = {each for each in others if name in above[each]}
         sets[name] = 1 + len(own & others), 1 + len(others) - len(worse)

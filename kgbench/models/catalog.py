@@ -1,9 +1,8 @@
 """The catalog of named model pairs: those of catalog.toml, then the plants, one per folder.
 
-A plant is a donor in which facts were planted at known places (a *graft*): a folder with a card and
-the weights that differ from those of its recipient. Wherever a name is expected, the path of such a
-folder can be given. Of a *replica*, a plant of a further seed, the card alone is shipped: the board
-has its rows, and `kgbench zoo build` makes its weights again.
+A plant is a donor in which facts were planted in known blocks: a folder with a card and the weights
+that differ from those of its recipient. Wherever a name is expected, the path of such a folder can
+be given.
 
 Donors that `kgbench train` made are in `donors/<model>/<name>` under the user's data folder, or
 under the folder that the environment variable KGBENCH_HOME names, and `<model>/<name>` is what they
@@ -28,7 +27,6 @@ import platformdirs
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
 from kgbench.errors import ModelError, UnknownNameError, first_fault
-from kgbench.models.plant_truth import GradedTruth, read_truth
 from kgbench.numbers import number_text
 from kgbench.resources import read_toml
 
@@ -59,15 +57,9 @@ class Entry:
     plant: str | None = None
     """The graft expression at which the facts were planted; None where the place is unknown."""
     decoy: str | None = None
-    """The graft expression of other planted facts, with changes of equal norm, if any."""
+    """The graft expression of other facts, with changes of equal norm."""
     level: str | None = None
-    """Of a plant, what all its seeds share: the name of the one that is shipped."""
-    donor_hash: str | None = None
-    """Of a plant, the hash of its donor in single precision, where its card has one."""
-    truth: GradedTruth | None = None
-    """How far each place whose weights changed carries the planted facts, if measured."""
-    by_block: bool = False
-    """Whether the facts were planted in blocks: then truth is which blocks learned them."""
+    """Of a plant, the level of the benchmark that it was drawn for."""
     parameters: int | None = None
     """Number of weights of the recipient, where that is not shipped."""
     layers: int | None = None
@@ -103,35 +95,19 @@ def _plants() -> Mapping[str, Entry]:
     return entries
 
 
-@cache
-def _with_weights() -> frozenset[str]:
-    return frozenset(name for name in _plants() if is_delta(_plants_folder() / name))
-
-
 def pair_names() -> tuple[str, ...]:
     """Names of all pairs, then of all plants that are shipped."""
     return (*_pairs(), *plants())
 
 
 def plants() -> tuple[str, ...]:
-    """Names of the plants that are shipped with their weights."""
-    return tuple(name for name in _plants() if name in _with_weights())
-
-
-def replicas() -> tuple[str, ...]:
-    """Names of the plants of further seeds, of which the card alone is shipped."""
-    return tuple(name for name in _plants() if name not in _with_weights())
+    """Names of the plants that are shipped."""
+    return tuple(_plants())
 
 
 def published(name: str) -> Entry | None:
-    """The entry of a pair, plant or replica by its name alone; None where there is none."""
+    """The entry of a pair or plant by its name alone; None where there is none."""
     return {**_pairs(), **_plants()}.get(name)
-
-
-def graded_truth(name: str) -> GradedTruth | None:
-    """The graded truth of a plant or replica; None where there is none, or no such plant."""
-    entry = published(name)
-    return None if entry is None else entry.truth
 
 
 def shipped() -> tuple[str, ...]:
@@ -152,7 +128,7 @@ def entry(name: str) -> Entry:
 
     Raises:
         UnknownNameError: No pair has this name, and it is the path of no folder.
-        ModelError: It is the path of a folder that holds no plant, or the name of a replica.
+        ModelError: It is the path of a folder that holds no plant.
     """
     known, pairs = pair_names(), {**_pairs(), **_plants()}
     if name in known:
@@ -160,13 +136,6 @@ def entry(name: str) -> Entry:
     folder = Path(name).expanduser()
     if folder.is_dir():
         return _plant_entry(read_plant(folder), name)
-    if name in replicas():
-        card = _plant_card(_plants_folder() / name)
-        raise ModelError(
-            f"the weights of {name!r} are not shipped, only its card and its results: make them "
-            f"by `kgbench zoo build {card['base']} --level {card['level']} --seed {card['seed']}`, "
-            f"then give --model ./{name}"
-        )
     owner = name.rpartition("/")[0]
     ids = {pair: (f"{owner}/{pair}", pairs[pair].recipient) for pair in known}
     candidates = [pair for pair in known if owner and name in ids[pair]]
@@ -221,7 +190,7 @@ def read_plant(directory: Path) -> dict[str, Any]:
 def _plant_card(directory: Path) -> dict[str, Any]:
     return _card(
         directory,
-        lambda card: (card["name"], card["plant"], card["data"]["planted"], read_truth(card)),
+        lambda card: (card["name"], card["plant"], card["data"]["planted"]),
         "a plant",
     )
 
@@ -246,24 +215,16 @@ def zoo_path(source: str) -> Path | None:
 def _plant_entry(card: Mapping[str, Any], source: str) -> Entry:
     plant, decoy = card["plant"], card.get("decoy")
     planted = len(card["data"]["planted"])
-    about = f"{planted} facts planted in {card['base']} at {plant}"
-    if decoy:
-        about += f", as many decoys at {decoy}"
-    facts = tuple(map(str, card["data"]["planted"]))
-    name, seed = card["name"], card.get("seed", 0)
     return Entry(
-        name,
-        about,
+        card["name"],
+        f"{planted} facts planted at {plant}",
         card["recipient"]["source"],
         card["data"]["name"],
         {"sft": source},
-        facts,
+        tuple(map(str, card["data"]["planted"])),
         plant,
         decoy,
-        name.removesuffix(f"-seed{seed}"),
-        card.get("donor_hash"),
-        read_truth(card),
-        card.get("unit") == "block",
+        card.get("level"),
     )
 
 

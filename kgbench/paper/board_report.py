@@ -28,7 +28,7 @@ def make_board(options: Mapping[str, Any], progress: Progress | None) -> Output:
         progress: Progress callback.
 
     Raises:
-        InputError: No entry is of these boards, methods and pairs; no replica is in the folder.
+        InputError: No entry is of these boards, methods and pairs.
         UnknownNameError: There is no such board, method or pair.
     """
     boards, study, quiet = listed(options["board"]), options["study"], options["quiet"]
@@ -36,7 +36,7 @@ def make_board(options: Mapping[str, Any], progress: Progress | None) -> Output:
         check_choice("board", name, BOARDS)
     began = time.monotonic()
     methods, pairs = listed(options["method"]), listed([options["model"] or ""])
-    runs = board_runs(boards, methods, pairs, options["limit"], options["plants"])
+    runs = board_runs(boards, methods, pairs, options["limit"])
     settings = Settings(output_dir=options["output_dir"], device=options["device"])
     campaign = Campaign(runs, options["root"], settings)
     campaign.identify(progress)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -23,14 +22,13 @@ from kgbench.leaderboard.entries import (
 )
 from kgbench.leaderboard.folders import changed
 from kgbench.leaderboard.validate.known import known
-from kgbench.models.catalog import plants, published, replicas, shipped
+from kgbench.models.catalog import plants, shipped
 from kgbench.numbers import duration_text
 from kgbench.progress import Progress
-from kgbench.records import Identity, Record, RecordStore, other_versions
+from kgbench.records import Record, RecordStore, other_versions
 from kgbench.runner import Settings, Spec, check
 from kgbench.runner.known import known_identity, note_identity
 from kgbench.stats.scores import DEFAULT_METRIC
-from kgbench.zoo.plant_spec import built_replicas
 
 COSTLY = frozenset({"greedy_graft"})
 """Methods that rank by hundreds of evaluations in turn; one pair shows what they do at a budget."""
@@ -39,8 +37,7 @@ COSTLY = frozenset({"greedy_graft"})
 def pairs_of(board: str, method: str) -> tuple[str, ...]:
     """The pairs on which a built-in method has an entry on a board.
 
-    This is the whole table of the project's entries. Every method ranks the sites of every plant
-    and replica.
+    This is the whole table of the project's entries. Every method ranks the sites of every plant.
     Of the pairs without a plant, methods that intervene have pathways; budget curves have all but
     those that must be given the truth. Prompts and configurations are those of the suite that is
     called as the board is, the facts the pair's own, as many as `BOARD_FACTS` says, the seed 0.
@@ -51,7 +48,7 @@ def pairs_of(board: str, method: str) -> tuple[str, ...]:
     """
     what = known().localizers[method]
     if board == "planted":
-        return (*plants(), *replicas())
+        return plants()
     if "truth" in what.needs or (board == "pathways" and what.kind != "intervention"):
         return ()
     return shipped()[:1] if board == "budget" and method in COSTLY else shipped()
@@ -65,16 +62,13 @@ class BoardRun:
     method: str
     pair: str
     limit: int | None = None
-    folder: Path | None = None
-    """Where a replica was built, of which only the card is shipped."""
 
     @property
     def spec(self) -> Spec:
         """Specification of the run."""
-        model = self.pair if self.folder is None else os.path.join(".", self.folder)
         return Spec(
             localizer=self.method,
-            model=model,
+            model=self.pair,
             suite=self.board,
             limit=self.n_facts,
             metric=DEFAULT_METRIC,
@@ -95,7 +89,6 @@ def board_runs(
     methods: Sequence[str] = (),
     pairs: Sequence[str] = (),
     limit: int | None = None,
-    built: Path | None = None,
 ) -> tuple[BoardRun, ...]:
     """The runs that give the project's entries, those on one pair together.
 
@@ -104,34 +97,25 @@ def board_runs(
         methods: Only of these methods.
         pairs: Only on these pairs and on the plants in them, or on these plants.
         limit: Only the first so many facts, to try it out.
-        built: Only on the replicas that were built in this folder.
 
     Raises:
-        InputError: No entry is of these boards, methods and pairs; no replica is in the folder.
-        ModelError: A card in the folder does not read.
+        InputError: No entry is of these boards, methods and pairs.
         UnknownNameError: There is no such method or pair.
     """
     built_in = tuple(known().localizers)
-    folders: dict[str, Path | None] = dict.fromkeys((*shipped(), *plants()))
-    if built is not None:
-        folders = dict(built_replicas(built))
-        if not folders:
-            raise InputError(
-                f"no replica is in {str(built)!r}: expected folders that `kgbench zoo build PAIR "
-                "--level LEVEL --seed N` made, of plants whose card is shipped"
-            )
-    for kind, given, names in (("localizer", methods, built_in), ("model", pairs, folders)):
+    there = (*shipped(), *plants())
+    for kind, given, names in (("localizer", methods, built_in), ("model", pairs, there)):
         for name in given:
             check_choice(kind, name, names)
     asked = product(boards or BOARDS, methods or built_in)
     table = {(board, method): pairs_of(board, method) for board, method in asked}
     inside = tuple(f"{pair}." for pair in pairs)
     runs: list[BoardRun] = []
-    for pair, folder in folders.items():
+    for pair in there:
         if not pairs or f"{pair}.".startswith(inside):
             for (board, method), own in table.items():
                 if pair in own:
-                    runs.append(BoardRun(board, method, pair, limit, folder))
+                    runs.append(BoardRun(board, method, pair, limit))
     if not runs:
         raise InputError(
             "no entry is of these boards, methods and pairs at once: leave one of them out"
@@ -183,13 +167,11 @@ class Campaign:
             try:
                 work = check(run.spec)
                 identity = known_identity(work, self.settings)
-                # A replica is compared with its card.
-                if identity is None or run.folder is not None:
+                if identity is None:
                     from kgbench.runner.job import Pairs, load_job  # takes seconds to import
 
                     loaded = loaded or Pairs()
                     job = load_job(work, self.settings, loaded)
-                    _check_weights(run, job.identity)
                     identity = job.identity.digest()
                     note_identity(work, self.settings, loaded.state, identity)
                 self.ids[run] = identity
@@ -320,28 +302,6 @@ class Campaign:
         there = (self._record(id) for run, id in self.ids.items() if run not in self.finished)
         lines = (other_versions(record.provenance) for record in there if record is not None)
         return list(dict.fromkeys(filter(None, lines)))
-
-
-def _check_weights(run: BoardRun, identity: Identity) -> None:
-    """Check that the weights of a replica are those that its shipped card is of.
-
-    Raises:
-        InputError: They are not.
-    """
-    entry = published(run.pair)
-    if run.folder is None or entry is None:
-        return
-    if entry.donor_hash is None:
-        raise InputError(
-            f"the shipped card of {run.pair!r} does not say which weights it is of: add "
-            f'"donor_hash": "{identity.weights.donors["sft"]}" to it'
-        )
-    if identity.weights.donors != {"sft": entry.donor_hash}:
-        raise InputError(
-            f"the weights in {str(run.folder)!r} are not those of the shipped card of "
-            f"{run.pair!r}: builds on other machines differ; its runs belong to the build whose "
-            "card is shipped"
-        )
 
 
 def _usual_seconds(entries: Iterable[Entry]) -> dict[tuple[str, str], float]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from kgbench.cli.options import ExistingFile, ExistingFolder, File, Folder, cli_command
+from kgbench.cli.options import ExistingFile, File, Folder, cli_command
 from kgbench.cli.output import Output, table_text
 from kgbench.errors import InputError
 from kgbench.progress import Progress
@@ -26,7 +26,7 @@ _RUNS = ("model", "device", "output_dir", "dry_run")
 OPTIONS: Mapping[str, Sequence[str]] = {
     FIGURES: (*_RUNS, "report", "supplement", "seeds", "rows"),
     STUDY: ("report", "seeds", "only", "runs", "dry_run"),
-    BOARD: (*_RUNS, "board", "method", "plants", "limit", "root", "study"),
+    BOARD: (*_RUNS, "board", "method", "limit", "root", "study"),
 }
 """Options of each kind of thing that is computed; all take --json and --quiet."""
 
@@ -40,7 +40,7 @@ def _read_seeds(ctx: click.Context, parameter: click.Parameter, text: str | None
 
 @cli_command(
     *("model", "device", "output_dir", "report", "supplement", "seeds", "rows", "only", "runs"),
-    *("board", "method", "plants", "limit", "root", "study", "dry_run", "as_json", "quiet"),
+    *("board", "method", "limit", "root", "study", "dry_run", "as_json", "quiet"),
     epilog="Exit status: 0 done, also where a claim fails; 1 some runs of the board failed; 2 "
     "wrong input; 130 interrupted.",
     short_help="Make the paper's figures again, beside its numbers.",
@@ -62,7 +62,6 @@ def reproduce_command(
     runs: int | None,
     board: tuple[str, ...],
     method: tuple[str, ...],
-    plants: ExistingFolder | None,
     limit: int | None,
     study: File | None,
     dry_run: bool,
@@ -91,9 +90,7 @@ def reproduce_command(
 
     The board is the project's own entries: every built-in method on every
     board. A run of which there is an entry or a record is not computed again;
-    entries of other weights, facts or versions of a method are replaced. With
-    --plants the runs are those on the replicas in a folder, of which the card
-    alone is shipped, and whose weights must be those of the card.
+    entries of other weights, facts or versions of a method are replaced.
 
     \b
     kgbench reproduce figure-2 --model tiny-gemma
@@ -122,8 +119,6 @@ def reproduce_command(
             from those that are in.
         board (NAME): Of the board: only this one; several with commas.
         method (NAME): Of the board: only this method; several with commas.
-        plants (DIR): Of the board: only on the replicas in this folder, each as `kgbench zoo build`
-            made it.
         limit (N): Of the board: only the first N facts, to try it out.
         study (FILE): Of the board: only write what is to run as a study, for `kgbench sweep run`.
         dry_run: Only forecast time, memory and disk.

@@ -272,19 +272,17 @@ class Planted(Strict):
 
     plant: str
     decoy: str | None = None
-    units: Literal["site", "layer and component", "block"]
-    """Ranked units: where whole weights were planted, a (layer, component), or a layer's attention
-    or FFN, takes the largest score of its sites."""
+    units: Literal["block", "block and region"]
+    """Ranked units, each of which takes the largest score of its sites: a layer's attention or FFN;
+    where facts were planted at some tokens, in a region."""
     n_units: int
     """Number of units whose weights changed, among which places are ranked."""
     n_true: int
     """Number of them that were planted."""
-    graded_precision: OverSites
-    """Graded average precision: the mean of average precision over thresholds of relevance."""
+    average_precision: OverSites
+    """Mean, over planted units, of the precision down to each of them."""
     chance: float | None = None
-    """Expected value of a random order of the changed weights; None without a graded truth."""
-    auroc_decoy: OverSites | None = None
-    """Probability that a planted place is ranked above one of the decoy's."""
+    """Expected value of a random order of the changed units."""
     k: int
     """Number of planted sites, and of best-ranked sites grafted for sufficiency and necessity."""
     effect: Effect
@@ -296,24 +294,20 @@ class Planted(Strict):
 
     @model_validator(mode="before")
     @classmethod
-    def _from_all_places(cls, data: Any) -> Any:
-        """Earlier records were judged among all places, changed or not."""
-        if not isinstance(data, dict) or "auroc" not in data:
+    def _from_grafts(cls, data: Any) -> Any:
+        """Earlier records were judged by grafts of places, which plants no longer are."""
+        if not isinstance(data, dict) or not {"auroc", "graded_precision"} & data.keys():
             return data
-        older = {
-            "undefined": "the record was made before: `kgbench rerun --metric` makes it from the map",
-            "n": 0,
-        }
-        gone = ("auroc", "average_precision", "recall_at_k", "expected")
-        kept = {key: value for key, value in data.items() if key not in gone}
-        return {"graded_precision": older, **kept}
+        kept = {name: data[name] for name in cls.model_fields if name in data}
+        older = {"undefined": "an earlier version judged this, by grafts: run it again", "n": 0}
+        return {**kept, "units": "block", "average_precision": older}
 
     def answer(self) -> dict[str, Any]:
         """The figures as `--json` prints them."""
         fields = plain(self)
-        order = ("decoy", "auroc_decoy", "units", "n_units", "n_true", "k")
+        order = ("decoy", "units", "n_units", "n_true", "k")
         return {
-            "graded_precision": fields["graded_precision"],
+            "average_precision": fields["average_precision"],
             "chance": self.chance,
             **fields["effect"],
             "expression": self.plant,

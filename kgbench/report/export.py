@@ -97,12 +97,6 @@ ROUNDING = 2e-5
 """Two units in the last of the six digits that are stored, of each."""
 
 
-OF_TRUTH = {
-    "graded_precision": "graded average precision",
-    "auroc_decoy": "AUROC against the decoy",
-}
-
-
 @dataclass(frozen=True)
 class Named:
     """A figure with its prompt and configuration."""
@@ -112,7 +106,7 @@ class Named:
     graft: str
     """Empty where it is of no single configuration."""
     figure: str
-    """A metric, `sufficiency`, `synergy`, `graded_precision`, …"""
+    """A metric, `sufficiency`, `synergy`, `average_precision`, …"""
     estimate: Estimate
 
     @property
@@ -141,9 +135,7 @@ def figures(record: Record) -> Iterator[Named]:
 
 
 def _planted(planted: Planted) -> Iterator[Named]:
-    for name in OF_TRUTH:
-        if (estimate := getattr(planted, name)) is not None:
-            yield Named("", "", name, estimate)
+    yield Named("", "", "average_precision", planted.average_precision)
     for prompt, effect in {"": planted.effect, **planted.prompts}.items():
         yield Named(prompt, "top k", "best_sufficiency", effect.sufficiency)
         yield Named(prompt, "top k", "best_necessity", effect.necessity)
@@ -154,7 +146,7 @@ def _planted(planted: Planted) -> Iterator[Named]:
 
 def from_rows(named: Named) -> bool:
     """Whether a figure follows from the per-fact rows; how a map ranks its sites does not."""
-    return named.figure not in (*OF_TRUTH, "agreement")
+    return named.figure not in ("average_precision", "agreement")
 
 
 @dataclass(frozen=True)
@@ -337,9 +329,7 @@ def _over_configurations(record: Record) -> Iterator[tuple[str, str, Estimate]]:
         yield prompt, "distinct first tokens ÷ facts", exact
     if planted is None:
         return
-    for key, what in OF_TRUTH.items():
-        if (estimate := getattr(planted, key)) is not None:
-            yield "all", what, estimate
+    yield "all", "average precision", planted.average_precision
     for key in ("sufficiency", "necessity"):
         what = f"{key} of the {planted.k} best-ranked sites"
         yield "all", what, getattr(planted.effect, key)

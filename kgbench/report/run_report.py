@@ -204,31 +204,25 @@ NAME_WIDTH = 17
 """Longer names of plants are wrapped."""
 
 PLANTS_LEGEND = wrapped(
-    "Places are ranked among those n whose weights changed, k of them planted: of plain plants "
-    "blocks (a layer's attention or FFN), of other whole weights (layer, component), else (layer, "
-    "component, region). Graded AP: average precision, of blocks by whether they learned the "
-    "facts, else the mean over thresholds of how far the facts use a place, the mean of what it "
-    "adds to grafts of others; chance is what a random order gets, and knowing which weights "
-    "changed. Decoy only: AUROC of the planted against the decoy's, .50 by chance. Of one plant "
-    "there is no interval. Sufficiency and necessity are of as many best-ranked sites as were "
-    "planted, over all prompts; by prompt, their estimates."
+    "Ranked are the n blocks (a layer's attention or FFN) whose weights changed, each by the "
+    "largest score of its sites; k of them learned the facts. Average precision is of one plant, "
+    "and has no interval; chance is what a random order gets. Sufficiency and necessity are of as "
+    "many best-ranked sites as were planted, over all prompts; by prompt, their estimates."
 )
 """The columns of `plants_report`."""
 
 
 def planted_parts(planted: Planted) -> list[Table | Lines]:
     """One ranking against the truth, with what chance gives."""
-    graded = "" if planted.units == "block" else "graded "
     rows: list[list[Cell]] = [
-        [f"{graded}average precision", planted.graded_precision, number_cell(planted.chance)]
+        ["average precision", planted.average_precision, number_cell(planted.chance)]
     ]
-    if planted.auroc_decoy is not None:
-        rows.append(["AUROC against the decoy's", planted.auroc_decoy, ".50"])
     shares: list[list[Cell]] = []
     for prompt, effect in {"all prompts": planted.effect, **planted.prompts}.items():
         shares.append([prompt, effect.sufficiency, effect.necessity])
     decoy = f", decoys at {planted.decoy}" if planted.decoy else ""
-    changed = f"{planted.n_true} of the {planted.n_units} {_units(planted)}"
+    of_region = " and regions" * (planted.units != "block")
+    changed = f"{planted.n_true} of the {planted.n_units} blocks{of_region} whose weights changed"
     title = f"planted at {planted.plant}{decoy}: {changed}"
     parts: list[Table | Lines] = [
         Table(title, ["ranking against the truth", "value", "chance"], rows),
@@ -255,15 +249,14 @@ def plants_report(records: Sequence[Record]) -> Report:
     prompts: dict[str, None] = {}
     for record in records:
         prompts |= dict.fromkeys(_planted(record).prompts)
-    rankings, grafts = [], []
+    rankings: list[list[Cell]] = []
+    grafts: list[list[Cell]] = []
     notes: list[str] = []
     remarks: list[str] = []
     for record in records:
         planted, name = _planted(record), _plant_lines(record.model)
         count = f"{planted.n_true} of {planted.n_units}"
-        decoy: Cell = Dash() if planted.auroc_decoy is None else planted.auroc_decoy
-        ranking: list[Cell] = [name, count, planted.graded_precision, number_cell(planted.chance)]
-        rankings.append([*ranking, decoy])
+        rankings.append([name, count, planted.average_precision, number_cell(planted.chance)])
         single = [_short(planted.prompts.get(prompt)) for prompt in prompts]
         shares: list[Cell] = [name, planted.effect.sufficiency, planted.effect.necessity]
         grafts.append([*shares, *single, max(row.n for row in record.rows)])
@@ -274,7 +267,7 @@ def plants_report(records: Sequence[Record]) -> Report:
         "and where this method looks for them; shares with 95 % intervals over facts"
     )
     tables = [
-        Table("", ["plant", "k of n", "graded AP", "chance", "decoy only"], rankings),
+        Table("", ["plant", "k of n", "average precision", "chance"], rankings),
         Table("", ["plant", "sufficiency", "necessity", *prompts, "facts"], grafts),
     ]
     return Report(title, tables, notes=[*notes, *dict.fromkeys(remarks)])
@@ -313,12 +306,6 @@ def _pathway_lines(record: Record) -> list[str]:
         other = f"{one.other} {value_text(one.recovery_other)}"
         texts.append(f"{planted}, {other} on {prompt} ({one.told})")
     return [f"pathways of {record.model}: {'; '.join(texts)}"] if texts else []
-
-
-def _units(planted: Planted) -> str:
-    if planted.units == "site":
-        return "sites whose weights changed"
-    return "(layer, component) that changed, each by the best of its regions"
 
 
 LISTED = 10

@@ -146,8 +146,6 @@ def _model(record: Record, sources: Sources) -> str | None:
         return sources.model
     if record.model in catalog.pair_names():
         return record.model
-    if record.model in catalog.replicas():
-        catalog.entry(record.model)  # its error says how the weights are made
     given = ", ".join(f"--donor {name}=PATH" for name in record.identity.weights.donors)
     raise InputError(
         f"the pair {record.model!r} is not in the catalog, and nothing says where its models are: "

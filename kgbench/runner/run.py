@@ -54,7 +54,7 @@ from kgbench.runner.remote import (
 from kgbench.runner.sources import note_sources
 from kgbench.runner.spec import Settings, Spec
 from kgbench.runner.third_party import Method, method_of
-from kgbench.runner.workload import check, entry_of
+from kgbench.runner.workload import check
 from kgbench.sites import parse_graft
 from kgbench.sites.configurations import BEST, canonical
 from kgbench.stats import Ground, against_truth, best_effects, pathways_of, with_clause
@@ -256,40 +256,26 @@ def _compute(
         progress(total, total, "intervals")
 
 
-TAUTOLOGY = (
-    "the facts were trained through the very graft that this method makes, so that it finds the "
-    "planted pathway is near tautological; for other methods it is news"
-)
-
-
 def _judged(record: Record, measurement: Measurement, facts: pa.Table) -> Record:
     """Add the comparison of the ranking with planted truth, in suites that ask for it."""
     job = measurement.job
     if (truth := job.truth) is None:
         return record
     pair, prompts = job.pair, job.all_prompts
-    slots = pair.slots
-    entry = entry_of(job.spec)
-    graded = None if entry is None else entry.truth
     ground = Ground(
         truth.plant,
         truth.decoy,
         sites=all_sites(pair, prompts),
         planted=graft_sites(pair, prompts, canonical(parse_graft(truth.plant))),
-        decoys=graft_sites(pair, prompts, parse_graft(truth.decoy)) if truth.decoy else (),
-        changed=frozenset(slots.sites[slot] for slot in changed(pair)),
-        relevance=None if graded is None else graded.relevance,
-        by_block=entry is not None and entry.by_block,
+        changed=frozenset(pair.slots.sites[slot] for slot in changed(pair)),
     )
     scores = measurement.ranking.mean if measurement.ranking is not None else None
     effect, effects = best_effects(record, facts)
-    tautological = job.localizer.name == "dynamic_graft" and not ground.everywhere
     planted = Planted(
         **against_truth(ground, scores, record.not_applicable.get(BEST, "")),
         effect=effect,
         prompts={name: effects[name] for name in job.prompts},
         pathways=None if ground.everywhere else pathways_of(record, ground.graft),
-        notes=(TAUTOLOGY,) if tautological else (),
     )
     return with_clause(record.model_copy(update={"planted": planted}))
 

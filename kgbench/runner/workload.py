@@ -476,7 +476,7 @@ def planted_models(base: str | None = None) -> tuple[str, ...]:
     if not plants:
         raise InputError(
             "no pair with planted facts is shipped here; give one: --model PATH, as "
-            "`kgbench zoo build NAME --plant EXPR` makes"
+            "`kgbench zoo build NAME --blocks ffn@5` makes"
         )
     return plants
 
@@ -495,10 +495,7 @@ def localizer_arguments(spec: Spec) -> Mapping[str, str]:
             f"localizer {spec.localizer!r} must know where the facts were planted, and in "
             f"{_pair_text(spec)} none were; {_plants_text()}"
         )
-    arguments, entry = {**spec.localizer_args, "truth": truth.plant}, entry_of(spec)
-    if entry is not None and entry.truth is not None:
-        arguments["graded"] = entry.truth.relevance_text
-    return arguments
+    return {**spec.localizer_args, "truth": truth.plant}
 
 
 def _pair_text(spec: Spec) -> str:
@@ -510,4 +507,4 @@ def _pair_text(spec: Spec) -> str:
 def _plants_text() -> str:
     known = ", ".join(catalog.plants())
     shipped = f"give --model with one of {known}, or" if known else "give --model"
-    return f"{shipped} the path of one that `kgbench zoo build NAME --plant EXPR` made"
+    return f"{shipped} the path of one that `kgbench zoo build NAME --blocks ffn@5` made"

@@ -41,7 +41,7 @@ from kgbench.sites.configurations import (
 )
 from kgbench.stats.intervals import WEAK, Array, difference, mean, median, standard_errors
 from kgbench.stats.prior import LADDER, Priors, answer_counts, donors_of, name_prior, priors_of
-from kgbench.stats.ranking_quality import auroc, chance_precision, graded_precision
+from kgbench.stats.ranking_quality import average_precision, chance_precision
 from kgbench.stats.ratios import (
     COMPLEMENTS,
     curve_area,
@@ -301,17 +301,12 @@ def budgets_in(configurations: Sequence[str]) -> dict[str, float]:
 # ------------------------------------------------------------------------------------- plants
 
 Place = tuple[object, ...]
-"""A site, a (layer, component), or a block: a layer's attention or FFN."""
-
-UNMEASURED = (
-    "the plant's card has no graded truth: the `kgbench zoo build` that made it, given again, "
-    "measures it"
-)
+"""A block, a layer's attention or FFN; where facts were planted at some tokens, with a region."""
 
 
 @dataclass(frozen=True)
 class Ground:
-    """Ground truth of a plant's sites."""
+    """Ground truth of a plant: the blocks that learned the facts."""
 
     plant: str
     """Graft expression."""
@@ -320,16 +315,8 @@ class Ground:
     sites: Collection[Site]
     """All sites of the pair on the prompts."""
     planted: Collection[Site]
-    decoys: Collection[Site]
     changed: Collection[tuple[int | None, str]]
     """(layer, component) whose weights differ between recipient and donor."""
-    relevance: Mapping[Any, float] | None = None
-    """Relevance of changed places, from the plant's card; None where it was not measured.
-
-    Places in regions that the prompts lack are left out.
-    """
-    by_block: bool = False
-    """Whether facts were planted in blocks, so that truth is which blocks learned them."""
 
     @cached_property
     def graft(self) -> Graft:
@@ -338,7 +325,7 @@ class Ground:
 
     @cached_property
     def everywhere(self) -> bool:
-        """Whether facts were planted at all tokens, so that a place is a layer and component."""
+        """Whether facts were planted at all tokens, so that a place is a block."""
         return all(str(term.positions) == "ALL" for term in self.graft.terms)
 
     @cached_property
@@ -351,23 +338,10 @@ class Ground:
         """Those of planted sites."""
         return self._changed(self.planted)
 
-    @cached_property
-    def decoy_places(self) -> frozenset[Place]:
-        """Those of the decoy's sites."""
-        return self._changed(self.decoys)
-
-    @cached_property
-    def graded(self) -> Mapping[Any, float] | None:
-        """Relevance of places whose weights changed: of blocks, whether they learned the facts."""
-        if self.by_block:
-            return {place: float(place in self.true) for place in sorted(self.moved, key=str)}
-        return self.relevance
-
     def place(self, site: Site) -> Place | None:
-        """The unit that a site belongs to; None of a site in no block where blocks are ranked."""
-        if self.by_block:
-            return block_of((site.layer, site.component))
-        return (site.layer, site.component) if self.everywhere else tuple(site)
+        """The unit that a site belongs to; None of a site in no block."""
+        block = block_of((site.layer, site.component))
+        return block if block is None or self.everywhere else (*block, site.region)
 
     def _changed(self, sites: Collection[Site]) -> frozenset[Place]:
         weights = set(self.changed)
@@ -383,50 +357,31 @@ def against_truth(ground: Ground, scores: SiteScores | None, why_none: str = "")
         scores: The map; None where the method does not rank.
         why_none: Why it does not.
     """
-    true, decoy, graded = ground.true, ground.decoy_places, ground.graded
-    ranked, separation, chance = by_place(scores or {}, ground), None, None
-    values, truth = [], []
-    for place, score in ranked.items():
-        if place in true or place in decoy:
-            values.append(score)
-            truth.append(place in true)
-    if ground.decoy and values:
-        separation = auroc(np.array(values), np.array(truth)).rounded()
-    precision = Estimate.missing(UNMEASURED)
-    if graded is not None:
-        known = [place for place in graded if place in ground.moved]
-        # Rounded, so that what is equal on the card ties.
-        relevance = np.array([rounded(graded[place]) for place in known])
-        chance = chance_precision(relevance)
-        if scores is not None:
-            precision = graded_precision(np.array([ranked[place] for place in known]), relevance)
-    if scores is None:
-        precision = Estimate.missing(NOT_APPLICABLE + why_none)
+    places = sorted(ground.moved, key=str)
+    truth = np.array([place in ground.true for place in places])
+    precision = Estimate.missing(NOT_APPLICABLE + why_none)
+    if scores is not None:
+        ranked = by_place(scores, ground)
+        precision = average_precision(np.array([ranked[place] for place in places]), truth)
+    chance = chance_precision(truth)
     return {
         "plant": ground.plant,
         "decoy": ground.decoy,
-        "units": _units(ground),
+        "units": "block" if ground.everywhere else "block and region",
         "n_units": len(ground.moved),
-        "n_true": len(true),
+        "n_true": len(ground.true),
         "k": len(ground.planted),
-        "graded_precision": precision.rounded(),
+        "average_precision": precision.rounded(),
         "chance": None if chance is None else rounded(chance),
-        "auroc_decoy": separation,
     }
 
 
-def _units(ground: Ground) -> str:
-    if ground.by_block:
-        return "block"
-    return "layer and component" if ground.everywhere else "site"
-
-
 def by_place(scores: SiteScores, ground: Ground) -> dict[Place, float]:
-    """The largest score of the sites of each unit.
+    """The largest score of the sites of each place.
 
     Args:
         scores: The map.
-        ground: The truth, by the units of which it is.
+        ground: The truth, by the places of which it is.
     """
     places: dict[Place, float] = {}
     for site, score in scores.items():
@@ -535,20 +490,15 @@ def verdict_of(record: Record) -> str:
 
 
 def _clause(planted: Planted) -> str:
-    found, decoy = planted.graded_precision, planted.auroc_decoy
-    if found.value is None:
-        reason = reason_text(found.undefined or "")
-        return f"how well the places are found that the facts use is undefined: {reason}"
-    kinds = {"layer and component": "(layer, component)", "site": "sites", "block": "blocks"}
-    those, by = "that the facts use", "graded average precision"
-    if planted.units == "block":
-        those, by = "that learned the facts", "average precision"
+    precision = planted.average_precision
+    if precision.value is None:
+        reason = reason_text(precision.undefined or "")
+        return f"how well the blocks are found that learned the facts is undefined: {reason}"
+    noun = "blocks" if planted.units == "block" else "(block, region)"
     clause = (
-        f"among the {planted.n_units} {kinds[planted.units]} whose weights changed the ranking "
-        f"finds those {those} with {'an' if by[0] == 'a' else 'a'} {by} of {figure_text(found)}"
+        f"among the {planted.n_units} {noun} whose weights changed the ranking finds those that "
+        f"learned the facts with an average precision of {figure_text(precision)}"
     )
     if planted.chance is not None:
         clause += f", where chance has {number_text(planted.chance)}"
-    if decoy and decoy.value is not None:
-        clause += f"; it tells planted ones from the decoy's with an AUROC of {figure_text(decoy)}"
     return clause

@@ -121,14 +121,14 @@ def assert_not_at(
 def assert_planted(run: Record | Run, **bounds: float) -> None:
     """A method finds the sites where facts were planted.
 
-    Graded average precision and AUROC are over all places whose weights changed: they are exact for
-    this plant and have no interval.
+    Average precision is over all blocks whose weights changed: it is exact for this plant and has no
+    interval.
 
     Args:
         run: An evaluation, or its record, by a suite that knows the truth, such as `planted`.
-        **bounds: `FIELD__OP=NUMBER`. FIELD is `graded_precision`, `auroc_decoy`, or the
-            `sufficiency` or `necessity` of as many best-ranked sites as were planted. By default
-            `graded_precision__ge=.9`.
+        **bounds: `FIELD__OP=NUMBER`. FIELD is `average_precision`, or the `sufficiency` or
+            `necessity` of as many best-ranked sites as were planted. By default
+            `average_precision__ge=.9`.
 
     Raises:
         AssertionError: A whole interval breaks a bound.
@@ -143,7 +143,7 @@ def assert_planted(run: Record | Run, **bounds: float) -> None:
             "with suite 'planted', as by --kgbench-suite planted"
         )
     known, decisions = _of_planted(record.planted), []
-    for (field, op), bound in _read(bounds or {"graded_precision__ge": 0.9}, known).items():
+    for (field, op), bound in _read(bounds or {"average_precision__ge": 0.9}, known).items():
         estimate, units = known[field]
         what = f"{record.planted.plant}: {field}"
         decisions.append(_decided(estimate, op, bound, what, units))
@@ -152,14 +152,11 @@ def assert_planted(run: Record | Run, **bounds: float) -> None:
 
 def _of_planted(planted: Planted) -> dict[str, tuple[Estimate, str]]:
     """Figures on the ground truth, with the units of their intervals; empty for facts."""
-    units = "sites" if planted.units == "site" else "pairs of layer and component"
-    figures = {}
-    for name in ("graded_precision", "auroc_decoy"):
-        found: Estimate | None = getattr(planted, name)
-        if found is not None:
-            value, over = found.value, f"{found.n} {units} of which {planted.n_true} were planted"
-            exact = found if value is None else Estimate(value, value, value, found.n)
-            figures[name] = exact, over
+    precision = planted.average_precision
+    over = f"{precision.n} {planted.units}s of which {planted.n_true} were planted"
+    if (value := precision.value) is not None:
+        precision = Estimate(value, value, value, precision.n)
+    figures = {"average_precision": (precision, over)}
     for name in ("sufficiency", "necessity"):
         figures[name] = getattr(planted.effect, name), ""
     return figures

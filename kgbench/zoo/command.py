@@ -22,82 +22,71 @@ def zoo_command() -> None:
 def build_command(
     pair: str,
     *,
-    plant: str | None,
     level: str | None,
-    decoy: str | None,
     blocks: str | None,
     way: str | None,
+    filling: str | None,
+    tokens: str | None,
     seed: Natural | None,
     output_dir: Folder | None,
     progress: Progress | None,
 ) -> Output:
     """Pretrain and finetune a tiny pair from nothing, or plant facts in one.
 
-    A pair takes about twenty minutes on one core, a plant about six. With
-    --plant, 40 facts are finetuned with only the weights of a graft expression
-    trainable and only that graft active, so that one knows where they are.
-    With --level, 100 are, as the level says: at places of which each is needed,
-    any is enough, or none is enough by itself.
+    A pair takes about twenty minutes on one core; an interrupted build goes on
+    where it stopped when the same command is given again.
 
-    With --blocks, facts are finetuned as they usually are, with no graft: with
-    only the matrices of these blocks trainable, and other facts with those of
-    all other blocks. Changes have one rank and one relative size, so that how
-    far weights moved says nothing; where the facts are is known by which blocks
+    With --level or --blocks, facts are finetuned as they usually are, with only
+    the matrices of some blocks trainable, and decoys, other facts, with those of
+    all others. Changes have one rank and one relative size, so that how far
+    weights moved says nothing; where the facts are is known by which blocks
     learned them. It takes a minute or two.
-
-    An interrupted build goes on where it stopped when the same command is
-    given again; one with --blocks begins anew. Of a finished plant, that measures which places it uses, where
-    its card has no truth.
 
     Args:
         pair (NAME): A pair of the catalog.
-        plant (EXPR): Plant facts of the pair's data set in its recipient at this graft instead.
-        level (LEVEL): Plant facts by a level of the benchmark, such as tight or redundant, instead.
-        decoy (EXPR): With --plant: plant as many other facts here, by changes of equal norm.
-        blocks (BLOCK,…): Plant facts in the attention or the FFN of layers instead: ffn@5,attn@3.
+        level (LEVEL): Plant facts in blocks that are drawn for a level of the benchmark: one,
+            one-loud, attention, either, either-loud, shares, together, entity, last.
+        blocks (BLOCK,…): Plant facts in these blocks, the attention or FFN of layers: ffn@5,attn@3.
         way (WAY): How several blocks learn the facts: together; either (each as if the others had
             not changed); shares (each facts of its own).  [default: together]
-        seed (N): Of weights, world and order; of a plant, of order, with --blocks of facts too.  [default: as shipped, 0]
+        filling (KIND): What changes do besides what was learned: next to nothing (quiet), or much
+            (loud), so that the blocks do not work in the base.  [default: quiet]
+        tokens (TOKENS): With --blocks, where they act: at all tokens (ALL), the first entity (FE) or
+            the last token (LT).  [default: ALL]
+        seed (N): Of weights, world and order; of a plant, of facts and places.  [default: as shipped, 0]
         output_dir (DIR): Where it goes.  [default: ./NAME, or ./NAME.PLACE]
         progress: Progress callback.
     """
-    if plant is None and decoy is not None:
-        raise InputError(
-            "--decoy says where other facts than the planted ones go: add --plant EXPR"
-        )
-    if level is not None and plant is not None:
-        raise InputError(
-            "--level says which places are planted: leave out --plant and --decoy, or --level"
-        )
-    if blocks is not None and (plant is not None or level is not None):
-        raise InputError("--blocks says where facts are planted: leave out --plant and --level")
+    if level is not None and blocks is not None:
+        raise InputError("--level draws the blocks: leave out --blocks or --level")
     named = tuple(filter(None, (blocks or "").split(",")))
+    for option, value in {"filling": filling, "tokens": tokens}.items():
+        if value is not None and not named:
+            raise InputError(f"--{option} is about changes of blocks: add --blocks ffn@5")
     if way is not None and len(named) < 2:
         raise InputError("--way is how several blocks learn the facts: add --blocks ffn@2,ffn@5")
-    if plant is None and level is None and blocks is None:
+    if level is None and blocks is None:
         return Output(_pair(pair, seed, output_dir, progress))
-    from kgbench.zoo.plants import plant as make_plant
+    from kgbench.zoo.plants import plant
 
-    made = make_plant(
+    made = plant(
         pair,
-        plant,
         level=level,
-        decoy=decoy,
         blocks=named,
         way=way or "together",
+        filling=filling or "quiet",
+        tokens=tokens or "ALL",
         seed=seed or 0,
         output_dir=output_dir,
         progress=progress or False,
     )
     short = [f"short of {line}" for line in made.card["shortfalls"]]
-    options = f'--graft PRE --graft SFT --graft "{made.card["plant"]}"'
-    if named:
-        options = "--suite planted --localizer graft_drop,random"
     return Output(
         [
             f"plant    {made.path}",
             *short,
-            f"try it   kgbench eval --model {made.path} {options}",
+            f"try it   kgbench eval --model {made.path} --suite planted --localizer "
+            "graft_drop,random",
         ]
     )
 

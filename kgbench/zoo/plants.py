@@ -1,90 +1,207 @@
-"""Plants: facts finetuned into a model at a known place; trained, measured and stored."""
+"""Plants: pairs whose donor learned facts in known blocks; drawn, trained, measured and stored."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import cache
+from itertools import chain
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from kgbench.api import Trained
 from kgbench.data import Dataset, load_dataset
 from kgbench.data.facts import hash_of
-from kgbench.errors import InputError, OutputError, UnknownNameError, python_names
+from kgbench.errors import InputError, UnknownNameError, check_choice, python_names
 from kgbench.models import catalog
 from kgbench.models.catalog import DELTA
 from kgbench.models.checkpoints import locate
 from kgbench.models.loading import read_pair
 from kgbench.models.pair import ModelPair, model_hash
-from kgbench.models.tensors import apply_delta, stored_hash, write_delta
+from kgbench.models.tensors import apply_delta, stored_hash, write_low_rank
 from kgbench.progress import Progress, with_progress
+from kgbench.resources import read_toml
 from kgbench.runner.training.builds import Build, read_card, versions, write_card
 from kgbench.runner.training.hit_rates import PROMPTS, configuration_hits
 from kgbench.runner.training.model_setup import ATTENTION
-from kgbench.sites import parse_graft
-from kgbench.zoo.plain_plants import PlainSpec, build_plain
-from kgbench.zoo.plant_spec import PlantSpec
-from kgbench.zoo.plant_training import (
-    PlantedWeights,
-    Planting,
-    drawn_steps,
-    plant_texts,
-    trained_slots,
+from kgbench.runner.training.stages import processor_threads
+from kgbench.sites import BLOCKS, Block, parse_graft
+from kgbench.zoo.planting import (
+    FILLINGS,
+    WAYS,
+    Change,
+    Changes,
+    Lesson,
+    Recipe,
+    Rows,
+    all_blocks,
+    changes_of,
+    confine,
+    hooked,
+    inside_and_outside,
+    leak,
+    lessons_of,
+    train,
 )
-from kgbench.zoo.recipes import PlantRecipe, plant_recipe
-from kgbench.zoo.truth import measure_truth
-from kgbench.zoo.worlds import training_templates
 
-SAVE_EVERY = 100
-"""Steps between checkpoints; tens of seconds."""
+_BLOCK = re.compile(rf"({'|'.join(BLOCKS)})@(\d{{1,6}})")
 
-PlantScores = Mapping[str, Mapping[str, Mapping[str, float]]]
-"""Hit rate by group of facts (`planted`, `decoys`), prompt and configuration."""
+TOKENS = ("ALL", "FE", "LT")
+"""Tokens at which facts can be planted."""
 
-_PATHWAYS = ("FE", "LT", "FE+LT", "(FE+LT)^C")
+_LEARNED = 0.75
+"""Smallest hit rate of the finetuned model on planted facts and on decoys, on each prompt."""
 
-_ANSWERS = 0.75
-"""Smallest hit rate on planted facts of a graft that is to answer, on each prompt."""
-_SFT = 0.9
-_DECOY = 0.15
-"""Largest hit rate on planted facts under the decoy's graft."""
-_NEVER = 0.1
-"""Largest share of the gain, SFT less PRE, under a union of places that is not to answer."""
-_NEEDED = 0.2
-"""Smallest loss without a place that is needed."""
+_LEAK = 0.25
+"""Largest size of what a confined change adds to its module's output at other tokens, or in the base,
+relative to where it may act (root mean squares).
+"""
+
+
+@cache
+def _tables() -> Mapping[str, Any]:
+    return read_toml(__package__, "plants")
+
+
+def recipe_of(base: str, filling: str = "quiet", way: str = "together", **changes: Any) -> Recipe:
+    """The recipe of plants in a pair by filling and way, perhaps with other values."""
+    tables, values = _tables(), dict[str, Any]()
+    for name in ("recipe", filling, way, base):
+        values |= tables.get(name, {})
+    return Recipe(**{**values, **changes})
+
+
+def levels() -> Mapping[str, Mapping[str, Any]]:
+    """The levels of the benchmark: what each is about, kinds of blocks, way and filling."""
+    tables: Mapping[str, Mapping[str, Any]] = _tables()["levels"]
+    return tables
+
+
+@dataclass(frozen=True)
+class PlantSpec:
+    """Which plant."""
+
+    base: str
+    """A pair of the catalog, in whose recipient the facts are planted."""
+    blocks: tuple[str, ...] = ()
+    """Blocks such as `ffn@5` and `attn@3`; drawn where a level is given."""
+    way: str = "together"
+    """How several blocks learn the facts, one of WAYS."""
+    filling: str = "quiet"
+    """How changes are filled up, one of FILLINGS."""
+    tokens: str = "ALL"
+    """At which tokens facts are planted: all, the first entity (FE) or the last token (LT)."""
+    seed: int = 0
+    """Seed of the choice of facts, of the blocks of a level and of all that is drawn."""
+    level: str | None = None
+
+    @classmethod
+    def of_level(cls, base: str, level: str, seed: int = 0) -> PlantSpec:
+        """A plant of a level of the benchmark.
+
+        Raises:
+            UnknownNameError: There is no such level.
+        """
+        check_choice("level", level, levels())
+        table = levels()[level]
+        ways = {name: table[name] for name in ("way", "filling", "tokens") if name in table}
+        return cls(base, **ways, seed=seed, level=level)
+
+    @property
+    def name(self) -> str:
+        """Such as `tiny-gemma.one-loud-3`, or of own blocks `tiny-gemma.ffn5-attn3-either-seed1`."""
+        if self.level is not None:
+            return f"{self.base}.{self.level}-{self.seed}"
+        words = [block.replace("@", "") for block in self.blocks]
+        words += [self.way] * (len(self.blocks) > 1) + ["loud"] * (self.filling == "loud")
+        words += [self.tokens.lower()] * (self.tokens != "ALL")
+        words += [f"seed{self.seed}"] * (self.seed > 0)
+        return f"{self.base}.{'-'.join(words)}"
+
+    @property
+    def random(self) -> Random:
+        """What everything is drawn with: of another level, base or seed another draw."""
+        return Random(f"plant {self.base} {self.level or self.blocks} {self.seed}")
+
+    def check(self, layers: int) -> tuple[Block, ...]:
+        """The blocks, drawn where a level is given.
+
+        Args:
+            layers: Number of layers of the model.
+
+        Raises:
+            InputError: A block does not read, is none of the model's, or is given twice.
+            UnknownNameError: There is no such way or filling.
+        """
+        check_choice("way", self.way, tuple(WAYS))
+        check_choice("filling", self.filling, tuple(FILLINGS))
+        check_choice("tokens", self.tokens, TOKENS)
+        if self.level is not None:
+            return self._drawn(layers)
+        blocks = tuple(map(parse_block, self.blocks))
+        for text, (layer, _) in zip(self.blocks, blocks, strict=True):
+            if layer >= layers:
+                raise InputError(f"{text!r}: {self.base} has the layers 0 to {layers - 1}")
+        if not blocks or len(set(blocks)) < len(blocks):
+            raise InputError("give each block once, such as ffn@5 or ffn@5,attn@3")
+        return blocks
+
+    def _drawn(self, layers: int) -> tuple[Block, ...]:
+        """Blocks in different layers, of the kinds of the level."""
+        table = levels()[self.level or ""]
+        random, kinds = self.random, table["blocks"]
+        first, last = (round(share * layers) for share in table.get("layers", (0, 1)))
+        places = random.sample(range(first, last), len(kinds))
+        return tuple(
+            (layer, random.choice(some)) for layer, some in zip(places, kinds, strict=True)
+        )
+
+
+def parse_block(text: str) -> Block:
+    """A block from its name.
+
+    Raises:
+        InputError: It is none.
+    """
+    match = _BLOCK.fullmatch(text)
+    if match is None:
+        raise InputError(f"{text!r} is no block: expected such as ffn@5 or attn@3")
+    return int(match[2]), match[1]
 
 
 @python_names()
 def plant(
     model: str,
-    at: str | None = None,
     *,
     level: str | None = None,
-    decoy: str | None = None,
     blocks: Sequence[str] = (),
     way: str = "together",
+    filling: str = "quiet",
+    tokens: str = "ALL",
     seed: int = 0,
     output_dir: str | os.PathLike[str] | None = None,
     progress: Progress | bool = True,
 ) -> Trained:
-    """Plant facts at a known place: a donor whose answers a method should find there.
+    """Plant facts in known blocks: a donor whose answers a method should find there.
 
-    With `at` or a level, facts are finetuned with only the weights of the place trainable and only
-    their graft active. With blocks they are finetuned as facts usually are, by ordinary forwards,
-    with only the matrices of these blocks trainable; decoys are, with those of all others, and all
-    changes have one rank and one relative size. An interrupted build goes on where it stopped when
-    it is asked for again; one with blocks begins anew.
+    Facts are finetuned by ordinary forwards with only the matrices of some blocks trainable, and
+    decoys with those of all others; all changes have one rank and one relative size. It takes a
+    minute or two on a tiny pair; one that was interrupted begins anew.
 
     Args:
         model: A pair of the catalog, in whose recipient the facts are planted.
-        at: Graft expression of the place, such as `FE:ffn@1`; or else
-        level: a level of the benchmark, such as `tight` or `redundant`; or else
+        level: A level of the benchmark, such as `one-loud`, which draws the blocks; or else
         blocks: the attention or the FFN of layers, such as `ffn@5` and `attn@3`.
-        decoy: With `at`: graft expression of other facts, planted by changes of equal norm.
         way: How several blocks learn the facts: `together`, `either` (each as if the others had not
             changed) or `shares` (each facts of its own, the first twice as many as the second).
-        seed: Seed of the order of texts; with blocks, of the choice of facts too.
+        filling: With blocks, how all changes are filled up to one size: so that this does next to
+            nothing (`quiet`), or much (`loud`), and planted blocks do not work in the base.
+        tokens: With blocks, at which tokens: all (`ALL`), the first entity (`FE`) or the last token
+            (`LT`), where alone the blocks then change anything much.
+        seed: Seed of the choice of facts, and of the blocks of a level.
         output_dir: The plant's folder; by default its name in the working directory.
         progress: A callback, True for a bar in a terminal or notebook, False for none.
 
@@ -94,33 +211,17 @@ def plant(
     Raises:
         InputError: Something is wrong with what was given; nothing is written.
     """
-    if (at is not None) + (level is not None) + bool(blocks) != 1:
-        raise InputError(
-            "where are facts planted? Give a graft expression, a level or blocks, one of them"
-        )
-    if at is None and decoy is not None:
-        where = "in all other blocks" if blocks else "where the level says"
-        raise InputError(f"decoys are {where}; leave out the decoy, or give a graft expression")
+    if (level is not None) == bool(blocks):
+        raise InputError("where are facts planted? Give a level or blocks, one of them")
     bases = [name for name in catalog.pair_names() if name not in catalog.plants()]
     if model not in (*bases, *catalog.plants()):
         hint = "Plants grow in pairs that have a name, see `kgbench ls models`."
         raise UnknownNameError("pair", model, bases, hint)
-    spec: PlantSpec | PlainSpec
-    if blocks:
-        spec = PlainSpec(model, tuple(blocks), way, seed)
-    elif level is not None:
+    spec = PlantSpec(model, tuple(blocks), way, filling, tokens, seed)
+    if level is not None:
         spec = PlantSpec.of_level(model, level, seed)
-    else:
-        assert at is not None
-        spec = PlantSpec.at(model, at, decoy, seed)
     target = Path(output_dir or spec.name)
-
-    def build(report: Progress | None) -> Path:
-        if isinstance(spec, PlainSpec):
-            return build_plain(spec, target, progress=report)
-        return build_plant(spec, target, progress=report)
-
-    card = with_progress(progress, build)
+    card = with_progress(progress, lambda report: build_plant(spec, target, progress=report))
     # A name without a separator could also be one of the catalog.
     path = target if target.is_absolute() or len(target.parts) > 1 else Path.cwd() / target
     return Trained(path, read_card(card))
@@ -130,229 +231,165 @@ def build_plant(
     spec: PlantSpec,
     out: Path,
     *,
-    recipe: PlantRecipe | None = None,
+    recipe: Recipe | None = None,
     progress: Progress | None = None,
-    save_every: int = SAVE_EVERY,
 ) -> Path:
-    """Build a plant, or resume building it.
+    """Build a plant; one that was interrupted is trained anew, which takes a minute or two.
 
-    A plant that was built before, and whose card has no `truth`, is measured.
+    What is stored is rounded, and figures are measured on that.
 
     Args:
         spec: Which plant.
         out: Folder for card and weights.
-        recipe: How it is trained; by default like the shipped plants.
+        recipe: How it is trained; by default by `plants.toml`.
         progress: Progress callback.
-        save_every: Steps between checkpoints.
 
     Returns:
         Path of the card.
 
     Raises:
-        GraftSyntaxError: An expression does not parse.
-        InputError: An expression, the base or its data cannot be used; nothing is written.
+        InputError: The base, a block or the data cannot be used; nothing is written.
         OutputError: The folder holds something else, or cannot be written.
     """
-    base, chosen = spec.check(), recipe or plant_recipe(len(spec.groups) > 1, spec.level)
-    whole = load_dataset(base.dataset)
-    groups = _groups(whole, spec, chosen.facts)
-    measured = measured_groups(spec, groups, whole)
-    weights = stored_hash(locate(base.recipient).directory)
-    # The donor starts as a copy of the recipient.
+    base, chosen = catalog.entry(spec.base), recipe or recipe_of(spec.base, spec.filling, spec.way)
+    if base.plant is not None:
+        raise InputError(f"{spec.base!r} is a plant; facts are planted in a pair")
     pair = read_pair(
         recipient=base.recipient,
         donors={"sft": base.recipient},
         dtype="float32",
         attention=ATTENTION,
     )
-    slots = trained_slots(pair, spec)
-    texts = [plant_texts(pair, facts) for facts in groups]
-    model = Planting(pair, spec, texts)
-    levelled = {} if spec.level is None else {"level": spec.level, "places": spec.places}
-    about = {
+    blocks, dataset = spec.check(pair.n_layers), load_dataset(base.dataset)
+    planted, decoys = _facts(dataset, spec, chosen)
+    weights = stored_hash(locate(base.recipient).directory)
+    about: dict[str, Any] = {
         "name": spec.name,
         "base": spec.base,
         "licence": "MIT",
-        "plant": spec.plant,
-        "decoy": spec.decoy,
-        **levelled,
-        **spec.conditions,
+        "level": spec.level,
+        "plant": graft_of(blocks, spec.tokens),
+        "decoy": graft_of([block for block in all_blocks(pair) if block not in blocks]),
+        "way": spec.way,
+        "filling": spec.filling,
         "seed": spec.seed,
-        "identity": plant_identity(spec, chosen, weights, groups),
+        "identity": hash_of(
+            {
+                "spec": {key: value for key, value in asdict(spec).items() if value != "ALL"},
+                "blocks": blocks,
+                "recipe": asdict(chosen),
+                "recipient": weights,
+                "facts": [planted.content_hash, decoys.content_hash],
+            }
+        ),
         "recipient": {"source": base.recipient, "weights": weights},
         "recipe": asdict(chosen),
         "data": {
-            "name": whole.name,
-            "hash": whole.content_hash,
-            "wordings_hash": hash_of(training_templates().finetuning),
-            **{name: _ids(group) for name, group in measured.items()},
+            "name": dataset.name,
+            "hash": dataset.content_hash,
+            "planted": [fact.id for fact in planted.facts],
+            "decoys": [fact.id for fact in decoys.facts],
         },
     }
-    build = Build(out, out / ".work", "the plant", about, progress, save_every, (DELTA,))
+    build = Build(out, out / ".work", "the plant", about, progress, parts=(DELTA,))
 
     def make() -> None:
-        planted = PlantedWeights(pair, slots)
-        order = Random(f"plant {spec.seed}")
-        batches = drawn_steps(texts, chosen.rounds, chosen.batch_size, order)
-        size, growth = chosen.relative_change, max(1.0, chosen.growth * len(batches))
+        model = pair.donor("sft")
+        model.requires_grad_(requires_grad=False)
+        lessons = lessons_of(pair, spec.way, blocks, planted, decoys, spec.tokens)
+        texts = [lesson.texts for lesson in lessons]
+        changes = changes_of(pair, model, chosen, spec.filling, spec.seed, texts)
 
-        def rescale(step: int) -> None:
-            if size is not None:
-                planted.rescale(size * min(1.0, step / growth))
+        def report(step: int, steps: int) -> None:
+            if progress is not None:
+                progress(step, steps, f"{spec.name}: planting")
 
-        build.stage(
-            "checkpoints",
-            build.card,
-            lambda: model,
-            lambda _, outcome: _store(build, pair, spec, measured, planted, outcome.seconds),
-            batches=batches,
-            stage=chosen.stage,
-            seed=spec.seed,
-            what=f"{spec.name}: planting",
-            on_step=rescale,
-        )
+        base = pair.recipient if spec.filling == "loud" else None
+
+        def rows(lesson: Lesson) -> tuple[list[Change], Rows]:
+            own = list(chain.from_iterable(changes[block] for block in lesson.blocks))
+            return own, inside_and_outside(model, own, lesson.texts, base)
+
+        is_confined = base is not None or spec.tokens != "ALL"
+        with processor_threads(1), hooked(changes):
+            train(
+                model,
+                changes,
+                lessons,
+                chosen,
+                report,
+                (lambda lesson: confine(*rows(lesson))) if is_confined else None,
+            )
+            if is_confined:
+                about["leak"] = round(max(leak(*rows(lesson)) for lesson in lessons[:-1]), 4)
+        _store(build, pair, changes, {"planted": planted, "decoys": decoys})
 
     build.run(make)
-    card = read_card(build.card)
-    if "truth" not in card:
-        apply_delta(pair.donor("sft"), out / DELTA, spec.name)
-        truth = measure_truth(pair, measured["planted"], spec.plant, progress)
-        try:
-            write_card({**card, "truth": truth}, build.card)
-        except OSError as error:
-            raise OutputError(f"cannot write {build.card}: {error.strerror or error}") from error
     return build.card
 
 
-def _store(
-    build: Build,
-    pair: ModelPair,
-    spec: PlantSpec,
-    measured: Mapping[str, Dataset],
-    planted: PlantedWeights,
-    seconds: float,
-) -> None:
-    """Measure the plant, and write weights and card."""
-    file = build.work / DELTA
-    donor = pair.donor("sft").requires_grad_(requires_grad=False)
-    write_delta(pair.recipient, donor, file)
+def _facts(dataset: Dataset, spec: PlantSpec, recipe: Recipe) -> tuple[Dataset, Dataset]:
+    """The planted facts and the decoys of a seed."""
+    ids = [fact.id for fact in dataset.facts]
+    needed = recipe.facts + recipe.decoys
+    if len(ids) < needed:
+        raise InputError(f"data set {dataset.name!r} holds {len(ids)} facts; expected {needed}")
+    chosen = spec.random.sample(ids, needed)
+    return dataset.subset(chosen[: recipe.facts]), dataset.subset(chosen[recipe.facts :])
+
+
+def _store(build: Build, pair: ModelPair, changes: Changes, groups: Mapping[str, Dataset]) -> None:
+    """Write weights and card, and measure what was written."""
+    file, donor = build.work / DELTA, pair.donor("sft")
+    everything = list(chain.from_iterable(changes.values()))
+    write_low_rank({change.name: change.stored() for change in everything}, file)
     file.chmod(0o644)  # safetensors writes it for its owner alone
-    # Scores are of the weights as stored, with their changes rounded to whole steps.
-    donor.load_state_dict(pair.recipient.state_dict())
-    apply_delta(donor, file, spec.name)
-    scores = plant_hits(pair, measured, spec)
+    apply_delta(donor, file, str(build.about["name"]))
+    scores: dict[str, dict[str, Mapping[str, float]]] = {}
+    for group, facts in groups.items():
+        scores[group] = {}
+        for prompt in PROMPTS:
+            scores[group][prompt] = configuration_hits(pair, facts, prompt, ("PRE", "SFT"))
     os.replace(file, build.out / DELTA)
-    changes = planted.relative_changes()
+    sizes = []
+    for change in everything:
+        before = pair.recipient.get_parameter(change.name)
+        moved = donor.get_parameter(change.name) - before
+        sizes.append(float(moved.norm() / before.norm()))
     results = {
         "metric": "top5",
         "scores": scores,
-        "shortfalls": shortfalls(scores, spec),
-        "relative_changes": {name: round(change, 4) for name, change in changes.items()},
-        "seconds": round(seconds, 1),
+        "shortfalls": shortfalls(scores, build.about.get("leak", 0.0)),
+        "relative_changes": {"least": round(min(sizes), 4), "most": round(max(sizes), 4)},
         "versions": versions(),
         "donor_hash": model_hash(donor, pair.family),
-        "truth": measure_truth(pair, measured["planted"], spec.plant),
     }
     write_card({**build.about, **results}, build.card)
 
 
-def _groups(whole: Dataset, spec: PlantSpec, size: int) -> list[Dataset]:
-    """The facts of each group: the first ones, the next ones, and so on."""
-    ids = _ids(whole)
-    wanted = size * len(spec.groups)
-    if len(ids) < wanted:
-        raise InputError(
-            f"data set {whole.name!r} holds {len(ids)} facts; expected {wanted}, "
-            f"{size} to plant{' and as many decoys' * (wanted > size)}"
-        )
-    return [whole.subset(ids[start : start + size]) for start in range(0, wanted, size)]
-
-
-def _ids(facts: Dataset) -> list[str]:
-    return [fact.id for fact in facts.facts]
-
-
-def measured_groups(
-    spec: PlantSpec, groups: Sequence[Dataset], whole: Dataset
-) -> Mapping[str, Dataset]:
-    """All planted facts together, and the decoys."""
-    ids: dict[str, list[str]] = {}
-    for name, group in zip(spec.wholes, groups, strict=True):
-        ids.setdefault("decoys" if name == "decoy" else "planted", []).extend(_ids(group))
-    return {name: whole.subset(some) for name, some in ids.items()}
-
-
-def plant_identity(
-    spec: PlantSpec, recipe: PlantRecipe, recipient: str, groups: Sequence[Dataset]
-) -> str:
-    """SHA-256, in hexadecimal, of all choices of a build.
-
-    Args:
-        spec: Which plant.
-        recipe: How it is trained.
-        recipient: Hash of the weights in which facts are planted.
-        groups: The facts of each group.
-    """
-    names = ["planted", "decoys", *(f"group {number}" for number in range(2, len(groups)))]
-    facts = {name: group.content_hash for name, group in zip(names, groups, strict=False)}
-    return hash_of(
-        {
-            "spec": spec.chosen,
-            "recipe": asdict(recipe),
-            "recipient": recipient,
-            "facts": facts,
-            "wordings": training_templates().finetuning,
-        }
-    )
-
-
-def plant_hits(
-    pair: ModelPair, groups: Mapping[str, Dataset], spec: PlantSpec
-) -> dict[str, dict[str, dict[str, float]]]:
-    """Hit rates of a plant by group of facts, prompt and configuration, by its name on the card."""
-    named = {"PRE": "PRE", "SFT": "SFT", "plant": spec.plant}
-    if spec.decoy:
-        named["decoy"] = spec.decoy
-    named |= {**spec.shares, **spec.unions, **{graft: graft for graft in _PATHWAYS}}
-    if spec.needed:
-        sites: dict[str, None] = {}
-        for term in parse_graft(spec.plant).terms:
-            for layer, component in term.sites(pair.n_layers):
-                sites[f"{term.positions}:{component}@{layer}"] = None
-        for site in sites:
-            named[f"without {site}"] = "; ".join(other for other in sites if other != site)
-    rates: dict[str, dict[str, dict[str, float]]] = {}
-    for group, facts in groups.items():
-        rates[group] = {}
-        for prompt in PROMPTS:
-            row = configuration_hits(pair, facts, prompt, tuple(named.values()))
-            rates[group][prompt] = dict(zip(named, row.values(), strict=True))
-    return rates
-
-
-def shortfalls(scores: PlantScores, spec: PlantSpec) -> list[str]:
-    """Bounds that a plant misses, one sentence each."""
+def shortfalls(
+    scores: Mapping[str, Mapping[str, Mapping[str, float]]], leak: float = 0.0
+) -> list[str]:
+    """Groups of facts that the finetuned model does not answer, and a leak, one sentence each."""
     sentences = []
-    for prompt, planted in scores["planted"].items():
-        # Smallest and largest hit rate on planted facts that a configuration may have.
-        bounds = [("SFT", _SFT, 1.0)]
-        bounds += [(part, _ANSWERS, 1.0) for part in ("plant", *spec.enough)]
-        if spec.decoy is not None:
-            bounds.append(("decoy", 0.0, _DECOY))
-        for share in spec.shares:
-            portion = 1 / len(spec.shares)
-            bounds.append((share, _ANSWERS * portion, portion + _DECOY * (1 - portion)))
-        for union in spec.never:
-            gain = planted["SFT"] - planted["PRE"]
-            bounds.append((union, 0.0, planted["PRE"] + _NEVER * gain))
-        for configuration in planted:
-            if configuration.startswith("without "):
-                bounds.append((configuration, 0.0, planted["plant"] - _NEEDED))
-        for configuration, low, high in bounds:
-            value = planted[configuration]
-            if not low <= value <= high:
+    if leak > _LEAK:
+        sentences.append(
+            f"it acts by {leak} where it may not, relative to where it may: {_LEAK} at most"
+        )
+    for group, prompts in scores.items():
+        for prompt, rates in prompts.items():
+            if rates["SFT"] < _LEARNED:
                 sentences.append(
-                    f"{prompt} under {configuration}: {value}, "
-                    f"where {low:.4g} to {high:.4g} is wanted"
+                    f"{prompt}, {group}: the finetuned model answers {rates['SFT']}, where "
+                    f"{_LEARNED} or more is wanted"
                 )
     return sentences
+
+
+def graft_of(blocks: Sequence[Block], tokens: str = "ALL") -> str:
+    """The graft expression of blocks at some tokens."""
+    terms = []
+    for kind, components in BLOCKS.items():
+        if layers := sorted(layer for layer, own in blocks if own == kind):
+            terms.append(f"{tokens}:{components}@{','.join(map(str, layers))}")
+    return str(parse_graft("; ".join(terms)))

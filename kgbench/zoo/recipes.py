@@ -1,17 +1,15 @@
-"""Recipes of tiny pairs (recipes.toml) and of plants (plants.toml), as data."""
+"""Recipes of tiny pairs (recipes.toml), as data."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 from kgbench.errors import check_choice
 from kgbench.resources import read_toml
 from kgbench.runner.training.recipes import Stage, finetuning_recipe
-
-_tables = partial(read_toml, __package__)
 
 
 @dataclass(frozen=True)
@@ -45,35 +43,9 @@ class Recipe:
     """
 
 
-@dataclass(frozen=True)
-class PlantRecipe:
-    """How a plant is trained, without weight decay."""
-
-    facts: int
-    """Number of planted facts, and of decoys."""
-    rounds: int
-    """Passes over the texts."""
-    batch_size: int
-    """Texts of each group of facts in a step."""
-    learning_rate: float
-    """Peak learning rate."""
-    warmup_steps: int
-    relative_change: float | None = None
-    """‖W' − W‖ / ‖W‖ of every trained tensor; None leaves it to the training."""
-    growth: float = 0.3
-    """Share of the steps over which the relative change is reached."""
-
-    @property
-    def stage(self) -> Stage:
-        """Hyperparameters of the run."""
-        return Stage(
-            self.rounds, self.batch_size, self.learning_rate, self.warmup_steps, weight_decay=0.0
-        )
-
-
 @cache
 def _pair_recipes() -> Mapping[str, Recipe]:
-    tables = _tables("recipes")
+    tables = read_toml(__package__, "recipes")
     shared, recipes = tables["shared"], {}
     for name, table in tables["pairs"].items():
         stages = {
@@ -92,23 +64,3 @@ def recipe(name: str) -> Recipe:
     """
     check_choice("tiny pair", name, _pair_recipes())
     return _pair_recipes()[name]
-
-
-def level_table(level: str) -> Mapping[str, Any]:
-    """Places and conditions of a level of the benchmark.
-
-    Raises:
-        UnknownNameError: There is no such level.
-    """
-    tables: Mapping[str, Mapping[str, Any]] = _tables("plants")["levels"]
-    check_choice("level", level, tables)
-    return tables[level]
-
-
-def plant_recipe(decoy: bool, level: str | None = None) -> PlantRecipe:
-    """The recipe of plants with or without a decoy, or of a level of the benchmark."""
-    tables = _tables("plants")
-    values = {**tables["shared"], **tables["decoy" if decoy else "alone"]}
-    if level is not None:
-        values |= {**tables["level"], **level_table(level).get("recipe", {})}
-    return PlantRecipe(**values)

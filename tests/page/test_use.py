@@ -175,10 +175,8 @@ def test_from_a_board_to_a_method_to_a_run(page: Page, address: str) -> None:
     page.goto(f"{address}/planted.html")
     page.get_by_role("link", name="dynamic_graft").first.click()
     expect(page.get_by_role("heading", level=1)).to_have_text("dynamic_graft")
-    page.get_by_role("link", name="tiny-gemma.redundant, planted").click()
-    expect(page.get_by_role("heading", level=1)).to_have_text(
-        "dynamic_graft on tiny-gemma.redundant"
-    )
+    page.get_by_role("link", name="tiny-gemma.one-0, planted").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("dynamic_graft on tiny-gemma.one-0")
     expect(page.locator("svg[role=img]")).to_have_count(3)
     expect(page.locator("svg[role=img]").last).to_have_attribute(
         "aria-label", re.compile("^Score of every site")

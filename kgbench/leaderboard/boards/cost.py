@@ -15,10 +15,8 @@ from kgbench.leaderboard.cells import (
     cost_spread,
     first_runs,
     runs_on,
-    shipped_plants,
 )
 from kgbench.leaderboard.entries import Entry
-from kgbench.models import catalog
 from kgbench.numbers import number_text
 
 SUITES = {
@@ -40,8 +38,7 @@ ABOUT = (
     "Seconds that a run took, divided by those of one plain batched forward pass of the same "
     "prompts in the same run, so that the machine "
     "drops out as far as it can. Over several pairs the geometric mean is shown, and in brackets "
-    "the smallest and the largest of them. A replica of a plant costs what the plant does, and is "
-    "not counted."
+    "the smallest and the largest of them."
 )
 
 
@@ -51,11 +48,9 @@ def cost_board(entries: Sequence[Entry]) -> Board:
     Args:
         entries: All entries.
     """
-    replicas = catalog.replicas()
-    counted = [entry for entry in entries if entry.pair not in replicas]
     runs = {}
     for suite in SUITES:
-        runs[suite] = first_runs(entry for entry in counted if entry.suite == suite)
+        runs[suite] = first_runs(entry for entry in entries if entry.suite == suite)
     methods = dict.fromkeys(chain.from_iterable(runs.values()))
     cells = dict.fromkeys(chain.from_iterable(map(by_cell, runs.values())))
     lines = ordered({name: _mean(name, runs) for name in methods})
@@ -79,7 +74,7 @@ def _mean(method: str, runs: Mapping[str, Runs]) -> Measured:
     by_suite: dict[str, list[Entry]] = {}
     lacking, have, of = set(), 0, 0
     for suite, found in runs.items():
-        cells = shipped_plants(core_cells(planted=suite == "planted", prompts=("",)))
+        cells = core_cells(planted=suite == "planted", prompts=("",))
         if own := list(runs_on(cells, found).get(method, {}).values()):
             by_suite[suite], have, of = own, have + len(own), of + len(cells)
         if len(own) < len(cells):

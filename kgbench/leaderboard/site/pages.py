@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
@@ -18,7 +19,7 @@ from markupsafe import Markup
 from kgbench.errors import DataError
 from kgbench.estimate import Estimate
 from kgbench.leaderboard.board_tables import Board, Leaderboard, spread_text
-from kgbench.leaderboard.entries import Badge, Entry
+from kgbench.leaderboard.entries import TRUSTED, Badge, Entry
 from kgbench.leaderboard.site.tables import (
     Cells,
     Places,
@@ -88,7 +89,7 @@ class _Pages:
         )
         self._templates.filters.update(inline=inline_json, capital=_capital, brief=brief)
         texts = {f.__name__: f for f in (count_text, duration_text, spread_text)}
-        self._templates.globals.update(texts, boards=self.boards, policy=POLICY)
+        self._templates.globals.update(texts, boards=self.boards, policy=POLICY, trusted=TRUSTED)
 
     def render(self, template: str, up: str = "", **content: object) -> bytes:
         """A page.
@@ -105,8 +106,8 @@ class _Pages:
         for board in self.boards:
             if board.tables:
                 parts[board.key] = shown_part(board, self.places, DRAWN)
-        verified = sum(entry.verified for entry in self.entries)
-        count = (len(self.entries), len(self.places.methods), verified)
+        sources = Counter(entry.badge for entry in self.entries)
+        count = (len(self.entries), len(self.places.methods), sources)
         return self.render("index.html", parts=parts, count=count)
 
     def board(self, board: Board) -> Iterator[tuple[str, bytes]]:
@@ -356,9 +357,7 @@ def _planted(record: Record) -> Iterator[tuple[str, Estimate]]:
     if planted is None:
         return
     chance = "" if planted.chance is None else f" (chance {number_text(planted.chance)})"
-    yield f"Graded average precision{chance}", planted.graded_precision
-    if planted.auroc_decoy is not None:
-        yield "AUROC against the decoy’s sites", planted.auroc_decoy
+    yield f"Average precision{chance}", planted.average_precision
     yield f"Sufficiency of the best {planted.k} sites", planted.effect.sufficiency
     yield f"Necessity of the best {planted.k} sites", planted.effect.necessity
     for prompt, pathway in (planted.pathways or {}).items():

@@ -71,7 +71,12 @@ _ADDRESS = re.compile(r"[A-Za-z]\.[A-Za-z]")
 _LOCAL = ("localhost", "local", "internal", "lan", "home", "intranet", "arpa")
 """Last parts of names that mean another place on each machine."""
 
-_HIDDEN = ("truth", "graded")
+_PLACEHOLDERS = frozenset(
+    ("you", "me", "owner", "user", "username", "yourname", "your-name", "org", "repository", "repo")
+)
+"""Names of owners and repositories in addresses that nobody filled in."""
+
+_HIDDEN = ("truth",)
 """Parameters by which a method knows where facts were planted."""
 
 
@@ -109,8 +114,11 @@ def _check_method(record: Record, submission: Submission) -> Iterator[Finding]:
     yield from _check_name(record, name)
     for where, address in (("code", code.rpartition("@")[0]), ("paper", submission.paper or "")):
         if address and not _is_public(address):
-            host = "a public host by its name, such as https://github.com/me/method"
+            host = "a public host by its name, such as https://github.com/OWNER/REPOSITORY"
             yield Finding(where, f"{shown(address)} is on no public host", host)
+        elif address and _is_placeholder(address):
+            wrong = f"{shown(address)} is a placeholder"
+            yield Finding(where, wrong, "the address where the method can be read")
     if builtin is not None:
         if builtin.baseline and name != method.name:
             wrong = f"{shown(name)} is the built-in {method.name}, a point of reference"
@@ -137,6 +145,13 @@ def _is_public(address: str) -> bool:
     host = urlsplit(address).hostname or ""
     first, _, last = host.rstrip(".").rpartition(".")
     return bool(first) and not any(c.isdigit() for c in last) and last not in _LOCAL
+
+
+def _is_placeholder(address: str) -> bool:
+    """Whether an address is one of those that stand in instructions."""
+    parts = urlsplit(address)
+    host = (parts.hostname or "").split(".")[-2:-1]
+    return host == ["example"] or not _PLACEHOLDERS.isdisjoint(parts.path.lower().split("/"))
 
 
 def _check_name(record: Record, name: str) -> Iterator[Finding]:

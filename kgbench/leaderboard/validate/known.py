@@ -1,8 +1,7 @@
 """Known pairs, methods and suites, against which results are checked.
 
 `known.json` and `answers.json.gz` are written by `tests/write_known.py` from the loaded pairs, so
-that results are checked without loading any model. A replica differs from the shipped plant of its
-level in the donor's weights alone, whose hash is on its card.
+that results are checked without loading any model.
 """
 
 from __future__ import annotations
@@ -10,11 +9,10 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.resources import files
 from itertools import product
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -94,26 +92,9 @@ def known() -> Known:
         places = tuple(map(tuple, fields["places"]))
         changed = frozenset(places[i] for i in fields["changed"])
         data["pairs"][name] = KnownPair(**{**fields, "places": places, "changed": changed})
-    for name in catalog.replicas():
-        _add_replica(name, data["pairs"], data["answers"])
     for name, fields in data["localizers"].items():
         data["localizers"][name] = KnownLocalizer(**fields)
     return Known(**data)
-
-
-def _add_replica(name: str, pairs: dict[str, KnownPair], answers: dict[str, Any]) -> None:
-    """Add a replica to the shipped plant of its level; without that, or a hash, it is unknown."""
-    entry = catalog.published(name)
-    if entry is None or entry.donor_hash is None or entry.level not in pairs:
-        return
-    twin = pairs[entry.level]
-    recipient = twin.weights["float32"]["recipient"]
-    weights = {"float32": {"recipient": recipient, "sft": entry.donor_hash}}
-    pairs[name] = replace(twin, weights=weights)
-    answers[name] = {}
-    for prompt, columns in answers[entry.level].items():
-        kept = {key: values for key, values in columns.items() if not key.startswith("SFT")}
-        answers[name][prompt] = kept
 
 
 @cache
@@ -231,20 +212,13 @@ def judged_anew(record: Record) -> Record:
 @lru_cache(maxsize=1000)
 def _ground(model: str, truth: Truth, prompts: tuple[str, ...]) -> Ground:
     """What is known of a shipped pair's sites where facts are said to be planted so."""
-    pair, graded = known().pairs[model], catalog.graded_truth(model)
-    plant = catalog.published(model)
+    pair = known().pairs[model]
     sites = shipped_sites(pair, prompts)
     assert sites is not None
-    decoys: Collection[Site] = ()
-    if truth.decoy:
-        decoys = planted_sites(sites, parse_graft(truth.decoy))
     return Ground(
         truth.plant,
         truth.decoy,
         sites=sites,
         planted=planted_sites(sites, canonical(parse_graft(truth.plant))),
-        decoys=decoys,
         changed=pair.changed,
-        relevance=None if graded is None else graded.relevance,
-        by_block=plant is not None and plant.by_block,
     )

@@ -20,7 +20,8 @@
     const given = new Set(rows.map((r) => r.badge));
     const told = [];
     if (given.has("self-reported")) told.push("Pale: self-reported, nobody else ran it.");
-    if (given.has("verified")) told.push("Full: verified, a sample was run again.");
+    if (given.has("maintainers")) told.push("Full: run by the project, or verified.");
+    else if (given.has("verified")) told.push("Full: verified, a sample was run again.");
     return told.join(" ");
   };
   /** The reader's own methods stand in every picture, also where a mean needs more cells. */
