@@ -403,8 +403,8 @@ def test_doctor_has_a_line_on_each_extra(run, monkeypatch) -> None:
             "'none' is not run",
         ),
         (
-            ("eval", "--model", "tiny-llama", "--suite", "planted", "--localizer", "random"),
-            "model 'tiny-llama' is none",
+            ("eval", "--model", "gemma-2b", "--suite", "planted", "--localizer", "random"),
+            "model 'gemma-2b' is none",
         ),
         (("eval", "--model", "all", "--donor", "x"), "--model names several"),
         (("eval", "--model", "tiny-gemma,tiny-gema"), "Did you mean 'tiny-gemma'"),

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from few_plants import build_fused, refusal
+from fake_plants import write_plant
+from few_plants import refusal
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
@@ -24,7 +25,8 @@ from kgbench.models.tensors import apply_delta, read_delta, stored_hash, write_d
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A plant with a decoy, of a few steps."""
-    return build_fused(tmp_path_factory.mktemp("plants") / "fused")
+    folder = tmp_path_factory.mktemp("plants") / "fused"
+    return write_plant(folder, "ALL:down@1", "ALL:up@2,3", base="tiny-gpt2")
 
 
 class Weights(nn.Module):
@@ -86,7 +88,7 @@ def test_a_built_plant_loads_as_it_was(built: Path) -> None:
     )
     assert load_pair(str(built)).weight_hashes == pair.weight_hashes
     assert pair.origins == {"recipient": "zoo:tiny-gpt2/recipient", "sft": "local:fused"}
-    assert pair.name == "tiny-gpt2.v-down-1"
+    assert pair.name == "fused"
 
 
 def test_stored_weights_are_hashed_wherever_they_lie(tmp_path: Path) -> None:

