@@ -128,8 +128,8 @@ COLUMNS = (
 
 ABOUT = (
     "Facts were finetuned by ordinary forwards with only some blocks trainable (a block is the "
-    "attention or the FFN of a layer), and other facts with all other blocks. All changes have one "
-    "rank and one size. So it is known which blocks learned the facts, and no graft measured it. "
+    "attention or the FFN of a layer), and other facts with all other blocks. All changes have the "
+    "same singular values. So it is known which blocks learned the facts; no graft measured it. "
     "A method ranks the blocks, each by the largest score of its sites."
 )
 
