@@ -298,6 +298,8 @@ def test_what_is_no_block() -> None:
     assert "either" in refusal(UnknownNameError, wrong)
     both = lambda: plant("tiny-gemma", level="one", blocks=["ffn@1"])  # noqa: E731
     assert "one of them" in refusal(InputError, both)
+    said = lambda: plant("tiny-gemma", level="one", way="either")  # noqa: E731
+    assert "says way" in refusal(InputError, said)
     level = lambda: plant("tiny-gemma", level="one-lout")  # noqa: E731
     assert "Did you mean 'one-loud'" in refusal(UnknownNameError, level)
     base = lambda: plant("tiny-gema", level="one")  # noqa: E731

@@ -181,15 +181,16 @@ def standings(new: Sequence[Entry], root: Path) -> list[Standing]:
     before = [e for e in read_entries(root / RESULTS) if e.record.id not in ids]
     shown = []
     for board in make_leaderboard([*before, *new]).boards:
-        means, cells = list[Standing](), list[Standing]()
+        means, cells, without = list[Standing](), list[Standing](), list[Standing]()
         for table in board.tables:
             lines = [line for line in table.lines if ids.intersection(line.runs)]
             methods = frozenset(line.method for line in lines)
             if table.scope and methods:
                 cells.append(_on_a_cell(board, table, methods))
-            elif methods and (any(line.figures for line in lines) or len(board.tables) <= 2):
-                means.append(Standing(board, table, table.lines, methods))
-        shown += means or cells
+            elif methods:
+                kind = means if any(line.figures for line in lines) else without
+                kind.append(Standing(board, table, table.lines, methods))
+        shown += means or cells or without
     return shown
 
 

@@ -38,8 +38,8 @@ def build_command(
 
     With --level or --blocks, facts are finetuned as they usually are, with only
     the matrices of some blocks trainable, and decoys, other facts, with those of
-    all others. Changes have one rank and one relative size, so that how far
-    weights moved says nothing; where the facts are is known by which blocks
+    all others. Changes have the same singular values, so that how far weights
+    moved says nothing; where the facts are is known by which blocks
     learned them. It takes a minute or two.
 
     Args:

@@ -188,7 +188,7 @@ def plant(
     """Plant facts in known blocks: a donor whose answers a method should find there.
 
     Facts are finetuned by ordinary forwards with only the matrices of some blocks trainable, and
-    decoys with those of all others; all changes have one rank and one relative size. It takes a
+    decoys with those of all others; all changes have the same singular values. It takes a
     minute or two on a tiny pair; one that was interrupted begins anew.
 
     Args:
@@ -213,6 +213,10 @@ def plant(
     """
     if (level is not None) == bool(blocks):
         raise InputError("where are facts planted? Give a level or blocks, one of them")
+    given = {"way": way != "together", "filling": filling != "quiet", "tokens": tokens != "ALL"}
+    if level is not None and any(given.values()):
+        names = " and ".join(name for name, is_given in given.items() if is_given)
+        raise InputError(f"level {level!r} says {names}: leave that out, or give blocks")
     bases = [name for name in catalog.pair_names() if name not in catalog.plants()]
     if model not in (*bases, *catalog.plants()):
         hint = "Plants grow in pairs that have a name, see `kgbench ls models`."
