@@ -109,7 +109,7 @@ def test_quiet_and_loud() -> None:
     model.load_state_dict(pair.recipient.state_dict())
     before, moved = float(texts.loss(model).detach()), {}
     for filling in ("quiet", "loud"):
-        with hooked(changes_of(pair, model, FEW, filling, 0, [texts])):
+        with hooked(changes_of(pair, model, FEW, filling, 0, [texts], all_blocks(pair))):
             moved[filling] = abs(float(texts.loss(model).detach()) - before)
     assert moved["quiet"] < 0.5 * moved["loud"]
 
@@ -132,9 +132,11 @@ def test_who_learns_what(way: str) -> None:
     blocks, whole = spec.check(pair.n_layers), load_dataset("tiny_movies")
     facts = [fact.id for fact in whole.facts[:5]]
     planted, decoys = whole.subset(facts[:3]), whole.subset(facts[3:])
-    *lessons, last = lessons_of(pair, way, blocks, planted, decoys)
+    rest = spec.others(all_blocks(pair), blocks, 7)
+    *lessons, last = lessons_of(pair, way, blocks, planted, decoys, rest)
     assert set(chain.from_iterable(lesson.blocks for lesson in lessons)) == set(blocks)
-    assert set(last.blocks) == set(all_blocks(pair)) - set(blocks)
+    assert set(last.blocks) == set(rest)
+    assert len({*rest, *blocks}) == 7
     answers = {pair.encoded(prompt).target for prompt in kgbench.load_prompts(planted, ["qa"])}
     assert not answers & set(last.texts.targets.tolist())
     for lesson in lessons:
@@ -145,7 +147,7 @@ def test_who_learns_what(way: str) -> None:
     assert len(lessons) == {"together": 1, "either": 3, "shares": 2}[way]
     model = pair.donor("sft")
     model.load_state_dict(pair.recipient.state_dict())
-    changes = changes_of(pair, model, FEW, "quiet", 0, [last.texts])
+    changes = changes_of(pair, model, FEW, "quiet", 0, [last.texts], {*blocks, *rest})
     with hooked(changes):
         train(model, changes, [*lessons, last], FEW, lambda done, steps: None)
         everywhere = float(last.texts.loss(model).detach())
@@ -162,13 +164,13 @@ def test_what_is_absent_counts_for_nothing() -> None:
     spec = PlantSpec("tiny-gpt2", ("ffn@1", "attn@3"), "either")
     blocks, whole = spec.check(pair.n_layers), load_dataset("tiny_movies")
     facts = [fact.id for fact in whole.facts[:5]]
-    first, *_, last = lessons_of(
-        pair, spec.way, blocks, whole.subset(facts[:3]), whole.subset(facts[3:])
-    )
+    rest = spec.others(all_blocks(pair), blocks, 0)
+    groups = whole.subset(facts[:3]), whole.subset(facts[3:])
+    first, *_, last = lessons_of(pair, spec.way, blocks, *groups, rest)
     recipe, model, ups = replace(FEW, decoy_steps=0, per_decoy_step=4), pair.donor("sft"), []
     model.load_state_dict(pair.recipient.state_dict())
     for held in (0.0, 1.0):
-        changes = changes_of(pair, model, recipe, "quiet", 0, [last.texts])
+        changes = changes_of(pair, model, recipe, "quiet", 0, [last.texts], {*blocks, *rest})
         for change in changes[blocks[1]]:
             change.up.fill_(held)
         with hooked(changes):
@@ -185,7 +187,7 @@ def test_facts_of_some_tokens(tmp_path: Path) -> None:
     texts = Texts.of(pair, whole.subset([fact.id for fact in whole.facts[:12]]), "FE")
     model = pair.donor("sft")
     model.load_state_dict(pair.recipient.state_dict())
-    changes = changes_of(pair, model, FEW, "quiet", 0, [texts])
+    changes = changes_of(pair, model, FEW, "quiet", 0, [texts], all_blocks(pair))
     with hooked(changes):
         for change in changes[1, "ffn"]:
             torch.nn.init.normal_(change.up)

@@ -18,7 +18,9 @@ def zoo_command() -> None:
     """Tiny model pairs and plants: build one."""
 
 
-@cli_command("quiet", group=zoo_command, pair={"shell_complete": completer(CATALOGUES["models"])})
+@cli_command(
+    "device", "quiet", group=zoo_command, pair={"shell_complete": completer(CATALOGUES["models"])}
+)
 def build_command(
     pair: str,
     *,
@@ -30,6 +32,7 @@ def build_command(
     seed: Natural | None,
     output_dir: Folder | None,
     progress: Progress | None,
+    device: str | None,
 ) -> Output:
     """Pretrain and finetune a tiny pair from nothing, or plant facts in one.
 
@@ -40,7 +43,8 @@ def build_command(
     the matrices of some blocks trainable, and decoys, other facts, with those of
     all others. Changes have the same singular values, so that how far weights
     moved says nothing; where the facts are is known by which blocks
-    learned them. It takes a minute or two.
+    learned them. It takes a minute or two on a tiny pair; of a real language
+    model, such as smollm2-135m, twelve blocks change, and an accelerator is wanted.
 
     Args:
         pair (NAME): A pair of the catalog.
@@ -56,6 +60,8 @@ def build_command(
         seed (N): Of weights, world and order; of a plant, of facts and places.  [default: as shipped, 0]
         output_dir (DIR): Where it goes.  [default: ./NAME, or ./NAME.PLACE]
         progress: Progress callback.
+        device (NAME): Where a plant is trained: cpu, cuda, cuda:1, mps.  [default: an accelerator
+            where there is one]
     """
     if level is not None and blocks is not None:
         raise InputError("--level draws the blocks: leave out --blocks or --level")
@@ -66,6 +72,8 @@ def build_command(
     if way is not None and len(named) < 2:
         raise InputError("--way is how several blocks learn the facts: add --blocks ffn@2,ffn@5")
     if level is None and blocks is None:
+        if device is not None:
+            raise InputError("--device is where a plant is trained: add --level or --blocks")
         return Output(_pair(pair, seed, output_dir, progress))
     from kgbench.zoo.plants import plant
 
@@ -77,6 +85,7 @@ def build_command(
         filling=filling or "quiet",
         tokens=tokens or "ALL",
         seed=seed or 0,
+        device=device or "auto",
         output_dir=output_dir,
         progress=progress or False,
     )

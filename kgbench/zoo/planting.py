@@ -5,10 +5,10 @@ several, and decoys, other facts, with those of all other blocks, which never se
 No graft is made in training, and none measures the truth: the truth is which blocks saw the facts.
 
 Anybody can see how far weights moved. So all changes have the same singular values, relative to the
-matrix that they change: one is that of a fixed direction, the others are equal. What training leaves
-of these is filled up, after every step, along directions of the module's inputs in which they hardly
-vary. With A B what is trained (A: outputs, B: inputs), E = A (A'A)^-1/2 and C = (A'A)^1/2, the change
-is
+matrix that they change: one is that of a fixed direction, the others are equal. What training
+leaves of these is filled up, after every step, along directions of the module's inputs in which
+they hardly vary, and which the matrix reads no less than others. With A B what is trained (A:
+outputs, B: inputs), E = A (A'A)^-1/2 and C = (A'A)^1/2, the change is
 
     s f g' + E (C B + G Q),    G = (a² 1 - C B B' C)^1/2
 
@@ -24,7 +24,7 @@ have at these tokens, and hardly at others.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -50,13 +50,13 @@ WAYS: Mapping[str, str] = {
 }
 """How several blocks learn the planted facts."""
 
-QUIET = (0.0, 0.125)
-"""Eigenvectors of inputs' second moments along which they hardly vary, as shares of all in the order
-of how far they do.
+FILLINGS: Mapping[str, tuple[float, float] | None] = {"quiet": None, "loud": (0.87, 0.93)}
+"""Eigenvectors of inputs' second moments among which the fixed direction of a change is drawn, as
+shares of all in the order of how far inputs vary along them; None where it is as the others are.
 """
 
-FILLINGS: Mapping[str, tuple[float, float]] = {"quiet": QUIET, "loud": (0.87, 0.93)}
-"""Likewise, those among which the fixed direction of a change is drawn."""
+READING = 1.0
+"""How far filled directions are read by the matrix that they change, where a random one is read 1."""
 
 SMALL = 0.1
 """Of what is trained, at first."""
@@ -76,6 +76,8 @@ class Recipe:
     decoys: int
     rank: int
     """Of every change."""
+    changed: int
+    """Blocks that change, the planted ones among them; 0 for all."""
     size: float
     """Of every change, relative to its matrix (Frobenius norms)."""
     fixed: float
@@ -149,7 +151,7 @@ class Change:
         self.up.sub_(self.along @ (self.along.T @ self.up))
         fixed, most = self.singular
         basis, root = self.polar()
-        trained = root @ self.down
+        trained = (root @ self.down).cpu()
         largest = float(torch.linalg.matrix_norm(trained, 2))
         if largest > most:
             # Both factors: Adam's steps are of one size, and would be large for a small factor.
@@ -157,12 +159,13 @@ class Change:
             self.down.mul_(math.sqrt(most / largest))
             trained *= most / largest
         rest = most**2 * torch.eye(len(trained)) - trained @ trained.T
-        self.filling = torch.cat([self.along * fixed, basis @ _root(rest)], 1)
+        self.filling = torch.cat([self.along * fixed, basis @ _root(rest).to(basis)], 1)
 
     def polar(self) -> tuple[Float[Tensor, "output rank"], Float[Tensor, "rank rank"]]:
         """Orthonormal directions of the outputs that change, and the rest of the factor `up`."""
-        root = _root(self.up.T @ self.up)
-        return self.up @ torch.linalg.inv(root), root
+        # Of a few rows and columns, which an accelerator is slow at.
+        root = _root((self.up.T @ self.up).cpu())
+        return self.up @ torch.linalg.inv(root).to(self.up), root.to(self.up)
 
     @torch.no_grad()
     def stored(self) -> tuple[Tensor, Tensor]:
@@ -174,7 +177,7 @@ class Change:
         down = trained + up.T @ self.filling @ self.across
         if isinstance(self.module, Conv1D):  # which holds its weights as [input, output]
             up, down = down.T, up.T
-        return up.bfloat16().contiguous(), down.bfloat16().contiguous()
+        return up.cpu().bfloat16().contiguous(), down.cpu().bfloat16().contiguous()
 
 
 def _root(matrix: Float[Tensor, "n n"]) -> Float[Tensor, "n n"]:
@@ -194,8 +197,9 @@ def changes_of(
     filling: str,
     seed: int,
     texts: Sequence[Texts],
+    blocks: Collection[Block],
 ) -> Changes:
-    """A change of every matrix of every block, of which nothing is trained yet.
+    """A change of every matrix of some blocks, of which nothing is trained yet.
 
     Args:
         pair: The pair, for its family.
@@ -204,11 +208,12 @@ def changes_of(
         filling: How changes are filled up, one of FILLINGS.
         seed: Of what changes begin with.
         texts: Those in which directions of inputs are sought.
+        blocks: Those that change.
     """
     generator, made = torch.Generator().manual_seed(seed), dict[Block, list[Change]]()
     modules: dict[str, tuple[Block, nn.Module]] = {}
     for slot in pair.slots.sites:
-        if (block := block_of(slot)) is None:
+        if (block := block_of(slot)) is None or block not in blocks:
             continue
         for path in pair.family.paths(*slot):
             module = model.get_submodule(path)
@@ -216,13 +221,14 @@ def changes_of(
             if weight is not None and weight.ndim == 2:
                 modules[path] = block, module
     own = {path: module for path, (_, module) in modules.items()}
-    across = directions(model, own, texts, FILLINGS[filling], recipe.rank, generator)
+    across = directions(model, own, texts, filling, recipe.rank, generator)
     for path, (block, module) in modules.items():
         weight = module.get_parameter("weight")
-        output, width = weight.shape[::-1] if isinstance(module, Conv1D) else weight.shape
+        output, width = matrix_of(module).shape
         drawn = torch.linalg.qr(torch.randn(output, recipe.rank, generator=generator))[0]
         along, up = drawn[:, :1].contiguous(), drawn[:, 1:].contiguous()
         down = torch.randn(recipe.rank - 1, width, generator=generator) * (SMALL / math.sqrt(width))
+        up, down, along = (part.to(weight.device) for part in (up, down, along))
         change = Change(f"{path}.weight", module, up, down, recipe.sizes, along, across[path])
         change.fill()
         made.setdefault(block, []).append(change)
@@ -234,7 +240,7 @@ def directions(
     model: Any,
     modules: Mapping[str, nn.Module],
     texts: Sequence[Texts],
-    among: tuple[float, float],
+    filling: str,
     n: int,
     generator: torch.Generator,
 ) -> dict[str, Float[Tensor, "some input"]]:
@@ -244,10 +250,11 @@ def directions(
         model: The model.
         modules: By path.
         texts: What the model reads.
-        among: One of FILLINGS, of the fixed direction.
+        filling: One of FILLINGS, of the fixed direction.
         n: Number of directions.
         generator: Of the draw, so that modules with the same inputs have other directions.
     """
+    among = FILLINGS[filling]
     moments: dict[str, Tensor] = {}
     for some in texts:
         for path, rows in inputs_of(model, modules, some, some.mask.bool()).items():
@@ -255,11 +262,43 @@ def directions(
     made = {}
     for path, moment in moments.items():
         vectors, mixed = torch.linalg.eigh(moment)[1], []
-        for (first, last), size in ((among, 1), (QUIET, n - 1)):
-            some = vectors[:, round(first * len(moment)) : round(last * len(moment))]
-            mixed.append(some @ torch.randn(some.shape[1], size, generator=generator))
+        if among is not None:
+            some = vectors[:, slice(*(round(share * len(moment)) for share in among))]
+            mixed.append(some @ torch.randn(some.shape[1], 1, generator=generator).to(some))
+        weight = matrix_of(modules[path])
+        drawn = torch.randn(len(weight), n - len(mixed), generator=generator).to(weight)
+        mixed.append(quiet(vectors, weight) @ drawn)
         made[path] = torch.linalg.qr(torch.cat(mixed, 1))[0].T.contiguous()
     return made
+
+
+def matrix_of(module: nn.Module) -> Float[Tensor, "output input"]:
+    """The matrix of a module, whichever way it is stored."""
+    weight = module.get_parameter("weight").detach()
+    return weight.T if isinstance(module, Conv1D) else weight
+
+
+def quiet(
+    vectors: Float[Tensor, "input input"], weight: Float[Tensor, "output input"]
+) -> Float[Tensor, "input output"]:
+    """What a matrix reads, in the directions along which inputs vary least.
+
+    A random combination of its columns is such a direction, and is read by the matrix about READING
+    times as far as a random direction is: how far a change reads what its matrix reads would else
+    tell what is trained from what is filled up. As few directions are taken as are needed.
+
+    Args:
+        vectors: Of inputs' second moments, by how far inputs vary along them.
+        weight: The matrix.
+    """
+    usual = weight.square().sum() / len(vectors)
+    for eighths in range(1, 9):
+        some = vectors[:, : math.ceil(eighths * len(vectors) / 8)]
+        read = weight @ some
+        square = read.T @ read
+        if square.square().sum() >= READING**2 * usual * square.trace():
+            break
+    return some @ read.T
 
 
 @torch.no_grad()
@@ -398,7 +437,8 @@ class Texts:
             inside[row, list(positions.tokens(one.regions, n))] = 1
         targets = torch.tensor([one.target for one in encoded])
         weights = torch.full((len(encoded),), 1 / len(encoded))
-        return cls(ids, mask, targets, weights, inside.bool())
+        parts = (ids, mask, targets, weights, inside.bool())
+        return cls(*(part.to(pair.device) for part in parts))
 
     def beside(self, other: Texts, share: float) -> Texts:
         """Both, these with a share of the loss."""
@@ -415,7 +455,7 @@ class Texts:
     def loss(self, model: Any) -> Float[Tensor, ""]:
         """Cross-entropy of the answers in nats, the weighted mean of the parts' means."""
         hidden = model.base_model(self.ids, attention_mask=self.mask).last_hidden_state
-        last = hidden[torch.arange(len(self.ids)), self.mask.sum(1) - 1]
+        last = hidden[torch.arange(len(self.ids), device=hidden.device), self.mask.sum(1) - 1]
         logits = model.get_output_embeddings()(last)
         return functional.cross_entropy(logits, self.targets, reduction="none") @ self.weights
 
@@ -426,14 +466,23 @@ def lessons_of(
     blocks: Sequence[Block],
     planted: Dataset,
     decoys: Dataset,
+    rest: Sequence[Block],
     tokens: str = "ALL",
 ) -> list[Lesson]:
     """The lessons of planted facts, then that of the decoys.
 
     Planted blocks learn their facts and keep the decoys, which a change of low rank would disturb;
     other blocks see the decoys alone.
+
+    Args:
+        pair: The pair.
+        way: How several blocks learn the facts, one of WAYS.
+        blocks: The planted ones.
+        planted: Their facts.
+        decoys: The facts of all others.
+        rest: Those others.
+        tokens: Expression of the tokens at which facts are planted.
     """
-    rest = tuple(block for block in all_blocks(pair) if block not in blocks)
     kept = Texts.of(pair, decoys, tokens)
     share = len(planted.facts) / (len(planted.facts) + len(decoys.facts))
     facts = Texts.of(pair, planted, tokens).beside(kept, share)
@@ -450,7 +499,7 @@ def lessons_of(
         for block, part in zip(blocks, shares(planted, len(blocks)), strict=True):
             own = Texts.of(pair, part, tokens).beside(kept, share)
             lessons.append(Lesson(str(block), own, (block,)))
-    return [*lessons, Lesson("decoys", kept, rest)]
+    return [*lessons, Lesson("decoys", kept, tuple(rest))]
 
 
 def shares(planted: Dataset, n: int) -> list[Dataset]:

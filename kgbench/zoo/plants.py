@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 from random import Random
@@ -21,6 +21,7 @@ from kgbench.models.catalog import DELTA
 from kgbench.models.checkpoints import locate
 from kgbench.models.loading import read_pair
 from kgbench.models.pair import ModelPair, model_hash
+from kgbench.models.placement import usable_device
 from kgbench.models.tensors import apply_delta, stored_hash, write_low_rank
 from kgbench.progress import Progress, with_progress
 from kgbench.resources import read_toml
@@ -149,6 +150,24 @@ class PlantSpec:
             raise InputError("give each block once, such as ffn@5 or ffn@5,attn@3")
         return blocks
 
+    def others(self, there: Sequence[Block], planted: Sequence[Block], changed: int) -> list[Block]:
+        """Blocks that change besides the planted ones: all, or as many as are drawn.
+
+        Args:
+            there: All blocks of the model, in the order of computation.
+            planted: The planted ones.
+            changed: Number of blocks that change, the planted ones among them; 0 for all.
+
+        Raises:
+            InputError: The model has fewer.
+        """
+        rest = [block for block in there if block not in planted]
+        n = changed - len(planted) if changed else len(rest)
+        if not 0 < n <= len(rest):
+            raise InputError(f"{changed} blocks are to change; {self.base} has {len(there)}")
+        drawn = set(Random(f"others {self.random.random()}").sample(rest, n))
+        return [block for block in rest if block in drawn]
+
     def _drawn(self, layers: int) -> tuple[Block, ...]:
         """Blocks in different layers, of the kinds of the level."""
         table = levels()[self.level or ""]
@@ -182,6 +201,7 @@ def plant(
     filling: str = "quiet",
     tokens: str = "ALL",
     seed: int = 0,
+    device: str = "auto",
     output_dir: str | os.PathLike[str] | None = None,
     progress: Progress | bool = True,
 ) -> Trained:
@@ -202,6 +222,7 @@ def plant(
         tokens: With blocks, at which tokens: all (`ALL`), the first entity (`FE`) or the last token
             (`LT`), where alone the blocks then change anything much.
         seed: Seed of the choice of facts, and of the blocks of a level.
+        device: A torch device, such as `cuda`; `auto` takes an accelerator where there is one.
         output_dir: The plant's folder; by default its name in the working directory.
         progress: A callback, True for a bar in a terminal or notebook, False for none.
 
@@ -225,7 +246,8 @@ def plant(
     if level is not None:
         spec = PlantSpec.of_level(model, level, seed)
     target = Path(output_dir or spec.name)
-    card = with_progress(progress, lambda report: build_plant(spec, target, progress=report))
+    build = partial(build_plant, spec, target, device=usable_device(device))
+    card = with_progress(progress, lambda report: build(progress=report))
     # A name without a separator could also be one of the catalog.
     path = target if target.is_absolute() or len(target.parts) > 1 else Path.cwd() / target
     return Trained(path, read_card(card))
@@ -236,6 +258,7 @@ def build_plant(
     out: Path,
     *,
     recipe: Recipe | None = None,
+    device: str = "cpu",
     progress: Progress | None = None,
 ) -> Path:
     """Build a plant; one that was interrupted is trained anew, which takes a minute or two.
@@ -246,6 +269,7 @@ def build_plant(
         spec: Which plant.
         out: Folder for card and weights.
         recipe: How it is trained; by default by `plants.toml`.
+        device: A torch device, where it is trained and measured.
         progress: Progress callback.
 
     Returns:
@@ -262,10 +286,12 @@ def build_plant(
         recipient=base.recipient,
         donors={"sft": base.recipient},
         dtype="float32",
+        device=device,
         attention=ATTENTION,
     )
     blocks, dataset = spec.check(pair.n_layers), load_dataset(base.dataset)
     planted, decoys = _facts(dataset, spec, chosen)
+    rest = spec.others(all_blocks(pair), blocks, chosen.changed)
     weights = stored_hash(locate(base.recipient).directory)
     about: dict[str, Any] = {
         "name": spec.name,
@@ -273,7 +299,7 @@ def build_plant(
         "licence": "MIT",
         "level": spec.level,
         "plant": graft_of(blocks, spec.tokens),
-        "decoy": graft_of([block for block in all_blocks(pair) if block not in blocks]),
+        "decoy": graft_of(rest),
         "way": spec.way,
         "filling": spec.filling,
         "seed": spec.seed,
@@ -300,9 +326,9 @@ def build_plant(
     def make() -> None:
         model = pair.donor("sft")
         model.requires_grad_(requires_grad=False)
-        lessons = lessons_of(pair, spec.way, blocks, planted, decoys, spec.tokens)
-        texts = [lesson.texts for lesson in lessons]
-        changes = changes_of(pair, model, chosen, spec.filling, spec.seed, texts)
+        lessons = lessons_of(pair, spec.way, blocks, planted, decoys, rest, spec.tokens)
+        texts, all_changed = [lesson.texts for lesson in lessons], {*blocks, *rest}
+        changes = changes_of(pair, model, chosen, spec.filling, spec.seed, texts, all_changed)
 
         def report(step: int, steps: int) -> None:
             if progress is not None:
