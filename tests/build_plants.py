@@ -2,6 +2,7 @@
 
 python tests/build_plants.py                    # into build/plants; accepted ones are printed
 python tests/build_plants.py --seed 1 --output-dir build/plants-1
+python tests/build_plants.py --pair smollm2-135m --device cuda      # those in a real language model
 python tests/build_plants.py --ship             # and copies them to the package
 
 Of each level in each pair the first draws are taken that are learned: a plant is accepted by what
@@ -17,14 +18,13 @@ import shutil
 import sys
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from itertools import product
+from multiprocessing import get_context
 from pathlib import Path
 
-from kgbench.models.catalog import shipped, zoo_path
+from kgbench.models.catalog import entry, shipped, zoo_path
 from kgbench.sites import Block
 from kgbench.zoo.plants import PlantSpec, build_plant, levels
 
-PLACES = {"together": 1, "either-loud": 1}
-"""Of a level in each pair; of the others two."""
 DRAWS = 100
 """Numbers that a seed has for each level; far more than are tried."""
 TRIES = 10
@@ -32,16 +32,17 @@ LAYERS = 8
 """Of the tiny pairs."""
 
 
-def build(base: str, level: str, seed: int, out: Path) -> list[str]:
+def build(base: str, level: str, wanted: int, seed: int, out: Path, device: str) -> list[str]:
     """Lines on the draws of a level in a pair, as many as are needed; no place is taken twice."""
-    lines, places, wanted = [], set[tuple[Block, ...]](), PLACES.get(level, 2)
+    lines, places = [], set[tuple[Block, ...]]()
+    layers = entry(base).layers or LAYERS
     for number in range(seed * DRAWS, seed * DRAWS + TRIES):
         spec = PlantSpec.of_level(base, level, number)
-        blocks = tuple(sorted(spec.check(LAYERS)))
+        blocks = tuple(sorted(spec.check(layers)))
         if blocks in places:
             lines.append(f"{spec.name}: {blocks}: taken")
             continue
-        card = json.loads(build_plant(spec, out / spec.name).read_text("utf-8"))
+        card = json.loads(build_plant(spec, out / spec.name, device=device).read_text("utf-8"))
         lacks = "; ".join(card["shortfalls"])
         lines.append(f"{spec.name}: {card['plant']}: {lacks or 'accepted'}")
         if not lacks:
@@ -56,17 +57,20 @@ def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output-dir", type=Path, default=Path("build/plants"))
+    parser.add_argument("--pair", action="append", choices=[*shipped(), "smollm2-135m"])
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--ship", action="store_true")
     options = parser.parse_args(words)
     options.output_dir.mkdir(parents=True, exist_ok=True)
-    bases, short = [name for name in shipped() if name.startswith("tiny-")], False
-    names = set[str]()
-    with ProcessPoolExecutor(2) as pool:
+    bases, short, names = options.pair or shipped(), False, set[str]()
+    how = options.seed, options.output_dir, options.device
+    with ProcessPoolExecutor(2, get_context("spawn")) as pool:
         jobs = []
-        # Loud ones take longest, and most of their draws are not learned.
-        order = sorted(levels(), key=lambda level: "filling" in levels()[level])
+        # Loud ones take longest.
+        order = sorted(levels(), key=lambda level: "filling" not in levels()[level])
         for level, base in product(order, bases):
-            jobs.append(pool.submit(build, base, level, options.seed, options.output_dir))
+            if wanted := levels()[level]["places"].get(base):
+                jobs.append(pool.submit(build, base, level, wanted, *how))
         for job in as_completed(jobs):
             lines = job.result()
             short |= lines[-1].endswith(" draws")

@@ -66,7 +66,7 @@ def statistics(blocks: dict[Block, list[Change]], width: int) -> dict[str, list[
 def main() -> None:
     """Print the table."""
     levels: dict[str, dict[str, list[float]]] = {}
-    for name in catalog.plants():
+    for name in catalog.plants_in_shipped_pairs():
         entry, pair = catalog.entry(name), load_pair(name)
         blocks = changes(pair)
         planted = set(map(block_of, parse_graft(str(entry.plant)).sites(pair.n_layers)))

@@ -105,6 +105,11 @@ def plants() -> tuple[str, ...]:
     return tuple(_plants())
 
 
+def plants_in_shipped_pairs() -> tuple[str, ...]:
+    """Names of those whose base comes with the package, too, so that nothing is fetched."""
+    return tuple(name for name, own in _plants().items() if zoo_path(own.recipient) is not None)
+
+
 def published(name: str) -> Entry | None:
     """The entry of a pair or plant by its name alone; None where there is none."""
     return {**_pairs(), **_plants()}.get(name)

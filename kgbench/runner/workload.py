@@ -465,15 +465,15 @@ def planted_models(base: str | None = None) -> tuple[str, ...]:
     """Names of the shipped plants.
 
     Args:
-        base: Restrict to plants in this pair, which may have none.
+        base: Restrict to plants in this pair, which may have none; otherwise to pairs that come
+            with the package.
 
     Raises:
         InputError: No plants are shipped at all.
     """
-    plants = catalog.plants()
     if base is not None:
-        return tuple(name for name in plants if name.startswith(f"{base}."))
-    if not plants:
+        return tuple(name for name in catalog.plants() if name.startswith(f"{base}."))
+    if not (plants := catalog.plants_in_shipped_pairs()):
         raise InputError(
             "no pair with planted facts is shipped here; give one: --model PATH, as "
             "`kgbench zoo build NAME --blocks ffn@5` makes"
