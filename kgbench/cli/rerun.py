@@ -244,8 +244,8 @@ def _rescored(run: Entry, metric: str, write: bool) -> Output:
         raise InputError(
             f"{run.folder} is on the leaderboard, where records are never edited: leave out --write"
         )
-    again = judged_anew(rescored(run.record, facts))
-    record = judged_anew(rescored(run.record, facts, wanted))
+    again = judged_anew(rescored(run.record, facts), facts)
+    record = judged_anew(rescored(run.record, facts, wanted), facts)
     changes = changed_figures(run.record, again)
     parts: list[str | Report] = [record_report(record), "", *_differences(run.record, changes)]
     if write:

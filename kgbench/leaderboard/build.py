@@ -51,9 +51,9 @@ UNTRIED = "contract not run: no record that the laws of localizers were tried"
 
 def make_leaderboard(entries: Sequence[Entry]) -> Leaderboard:
     """All boards of some entries, whatever order these come in."""
-    entries = sorted(entries, key=lambda entry: (entry.method, entry.pair, entry.record.id))
-    older = {e.record.id for e in entries if e.record.identity.ties_count_for_the_target}
-    marks = {TIES: older, UNTRIED: {e.record.id for e in entries if e.untried}}
+    entries = sorted(entries, key=lambda entry: (entry.method, entry.pair, entry.result.id))
+    older = {e.result.id for e in entries if e.result.identity.ties_count_for_the_target}
+    marks = {TIES: older, UNTRIED: {e.result.id for e in entries if e.untried}}
     boards = []
     for board in all_boards(entries):
         tables = []
@@ -286,7 +286,7 @@ def own_entries(own: Path, board: list[Entry]) -> list[Entry]:
 
     One that is damaged, or lacks figures of what it ran, gives a `DamagedRecordWarning`.
     """
-    there, found = {entry.record.id for entry in board}, {}
+    there, found = {entry.result.id for entry in board}, {}
     for stored in RecordStore(own).scan():
         if wrong := next(check_configurations(stored.record), None):
             warning = f"{stored.path} is left out: {wrong.field}: {wrong.wrong}"
