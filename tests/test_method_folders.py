@@ -77,6 +77,14 @@ def test_pandas_reads_the_shipped_entries() -> None:
     )
 
 
+def test_an_entry_has_the_figures_of_its_run(tmp_path: Path) -> None:
+    """None is stored, and all are made of the rows as they were."""
+    made = result()
+    (entry,) = read_entries(put(tmp_path / "board" / "results", sent(made)))
+    assert not {"rows", "synergy", "verdict"} & entry.documents["record.json"].keys()
+    assert entry.record == made[0]
+
+
 def test_entries_come_back_as_they_were_written(results: Path, two: tuple[Sent, Sent]) -> None:
     """Equal entries give equal bytes, whatever the order in which they come."""
     found = {entry.folder.name: entry for entry in read_entries(results)}

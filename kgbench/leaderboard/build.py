@@ -284,7 +284,7 @@ def _ended_by_signals() -> Iterator[None]:
 def own_entries(own: Path, board: list[Entry]) -> list[Entry]:
     """Runs of a folder that are not on the board.
 
-    One that is damaged, or lacks figures of what it ran, gives a `DamagedRecordWarning`.
+    One that is damaged, or of configurations that are none, gives a `DamagedRecordWarning`.
     """
     there, found = {entry.result.id for entry in board}, {}
     for stored in RecordStore(own).scan():

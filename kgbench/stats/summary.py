@@ -289,7 +289,8 @@ def with_figures(result: Result, facts: pa.Table) -> Record:
         DataError: The rows are not those of such a result.
         UnknownNameError: There is no such metric.
     """
-    ran, reasons, absent = spans(facts), result.not_applicable.items(), {}
+    reasons, absent = result.not_applicable.items(), {}
+    ran = spans(facts) if reasons else {}
     for prompt in result.identity.prompts:
         absent[prompt] = {name: why for name, why in reasons if (prompt, name) not in ran}
     run = Ran(result.identity, result.floor, sum(result.dropped.values()), absent)
