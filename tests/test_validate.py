@@ -421,6 +421,8 @@ def test_an_entry_is_never_edited(board: Path, theirs: Path) -> None:
     first = entries_of(board)[0]
     other = sent(result(rates={**RATES, "LT": 0.9}))
     assert other.name == first.name
+    other.documents["record.json"] = first.record
+    other.seal()
     found = refused(put(theirs, other), beside=board)
     wrong = "file: it is another one than on the board"
     assert [text.partition("; ")[0] for text in found] == [

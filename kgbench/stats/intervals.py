@@ -223,9 +223,8 @@ def median(values: Array) -> Estimate:
             f"{n} fact{'s' * (n != 1)}, too few for an interval of the median", n
         )
     ordered = np.sort(values)
-    return Estimate.hull(
-        float(np.median(values)), n, (float(ordered[below - 1]), float(ordered[n - below]))
-    )
+    middle = (float(ordered[(n - 1) // 2]) + float(ordered[n // 2])) / 2
+    return Estimate.hull(middle, n, (float(ordered[below - 1]), float(ordered[n - below])))
 
 
 @lru_cache(maxsize=8192)

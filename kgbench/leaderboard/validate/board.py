@@ -11,6 +11,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import product
 from math import ceil
 from urllib.parse import urlsplit
@@ -34,7 +35,7 @@ from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION, VERIFICATION
 from kgbench.leaderboard.validate.files import CheckedEntry, Finding, shown, unmet
 from kgbench.leaderboard.validate.known import known
 from kgbench.leaderboard.validate.record import unlike
-from kgbench.records import Result, canonical_json
+from kgbench.records import Result, SiteScore, canonical_json
 from kgbench.records.fact_rows import spans
 from kgbench.sites import BASELINES
 from kgbench.stats.repetition import TIES, TOLERANCES
@@ -296,12 +297,20 @@ class Made:
 
     ranks: NDArray[np.int64]
     """Of the rows, sorted."""
-    order: NDArray[np.str_]
-    """Sites of a plant by their score, highest first; otherwise empty."""
+    scores: tuple[SiteScore, ...]
+    """Map of a plant; otherwise empty."""
     name: str
     """On the board."""
     localizer: str
     folder: str
+
+    @cached_property
+    def order(self) -> NDArray[np.str_]:
+        """Sites of its map by their score, highest first."""
+        sites = []
+        for site in self.scores:
+            sites.append((-site.score, f"{site.layer} {site.component} {site.region}"))
+        return np.array([name for _, name in sorted(sites)], dtype=np.str_)
 
     def shared(self, other: Made) -> float:
         """Share of ranks, or of places in the order of sites, that two methods have in common."""
@@ -435,15 +444,11 @@ class Others:
         truth = record.identity.truth
         if truth is not None and record.scores is None:
             return
-        sites = []
-        if truth is not None:
-            for site in record.scores or ():
-                sites.append((-site.score, f"{site.layer} {site.component} {site.region}"))
         grafted = table.filter(pc.invert(pc.is_in(table["graft"], pa.array(BASELINES))))
         key = (record.identity.weights.model_dump_json(), rows_hash(grafted, COLUMNS[:-1]))
         own = Made(
             grafted["rank"].to_numpy().astype(np.int64),
-            np.array([name for _, name in sorted(sites)], dtype=np.str_),
+            (record.scores or ()) if truth is not None else (),
             submission.name,
             record.identity.localizer.name,
             folder,

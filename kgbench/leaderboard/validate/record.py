@@ -328,10 +328,10 @@ def _version(text: str) -> list[int] | None:
 
 def _check_ranking(record: Result) -> Iterator[Finding]:
     """A ranking is there where configurations are filled by one, and only there."""
-    what, ranking, sites = record.identity, record.ranking, site_scores(record)
+    what, ranking, scores = record.identity, record.ranking, record.scores
     tops = [graft for graft in what.configurations if parse_top(graft) is not None]
     ranked = any(graft not in record.not_applicable for graft in tops)
-    for name, part in (("scores", sites), ("ranking", ranking)):
+    for name, part in (("scores", scores), ("ranking", ranking)):
         if ranked and part is None:
             wrong = f"it is missing, though {tops[0]!r} was run"
             yield Finding(name, wrong, "the ranking behind the best-ranked sites")
@@ -342,17 +342,15 @@ def _check_ranking(record: Result) -> Iterator[Finding]:
         wrong = "it does not go with the configurations"
         expected = "a version exactly where sites are ranked"
         yield Finding("identity.ranking_version", wrong, expected)
-    if ranking is None or sites is None:
+    if ranking is None or scores is None:
         return
     halves = ((what.n_facts + 1) // 2, what.n_facts // 2)
     sizes = chain.from_iterable(chain.from_iterable(g.values()) for g in ranking.sites.values())
-    fit = ranking.sites.keys() <= what.prompts.keys() and all(0 <= k <= len(sites) for k in sizes)
-    once = len(sites) == len(record.scores or ())
-    at_most = f"the record's prompts, and at most {len(sites)} sites each"
+    fit = ranking.sites.keys() <= what.prompts.keys() and all(0 <= k <= len(scores) for k in sizes)
+    at_most = f"the record's prompts, and at most {len(scores)} sites each"
     yield from unmet(
         [
             ("ranking.facts", ranking.facts, ranking.facts == halves, f"{halves}"),
-            ("scores", "a map with a site twice", once, "each site once"),
             ("ranking.sites", "of others", fit, at_most),
         ]
     )
