@@ -6,7 +6,7 @@ Machine formats (JSON, CSV, records) hold plain numbers and do not use this modu
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from decimal import Decimal
 
 from kgbench.estimate import Estimate
@@ -23,7 +23,6 @@ NAMES = {
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
 
-_NUMBER = re.compile(r"(?<![\w.])[-−]?(?:\d+(?:,\d{3})*)?\.?\d+(?:e[-−+]?\d+)?(?![\w.]*\d)")
 _DECIMAL = re.compile(r"(?<![\w.])(?:-?\d*\.\d+(?:e[-+]?\d+)?|-\d+)(?!\w|\.\d)(?P<unit>%?)")
 
 
@@ -147,28 +146,6 @@ def _restyled(found: re.Match[str]) -> str:
     unit = found["unit"]
     value = float(found[0].removesuffix(unit))
     return f"{plain_text(value)} %" if unit else number_text(value)
-
-
-def same_sentence(first: str, second: str) -> bool:
-    """Whether two sentences have the same words, and numbers that differ in rounding alone.
-
-    A number may differ by one unit of the last digit of the one that has fewer decimals: `98 %`
-    and `97 %`, `0.00667` and `.01`. Sentences of older versions are compared like this.
-    """
-    if _NUMBER.sub("#", first) != _NUMBER.sub("#", second):
-        return False
-    pairs = zip(_numbers(first), _numbers(second), strict=True)
-    return all(abs(a - b) <= max(_unit(a), _unit(b)) for a, b in pairs)
-
-
-def _numbers(text: str) -> Sequence[Decimal]:
-    return [Decimal(number.replace("−", "-").replace(",", "")) for number in _NUMBER.findall(text)]
-
-
-def _unit(number: Decimal) -> Decimal:
-    exponent = number.as_tuple().exponent
-    assert isinstance(exponent, int)
-    return Decimal(1).scaleb(exponent)
 
 
 def count_text(n: int, noun: str) -> str:

@@ -48,11 +48,6 @@ _VERIFIED = (
     "and with exchanged answers; every row has to come out the same"
 )
 
-_FIGURES = ("rows[", "synergy", "baselines", "curve", "planted", "verdict")
-_ANEW = (
-    "these figures are not those of the run's rows: record it again, with this version of kgbench"
-)
-
 
 @dataclass(frozen=True)
 class Submitted:
@@ -88,8 +83,7 @@ class Submitted:
         """What to do about refusals."""
         found: dict[str, None] = {}
         for finding in self.refused:
-            anew = finding.field.startswith(_FIGURES)
-            found[_ANEW if anew else _ADVICE.get(finding.field, "")] = None
+            found[_ADVICE.get(finding.field, "")] = None
         return [text for text in found if text]
 
     @property
@@ -105,9 +99,9 @@ class Submitted:
         return {
             "accepted": True,
             "entries": [
-                {"id": entry.record.id, "folder": entry.folder}
+                {"id": entry.result.id, "folder": entry.folder}
                 for entry in self.entries
-                if entry.record is not None
+                if entry.result is not None
             ],
             "copied": list(map(str, self.copied)),
             "findings": [finding.to_json() for finding in self.findings],

@@ -183,7 +183,7 @@ def sent(
     """A run as `kgbench submit` makes an entry of it."""
     record, facts = made
     name = name or record.identity.localizer.name
-    rows, document = facts.select(STORED.names).cast(STORED), json.loads(record.to_json())
+    rows, document = facts.select(STORED.names).cast(STORED), record.document()
     submission = Submission(
         record=record.id,
         record_hash=document_hash(document),

@@ -297,7 +297,7 @@ def test_a_record_less_changes_its_own_cells_only(tmp_path: Path) -> None:
     b = dict(outputs(tmp_path))
     gone = {name for name in a if name not in b}
     others = {name for name in b if a[name] != b[name]}
-    assert gone == {f"site/runs/{run.record.id[:12]}.html"}
+    assert gone == {f"site/runs/{run.result.id[:12]}.html"}
     lists = {
         "LEADERBOARD.md",
         "site/index.html",
@@ -351,7 +351,7 @@ def test_each_board_asks_for_its_facts(
     asked = entry.record.identity.configurations
     what = entry.record.identity.model_copy(update={"configurations": (*asked, configuration)})
     record = entry.record.model_copy(update={"identity": what})
-    cell = cell_of(replace(entry, record=record), "qa")
+    cell = cell_of(replace(entry, result=record), "qa")
     assert (cell.core, cell.pair) == (not mark, f"tiny-gemma{mark}")
     notes = [finding for finding in _check_data(record, True) if finding.field == "identity.limit"]
     assert [finding.refuses for finding in notes] == [False] * bool(mark)

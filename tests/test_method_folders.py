@@ -62,22 +62,27 @@ def test_pandas_reads_a_method(results: Path, two: tuple[Sent, Sent]) -> None:
 
 
 def test_pandas_reads_the_shipped_entries() -> None:
-    """So it does of the board that is shipped; figures of a record are those of its rows."""
+    """So it does of the board that is shipped."""
     rows = pd.read_parquet(SHIPPED / "planted" / "snip" / FACTS)
     entries = pd.read_json(SHIPPED / "planted" / "snip" / ENTRIES, lines=True)
     assert set(rows["entry"]) == set(entries["entry"])
     for _, name, record in entries[["entry", "record"]].itertuples():
-        own = rows[rows["entry"] == name]
-        for line in record["rows"]:
-            if "top5" in line:
-                here = own[(own["prompt"] == line["prompt"]) & (own["graft"] == line["graft"])]
-                assert (here["rank"] <= 5).mean() == pytest.approx(line["top5"][0], abs=1e-6)
+        asked = record["identity"]["configurations"]
+        assert set(rows[rows["entry"] == name]["graft"]) == set(asked)
     assert (
         not pq.ParquetFile(SHIPPED / "planted" / "snip" / FACTS)
         .metadata.row_group(0)
         .column(0)
         .is_stats_set
     )
+
+
+def test_an_entry_has_the_figures_of_its_run(tmp_path: Path) -> None:
+    """None is stored, and all are made of the rows as they were."""
+    made = result()
+    (entry,) = read_entries(put(tmp_path / "board" / "results", sent(made)))
+    assert not {"rows", "synergy", "verdict"} & entry.documents["record.json"].keys()
+    assert entry.record == made[0]
 
 
 def test_entries_come_back_as_they_were_written(results: Path, two: tuple[Sent, Sent]) -> None:

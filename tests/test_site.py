@@ -246,7 +246,7 @@ def test_runs_of_shipped_pairs_lead_to_a_prompt(board: Leaderboard, site: dict[s
         f"explore/{pair}.html" for pair in linked
     }
     other = fake_runs.record(model="tiny-gemma")
-    entry = replace(board.entries[0], record=other)
+    entry = replace(board.entries[0], result=other)
     own = dict(render_site(fake_boards.leaderboard([entry])))
     assert not any(path.startswith("explore/") for path in own)
     for pair in linked:

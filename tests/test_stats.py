@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import numpy as np
 import pytest
 from coverage_table import CASES, Case, lowest_of_hits, simulated
@@ -161,6 +163,14 @@ def test_mean_holds_its_value(values: list[float]) -> None:
         assert figure.value is None and "nothing is known" in (figure.undefined or "")
     else:
         assert figure.low <= np.mean(values) <= figure.high
+
+
+@given(st.lists(st.floats(-5, 5), min_size=2, max_size=300), st.randoms())
+def test_a_mean_knows_no_order(values: list[float], random: Random) -> None:
+    """It is the same to the last bit in whatever order facts come."""
+    figure, other = mean(np.array(values)), list(values)
+    random.shuffle(other)
+    assert mean(np.array(other)).value == figure.value
 
 
 @pytest.mark.parametrize("n", [0, 1])

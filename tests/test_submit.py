@@ -170,18 +170,26 @@ def test_a_refused_run_leaves_no_trace_and_takes_the_others_with_it(
 ) -> None:
     """Where one of several runs is refused, nothing is copied: a method is submitted whole."""
     good, bad = place.run(), place.run(seeds=(1,))
-    (folder,) = place.store.root.glob(f"*{bad}")
-    (folder / "seal.json").unlink()
-    content = json.loads((folder / RECORD).read_text("utf-8"))
-    content["rows"][5].update(top5=[1.0, 0.9, 1.0, 30])
-    (folder / RECORD).write_text(json.dumps(content), "utf-8")
     assert place.submit(good, bad) == 1
     text = capsys.readouterr().out
-    assert "record.json: rows[5].top5.value: it is 1.0; expected" in text
-    assert (
-        "Refused, and nothing was copied.\n- these figures are not those of the run's rows" in text
-    )
+    assert "record.json: identity.seeds: it is [1] of a built-in method" in text
+    assert "Refused, and nothing was copied.\n" in text
     assert place.entries() == []
+
+
+def test_what_a_run_says_of_its_figures_is_not_used(place: Place) -> None:
+    """An entry has the figures of its rows, whatever is written beside them."""
+    run = place.run()
+    (folder,) = place.store.root.glob(f"*{run}")
+    (folder / "seal.json").unlink()
+    content = json.loads((folder / RECORD).read_text("utf-8"))
+    honest = content["rows"][5]["top5"]
+    content["rows"][5].update(top5=[1.0, 0.9, 1.0, 30])
+    (folder / RECORD).write_text(json.dumps(content), "utf-8")
+    assert place.submit(run) == 0
+    (entry,) = read_entries(place.results)
+    assert "rows" not in entry.documents[RECORD]
+    assert entry.record.rows[5].top5.stored() == honest
 
 
 @pytest.mark.nightly

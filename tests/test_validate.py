@@ -41,8 +41,8 @@ from kgbench.records import (
     SEAL,
     DatasetRef,
     LocalizerRef,
-    Record,
     RecordStore,
+    Result,
     WeightHashes,
     facts_table,
 )
@@ -195,7 +195,7 @@ def test_forwards_that_rank_sites_have_rows_of_their_own() -> None:
     cost = entry.record["cost"]
     rows = 100 * cost["token_rows"]
     scoring = {"forwards": rows // 10, "token_rows": rows, "seconds": 99 * cost["seconds"]}
-    ratio = [100 * value for value in cost["plain_forward_ratio"][:3]]
+    ratio = [round(100 * value, 3) for value in cost["plain_forward_ratio"][:3]]
     cost["scoring"] = scoring | {"plain_forward_ratio": [*ratio, 1]}
     cost["seconds"] *= 100
     cost["forwards"] += scoring["forwards"]
@@ -417,14 +417,15 @@ def test_what_is_on_the_board_is_believed(board: Path, theirs: Path) -> None:
 
 
 def test_an_entry_is_never_edited(board: Path, theirs: Path) -> None:
-    """Other rows and figures under an entry's own id are refused, and status is 1."""
+    """Other rows under an entry's own id are refused, and status is 1."""
     first = entries_of(board)[0]
     other = sent(result(rates={**RATES, "LT": 0.9}))
     assert other.name == first.name
+    other.documents["record.json"] = first.record
+    other.seal()
     found = refused(put(theirs, other), beside=board)
     wrong = "file: it is another one than on the board"
     assert [text.partition("; ")[0] for text in found] == [
-        f"{first.name}/record.json: {wrong}",
         f"{first.name}/facts.parquet: {wrong}",
         f"{first.name}/submission.json: {wrong}",
         f"{first.name}/verification.json: file: it is gone",
@@ -483,7 +484,7 @@ def test_a_small_or_known_sample_verifies_nothing(tmp_path: Path) -> None:
         assert len(notes) == (not counts)
         assert all("known facts of 30" in note and note.startswith("note") for note in notes)
     large = identity(n=1000, limit=None, dataset=DatasetRef(name="large", hash="0" * 64, n=1000))
-    record = Record.model_validate(entry.record).model_copy(update={"identity": large})
+    record = Result.model_validate(entry.record).model_copy(update={"identity": large})
     checked = there.verification
     assert checked is not None
     for n, drawn, counts in ((200, True, True), (199, True, False), (200, None, False)):

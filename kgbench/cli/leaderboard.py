@@ -110,8 +110,8 @@ def validate_command(
 
     PATH is a run's folder, its record.json, a folder of such folders, or a
     method's folder of the leaderboard, alone or with the name of one of its
-    entries after it. Every figure is computed again from the per-fact rows; data,
-    prompts and weights are compared with what is shipped. The first line counts
+    entries after it. Figures are made of the per-fact rows, whatever record.json
+    says of them; data, prompts and weights are compared with what is shipped. The first line counts
     the entries in order; then a line for each finding, notes last: file, field,
     what is wrong and what was expected. With --strict and --beside, a folder of
     entries is the whole board as it is to be: what is changed or gone is refused.

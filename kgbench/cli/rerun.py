@@ -244,10 +244,13 @@ def _rescored(run: Entry, metric: str, write: bool) -> Output:
         raise InputError(
             f"{run.folder} is on the leaderboard, where records are never edited: leave out --write"
         )
-    again = judged_anew(rescored(run.record, facts))
-    record = judged_anew(rescored(run.record, facts, wanted))
+    again = judged_anew(rescored(run.record, facts), facts)
+    record = judged_anew(rescored(run.record, facts, wanted), facts)
     changes = changed_figures(run.record, again)
-    parts: list[str | Report] = [record_report(record), "", *_differences(run.record, changes)]
+    lines = ["figures of an entry are made of its rows, and none is stored"]
+    if run.method_folder is None:
+        lines = _differences(run.record, changes)
+    parts: list[str | Report] = [record_report(record), "", *lines]
     if write:
         _write_back(run, record)
         parts += ["", f"record   {run.folder}"]
@@ -262,8 +265,7 @@ def _rescored(run: Entry, metric: str, write: bool) -> Output:
         "differences": differences,
         "written": write,
     }
-    brief = "\n".join(_differences(run.record, changes))
-    return Output(parts, answer, int(bool(changes)), brief)
+    return Output(parts, answer, int(bool(changes)), "\n".join(lines))
 
 
 def _write_back(run: Entry, record: Record) -> None:

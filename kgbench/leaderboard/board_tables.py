@@ -205,7 +205,7 @@ def _line(name: str, own: Measured) -> Line:
     return Line(
         method=name,
         figures=own.figures,
-        runs=tuple(entry.record.id for entry in own.entries),
+        runs=tuple(entry.result.id for entry in own.entries),
         coverage=own.coverage,
         badge=max(badges, key=_STRENGTHS.index, default="verified"),
         unranked=reason,

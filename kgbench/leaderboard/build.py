@@ -51,9 +51,9 @@ UNTRIED = "contract not run: no record that the laws of localizers were tried"
 
 def make_leaderboard(entries: Sequence[Entry]) -> Leaderboard:
     """All boards of some entries, whatever order these come in."""
-    entries = sorted(entries, key=lambda entry: (entry.method, entry.pair, entry.record.id))
-    older = {e.record.id for e in entries if e.record.identity.ties_count_for_the_target}
-    marks = {TIES: older, UNTRIED: {e.record.id for e in entries if e.untried}}
+    entries = sorted(entries, key=lambda entry: (entry.method, entry.pair, entry.result.id))
+    older = {e.result.id for e in entries if e.result.identity.ties_count_for_the_target}
+    marks = {TIES: older, UNTRIED: {e.result.id for e in entries if e.untried}}
     boards = []
     for board in all_boards(entries):
         tables = []
@@ -284,9 +284,9 @@ def _ended_by_signals() -> Iterator[None]:
 def own_entries(own: Path, board: list[Entry]) -> list[Entry]:
     """Runs of a folder that are not on the board.
 
-    One that is damaged, or lacks figures of what it ran, gives a `DamagedRecordWarning`.
+    One that is damaged, or of configurations that are none, gives a `DamagedRecordWarning`.
     """
-    there, found = {entry.record.id for entry in board}, {}
+    there, found = {entry.result.id for entry in board}, {}
     for stored in RecordStore(own).scan():
         if wrong := next(check_configurations(stored.record), None):
             warning = f"{stored.path} is left out: {wrong.field}: {wrong.wrong}"

@@ -73,7 +73,7 @@ def cell_of(entry: Entry, prompt: str = "") -> Cell:
         entry: The entry.
         prompt: A prompt; empty for figures over all prompts of the record.
     """
-    what = entry.record.identity
+    what = entry.result.identity
     given = (what.weights.model_dump(mode="json"), what.dataset.hash, what.tokenizer)
     marks = []
     pair, facts = known().pairs.get(entry.pair), own_facts(entry.pair)
@@ -129,9 +129,9 @@ def first_runs(entries: Iterable[Entry], by_prompt: bool = False) -> Runs:
         DataError: Two submitted runs of a method are of one cell.
     """
     runs: dict[str, dict[Cell, Entry]] = {}
-    by_time = sorted(entries, key=lambda e: (e.record.provenance.time, e.record.id), reverse=True)
+    by_time = sorted(entries, key=lambda e: (e.result.provenance.time, e.result.id), reverse=True)
     for entry in sorted(by_time, key=lambda e: not e.verified):
-        for prompt in entry.record.identity.prompts if by_prompt else ("",):
+        for prompt in entry.result.identity.prompts if by_prompt else ("",):
             cell = cell_of(entry, prompt)
             first = runs.setdefault(entry.method, {}).setdefault(cell, entry)
             submitted = first.submission is not None and entry.submission is not None
@@ -211,7 +211,7 @@ def overall_lines(
 
 def cost_spread(entries: Sequence[Entry]) -> Estimate:
     """Geometric mean, smallest and largest of the runs' costs; undefined where one is."""
-    ratios = [entry.record.cost.plain_forward_ratio for entry in entries]
+    ratios = [entry.result.cost.plain_forward_ratio for entry in entries]
     for ratio in ratios:
         if ratio.value is None:
             return Estimate.missing(ratio.undefined or "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -78,7 +77,7 @@ def drafts(
     entries = []
     for run in runs:
         record, rows = run.record, run.facts().select(STORED.names)
-        document = json.loads(record.to_json())
+        document = record.document()
         about: dict[str, Any] = {
             "record": record.id,
             "record_hash": document_hash(document),
@@ -156,7 +155,7 @@ def publish(entries: Sequence[Entry], root: Path) -> list[Path]:
     """
     by_folder: dict[Path, list[Entry]] = {}
     for entry in entries:
-        path = root / RESULTS / folder_name(entry.record, entry.method)
+        path = root / RESULTS / folder_name(entry.result, entry.method)
         by_folder.setdefault(path, []).append(entry)
     places = []
     for path, own in by_folder.items():
@@ -177,8 +176,8 @@ def standings(new: Sequence[Entry], root: Path) -> list[Standing]:
         new: Those of `drafts`.
         root: The leaderboard's folder.
     """
-    ids = {entry.record.id for entry in new}
-    before = [e for e in read_entries(root / RESULTS) if e.record.id not in ids]
+    ids = {entry.result.id for entry in new}
+    before = [e for e in read_entries(root / RESULTS) if e.result.id not in ids]
     shown = []
     for board in make_leaderboard([*before, *new]).boards:
         means, cells, without = list[Standing](), list[Standing](), list[Standing]()

@@ -26,7 +26,9 @@ from kgbench.leaderboard.hits import PromptHits, hits_by_prompt
 from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION, VERIFICATION
 from kgbench.records import (
     FIGURES,
+    Planted,
     Record,
+    Result,
     Strict,
     choose_run,
     load_record,
@@ -86,7 +88,7 @@ class Part(Strict):
     record: str
     """Id of the record that it goes with."""
     record_hash: str
-    """SHA-256 of the record as canonical JSON: keys sorted, no blanks, UTF-8."""
+    """SHA-256 of the record, without figures, as canonical JSON: keys sorted, no blanks, UTF-8."""
     facts_hash: str
     """SHA-256 of the per-fact rows, as of `rows_hash`."""
 
@@ -130,7 +132,7 @@ class Verification(Part):
     contract: Contract | None = None
     """The laws as whoever verified found them; None where only rows were compared."""
 
-    def counts(self, record: Record) -> bool:
+    def counts(self, record: Result) -> bool:
         """Whether it makes a record verified: all facts, or `SAMPLE` drawn after submission.
 
         Args:
@@ -214,7 +216,8 @@ class Entry:
 
     folder: Path
     """Its folder; on the board the method folder and the entry's name."""
-    record: Record
+    result: Result
+    """What was measured; of a run's own folder its record."""
     submission: Submission | None
     """None of a reader's own run, which was never submitted."""
     verification: Verification | None
@@ -238,7 +241,7 @@ class Entry:
     @property
     def verified(self) -> bool:
         """Whether all facts, or enough that were drawn after submission, were run again."""
-        return self.verification is not None and self.verification.counts(self.record)
+        return self.verification is not None and self.verification.counts(self.result)
 
     @property
     def badge(self) -> Badge:
@@ -248,7 +251,7 @@ class Entry:
         if self.verified:
             return "verified"
         # No other method may have the name or the code of a built-in one.
-        is_own = self.submission.code == f"kgbench=={self.record.provenance.kgbench}"
+        is_own = self.submission.code == f"kgbench=={self.result.provenance.kgbench}"
         return "maintainers" if is_own else "self-reported"
 
     @property
@@ -267,17 +270,39 @@ class Entry:
     @property
     def pair(self) -> str:
         """The name of the model pair."""
-        return self.record.model
+        return self.result.model
 
     @property
     def localizer(self) -> str:
         """The name of the localizer."""
-        return self.record.identity.localizer.name
+        return self.result.identity.localizer.name
 
     @property
     def suite(self) -> str:
         """The suite that it ran: `planted`, `budget` or `pathways`."""
-        return suite_of(self.record)
+        return suite_of(self.result)
+
+    @cached_property
+    def record(self) -> Record:
+        """With all figures, which on the board follow from its rows.
+
+        Raises:
+            DataError: The rows are not those of such a result.
+        """
+        if isinstance(self.result, Record):
+            return self.result
+        from kgbench.leaderboard.validate.known import derived  # it imports this module
+
+        return derived(self.result, self.facts(), self.planted)
+
+    @cached_property
+    def planted(self) -> Planted | None:
+        """Its map against the ground truth; pathways are compared in its record alone."""
+        if isinstance(self.result, Record):
+            return self.result.planted
+        from kgbench.leaderboard.validate.known import planted_of  # it imports this module
+
+        return None if self.result.identity.truth is None else planted_of(self.result, self.facts())
 
     @cached_property
     def hits(self) -> Mapping[str, PromptHits]:
@@ -295,21 +320,21 @@ class Entry:
         return with_derived(self.stored_rows())
 
 
-def suites_of(record: Record) -> tuple[str, ...]:
+def suites_of(record: Result) -> tuple[str, ...]:
     """Boards that a record has figures for: `planted`, or `pathways`, `budget` or both."""
-    if record.planted is not None:
+    if record.identity.truth is not None:
         return ("planted",)
     asked = record.identity.configurations
     pathways = ("pathways",) if "FE+LT" in asked else ()
     return (*pathways, *(("budget",) if any(map(parse_top, asked)) else ()))
 
 
-def suite_of(record: Record) -> str:
+def suite_of(record: Result) -> str:
     """The suite that a record is of: `planted`, `budget` or `pathways`."""
     return (suites_of(record) or ("pathways",))[-1]
 
 
-def entry_name(record: Record, method: str) -> str:
+def entry_name(record: Result, method: str) -> str:
     """The name of an entry: method, pair, prompts, and the first twelve digits of the id.
 
     Args:
@@ -320,7 +345,7 @@ def entry_name(record: Record, method: str) -> str:
     return f"{words[:80].strip('-._+')}-{record.id[:12]}"
 
 
-def folder_name(record: Record, method: str) -> str:
+def folder_name(record: Result, method: str) -> str:
     """The method folder that an entry belongs into, as a path in the results.
 
     Args:
@@ -370,14 +395,14 @@ def read_run(folder: Path) -> Entry:
 def _entry(folder: MethodFolder, name: str) -> Entry:
     """An entry of a method folder."""
     place, documents = folder.path / name, folder.documents[name]
-    record = parse_record(documents.get(RECORD), place / RECORD)
+    record = parse_record(documents.get(RECORD), place / RECORD, Result)
     submission = _part(place / SUBMISSION, record, documents, Submission)
     verification = _part(place / VERIFICATION, record, documents, Verification)
     stored = (partial(folder.rows, name), partial(folder.hits, name))
     return Entry(place, record, submission, verification, documents, *stored)
 
 
-def _part(path: Path, record: Record, documents: Documents, model: type[_P]) -> _P | None:
+def _part(path: Path, record: Result, documents: Documents, model: type[_P]) -> _P | None:
     """A document that goes with a record; None where there is none."""
     if path.name not in documents:
         return None

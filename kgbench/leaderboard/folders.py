@@ -1,7 +1,7 @@
 """Method folders: all entries of a method on a board in two files, which other tools read.
 
-`entries.jsonl.xz` has a line of JSON per entry: its name, and what goes with it, its record,
-submission and verification. `facts.parquet` has the per-fact rows of all of them, with the name in
+`entries.jsonl.xz` has a line of JSON per entry: its name, and what goes with it, its record without
+figures, its submission and verification. `facts.parquet` has the per-fact rows of all of them, with the name in
 a column of its own. Entries of a method repeat each other, so that the two files take half of the
 space of one file each.
 """

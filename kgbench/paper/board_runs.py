@@ -25,7 +25,7 @@ from kgbench.leaderboard.validate.known import known
 from kgbench.models.catalog import plants, shipped
 from kgbench.numbers import duration_text
 from kgbench.progress import Progress
-from kgbench.records import Record, RecordStore, other_versions
+from kgbench.records import RecordStore, Result, other_versions
 from kgbench.runner import Settings, Spec, check
 from kgbench.runner.known import known_identity, note_identity
 from kgbench.stats.scores import DEFAULT_METRIC
@@ -145,7 +145,7 @@ class Campaign:
         self.runs, self.root, self.settings = tuple(runs), root, settings
         self.store = RecordStore(settings.output_dir)
         entries = read_entries(root / RESULTS)
-        self.entries: dict[str, Entry] = {entry.record.id: entry for entry in entries}
+        self.entries: dict[str, Entry] = {entry.result.id: entry for entry in entries}
         self.ids: dict[BoardRun, str] = {}
         """Of the runs whose pair and method could be loaded."""
         self.failures: dict[BoardRun, str] = {}
@@ -182,8 +182,10 @@ class Campaign:
         """Runs without an entry or a record."""
         return [run for run, id in self.ids.items() if self._record(id) is None]
 
-    def _record(self, id: str) -> Record | None:
-        found = self.entries.get(id) or self.store.find(id)
+    def _record(self, id: str) -> Result | None:
+        if (entry := self.entries.get(id)) is not None:
+            return entry.result
+        found = self.store.find(id)
         return None if found is None else found.record
 
     def seconds_left(self, runs: Sequence[BoardRun]) -> float | None:
@@ -271,11 +273,11 @@ class Campaign:
         replaced = set()
         for run in runs:
             id = self.ids.get(run)
-            if id == entry.record.id:
+            if id == entry.result.id:
                 return True
             if id is not None and self._record(id) is not None:
                 replaced.add((run.pair, run.n_facts))
-        cell = entry.pair, entry.record.identity.limit
+        cell = entry.pair, entry.result.identity.limit
         return entry.pair in pairs_of(runs[0].board, runs[0].method) and cell not in replaced
 
     def _new(self, runs: Sequence[BoardRun]) -> list[Entry]:
@@ -308,7 +310,7 @@ def _usual_seconds(entries: Iterable[Entry]) -> dict[tuple[str, str], float]:
     """Seconds of a run by board and method, the median over the entries of both."""
     seconds: dict[tuple[str, str], list[float]] = {}
     for entry in entries:
-        for board in suites_of(entry.record)[:1]:
-            key = (board, entry.record.identity.localizer.name)
-            seconds.setdefault(key, []).append(entry.record.cost.seconds)
+        for board in suites_of(entry.result)[:1]:
+            key = (board, entry.result.identity.localizer.name)
+            seconds.setdefault(key, []).append(entry.result.cost.seconds)
     return {key: median(some) for key, some in seconds.items()}

@@ -365,8 +365,8 @@ class Cost(Strict):
 Counts = tuple[Annotated[int, Field(ge=1)], ...]
 
 
-class Record(Strict):
-    """The result of one evaluation."""
+class Result(Strict):
+    """The result of one evaluation, without the figures that follow from its per-fact rows."""
 
     schema_version: Literal[2] = 2
     id: str
@@ -374,18 +374,9 @@ class Record(Strict):
     """The pair as the user named it; the identity holds its hashes."""
     metric: str
     """The metric of the ratios."""
-    verdict: str
     identity: Identity
-    rows: tuple[Row, ...]
-    synergy: dict[str, Stored]
-    """Per prompt: suff(FE+LT) - suff(FE) - suff(LT)."""
     dropped: dict[str, int]
     """Reason to count of the facts left out."""
-    baselines: dict[str, dict[str, Stored]]
-    """Name of the baseline, then prompt."""
-    answers: dict[str, Counts] | None = None
-    """By prompt, how often each distinct first token is the answer, the most frequent first; None
-    in earlier records."""
     cost: Cost
     environment: Environment
     provenance: Provenance
@@ -398,10 +389,6 @@ class Record(Strict):
     scores: SiteMap | None = None
     """The localization map, where sites were ranked: the mean of both halves' scores."""
     ranking: Ranking | None = None
-    curve: dict[str, Curve] | None = None
-    """By prompt: recovery at growing budgets."""
-    planted: Planted | None = None
-    """Comparison of the ranking with the ground truth."""
     notes: dict[str, JsonValue] = Field(default_factory=dict)
     """Other values that a localizer keeps."""
 
@@ -413,7 +400,7 @@ class Record(Strict):
         return {**data, "schema_version": 2} if is_older else data
 
     @model_validator(mode="after")
-    def _check(self) -> Record:
+    def _check(self) -> Result:
         if self.id != self.identity.digest():
             raise ValueError("the id is not the hash of the identity")
         canonical_json(self.notes)
@@ -424,6 +411,28 @@ class Record(Strict):
             found = private_text(self.model_dump(mode="json"))
             raise ValueError(f"a record holds no absolute path and no credential, but {found}")
         return self
+
+    def document(self) -> dict[str, Any]:
+        """The JSON value, without figures."""
+        return self.model_dump(mode="json", include=set(Result.model_fields), exclude_none=True)
+
+
+class Record(Result):
+    """The result of one evaluation with its figures."""
+
+    verdict: str
+    rows: tuple[Row, ...]
+    synergy: dict[str, Stored]
+    """Per prompt: suff(FE+LT) - suff(FE) - suff(LT)."""
+    baselines: dict[str, dict[str, Stored]]
+    """Name of the baseline, then prompt."""
+    answers: dict[str, Counts] | None = None
+    """By prompt, how often each distinct first token is the answer, the most frequent first; None
+    in earlier records."""
+    curve: dict[str, Curve] | None = None
+    """By prompt: recovery at growing budgets."""
+    planted: Planted | None = None
+    """Comparison of the ranking with the ground truth."""
 
     @property
     def by_prompt(self) -> dict[str, dict[str, Row]]:

@@ -14,7 +14,7 @@ from hashlib import sha256
 from itertools import chain, count
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import pyarrow as pa
@@ -24,9 +24,10 @@ from kgbench.errors import DataError, InputError, OutputError, UnknownNameError,
 from kgbench.records.fact_rows import check_facts, facts_bytes, facts_table, read_facts
 from kgbench.records.journal import Journal, write_whole
 from kgbench.records.mirror import mirror_of
-from kgbench.records.record import Record
+from kgbench.records.record import Record, Result
 
 RECORD, FACTS, PARTIAL, TEMPORARY = "record.json", "facts.parquet", ".partial", ".writing-"
+_R = TypeVar("_R", bound=Result)
 SEAL = "seal.json"
 """SHA-256 of `record.json` and of `facts.parquet`, written with them; early records have none."""
 _DIGITS = 12
@@ -355,7 +356,7 @@ def read_record(folder: Path) -> StoredRecord:
     try:
         content = _content(folder / RECORD)
         _check_seal(folder, content)
-        record = parse_record(_parsed(folder / RECORD, content), folder / RECORD)
+        record = parse_record(_parsed(folder / RECORD, content), folder / RECORD, Record)
         if not (folder / FACTS).is_file():
             raise DataError(f"{folder}: {FACTS} is missing")
         check_facts(folder / FACTS)
@@ -364,18 +365,19 @@ def read_record(folder: Path) -> StoredRecord:
     return StoredRecord(record, folder)
 
 
-def parse_record(value: Any, path: Path) -> Record:
+def parse_record(value: Any, path: Path, model: type[_R]) -> _R:
     """The record of a JSON value.
 
     Args:
         value: The value.
         path: Where it is from, for messages.
+        model: With or without figures.
 
     Raises:
         DataError: It is no record, or its id is not the hash of its identity.
     """
     try:
-        return Record.model_validate(value)
+        return model.model_validate(value)
     except ValidationError as error:
         raise DataError(f"{path}: {first_fault(error, 'record')}") from error
 

@@ -20,7 +20,6 @@ from kgbench.records import (
     Cost,
     Environment,
     Journal,
-    Planted,
     Ranking,
     Record,
     RecordStore,
@@ -56,8 +55,8 @@ from kgbench.runner.spec import Settings, Spec
 from kgbench.runner.third_party import Method, method_of
 from kgbench.runner.workload import check
 from kgbench.sites import parse_graft
-from kgbench.sites.configurations import BEST, canonical
-from kgbench.stats import Ground, against_truth, best_effects, pathways_of, with_clause
+from kgbench.sites.configurations import canonical
+from kgbench.stats import Ground, judged, with_planted
 from kgbench.stats.summary import Absent, Ran, summary_of
 
 
@@ -270,14 +269,7 @@ def _judged(record: Record, measurement: Measurement, facts: pa.Table) -> Record
         changed=frozenset(pair.slots.sites[slot] for slot in changed(pair)),
     )
     scores = measurement.ranking.mean if measurement.ranking is not None else None
-    effect, effects = best_effects(record, facts)
-    planted = Planted(
-        **against_truth(ground, scores, record.not_applicable.get(BEST, "")),
-        effect=effect,
-        prompts={name: effects[name] for name in job.prompts},
-        pathways=None if ground.everywhere else pathways_of(record, ground.graft),
-    )
-    return with_clause(record.model_copy(update={"planted": planted}))
+    return with_planted(record, judged(record, facts, ground, scores), ground)
 
 
 def _record(measurement: Measurement, journal: Journal) -> Record:

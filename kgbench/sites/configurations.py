@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from kgbench.errors import InputError
 from kgbench.sites.graft import Atom, Graft, Layers, Positions, Term
@@ -88,6 +89,7 @@ def complements(labels: Sequence[str], floor: str) -> dict[str, str | None]:
     return {label: other if other in others else None for label, other in others.items()}
 
 
+@lru_cache(maxsize=1000)
 def _opposite(label: str) -> str | None:
     if label in (*BASELINES, "ALL") or parse_top(label) is not None:
         return None

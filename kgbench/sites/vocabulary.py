@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from fractions import Fraction
+from functools import cache
 from typing import NamedTuple
 
 from kgbench.errors import InputError, check_choice
@@ -55,6 +56,7 @@ BLOCKS: Mapping[str, str] = {"attn": "attn+o", "ffn": "ffn"}
 """Components of each kind of block, as a graft expression names them."""
 
 
+@cache
 def block_of(place: tuple[int | None, str]) -> Block | None:
     """The block of a (layer, component); None outside blocks, as of embeddings and layer norms."""
     layer, component = place

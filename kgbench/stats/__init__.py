@@ -25,12 +25,11 @@ from kgbench.stats.ratios import necessity, recovery, sufficiency
 from kgbench.stats.scores import DEFAULT_METRIC, METRICS, score
 from kgbench.stats.summary import (
     Ground,
-    against_truth,
-    best_effects,
-    pathways_of,
+    judged,
     rescored,
     verdict_of,
-    with_clause,
+    with_figures,
+    with_planted,
 )
 
 __all__ = [
@@ -41,17 +40,15 @@ __all__ = [
     "Ground",
     "Parts",
     "Resampled",
-    "against_truth",
     "agreement",
     "apart",
-    "best_effects",
     "difference",
     "hit_rate",
+    "judged",
     "linearised",
     "mean",
     "mean_of",
     "necessity",
-    "pathways_of",
     "rate_interval",
     "ratio",
     "recovery",
@@ -63,5 +60,6 @@ __all__ = [
     "stratified_mean",
     "sufficiency",
     "verdict_of",
-    "with_clause",
+    "with_figures",
+    "with_planted",
 ]

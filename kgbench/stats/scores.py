@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import fsum
 
 import numpy as np
 import pyarrow as pa
@@ -49,7 +50,7 @@ def support_of(scores: Iterable[Array], metric: str = "") -> tuple[float, float]
     """Bounds of means: the metric's own, else the least and the largest mean of these scores."""
     if metric in SUPPORT:
         return SUPPORT[metric]
-    centres = [float(values.sum() / len(values)) for values in scores]
+    centres = [fsum(values.tolist()) / len(values) for values in scores]
     return min(centres), max(centres)
 
 

@@ -27,9 +27,11 @@ from kgbench.records import (
     Pathway,
     Planted,
     Record,
+    Result,
     Row,
     facts_table,
 )
+from kgbench.records.fact_rows import spans
 from kgbench.sites import BASELINES, PATHWAYS, Graft, Site, SiteScores, block_of, parse_graft
 from kgbench.sites.configurations import (
     BEST,
@@ -276,6 +278,26 @@ def rescored(record: Record, facts: pa.Table, metric: str | None = None) -> Reco
     return rejudged(record.model_copy(update=vars(summary)), facts)
 
 
+def with_figures(result: Result, facts: pa.Table) -> Record:
+    """The record of a result: every figure follows from its rows, but those of a plant.
+
+    Args:
+        result: The result.
+        facts: Its per-fact rows, sorted.
+
+    Raises:
+        DataError: The rows are not those of such a result.
+        UnknownNameError: There is no such metric.
+    """
+    reasons, absent = result.not_applicable.items(), {}
+    ran = spans(facts) if reasons else {}
+    for prompt in result.identity.prompts:
+        absent[prompt] = {name: why for name, why in reasons if (prompt, name) not in ran}
+    run = Ran(result.identity, result.floor, sum(result.dropped.values()), absent)
+    summary = summary_of(run, facts, result.metric)
+    return Record.model_construct(**{**dict(result), **vars(summary)})
+
+
 def summary_of(run: Ran, facts: pa.Table, metric: str | None) -> Summary:
     """The figures of a run, on a metric or, for None, on the usual one."""
     identity = run.identity
@@ -410,7 +432,31 @@ def rejudged(record: Record, facts: pa.Table) -> Record:
     return with_clause(record.model_copy(update={"planted": planted}))
 
 
-def best_effects(record: Record, facts: pa.Table) -> tuple[Effect, dict[str, Effect]]:
+def judged(result: Result, facts: pa.Table, ground: Ground, scores: SiteScores | None) -> Planted:
+    """A result against the ground truth; its pathways are compared in `with_planted`.
+
+    Args:
+        result: The result.
+        facts: Its per-fact rows.
+        ground: The ground truth.
+        scores: Its map; None where the method does not rank.
+    """
+    effect, effects = best_effects(result, facts)
+    return Planted(
+        **against_truth(ground, scores, result.not_applicable.get(BEST, "")),
+        effect=effect,
+        prompts={name: effects[name] for name in result.identity.prompts},
+    )
+
+
+def with_planted(record: Record, planted: Planted, ground: Ground) -> Record:
+    """The record with its comparison with the ground truth, of which its verdict has a clause."""
+    pathways = None if ground.everywhere else pathways_of(record, ground.graft)
+    planted = planted.model_copy(update={"pathways": pathways})
+    return with_clause(record.model_copy(update={"planted": planted}))
+
+
+def best_effects(record: Result, facts: pa.Table) -> tuple[Effect, dict[str, Effect]]:
     """Effects of the best-ranked sites, pooled over the prompts and on each.
 
     Pooled, the score of a fact is its sum over the prompts that all share, so that means and their
@@ -419,7 +465,7 @@ def best_effects(record: Record, facts: pa.Table) -> tuple[Effect, dict[str, Eff
     if (reason := record.not_applicable.get(BEST)) is not None:
         nothing = Estimate.missing(NOT_APPLICABLE + reason)
         absent = Effect(sufficiency=nothing, necessity=nothing)
-        return absent, {row.prompt: absent for row in record.rows}
+        return absent, dict.fromkeys(record.identity.prompts, absent)
     wanted = pc.is_in(facts["graft"], pa.array([*BASELINES, BEST, REST]))
     prompts = by_prompt(facts_table(facts.filter(wanted)), ())
 

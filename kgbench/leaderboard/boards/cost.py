@@ -93,7 +93,7 @@ def _measured(by_suite: Mapping[str, Sequence[Entry]]) -> Measured:
 def _spread(suite: str, entries: Sequence[Entry]) -> Estimate:
     """Cost of some runs; undefined where a method makes only some of the pathways."""
     for entry in entries if suite == "pathways" else ():
-        for configuration, reason in entry.record.not_applicable.items():
+        for configuration, reason in entry.result.not_applicable.items():
             return Estimate.missing(f"without {configuration}, which is not applicable: {reason}")
     return cost_spread(entries)
 

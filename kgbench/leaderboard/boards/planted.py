@@ -143,11 +143,12 @@ def _judged(runs: Mapping[Cell, Entry]) -> Judged:
 
 def _planted(entry: Entry) -> Planted:
     """The comparison with the truth; ratios of other metrics than the board's are left out."""
-    planted = entry.record.planted
-    assert planted is not None
-    if entry.record.metric == METRIC:
+    planted, metric = entry.planted, entry.result.metric
+    if planted is None:
+        raise DataError(f"{entry.folder}: it is of no shipped plant, so that no truth is known")
+    if metric == METRIC:
         return planted
-    reason = f"the run's ratios are of {entry.record.metric}, and the board's are of {METRIC}"
+    reason = f"the run's ratios are of {metric}, and the board's are of {METRIC}"
     absent = Estimate.missing(reason)
     return planted.model_copy(update={"effect": Effect(sufficiency=absent, necessity=absent)})
 
@@ -207,7 +208,7 @@ def _above(judged: Judged, baseline: Mapping[Plant, float | None]) -> Estimate |
 
 def planted_board(entries: Sequence[Entry]) -> Board:
     """The board of plants; its entries are those that were judged by one."""
-    runs = first_runs(without_scans(e for e in entries if e.record.planted is not None))
+    runs = first_runs(without_scans(e for e in entries if e.suite == "planted"))
     cells = core_cells(planted=True, prompts=("",))
     overall = _overall(cells, runs_on(cells, runs))
     tables = [overall]

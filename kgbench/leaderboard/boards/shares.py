@@ -30,10 +30,19 @@ from kgbench.leaderboard.cells import (
 from kgbench.leaderboard.entries import BOARD_FACTS, Entry
 from kgbench.leaderboard.hits import PromptHits
 from kgbench.numbers import count_text
+from kgbench.records import NOT_APPLICABLE
 from kgbench.sites import BASELINES, PATHWAYS
-from kgbench.sites.configurations import budget_labels, parse_top
-from kgbench.stats import Parts, Resampled, apart, mean_of, resample, resampled_ratios
+from kgbench.stats import (
+    Parts,
+    Resampled,
+    apart,
+    hit_rate,
+    mean_of,
+    resample,
+    resampled_ratios,
+)
 from kgbench.stats.ratios import area_weights, no_gain
+from kgbench.stats.summary import budgets_in
 
 Array = NDArray[Any]
 
@@ -303,7 +312,7 @@ def pathways_board(entries: Sequence[Entry]) -> Board:
     shares = Shares(cache(_share), why_not, unranked=UNRANKED)
     found = []
     for entry in entries:
-        if entry.record.planted is None and (_asked(entry) or entry.localizer == "random"):
+        if entry.suite != "planted" and (_asked(entry) or entry.localizer == "random"):
             found.append(entry)
     tables = share_tables(found, shares, COLUMNS, (*COLUMNS, *HIT_COLUMNS), _hits)
     lead = f"Nothing here has a rank: {UNRANKED}."
@@ -311,27 +320,36 @@ def pathways_board(entries: Sequence[Entry]) -> Board:
 
 
 def _asked(entry: Entry) -> bool:
-    return BOTH in entry.record.identity.configurations
+    return BOTH in entry.result.identity.configurations
 
 
 def _share(entry: Entry, cell: Cell) -> Mapping[str, Contrast | str]:
     if not _asked(entry):
         return {}
-    absent = {}
-    for graft, row in entry.record.by_prompt[cell.prompt].items():
-        if not row.applicable:
-            absent[graft] = row.sufficiency.undefined or ""
     shares: dict[str, Contrast | str] = {}
+    hits, absent = entry.hits[cell.prompt], _absent(entry, cell)
     for key, ratio in RATIOS.items():
         reasons = [absent[graft] for graft in ratio.weights if graft in absent]
-        hits = entry.hits[cell.prompt]
         shares[key] = next(iter(reasons), "") or contrast(hits, ratio.weights, ratio.anchors)
     return shares
 
 
 def _hits(entry: Entry, cell: Cell) -> Mapping[str, Estimate]:
-    rows = entry.record.by_prompt[cell.prompt]
-    return {graft: row.top5 for graft, row in rows.items() if graft in HITS}
+    rates = {}
+    for graft, hits in entry.hits[cell.prompt].hits.items():
+        if graft in HITS:
+            rates[graft] = hit_rate(int(hits.sum()), len(hits)).rounded()
+    missing = {graft: Estimate.missing(why) for graft, why in _absent(entry, cell).items()}
+    return {**rates, **missing}
+
+
+def _absent(entry: Entry, cell: Cell) -> Mapping[str, str]:
+    """Configurations of a prompt that the method cannot express, with the reason."""
+    ran, absent = entry.hits[cell.prompt].hits, {}
+    for graft, reason in entry.result.not_applicable.items():
+        if graft not in ran:
+            absent[graft] = NOT_APPLICABLE + reason
+    return absent
 
 
 # ------------------------------------------------------------------------------------------ budgets
@@ -366,23 +384,15 @@ def budget_board(entries: Sequence[Entry]) -> Board:
     Args:
         entries: All entries; its own are those that ran budgets.
     """
-    found = without_scans(e for e in entries if e.record.planted is None and _has_budgets(e))
+    found = without_scans(e for e in entries if e.suite == "budget")
     shares = Shares(cache(_budget_share), "it cannot rank sites", ranked_by="area")
     tables = share_tables(found, shares, (*BUDGET_COLUMNS, FORWARDS), BUDGET_COLUMNS)
     return Board("budget", "Budget", BUDGET_ABOUT, lead(tables[0]), tables)
 
 
-def _has_budgets(entry: Entry) -> bool:
-    tops = map(parse_top, entry.record.identity.configurations)
-    return any(top is not None and top.percent is not None for top in tops)
-
-
 def _budget_share(entry: Entry, cell: Cell) -> Mapping[str, Contrast | str]:
-    if entry.record.curve is None:
-        return {}
-    points = next(iter(entry.record.curve.values())).points
-    budgets = budget_labels([point.budget for point in points])
-    if not budgets:
+    budgets = budgets_in(entry.result.identity.configurations)
+    if not budgets or not budgets.keys().isdisjoint(entry.result.not_applicable):
         return {}
     shares = area_weights(np.array(list(budgets.values())))
     area = {label: float(share) for label, share in zip(budgets, shares, strict=True) if share}

@@ -69,15 +69,15 @@ class _Pages:
 
     def __init__(self, leaderboard: Leaderboard) -> None:
         self.boards, self.entries = leaderboard.boards, leaderboard.entries
-        self.by_id = {entry.record.id: entry for entry in self.entries}
+        self.by_id = {entry.result.id: entry for entry in self.entries}
         self.by_name: dict[str, Entry] = {}
         for entry in self.entries:
-            if (first := self.by_name.get(run_name(entry.record))) is not None:
+            if (first := self.by_name.get(run_name(entry.result))) is not None:
                 raise DataError(
                     f"{entry.folder}: its id begins as that of {first.folder} does, and both "
                     "would have one page"
                 )
-            self.by_name[run_name(entry.record)] = entry
+            self.by_name[run_name(entry.result)] = entry
         methods = frozenset(entry.method for entry in self.entries)
         self.places = Places(methods, frozenset(self.by_name))
         self._templates = Environment(
@@ -139,7 +139,7 @@ class _Pages:
             "method.html",
             up="../",
             name=name,
-            entries=[(run_name(entry.record), entry) for entry in entries],
+            entries=[(run_name(entry.result), entry) for entry in entries],
             tables=[table for table in tables if table is not None],
             about=_about(entries),
             mapped=_mapped(entries),
@@ -225,13 +225,13 @@ def explorer_data() -> Mapping[str, Any]:
 
 def _explored(entry: Entry) -> str | None:
     """The name of an entry's pair where it is a shipped one, with weights that a prompt shows."""
-    shipped = pair_of(entry.record) is not None and entry.pair in explorer_data()
+    shipped = pair_of(entry.result) is not None and entry.pair in explorer_data()
     return entry.pair if shipped else None
 
 
 def _about(entries: Sequence[Entry]) -> Mapping[str, object]:
     """What a method is, in a line, its kind and parameters, and the addresses of its papers."""
-    first = entries[0].record
+    first = entries[0].result
     name = first.identity.localizer.name
     papers = [entry.submission.paper for entry in entries if entry.submission is not None]
     what = f"the localizer {name} of whoever submitted it; see its code"
@@ -249,13 +249,13 @@ def _about(entries: Sequence[Entry]) -> Mapping[str, object]:
 
 def _mapped(entries: Sequence[Entry]) -> Mapping[str, object] | None:
     """The map of the first run that has one, where nothing was planted if there is such a run."""
-    drawn = [entry for entry in entries if entry.record.scores]
+    drawn = [entry for entry in entries if entry.result.scores]
     if not drawn:
         return None
-    entry = min(drawn, key=lambda entry: entry.record.planted is not None)
-    record = entry.record
-    data = {"map": map_data(record), "planted": record.planted and record.planted.plant}
-    return {"pair": entry.pair, "run": run_name(record), "data": data}
+    entry = min(drawn, key=lambda entry: entry.suite == "planted")
+    result, truth = entry.result, entry.result.identity.truth
+    data = {"map": map_data(result), "planted": truth and truth.plant}
+    return {"pair": entry.pair, "run": run_name(result), "data": data}
 
 
 def _capital(text: str) -> str:

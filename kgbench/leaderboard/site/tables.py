@@ -18,7 +18,7 @@ from kgbench.leaderboard.board_tables import Board, Column, Line, Table
 from kgbench.leaderboard.entries import Entry
 from kgbench.leaderboard.validate.known import planted_sites, site_scores
 from kgbench.numbers import number_text
-from kgbench.records import Curve, Record
+from kgbench.records import Curve, Result
 from kgbench.report import Footnotes
 from kgbench.sites import COMPONENTS, OUTSIDE, SCORED_REGIONS, Site, parse_graft
 
@@ -37,7 +37,7 @@ def method_slug(name: str) -> str:
     return f"{plain or 'method'}-{sha256(name.encode()).hexdigest()[:8]}"
 
 
-def run_name(record: Record | str) -> str:
+def run_name(record: Result | str) -> str:
     """Name of a run's files: the first twelve digits of its id."""
     return (record if isinstance(record, str) else record.id)[:12]
 
@@ -250,7 +250,7 @@ def _curve_points(curve: Curve) -> list[list[float]]:
     return points
 
 
-def map_data(record: Record) -> dict[str, Any] | None:
+def map_data(record: Result) -> dict[str, Any] | None:
     """Two characters per site by region, component and layer; one outside the layers.
 
     A score is its step of 4,094 between the least and the largest; `..` means that the model has no
@@ -265,7 +265,7 @@ def map_data(record: Record) -> dict[str, Any] | None:
     layers = sorted({site.layer for site in scores if site.layer is not None})
     low, high = min(scores.values()), max(scores.values())
     sites = _grid_sites(tuple(regions), tuple(components), tuple(layers))
-    grid = ""
+    grid, truth = "", record.identity.truth
     for code, same in groupby(_code(scores.get(site), low, high) for site in sites):
         n = len(list(same))
         grid += f"{code}({n})" if n > 2 else code * n
@@ -275,7 +275,7 @@ def map_data(record: Record) -> dict[str, Any] | None:
         "layers": layers,
         "ends": [_short(low), _short(high)],
         "grid": grid,
-        **({} if record.planted is None else {"planted": _stretches(record.planted.plant, sites)}),
+        **({} if truth is None else {"planted": _stretches(truth.plant, sites)}),
     }
 
 

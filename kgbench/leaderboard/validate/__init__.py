@@ -22,8 +22,8 @@ from kgbench.leaderboard.validate.files import (
     entries_below,
     shown,
 )
-from kgbench.leaderboard.validate.record import check_record, check_scores, check_with_rows
-from kgbench.records import Record
+from kgbench.leaderboard.validate.record import check_result, check_scores, check_with_rows
+from kgbench.records import Result
 from kgbench.records.fact_rows import in_order
 
 __all__ = ["CheckedEntry", "Finding", "check_entry", "validate", "validate_entries"]
@@ -108,8 +108,8 @@ def _add_known(entry: CheckedEntry, others: Others, withdrawn: Collection[str]) 
     if names.isdisjoint(withdrawn):
         assert others.board is not None
         others.board[entry.folder] = entry.hashes()
-        if entry.accepted and entry.record is not None:
-            others.compare(entry, entry.record)
+        if entry.accepted and entry.result is not None:
+            others.compare(entry, entry.result)
     return names
 
 
@@ -123,9 +123,9 @@ def check_entry(entry: CheckedEntry, others: Others, strict: bool) -> CheckedEnt
     """
     _read_documents(entry, strict)
     others.replaced(entry)
-    if (record := entry.record) is None:
+    if (record := entry.result) is None:
         return entry
-    entry.add(check_record(record, strict), RECORD)
+    entry.add(check_result(record, strict), RECORD)
     if strict:
         entry.add(check_place(entry, record))
     if entry.table is not None:
@@ -138,7 +138,7 @@ def check_entry(entry: CheckedEntry, others: Others, strict: bool) -> CheckedEnt
 
 def _read_documents(entry: CheckedEntry, strict: bool) -> None:
     """Read the documents of an entry, each checked by itself, and those that go with the record."""
-    record = entry.record = entry.read(RECORD, Record)
+    record = entry.result = entry.read(RECORD, Result)
     if entry.table is not None:
         entry.add(check_scores(entry.table), FACTS)
         entry.table = in_order(entry.table)
@@ -153,4 +153,4 @@ def _read_documents(entry: CheckedEntry, strict: bool) -> None:
         entry.add([missing], SUBMISSION)
     verification = entry.verification = entry.read(VERIFICATION, Verification)
     if verification is not None:
-        entry.add(check_verification(verification, record, hashes), VERIFICATION)
+        entry.add(check_verification(verification, record, entry.table, hashes), VERIFICATION)

@@ -11,6 +11,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import product
 from math import ceil
 from urllib.parse import urlsplit
@@ -34,7 +35,7 @@ from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION, VERIFICATION
 from kgbench.leaderboard.validate.files import CheckedEntry, Finding, shown, unmet
 from kgbench.leaderboard.validate.known import known
 from kgbench.leaderboard.validate.record import unlike
-from kgbench.records import Record, canonical_json
+from kgbench.records import Result, SiteScore, canonical_json
 from kgbench.records.fact_rows import spans
 from kgbench.sites import BASELINES
 from kgbench.stats.repetition import TIES, TOLERANCES
@@ -81,7 +82,7 @@ _HIDDEN = ("truth",)
 
 
 def check_submission(
-    submission: Submission, record: Record | None, hashes: Mapping[str, str]
+    submission: Submission, record: Result | None, hashes: Mapping[str, str]
 ) -> Iterator[Finding]:
     """The submission goes with the record and its rows, and its name and code with the method.
 
@@ -99,7 +100,7 @@ def check_submission(
             yield Finding(name, wrong, own)
 
 
-def _check_method(record: Record, submission: Submission) -> Iterator[Finding]:
+def _check_method(record: Result, submission: Submission) -> Iterator[Finding]:
     """Name and code are those of the record's method."""
     method, name, code = record.identity.localizer, submission.name, submission.code
     builtin, ours = known().localizers.get(method.name), f"kgbench=={record.provenance.kgbench}"
@@ -154,7 +155,7 @@ def _is_placeholder(address: str) -> bool:
     return host == ["example"] or not _PLACEHOLDERS.isdisjoint(parts.path.lower().split("/"))
 
 
-def _check_name(record: Record, name: str) -> Iterator[Finding]:
+def _check_name(record: Result, name: str) -> Iterator[Finding]:
     """A name is neither a built-in method's nor a claim, with its own arguments in brackets."""
     method, base = record.identity.localizer, _base_name(name)
     split = list(filter(None, re.split(r"[^A-Za-z0-9]+", name)))
@@ -191,23 +192,27 @@ def _check_name(record: Record, name: str) -> Iterator[Finding]:
 
 
 def check_verification(
-    verification: Verification, record: Record | None, hashes: Mapping[str, str]
+    verification: Verification,
+    record: Result | None,
+    table: pa.Table | None,
+    hashes: Mapping[str, str],
 ) -> Iterator[Finding]:
     """The verification is of this very record, and its sample agreed within the usual tolerance.
 
     Args:
         verification: The verification.
         record: The record of the entry; None where it does not read.
+        table: Its per-fact rows, sorted; None where they do not read.
         hashes: Of the record and its rows.
     """
-    if record is None:
+    if record is None or table is None:
         return
     own, n = verification, record.identity.n_facts
     wanted = {
         "record": record.id,
         "record_hash": hashes[RECORD],
         "facts_hash": hashes.get(FACTS),
-        "rows": own.n * sum(row.applicable for row in record.rows),
+        "rows": own.n * len(spans(table)),
     }
     most = {
         "tolerance": TOLERANCES.get(record.identity.dtype, 0.0),
@@ -251,7 +256,7 @@ def _origin(code: str) -> str:
     return code.rpartition("@")[0].casefold().rstrip("/").removesuffix(".git")
 
 
-def check_place(entry: CheckedEntry, record: Record) -> Iterator[Finding]:
+def check_place(entry: CheckedEntry, record: Result) -> Iterator[Finding]:
     """An entry is in the folder of its method and board, under its own name.
 
     Args:
@@ -292,12 +297,20 @@ class Made:
 
     ranks: NDArray[np.int64]
     """Of the rows, sorted."""
-    order: NDArray[np.str_]
-    """Sites of a plant by their score, highest first; otherwise empty."""
+    scores: tuple[SiteScore, ...]
+    """Map of a plant; otherwise empty."""
     name: str
     """On the board."""
     localizer: str
     folder: str
+
+    @cached_property
+    def order(self) -> NDArray[np.str_]:
+        """Sites of its map by their score, highest first."""
+        sites = []
+        for site in self.scores:
+            sites.append((-site.score, f"{site.layer} {site.component} {site.region}"))
+        return np.array([name for _, name in sorted(sites)], dtype=np.str_)
 
     def shared(self, other: Made) -> float:
         """Share of ranks, or of places in the order of sites, that two methods have in common."""
@@ -351,7 +364,7 @@ class Others:
                 expected = "entries as they are, and new ones beside them"
             entry.add([Finding("file", wrong, expected)], name)
 
-    def outdated(self, entry: CheckedEntry, record: Record) -> None:
+    def outdated(self, entry: CheckedEntry, record: Result) -> None:
         """Refuse a new entry that counts ties for the method, or of a built-in one's other seeds.
 
         Older entries stay, marked.
@@ -367,7 +380,7 @@ class Others:
             expected = f"{known().metric_version}; run it again"
             entry.add([Finding("identity.metric_version", wrong, expected)], RECORD)
 
-    def compare(self, entry: CheckedEntry, record: Record) -> None:
+    def compare(self, entry: CheckedEntry, record: Result) -> None:
         """Compare an entry with earlier ones, to which it is added.
 
         Args:
@@ -389,7 +402,7 @@ class Others:
         if table is not None:
             entry.add(self._answered(folder, record, table), FACTS)
 
-    def _named(self, folder: str, record: Record, submission: Submission) -> Iterator[Finding]:
+    def _named(self, folder: str, record: Result, submission: Submission) -> Iterator[Finding]:
         """One spelling, method and origin of code per name."""
         name, key, base = submission.name, _method_key(record), _base_name(submission.name)
         spelling, method, where = self.methods.setdefault(_skeleton(name), (name, key, folder))
@@ -409,7 +422,7 @@ class Others:
             wrong = f"{shown(base)} is from {shown(own)} here, and {elsewhere}"
             yield Finding("code", wrong, "one repository or package for a name")
 
-    def _ran(self, folder: str, record: Record, submission: Submission) -> Iterator[Finding]:
+    def _ran(self, folder: str, record: Result, submission: Submission) -> Iterator[Finding]:
         """One run of a method per suite, prompt, models, facts and seed, whatever else was run."""
         what = record.identity
         cell = (what.weights.model_dump_json(), what.tokenizer, what.dataset.hash, what.limit)
@@ -422,23 +435,20 @@ class Others:
                 return
 
     def _copied(
-        self, folder: str, record: Record, table: pa.Table, submission: Submission
+        self, folder: str, record: Result, table: pa.Table, submission: Submission
     ) -> Iterator[Finding]:
         """The same ranks of facts under another name; built-in methods may agree to the bit.
 
         On a plant many methods find the same few sites, so that there their maps are compared too.
         """
-        if record.planted is not None and record.scores is None:
+        truth = record.identity.truth
+        if truth is not None and record.scores is None:
             return
-        sites = []
-        if record.planted is not None:
-            for site in record.scores or ():
-                sites.append((-site.score, f"{site.layer} {site.component} {site.region}"))
         grafted = table.filter(pc.invert(pc.is_in(table["graft"], pa.array(BASELINES))))
         key = (record.identity.weights.model_dump_json(), rows_hash(grafted, COLUMNS[:-1]))
         own = Made(
             grafted["rank"].to_numpy().astype(np.int64),
-            np.array([name for _, name in sorted(sites)], dtype=np.str_),
+            (record.scores or ()) if truth is not None else (),
             submission.name,
             record.identity.localizer.name,
             folder,
@@ -456,7 +466,7 @@ class Others:
                 break
         others.append(own)
 
-    def _answered(self, folder: str, record: Record, table: pa.Table) -> Iterator[Finding]:
+    def _answered(self, folder: str, record: Result, table: pa.Table) -> Iterator[Finding]:
         """The rows of PRE and SFT against those of the same models in another entry."""
         what = record.identity
         donors = sorted(what.weights.donors.items())
@@ -474,7 +484,7 @@ class Others:
                 return
 
 
-def _method_key(record: Record) -> Key:
+def _method_key(record: Result) -> Key:
     """What a name on the board denotes: method and parameters, without seeds and ground truth."""
     method = record.identity.localizer
     version = " ".join(part for part in method.version.split(" ") if part != "scan")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
-from math import isclose, isfinite
+from math import isfinite
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -37,7 +37,7 @@ from kgbench.leaderboard.folders import (
 )
 from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION, VERIFICATION
 from kgbench.leaderboard.sandbox import SANDBOX
-from kgbench.records import SEAL, SOURCES, Record, Strict, canonical_json
+from kgbench.records import SEAL, SOURCES, Record, Result, Strict, canonical_json
 from kgbench.records.fact_rows import STORED
 from kgbench.records.identity import private_kind, texts_in, texts_of
 
@@ -112,6 +112,9 @@ RUN = (RECORD, FACTS)
 OWN = re.compile(rf"(chart|curve|map)(-[\w.-]+)?\.(png|svg)|{re.escape(SEAL)}|{re.escape(SOURCES)}")
 """Files that kgbench writes next to a run's record and an entry lacks, such as pictures."""
 
+MADE = Record.model_fields.keys() - Result.model_fields.keys()
+"""Fields of a run's record that follow from its rows, and from its map and plant."""
+
 PICTURE = re.compile(r"[\w.-]+\.(png|svg)")
 """Other files that a run's own folder may hold."""
 
@@ -132,7 +135,9 @@ class CheckedEntry:
     findings: list[Finding] = field(default_factory=list)
     home: MethodFolder | None = None
     """The method folder that it is in, where it is on a board."""
+    result: Result | None = None
     record: Record | None = None
+    """The result with its figures, where it is in order and they can be made of the rows."""
     submission: Submission | None = None
     verification: Verification | None = None
 
@@ -144,12 +149,12 @@ class CheckedEntry:
     @property
     def entry(self) -> Entry | None:
         """What a board shows of it; None where the record does not read, or it is on none."""
-        if self.record is None or self.home is None:
+        if self.result is None or self.home is None:
             return None
         rows, hits = self.home.rows, self.home.hits
         return Entry(
             self.home.path / self.folder,
-            self.record,
+            self.record or self.result,
             self.submission,
             self.verification,
             self.documents,
@@ -367,7 +372,9 @@ def _run(path: Path, name: str, strict: bool) -> CheckedEntry:
             run.add([Finding("file", "it is missing", expected)], file)
     if (record := contents.get(RECORD)) is not None:
         value = run.attempt(partial(read_json, record), "JSON", STRICT_JSON, RECORD)
-        run.documents = {} if value is None else {RECORD: value}
+        if value is not None:  # figures are made of the rows, whatever it says of them
+            stated = {key: part for key, part in value.items() if key not in MADE}
+            run.documents = {RECORD: stated}
     if (facts := contents.get(FACTS)) is not None:
         read_rows = partial(SANDBOX.read, facts, STORED)
         expected = "a facts.parquet as kgbench eval writes it"
@@ -396,9 +403,6 @@ _MARKUP = re.compile(r"<[A-Za-z/!?]|&#|\b(javascript|vbscript|data)\s*:", re.IGN
 _HIDDEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 """Unicode categories of invisible characters: control, format and direction marks, lone surrogates,
 private and unassigned ones, line ends."""
-
-_RELATIVE, _ABSOLUTE = 2e-5, 1e-6
-"""Figures are stored to six digits; a bootstrap on another machine may differ in the last."""
 
 _MOST = 5
 """Findings of one kind that are listed of one file."""
@@ -499,9 +503,9 @@ def _content(raw: Any, model: type[_M]) -> tuple[_M | None, list[Finding]]:
         return made, []
     found = [
         Finding(where, f"it is {shown(own)}", f"{shown(expected)}, as kgbench writes it")
-        for where, own, expected in islice(unequal(raw, written), _MOST)
+        for where, own, expected in islice(_unequal(raw, written), _MOST)
     ]
-    if not found and model is not Record:
+    if not found:
         found = [Finding("content", "it is not as kgbench writes it")]
     return made, found
 
@@ -514,29 +518,19 @@ def _text_finding(where: str, text: str) -> Finding:
     return Finding(where, f"it {private_kind(text)}", expected)
 
 
-def unequal(own: Any, made: Any, where: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Places where two JSON values differ by more than rounding, and both values."""
+def _unequal(own: Any, made: Any, where: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Places where two JSON values differ, and both values."""
     if isinstance(own, Mapping) and isinstance(made, Mapping):
         for key in dict.fromkeys([*own, *made]):
             name = key if str(key).isidentifier() else shown(key)
-            yield from unequal(own.get(key), made.get(key), f"{where}.{name}".lstrip("."))
+            yield from _unequal(own.get(key), made.get(key), f"{where}.{name}".lstrip("."))
     elif isinstance(own, list | tuple) and isinstance(made, list | tuple):
         if len(own) != len(made):
             yield where, f"{len(own)} of them", f"{len(made)} of them"
         for index, (one, other) in enumerate(zip(own, made, strict=False)):
-            yield from unequal(one, other, f"{where}[{index}]")
-    elif not _same(own, made):
+            yield from _unequal(one, other, f"{where}[{index}]")
+    elif own != made or isinstance(own, bool) != isinstance(made, bool):
         yield where, own, made
-
-
-def _same(own: Any, made: Any) -> bool:
-    if isinstance(own, str) and isinstance(made, str):
-        # Joints of lists were `and` throughout in early records.
-        joints = re.compile(r" and |, ")
-        return joints.split(own) == joints.split(made)
-    if isinstance(made, float) and type(own) in (int, float):
-        return isclose(own, made, rel_tol=_RELATIVE, abs_tol=_ABSOLUTE)
-    return own == made and isinstance(own, bool) == isinstance(made, bool)
 
 
 def _schema_finding(error: Mapping[str, Any]) -> Finding:

@@ -20,10 +20,10 @@ import pyarrow as pa
 from kgbench.data import Dataset, is_shipped, load_dataset
 from kgbench.leaderboard.hits import TOP
 from kgbench.models import catalog
-from kgbench.records import Record, Truth
+from kgbench.records import Planted, Record, Result, Truth
 from kgbench.sites import RECIPIENT, SCORED_REGIONS, Graft, Site, parse_graft
-from kgbench.sites.configurations import BEST, canonical
-from kgbench.stats import Ground, against_truth, pathways_of, with_clause
+from kgbench.sites.configurations import canonical
+from kgbench.stats import Ground, judged, with_figures, with_planted
 
 Spot = tuple[int | None, str]
 """A layer and a component; None outside the layers."""
@@ -123,7 +123,7 @@ def known_answers(model: str, prompt: str, graft: str) -> pa.Table | None:
     return table.sort_by("fact").combine_chunks()
 
 
-def known_dataset(record: Record) -> Dataset | None:
+def known_dataset(record: Result) -> Dataset | None:
     """The shipped data set of a record's facts, the pair's own or another; None if unknown."""
     wanted = record.identity.dataset
     if (own := own_facts(record.model)) is not None and own.content_hash == wanted.hash:
@@ -134,7 +134,7 @@ def known_dataset(record: Record) -> Dataset | None:
     return found if found.content_hash == wanted.hash else None
 
 
-def pair_of(record: Record) -> KnownPair | None:
+def pair_of(record: Result) -> KnownPair | None:
     """The shipped pair of a record; None where its weights are others."""
     pair, weights = known().pairs.get(record.model), record.identity.weights
     if pair is None or pair.weights.get(record.identity.dtype) != weights.by_part:
@@ -189,24 +189,51 @@ def planted_sites(sites: Collection[Site], graft: Graft) -> frozenset[Site]:
     return frozenset(planted)
 
 
-def site_scores(record: Record) -> dict[Site, float] | None:
+def site_scores(record: Result) -> dict[Site, float] | None:
     """A record's map by site; None where it has none."""
     if record.scores is None:
         return None
     return {Site(s.layer, s.component, s.region): s.score for s in record.scores}
 
 
-def judged_anew(record: Record) -> Record:
-    """The record with its ground-truth figures recomputed, where its plant is a shipped one."""
-    pair, what = pair_of(record), record.identity
-    sites = shipped_sites(pair, what.prompts) if pair is not None else None
-    if record.planted is None or what.truth is None or sites is None:
-        return record
-    ground = _ground(record.model, what.truth, tuple(what.prompts))
-    made = against_truth(ground, site_scores(record), record.not_applicable.get(BEST, ""))
-    pathways = None if ground.everywhere else pathways_of(record, ground.graft)
-    planted = record.planted.model_copy(update={**made, "pathways": pathways})
-    return with_clause(record.model_copy(update={"planted": planted}))
+def planted_of(result: Result, facts: pa.Table) -> Planted | None:
+    """A result against the ground truth, without pathways; None where it is of no shipped plant.
+
+    Args:
+        result: The result.
+        facts: Its per-fact rows.
+    """
+    ground = ground_of(result)
+    return None if ground is None else judged(result, facts, ground, site_scores(result))
+
+
+def derived(result: Result, facts: pa.Table, planted: Planted | None) -> Record:
+    """The record of a result.
+
+    Args:
+        result: The result.
+        facts: Its per-fact rows, sorted.
+        planted: As of `planted_of`.
+    """
+    return _with_planted(with_figures(result, facts), planted)
+
+
+def judged_anew(record: Record, facts: pa.Table) -> Record:
+    """The record with its ground-truth figures computed again, where its plant is a shipped one."""
+    return _with_planted(record, planted_of(record, facts))
+
+
+def _with_planted(record: Record, planted: Planted | None) -> Record:
+    ground = ground_of(record)
+    return record if planted is None or ground is None else with_planted(record, planted, ground)
+
+
+def ground_of(result: Result) -> Ground | None:
+    """What is known of the plant that a result is of; None where it is of no shipped one."""
+    pair, what = pair_of(result), result.identity
+    if pair is None or what.truth is None or shipped_sites(pair, what.prompts) is None:
+        return None
+    return _ground(result.model, what.truth, tuple(what.prompts))
 
 
 @lru_cache(maxsize=1000)

@@ -1,9 +1,9 @@
-"""A record against what is shipped and against its per-fact rows, and its figures made anew."""
+"""A record against what is shipped and against its per-fact rows, of which its figures are made."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta, timezone
 from itertools import chain, product
 from typing import Any
@@ -24,32 +24,31 @@ from kgbench.leaderboard.validate.files import (
     Law,
     refusals,
     shown,
-    unequal,
     unmet,
 )
 from kgbench.leaderboard.validate.known import (
-    judged_anew,
+    derived,
+    ground_of,
     known,
     known_answers,
     known_dataset,
     own_facts,
     pair_of,
+    planted_of,
     shipped_sites,
     site_scores,
 )
 from kgbench.models import catalog
-from kgbench.numbers import same_sentence
-from kgbench.records import Record, Truth, measured_on
+from kgbench.records import Result, Truth, measured_on
 from kgbench.records.fact_rows import KEYS, Spans, is_ordered, spans, with_derived
 from kgbench.records.identity import AFTER_BLANKS
 from kgbench.sites import BASELINES, parse_graft
 from kgbench.sites.configurations import BEST, budget_labels, parse_top
-from kgbench.stats import rescored
 from kgbench.stats.scores import METRICS
 from kgbench.version import __version__
 
 
-def check_record(record: Record, strict: bool) -> Iterator[Finding]:
+def check_result(record: Result, strict: bool) -> Iterator[Finding]:
     """A record by itself; the rest of it only where its configurations are in order.
 
     Args:
@@ -79,7 +78,7 @@ _FINGERPRINT = re.compile(r" \S+ [0-9a-f]{16}$")
 """End of the version of a method that is not built in: its class, and the hash of its file."""
 
 
-def _check_names(record: Record) -> Iterator[Finding]:
+def _check_names(record: Result) -> Iterator[Finding]:
     """Names end up in tables, links and files; hashes are compared."""
     what = record.identity
     prompts, weights = what.prompts, what.weights
@@ -94,7 +93,7 @@ def _check_names(record: Record) -> Iterator[Finding]:
                 yield Finding("identity", f"{shown(text)} cannot be a {noun}", expected)
 
 
-def _check_data(record: Record, strict: bool) -> Iterator[Finding]:
+def _check_data(record: Result, strict: bool) -> Iterator[Finding]:
     """Data set and prompts."""
     what, dataset = record.identity, known_dataset(record)
     wanted = what.dataset
@@ -130,7 +129,7 @@ def _check_data(record: Record, strict: bool) -> Iterator[Finding]:
         yield from unmet([(f"identity.prompts.{name}", stated, stated == wording, wording)], strict)
 
 
-def _check_models(record: Record, strict: bool) -> Iterator[Finding]:
+def _check_models(record: Result, strict: bool) -> Iterator[Finding]:
     """Weights, tokenizer, and the versions that figures depend on."""
     what, shipped = record.identity, known().pairs.get(record.model)
     if catalog.published(record.model) is None:
@@ -166,13 +165,12 @@ def _check_models(record: Record, strict: bool) -> Iterator[Finding]:
     )
 
 
-def _check_truth(record: Record, strict: bool) -> Iterator[Finding]:
-    """The truth is the catalog's, and there are figures on it exactly where it is asked for."""
+def _check_truth(record: Result, strict: bool) -> Iterator[Finding]:
+    """The truth is the catalog's, and is there exactly where it is asked for."""
     truth, asked = record.identity.truth, BEST in record.identity.configurations
-    for field, part in (("identity.truth", truth), ("planted", record.planted)):
-        if (part is not None) != asked:
-            wrong = f"it does not go with the configurations, {shown(BEST)} among them or not"
-            yield Finding(field, wrong, "a truth and figures on it exactly then")
+    if (truth is not None) != asked:
+        wrong = f"it does not go with the configurations, {shown(BEST)} among them or not"
+        yield Finding("identity.truth", wrong, "a truth exactly then")
     if truth is not None:
         entry = catalog.published(record.model)
         plant = None
@@ -180,9 +178,12 @@ def _check_truth(record: Record, strict: bool) -> Iterator[Finding]:
             plant = Truth(plant=entry.plant, decoy=entry.decoy)
         expected = f"the catalog's: {plant or 'nothing is known to be planted there'}"
         yield from unmet([("identity.truth", str(truth), truth == plant, expected)], strict)
+        if ground_of(record) is None:
+            wrong = "the blocks that learned the facts are not known of these models and prompts"
+            yield Finding("identity.truth", wrong, "a shipped plant on built-in prompts", strict)
 
 
-def _check_method(record: Record) -> Iterator[Finding]:
+def _check_method(record: Result) -> Iterator[Finding]:
     """A built-in method is the one of its name; another states a fingerprint of its code."""
     what, method = record.identity, record.identity.localizer
     at, builtin = "identity.localizer", known().localizers.get(method.name)
@@ -220,7 +221,7 @@ def _check_method(record: Record) -> Iterator[Finding]:
     )
 
 
-def _check_suite(record: Record) -> Iterator[Finding]:
+def _check_suite(record: Result) -> Iterator[Finding]:
     """All configurations of a suite were asked for, and ratios are of the board's metric."""
     kind = record.kind if record.kind == "scoring" else f"{record.kind} {record.floor}"
     missing = {}
@@ -259,7 +260,7 @@ _AHEAD = timedelta(days=1)
 """How far another machine's clock may be ahead."""
 
 
-def _check_cost(record: Record, table: pa.Table, places: Spans) -> Iterator[Finding]:
+def _check_cost(record: Result, table: pa.Table, places: Spans) -> Iterator[Finding]:
     """The record's cost; PRE and SFT share no computation, so each prompt is read at least twice.
 
     Args:
@@ -300,7 +301,7 @@ def _check_cost(record: Record, table: pa.Table, places: Spans) -> Iterator[Find
     yield from unmet([*laws, ("cost.measured_on", cost.measured_on, whole, min(measured))])
 
 
-def _check_provenance(record: Record) -> Iterator[Finding]:
+def _check_provenance(record: Result) -> Iterator[Finding]:
     """The record is of a time that has been and of a kgbench that there is."""
     made = record.provenance
     try:
@@ -325,12 +326,12 @@ def _version(text: str) -> list[int] | None:
     return [*map(int, text.split("."))] if re.fullmatch(r"[0-9]+(\.[0-9]+){2}", text) else None
 
 
-def _check_ranking(record: Record) -> Iterator[Finding]:
+def _check_ranking(record: Result) -> Iterator[Finding]:
     """A ranking is there where configurations are filled by one, and only there."""
-    what, ranking, sites = record.identity, record.ranking, site_scores(record)
+    what, ranking, scores = record.identity, record.ranking, record.scores
     tops = [graft for graft in what.configurations if parse_top(graft) is not None]
     ranked = any(graft not in record.not_applicable for graft in tops)
-    for name, part in (("scores", sites), ("ranking", ranking)):
+    for name, part in (("scores", scores), ("ranking", ranking)):
         if ranked and part is None:
             wrong = f"it is missing, though {tops[0]!r} was run"
             yield Finding(name, wrong, "the ranking behind the best-ranked sites")
@@ -341,69 +342,25 @@ def _check_ranking(record: Record) -> Iterator[Finding]:
         wrong = "it does not go with the configurations"
         expected = "a version exactly where sites are ranked"
         yield Finding("identity.ranking_version", wrong, expected)
-    if ranking is None or sites is None:
+    if ranking is None or scores is None:
         return
     halves = ((what.n_facts + 1) // 2, what.n_facts // 2)
     sizes = chain.from_iterable(chain.from_iterable(g.values()) for g in ranking.sites.values())
-    fit = ranking.sites.keys() <= what.prompts.keys() and all(0 <= k <= len(sites) for k in sizes)
-    once = len(sites) == len(record.scores or ())
-    at_most = f"the record's prompts, and at most {len(sites)} sites each"
+    fit = ranking.sites.keys() <= what.prompts.keys() and all(0 <= k <= len(scores) for k in sizes)
+    at_most = f"the record's prompts, and at most {len(scores)} sites each"
     yield from unmet(
         [
             ("ranking.facts", ranking.facts, ranking.facts == halves, f"{halves}"),
-            ("scores", "a map with a site twice", once, "each site once"),
             ("ranking.sites", "of others", fit, at_most),
         ]
     )
 
 
-# ----------------------------------------------------------------------------------------- figures
-
-
-_FIGURES = ("metric", "rows", "synergy", "baselines", "answers", "curve", "planted", "verdict")
-"""Fields of a record that follow from its rows, and from its map and plant; earlier ones have no
-`answers`."""
-
-_MOST = 5
-"""Fields that are named of one record."""
-
-
-def _check_figures(record: Record, table: pa.Table) -> Iterator[Finding]:
-    """All figures against those that the rows give; figures that need models are not among them.
-
-    Args:
-        record: A record whose rows are complete.
-        table: Its per-fact rows.
-    """
-    try:
-        anew = rescored(record, with_derived(table))
-        if known_dataset(record) is not None:
-            anew = judged_anew(anew)
-    except Exception as error:  # untrusted rows can raise any error
-        reason = f"{type(error).__name__}: {shown(str(error))}"
-        yield Finding("rows", f"no figures can be made of its per-fact rows ({reason})")
-        return
-    found: list[tuple[str, Any, Any]] = []
-    for name in _FIGURES:
-        own, made = getattr(record, name), getattr(anew, name)
-        if (
-            (name == "answers" and own is None)
-            or own == made
-            or (name == "verdict" and same_sentence(own, made))
-        ):
-            continue  # nearly always, and dumping both takes long
-        own, made = (part.model_dump(include={name})[name] for part in (record, anew))
-        found += unequal(own, made, name)
-    for field, one, other in found[:_MOST]:
-        expected = f"{shown(other)}, as the per-fact rows, map and plant give"
-        yield Finding(field, f"it is {shown(one)}", expected)
-
-
 # --------------------------------------------------------------------------------------------- rows
 
 
-def check_with_rows(entry: CheckedEntry, record: Record, table: pa.Table) -> None:
-    """A record against its per-fact rows; figures are recomputed where all else is sound.
+def check_with_rows(entry: CheckedEntry, record: Result, table: pa.Table) -> None:
+    """A record against its per-fact rows; its figures are made of them where all else is sound.
 
     Args:
         entry: Its files, to which findings are added.
@@ -427,7 +384,20 @@ def check_with_rows(entry: CheckedEntry, record: Record, table: pa.Table) -> Non
             if some:
                 wrong = f"{len(some)} sites {what}, such as {min(map(str, some))}"
                 entry.add([Finding("scores", wrong, f"the {len(sites)} of the pair")], RECORD)
-    entry.add(_check_figures(record, table), RECORD)
+    _make_figures(entry, record, table)
+
+
+def _make_figures(entry: CheckedEntry, record: Result, table: pa.Table) -> None:
+    """Make the record of an entry that is in order so far."""
+    if not entry.accepted:
+        return
+    try:
+        facts = with_derived(table)
+        entry.record = derived(record, facts, planted_of(record, facts))
+    except Exception as error:  # untrusted rows can raise any error
+        reason = f"{type(error).__name__}: {shown(str(error))}"
+        wrong = f"no figures can be made of its per-fact rows ({reason})"
+        entry.add([Finding("rows", wrong)], FACTS)
 
 
 Array = NDArray[Any]
@@ -499,17 +469,17 @@ def _laws(columns: dict[str, Array]) -> Iterator[tuple[str, Array, str, str]]:
         yield "logprob", logprob <= most + _NEAR, wrong, "the logarithm of a probability, in nats"
 
 
-def check_configurations(record: Record) -> Iterator[Finding]:
-    """The record's tables against its identity: each configuration on each prompt, by its metric."""
+def check_configurations(record: Result) -> Iterator[Finding]:
+    """Metric, prompts and configurations, and those that the method cannot express."""
     asked, prompts = record.identity.configurations, record.identity.prompts
     field, few = "identity.configurations", min(len(asked), len(prompts)) > 0
     few = few and max(len(asked), len(prompts)) <= _MOST_NAMES
     sizes = f"{len(asked)} configurations on {len(prompts)} prompts"
-    absent = {row.graft for row in record.rows if not row.applicable}
-    both = absent ^ set(record.not_applicable)
+    absent = set(record.not_applicable)
+    strange = sorted(absent & set(BASELINES) | absent - set(asked))
     unread = [name for name in asked[:_MOST_NAMES] if not _is_configuration(name)]
     once = len(set(asked)) == len(asked)
-    reasons = "a reason for each configuration without figures, PRE and SFT not among them"
+    reasons = "a reason for configurations that were asked for, PRE and SFT not among them"
     metrics = (*METRICS, "rr")
     laws: list[Law] = [
         ("metric", record.metric, record.metric in metrics, ", ".join(metrics)),
@@ -517,29 +487,9 @@ def check_configurations(record: Record) -> Iterator[Finding]:
         (field, unread, not unread, "PRE, SFT, graft expressions or budgets"),
         (field, "a list with one twice", once, "each once"),
         (field, asked, set(BASELINES) <= set(asked), "PRE and SFT, the ends of every ratio"),
-        ("not_applicable", sorted(both or absent), not both | absent & set(BASELINES), reasons),
+        ("not_applicable", strange, not strange, reasons),
     ]
     yield from unmet(laws)
-    if not few:
-        return
-    have = {(row.prompt, row.graft) for row in record.rows}
-    yield from _exchanged("rows", have, set(product(prompts, asked)))
-
-
-def _exchanged(
-    field: str, have: Collection[tuple[str, str]], wanted: Collection[tuple[str, str]]
-) -> Iterator[Finding]:
-    """Findings on configurations that are missing or too many.
-
-    Args:
-        field: Where they are.
-        have: Prompt and configuration of each.
-        wanted: The same as it must be.
-    """
-    for pair in sorted({*wanted} - {*have})[:3]:
-        yield Finding(field, f"{_on(*pair)} was removed", "figures of it, or the reason")
-    for pair in sorted({*have} - {*wanted})[:3]:
-        yield Finding(field, f"{_on(*pair)} was not asked for", "no others")
 
 
 def _on(prompt: str, graft: str) -> str:
@@ -561,7 +511,7 @@ def _is_configuration(name: str) -> bool:
 
 
 def _check_rows(
-    record: Record, table: pa.Table, places: Spans, facts: tuple[str, ...] | None
+    record: Result, table: pa.Table, places: Spans, facts: tuple[str, ...] | None
 ) -> Iterator[Finding]:
     """The rows against the record: all facts under all configurations, with the same targets.
 
@@ -571,10 +521,21 @@ def _check_rows(
         places: Their places.
         facts: Ids of all facts that are to be there; None where the data set is not known.
     """
-    applicable = {(row.prompt, row.graft) for row in record.rows if row.applicable}
-    yield from _exchanged("graft", places, applicable)
-    n = record.identity.n_facts
-    for name in sorted({prompt for prompt, _ in places.keys() & applicable}):
+    what = record.identity
+    if max(len(what.prompts), len(what.configurations)) > _MOST_NAMES:
+        return
+    asked = set(product(what.prompts, what.configurations))
+    told = set(product(what.prompts, record.not_applicable))
+    for pair in sorted(asked - told - places.keys())[:3]:
+        yield Finding("graft", f"{_on(*pair)} was removed", "rows of it, or the reason")
+    for pair in sorted(places.keys() - asked)[:3]:
+        yield Finding("graft", f"{_on(*pair)} was not asked for", "no others")
+    for graft in sorted(record.not_applicable)[:3]:
+        if all((prompt, graft) in places for prompt in what.prompts):
+            wrong = f"configuration {shown(graft)} has rows on all prompts"
+            yield Finding("graft", wrong, "none on some, where the method cannot express it")
+    n = what.n_facts
+    for name in sorted({prompt for prompt, _ in places.keys() & asked}):
         parts = {}
         for (prompt, graft), at in places.items():
             if prompt == name:
@@ -609,7 +570,7 @@ def _check_prompt(
 # ----------------------------------------------------------------------------------------- answers
 
 
-def _check_answers(record: Record, table: pa.Table, places: Spans) -> Iterator[Finding]:
+def _check_answers(record: Result, table: pa.Table, places: Spans) -> Iterator[Finding]:
     """Positions, targets and the answers of PRE and SFT, as they are known of a shipped pair.
 
     Args:
