@@ -88,6 +88,8 @@ class Table:
     """Key of a column."""
     spread: Spread = "interval"
     notes: tuple[str, ...] = ()
+    brief: bool = True
+    """Whether LEADERBOARD.md has it; pages have all."""
 
     @property
     def ordered_columns(self) -> tuple[Column, ...]:

@@ -79,7 +79,7 @@ def render_markdown(leaderboard: Leaderboard) -> str:
 def _markdown(board: Board) -> str:
     parts = [f"## {board.title}", board.about, f"**{markdown_text(board.lead)}**"]
     for table in board.tables:
-        if not table.scope:
+        if table.brief and not table.scope:
             parts += _markdown_table(table)
     return "\n\n".join(part for part in parts if part) + "\n"
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -39,8 +40,10 @@ from kgbench.leaderboard.cells import (
 )
 from kgbench.leaderboard.entries import Entry
 from kgbench.leaderboard.hits import METRIC
+from kgbench.models import catalog
 from kgbench.numbers import count_text
 from kgbench.records import Effect, Planted
+from kgbench.sites import parse_graft
 from kgbench.stats import Resampled, resampled_strata, stratified_mean
 
 Array = NDArray[Any]
@@ -206,19 +209,54 @@ def _above(judged: Judged, baseline: Mapping[Plant, float | None]) -> Estimate |
 # ------------------------------------------------------------------------------------------- tables
 
 
+@dataclass(frozen=True)
+class Group:
+    """Plants over which methods have one mean and ranks."""
+
+    key: str
+    """Of its table, fit for a link."""
+    title: str
+    units: str = "blocks"
+    """What is ranked."""
+
+
+WHOLE = Group("all", "facts in whole blocks of the shipped pairs")
+TOKENS = Group("tokens", "facts at the first entity or the last token alone", "blocks at a region")
+
+
+def group_of(plant: str) -> Group:
+    """The group of a shipped plant; a language model that is fetched has one of its own.
+
+    Args:
+        plant: Its name.
+    """
+    entry = catalog.entry(plant)
+    if catalog.zoo_path(entry.recipient) is None:
+        base = plant.partition(".")[0]
+        return Group(base, f"facts in whole blocks of {base}")
+    terms = parse_graft(entry.plant or "").terms
+    return WHOLE if all(str(term.positions) == "ALL" for term in terms) else TOKENS
+
+
 def planted_board(entries: Sequence[Entry]) -> Board:
     """The board of plants; its entries are those that were judged by one."""
     runs = first_runs(without_scans(e for e in entries if e.suite == "planted"))
-    cells = core_cells(planted=True, prompts=("",))
-    overall = _overall(cells, runs_on(cells, runs))
-    tables = [overall]
-    if runs_on(cells, runs):
-        tables.append(_by_level(cells, runs_on(cells, runs)))
-    return Board("planted", "Planted facts", ABOUT, _lead(overall), tuple(tables))
+    groups: dict[Group, list[Cell]] = {WHOLE: [], TOKENS: []}
+    for cell in core_cells(planted=True, prompts=("",)):
+        groups.setdefault(group_of(cell.pair), []).append(cell)
+    first, *others = (_overall(*own, runs_on(own[1], runs)) for own in groups.items())
+    tables, leads = [first], [_lead(first)]
+    if runs_on(chain.from_iterable(groups.values()), runs):
+        tables.append(_by_level(groups, runs))
+    for group, table in zip(list(groups)[1:], others, strict=True):
+        if table.lines:
+            tables.append(table)
+            leads.append(f"Of {group.title}: {lead(table)}")
+    return Board("planted", "Planted facts", ABOUT, " ".join(leads), tuple(tables))
 
 
-def _overall(cells: Sequence[Cell], runs: Runs) -> Table:
-    """The table over all plants."""
+def _overall(group: Group, cells: Sequence[Cell], runs: Runs) -> Table:
+    """The table over all plants of a group."""
     prior = next((_judged(own) for own in runs.values() if _method(own) == "prior"), {})
     judged = _judged(max(runs.values(), key=len, default={}))
     chance = {plant: planted.chance or 0.0 for plant, planted in judged.items()}
@@ -230,8 +268,9 @@ def _overall(cells: Sequence[Cell], runs: Runs) -> Table:
     columns = [replace(column, marks=marks.get(column.key, ())) for column in COLUMNS]
     levels = len({cell.level for cell in cells})
     return Table(
-        key="all",
-        title=f"All {len(cells)} plants",
+        key=group.key,
+        title=f"{len(cells)} plants, {group.title}",
+        brief=group is WHOLE,
         columns=(*columns, FORWARDS),
         lines=overall_lines(runs, cells, "plants", partial(_measure, prior=prior)),
         ranked_by=RANKED,
@@ -240,7 +279,7 @@ def _overall(cells: Sequence[Cell], runs: Runs) -> Table:
             "over its plants. Places, facts and recipients of plants were drawn; intervals and "
             "ranks are from the variance between plants of a level, and speak of further places "
             "of these levels in these recipients.",
-            "Chance is the score of a method that knows only which weights changed. The prior also "
+            f"What is ranked are {group.units}. Chance is the score of a method that knows only which weights changed. The prior also "
             "knows the paper's finding, that facts are used at FE and LT by the upper layers, and "
             "looks at nothing.",
         ),
@@ -251,25 +290,30 @@ def _method(own: Mapping[Cell, Entry]) -> str:
     return next(iter(own.values())).localizer
 
 
-def _by_level(cells: Sequence[Cell], runs: Runs) -> Table:
-    """Average precision of each method on the plants of each level."""
-    levels = dict.fromkeys(sorted(cell.level for cell in cells))
+def _by_level(groups: Mapping[Group, Sequence[Cell]], runs: Runs) -> Table:
+    """Average precision of each method on the plants of each level, and of each language model."""
+    parts: dict[str, list[Cell]] = {}
+    for group, cells in groups.items():
+        for cell in cells:
+            part = cell.level if group in (WHOLE, TOKENS) else group.key
+            parts.setdefault(part, []).append(cell)
     columns = []
-    for level in levels:
-        n = sum(cell.level == level for cell in cells)
-        columns.append(Column(level, level, f"Average precision on the {n} plants of {level}"))
-    measured = {}
-    for method, own in runs.items():
+    for part, own in parts.items():
+        columns.append(Column(part, part, f"Average precision on the {len(own)} plants of {part}"))
+    every, measured = list(chain.from_iterable(parts.values())), {}
+    for method, ran in runs_on(every, runs).items():
         figures = {}
-        for level in levels:
+        for part, cells in parts.items():
             scores = {}
-            for cell, entry in own.items():
-                value = _planted(entry).average_precision.value
-                if cell.level == level and value is not None:
+            for cell in cells:
+                if (
+                    cell in ran
+                    and (value := _planted(ran[cell]).average_precision.value) is not None
+                ):
                     scores[cell.plant] = value
-            if len(scores) == sum(cell.level == level for cell in cells):
-                figures[level] = PlantScores(scores).figure.rounded()
-        measured[method] = Measured(list(own.values()), figures, "", (len(own), len(cells)))
+            if len(scores) == len(cells):
+                figures[part] = PlantScores(scores).figure.rounded()
+        measured[method] = Measured(list(ran.values()), figures, "", (len(ran), len(every)))
     lines = ordered(measured)
     return Table("levels", "Average precision by level", tuple(columns), lines)
 
