@@ -14,7 +14,7 @@ from typing import Any
 from kgbench.api import AnyRun
 from kgbench.errors import InputError, python_names
 from kgbench.leaderboard.drafts import Standing, checked, drafts, publish, standings
-from kgbench.leaderboard.entries import Contract
+from kgbench.leaderboard.entries import SOURCES, Badge, Contract
 from kgbench.leaderboard.validate import CheckedEntry, Finding
 from kgbench.numbers import count_text
 from kgbench.records import Record, load_record
@@ -87,6 +87,14 @@ class Submitted:
         return [text for text in found if text]
 
     @property
+    def _badges(self) -> set[Badge]:
+        """Sources of the new lines."""
+        lines = chain.from_iterable(
+            (line for line in shown.lines if line.method in shown.new) for shown in self.standings
+        )
+        return {line.badge for line in lines}
+
+    @property
     def report(self) -> Report:
         """The tables of the board with the new lines."""
         return Report("", list(map(_table, self.standings)))
@@ -128,7 +136,10 @@ class Submitted:
         for outcome in self.contracts.values():
             line = f"contract      {outcome if isinstance(outcome, str) else outcome.about}"
             lines += [] if line in lines else [line]
-        lines.append(f"source        self-reported, its ranks in brackets, until {_VERIFIED}")
+        source = f"self-reported, its ranks in brackets, until {_VERIFIED}"
+        if self._badges == {"maintainers"}:
+            source = f"maintainers: {SOURCES['maintainers']}"
+        lines.append(f"source        {source}")
         if self.copied:
             lines += [f"copied        {place}" for place in self.copied]
             return [*lines, "", "The pull request's next steps:", *(f"  {s}" for s in self.steps)]

@@ -18,7 +18,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from kgbench.estimate import Estimate
-from kgbench.leaderboard.boards.planted import PlantScores
+from kgbench.leaderboard.boards.planted import WHOLE, PlantScores, group_of
 from kgbench.leaderboard.entries import ENTRIES, read_entries
 from kgbench.leaderboard.ranks import Comparable, better
 from kgbench.models import catalog
@@ -225,7 +225,9 @@ def board_scores() -> dict[str, dict[str, list[float]]]:
     scores: dict[str, dict[str, list[float]]] = {}
     for entry in read_entries(Path(__file__).parent.parent / ENTRIES):
         planted = entry.record.planted
-        if planted is None or planted.units != "block" or planted.average_precision.value is None:
+        if planted is None or planted.average_precision.value is None:
+            continue
+        if group_of(entry.pair) is not WHOLE:
             continue
         level = catalog.entry(entry.pair).level
         by_level = scores.setdefault(entry.method, {})

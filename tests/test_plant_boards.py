@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -14,7 +15,7 @@ from submissions import CODE, KEPT, identity
 
 from kgbench.estimate import Estimate
 from kgbench.leaderboard.board_tables import Board, Line
-from kgbench.leaderboard.boards.planted import planted_board
+from kgbench.leaderboard.boards.planted import group_of, planted_board
 from kgbench.leaderboard.entries import Entry, Submission
 from kgbench.models import catalog
 from kgbench.records import (
@@ -28,6 +29,7 @@ from kgbench.records import (
 from kgbench.stats.ranking_quality import expected_precision
 
 PLANTS = catalog.plants()
+WHOLE = tuple(name for name in PLANTS if group_of(name).key == "all")
 
 
 @cache
@@ -78,7 +80,7 @@ def entry(method: str, plant: str, above: float) -> Entry:
 
 
 def everywhere(method: str, above: float, seed: int = 0) -> list[Entry]:
-    """Runs on all shipped plants, whose figures differ a little."""
+    """Runs on all plants, whose figures differ a little."""
     random = np.random.default_rng(seed)
     noise = random.normal(0, 0.03, len(PLANTS)) * (0 < above < 1)
     values = np.clip(above + noise, -0.1, 1)
@@ -104,13 +106,13 @@ def test_what_ranks(entries: list[Entry]) -> None:
     board = planted_board(entries)
     table, own = board.tables[0], lines(board)
     assert table.ranked_by == "average_precision"
-    assert {line.coverage for line in table.lines} == {(len(PLANTS),) * 2}
+    assert {line.coverage for line in table.lines} == {(len(WHOLE),) * 2}
     assert own["good"].ranks == (1, 1)
     assert own["oracle"].ranks is None
     assert own["oracle"].figures["average_precision"].value == pytest.approx(1)
     assert own["random"].figures["above_chance"].value == pytest.approx(0, abs=1e-6)
     assert own["random"].ranks == own["none"].ranks
-    assert own["good"].figures["average_precision"].n == len(PLANTS)
+    assert own["good"].figures["average_precision"].n == len(WHOLE)
     marks = dict(table.ordered_columns[0].marks)
     chance = own["random"].figures["average_precision"].value
     assert marks["chance, and knowing which weights changed"] == pytest.approx(chance, rel=1e-5)
@@ -119,11 +121,32 @@ def test_what_ranks(entries: list[Entry]) -> None:
 def test_levels_weigh_the_same(entries: list[Entry]) -> None:
     """The mean over plants is the mean over levels of the means of these, which are shown."""
     board = planted_board(entries)
+    levels = {catalog.entry(plant).level for plant in WHOLE}
     for method, line in lines(board, 1).items():
-        figures = [figure.value for figure in line.figures.values()]
-        assert len(figures) == len({catalog.entry(plant).level for plant in PLANTS})
+        figures = [figure.value for name, figure in line.figures.items() if name in levels]
+        assert len(figures) == len(levels)
         mean = lines(board)[method].figures["average_precision"].value
         assert mean == pytest.approx(np.mean(figures), abs=1e-5)
+
+
+def test_groups_have_means_and_ranks_of_their_own(entries: list[Entry]) -> None:
+    """Facts at some tokens, and a language model that is fetched, are in no other mean."""
+    board = planted_board(entries)
+    tables = {table.key: table for table in board.tables}
+    assert list(tables) == ["all", "levels", "tokens", "smollm2-135m"]
+    counts = Counter(group_of(name).key for name in PLANTS)
+    assert counts.keys() == tables.keys() - {"levels"}
+    for key, n in counts.items():
+        assert {line.coverage for line in tables[key].lines} == {(n, n)}
+        assert any(line.ranks == (1, 1) for line in tables[key].lines)
+    assert [table.brief for table in board.tables] == [True, True, False, False]
+    shown = {column.key for column in tables["levels"].columns}
+    assert shown >= {"one", "last", "smollm2-135m"}
+    lacking = next(name for name in PLANTS if group_of(name).key == "tokens")
+    tables = {table.key: table for table in planted_board(without(entries, "good", lacking)).tables}
+    for key in counts:
+        line = next(line for line in tables[key].lines if line.method == "good")
+        assert (line.ranks is None) == (key == "tokens")
 
 
 def test_methods_are_compared_with_the_prior(entries: list[Entry]) -> None:
@@ -160,9 +183,9 @@ def without(entries: Sequence[Entry], method: str, plant: str) -> list[Entry]:
 
 def test_a_mean_needs_all_plants(entries: list[Entry]) -> None:
     """A method that lacks a plant has no mean and no rank, and none on that plant's level."""
-    board = planted_board(without(entries, "good", PLANTS[0]))
+    board = planted_board(without(entries, "good", WHOLE[0]))
     assert lines(board)["good"].ranks is None
     assert "average_precision" not in lines(board)["good"].figures
-    level = catalog.entry(PLANTS[0]).level
+    level = catalog.entry(WHOLE[0]).level
     assert level not in lines(board, 1)["good"].figures
     assert len(lines(board, 1)["good"].figures) > 1

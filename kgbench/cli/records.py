@@ -45,6 +45,7 @@ def _submission_json(run: Entry) -> dict[str, Any]:
 
 
 def _submission_lines(run: Entry) -> list[str]:
+    from kgbench.leaderboard.entries import SOURCES
     from kgbench.numbers import plain_text
 
     submission, verification = run.submission, run.verification
@@ -52,7 +53,7 @@ def _submission_lines(run: Entry) -> list[str]:
     paper = f", {submission.paper}" if submission.paper else ""
     lines = [f"submitted as {submission.name}, code {submission.code}{paper}"]
     if verification is None:
-        return [*lines, "self-reported: nobody has run a sample of it again"]
+        return [*lines, f"{run.badge}: {SOURCES[run.badge]}"]
     flips = (
         f", {verification.changed_hits} of {verification.rows} hits flipped"
         if verification.changed_hits
@@ -64,8 +65,7 @@ def _submission_lines(run: Entry) -> list[str]:
     )
     sample = f"{verification.about} (seed {verification.seed})"
     again = f"{sample} run again by kgbench {verification.kgbench} on {verification.time[:10]}"
-    badge = "verified" if run.verified else "self-reported"
-    return [*lines, f"{badge}: {again}, {largest}{flips}"]
+    return [*lines, f"{run.badge}: {again}, {largest}{flips}"]
 
 
 @cli_command(

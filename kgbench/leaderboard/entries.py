@@ -206,6 +206,15 @@ Badge = Literal["verified", "maintainers", "self-reported", "published", "yours"
 or the reader's own runs.
 """
 
+SOURCES: Mapping[Badge, str] = {
+    "verified": "a maintainer ran it again and it agreed",
+    "maintainers": "the project's own run of its own method",
+    "self-reported": "only the submitter has run it",
+    "published": "a paper's figure",
+    "yours": "not submitted",
+}
+"""What each means."""
+
 TRUSTED: tuple[Badge, ...] = ("verified", "maintainers")
 """Those of runs by the project."""
 

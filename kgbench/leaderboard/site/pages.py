@@ -19,7 +19,7 @@ from markupsafe import Markup
 from kgbench.errors import DataError
 from kgbench.estimate import Estimate
 from kgbench.leaderboard.board_tables import Board, Leaderboard, spread_text
-from kgbench.leaderboard.entries import TRUSTED, Badge, Entry
+from kgbench.leaderboard.entries import SOURCES, TRUSTED, Badge, Entry
 from kgbench.leaderboard.site.tables import (
     Cells,
     Places,
@@ -150,6 +150,7 @@ class _Pages:
             "run.html",
             up="../",
             entry=entry,
+            sources=SOURCES,
             name=name,
             method=self.places.method(entry.method),
             page=run_page(entry),
@@ -195,7 +196,7 @@ def render_site(leaderboard: Leaderboard) -> Iterator[tuple[str, bytes]]:
         yield f"runs/{name}.html", pages.run(name, entry)
     for pair in sorted(filter(None, set(map(_explored, pages.entries)))):
         yield f"explore/{pair}.html", pages.explorer(pair)
-    yield "read.html", pages.render("read.html")
+    yield "read.html", pages.render("read.html", sources=SOURCES)
 
 
 def _assets() -> Iterator[tuple[str, bytes]]:
