@@ -92,7 +92,7 @@ control: $(VENV)/.installed  ## Write the reports of leaderboard/reproductions f
 		$(BIN)/kgbench reproduce all --rows $$rows --report $$(dirname $$rows) > /dev/null || exit 1; done
 	$(BIN)/python tests/control_table.py
 
-plants: $(VENV)/.installed  ## Build the shipped set of plants from nothing (an hour or two), or another with SEED=1
+plants: $(VENV)/.installed  ## Build the plants of the tiny pairs from nothing (about an hour on two cores), or others with SEED=1
 	OMP_NUM_THREADS=1 $(BIN)/python tests/build_plants.py --seed $(or $(SEED),0) --output-dir build/plants-$(or $(SEED),0)
 
 coverage: $(VENV)/.installed-dev  ## Simulate how often intervals hold the truth and ranks are right, and print the documentation's tables

@@ -7,6 +7,7 @@ one rank.
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -109,12 +110,16 @@ def over_plants(seed: int, levels: Sequence[float], plants: int) -> dict[str, Pl
 BLOCKS = 16
 """Among which one is planted."""
 
-LEVELS, PLACES = 7, 8
-"""Levels of the planted board, and plants of each."""
+PLACES = tuple(
+    Counter(
+        catalog.entry(name).level for name in catalog.plants() if group_of(name) is WHOLE
+    ).values()
+)
+"""Plants of each level over which the planted board has its first mean."""
 
 
 def over_places(
-    seed: int, precisions: Sequence[float], levels: int = LEVELS, places: int = PLACES
+    seed: int, precisions: Sequence[float], places: Sequence[int] = PLACES
 ) -> dict[str, PlantScores]:
     """Methods of these true average precisions, in expectation over places.
 
@@ -124,20 +129,20 @@ def over_places(
     Args:
         seed: Of the board.
         precisions: True mean of each method.
-        levels: Number of levels.
-        places: Number of plants of each.
+        places: Number of plants of each level.
     """
     random = np.random.default_rng(seed)
-    hard, made = random.normal(size=(levels, places)), {}
+    level_of = np.repeat(np.arange(len(places)), places)
+    hard, made = random.normal(size=len(level_of)), {}
     below = float(np.mean(1 / np.arange(2, BLOCKS + 1)))
     for i, precision in enumerate(precisions):
-        chances = _with_mean((precision - below) / (1 - below), random, levels)
+        chances = _with_mean((precision - below) / (1 - below), random, len(places))
         latent = np.sqrt(0.5) * hard + np.sqrt(0.5) * random.normal(size=hard.shape)
-        first = latent < norm.ppf(chances)[:, None]
+        first = latent < norm.ppf(chances)[level_of]
         values = np.where(first, 1.0, 1 / random.integers(2, BLOCKS + 1, hard.shape))
         scores = {}
-        for level, place in np.ndindex(*hard.shape):
-            scores[str(level), f"{level}-{place}"] = float(values[level, place])
+        for place, (level, value) in enumerate(zip(level_of, values, strict=True)):
+            scores[str(level), str(place)] = float(value)
         made[f"m{i:02d}"] = PlantScores(scores)
     return made
 
@@ -253,7 +258,7 @@ if __name__ == "__main__":
                 flush=True,
             )
         share = split(many, methods) / many
-        print(f"{methods} methods, {LEVELS} levels of {PLACES} places: {share:.3f} of boards")
+        print(f"{methods} methods, {sum(PLACES)} plants of {len(PLACES)} levels: {share:.3f}")
         for more in (0.1, 0.2, 0.3):
             levels = [0.5 + more, *[0.5] * (methods - 1)]
             share = told([over_places(seed, levels) for seed in range(many // 5)])
