@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -15,8 +16,9 @@ from kgbench.models.catalog import CARD, plants, shipped, zoo_path
 from kgbench.numbers import number_text
 from kgbench.runner.training.hit_rates import PROMPTS
 from kgbench.sites import CONFIGURATIONS
+from kgbench.zoo.plants import levels
 
-__all__ = ["pairs_table", "plants_table"]
+__all__ = ["levels_table", "pairs_table", "plants_table"]
 
 PAIR_COLUMNS = (
     "PRE",
@@ -40,7 +42,7 @@ def plants_table() -> str:
     """Top-5 hit rate of every plant on its facts and on the decoys."""
     rows = []
     for name in plants():
-        card = json.loads((zoo_folder(f"zoo:plants/{name}") / CARD).read_text("utf-8"))
+        card = card_of(name)
         row = [name, f"`{card['plant']}`"]
         for group in ("planted", "decoys"):
             for graft in ("PRE", "SFT"):
@@ -49,6 +51,20 @@ def plants_table() -> str:
         rows.append(row)
     head = ["plant", "planted in", "facts: base", "finetuned", "decoys: base", "finetuned"]
     return markdown(head, rows)
+
+
+def levels_table() -> str:
+    """The levels, and how many plants of each are shipped by pair."""
+    cards, rows = list(map(card_of, plants())), []
+    for level, table in levels().items():
+        counts = Counter(card["base"] for card in cards if card["level"] == level)
+        rows.append([level, table["about"], ", ".join(f"{base} {n}" for base, n in counts.items())])
+    return markdown(["level", "what is planted", "shipped"], rows)
+
+
+def card_of(name: str) -> Any:
+    """The card of a shipped plant."""
+    return json.loads((zoo_folder(f"zoo:plants/{name}") / CARD).read_text("utf-8"))
 
 
 def zoo_folder(source: str) -> Any:
@@ -74,4 +90,7 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 if __name__ == "__main__":
-    print(plants_table() if "plants" in sys.argv[1:] else pairs_table())
+    if "plants" in sys.argv[1:]:
+        print(f"{levels_table()}\n\n{plants_table()}")
+    else:
+        print(pairs_table())

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import nbformat
 import pytest
-from cards_table import pairs_table, plants_table
+from cards_table import levels_table, pairs_table, plants_table
 from pages import DOCS, PAGES, ROOT, block, code, fenced, table
 from real_tables import tables
 
@@ -197,6 +197,7 @@ def test_the_tables_of_pairs_and_plants_are_those_of_their_cards() -> None:
     """
     assert block("cards of the tiny pairs") == pairs_table()
     assert block("cards of the plants") == plants_table()
+    assert block("levels of the plants") == levels_table()
 
 
 def test_the_tables_of_real_models_are_those_of_their_rows() -> None:
