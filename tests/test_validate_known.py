@@ -14,7 +14,6 @@ import jsonschema
 import numpy as np
 import pytest
 import write_known
-from fake_runs import RATES, record
 from submissions import result, sent
 
 from kgbench.cli import main
@@ -26,7 +25,6 @@ from kgbench.leaderboard.site.pages import explorer_data
 from kgbench.leaderboard.validate.known import known, own_facts, planted_sites, shipped_sites
 from kgbench.models import catalog
 from kgbench.models.loading import WEIGHT_TYPES
-from kgbench.records import NOT_APPLICABLE, Record
 from kgbench.runner import load_prompts
 from kgbench.sites import parse_graft
 
@@ -184,38 +182,12 @@ def test_the_command_prints_them(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_entries_are_of_the_published_schemas() -> None:
     """What is written validates against what is published, and what is changed does not."""
-    made, found = result(), dict(validators())
-    entry = sent(made)
+    entry, found = sent(result()), dict(validators())
     entry.verify()
-    documents = {**entry.documents, "record.json": json.loads(made[0].to_json())}
     for name in ("record", "submission", "verification"):
-        content = documents[f"{name}.json"]
+        content = entry.documents[f"{name}.json"]
         found[name].validate(content)
         for key in list(content):
             if key in found[name].schema["required"]:
                 assert not found[name].is_valid({k: v for k, v in content.items() if k != key})
         assert not found[name].is_valid({**content, "more": 1})
-
-
-def test_rows_without_figures_are_of_the_published_schema() -> None:
-    """A configuration that the method cannot express is a line with its reason."""
-    made, _ = result()
-    absent = [row for row in made.rows if row.graft != "FE"]
-    lines = Record.model_validate_json(record().to_json()).rows
-    gone = next(row for row in lines if row.graft == "FE")
-    nothing = {"undefined": f"{NOT_APPLICABLE}no such thing", "n": 0}
-    figures = {
-        name: nothing
-        for name, value in gone.model_dump(mode="json").items()
-        if isinstance(value, list)
-    }
-    without = gone.model_validate(
-        {**gone.model_dump(mode="json"), **figures, "n": 0, "complement": None}
-    )
-    changed = made.model_copy(
-        update={"rows": (*absent, without), "not_applicable": {"FE": "no such thing"}}
-    )
-    content = json.loads(changed.to_json())
-    assert {"absent", "graft"} <= set(content["rows"][-1])
-    dict(validators())["record"].validate(content)
-    assert "FE" in RATES

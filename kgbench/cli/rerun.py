@@ -233,7 +233,7 @@ def _write(entry: Entry, again: Repeated, sample: tuple[int, int], contract: Con
 
 def _rescored(run: Entry, metric: str, write: bool) -> Output:
     """Compute all figures again from the rows, and list those that differ from the stored ones."""
-    from kgbench.leaderboard.validate.known import judged_anew
+    from kgbench.leaderboard.validate.known import judged_anew, planted_of
     from kgbench.report.export import changed_figures
     from kgbench.report.run_report import record_report
     from kgbench.stats.scores import check_metric
@@ -244,8 +244,10 @@ def _rescored(run: Entry, metric: str, write: bool) -> Output:
         raise InputError(
             f"{run.folder} is on the leaderboard, where records are never edited: leave out --write"
         )
-    again = judged_anew(rescored(run.record, facts), facts)
-    record = judged_anew(rescored(run.record, facts, wanted), facts)
+    again, record = (
+        judged_anew(made, planted_of(made, facts))
+        for made in (rescored(run.record, facts), rescored(run.record, facts, wanted))
+    )
     changes = changed_figures(run.record, again)
     lines = ["figures of an entry are made of its rows, and none is stored"]
     if run.method_folder is None:

@@ -25,7 +25,6 @@ from kgbench.leaderboard.folders import (
 from kgbench.leaderboard.hits import PromptHits, hits_by_prompt
 from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION, VERIFICATION
 from kgbench.records import (
-    FIGURES,
     Planted,
     Record,
     Result,
@@ -38,6 +37,7 @@ from kgbench.records import (
 )
 from kgbench.records.fact_rows import STORED, with_derived
 from kgbench.sites.configurations import parse_top
+from kgbench.stats import with_figures
 
 # ---------------------------------------------------------------------------- files beside a record
 
@@ -154,36 +154,15 @@ _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 def schemas() -> dict[str, str]:
     """The text of each schema by the name of its file, without the ending."""
-    contents = {
-        "record": _record_schema(),
-        "submission": Submission.model_json_schema(),
-        "verification": Verification.model_json_schema(),
-    }
-    texts = partial(json.dumps, indent=1, ensure_ascii=False)
-    return {name: texts({"$schema": _DIALECT, **schema}) for name, schema in contents.items()}
-
-
-def _record_schema() -> dict[str, Any]:
-    """The record's schema; in JSON a row that the method cannot express is a line with its reason."""
-    schema = Record.model_json_schema()
-    rows = schema["$defs"]
-    rows["MeasuredRow"] = {**rows.pop("Row"), "title": "MeasuredRow"}
-    kept = {
-        key: field
-        for key, field in rows["MeasuredRow"]["properties"].items()
-        if key in ("prompt", "graft", "dropped")
-    }
-    absent = {"type": "string", "description": "Why the method cannot express the configuration."}
-    rows["AbsentRow"] = {
-        "title": "AbsentRow",
-        "description": f"A configuration without figures ({', '.join(FIGURES)}).",
-        "type": "object",
-        "properties": {**kept, "absent": absent},
-        "required": [*kept, "absent"],
-        "additionalProperties": False,
-    }
-    rows["Row"] = {"anyOf": [{"$ref": "#/$defs/MeasuredRow"}, {"$ref": "#/$defs/AbsentRow"}]}
-    return schema
+    found = {}
+    for name, part in (
+        ("record", Result),
+        ("submission", Submission),
+        ("verification", Verification),
+    ):
+        schema = {"$schema": _DIALECT, **part.model_json_schema()}
+        found[name] = json.dumps(schema, indent=1, ensure_ascii=False)
+    return found
 
 
 # ------------------------------------------------------------------------------------------ entries
@@ -300,9 +279,10 @@ class Entry:
         """
         if isinstance(self.result, Record):
             return self.result
-        from kgbench.leaderboard.validate.known import derived  # it imports this module
+        from kgbench.leaderboard.validate.known import judged_anew  # it imports this module
 
-        return derived(self.result, self.facts(), self.planted)
+        made = with_figures(self.result, self.facts(), self.result.metric)
+        return judged_anew(made, self.planted)
 
     @cached_property
     def planted(self) -> Planted | None:

@@ -14,6 +14,7 @@ from kgbench.engine.site_sets import all_sites, graft_sites
 from kgbench.engine.weights import changed
 from kgbench.errors import InputError, KgbenchError
 from kgbench.estimate import Estimate
+from kgbench.leaderboard.validate.known import site_scores
 from kgbench.localizers import InterventionLocalizer, is_foreign
 from kgbench.progress import Progress
 from kgbench.records import (
@@ -23,6 +24,7 @@ from kgbench.records import (
     Ranking,
     Record,
     RecordStore,
+    Result,
     Scoring,
     code_stamp,
     collect_provenance,
@@ -34,6 +36,7 @@ from kgbench.runner.job import Job, Pairs, prepare_job
 from kgbench.runner.known import Run, note_identity, reused
 from kgbench.runner.measure import (
     GROUP,
+    Absent,
     Elsewhere,
     Measurement,
     SiteRanking,
@@ -56,8 +59,8 @@ from kgbench.runner.third_party import Method, method_of
 from kgbench.runner.workload import check
 from kgbench.sites import parse_graft
 from kgbench.sites.configurations import canonical
-from kgbench.stats import Ground, judged, with_planted
-from kgbench.stats.summary import Absent, Ran, summary_of
+from kgbench.stats import Ground, judged, with_figures, with_planted
+from kgbench.stats.scores import DEFAULT_METRIC
 
 
 def run_job(
@@ -268,23 +271,20 @@ def _judged(record: Record, measurement: Measurement, facts: pa.Table) -> Record
         planted=graft_sites(pair, prompts, canonical(parse_graft(truth.plant))),
         changed=frozenset(pair.slots.sites[slot] for slot in changed(pair)),
     )
-    scores = measurement.ranking.mean if measurement.ranking is not None else None
-    return with_planted(record, judged(record, facts, ground, scores), ground)
+    planted = judged(record, facts, ground, site_scores(record))  # of the map as it is stored
+    return with_planted(record, planted, ground)
 
 
 def _record(measurement: Measurement, journal: Journal) -> Record:
     """The record of a job whose prompts are all measured."""
     job, pair, facts = measurement.job, measurement.job.pair, journal.table()
-    dropped = dict(job.dataset.dropped)
-    run = Ran(job.identity, job.localizer.floor, sum(dropped.values()), measurement.absent)
-    summary = summary_of(run, facts, job.spec.metric)
     device, ranking = pair.device, measurement.ranking
-    record = Record(
+    result = Result(
         id=job.identity.digest(),
         model=pair.name,
+        metric=job.spec.metric or DEFAULT_METRIC,
         identity=job.identity,
-        **vars(summary),
-        dropped=dropped,
+        dropped=dict(job.dataset.dropped),
         cost=_cost(journal.cost(), measurement),
         environment=Environment(
             batch_size=job.settings.batch_size,
@@ -307,7 +307,7 @@ def _record(measurement: Measurement, journal: Journal) -> Record:
             **({"fitted": list(pair.notes.values())} if pair.notes else {}),
         },
     )
-    return _judged(record, measurement, facts)
+    return _judged(with_figures(result, facts, job.spec.metric), measurement, facts)
 
 
 def _reasons(absent: Absent) -> dict[str, str]:

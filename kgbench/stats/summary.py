@@ -23,7 +23,6 @@ from kgbench.records import (
     Curve,
     CurvePoint,
     Effect,
-    Identity,
     Pathway,
     Planted,
     Record,
@@ -241,21 +240,6 @@ def _with_absent(
     return sorted(explained, key=lambda row: places.get(row.graft, len(places)))
 
 
-Absent = Mapping[str, Mapping[str, str]]
-"""By prompt, configurations that the method cannot express, and why."""
-
-
-@dataclass(frozen=True)
-class Ran:
-    """Parts of a run that its figures depend on."""
-
-    identity: Identity
-    floor: str
-    dropped: int
-    """Facts left out."""
-    absent: Absent
-
-
 def rescored(record: Record, facts: pa.Table, metric: str | None = None) -> Record:
     """The same record with every figure computed again from its rows; other fields stay.
 
@@ -268,50 +252,36 @@ def rescored(record: Record, facts: pa.Table, metric: str | None = None) -> Reco
         DataError: The rows are not those of such a record.
         UnknownNameError: There is no such metric.
     """
-    absent: dict[str, dict[str, str]] = {}
-    for row in record.rows:
-        if not row.applicable:
-            reason = (row.sufficiency.undefined or "").removeprefix(NOT_APPLICABLE)
-            absent.setdefault(row.prompt, {})[row.graft] = reason
-    run = Ran(record.identity, record.floor, sum(record.dropped.values()), absent)
-    summary = summary_of(run, facts, metric or record.metric)
-    return rejudged(record.model_copy(update=vars(summary)), facts)
+    return rejudged(with_figures(record, facts, metric or record.metric), facts)
 
 
-def with_figures(result: Result, facts: pa.Table) -> Record:
-    """The record of a result: every figure follows from its rows, but those of a plant.
+def with_figures(result: Result, facts: pa.Table, metric: str | None) -> Record:
+    """The record of a result: every figure follows from its rows; of a plant see `with_planted`.
 
     Args:
         result: The result.
         facts: Its per-fact rows, sorted.
+        metric: The metric of the ratios; None for the usual one.
 
     Raises:
         DataError: The rows are not those of such a result.
         UnknownNameError: There is no such metric.
     """
-    reasons, absent = result.not_applicable.items(), {}
-    ran = spans(facts) if reasons else {}
-    for prompt in result.identity.prompts:
+    what, reasons, absent = result.identity, result.not_applicable.items(), {}
+    ran, budgets = spans(facts) if reasons else {}, budgets_in(what.configurations)
+    for prompt in what.prompts:
         absent[prompt] = {name: why for name, why in reasons if (prompt, name) not in ran}
-    run = Ran(result.identity, result.floor, sum(result.dropped.values()), absent)
-    summary = summary_of(run, facts, result.metric)
-    return Record.model_construct(**{**dict(result), **vars(summary)})
-
-
-def summary_of(run: Ran, facts: pa.Table, metric: str | None) -> Summary:
-    """The figures of a run, on a metric or, for None, on the usual one."""
-    identity = run.identity
-    budgets = budgets_in(identity.configurations)
-    expressed = all(map(budgets.keys().isdisjoint, run.absent.values()))
-    return summarize(
+    expressed = all(map(budgets.keys().isdisjoint, absent.values()))
+    summary = summarize(
         facts,
         metric=metric,
-        complements=complements(identity.configurations, run.floor),
-        dropped=dict.fromkeys(identity.prompts, run.dropped),
+        complements=complements(what.configurations, result.floor),
+        dropped=dict.fromkeys(what.prompts, sum(result.dropped.values())),
         budgets=budgets if expressed else None,
-        absent=run.absent,
-        limited=identity.limited,
+        absent=absent,
+        limited=what.limited,
     )
+    return Record.model_construct(**{**dict(result), **vars(summary)})
 
 
 def budgets_in(configurations: Sequence[str]) -> dict[str, float]:

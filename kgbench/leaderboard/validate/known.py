@@ -23,7 +23,7 @@ from kgbench.models import catalog
 from kgbench.records import Planted, Record, Result, Truth
 from kgbench.sites import RECIPIENT, SCORED_REGIONS, Graft, Site, parse_graft
 from kgbench.sites.configurations import canonical
-from kgbench.stats import Ground, judged, with_figures, with_planted
+from kgbench.stats import Ground, judged, with_planted
 
 Spot = tuple[int | None, str]
 """A layer and a component; None outside the layers."""
@@ -207,23 +207,13 @@ def planted_of(result: Result, facts: pa.Table) -> Planted | None:
     return None if ground is None else judged(result, facts, ground, site_scores(result))
 
 
-def derived(result: Result, facts: pa.Table, planted: Planted | None) -> Record:
-    """The record of a result.
+def judged_anew(record: Record, planted: Planted | None) -> Record:
+    """The record with its ground-truth figures, where its plant is a shipped one.
 
     Args:
-        result: The result.
-        facts: Its per-fact rows, sorted.
+        record: The record.
         planted: As of `planted_of`.
     """
-    return _with_planted(with_figures(result, facts), planted)
-
-
-def judged_anew(record: Record, facts: pa.Table) -> Record:
-    """The record with its ground-truth figures computed again, where its plant is a shipped one."""
-    return _with_planted(record, planted_of(record, facts))
-
-
-def _with_planted(record: Record, planted: Planted | None) -> Record:
     ground = ground_of(record)
     return record if planted is None or ground is None else with_planted(record, planted, ground)
 

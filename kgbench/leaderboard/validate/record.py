@@ -27,8 +27,8 @@ from kgbench.leaderboard.validate.files import (
     unmet,
 )
 from kgbench.leaderboard.validate.known import (
-    derived,
     ground_of,
+    judged_anew,
     known,
     known_answers,
     known_dataset,
@@ -44,6 +44,7 @@ from kgbench.records.fact_rows import KEYS, Spans, is_ordered, spans, with_deriv
 from kgbench.records.identity import AFTER_BLANKS
 from kgbench.sites import BASELINES, parse_graft
 from kgbench.sites.configurations import BEST, budget_labels, parse_top
+from kgbench.stats import with_figures
 from kgbench.stats.scores import METRICS
 from kgbench.version import __version__
 
@@ -393,7 +394,8 @@ def _make_figures(entry: CheckedEntry, record: Result, table: pa.Table) -> None:
         return
     try:
         facts = with_derived(table)
-        entry.record = derived(record, facts, planted_of(record, facts))
+        made = with_figures(record, facts, record.metric)
+        entry.record = judged_anew(made, planted_of(record, facts))
     except Exception as error:  # untrusted rows can raise any error
         reason = f"{type(error).__name__}: {shown(str(error))}"
         wrong = f"no figures can be made of its per-fact rows ({reason})"
