@@ -356,13 +356,14 @@ def confine(changes: Sequence[Change], rows: Rows) -> None:
         rows: Of `inside_and_outside`.
     """
     for change in changes:
-        inside, outside = (part[change.name] for part in rows)
+        # In single precision the smallest eigenvalues are rounding, and may be below 0.
+        inside, outside = (part[change.name].double() for part in rows)
         moment = outside.T @ outside / len(outside)
         moment.diagonal().add_(1e-4 * moment.diagonal().mean())
         inverse = torch.linalg.inv(torch.linalg.cholesky(moment))
         quotients = inverse @ (inside.T @ inside / len(inside)) @ inverse.T
         vectors = inverse.T @ torch.linalg.eigh(quotients)[1][:, -READ:]
-        change.read = torch.linalg.qr(vectors)[0]
+        change.read = torch.linalg.qr(vectors)[0].to(change.down)
         change.fill()
 
 
