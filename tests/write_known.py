@@ -218,7 +218,7 @@ def main() -> None:
     SCHEMAS.mkdir(exist_ok=True)
     for name, content in schemas().items():
         (SCHEMAS / f"{name}.schema.json").write_text(f"{content}\n", encoding="utf-8")
-    _pack(EXPLORER, of_each(explored, pairs))
+    _pack(EXPLORER, of_each(explored, catalog.shipped()))
     print(f"{KNOWN}, {ANSWERS}, {EXPLORER} and {SCHEMAS}")
 
 

@@ -215,7 +215,7 @@ def _assets() -> Iterator[tuple[str, bytes]]:
 
 @cache
 def explorer_data() -> Mapping[str, Any]:
-    """By shipped pair, its `weights` and what `Reader.read` has `shown` of one prompt.
+    """By shipped pair, no plant, its `weights` and what `Reader.read` has `shown` of one prompt.
 
     `tests/write_known.py` writes it from the loaded pairs, so that pages need no model.
     """
