@@ -136,7 +136,7 @@ def rows_of(table: pa.Table, name: str) -> pa.Table:
 
 
 def lines(path: Path) -> list[bytes]:
-    """The lines of a list of entries, which nobody need have checked.
+    """The lines of a list of entries, which may be hostile.
 
     Raises:
         DataError: It is no xz file of lines, or holds more than is allowed.

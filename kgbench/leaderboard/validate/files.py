@@ -372,7 +372,7 @@ def _run(path: Path, name: str, strict: bool) -> CheckedEntry:
             run.add([Finding("file", "it is missing", expected)], file)
     if (record := contents.get(RECORD)) is not None:
         value = run.attempt(partial(read_json, record), "JSON", STRICT_JSON, RECORD)
-        if value is not None:  # figures are made of the rows, whatever it says of them
+        if value is not None:  # figures are made of the rows, whatever it holds
             stated = {key: part for key, part in value.items() if key not in MADE}
             run.documents = {RECORD: stated}
     if (facts := contents.get(FACTS)) is not None:

@@ -527,8 +527,8 @@ def _check_rows(
     if max(len(what.prompts), len(what.configurations)) > _MOST_NAMES:
         return
     asked = set(product(what.prompts, what.configurations))
-    told = set(product(what.prompts, record.not_applicable))
-    for pair in sorted(asked - told - places.keys())[:3]:
+    excused = set(product(what.prompts, record.not_applicable))
+    for pair in sorted(asked - excused - places.keys())[:3]:
         yield Finding("graft", f"{_on(*pair)} was removed", "rows of it, or the reason")
     for pair in sorted(places.keys() - asked)[:3]:
         yield Finding("graft", f"{_on(*pair)} was not asked for", "no others")
