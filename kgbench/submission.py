@@ -89,10 +89,10 @@ class Submitted:
     @property
     def _badges(self) -> set[Badge]:
         """Sources of the new lines."""
-        lines = chain.from_iterable(
-            (line for line in shown.lines if line.method in shown.new) for shown in self.standings
-        )
-        return {line.badge for line in lines}
+        badges = set[Badge]()
+        for shown in self.standings:
+            badges |= {line.badge for line in shown.lines if line.method in shown.new}
+        return badges
 
     @property
     def report(self) -> Report:

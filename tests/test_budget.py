@@ -372,7 +372,7 @@ def test_what_a_method_cannot_express(spec: Spec, settings: Settings, methods: P
     record = run_job(replace(spec, localizer=f"{methods}:Draws"), settings).record
     rows = {(r.prompt, r.graft): r for r in record.rows}
     for place, reason in {
-        ("qa", "LT"): "LT is beyond this method",
+        ("qa", "LT"): "on qa: LT is beyond this method",
         ("headline", "LT^C"): "the rest is beyond this method",
     }.items():
         row = rows[place]
@@ -382,7 +382,7 @@ def test_what_a_method_cannot_express(spec: Spec, settings: Settings, methods: P
             == row.gain.undefined
             == row.necessity.undefined
             == f"not applicable: {reason}"
-        )
+        ), place
     assert rows["headline", "LT"].applicable and rows["headline", "LT"].n == 5
     assert (
         rows["headline", "LT"].necessity.undefined

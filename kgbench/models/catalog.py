@@ -36,6 +36,7 @@ CARD, DELTA = "card.json", "delta.safetensors"
 FLOPS = {"cuda": 1e14, "mps": 5e12, "cpu": 1e11}
 """Operations per second assumed for a kind of device where no step is measured."""
 
+_SIZE: tuple[str, ...] = ("parameters", "layers", "width", "vocabulary", "tied", "stored", "like")
 _PLANTS = "plants"
 _CHECKPOINTS = (
     "a checkpoint goes by its folder or Hub id: the base by --recipient PATH, the finetuned one by "
@@ -220,6 +221,8 @@ def zoo_path(source: str) -> Path | None:
 def _plant_entry(card: Mapping[str, Any], source: str) -> Entry:
     plant, decoy = card["plant"], card.get("decoy")
     planted = len(card["data"]["planted"])
+    base = _pairs().get(str(card.get("base")))
+    size = {} if base is None else {name: getattr(base, name) for name in _SIZE}
     return Entry(
         card["name"],
         f"{planted} facts planted at {plant}",
@@ -230,6 +233,7 @@ def _plant_entry(card: Mapping[str, Any], source: str) -> Entry:
         plant,
         decoy,
         card.get("level"),
+        **size,
     )
 
 
