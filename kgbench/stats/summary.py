@@ -399,7 +399,7 @@ def rejudged(record: Record, facts: pa.Table) -> Record:
     if planted.pathways is not None:
         changed["pathways"] = pathways_of(record, canonical(parse_graft(planted.plant)))
     planted = planted.model_copy(update=changed)
-    return with_clause(record.model_copy(update={"planted": planted}))
+    return with_sentence(record.model_copy(update={"planted": planted}))
 
 
 def judged(result: Result, facts: pa.Table, ground: Ground, scores: SiteScores | None) -> Planted:
@@ -420,10 +420,10 @@ def judged(result: Result, facts: pa.Table, ground: Ground, scores: SiteScores |
 
 
 def with_planted(record: Record, planted: Planted, ground: Ground) -> Record:
-    """The record with its comparison with the ground truth, of which its verdict has a clause."""
+    """The record with its comparison with the ground truth, of which its verdict has a sentence."""
     pathways = None if ground.everywhere else pathways_of(record, ground.graft)
     planted = planted.model_copy(update={"pathways": pathways})
-    return with_clause(record.model_copy(update={"planted": planted}))
+    return with_sentence(record.model_copy(update={"planted": planted}))
 
 
 def best_effects(record: Result, facts: pa.Table) -> tuple[Effect, dict[str, Effect]]:
@@ -491,30 +491,29 @@ def _pathway(planted: Row, other: Row) -> Pathway:
     )
 
 
-def with_clause(record: Record) -> Record:
-    """The record with a clause on the truth in its verdict."""
+def with_sentence(record: Record) -> Record:
+    """The record with a sentence on the truth in its verdict."""
     return record.model_copy(update={"verdict": verdict_of(record)})
 
 
 def verdict_of(record: Record) -> str:
     """Verdict from a record's figures; the stored one may have an older version's wording."""
-    metric, at = record.metric, f" ({record.metric})."
+    metric = record.metric
     sentence = verdict(record.rows, metric, record.curve, priors_of(record).doubts(metric))
-    if record.planted is None:
-        return sentence
-    return f"{sentence.removesuffix(at)}; {_clause(record.planted)}{at}"
+    return sentence if record.planted is None else f"{_on_the_truth(record.planted)} {sentence}"
 
 
-def _clause(planted: Planted) -> str:
+def _on_the_truth(planted: Planted) -> str:
+    """How well the truth is found, in a sentence."""
     precision = planted.average_precision
     if precision.value is None:
         reason = reason_text(precision.undefined or "")
-        return f"how well the blocks are found that learned the facts is undefined: {reason}"
+        return f"How well the blocks are found that learned the facts is undefined: {reason}."
     noun = "blocks" if planted.units == "block" else "(block, region)"
-    clause = (
-        f"among the {planted.n_units} {noun} whose weights changed the ranking finds those that "
+    sentence = (
+        f"Among the {planted.n_units} {noun} whose weights changed the ranking finds those that "
         f"learned the facts with an average precision of {figure_text(precision)}"
     )
     if planted.chance is not None:
-        clause += f", where chance has {number_text(planted.chance)}"
-    return clause
+        sentence += f", where chance has {number_text(planted.chance)}"
+    return f"{sentence}."
