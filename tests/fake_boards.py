@@ -22,6 +22,7 @@ from kgbench.records import (
     Planted,
     Record,
     SiteScore,
+    Truth,
     WeightHashes,
 )
 from kgbench.records.fact_rows import facts_bytes
@@ -82,6 +83,7 @@ def entry(
     what = fake_runs.identity(
         localizer=LocalizerRef(name=method, version="1", parameters={"pair": pair, "kind": kind}),
         weights=_weights(pair),
+        truth=Truth(plant="ALL:ffn@1") if kind == "planted" else None,
     )
     extra = {"pathways": {}, "budget": _budget(rate), "planted": _planted(rate)}[kind]
     record = fake_runs.record(rows, what=what, model=pair, **extra)
