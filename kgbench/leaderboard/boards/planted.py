@@ -245,14 +245,12 @@ def planted_board(entries: Sequence[Entry]) -> Board:
     for cell in core_cells(planted=True, prompts=("",)):
         groups.setdefault(group_of(cell.pair), []).append(cell)
     first, *others = (_overall(*own, runs_on(own[1], runs)) for own in groups.items())
-    tables, leads = [first], [_lead(first)]
+    others = [table for table in others if table.lines]
+    tables = [first]
     if runs_on(chain.from_iterable(groups.values()), runs):
-        tables.append(_by_level(groups, runs))
-    for group, table in zip(list(groups)[1:], others, strict=True):
-        if table.lines:
-            tables.append(table)
-            leads.append(f"Of {group.title}: {lead(table)}")
-    return Board("planted", "Planted facts", ABOUT, " ".join(leads), tuple(tables))
+        leads = tuple(f"{table.title}: {lead(table)}" for table in others)
+        tables.append(replace(_by_level(groups, runs), notes=leads))
+    return Board("planted", "Planted facts", ABOUT, _lead(first), (*tables, *others))
 
 
 def _overall(group: Group, cells: Sequence[Cell], runs: Runs) -> Table:
