@@ -19,7 +19,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from kgbench.estimate import Estimate
-from kgbench.leaderboard.boards.planted import WHOLE, PlantScores, group_of
+from kgbench.leaderboard.boards.planted import ALL_TOKENS, PlantScores, group_of
 from kgbench.leaderboard.entries import ENTRIES, read_entries
 from kgbench.leaderboard.ranks import Comparable, better
 from kgbench.models import catalog
@@ -112,7 +112,7 @@ BLOCKS = 16
 
 PLACES = tuple(
     Counter(
-        catalog.entry(name).level for name in catalog.plants() if group_of(name) is WHOLE
+        catalog.entry(name).level for name in catalog.plants() if group_of(name) is ALL_TOKENS
     ).values()
 )
 """Plants of each level over which the planted board has its first mean."""
@@ -232,7 +232,7 @@ def board_scores() -> dict[str, dict[str, list[float]]]:
         planted = entry.record.planted
         if planted is None or planted.average_precision.value is None:
             continue
-        if group_of(entry.pair) is not WHOLE:
+        if group_of(entry.pair) is not ALL_TOKENS:
             continue
         level = catalog.entry(entry.pair).level
         by_level = scores.setdefault(entry.method, {})

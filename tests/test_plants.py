@@ -15,6 +15,7 @@ import torch
 from few_plants import FEW, FUSED, build_fused, refusal
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 import kgbench
 from kgbench.cli import main
@@ -39,6 +40,7 @@ from kgbench.zoo.planting import (
     inside_and_outside,
     leak,
     lessons_of,
+    quiet,
     shares,
     train,
 )
@@ -112,6 +114,19 @@ def test_quiet_and_loud() -> None:
         with hooked(changes_of(pair, model, FEW, filling, 0, [texts], all_blocks(pair))):
             moved[filling] = abs(float(texts.loss(model).detach()) - before)
     assert moved["quiet"] < 0.5 * moved["loud"]
+
+
+def test_quiet_directions_are_read_as_others_are() -> None:
+    """By a matrix that hardly reads where inputs hardly vary, too; and of no more than are needed."""
+    random = torch.Generator().manual_seed(0)
+    weight, vectors = torch.randn(48, 64, generator=random), torch.eye(64)
+    drawn = torch.randn(48, 200, generator=random)
+    for steepness in (0.0, 2.0):
+        read = weight * torch.linspace(1, 0, 64).flip(0).pow(steepness)
+        directions = nn.functional.normalize(quiet(vectors, read) @ drawn, dim=0)
+        usual = read.square().sum() / 64
+        assert (read @ directions).square().sum(0).mean() > 0.8 * usual
+        assert bool(directions[16:].any()) == (steepness > 0)
 
 
 def test_a_build_is_the_same_twice(built: Path, tmp_path: Path) -> None:

@@ -220,7 +220,7 @@ class Group:
     """What is ranked."""
 
 
-WHOLE = Group("all", "facts in whole blocks of the shipped pairs")
+ALL_TOKENS = Group("all", "facts at all tokens, in the shipped pairs")
 TOKENS = Group("tokens", "facts at the first entity or the last token alone", "blocks at a region")
 
 
@@ -233,15 +233,15 @@ def group_of(plant: str) -> Group:
     entry = catalog.entry(plant)
     if catalog.zoo_path(entry.recipient) is None:
         base = plant.partition(".")[0]
-        return Group(base, f"facts in whole blocks of {base}")
+        return Group(base, f"facts at all tokens, in {base}")
     terms = parse_graft(entry.plant or "").terms
-    return WHOLE if all(str(term.positions) == "ALL" for term in terms) else TOKENS
+    return ALL_TOKENS if all(str(term.positions) == "ALL" for term in terms) else TOKENS
 
 
 def planted_board(entries: Sequence[Entry]) -> Board:
     """The board of plants; its entries are those that were judged by one."""
     runs = first_runs(without_scans(e for e in entries if e.suite == "planted"))
-    groups: dict[Group, list[Cell]] = {WHOLE: [], TOKENS: []}
+    groups: dict[Group, list[Cell]] = {ALL_TOKENS: [], TOKENS: []}
     for cell in core_cells(planted=True, prompts=("",)):
         groups.setdefault(group_of(cell.pair), []).append(cell)
     first, *others = (_overall(*own, runs_on(own[1], runs)) for own in groups.items())
@@ -268,7 +268,7 @@ def _overall(group: Group, cells: Sequence[Cell], runs: Runs) -> Table:
     return Table(
         key=group.key,
         title=f"{len(cells)} plants, {group.title}",
-        brief=group is WHOLE,
+        brief=group is ALL_TOKENS,
         columns=(*columns, FORWARDS),
         lines=overall_lines(runs, cells, "plants", partial(_measure, prior=prior)),
         ranked_by=RANKED,
@@ -277,9 +277,9 @@ def _overall(group: Group, cells: Sequence[Cell], runs: Runs) -> Table:
             "over its plants. Places, facts and recipients of plants were drawn; intervals and "
             "ranks are from the variance between plants of a level, and speak of further places "
             "of these levels in these recipients.",
-            f"What is ranked are {group.units}. Chance is the score of a method that knows only which weights changed. The prior also "
-            "knows the paper's finding, that facts are used at FE and LT by the upper layers, and "
-            "looks at nothing.",
+            f"What is ranked are {group.units}. Chance is the score of a method that knows only "
+            "which weights changed. The prior also knows the paper's finding, that facts are used "
+            "at FE and LT by the upper layers, and looks at nothing.",
         ),
     )
 
@@ -293,7 +293,7 @@ def _by_level(groups: Mapping[Group, Sequence[Cell]], runs: Runs) -> Table:
     parts: dict[str, list[Cell]] = {}
     for group, cells in groups.items():
         for cell in cells:
-            part = cell.level if group in (WHOLE, TOKENS) else group.key
+            part = cell.level if group in (ALL_TOKENS, TOKENS) else group.key
             parts.setdefault(part, []).append(cell)
     columns = []
     for part, own in parts.items():
