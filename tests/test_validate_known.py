@@ -29,7 +29,7 @@ from kgbench.runner import load_prompts
 from kgbench.sites import parse_graft
 
 SHIPPED = json.loads(write_known.KNOWN.read_text("utf-8"))
-PAIRS = [*catalog.shipped(), *catalog.plants()]
+PAIRS = [*catalog.shipped(), *catalog.with_fetched_base(), *catalog.plants()]
 
 
 def as_json(value: Any) -> Any:

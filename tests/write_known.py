@@ -212,7 +212,7 @@ def text(content: Mapping[str, Any]) -> str:
 
 def main() -> None:
     """Write all files."""
-    pairs = [*catalog.shipped(), *catalog.plants()]
+    pairs = [*catalog.shipped(), *catalog.with_fetched_base(), *catalog.plants()]
     KNOWN.write_text(text(known(pairs)), encoding="utf-8")
     _pack(ANSWERS, of_each(answers, pairs))
     SCHEMAS.mkdir(exist_ok=True)

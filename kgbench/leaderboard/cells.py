@@ -61,6 +61,13 @@ class Cell:
         return self.pair if entry is None else entry.level or self.pair
 
     @property
+    def language_model(self) -> str:
+        """Name of the base that is fetched, a real language model; empty of others."""
+        entry = catalog.published(self.pair) if self.core else None
+        fetched = entry is not None and catalog.zoo_path(entry.recipient) is None
+        return self.pair.partition(".")[0] if fetched else ""
+
+    @property
     def plant(self) -> Plant:
         """The plant, as means over plants take it."""
         return self.level, self.pair

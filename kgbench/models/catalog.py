@@ -121,6 +121,16 @@ def shipped() -> tuple[str, ...]:
     return tuple(name for name, pair in _pairs().items() if zoo_path(pair.recipient) is not None)
 
 
+def with_fetched_base() -> tuple[str, ...]:
+    """Names of the pairs whose finetuned model comes with the package, and whose base is fetched."""
+    names = []
+    for name, pair in _pairs().items():
+        donors = map(zoo_path, pair.donors.values())
+        if name not in shipped() and any(folder is not None for folder in donors):
+            names.append(name)
+    return tuple(names)
+
+
 def describe_pairs() -> Mapping[str, str]:
     """One line on each pair."""
     return {name: entry(name).about for name in pair_names()}

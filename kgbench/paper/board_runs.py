@@ -22,7 +22,12 @@ from kgbench.leaderboard.entries import (
 )
 from kgbench.leaderboard.folders import changed
 from kgbench.leaderboard.validate.known import known
-from kgbench.models.catalog import plants, shipped
+from kgbench.models.catalog import (
+    plants,
+    plants_in_shipped_pairs,
+    shipped,
+    with_fetched_base,
+)
 from kgbench.numbers import duration_text
 from kgbench.progress import Progress
 from kgbench.records import RecordStore, Result, other_versions
@@ -31,7 +36,8 @@ from kgbench.runner.known import known_identity, note_identity
 from kgbench.stats.scores import DEFAULT_METRIC
 
 COSTLY = frozenset({"greedy_graft"})
-"""Methods that rank by hundreds of evaluations in turn; one pair shows what they do at a budget."""
+"""Methods that rank by hundreds of evaluations in turn; one pair shows what they do at a budget, and
+none of a real language model is ranked."""
 
 
 def pairs_of(board: str, method: str) -> tuple[str, ...]:
@@ -39,8 +45,9 @@ def pairs_of(board: str, method: str) -> tuple[str, ...]:
 
     This is the whole table of the project's entries. Every method ranks the sites of every plant.
     Of the pairs without a plant, methods that intervene have pathways; budget curves have all but
-    those that must be given the truth. Prompts and configurations are those of the suite that is
-    called as the board is, the facts the pair's own, as many as `BOARD_FACTS` says, the seed 0.
+    those that must be given the truth. Costly methods have fewer. Prompts and configurations are
+    those of the suite that is called as the board is, the facts the pair's own, as many as
+    `BOARD_FACTS` says, the seed 0.
 
     Args:
         board: One of `BOARDS`.
@@ -48,10 +55,12 @@ def pairs_of(board: str, method: str) -> tuple[str, ...]:
     """
     what = known().localizers[method]
     if board == "planted":
-        return plants()
+        return plants_in_shipped_pairs() if method in COSTLY else plants()
     if "truth" in what.needs or (board == "pathways" and what.kind != "intervention"):
         return ()
-    return shipped()[:1] if board == "budget" and method in COSTLY else shipped()
+    if board == "budget" and method in COSTLY:
+        return shipped()[:1]
+    return *shipped(), *with_fetched_base()
 
 
 @dataclass(frozen=True)
@@ -103,7 +112,7 @@ def board_runs(
         UnknownNameError: There is no such method or pair.
     """
     built_in = tuple(known().localizers)
-    there = (*shipped(), *plants())
+    there = (*shipped(), *with_fetched_base(), *plants())
     for kind, given, names in (("localizer", methods, built_in), ("model", pairs, there)):
         for name in given:
             check_choice(kind, name, names)

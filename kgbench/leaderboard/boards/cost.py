@@ -54,7 +54,7 @@ def cost_board(entries: Sequence[Entry]) -> Board:
     methods = dict.fromkeys(chain.from_iterable(runs.values()))
     cells = dict.fromkeys(chain.from_iterable(map(by_cell, runs.values())))
     lines = ordered({name: _mean(name, runs) for name in methods})
-    title = "All shipped pairs and plants"
+    title = "All pairs and plants whose base comes with the package"
     overall = Table("all", title, COLUMNS, lines, spread="range")
     tables = [overall]
     for cell in sorted(cells, key=lambda cell: (not cell.core, cell)):
@@ -70,11 +70,12 @@ def cost_board(entries: Sequence[Entry]) -> Board:
 
 
 def _mean(method: str, runs: Mapping[str, Runs]) -> Measured:
-    """Mean cost of each suite that was run on all cells."""
+    """Mean cost of each suite that was run on all cells but those of language models."""
     by_suite: dict[str, list[Entry]] = {}
     lacking, have, of = set(), 0, 0
     for suite, found in runs.items():
-        cells = core_cells(planted=suite == "planted", prompts=("",))
+        every = core_cells(planted=suite == "planted", prompts=("",))
+        cells = [cell for cell in every if not cell.language_model]
         if own := list(runs_on(cells, found).get(method, {}).values()):
             by_suite[suite], have, of = own, have + len(own), of + len(cells)
         if len(own) < len(cells):

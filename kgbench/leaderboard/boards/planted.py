@@ -231,8 +231,7 @@ def group_of(plant: str) -> Group:
         plant: Its name.
     """
     entry = catalog.entry(plant)
-    if catalog.zoo_path(entry.recipient) is None:
-        base = plant.partition(".")[0]
+    if base := Cell(True, plant, "").language_model:
         return Group(base, f"facts at all tokens, in {base}")
     terms = parse_graft(entry.plant or "").terms
     return ALL_TOKENS if all(str(term.positions) == "ALL" for term in terms) else TOKENS

@@ -5,9 +5,10 @@ All methods share one resample of the facts of a cell, so that their differences
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
+from itertools import chain
 from typing import Any, Literal, NamedTuple
 from zlib import crc32
 
@@ -172,7 +173,7 @@ def share_tables(
     single: Sequence[Column],
     shown: Callable[[Entry, Cell], Mapping[str, Estimate]] = lambda entry, cell: {},
 ) -> tuple[Table, ...]:
-    """The table of means over the shipped pairs and prompts, and one per cell.
+    """Tables of means over the tiny pairs and over each language model, and one per cell.
 
     Args:
         entries: Entries of the board.
@@ -181,11 +182,19 @@ def share_tables(
         single: Columns of single cells.
         shown: Figures of the record that are shown on single cells as they are.
     """
-    cells, runs = core_cells(planted=False), first_runs(entries, by_prompt=True)
-    lines = overall_lines(runs, cells, "cells", shares.measure)
-    notes, title = _notes(runs, entries, cells), f"All {len(cells)} cells"
-    ranked_by = shares.ranked_by
-    tables = [Table("all", title, tuple(overall), lines, ranked_by=ranked_by, notes=notes)]
+    runs, ranked_by = first_runs(entries, by_prompt=True), shares.ranked_by
+    groups: dict[str, list[Cell]] = {"": []}
+    for cell in core_cells(planted=False):
+        groups.setdefault(cell.language_model, []).append(cell)
+    tables: list[Table] = []
+    for model, cells in groups.items():
+        lines = overall_lines(runs, cells, "cells", shares.measure)
+        title = model or f"All {len(cells)} cells of the tiny pairs"
+        table = Table(model or "all", title, tuple(overall), lines, ranked_by=ranked_by)
+        tables.append(replace(table, notes=(_about(cells),), brief=not model))
+    tables = [tables[0], *(table for table in tables[1:] if table.lines)]
+    notes = (*tables[0].notes, *map(_further, tables[1:]), *_uncounted(runs, entries, groups))
+    tables[0] = replace(tables[0], notes=notes)
     for cell, by_method in by_cell(runs).items():
         measured, n = {}, 0
         for name, entry in by_method.items():
@@ -198,27 +207,37 @@ def share_tables(
     return tuple(tables)
 
 
-def _notes(runs: Runs, entries: Sequence[Entry], cells: Sequence[Cell]) -> tuple[str, ...]:
-    """The cells that means are over, and how many runs are on others."""
+def _about(cells: Sequence[Cell]) -> str:
+    """The cells that means are over."""
     counts = []
     for noun in ("pair", "prompt"):
         names = sorted({getattr(cell, noun) for cell in cells})
         counts.append(f"{count_text(len(names), noun)} ({', '.join(names)})")
-    about = (
+    return (
         f"Means, intervals and ranks are for these {' and '.join(counts)}, each weighing the same; "
         "they say nothing of other models or wordings."
     )
+
+
+def _further(table: Table) -> str:
+    """What a table says that LEADERBOARD.md does not have."""
+    if table.ranked_by is None:
+        return f"{table.title} has a table of its own on the board's pages."
+    return f"{table.title}: {lead(table)}"
+
+
+def _uncounted(
+    runs: Runs, entries: Sequence[Entry], groups: Mapping[str, Sequence[Cell]]
+) -> Iterator[str]:
+    """How many runs are on cells that no mean is over."""
     counted: set[Entry] = set()
-    for own in runs_on(cells, runs).values():
+    for own in runs_on(chain.from_iterable(groups.values()), runs).values():
         counted.update(own.values())
-    more = len(entries) - len(counted)
-    if not more:
-        return (about,)
-    further = (
-        f"{more} further run{'s' * (more != 1)} with other seeds, facts or settings count in no "
-        "mean and have tables of their own."
-    )
-    return about, further
+    if more := len(entries) - len(counted):
+        yield (
+            f"{more} further run{'s' * (more != 1)} with other seeds, facts or settings count in "
+            "no mean and have tables of their own."
+        )
 
 
 # ----------------------------------------------------------------------------------------- pathways
