@@ -167,24 +167,24 @@ class Evaluation(Run):
         Raises:
             InputError: Something is wrong with what was given.
         """
-        asked = question
-        if isinstance(asked, str):
-            kind = analyses().load(asked)
+        analysis = question
+        if isinstance(analysis, str):
+            kind = analyses().load(analysis)
             for name in options:
-                check_choice(f"option of {asked!r}", name, [each.name for each in fields(kind)])
-            asked = kind(**options)
+                check_choice(f"option of {analysis!r}", name, [each.name for each in fields(kind)])
+            analysis = kind(**options)
         elif options:
-            raise InputError(f"give {', '.join(options)} to {type(asked).__name__}(…) itself")
-        if others and asked.of == "pair":
-            raise InputError(f"{asked.name!r} is asked of one run; ask it of the others too")
-        if not asked.of or others:
+            raise InputError(f"give {', '.join(options)} to {type(analysis).__name__}(…) itself")
+        if others and analysis.of == "pair":
+            raise InputError(f"{analysis.name!r} is asked of one run; ask it of the others too")
+        if not analysis.of or others:
             runs = tuple(read_run(run.path) for run in (self, *others))
-            return _answer(asked, (), runs, self.settings, progress)
+            return _answer(analysis, (), runs, self.settings, progress)
         sources = sources_of(self.path)
-        localizer = Spec.localizer if asked.of == "pair" else None
+        localizer = Spec.localizer if analysis.of == "pair" else None
         spec = self.evaluated or specification(self.record, sources, localizer)
-        specs = (question_spec(spec, self.record, asked.of),)
-        return _answer(asked, specs, (), sources.on(self.settings), progress)
+        specs = (question_spec(spec, self.record, analysis.of),)
+        return _answer(analysis, specs, (), sources.on(self.settings), progress)
 
     def compare(self, other: AnyRun, metric: str | None = None) -> Answer:
         """Paired differences over the facts that both runs have, the other minus this one.
@@ -256,8 +256,8 @@ def open_run(run: AnyRun, output_dir: str | os.PathLike[str] = RESULTS) -> Evalu
     Raises:
         InputError: There is no such run, or there are several.
     """
-    found = _entry(run, output_dir)
-    return Evaluation(found.record, found.folder, True, Settings(output_dir=folder_of(output_dir)))
+    entry = _entry(run, output_dir)
+    return Evaluation(entry.record, entry.folder, True, Settings(output_dir=folder_of(output_dir)))
 
 
 @python_names()
@@ -290,7 +290,7 @@ def _entry(run: AnyRun, output_dir: str | os.PathLike[str]) -> Entry:
 
 
 def _answer(
-    asked: Analysis,
+    analysis: Analysis,
     specs: Sequence[Spec],
     runs: Sequence[Entry],
     settings: Settings,
@@ -298,7 +298,7 @@ def _answer(
 ) -> Answer:
     return with_progress(
         progress,
-        lambda report: asked.answer(Inputs(specs, runs, settings, report, _log.info)),
+        lambda report: analysis.answer(Inputs(specs, runs, settings, report, _log.info)),
     )
 
 
@@ -499,8 +499,8 @@ def _held(
     pair: ModelPair | None, facts: Dataset | None, method: AbstractLocalizer | None
 ) -> Held | None:
     """None where everything is named, so that third-party code runs in a process of its own."""
-    held = Held(pair, facts, method)
-    return None if held == Held() else held
+    objects = Held(pair, facts, method)
+    return None if objects == Held() else objects
 
 
 def _pair(

@@ -70,7 +70,7 @@ class UnknownNameError(InputError):
         self,
         kind: str,
         name: str,
-        known: Iterable[str],
+        choices: Iterable[str],
         hint: str = "",
         most: int | None = None,
         candidates: Sequence[str] = (),
@@ -80,17 +80,17 @@ class UnknownNameError(InputError):
         Args:
             kind: What the name should name, such as "model".
             name: The name that was given.
-            known: All names that would do.
+            choices: All names that would do.
             hint: A sentence on what else could be given.
             most: How many names are listed at most, where there can be hundreds; the start of a
                 name counts as near then.
             candidates: Names that it may mean, though it is not spelt like them.
         """
-        names = sorted(set(known))
+        names = sorted(set(choices))
         near = list(candidates[:2]) or get_close_matches(name, names, n=2, cutoff=0.6)
         near = near or [k for k in names if k.lower() == name.lower()]
         if most is not None and not near:
-            starts = {known[: len(name)]: known for known in reversed(names)}
+            starts = {choice[: len(name)]: choice for choice in reversed(names)}
             near = [starts[start] for start in get_close_matches(name, starts, n=2, cutoff=0.8)]
         guess = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
         shown = names if most is None else [*near, *(n for n in names if n not in near)][:most]
@@ -111,8 +111,8 @@ class GraftSyntaxError(InputError):
             offset: Index of the first character that does not fit.
             expected: What the grammar allows there.
         """
-        found = repr(text[offset]) if offset < len(text) else "its end"
-        where = f"cannot read the graft {text!r} at character {offset + 1}, {found}"
+        character = repr(text[offset]) if offset < len(text) else "its end"
+        where = f"cannot read the graft {text!r} at character {offset + 1}, {character}"
         super().__init__(f"{where}: expected {expected}\n    {text}\n    {' ' * offset}^")
         self.text, self.offset, self.expected = text, offset, expected
 
@@ -172,25 +172,25 @@ def without_password(text: str) -> str:
     return _USER.sub("***@", text)
 
 
-def check_choice(kind: str, name: str, known: Collection[str], hint: str = "") -> None:
+def check_choice(kind: str, name: str, choices: Collection[str], hint: str = "") -> None:
     """Refuse a name that is none of the known ones.
 
     Raises:
         UnknownNameError: It is not among them; the arguments are those of the error.
     """
-    if name not in known:
-        raise UnknownNameError(kind, name, known, hint)
+    if name not in choices:
+        raise UnknownNameError(kind, name, choices, hint)
 
 
-def first_fault(error: ValidationError, whole: str) -> str:
+def first_fault(error: ValidationError, place: str) -> str:
     """The first fault that pydantic found: where it is, and what.
 
     Args:
         error: What it raised.
-        whole: What to call the content itself.
+        place: What to call the content itself.
     """
     first = error.errors()[0]
-    return f"{'.'.join(map(str, first['loc'])) or whole}: {first['msg']}"
+    return f"{'.'.join(map(str, first['loc'])) or place}: {first['msg']}"
 
 
 def first_line(error: object) -> str:
@@ -240,16 +240,16 @@ def python_names(**names: str) -> Iterator[None]:
     except KgbenchError as error:
         if not _is_command_line.get():
             arguments = {**_ARGUMENTS, **names}
-            text = _OPTION.sub(lambda found: _argument(found, arguments), str(error))
+            text = _OPTION.sub(lambda match: _argument(match, arguments), str(error))
             error.args = (text, *error.args[1:])
         raise
 
 
-def _argument(found: re.Match[str], arguments: Mapping[str, str]) -> str:
-    if found["option"] is None:
-        return found[0]
-    name = found["option"].replace("-", "_")
-    value, key = found["value"], found["key"]
+def _argument(match: re.Match[str], arguments: Mapping[str, str]) -> str:
+    if match["option"] is None:
+        return match[0]
+    name = match["option"].replace("-", "_")
+    value, key = match["value"], match["key"]
     argument = arguments.get(name, name)
     if value is None:
         return argument

@@ -52,9 +52,9 @@ def require_finite(
     Raises:
         InputError: A logit is NaN or +inf, or the target's is -inf.
     """
-    own = logits.gather(1, targets.to(logits.device)[:, None])[:, 0]
+    target_logits = logits.gather(1, targets.to(logits.device)[:, None])[:, 0]
     # The largest logit is NaN where any is, so that no mask of the whole array is needed.
-    usable = torch.isfinite(own) & torch.isfinite(logits.amax(dim=1))
+    usable = torch.isfinite(target_logits) & torch.isfinite(logits.amax(dim=1))
     if not bool(usable.all()):
         wrong = torch.nonzero(~usable)[:, 0].tolist()
         more = f" and of {len(wrong) - 1} more answers" if len(wrong) > 1 else ""

@@ -64,8 +64,8 @@ def significant_text(value: float, digits: int = 2) -> str:
     return _styled(f"{value:.0f}" if "e+" in text else text)
 
 
-def _exponent(found: re.Match[str]) -> str:
-    return "e−" if found[1] == "-" else "e"
+def _exponent(match: re.Match[str]) -> str:
+    return "e−" if match[1] == "-" else "e"
 
 
 def signed_text(value: float) -> str:
@@ -142,9 +142,9 @@ def reason_text(reason: str) -> str:
     return _DECIMAL.sub(_restyled, reason)
 
 
-def _restyled(found: re.Match[str]) -> str:
-    unit = found["unit"]
-    value = float(found[0].removesuffix(unit))
+def _restyled(match: re.Match[str]) -> str:
+    unit = match["unit"]
+    value = float(match[0].removesuffix(unit))
     return f"{plain_text(value)} %" if unit else number_text(value)
 
 

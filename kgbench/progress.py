@@ -57,16 +57,16 @@ def numbered(report: Progress | None, number: int, parts: int) -> Progress | Non
     return lambda done, total, text: report(done, total, f"{number} of {parts}: {text}")
 
 
-def with_progress(wanted: Progress | bool, work: Callable[[Progress | None], T]) -> T:
+def with_progress(shown: Progress | bool, work: Callable[[Progress | None], T]) -> T:
     """The result of work that takes a progress callback.
 
     Args:
-        wanted: The callback, True for a bar, False for none.
+        shown: The callback, True for a bar, False for none.
         work: What is done.
     """
-    if not isinstance(wanted, bool):
-        return work(wanted)
-    with progress(wanted) as report:
+    if not isinstance(shown, bool):
+        return work(shown)
+    with progress(shown) as report:
         return work(report)
 
 

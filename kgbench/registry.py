@@ -43,8 +43,8 @@ class Registry:
 
     @cached_property
     def _builtin(self) -> tuple[str, ...]:
-        found = importlib.import_module(self.package).__path__
-        modules = [m.name for m in iter_modules(found) if not m.ispkg]
+        folders = importlib.import_module(self.package).__path__
+        modules = [m.name for m in iter_modules(folders) if not m.ispkg]
         return tuple(sorted(name for name in modules if not name.startswith("_")))
 
     @cached_property
@@ -64,8 +64,8 @@ class Registry:
 
     def origin(self, name: str) -> str:
         """The distribution that a registered name is from."""
-        found = None if name in self._builtin else self._plugins[name].dist
-        return found.name if found is not None else __package__
+        distribution = None if name in self._builtin else self._plugins[name].dist
+        return distribution.name if distribution is not None else __package__
 
     def check(self, name: str) -> None:
         """Check that a name is registered, or that a file holds the class, without running it.
@@ -115,7 +115,7 @@ class Registry:
                 next((m for m in members if getattr(m, "name", None) == name), None), name
             )
         try:
-            found = self._plugins[name].load()
+            loaded = self._plugins[name].load()
         except (
             Exception,
             SystemExit,
@@ -124,7 +124,7 @@ class Registry:
             raise InputError(
                 f"the {self.kind} {name!r} of an installed package does not load: {told(error)}"
             ) from error
-        return self.checked(found, name)
+        return self.checked(loaded, name)
 
     def fingerprint(self, name: str) -> str:
         """Class and hash of its file, which identify a plug-in; empty for built-in classes.
@@ -152,10 +152,12 @@ class Registry:
             if isinstance(v, type) and v.__module__ == module.__name__:
                 classes.append(v)
         if not attribute:
-            return self._only([found for found in classes if issubclass(found, self.base)], path)
+            return self._only(
+                [subclass for subclass in classes if issubclass(subclass, self.base)], path
+            )
         if not hasattr(module, attribute):
             raise UnknownNameError(
-                f"class in {path}:", attribute, [found.__name__ for found in classes]
+                f"class in {path}:", attribute, [subclass.__name__ for subclass in classes]
             )
         return getattr(module, attribute)
 
@@ -175,16 +177,16 @@ class Registry:
 
     def _only(self, classes: Sequence[type], path: Path) -> type:
         """The single class of this kind in a file; an abstract one only where there is no other."""
-        found = [each for each in classes if not inspect.isabstract(each)] or list(classes)
-        if not found:
+        concrete = [each for each in classes if not inspect.isabstract(each)] or list(classes)
+        if not concrete:
             raise InputError(f"{path} defines no {self.kind}: {self._expected}")
-        if len(found) > 1:
-            names = ", ".join(each.__name__ for each in found)
+        if len(concrete) > 1:
+            names = ", ".join(each.__name__ for each in concrete)
             raise InputError(
                 f"{path} defines several {self.kind}s, {names}: give one of them, such as "
-                f"{path}:{found[0].__name__}"
+                f"{path}:{concrete[0].__name__}"
             )
-        return found[0]
+        return concrete[0]
 
     @property
     def _expected(self) -> str:
@@ -197,32 +199,32 @@ class Registry:
             f"import {names[0]}`"
         )
 
-    def checked(self, found: object, name: str = "") -> type:
+    def checked(self, loaded: object, name: str = "") -> type:
         """A class that has what it needs.
 
         Args:
-            found: A class.
+            loaded: A class.
             name: What it was asked for by; by default its own name.
 
         Raises:
             InputError: It is none of the kind, is abstract, or has no name or no description.
         """
-        name = name or getattr(found, "__name__", repr(found))
-        if not (isinstance(found, type) and issubclass(found, self.base)):
+        name = name or getattr(loaded, "__name__", repr(loaded))
+        if not (isinstance(loaded, type) and issubclass(loaded, self.base)):
             raise InputError(f"{name!r} is no {self.kind}: {self._expected}")
-        if inspect.isabstract(found):
+        if inspect.isabstract(loaded):
             raise InputError(
                 f"the {self.kind} {name!r} does not define "
-                f"{', '.join(sorted(getattr(found, '__abstractmethods__', ())))}"
+                f"{', '.join(sorted(getattr(loaded, '__abstractmethods__', ())))}"
             )
         if missing := [
-            a for a in ("name", "about") if not isinstance(getattr(found, a, None), str)
+            a for a in ("name", "about") if not isinstance(getattr(loaded, a, None), str)
         ]:
             raise InputError(
                 f'the {self.kind} {name!r} has no {missing[0]}: set {missing[0]} = "..." in the '
                 "class"
             )
-        return found
+        return loaded
 
 
 def named_files(kind: str, folder: Path, pattern: str, group: str) -> dict[str, Path]:
@@ -294,37 +296,37 @@ def _is_installed(package: str) -> bool:
         return True
 
 
-def source_fingerprint(found: type) -> str:
+def source_fingerprint(cls: type) -> str:
     """Name of a class and hash of its file; of one made in a notebook, of the class's own text.
 
     Raises:
         InputError: Its source cannot be read.
     """
-    file = code_file(found)
+    file = code_file(cls)
     try:
         source = file.read_bytes()
     except OSError:  # a cell of a notebook, whose text Python keeps
-        source = _class_text(found, file).encode()
-    return f"{found.__qualname__} {hashlib.sha256(source).hexdigest()[:16]}"
+        source = _class_text(cls, file).encode()
+    return f"{cls.__qualname__} {hashlib.sha256(source).hexdigest()[:16]}"
 
 
-def code_file(found: type) -> Path:
+def code_file(cls: type) -> Path:
     """Where a class was defined; for a cell of a notebook a name that is no file."""
     try:
-        return Path(inspect.getfile(found))
+        return Path(inspect.getfile(cls))
     except (TypeError, OSError):  # the module of a notebook has no file
-        functions = filter(inspect.isfunction, vars(found).values())
+        functions = filter(inspect.isfunction, vars(cls).values())
         files = [function.__code__.co_filename for function in functions]
         return Path(next((file for file in files if file != "<string>"), ""))
 
 
-def _class_text(found: type, cell: Path) -> str:
+def _class_text(cls: type, cell: Path) -> str:
     text = "".join(linecache.getlines(str(cell)))
     for statement in ast.walk(ast.parse(text)):
-        if isinstance(statement, ast.ClassDef) and statement.name == found.__name__:
+        if isinstance(statement, ast.ClassDef) and statement.name == cls.__name__:
             return ast.get_source_segment(text, statement) or ""
     raise InputError(
-        f"the source of {found.__qualname__} cannot be read, and is part of what a record is of: "
+        f"the source of {cls.__qualname__} cannot be read, and is part of what a record is of: "
         "define it in a file or in a cell of a notebook"
     )
 

@@ -126,8 +126,8 @@ class Candidates:
 
     def collisions(self, name: str, blanks: int = 0) -> int:
         """How many other candidates have the same first token, after so many blanks."""
-        own = self.tokens[name][: blanks + 1]
-        return sum(tokens[: blanks + 1] == own for tokens in self.tokens.values()) - 1
+        beginning = self.tokens[name][: blanks + 1]
+        return sum(tokens[: blanks + 1] == beginning for tokens in self.tokens.values()) - 1
 
 
 def continuation(encoder: Encoder, prompt: Prompt, name: str) -> str:
@@ -194,20 +194,20 @@ def token_texts(tokenizer: PreTrainedTokenizerBase, vocabulary: int) -> dict[str
     return {text: tuple(tokens) for text, tokens in by_text.items()}
 
 
-def first_tokens(texts: Mapping[str, tuple[int, ...]], answer: str, own: int) -> dict[int, str]:
+def first_tokens(texts: Mapping[str, tuple[int, ...]], answer: str, first: int) -> dict[int, str]:
     """The tokens whose text is a prefix of an answer's, the shortest first, and that text.
 
     Args:
         texts: Tokens by text, see `token_texts`.
         answer: The answer with the blank before it, if it has one.
-        own: The token that the tokenizer begins it with, which always counts, even where it is a
+        first: The token that the tokenizer begins it with, which always counts, even where it is a
             blank or a part of a character.
     """
     beginnings: dict[int, str] = {}
     for end in range(1, len(answer) + 1):
         for token in texts.get(answer[:end], ()):
             beginnings[token] = answer[:end]
-    return beginnings if own in beginnings else {own: "", **beginnings}
+    return beginnings if first in beginnings else {first: "", **beginnings}
 
 
 # --------------------------------------------------------------------------------------- scoring
@@ -278,17 +278,20 @@ def score_prompts(
     for prompt in prompts:
         encoded, candidates = encode_candidates(encoder, prompt, names)
         _check_length(engine, prompt, candidates)
-        asked, answer = pair.encoded(prompt), continuation(encoder, prompt, prompt.target)
-        if asked.blanks:
+        whole_prompt, answer = (
+            pair.encoded(prompt),
+            continuation(encoder, prompt, prompt.target),
+        )
+        if whole_prompt.blanks:
             answer = answer.lstrip()
-        alternatives = first_tokens(texts, answer, asked.target)
-        blanks = asked.blanks - encoded.blanks
+        alternatives = first_tokens(texts, answer, whole_prompt.target)
+        blanks = whole_prompt.blanks - encoded.blanks
         unread = np.full((len(configurations), sum(map(len, candidates.steps.values()))), np.nan)
         question = _Question(prompt, encoded, candidates, alternatives, blanks, unread)
         questions.append(question)
         passages += (_Passage(question, *passage) for passage in candidates.passages())
-    for some in chunks(passages, PASSAGES_AT_ONCE):
-        _read(engine, some, configurations)
+    for chunk in chunks(passages, PASSAGES_AT_ONCE):
+        _read(engine, chunk, configurations)
     scored = []
     for question in questions:
         for number, label in enumerate(configurations):
@@ -375,14 +378,16 @@ def _first_scores(
 
     from kgbench.metrics import score_logits, worst_rank
 
-    own = torch.tensor(question.first_word[-1:])
-    scored = score_logits(logits, own, lambda _: label)
-    some = logits[0, list(question.alternatives)]
+    target = torch.tensor(question.first_word[-1:])
+    scored = score_logits(logits, target, lambda _: label)
+    alternatives = logits[0, list(question.alternatives)]
     return {
         "first_logprob": float(scored["logprob"][0]),
         "first_rank": int(scored["rank"][0]),
-        "alternatives_prob": float((some - logits[0].logsumexp(dim=0)).double().exp().sum()),
-        "alternatives_rank": int(worst_rank(logits[0], some.max())),
+        "alternatives_prob": float(
+            (alternatives - logits[0].logsumexp(dim=0)).double().exp().sum()
+        ),
+        "alternatives_rank": int(worst_rank(logits[0], alternatives.max())),
     }
 
 
@@ -393,8 +398,8 @@ def _scored(
     logprobs = question.logprobs[number]
     assert not np.isnan(logprobs).any(), "every step is read"
     logliks = candidates.logliks(logprobs)
-    own, tokens = logliks.pop(prompt.target), candidates.tokens[prompt.target]
-    likelier = [name for name, loglik in logliks.items() if loglik >= own]
+    answer_loglik, tokens = logliks.pop(prompt.target), candidates.tokens[prompt.target]
+    likelier = [name for name, loglik in logliks.items() if loglik >= answer_loglik]
     alternatives = []
     for token, text in question.alternatives.items():
         alternatives.append(text or str(decode([token])))
@@ -404,7 +409,7 @@ def _scored(
         graft=label,
         answer=prompt.target,
         n_tokens=len(tokens),
-        logprob=own,
+        logprob=answer_loglik,
         rank=1 + len(likelier),
         likeliest=min(likelier, key=lambda name: (-logliks[name], name), default=prompt.target),
         first_token=str(decode(question.first_word[-1:])),
@@ -461,15 +466,15 @@ def score_answers(
     chosen = set(fact_sample(job.all_prompts, n_facts, spec.seed))
     configurations = tuple(dict.fromkeys([*BASELINES, *spec.grafts]))
     prompts = {}
-    for name, some in job.prompts.items():
-        prompts[name] = [prompt for prompt in some if prompt.fact.id in chosen]
+    for name, of_prompt in job.prompts.items():
+        prompts[name] = [prompt for prompt in of_prompt if prompt.fact.id in chosen]
     total, done = sum(map(len, prompts.values())), 0
     rows: list[ScoredAnswer] = []
     budget = job.engine.budget
     budget = replace(budget, tokens=max(budget.tokens, ROWS_AT_ONCE))
     engine = Engine(job.pair, job.engine.executor, budget)
-    for name, some in prompts.items():
-        for group in chunks(some, max(1, PASSAGES_AT_ONCE // len(names))):
+    for name, of_prompt in prompts.items():
+        for group in chunks(of_prompt, max(1, PASSAGES_AT_ONCE // len(names))):
             if progress is not None:
                 progress(done, total, name)
             rows += score_prompts(engine, group, names, configurations)
@@ -552,8 +557,8 @@ def _prompt_figures(answers: Sequence[ScoredAnswer]) -> PromptFigures:
     figures: dict[str, dict[str, Estimate]] = {graft: {} for graft in rows}
     for name, score in _SCORES.items():
         scores = {}
-        for graft, some in rows.items():
-            scores[graft] = np.array(list(map(score, some)))
+        for graft, answers_of_graft in rows.items():
+            scores[graft] = np.array(list(map(score, answers_of_graft)))
         support = _SUPPORT.get(name) or support_of(scores.values())
         for graft, figure in means(scores, support).items():
             figures[graft][name] = figure.within(*BOUNDS.get(name, (-inf, inf)))
@@ -608,7 +613,9 @@ def answers_report(run: AnswersRun, prompts: Sequence[PromptFigures]) -> Report:
     parts: list[Table | Lines] = []
     for prompt in prompts:
         of = _facts(prompt.n)
-        whole = f"{prompt.name}: the whole answer among {n} candidates, {of} (by chance: {chance})"
+        whole_title = (
+            f"{prompt.name}: the whole answer among {n} candidates, {of} (by chance: {chance})"
+        )
         about = (
             "Share of these answers whose first token is another candidate's too: ",
             prompt.colliding.rounded(),
@@ -623,7 +630,7 @@ def answers_report(run: AnswersRun, prompts: Sequence[PromptFigures]) -> Report:
         if is_blunt(prompt.counts, "top5", donor, facts < run.n_facts):
             guess = guess_text(prompt.counts, "top5")
             lines.append(f"{guess}: the recovery of first tokens says little of facts.")
-        parts += [_table(prompt, whole, WHOLE), _table(prompt, first, FIRST), Lines(lines)]
+        parts += [_table(prompt, whole_title, WHOLE), _table(prompt, first, FIRST), Lines(lines)]
     return Report(title, parts, notes=LEGEND)
 
 

@@ -151,8 +151,8 @@ def wordings_of(dataset: Dataset) -> tuple[str, ...]:
     for name in names:
         version = _SUPERSEDED.fullmatch(name)
         superseded = version is not None and version[1] in names
-        own = name in dataset.templates  # a mistake in one of these is an error
-        if not superseded and (own or fitting_prompts(dataset, [name])):
+        in_dataset = name in dataset.templates  # a mistake in one of these is an error
+        if not superseded and (in_dataset or fitting_prompts(dataset, [name])):
             fitting.append(name)
     if not fitting:
         raise InputError(
@@ -296,8 +296,8 @@ def _method(name: str, runs: Sequence[AuditedRun]) -> MethodScores:
             f"{name} ranked sites by several prompts together, so that its wordings differ less "
             "than if it saw one alone"
         )
-    kept = {cell: cells[cell] for cell in product(wordings, seeds)}
-    ids = [columns.facts for columns in kept.values()]
+    complete = {cell: cells[cell] for cell in product(wordings, seeds)}
+    ids = [columns.facts for columns in complete.values()]
     facts, union = reduce(np.intersect1d, ids), reduce(np.union1d, ids)
     if len(facts) < 2:
         raise InputError(
@@ -309,13 +309,13 @@ def _method(name: str, runs: Sequence[AuditedRun]) -> MethodScores:
             f"{name}: {others} of {len(union)} facts left out, for not every run and wording has "
             "them"
         )
-    return MethodScores(name, drawn, tuple(wordings), seeds, kept, facts, tuple(notes))
+    return MethodScores(name, drawn, tuple(wordings), seeds, complete, facts, tuple(notes))
 
 
 def _seed(what: Identity) -> str:
     """The seed of a run, and of its method where that has another."""
-    own = what.localizer.parameters.get("seed", what.seeds[0])
-    return str(what.seeds[0]) if own == what.seeds[0] else f"{what.seeds[0]}, method's {own}"
+    seed = what.localizer.parameters.get("seed", what.seeds[0])
+    return str(what.seeds[0]) if seed == what.seeds[0] else f"{what.seeds[0]}, method's {seed}"
 
 
 @dataclass(frozen=True)
@@ -342,7 +342,7 @@ def spreads(method: MethodScores, metric: str = "top5") -> list[Spread]:
         UnknownNameError: There is no such metric.
     """
     check_metric(metric)
-    scores = {cell: own.scores(metric, method.facts) for cell, own in method.cells.items()}
+    scores = {cell: columns.scores(metric, method.facts) for cell, columns in method.cells.items()}
     counts, grafts = resample(len(method.facts)), method.grafts
     budgets = budgets_in(grafts)
     labels = [AREA, *grafts] if budgets else grafts
@@ -359,14 +359,16 @@ def _spread(
     needed, n = budgets if label == AREA else [label], len(method.facts)
     ratios: dict[tuple[str, str], Parts] = {}
     left_out: dict[str, str] = {}
-    for cell, own in scores.items():
-        absent = [graft for graft in needed if graft not in own]
+    for cell, column in scores.items():
+        absent = [graft for graft in needed if graft not in column]
         if absent:
             left_out.setdefault(cell[0], f"{absent[0]} was not run")
-        elif (missing := no_gain(own)) is not None:
+        elif (missing := no_gain(column)) is not None:
             left_out.setdefault(cell[0], str(missing.undefined))
         else:
-            ratios[cell] = area_parts(own, budgets) if label == AREA else recovery_parts(own, label)
+            ratios[cell] = (
+                area_parts(column, budgets) if label == AREA else recovery_parts(column, label)
+            )
     parts = [ratio for cell, ratio in ratios.items() if cell[0] not in left_out]
     if not parts:
         no = Estimate.missing(next(iter(left_out.values())), n)
@@ -462,14 +464,14 @@ def audit_verdict(audited: Spreads) -> str:
         label = next(label for label in (*MAIN, *grafts) if label in main)
         row, n = main[label], count_text(len(method.facts), "fact")
         name = "the area under the curve" if label == AREA else label
-        known, unknown = [], []
+        defined, unknown = [], []
         for noun, sd in (("wordings", row.wordings_sd), ("seeds", row.seeds_sd)):
             if isinstance(sd, Estimate):
                 unknown.append(f"over {noun} it is undefined ({sd.undefined}); ")
             else:
-                known.append(f"{number_text(sd)} over {noun}")
-        of = f"has a standard deviation of {' and '.join(known)}" if known else ""
-        lead = f"{name} {of or 'has no known standard deviation'}; {''.join(unknown)}"
+                defined.append(f"{number_text(sd)} over {noun}")
+        of = f"has a standard deviation of {' and '.join(defined)}" if defined else ""
+        lead = f"{name} {of or 'has no defined standard deviation'}; {''.join(unknown)}"
         sentences.append(
             f"{method.name}: {lead}{n} detect differences of {_cell(row.smallest)} or more."
         )

@@ -139,34 +139,34 @@ def compare_records(first: Stored, second: Stored, metric: str | None = None) ->
         InputError: The records have no prompt, fact or configuration in common.
         UnknownNameError: There is no such metric.
     """
-    one, two = first[0], second[0]
-    chosen = check_metric(metric or one.metric)
+    left, right = first[0], second[0]
+    chosen = check_metric(metric or left.metric)
     tables, notes = _same_facts(first, second)
-    order = tuple(dict.fromkeys((*one.identity.configurations, *two.identity.configurations)))
+    order = tuple(dict.fromkeys((*left.identity.configurations, *right.identity.configurations)))
     prompts = list(paired_prompts(tables[0], tables[1], order))
     if not prompts:
         raise InputError(
-            f"{_run_text(one)} and {_run_text(two)} have no fact of one prompt in common: "
+            f"{_run_text(left)} and {_run_text(right)} have no fact of one prompt in common: "
             "nothing can be compared"
         )
-    hits = next((m for m in (chosen, one.metric) if m.startswith("top")), DEFAULT_METRIC)
-    complements = {row.graft: row.complement for row in one.rows if row.complement is not None}
+    hits = next((m for m in (chosen, left.metric) if m.startswith("top")), DEFAULT_METRIC)
+    complements = {row.graft: row.complement for row in left.rows if row.complement is not None}
     rows: list[Compared] = []
     for prompt in prompts:
         rows += _rows(prompt, chosen, hits, complements)
-    mine, theirs = _measured(one), _measured(two)
+    mine, theirs = _measured(left), _measured(right)
     return Comparison(
-        first=one,
-        second=two,
+        first=left,
+        second=right,
         metric=chosen,
         hits=hits,
-        differing=identity_differences(one.identity, two.identity),
+        differing=identity_differences(left.identity, right.identity),
         facts={p.name: SharedFacts(p.first.n, *p.only) for p in prompts},
         rows=tuple(rows),
-        areas=_areas(prompts, one, two, chosen),
+        areas=_areas(prompts, left, right, chosen),
         first_only=tuple(key for key in mine if key not in theirs),
         second_only=tuple(key for key in theirs if key not in mine),
-        notes=(*notes, *_older_metric(one, two)),
+        notes=(*notes, *_older_metric(left, right)),
     )
 
 
@@ -230,11 +230,11 @@ def _necessity(
         return Estimate.missing(f"{graft} is no graft, and necessity is asked of grafts", n)
     if other not in recoveries:
         return Estimate.missing("its complement was not run in both", n)
-    found = recoveries[other]
-    if found.numbers is None:
-        return found
-    value, low, high = found.numbers
-    return Estimate(0.0 - value, 0.0 - high, 0.0 - low, found.n)
+    rest = recoveries[other]
+    if rest.numbers is None:
+        return rest
+    value, low, high = rest.numbers
+    return Estimate(0.0 - value, 0.0 - high, 0.0 - low, rest.n)
 
 
 def _flipped(
@@ -412,10 +412,10 @@ class Compare(Analysis):
     def answer(self, inputs: Inputs) -> Answer:
         """Compare the two runs."""
         first, second = inputs.runs
-        found = compare_records(
+        comparison = compare_records(
             (first.record, first.facts()), (second.record, second.facts()), self.metric
         )
-        json = found.answer()
+        json = comparison.answer()
         json["first"]["path"] = str(first.folder)
         json["second"]["path"] = str(second.folder)
-        return Answer(comparison_report(found, self.all_facts), json)
+        return Answer(comparison_report(comparison, self.all_facts), json)

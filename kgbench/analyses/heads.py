@@ -61,8 +61,8 @@ class Heads(Analysis):
         (spec,) = inputs.specs
         pairs = Pairs()
         all_heads = f"{self.positions}:{self.component}@{spec.layers or 'all'}"
-        whole = replace(spec, grafts=(all_heads,), layers=None)
-        pair = prepare_job(whole, inputs.settings, pairs).pair
+        all_layers = replace(spec, grafts=(all_heads,), layers=None)
+        pair = prepare_job(all_layers, inputs.settings, pairs).pair
         (term,) = parse_graft(all_heads).terms
         grafts: dict[tuple[int, int], str] = {}
         for layer, component in term.sites(pair.n_layers):
@@ -71,7 +71,10 @@ class Heads(Analysis):
                 graft = parse_graft(f"{self.positions}:{component}.h{head}@{layer}")
                 grafts[layer, head] = str(canonical(graft))  # as the record names it
         run = run_job(
-            replace(whole, grafts=tuple(grafts.values())), inputs.settings, inputs.progress, pairs
+            replace(all_layers, grafts=tuple(grafts.values())),
+            inputs.settings,
+            inputs.progress,
+            pairs,
         )
         record = run.record
         title = (
@@ -87,14 +90,14 @@ def _tables(record: Record, component: str, grafts: dict[tuple[int, int], str]) 
     """For each prompt and figure, a row per layer and a column per head."""
     heads = sorted({head for _, head in grafts})
     tables = []
-    for prompt, found in record.by_prompt.items():
+    for prompt, by_graft in record.by_prompt.items():
         for figure, title in FIGURES.items():
             rows: list[list[Cell]] = []
             for layer in sorted({layer for layer, _ in grafts}):
-                estimates = [getattr(found[grafts[layer, head]], figure) for head in heads]
+                estimates = [getattr(by_graft[grafts[layer, head]], figure) for head in heads]
                 rows.append([f"layer {layer}", *estimates])
             columns = ["", *(f"{component}.h{head}" for head in heads)]
-            n = count_text(found["SFT"].n, "fact")
+            n = count_text(by_graft["SFT"].n, "fact")
             tables.append(Table(f"{prompt}: {title}, {n}", columns, rows))
     return tables
 

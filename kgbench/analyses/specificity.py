@@ -156,8 +156,8 @@ def sample_texts(job: Job, sample: Specificity) -> list[Texts]:
     asked_of = {prompt.fact.id for prompt in job.all_prompts}
     facts = [fact for fact in job.dataset.facts if fact.id in asked_of]
     chosen = sampled(facts, sample.facts, job.spec.seed)
-    kept = {fact.id for fact in chosen}
-    target = tuple(prompt for prompt in job.all_prompts if prompt.fact.id in kept)
+    ids = {fact.id for fact in chosen}
+    target = tuple(prompt for prompt in job.all_prompts if prompt.fact.id in ids)
     about = f"{KINDS['target']} ({job.dataset.name}: {', '.join(job.prompts)})"
     return [
         Texts("target", about, target),
@@ -227,12 +227,12 @@ def _filled(
     job: Job, kind: str, dataset: Dataset, about: str, templates: Sequence[str], n: int
 ) -> Texts:
     """Facts that share neither subject nor object with those of the job, in templates."""
-    taken = set()
+    names = set()
     for fact in job.dataset.facts:
-        taken |= {fact.fields[job.dataset.subject], fact.fields[job.dataset.object]}
+        names |= {fact.fields[job.dataset.subject], fact.fields[job.dataset.object]}
     apart = []
     for fact in dataset.facts:
-        if taken.isdisjoint({fact.fields[dataset.subject], fact.fields[dataset.object]}):
+        if names.isdisjoint({fact.fields[dataset.subject], fact.fields[dataset.object]}):
             apart.append(fact)
     if not apart:
         reason = "every fact shares its subject or object with the facts that the donor learned"
@@ -264,7 +264,7 @@ def measure(
     from kgbench.metrics import require_finite
     from kgbench.runner.measure import GROUP, chunks
 
-    wanted = list(dict.fromkeys(["PRE", *labels]))
+    configurations = list(dict.fromkeys(["PRE", *labels]))
     prompts: list[Prompt] = []
     unread: Counter[str] = Counter()
     for prompt in texts.prompts:
@@ -274,23 +274,23 @@ def measure(
             unread[str(error)] += 1
         else:
             prompts.append(prompt)
-    treatments, absent = _treatments(job, prompts, wanted)
+    treatments, absent = _treatments(job, prompts, configurations)
     vocabulary = int(job.pair.recipient.config.vocab_size)
-    at_once = max(1, job.engine.budget.logits // (len(wanted) * vocabulary))
+    at_once = max(1, job.engine.budget.logits // (len(configurations) * vocabulary))
     planned: list[list[Sequence[Treatment]]] = []
-    for label in wanted:
+    for label in configurations:
         # PRE takes the place of a configuration that is absent, and is not kept.
         rows = zip(treatments[label], treatments["PRE"], strict=True)
         planned.append([row or pre or () for row, pre in rows])
-    compared: dict[str, list[tuple[Any, ...]]] = {label: [] for label in wanted}
+    compared: dict[str, list[tuple[Any, ...]]] = {label: [] for label in configurations}
     for places in chunks(range(len(prompts)), min(at_once, GROUP)):
-        some = [prompts[place] for place in places]
+        batch = [prompts[place] for place in places]
         cells = [rows[places[0] : places[-1] + 1] for rows in planned]
-        logits = job.engine.logits(job.engine.plan_treatments(some, cells))[:, :, 0]
-        encoded = [job.pair.encoded(prompt).target for prompt in some]
+        logits = job.engine.logits(job.engine.plan_treatments(batch, cells))[:, :, 0]
+        encoded = [job.pair.encoded(prompt).target for prompt in batch]
         targets = torch.tensor(encoded, device=logits.device)
-        ids = [(prompt.fact.id, prompt.name) for prompt in some]
-        for number, label in enumerate(wanted):
+        ids = [(prompt.fact.id, prompt.name) for prompt in batch]
+        for number, label in enumerate(configurations):
             names = [f"configuration {label}, text {fact}, prompt {name!r}" for fact, name in ids]
             require_finite(logits[:, number], targets, names.__getitem__)
             columns = _compared(targets, logits[:, 0], logits[:, number])
@@ -456,12 +456,12 @@ def rows_of(
         seed: Seed of the resamples.
     """
     draws = {}
-    for place, one in enumerate(measured):
-        kind = one.texts.kind
-        draws[kind] = _draws(one, seed if kind in ("target", "sibling") else seed + place)
+    for place, texts in enumerate(measured):
+        kind = texts.texts.kind
+        draws[kind] = _draws(texts, seed if kind in ("target", "sibling") else seed + place)
     rows: list[DivergenceRow] = []
     for label in labels:
-        rows += (_row(label, one, measured[0].moved, draws) for one in measured)
+        rows += (_row(label, texts, measured[0].moved, draws) for texts in measured)
     return rows
 
 
@@ -507,10 +507,10 @@ def _row(
     )
 
 
-def _share(moved: Moved, whole: Moved) -> Estimate:
+def _share(moved: Moved, donor_moved: Moved) -> Estimate:
     """The ratio of two mean divergences over the prompts that both were read on."""
-    places = {prompt: place for place, prompt in enumerate(whole.prompts)}
-    donor = moved.by_fact(whole.kl[[places[prompt] for prompt in moved.prompts]])
+    places = {prompt: place for place, prompt in enumerate(donor_moved.prompts)}
+    donor = moved.by_fact(donor_moved.kl[[places[prompt] for prompt in moved.prompts]])
     n = len(donor)
     if not donor.any():
         return Estimate.missing("the whole donor moves none of these texts", n)
@@ -675,16 +675,16 @@ class Divergences:
     def _lacking(self) -> list[str]:
         """Configurations that some prompts of a kind lack, and prompts that could not be read."""
         lines = []
-        for one in self.kinds:
-            of = f"of {one.prompts} prompts"
-            for reason, count in one.unread.items():
-                lines.append(f"{one.kind}: {count} {of} left out: {reason}")
+        for kind in self.kinds:
+            of = f"of {kind.prompts} prompts"
+            for reason, count in kind.unread.items():
+                lines.append(f"{kind.kind}: {count} {of} left out: {reason}")
             for label in self.labels:
                 # A configuration that all prompts lack has a footnote.
-                if not self.row(label, one.kind).prompts:
+                if not self.row(label, kind.kind).prompts:
                     continue
-                for reason, count in one.absent.get(label, {}).items():
-                    lines.append(f"{label} on {one.kind}: absent in {count} {of}: {reason}")
+                for reason, count in kind.absent.get(label, {}).items():
+                    lines.append(f"{label} on {kind.kind}: absent in {count} {of}: {reason}")
         return lines
 
 
@@ -718,7 +718,7 @@ def _sentence(rows: Mapping[str, DivergenceRow], donor: DivergenceRow) -> str:
         rows: The graft's, by kind of texts.
         donor: The whole donor's on neutral texts.
     """
-    target, neutral, known = rows["target"], rows["neutral"], rows["known"]
+    target, neutral, taught = rows["target"], rows["neutral"], rows["known"]
     sideways = "nothing that could be measured"
     if neutral.kl_largest == 0:
         sideways = f"0 in all {neutral.prompts}"
@@ -731,12 +731,12 @@ def _sentence(rows: Mapping[str, DivergenceRow], donor: DivergenceRow) -> str:
     if neutral.of_sft is not None and neutral.of_sft.value is not None:
         text += f", {_percent(neutral.of_sft)} of what the whole donor does to them"
     if neutral.leak is not None:
-        whole = _percent(donor.leak) if donor.leak else "undefined"
-        text += f"; its leak is {_percent(neutral.leak)}, the donor's {whole}"
-    if known.top5_pre is not None and known.top5 is not None and known.top5.value is not None:
+        donor_leak = _percent(donor.leak) if donor.leak else "undefined"
+        text += f"; its leak is {_percent(neutral.leak)}, the donor's {donor_leak}"
+    if taught.top5_pre is not None and taught.top5 is not None and taught.top5.value is not None:
         text += (
-            f"; of known answers {_percent(known.top5_pre)} are among the five likeliest tokens "
-            f"before and {_percent(known.top5)} after"
+            f"; of known answers {_percent(taught.top5_pre)} are among the five likeliest tokens "
+            f"before and {_percent(taught.top5)} after"
         )
     return f"{text}."
 
@@ -793,8 +793,8 @@ class Specificity(Analysis):
     def answer(self, inputs: Inputs) -> Answer:
         """Measure the divergences on texts of all kinds."""
         (spec,) = inputs.specs
-        found = specificity(spec, inputs.settings, self, inputs.progress)
-        return Answer(found.report(), found.to_json(), origins=found.origins)
+        divergences = specificity(spec, inputs.settings, self, inputs.progress)
+        return Answer(divergences.report(), divergences.to_json(), origins=divergences.origins)
 
 
 def specificity(
@@ -837,7 +837,7 @@ def _specificity(
     from kgbench.runner.guard import blamed
 
     with blamed(job.localizer, job.spec.localizer):
-        measured = [measure(job, some, labels, progress) for some in texts]
+        measured = [measure(job, kind, labels, progress) for kind in texts]
     return Divergences(
         job.pair.name,
         job.dataset.name,

@@ -82,8 +82,8 @@ def likeliest(spec: Spec, settings: Settings, n_facts: int, top: int = 10) -> li
             answer = Likely(str(tokenizer.decode([target])), float(probabilities[target]))
             which = [f"configuration {graft}, fact {prompt.fact.id}, prompt {prompt.name!r}"]
             scored = score_logits(row[None], torch.tensor([target]), which.__getitem__)
-            rank, asked = int(scored["rank"][0]), (prompt.fact.id, prompt.name, prompt.text)
-            answered.append(Answered(*asked, answer, rank, graft, tuple(shown)))
+            rank, question = int(scored["rank"][0]), (prompt.fact.id, prompt.name, prompt.text)
+            answered.append(Answered(*question, answer, rank, graft, tuple(shown)))
     return answered
 
 
@@ -117,8 +117,8 @@ class Tokens(Analysis):
         spec = replace(spec, grafts=spec.grafts or GRAFTS)
         answered = likeliest(spec, inputs.settings, self.facts, self.top)
         tables = []
-        for _, some in groupby(answered, key=lambda row: (row.fact, row.prompt)):
-            tables.append(_table(list(some)))
+        for _, group in groupby(answered, key=lambda row: (row.fact, row.prompt)):
+            tables.append(_table(list(group)))
         return Answer(Report("", tables), plain(answered))
 
 

@@ -153,12 +153,12 @@ class LazyGroup(click.Group):
             return analysis_command(name)
         if name in _COMMANDS:
             module = import_module(f"{__package__}.{HOMES.get(name, name)}")
-            found = getattr(module, f"{name.replace('-', '_')}_command")
+            command = getattr(module, f"{name.replace('-', '_')}_command")
         else:
-            found = _commands()[name].load()
-        assert isinstance(found, click.Command)
-        found.name = name  # not that of the function
-        return found
+            command = _commands()[name].load()
+        assert isinstance(command, click.Command)
+        command.name = name  # not that of the function
+        return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The commands next to their headings; of kgbench's own none is imported."""
@@ -284,8 +284,8 @@ def _open_streams() -> None:
 
 
 def _left(arguments: Sequence[str]) -> str:
-    kept = KEPT.get(" ".join(arguments[:1]))
-    return f"nothing half-written is left, and {kept}" if kept else "nothing half-written is left"
+    hint = KEPT.get(" ".join(arguments[:1]))
+    return f"nothing half-written is left, and {hint}" if hint else "nothing half-written is left"
 
 
 def _warn(message: Warning | str, *_place: object, **_more: object) -> None:
@@ -295,11 +295,11 @@ def _warn(message: Warning | str, *_place: object, **_more: object) -> None:
 
 def _warned_once() -> Callable[..., None]:
     """Warns as `_warn`, of each text once: models may be loaded several times in a command."""
-    given = set[str]()
+    warned = set[str]()
 
     def warn(message: Warning | str, *_place: object, **_more: object) -> None:
-        if str(message) not in given:
-            given.add(str(message))
+        if str(message) not in warned:
+            warned.add(str(message))
             _warn(message)
 
     return warn

@@ -306,8 +306,8 @@ def _run(spec: Spec, options: Options, loaded: Callable[[], Pairs]) -> Run:
     from kgbench.runner import known_run
 
     settings = settings_of(options)
-    if (known := known_run(spec, settings)) is not None:
-        return known
+    if (run := known_run(spec, settings)) is not None:
+        return run
     from kgbench.runner import run_job
 
     with progress(shown=not options["quiet"]) as report:

@@ -53,8 +53,8 @@ def build(*, serve: bool, port: int | None, **options: Path) -> Output | None:
     if port is not None and not serve:
         raise InputError("--port is for --serve: give both, or none")
     if serve:
-        own = records if records.is_dir() else None
-        serve_site(root, 8765 if port is None else port, own, click.echo)
+        local = records if records.is_dir() else None
+        serve_site(root, 8765 if port is None else port, local, click.echo)
         return None
     files, changed = build_all(root)
     line = (

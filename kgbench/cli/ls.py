@@ -125,7 +125,10 @@ def _table(what: str, rows: Rows) -> str:
     for name, row in rows.items():
         cells: dict[str, Any] = dict(row) if isinstance(row, Mapping) else {"about": row}
         if arguments := cells.pop("parameters", None):
-            each = [f"{key}={one['default']} ({one['values']})" for key, one in arguments.items()]
+            each = [
+                f"{key}={argument['default']} ({argument['values']})"
+                for key, argument in arguments.items()
+            ]
             cells["about"] += f"; arguments: {', '.join(each)}"
         tables[name] = cells
         columns |= dict.fromkeys(tables[name])

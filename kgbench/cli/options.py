@@ -222,20 +222,20 @@ def declared_fields(kind: type) -> Mapping[str, Declared]:
 def options_of(
     names: Sequence[str],
     changes: Mapping[str, Mapping[str, Any]],
-    own: Mapping[str, Declared] = MappingProxyType({}),
+    further: Mapping[str, Declared] = MappingProxyType({}),
 ) -> list[click.Option]:
     """The options of some fields.
 
     Args:
-        names: Fields of `Spec`, `ImportOptions`, `Settings` or `Shared`, or keys of `own`.
+        names: Fields of `Spec`, `ImportOptions`, `Settings` or `Shared`, or keys of `further`.
         changes: By field, metadata or arguments of `click.Option` that replace those of the field.
-        own: Further declarations, which come before fields of the same name.
+        further: Further declarations, which come before fields of the same name.
     """
-    known: dict[str, Declared] = {}
+    declared: dict[str, Declared] = {}
     for kind in (Spec, ImportOptions, Settings, Shared):
-        known |= declared_fields(kind)
-    known |= own
-    return [_option(known[name], changes.get(name, {})) for name in names]
+        declared |= declared_fields(kind)
+    declared |= further
+    return [_option(declared[name], changes.get(name, {})) for name in names]
 
 
 def _option(declared: Declared, changes: Mapping[str, Any]) -> click.Option:
@@ -334,21 +334,21 @@ def cli_command(
 
     def make(function: Callable[..., Output | None]) -> click.Command:
         about, documented = _documented(function)
-        given = signature(function).parameters
-        own: dict[str, Declared] = {}
+        arguments = signature(function).parameters
+        further: dict[str, Declared] = {}
         parameters: list[click.Parameter] = []
-        for each in given.values():
+        for each in arguments.values():
             declared = _declared(each, *documented.get(each.name, (None, None)))
             if each.kind is Parameter.KEYWORD_ONLY and each.name != "progress":
-                own[each.name] = declared
+                further[each.name] = declared
             elif each.kind is Parameter.POSITIONAL_OR_KEYWORD:
                 parameters.append(_argument(declared, changes.get(each.name, {})))
-        order = [*(name for name in own if name not in names), *names]
-        parameters += options_of(order, changes, own)
+        order = [*(name for name in further if name not in names), *names]
+        parameters += options_of(order, changes, further)
         made = Declaration(
             function.__name__.removesuffix("_command").replace("_", "-"),
             params=parameters,
-            callback=_printing(function, given),
+            callback=_printing(function, arguments),
             help=about,
             epilog=epilog,
             short_help=short_help,
@@ -368,14 +368,14 @@ def _printing(
 
     def callback(**options: Any) -> int:
         as_json, quiet = options.get("as_json", False), options.get("quiet", False)
-        given = {}
+        values = {}
         for name, value in options.items():
             if name in parameters or (takes_all and name not in ("as_json", "quiet")):
-                given[name] = value
+                values[name] = value
         with working(as_json, quiet or "progress" not in parameters) as report:
             if "progress" in parameters:
-                given["progress"] = report
-            output = function(**given)
+                values["progress"] = report
+            output = function(**values)
         return 0 if output is None else output.print(as_json, quiet)
 
     return callback
@@ -433,8 +433,8 @@ def refuse_given(allowed: Container[str], why: str) -> None:
     context = click.get_current_context()
     for parameter in context.command.params:
         name = str(parameter.name)
-        given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        if given and isinstance(parameter, click.Option) and name not in allowed:
+        typed = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if typed and isinstance(parameter, click.Option) and name not in allowed:
             raise InputError(f"--{name.replace('_', '-')} {why}")
 
 

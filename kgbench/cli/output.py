@@ -33,7 +33,7 @@ _PLAIN = str.maketrans({"−": "-", "–": "-", "×": "x", "→": "->", "…": "
 
 def terminal_text(text: str) -> str:
     """Text with tabs and line ends; other control characters are shown as their code."""
-    return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 class TerminalText:

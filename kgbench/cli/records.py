@@ -27,10 +27,10 @@ def show_command(run: str, *, records: Path) -> Output:
     from kgbench.leaderboard.entries import find_run
     from kgbench.report.run_report import record_report
 
-    found = find_run(run, records)
-    submitted = [] if found.submission is None else ["", *_submission_lines(found)]
-    answer = {**found.record.answer(str(found.folder)), **_submission_json(found)}
-    return Output([record_report(found.record), *submitted], answer)
+    entry = find_run(run, records)
+    submitted = [] if entry.submission is None else ["", *_submission_lines(entry)]
+    answer = {**entry.record.answer(str(entry.folder)), **_submission_json(entry)}
+    return Output([record_report(entry.record), *submitted], answer)
 
 
 def _submission_json(run: Entry) -> dict[str, Any]:
@@ -104,12 +104,12 @@ def export_command(
     from kgbench.leaderboard.entries import find_run
     from kgbench.report.export import FORMATS
 
-    found = [find_run(run, options["output_dir"]) for run in runs]
-    answers = [run.record.answer(str(run.folder)) for run in found]
+    entries = [find_run(run, options["output_dir"]) for run in runs]
+    answers = [run.record.answer(str(run.folder)) for run in entries]
     answer = answers[0] if len(answers) == 1 else {"runs": answers}
     text = f"{json_text(answer)}\n"
     if not as_json and kind != "json":
-        text = FORMATS[kind or "csv"]([run.record for run in found])
+        text = FORMATS[kind or "csv"]([run.record for run in entries])
     if output is None:
         return Output([text.removesuffix("\n")], answer)
     write_file(output, text.encode())
@@ -152,8 +152,8 @@ def plot_command(
     """  # noqa: D301 (click reads the character, not its escape)
     from kgbench.leaderboard.entries import find_run
 
-    found = [find_run(run, options["output_dir"]) for run in runs]
-    records = [_on_metric(run, metric or found[0].record.metric) for run in found]
+    entries = [find_run(run, options["output_dir"]) for run in runs]
+    records = [_on_metric(run, metric or entries[0].record.metric) for run in entries]
     path = output or Path(f"{kind}-{records[0].metric}.png" if kind != "map" else "map.png")
     if path.suffix.lower() not in SUFFIXES:
         raise InputError(
@@ -174,8 +174,8 @@ def _on_metric(run: Entry, metric: str) -> Record:
     from kgbench.stats.scores import check_metric
     from kgbench.stats.summary import rescored
 
-    wanted = check_metric(metric)
-    return run.record if run.record.metric == wanted else rescored(run.record, run.facts(), wanted)
+    name = check_metric(metric)
+    return run.record if run.record.metric == name else rescored(run.record, run.facts(), name)
 
 
 def _picture(records: Sequence[Record], kind: str) -> tuple[Callable[[Any], Any], Any]:

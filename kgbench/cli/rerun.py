@@ -94,23 +94,23 @@ def rerun_command(
     """  # noqa: D301 (click reads the character, not its escape)
     from kgbench.leaderboard.entries import find_run
 
-    found = find_run(run, options["output_dir"])
+    entry = find_run(run, options["output_dir"])
     if metric is not None:
         refuse_given(
             ("metric", "write", "output_dir", "as_json", "quiet"),
             "is about running models, and --metric computes figures from the rows alone: leave out "
             "one of the two",
         )
-        return _rescored(found, metric, write)
+        return _rescored(entry, metric, write)
     if write:
-        _check_write(found, sample, seed, options["tolerance"])
+        _check_write(entry, sample, seed, options["tolerance"])
     if seed is not None and sample is None:
         raise InputError("--seed draws a sample of the facts: add --sample N")
     from kgbench.runner.rerun import Repetition
     from kgbench.runner.sources import sources_of
 
     moved = {name: value for name, value in given_fields(options).items() if name in PARTS}
-    sources, settings = sources_of(found.folder), settings_of(options)
+    sources, settings = sources_of(entry.folder), settings_of(options)
     how = Repetition(
         sources.model_copy(update=moved),
         options["localizer"],
@@ -118,7 +118,7 @@ def rerun_command(
         randbits(32) if seed is None else seed,
         options["tolerance"],
     )
-    return _again(found, how, sources.on(settings), write, progress)
+    return _again(entry, how, sources.on(settings), write, progress)
 
 
 # ------------------------------------------------------------------------------------ with a model
@@ -239,14 +239,14 @@ def _rescored(run: Entry, metric: str, write: bool) -> Output:
     from kgbench.stats.scores import check_metric
     from kgbench.stats.summary import rescored
 
-    wanted, facts = check_metric(metric), run.facts()
+    name, facts = check_metric(metric), run.facts()
     if write and run.method_folder is not None:
         raise InputError(
             f"{run.folder} is on the leaderboard, where records are never edited: leave out --write"
         )
     again, record = (
         judged_anew(made, planted_of(made, facts))
-        for made in (rescored(run.record, facts), rescored(run.record, facts, wanted))
+        for made in (rescored(run.record, facts), rescored(run.record, facts, name))
     )
     changes = changed_figures(run.record, again)
     lines = ["figures of an entry are made of its rows, and none is stored"]

@@ -139,7 +139,7 @@ def _activity(wiring: Wiring, plan: Plan, chunk: list[Row], width: int) -> Activ
     """Edits and cuts of a chunk; rows share no tokens, unlike paths of a token tree."""
     if not plan.treatments:
         return Activity()
-    whole = Schedule()
+    schedule = Schedule()
     for prompt, rows in _by_prompt(chunk).items():
         request = plan.requests[prompt]
         numbers = np.stack([_treatments(plan, chunk[row]) for row in rows])
@@ -148,13 +148,13 @@ def _activity(wiring: Wiring, plan: Plan, chunk: list[Row], width: int) -> Activ
         for i, row in enumerate(rows):
             if chunk[row][1] < 0:
                 runs[request.runs[-1 - chunk[row][1]]] = i
-        whole.extend(make_schedule(plan.treatments, numbers, nodes, runs), 0)
-    edits = whole.edits(wiring.pair.device)
-    if not any(whole.cuts.values()):
+        schedule.extend(make_schedule(plan.treatments, numbers, nodes, runs), 0)
+    edits = schedule.edits(wiring.pair.device)
+    if not any(schedule.cuts.values()):
         return Activity(edits)
     shape = len(chunk), width
     masks = make_masks(wiring.pair, np.full(shape, width), np.broadcast_to(np.arange(width), shape))
-    return Activity(edits, whole.masks(masks))
+    return Activity(edits, schedule.masks(masks))
 
 
 def _by_prompt(chunk: list[Row]) -> Mapping[int, list[int]]:

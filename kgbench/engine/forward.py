@@ -118,13 +118,13 @@ class Weights:
 
     def of(self, treatment: int) -> Weights:
         """Those of one treatment."""
-        one = slice(treatment, treatment + 1)
-        return Weights(self.table[one], {slot: sets[one] for slot, sets in self.heads.items()})
+        place = slice(treatment, treatment + 1)
+        return Weights(self.table[place], {slot: sets[place] for slot, sets in self.heads.items()})
 
     def by_head(self, slot: int, count: int) -> UInt8[np.ndarray, "treatment head"]:
         """Weight set of each of the heads of a slot."""
-        known = self.heads[slot]
-        return np.concatenate([known, self.table[:, [slot] * (count - known.shape[1])]], axis=1)
+        table = self.heads[slot]
+        return np.concatenate([table, self.table[:, [slot] * (count - table.shape[1])]], axis=1)
 
 
 @dataclass(frozen=True)
@@ -334,11 +334,11 @@ class Mixture:
 
 
 def _mix(
-    own: UInt8[np.ndarray, " row"], heads: UInt8[np.ndarray, "row head"], device: torch.device
+    sets: UInt8[np.ndarray, " row"], heads: UInt8[np.ndarray, "row head"], device: torch.device
 ) -> Mixture:
-    mixed = np.flatnonzero((heads != heads[:, :1]).any(axis=1) | (heads[:, 0] != own))
-    whole = _split(own, device)
-    return Mixture(whole, torch.from_numpy(mixed).to(device), own[mixed], heads[mixed])
+    mixed = np.flatnonzero((heads != heads[:, :1]).any(axis=1) | (heads[:, 0] != sets))
+    parts = _split(sets, device)
+    return Mixture(parts, torch.from_numpy(mixed).to(device), sets[mixed], heads[mixed])
 
 
 def _mixed(forwards: Sequence[Forward], mixture: Mixture, x: Tensor) -> Tensor:
@@ -477,16 +477,16 @@ def _mlp_rows(
     last = wiring.slots.n_layers - 1
     for layer, n in enumerate(counts):
         out, after = Hook(layer, "mlp_out"), Hook(layer, "resid_post")
-        some = np.arange(n)
+        needed = np.arange(n)
         if layer == last:
             copied = [*activity.sources.get(out, ()), *activity.sources.get(after, ())]
-            some = np.union1d(read, np.array(copied, dtype=np.int64))
+            needed = np.union1d(read, np.array(copied, dtype=np.int64))
         if out in activity.overwritten:
-            some = np.setdiff1d(some, activity.overwritten[out])
-        if 0 < len(some) <= (1 - MLP_SAVED) * n:
+            needed = np.setdiff1d(needed, activity.overwritten[out])
+        if 0 < len(needed) <= (1 - MLP_SAVED) * n:
             path = f"{_mlp(wiring, layer)}."
             if any(socket.path.startswith(path) for socket in wiring.sockets):
-                rows[layer] = some
+                rows[layer] = needed
     return rows
 
 
@@ -511,10 +511,10 @@ def _at_rows(
         output = forward(*map(some, inputs), **others)
         first = output[0] if isinstance(output, tuple) else output
         at = torch.from_numpy(rows).to(first.device)
-        whole = first.new_zeros(n, first.shape[-1])
-        whole.index_copy_(0, at, first.reshape(len(rows), -1))
-        whole = whole.reshape(*x.shape[:-1], -1)
-        return (whole, *output[1:]) if isinstance(output, tuple) else whole
+        outputs = first.new_zeros(n, first.shape[-1])
+        outputs.index_copy_(0, at, first.reshape(len(rows), -1))
+        outputs = outputs.reshape(*x.shape[:-1], -1)
+        return (outputs, *output[1:]) if isinstance(output, tuple) else outputs
 
     return at_rows
 
@@ -527,12 +527,12 @@ def _staged(
     Whatever else the model gives to its layers by token, such as rotary embeddings, is of the whole
     batch in every layer.
     """
-    whole = last.rows.shape
+    shape = last.rows.shape
 
     def of_stage(value: Any) -> Any:
         if isinstance(value, tuple):
             return tuple(map(of_stage, value))
-        by_token = isinstance(value, Tensor) and value.shape[:2] == whole
+        by_token = isinstance(value, Tensor) and value.shape[:2] == shape
         return _gathered(value, stage.rows) if by_token else value
 
     def entered(x: Tensor) -> Tensor:
@@ -655,8 +655,8 @@ def one_treatment(
     """
 
     def override(socket: Socket, forwards: Sequence[Forward]) -> Forward:
-        own = [forwards[int(weights.table[0, slot])] for slot in socket.slots]
-        slices = list(zip(socket.columns, own, strict=False))  # without columns, of one slot
+        of_slots = [forwards[int(weights.table[0, slot])] for slot in socket.slots]
+        slices = list(zip(socket.columns, of_slots, strict=False))  # without columns, of one slot
         heads: list[tuple[int, int, Forward]] = []
         for slot, columns in zip(socket.slots, _columns(socket, weights), strict=True):
             component = wiring.slots.sites[slot][1]
@@ -664,23 +664,23 @@ def one_treatment(
                 count = n_heads(wiring.pair, component)
                 sets = weights.by_head(slot, count)[0].tolist()
                 if component == "o":
-                    heads = [(head, count, forwards[one]) for head, one in enumerate(sets)]
+                    heads = [(head, count, forwards[chosen]) for head, chosen in enumerate(sets)]
                 else:
                     parts = columns.reshape(count, -1)
-                    slices += zip(parts, (forwards[one] for one in sets), strict=True)
+                    slices += zip(parts, (forwards[chosen] for chosen in sets), strict=True)
 
         def forward(*inputs: Any, **options: Any) -> Tensor:
-            whole = own[0](*inputs, **options).clone()
+            mixed = of_slots[0](*inputs, **options).clone()
             for columns, each in slices:
-                whole[..., columns] = each(*inputs, **options)[..., columns]
+                mixed[..., columns] = each(*inputs, **options)[..., columns]
             for head, count, each in heads:
                 width = inputs[0].shape[-1] // count
                 inside = slice(head * width, (head + 1) * width)
                 alone, nothing = torch.zeros_like(inputs[0]), torch.zeros_like(inputs[0])
                 alone[..., inside] = inputs[0][..., inside]
-                for sign, model in ((1, each), (-1, own[0])):
-                    whole += sign * (model(alone) - model(nothing))
-            return whole
+                for sign, model in ((1, each), (-1, of_slots[0])):
+                    mixed += sign * (model(alone) - model(nothing))
+            return mixed
 
         return forward
 
@@ -725,9 +725,9 @@ def installed(forwards: Iterable[tuple[nn.Module, Callable[..., object] | None]]
                 module.__dict__["forward"] = forward
         yield
     finally:
-        for module, own in reversed(before):
+        for module, original in reversed(before):
             module.__dict__.pop("forward", None)
-            module.__dict__.update(own)
+            module.__dict__.update(original)
 
 
 def _by_socket(

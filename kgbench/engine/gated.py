@@ -214,23 +214,25 @@ class _Gate:
         """
         lows, highs = zip(*(ranges.get(slot, (0.0, 0.0)) for slot in socket.slots), strict=True)
         low, high = min(lows), max(highs)
-        some = [gates[slot] for slot in socket.slots if slot in gates]
-        if not some or (low == high == 0 and not any(gate.requires_grad for gate in some)):
+        columns_of = [gates[slot] for slot in socket.slots if slot in gates]
+        if not columns_of or (
+            low == high == 0 and not any(gate.requires_grad for gate in columns_of)
+        ):
             return None
         at = int(low) if low == high and low in (0, 1) else None
-        none = some[0].new_zeros(some[0].shape[:2])
+        none = columns_of[0].new_zeros(columns_of[0].shape[:2])
         parts = list[Tensor]()
         for slot in socket.slots:
             gate = gates.get(slot, none)
             parts.append(gate if gate.ndim == 3 else gate[..., None])
         if not socket.columns:
             (value,) = parts
-            return cls(value, at, socket.place.tokens, of_input and some[0].ndim == 3)
+            return cls(value, at, socket.place.tokens, of_input and columns_of[0].ndim == 3)
         # Indicator [gate, column]: each output column takes the gate of its slot, or of its head.
         rows = list[Tensor]()
         for part, columns in zip(parts, socket.columns, strict=True):
-            for own in columns.reshape(part.shape[-1], -1):
-                rows.append(none.new_zeros(socket.width).index_fill(0, own, 1))
+            for column in columns.reshape(part.shape[-1], -1):
+                rows.append(none.new_zeros(socket.width).index_fill(0, column, 1))
         return cls(torch.cat(parts, dim=-1) @ torch.stack(rows), at, socket.place.tokens)
 
     def broadcast(self, y: Tensor) -> Tensor:

@@ -75,13 +75,15 @@ def _gate_effects(
     effects: Effects = [np.empty(0)] * len(prompts)
     with differentiating():
         for batch in model.batches(prompts):
-            some = [prompts[i] for i in batch]
+            of_batch = [prompts[i] for i in batch]
             gates = {}
             for slot, count in counts.items():
-                gate = _gate(pair, some, at)
+                gate = _gate(pair, of_batch, at)
                 several = gate if count is None else gate[..., None].repeat(1, 1, count)
                 gates[slot] = several.requires_grad_()
-            by_gate = torch.autograd.grad(model.logprobs(some, gates).sum(), list(gates.values()))
+            by_gate = torch.autograd.grad(
+                model.logprobs(of_batch, gates).sum(), list(gates.values())
+            )
             places = torch.cat([each.reshape(*each.shape[:2], -1) for each in by_gate], dim=-1)
             _put(effects, pair, prompts, batch, places.movedim(-1, 0))
     return effects
@@ -105,13 +107,15 @@ def patch_effects(pair: ModelPair, prompts: Sequence[Prompt], hooks: Sequence[Ho
     effects: Effects = [np.empty(0)] * len(prompts)
     with differentiating():
         for batch in model.batches(prompts):
-            some = [prompts[i] for i in batch]
+            of_batch = [prompts[i] for i in batch]
             theirs, ours = _Record(), _Record()
             with torch.no_grad():
-                everywhere = dict.fromkeys(range(len(model.wiring.slots)), _gate(pair, some, 1.0))
-                model.logprobs(some, everywhere, theirs.at(hooks))
+                everywhere = dict.fromkeys(
+                    range(len(model.wiring.slots)), _gate(pair, of_batch, 1.0)
+                )
+                model.logprobs(of_batch, everywhere, theirs.at(hooks))
             gradients = torch.autograd.grad(
-                model.logprobs(some, touches=ours.at(hooks)).sum(),
+                model.logprobs(of_batch, touches=ours.at(hooks)).sum(),
                 [ours.seen[hook] for hook in hooks],
             )
             values = []

@@ -45,14 +45,14 @@ def known_windows(pair: ModelPair) -> Windows:
     Raises:
         NotApplicableError: The models limit attention in a way that is unknown here.
     """
-    known = windows(pair)
-    if known.unknown:
+    window = windows(pair)
+    if window.unknown:
         raise NotApplicableError(
             f"{pair.name} has layers of a kind, or a limit to attention, whose masks are not known "
-            f"here ({', '.join(known.unknown)}), and attention is cut by putting a mask in the "
+            f"here ({', '.join(window.unknown)}), and attention is cut by putting a mask in the "
             "place of the layer's own, which would drop it"
         )
-    return known
+    return window
 
 
 @once_for_each
@@ -123,14 +123,14 @@ def make_masks(
     Raises:
         NotApplicableError: The models limit attention in a way that is unknown here.
     """
-    known = known_windows(pair)
+    limits = known_windows(pair)
     tokens = np.arange(ends.shape[1])
     earlier = (tokens[:, None] >= tokens) & (tokens[:, None] < ends[:, None, :])
-    whole = _additive(earlier, pair)
-    if not known.layers or depths.max(initial=0) < known.size:
-        return Masks(whole, None, known)
-    near = depths[:, :, None] - depths[:, None, :] < known.size
-    return Masks(whole, _additive(earlier & near, pair), known)
+    unlimited = _additive(earlier, pair)
+    if not limits.layers or depths.max(initial=0) < limits.size:
+        return Masks(unlimited, None, limits)
+    near = depths[:, :, None] - depths[:, None, :] < limits.size
+    return Masks(unlimited, _additive(earlier & near, pair), limits)
 
 
 def _additive(

@@ -161,7 +161,7 @@ class _Forks:
                 self._cut_off.append(_cut_off(plan, wiring.slots, layer))
 
     def trunks(
-        self, kin: Siblings, rows: Int[np.ndarray, "row token"], whole: Tree
+        self, kin: Siblings, rows: Int[np.ndarray, "row token"], forest: Tree
     ) -> tuple[Trunk, ...]:
         """Trunks of a group.
 
@@ -170,28 +170,31 @@ class _Forks:
         Args:
             kin: The prompts.
             rows: Numbers of the treatments of the group's rows.
-            whole: Their tree.
+            forest: Their tree.
         """
-        everything = np.arange(len(whole))
-        last = Trunk(range(self.n_layers), whole, everything, everything)
-        treatments = np.unique(kin.read(whole)[0])
+        everything = np.arange(len(forest))
+        last = Trunk(range(self.n_layers), forest, everything, everything)
+        treatments = np.unique(kin.read(forest)[0])
         if not self._cut_off or len(np.unique(self._cut_off[0][treatments])) == len(treatments):
             return (last,)  # all differ in the first layer already
         until = [kin.replaced(rows, numbers) for numbers in self._cut_off]
         sizes = list(map(size, until))
-        starts, nodes, saved = [self.n_layers], len(whole), 0
+        starts, nodes, saved = [self.n_layers], len(forest), 0
         for layer in reversed(range(len(sizes))):
             if sizes[layer] <= (1 - WASTE) * nodes:
                 starts.append(layer + 1)
                 nodes = sizes[layer]
-            saved += len(whole) - nodes
-        if len(starts) == 1 or saved < SAVED * self.n_layers * len(whole):
+            saved += len(forest) - nodes
+        if len(starts) == 1 or saved < SAVED * self.n_layers * len(forest):
             return (last,)
         trunks = []
         for start, stop in pairwise([0, *reversed(starts[1:])]):
             tree = grow(until[stop - 1], ())
-            at, nodes_of = np.empty(len(whole), dtype=np.int64), np.empty(len(tree), dtype=np.int64)
-            ours, theirs = tree.paths[rows != END], whole.paths[rows != END]
+            at, nodes_of = (
+                np.empty(len(forest), dtype=np.int64),
+                np.empty(len(tree), dtype=np.int64),
+            )
+            ours, theirs = tree.paths[rows != END], forest.paths[rows != END]
             at[theirs], nodes_of[ours] = ours, theirs
             trunks.append(Trunk(range(start, stop), tree, nodes_of, at))
         return (*trunks, replace(last, layers=range(trunks[-1].layers.stop, self.n_layers)))
@@ -302,16 +305,16 @@ def _stages(wiring: Wiring, rooted: Sequence[Rooted], masks: Masks) -> tuple[lis
     activity = Activity()
     for start, stop in pairwise([*sorted(starts), wiring.slots.n_layers]):
         layers, trunks = range(start, stop), [each.trunk(start) for each in rooted]
-        own = _masks(wiring, [trunk.tree for trunk in trunks])[1]
+        trunk_masks = _masks(wiring, [trunk.tree for trunk in trunks])[1]
         before = [each.trunk(start - 1) for each in rooted] if stages else None
         stages.append(_stage(layers, trunks, before))
-        schedule = _schedule(rooted, own.whole.shape[-1], layers)
+        schedule = _schedule(rooted, trunk_masks.whole.shape[-1], layers)
         activity = Activity(
-            {**activity.edits, **schedule.edits(own.whole.device)},
+            {**activity.edits, **schedule.edits(trunk_masks.whole.device)},
             {
                 **activity.masks,
-                **{layer: partial(own.of, layer) for layer in layers},
-                **schedule.masks(own),
+                **{layer: partial(trunk_masks.of, layer) for layer in layers},
+                **schedule.masks(trunk_masks),
             },
             {**activity.overwritten, **schedule.overwritten()},
             {**activity.sources, **schedule.sources()},
@@ -322,13 +325,13 @@ def _stages(wiring: Wiring, rooted: Sequence[Rooted], masks: Masks) -> tuple[lis
 def _stage(layers: range, trunks: Sequence[Trunk], before: Sequence[Trunk] | None) -> Stage:
     """The stage of some layers, after one with the trunks `before`, if there is one."""
     shape = len(trunks), max(len(trunk.tree) for trunk in trunks)
-    whole = max(len(trunk.at) for trunk in trunks)
-    earlier = whole if before is None else max(len(trunk.tree) for trunk in before)
+    width = max(len(trunk.at) for trunk in trunks)
+    earlier = width if before is None else max(len(trunk.tree) for trunk in before)
     rows, entering = (np.zeros(shape, dtype=np.int64) for _ in range(2))
     for row, trunk in enumerate(trunks):
         n = len(trunk.tree)
         continued = trunk.nodes if before is None else before[row].at[trunk.nodes]
-        rows[row, :n], rows[row, n:] = row * whole + trunk.nodes, row * whole + trunk.nodes[-1]
+        rows[row, :n], rows[row, n:] = row * width + trunk.nodes, row * width + trunk.nodes[-1]
         entering[row, :n], entering[row, n:] = row * earlier + continued, row * earlier
     return Stage(layers, rows, entering)
 

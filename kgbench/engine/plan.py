@@ -181,11 +181,11 @@ class _Table:
         self, rows: Sequence[Sequence[Treatment]], read: tuple[int, ...], n: int
     ) -> Request:
         """The request of a prompt of `n` tokens, but for its ids and stem."""
-        known = tuple(map(id, rows)), read, n
-        if known not in self.known:
+        key = tuple(map(id, rows)), read, n
+        if key not in self.known:
             # The value holds the rows themselves, so that their ids are not reused.
-            self.known[known] = rows, self._request(rows, read, n)
-        return self.known[known][1]
+            self.known[key] = rows, self._request(rows, read, n)
+        return self.known[key][1]
 
     def _request(
         self, rows: Sequence[Sequence[Treatment]], read: tuple[int, ...], n: int

@@ -48,7 +48,7 @@ class Rotary:
 
 def _ranges(module: Any) -> tuple[tuple[int, int], ...]:
     """Of a rotary module, whose kinds are one for all layers or by kind of layer."""
-    given = module.config.rope_parameters
+    parameters = module.config.rope_parameters
     by_layer = module.rope_type if isinstance(module.rope_type, dict) else {None: module.rope_type}
     ranges = []
     for layer, kind in by_layer.items():
@@ -56,7 +56,9 @@ def _ranges(module: Any) -> tuple[tuple[int, int], ...]:
             ranges.append((int(module.original_max_seq_len), 1 << 62))
         elif kind == "longrope":
             limit = int(
-                (given if layer is None else given[layer])["original_max_position_embeddings"]
+                (parameters if layer is None else parameters[layer])[
+                    "original_max_position_embeddings"
+                ]
             )
             ranges.append((limit, limit + 1))
     return tuple(ranges)

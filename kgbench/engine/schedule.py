@@ -72,12 +72,12 @@ class Schedule:
         for key, step in self.steps.items():
             if key[0].layer in layers:
                 moved = nodes[step.nodes]
-                _, kept = np.unique(moved, return_index=True)
+                _, first = np.unique(moved, return_index=True)
                 sources = nodes[step.sources] if step.sources else moved
                 part.steps[key] = Step(
-                    moved[kept].tolist(),
-                    sources[kept].tolist() if step.sources else [],
-                    [step.values[i] for i in kept] if step.values else [],
+                    moved[first].tolist(),
+                    sources[first].tolist() if step.sources else [],
+                    [step.values[i] for i in first] if step.values else [],
                 )
         for layer, pairs in self.cuts.items():
             if pairs and layer in layers:

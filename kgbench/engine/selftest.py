@@ -103,22 +103,22 @@ def _everything_is_the_donor(pair: ModelPair) -> None:
         model = pair.donor(part)
         who = RECIPIENT if part == RECIPIENT else f"donor {part!r}"
         alone = answers(model, ids, who)
-        given = pair.answers.get(part, alone)
+        answer = pair.answers.get(part, alone)
         if not alone.isfinite().all():
             kind = str(pair.dtype).removeprefix("torch.")
             raise ModelError(
                 f"{who} answers with logits that are not finite in {kind}"
                 f"{_not_finite(model)}; give a model without, or another --dtype"
             )
-        if not _largest(given, alone) <= tolerance(pair, given):
+        if not _largest(answer, alone) <= tolerance(pair, answer):
             raise ModelError(
                 f"{who} does not answer as its weights do: logits differ by "
-                f"{_largest(given, alone):.3g}; a graft takes weights, and what makes this "
+                f"{_largest(answer, alone):.3g}; a graft takes weights, and what makes this "
                 "difference is none, such as a setting of its adapter, or a function that was "
                 "replaced: take it out, or give another model"
             )
-        difference = _largest(given, ours)
-        if difference <= tolerance(pair, given):
+        difference = _largest(answer, ours)
+        if difference <= tolerance(pair, answer):
             continue
         grafted = {socket.path for socket in wiring.sockets}
         if other := forward_difference(pair.recipient, model, grafted):
@@ -137,8 +137,8 @@ def _everything_is_the_donor(pair: ModelPair) -> None:
         )
 
 
-def _largest(one: Tensor, other: Tensor) -> float:
-    return float((one.to(other.device) - other).abs().max())
+def _largest(first: Tensor, other: Tensor) -> float:
+    return float((first.to(other.device) - other).abs().max())
 
 
 def _not_finite(model: nn.Module) -> str:
@@ -352,9 +352,9 @@ def _the_gate_passes_the_activation(pair: ModelPair) -> None:
         )
     if not before:
         raise LawError(f"{_map(pair)}: 'down' at {_at(pair, 'down')} comes before 'up'")
-    one, other = seen[0].reshape(2, -1).float()
-    departure = float((other + 2 * one).abs().max())
-    if "gate" in family.inside and not departure <= _LINEAR * float(one.abs().max()):
+    first, other = seen[0].reshape(2, -1).float()
+    departure = float((other + 2 * first).abs().max())
+    if "gate" in family.inside and not departure <= _LINEAR * float(first.abs().max()):
         raise LawError(
             f"{_map(pair)}: the MLP is not linear in 'up' at {_at(pair, 'up')}; 'gate' is the "
             "projection that passes the activation, and 'up' the one that is multiplied by it"
@@ -564,9 +564,9 @@ def _check_plant(pair: ModelPair, donor: str, card: Mapping[str, Any]) -> None:
     """
     places = filter(None, (card["plant"], card.get("decoy")))
     at = {place: parse_graft(place).sites(pair.n_layers) for place in places}
-    known = pair.slots.sites
-    moved = {known[slot] for slot in changed(pair, donor)}
-    elsewhere = sorted(moved - set().union(*at.values()), key=known.index)
+    in_pair = pair.slots.sites
+    moved = {in_pair[slot] for slot in changed(pair, donor)}
+    elsewhere = sorted(moved - set().union(*at.values()), key=in_pair.index)
     if not elsewhere and all(moved & sites for sites in at.values()):
         return
     expected = " and ".join(at)

@@ -35,13 +35,13 @@ def run_sequential(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[Answe
         edited.update(edit.hook for edit in treatment.edits)
     hooks = sorted(edited)
     for prompt, request in enumerate(plan.requests):
-        kept: dict[SourceRun, Kept] = {}
+        sources: dict[SourceRun, Kept] = {}
         rows = request.run_treatments if request.run_treatments is not None else ()
         for source, row in zip(request.runs, rows, strict=True):
-            kept[source] = {}
-            _Pass(wiring, plan, request, kept, hooks).logits(row, kept[source])
+            sources[source] = {}
+            _Pass(wiring, plan, request, sources, hooks).logits(row, sources[source])
         for configuration, row in enumerate(request.treatments):
-            read = _Pass(wiring, plan, request, kept, hooks).logits(row, {})
+            read = _Pass(wiring, plan, request, sources, hooks).logits(row, {})
             n = len(request.readouts)
             labels = torch.full((n,), prompt), torch.full((n,), configuration), torch.arange(n)
             yield Answers(
@@ -63,11 +63,11 @@ class _Pass:
         wiring: Wiring,
         plan: Plan,
         request: Request,
-        kept: Mapping[SourceRun, Kept],
+        sources: Mapping[SourceRun, Kept],
         hooks: list[Hook],
     ) -> None:
         self.wiring, self.plan, self.request = wiring, plan, request
-        self.kept, self.hooks = kept, hooks
+        self.kept, self.hooks = sources, hooks
 
     def logits(self, row: np.ndarray, keep: Kept) -> dict[int, Tensor]:
         """Logits [vocabulary] of each token; fills `keep` with the activations at all hooks."""

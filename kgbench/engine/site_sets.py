@@ -49,9 +49,9 @@ def graft_sites(pair: ModelPair, prompts: Sequence[Prompt], graft: Graft) -> fro
     for cell, treatment in seen:
         headed = {slot for slot, _, _ in treatment.heads}
         for slot in slots.default:
-            whole = treatment.weights[slot] != 0 and slot not in headed
-            inside[Site(*slots.sites[slot], cell)] &= whole
-    return frozenset(site for site, whole in inside.items() if whole)
+            is_donor = treatment.weights[slot] != 0 and slot not in headed
+            inside[Site(*slots.sites[slot], cell)] &= is_donor
+    return frozenset(site for site, is_donor in inside.items() if is_donor)
 
 
 def site_graft(pair: ModelPair, prompts: Sequence[Prompt], site: Site) -> Graft:
@@ -81,13 +81,13 @@ def site_treatments(
         by_cell[site.region][slots.index[site.layer, site.component]] = inside
     by_region = {region: Treatment(weights.tobytes()) for region, weights in by_cell.items()}
     # Prompts whose regions lie alike share one tuple, by which `make_plan` recognises them.
-    known: dict[tuple[str, ...], tuple[Treatment, ...]] = {}
+    by_regions: dict[tuple[str, ...], tuple[Treatment, ...]] = {}
     treatments = []
     for prompt in prompts:
         cells = token_cells(pair, prompt)
-        if cells not in known:
-            known[cells] = tuple(by_region[cell] for cell in cells)
-        treatments.append(known[cells])
+        if cells not in by_regions:
+            by_regions[cells] = tuple(by_region[cell] for cell in cells)
+        treatments.append(by_regions[cells])
     return treatments
 
 

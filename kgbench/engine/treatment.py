@@ -78,20 +78,20 @@ def graft_treatments(
         InputError: A layer of the graft does not exist, or a term has no sites in this model.
     """
     sets = _weight_sets(pair, configuration)
-    known: dict[tuple[object, ...], tuple[Treatment, ...]] = {}
+    by_regions: dict[tuple[object, ...], tuple[Treatment, ...]] = {}
     treatments = []
     for prompt in prompts:
         encoded = pair.encoded(prompt)
         layout = (len(encoded.ids), *encoded.regions.items())
-        if layout not in known:
+        if layout not in by_regions:
             try:
-                known[layout] = _by_token(sets, encoded.regions, len(encoded.ids))
+                by_regions[layout] = _by_token(sets, encoded.regions, len(encoded.ids))
             except RegionError as error:
                 raise RegionError(
                     f"graft '{configuration}' on prompt {prompt.name!r}, "
                     f"fact {prompt.fact.id}: {error}"
                 ) from error
-        treatments.append(known[layout])
+        treatments.append(by_regions[layout])
     return treatments
 
 
@@ -134,21 +134,21 @@ def _weight_sets(pair: ModelPair, configuration: Configuration) -> _WeightSets:
     pair.family.check(configuration)
     terms = []
     for term in configuration.terms:
-        whole, heads = [], []
+        modules, heads = [], []
         for layer, name in term.sites(slots.n_layers):
             component, head = head_of(name)
             slot = slots.index.get((layer, component))
             if slot is not None and head is None:
-                whole.append(slot)
+                modules.append(slot)
             elif slot is not None and head is not None:
                 _check_head(pair, term, component, head)
                 heads.append((slot, head))
-        if not whole and not heads:
+        if not modules and not heads:
             raise InputError(
                 f"the term '{term}' names nothing in a model of {slots.n_layers} layers"
             )
         donor = donor_index(pair, term.donor)
-        terms.append(_Sets(term.positions, tuple(whole), tuple(heads), donor))
+        terms.append(_Sets(term.positions, tuple(modules), tuple(heads), donor))
     return _WeightSets(everywhere, tuple(terms))
 
 

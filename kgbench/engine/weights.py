@@ -42,21 +42,21 @@ _parts: WeakKeyDictionary[ModelPair, dict[int, tuple[Part, ...]]] = WeakKeyDicti
 
 def parts(pair: ModelPair, slot: int) -> tuple[Part, ...]:
     """The tensors of a slot; parts of different slots do not overlap."""
-    known = _parts.setdefault(pair, {})
-    if slot not in known:
-        known[slot] = _parts_of(pair, slot)
-    return known[slot]
+    by_slot = _parts.setdefault(pair, {})
+    if slot not in by_slot:
+        by_slot[slot] = _parts_of(pair, slot)
+    return by_slot[slot]
 
 
 def _parts_of(pair: ModelPair, slot: int) -> tuple[Part, ...]:
     layer, component = pair.slots.sites[slot]
     paths, place = pair.family.paths(layer, component), pair.family.place(component)
     if not place.fused:
-        whole: list[Part] = []
+        modules: list[Part] = []
         for path in paths:
             module_names = plain_names(pair.recipient.get_submodule(path))
-            whole += [Part(f"{path}.{name}") for name in module_names]
-        return tuple(whole)
+            modules += [Part(f"{path}.{name}") for name in module_names]
+        return tuple(modules)
     (path,), module = paths, base_module(pair.recipient.get_submodule(paths[0]))
     names = plain_names(module)
     transposed = isinstance(module, Conv1D)
@@ -104,8 +104,8 @@ def equal_slots(pair: ModelPair, name: str) -> frozenset[int]:
 def _alike(pair: ModelPair, donor: PreTrainedModel, paths: Sequence[str]) -> bool:
     """Whether modules are of one class and have equal numbers, such as a norm's epsilon."""
     for path in paths:
-        one, other = pair.recipient.get_submodule(path), donor.get_submodule(path)
-        if type(one) is not type(other) or _plain_attributes(one) != _plain_attributes(other):
+        first, other = pair.recipient.get_submodule(path), donor.get_submodule(path)
+        if type(first) is not type(other) or _plain_attributes(first) != _plain_attributes(other):
             return False
     return True
 

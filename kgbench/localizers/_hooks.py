@@ -68,9 +68,9 @@ def check_counts(method: InterventionLocalizer, **counts: int) -> None:
     Raises:
         InputError: One is below 1.
     """
-    for what, given in counts.items():
-        if given < 1:
-            raise InputError(f"{method.name} needs {what} of 1 or more, got {given}")
+    for what, count in counts.items():
+        if count < 1:
+            raise InputError(f"{method.name} needs {what} of 1 or more, got {count}")
 
 
 def one_donor(method: InterventionLocalizer, pair: ModelPair, sites: Graft) -> int:
@@ -91,8 +91,8 @@ def one_donor(method: InterventionLocalizer, pair: ModelPair, sites: Graft) -> i
 def donor_runs(pair: ModelPair, reading: Reading) -> Mapping[int, SourceRun]:
     """Unmodified runs of all donors in a reading, by weight set."""
     donors: set[int] = set()
-    for kept in reading.kept:
-        donors.update(kept.values())
+    for hooks in reading.kept:
+        donors.update(hooks.values())
     return {donor: own_run(pair, len(reading.kept), donor) for donor in donors}
 
 
@@ -139,21 +139,21 @@ def read_sites(
     for term in sites.terms:
         terms.append((term, _hooks(method, pair, term, points), donor_index(pair, term.donor)))
     slots = pair.slots
-    known: dict[tuple[object, ...], Reading] = {}
+    by_site: dict[tuple[object, ...], Reading] = {}
     readings = []
     for prompt, treatments in zip(prompts, grafted, strict=True):
         encoded = pair.encoded(prompt)
         layout = (len(encoded.ids), *encoded.regions.items())
-        if layout not in known:
-            kept: list[dict[Hook, int]] = [{} for _ in encoded.ids]
+        if layout not in by_site:
+            by_token: list[dict[Hook, int]] = [{} for _ in encoded.ids]
             for term, hooks, donor in terms:
                 for token in term.positions.tokens(encoded.regions, len(encoded.ids)):
-                    kept[token].update(dict.fromkeys(hooks, donor))
-            known[layout] = Reading(
+                    by_token[token].update(dict.fromkeys(hooks, donor))
+            by_site[layout] = Reading(
                 tuple(_base(slots, t, weight_set) for t in treatments),
-                tuple(map(_donors_only, kept)),
+                tuple(map(_donors_only, by_token)),
             )
-        readings.append(known[layout])
+        readings.append(by_site[layout])
     return readings
 
 
@@ -188,13 +188,13 @@ def _base(slots: Slots, treatment: Treatment, weight_set: int) -> Treatment:
     return Treatment(row.tobytes())
 
 
-def _donors_only(kept: Mapping[Hook, int]) -> Mapping[Hook, int]:
+def _donors_only(hooks: Mapping[Hook, int]) -> Mapping[Hook, int]:
     """Hooks in the order of computation, without those that a later term gave to the recipient.
 
     The order makes equal treatments compare equal.
     """
-    order = sorted(kept, key=lambda hook: (hook.layer, POINTS.index(hook.point)))
-    return {hook: kept[hook] for hook in order if kept[hook]}
+    order = sorted(hooks, key=lambda hook: (hook.layer, POINTS.index(hook.point)))
+    return {hook: hooks[hook] for hook in order if hooks[hook]}
 
 
 def _hooks(

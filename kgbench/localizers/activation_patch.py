@@ -89,19 +89,19 @@ def _patched_heads(pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> 
                 f"a patch of heads is of what they hand to o, and the term '{term}' names other "
                 "components: expected such as LT:o.h3@5 or LT:o@5"
             )
-    known: dict[tuple[object, ...], tuple[Treatment, ...]] = {}
+    by_key: dict[tuple[object, ...], tuple[Treatment, ...]] = {}
     treatments = []
     for prompt in prompts:
         encoded = pair.encoded(prompt)
         layout = (len(encoded.ids), *encoded.regions.items())
-        if layout not in known:
+        if layout not in by_key:
             donors = _donors_of_heads(pair, encoded, sites)
             base = own_run(pair, len(encoded.ids), 0).treatments
-            known[layout] = tuple(
+            by_key[layout] = tuple(
                 replace(plain, edits=tuple(_head_copies(pair, by_head, len(base))))
                 for plain, by_head in zip(base, donors, strict=True)
             )
-        treatments.append(known[layout])
+        treatments.append(by_key[layout])
     return treatments
 
 

@@ -143,8 +143,8 @@ class _Mask:
         by_token = gates.gather(2, index[:, None].expand(-1, len(self.slots), -1)).to(
             self.pair.device, self.pair.dtype
         )
-        kept = {}
+        by_slot = {}
         for slot, gate in zip(self.slots, by_token.unbind(1), strict=True):
             if slot in self.changed:
-                kept[slot] = gate
-        return kept
+                by_slot[slot] = gate
+        return by_slot

@@ -166,8 +166,8 @@ def _reachable(pair: ModelPair, reading: Reading, receiver: Hook | None) -> bool
     # With parallel residuals, attention and MLP of a layer have the same input.
     parallel = getattr(pair.recipient.config, "use_parallel_residual", False)
     upstream = POINTS[: 1 if parallel else POINTS.index(receiver.point)]
-    for kept in reading.kept:
-        for hook in kept:
+    for hooks in reading.kept:
+        for hook in hooks:
             if hook.layer < receiver.layer:
                 return True
             if hook.layer == receiver.layer and hook.point in upstream:

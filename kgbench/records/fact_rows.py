@@ -64,10 +64,10 @@ def facts_table(columns: Mapping[str, Sequence[Any] | np.ndarray[Any, Any]] | pa
     wrong["the rank is below 1"] = pc.less(table["rank"], 1)
     for what, rows in wrong.items():
         if pc.any(rows).as_py():
-            found = table.filter(rows)
-            first = found.slice(0, 1).to_pylist()[0]
+            selection = table.filter(rows)
+            first = selection.slice(0, 1).to_pylist()[0]
             raise DataError(
-                f"per-fact rows: {what} in {found.num_rows} of {table.num_rows} rows, first in "
+                f"per-fact rows: {what} in {selection.num_rows} of {table.num_rows} rows, first in "
                 f"fact {first['fact']}, prompt {first['prompt']}, configuration {first['graft']}"
             )
     if not ordered and not is_ordered(table):

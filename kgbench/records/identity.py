@@ -107,8 +107,8 @@ class Identity(Strict):
     def _check(self) -> Identity:
         data = self.model_dump(mode="json")
         canonical_json(data)
-        if found := private_text(data):
-            raise ValueError(f"an identity holds no absolute path and no credential, but {found}")
+        if private := private_text(data):
+            raise ValueError(f"an identity holds no absolute path and no credential, but {private}")
         return self
 
     @property
@@ -167,20 +167,20 @@ def private_kind(text: str) -> str | None:
 
 def texts_in(value: Any) -> set[str]:
     """The texts that `texts_of` finds: naming their places takes several times as long."""
-    found: set[str] = set()
+    texts: set[str] = set()
     left = [value]
     while left:
         each = left.pop()
         if type(each) is float:  # as most are
             continue
         if isinstance(each, str):
-            found.add(each)
+            texts.add(each)
         elif isinstance(each, dict):
-            found.update(each)
+            texts.update(each)
             left += each.values()
         elif isinstance(each, list | tuple):
             left += each
-    return found
+    return texts
 
 
 def texts_of(

@@ -140,14 +140,14 @@ class Journal:
         """A value that was kept; None where it was not, or is damaged (with a warning)."""
         path = self.folder / f"{name}.json"
         try:
-            found = json.loads(path.read_text("utf-8"))
-            value = found["value"]
-            whole = found["hash"] == self._hash(json.dumps(value, allow_nan=False).encode())
+            content = json.loads(path.read_text("utf-8"))
+            value = content["value"]
+            intact = content["hash"] == self._hash(json.dumps(value, allow_nan=False).encode())
         except FileNotFoundError:
             return None
         except (OSError, ValueError, LookupError, TypeError, RecursionError):
-            whole = False
-        if whole:
+            intact = False
+        if intact:
             return value
         self._leave_out(path)
         return None

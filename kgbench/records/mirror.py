@@ -185,16 +185,16 @@ class Mirror:
             OutputError: The URL does not answer.
         """
         system, root = self._place
-        wanted = {f"{root}/{name}": name for name in names}
-        folders = {path.rpartition("/")[0] for path in wanted}
+        paths_of = {f"{root}/{name}": name for name in names}
+        folders = {path.rpartition("/")[0] for path in paths_of}
         with self._answered():
             there: set[str] = set()
             for folder in folders:
                 with suppress(FileNotFoundError):
                     there.update(map(str, system.ls(folder, detail=False)))
-            paths = {path: name for path, name in wanted.items() if path in there}
-            found = system.cat(list(paths), on_error="return") if paths else {}
-        contents = found if isinstance(found, dict) else dict.fromkeys(paths, found)
+            paths = {path: name for path, name in paths_of.items() if path in there}
+            answers = system.cat(list(paths), on_error="return") if paths else {}
+        contents = answers if isinstance(answers, dict) else dict.fromkeys(paths, answers)
         read = {}
         for path, content in contents.items():
             if isinstance(content, bytes):

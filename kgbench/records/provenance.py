@@ -94,8 +94,8 @@ def code_stamp() -> str:
 def sources_hash(package: Path) -> str:
     """SHA-256, in hexadecimal, over names and bytes of a package's files at the first call."""
     digest = sha256()
-    found = (path for path in package.rglob("*") if path.suffix in SOURCES and path.is_file())
-    for path in sorted(found):
+    files = (path for path in package.rglob("*") if path.suffix in SOURCES and path.is_file())
+    for path in sorted(files):
         content = path.read_bytes()
         digest.update(f"{path.relative_to(package).as_posix()} {len(content)}\n".encode())
         digest.update(content)

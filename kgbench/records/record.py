@@ -45,8 +45,8 @@ def _alone(reason: str) -> BeforeValidator:
     """Removes the interval that earlier records have."""
 
     def value_only(data: Any) -> Any:
-        whole = isinstance(data, list | tuple) and len(data) == 4
-        return {"value": data[0], "undefined": reason, "n": data[3]} if whole else data
+        complete = isinstance(data, list | tuple) and len(data) == 4
+        return {"value": data[0], "undefined": reason, "n": data[3]} if complete else data
 
     return BeforeValidator(value_only)
 
@@ -122,13 +122,13 @@ class Row(Strict):
         return data
 
     @model_serializer(mode="wrap")
-    def _short(self, whole: SerializerFunctionWrapHandler, info: SerializationInfo) -> Any:
+    def _short(self, serializer: SerializerFunctionWrapHandler, info: SerializationInfo) -> Any:
         """In JSON a configuration that the method cannot express is one line with its reason."""
         if info.mode != "json" or self.applicable:
-            return whole(self)
+            return serializer(self)
         reason = (self.sufficiency.undefined or "").removeprefix(NOT_APPLICABLE)
-        kept = {name: getattr(self, name) for name in ("prompt", "graft", "dropped")}
-        return {**kept, "absent": reason}
+        short = {name: getattr(self, name) for name in ("prompt", "graft", "dropped")}
+        return {**short, "absent": reason}
 
     @property
     def applicable(self) -> bool:
@@ -176,11 +176,11 @@ _REGIONS = {name: place for place, name in enumerate(SCORED_REGIONS)}
 
 
 def _nested(scores: Sequence[SiteScore]) -> NestedScores:
-    found: NestedScores = {}
+    by_layer: NestedScores = {}
     for s in scores:
-        layers = found.setdefault(s.region, {}).setdefault(s.component, {})
+        layers = by_layer.setdefault(s.region, {}).setdefault(s.component, {})
         layers["" if s.layer is None else str(s.layer)] = s.score
-    return found
+    return by_layer
 
 
 def _flat(scores: Any) -> Any:
@@ -298,9 +298,9 @@ class Planted(Strict):
         """Earlier records were judged by grafts of places, which plants no longer are."""
         if not isinstance(data, dict) or not {"auroc", "graded_precision"} & data.keys():
             return data
-        kept = {name: data[name] for name in cls.model_fields if name in data}
+        fields = {name: data[name] for name in cls.model_fields if name in data}
         older = {"undefined": "an earlier version judged this, by grafts: run it again", "n": 0}
-        return {**kept, "units": "block", "average_precision": older}
+        return {**fields, "units": "block", "average_precision": older}
 
     def answer(self) -> dict[str, Any]:
         """The figures as `--json` prints them."""
@@ -408,8 +408,8 @@ class Result(Strict):
         data = self.model_dump(mode="json", exclude={"scores"})
         sites = {(site.component, site.region) for site in self.scores or ()}
         if private_text([data, *sites]):
-            found = private_text(self.model_dump(mode="json"))
-            raise ValueError(f"a record holds no absolute path and no credential, but {found}")
+            private = private_text(self.model_dump(mode="json"))
+            raise ValueError(f"a record holds no absolute path and no credential, but {private}")
         return self
 
     def document(self) -> dict[str, Any]:
@@ -437,10 +437,10 @@ class Record(Result):
     @property
     def by_prompt(self) -> dict[str, dict[str, Row]]:
         """The rows, by prompt and configuration."""
-        found: dict[str, dict[str, Row]] = {}
+        rows: dict[str, dict[str, Row]] = {}
         for row in self.rows:
-            found.setdefault(row.prompt, {})[row.graft] = row
-        return found
+            rows.setdefault(row.prompt, {})[row.graft] = row
+        return rows
 
     def to_json(self) -> str:
         """The text of `record.json`: a line per field and per row, in the order of the model.

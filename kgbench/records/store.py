@@ -110,13 +110,13 @@ class RecordStore:
         Folders that are named after the id are read first. Of those that are not named after any
         only the beginning of the record is read, so that a renamed folder is found too.
         """
-        found = self._find(id)
+        entry = self._find(id)
         if self._mirror is None:
-            return found
-        if found is None:
+            return entry
+        if entry is None:
             return self._fetched(id) if self._mirror.has(id) else None
-        self._mirror.push(id, found.path)  # unless that was done
-        return found
+        self._mirror.push(id, entry.path)  # unless that was done
+        return entry
 
     def _find(self, id: str) -> StoredRecord | None:
         names, start = self._names(), id[:_DIGITS]
@@ -127,9 +127,9 @@ class RecordStore:
         for name in chain(named, claiming):
             if not (self.root / name / RECORD).is_file():
                 continue
-            found = _read_or_warn(self.root / name)
-            if found is not None and found.record.id == id:
-                return found
+            entry = _read_or_warn(self.root / name)
+            if entry is not None and entry.record.id == id:
+                return entry
         return None
 
     def _fetched(self, id: str) -> StoredRecord | None:
@@ -137,10 +137,10 @@ class RecordStore:
         assert self._mirror is not None
         with self._temporary() as temporary:
             self._mirror.fetch(id, temporary)
-            found = _read_or_warn(temporary)
-            if found is None or found.record.id != id:
+            entry = _read_or_warn(temporary)
+            if entry is None or entry.record.id != id:
                 return None
-            return StoredRecord(found.record, self._publish(temporary, found.record))
+            return StoredRecord(entry.record, self._publish(temporary, entry.record))
 
     def _fetch_all(self, prefix: str = "") -> None:
         """Copy all records from the URL that are missing here, or those whose ids start so."""
@@ -177,8 +177,8 @@ class RecordStore:
         Raises:
             OutputError: If the folder cannot be written.
         """
-        if not searched and (found := self.find(record.id)) is not None:
-            return found.path
+        if not searched and (entry := self.find(record.id)) is not None:
+            return entry.path
         files = {RECORD: record.to_json().encode(), FACTS: facts_bytes(facts_table(facts))}
         files[SEAL] = _seal(files)
         for left in reversed(range(_TRIES)):
@@ -257,9 +257,9 @@ class RecordStore:
 
     def _publish(self, temporary: Path, record: Record) -> Path:
         """Rename to the first free name, unless another run was faster; nothing is overwritten."""
-        wanted = self.path_of(record)
+        path = self.path_of(record)
         for k in count(1):
-            target = wanted if k == 1 else wanted.with_name(f"{wanted.name}-{k}")
+            target = path if k == 1 else path.with_name(f"{path.name}-{k}")
             try:
                 if not target.exists():
                     os.replace(temporary, target)

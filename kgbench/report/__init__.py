@@ -353,9 +353,9 @@ def wrapped(text: str, indent: str = "", width: int | None = None) -> str:
     A number stays with its sign and interval.
     """
     space = "\N{NO-BREAK SPACE}"
-    whole = re.sub(r" %?(?: ?\[[^][]*\])| %", lambda part: part[0].replace(" ", space), text)
+    unbroken = re.sub(r" %?(?: ?\[[^][]*\])| %", lambda part: part[0].replace(" ", space), text)
     filled = textwrap.fill(
-        whole,
+        unbroken,
         width or text_width(),
         subsequent_indent=indent,
         break_long_words=False,

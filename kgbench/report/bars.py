@@ -107,8 +107,8 @@ def small_png(drawing: Callable[[_Shown], Figure], shown: _Shown) -> bytes:
     """A drawing as a PNG file of half the usual size, in few colours."""
     from PIL import Image
 
-    (whole,), buffer = picture_bytes(drawing, shown, "png"), BytesIO()
-    with Image.open(BytesIO(whole)) as drawn:
+    (png,), buffer = picture_bytes(drawing, shown, "png"), BytesIO()
+    with Image.open(BytesIO(png)) as drawn:
         small = drawn.convert("RGB").resize(
             (drawn.width // 2, drawn.height // 2), Image.Resampling.LANCZOS
         )
@@ -170,15 +170,15 @@ def short_names(rows: Sequence[Row]) -> dict[str, str]:
 
     A complement that kgbench wrote itself (`ALL; …=recipient`) is named by what it leaves out.
     """
-    found = {}
+    names = {}
     for row in rows:
         name = row.graft
         if row.complement is not None and name.startswith("ALL;"):
             name = f"all but {row.complement}"
-        found[row.graft] = "\n".join(
+        names[row.graft] = "\n".join(
             wrap(name, NAME_WIDTH, break_long_words=False, break_on_hyphens=False)
         )
-    return found
+    return names
 
 
 def _roles(rows: Sequence[Row]) -> dict[str, Role]:
@@ -311,15 +311,15 @@ def draw_grouped(records: Sequence[Record]) -> Figure:
     metric = records[0].metric
     grafts: dict[str, dict[str, None]] = {}
     by_prompt = [record.by_prompt for record in records]
-    for own in by_prompt:
-        for prompt, rows in own.items():
+    for of_run in by_prompt:
+        for prompt, rows in of_run.items():
             grafts.setdefault(prompt, {}).update(dict.fromkeys(rows))
     prompts = list(grafts)
     bars = max(map(len, grafts.values())) * (len(records) + 1)
     size = (max(6.4, 1.3 + GROUP_BAR_INCH * bars), 0.9 + GROUP_PANEL_INCH * len(prompts))
     figure, axes = panels(size, len(prompts), 1, sharey=True)
     for axis, prompt in zip(axes[:, 0], prompts, strict=True):
-        runs = [own.get(prompt, {}) for own in by_prompt]
+        runs = [of_run.get(prompt, {}) for of_run in by_prompt]
         _group_panel(axis, runs, list(grafts[prompt]), metric)
         axis.set_title(f"{prompt} ({_facts(runs)} facts)", loc="left", color=INK, fontsize=10)
         axis.set_ylabel(metric_name(metric), color=INK)
@@ -339,11 +339,11 @@ def _group_panel(
     axis: Axes, rows: Sequence[dict[str, Row]], grafts: Sequence[str], metric: str
 ) -> None:
     width = GROUP / len(rows)
-    for i, own in enumerate(rows):
+    for i, bars in enumerate(rows):
         for x, graft in enumerate(grafts):
-            if graft in own:
+            if graft in bars:
                 middle = x + (i - (len(rows) - 1) / 2) * width
-                _group_bar(axis, own[graft], metric, middle, width, i)
+                _group_bar(axis, bars[graft], metric, middle, width, i)
     lines = ["\n".join(wrap(graft, 11, break_on_hyphens=False)) for graft in grafts]
     upright = len(grafts) > 12 or any(line.count("\n") > 1 for line in lines)
     axis.set_xticks(

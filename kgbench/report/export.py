@@ -204,18 +204,18 @@ def run_columns(record: Record) -> dict[str, str]:
     """What a run is, a text per column: the same in a list of runs and in an export."""
     what = record.identity
     arguments = ", ".join(f"{name}={value}" for name, value in what.localizer.parameters.items())
-    asked = []
+    columns = []
     for graft in what.configurations:
         rest = "^C" in graft or (graft.startswith("ALL;") and "=recipient" in graft)
         if not rest and graft not in ("PRE", "SFT", "ALL", "NONE"):
-            asked.append(graft)
+            columns.append(graft)
     return {
         "date": record.provenance.time[:16].replace("T", " "),
         "method": what.localizer.name,
         "arguments": arguments,
         "model": record.model,
         "prompts": ", ".join(what.prompts),
-        "grafts": ", ".join(asked),
+        "grafts": ", ".join(columns),
         "suite": _suite(record),
         "limit": "" if what.limit is None else str(what.limit),
         "seed": ", ".join(map(str, what.seeds)),

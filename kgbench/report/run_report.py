@@ -230,9 +230,9 @@ def planted_parts(planted: Planted) -> list[Table | Lines]:
     ]
     if planted.pathways is not None:
         body: list[list[Cell]] = []
-        for prompt, one in planted.pathways.items():
-            mine: list[Cell] = [one.planted, one.recovery_planted]
-            body.append([prompt, *mine, one.other, one.recovery_other, one.told])
+        for prompt, pathway in planted.pathways.items():
+            mine: list[Cell] = [pathway.planted, pathway.recovery_planted]
+            body.append([prompt, *mine, pathway.other, pathway.recovery_other, pathway.told])
         heads = ["", "planted", "recovery ≥ .9", "other", "recovery ≤ .1", "by the intervals"]
         parts.append(Table("pathways", heads, body))
     if planted.notes:
@@ -298,13 +298,13 @@ def _short(effect: Effect | None) -> Cell:
 def _pathway_lines(record: Record) -> list[str]:
     """Whether the planted pathway was found, in a line."""
     texts = []
-    for prompt, one in (_planted(record).pathways or {}).items():
-        if one.told == "not applicable":
-            texts.append(f"{one.told} on {prompt}")
+    for prompt, pathway in (_planted(record).pathways or {}).items():
+        if pathway.told == "not applicable":
+            texts.append(f"{pathway.told} on {prompt}")
             continue
-        planted = f"{one.planted} {value_text(one.recovery_planted)}"
-        other = f"{one.other} {value_text(one.recovery_other)}"
-        texts.append(f"{planted}, {other} on {prompt} ({one.told})")
+        planted = f"{pathway.planted} {value_text(pathway.recovery_planted)}"
+        other = f"{pathway.other} {value_text(pathway.recovery_other)}"
+        texts.append(f"{planted}, {other} on {prompt} ({pathway.told})")
     return [f"pathways of {record.model}: {'; '.join(texts)}"] if texts else []
 
 
@@ -312,16 +312,16 @@ LISTED = 10
 """Rows that are listed."""
 
 
-def repeat_report(found: Repeated, what: str) -> Report:
+def repeat_report(repeated: Repeated, what: str) -> Report:
     """Per prompt and configuration: stored, now, and the difference; and the rows that differ.
 
     Args:
-        found: The comparison.
+        repeated: The comparison.
         what: The facts that were run again, such as `20 of 150 facts`.
     """
-    prompts = dict.fromkeys(repeat.prompt for repeat in found.repeats)
-    parts: list[Table | Lines] = [_repeat_table(found, prompt) for prompt in prompts]
-    if (again := found.map) is not None:
+    prompts = dict.fromkeys(repeat.prompt for repeat in repeated.repeats)
+    parts: list[Table | Lines] = [_repeat_table(repeated, prompt) for prompt in prompts]
+    if (again := repeated.map) is not None:
         missing = f"; {again.missing} sites are in one of the maps only" if again.missing else ""
         parts.append(
             Lines(
@@ -334,15 +334,15 @@ def repeat_report(found: Repeated, what: str) -> Report:
                 "  ",
             )
         )
-    if lines := _differing_rows(found):
+    if lines := _differing_rows(repeated):
         lines = [f"  {line}" for line in lines]
         parts.append(Lines(["rows that differ by more than rounding:", *lines], "    "))
-    return Report("", parts, verdict=repeated_sentence(found, what))
+    return Report("", parts, verdict=repeated_sentence(repeated, what))
 
 
-def _repeat_table(found: Repeated, prompt: str) -> Table:
+def _repeat_table(repeated: Repeated, prompt: str) -> Table:
     rows: list[list[Cell]] = []
-    for repeat in found.repeats:
+    for repeat in repeated.repeats:
         if repeat.prompt != prompt:
             continue
         stored, now = plain_text(repeat.stored, 4), plain_text(repeat.now, 4)
@@ -350,19 +350,21 @@ def _repeat_table(found: Repeated, prompt: str) -> Table:
         largest, beyond = plain_text(repeat.largest, 2), len(repeat.others)
         numbers: list[Cell] = [repeat.n, stored, now, difference, repeat.flipped, largest, beyond]
         rows.append([repeat.graft, *numbers])
-    heads = ["graft", "facts", f"{found.metric} stored", "now", "difference", "flipped"]
+    heads = ["graft", "facts", f"{repeated.metric} stored", "now", "difference", "flipped"]
     heads += ["largest |Δ log p|", "beyond"]
     return Table(prompt, heads, rows, GRAFT_WIDTH)
 
 
-def _differing_rows(found: Repeated) -> list[str]:
-    lines = list(map(_row_text, found.others[:LISTED]))
+def _differing_rows(repeated: Repeated) -> list[str]:
+    lines = list(map(_row_text, repeated.others[:LISTED]))
     for keys, why in (
-        (found.missing, "measured now, and not in the record"),
-        (found.extra, "in the record, and not measured now"),
+        (repeated.missing, "measured now, and not in the record"),
+        (repeated.extra, "in the record, and not measured now"),
     ):
         lines += [f"{', '.join(key[:3])}: {why}" for key in keys[:LISTED]]
-    more = sum(max(0, len(rows) - LISTED) for rows in (found.others, found.missing, found.extra))
+    more = sum(
+        max(0, len(rows) - LISTED) for rows in (repeated.others, repeated.missing, repeated.extra)
+    )
     return [*lines, *[f"and {more} more"] * bool(more)]
 
 
@@ -375,55 +377,55 @@ def _row_text(row: OtherRow) -> str:
     return f"{row.prompt}, {row.graft}, {row.fact}: {numbers}"
 
 
-def repeated_sentence(found: Repeated, what: str) -> str:
+def repeated_sentence(repeated: Repeated, what: str) -> str:
     """What came of it, in a sentence, and what could not be compared."""
-    return f"{_agreement(found, what)}{f' Note: {found.note}.' if found.note else ''}"
+    return f"{_agreement(repeated, what)}{f' Note: {repeated.note}.' if repeated.note else ''}"
 
 
-def _agreement(found: Repeated, what: str) -> str:
-    nats, flips = f"{plain_text(found.tolerance)} nats", count_text(found.flipped, "hit")
-    if found.agrees:
-        ties = f", where {flips} flipped by one rank, as ties do" if found.flipped else ""
+def _agreement(repeated: Repeated, what: str) -> str:
+    nats, flips = f"{plain_text(repeated.tolerance)} nats", count_text(repeated.flipped, "hit")
+    if repeated.agrees:
+        ties = f", where {flips} flipped by one rank, as ties do" if repeated.flipped else ""
         return (
-            f"It agrees: {what} run again, all {found.rows} rows within {nats}, the largest "
-            f"difference {plain_text(found.largest, 2)}{ties}."
+            f"It agrees: {what} run again, all {repeated.rows} rows within {nats}, the largest "
+            f"difference {plain_text(repeated.largest, 2)}{ties}."
         )
     reasons = []
-    if found.others:
-        apart = f"{len(found.others)} of {found.rows} rows differ by more than {nats}"
+    if repeated.others:
+        apart = f"{len(repeated.others)} of {repeated.rows} rows differ by more than {nats}"
         reasons.append(f"{apart} or in their ranks")
-    if found.missing:
-        reasons.append(f"{count_text(len(found.missing), 'row')} of the run not in the record")
-    if found.extra:
-        reasons.append(f"{count_text(len(found.extra), 'row')} of the record not of the run")
-    if found.flipped:
+    if repeated.missing:
+        reasons.append(f"{count_text(len(repeated.missing), 'row')} of the run not in the record")
+    if repeated.extra:
+        reasons.append(f"{count_text(len(repeated.extra), 'row')} of the record not of the run")
+    if repeated.flipped:
         reasons.append(f"{flips} flipped")
-    if found.map is not None and not found.map.agrees:
+    if repeated.map is not None and not repeated.map.agrees:
         reasons.append("the map of scores differs")
-    if not found.rows:
+    if not repeated.rows:
         reasons.append("there is no row to compare")
     return f"It differs: {what} run again, {'; '.join(reasons)}."
 
 
-def repeated_answer(found: Repeated, what: str) -> dict[str, Any]:
+def repeated_answer(repeated: Repeated, what: str) -> dict[str, Any]:
     """The object that `--json` prints."""
     scores = None
-    if found.map is not None:
-        scores = {**plain(found.map), "agrees": found.map.agrees}
+    if repeated.map is not None:
+        scores = {**plain(repeated.map), "agrees": repeated.map.agrees}
     return {
-        "agrees": found.agrees,
-        "metric": found.metric,
-        "hits": found.hits,
-        "tolerance": found.tolerance,
-        "rows_compared": found.rows,
-        "largest": found.largest,
-        "flipped": found.flipped,
-        "rows": [repeat.answer() for repeat in found.repeats],
-        "missing": _row_keys(found.missing),
-        "extra": _row_keys(found.extra),
+        "agrees": repeated.agrees,
+        "metric": repeated.metric,
+        "hits": repeated.hits,
+        "tolerance": repeated.tolerance,
+        "rows_compared": repeated.rows,
+        "largest": repeated.largest,
+        "flipped": repeated.flipped,
+        "rows": [repeat.answer() for repeat in repeated.repeats],
+        "missing": _row_keys(repeated.missing),
+        "extra": _row_keys(repeated.extra),
         "scores": scores,
-        "note": found.note or None,
-        "verdict": repeated_sentence(found, what),
+        "note": repeated.note or None,
+        "verdict": repeated_sentence(repeated, what),
     }
 
 

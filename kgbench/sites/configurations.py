@@ -142,8 +142,8 @@ def _components(term: Term, layers: Layers | None) -> tuple[str, ...] | None:
 
     def order(name: str) -> tuple[int, int]:
         component, head = head_of(name)
-        whole = -1 if head is None else head
-        return COMPONENTS.index(GROUPS.get(component, (component,))[0]), whole
+        last = -1 if head is None else head
+        return COMPONENTS.index(GROUPS.get(component, (component,))[0]), last
 
     return tuple(sorted(dict.fromkeys(term.components), key=order))
 

@@ -153,9 +153,9 @@ class Term:
             members.update(GROUPS.get(name, (name,)))
         if self.layers is not None:
             members -= set(OUTSIDE)
-        whole = [c for c in COMPONENTS if c in members]
+        components = [c for c in COMPONENTS if c in members]
         heads = [name for name in members if head_of(name)[1] is not None]
-        return (*whole, *sorted(heads, key=head_of))
+        return (*components, *sorted(heads, key=head_of))
 
     def __str__(self) -> str:
         components = f":{'+'.join(self.components)}" if self.components else ""

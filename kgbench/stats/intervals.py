@@ -176,8 +176,8 @@ def stratified_mean(strata: Sequence[Array], support: tuple[float, float]) -> Es
     variances = np.array([part.variance for part in parts]) / len(strata) ** 2
     freedom = satterthwaite([(part.size - 1, part.variance) for part in parts])
     margin = _quantile(freedom, LEVEL) * sqrt(variances.sum())
-    low, high, whole = centre - margin, centre + margin, np.concatenate(strata)
-    if support[0] <= whole.min() and whole.max() <= support[1]:
+    low, high, pooled = centre - margin, centre + margin, np.concatenate(strata)
+    if support[0] <= pooled.min() and pooled.max() <= support[1]:
         low, high = max(support[0], low), min(support[1], high)
     return Estimate.hull(float(np.mean(list(map(np.mean, strata)))), n, (low, high))
 
@@ -273,13 +273,13 @@ def divides(denominator: Array) -> bool:
     return n > 1 and abs(centre) > _quantile(count - 1, LEVEL) * error > 0
 
 
-def standard_errors(found: Estimate) -> float:
+def standard_errors(estimate: Estimate) -> float:
     """How many standard errors a `difference` is from 0, the imagined facts among them."""
-    if found.numbers is None:
+    if estimate.numbers is None:
         return 0.0
-    value, low, high = found.numbers
-    count = found.n + 2 * _imagined(LEVEL)
-    centre = found.n * value / count
+    value, low, high = estimate.numbers
+    count = estimate.n + 2 * _imagined(LEVEL)
+    centre = estimate.n * value / count
     # The end towards 0 is never cut at the bounds of the score.
     margin = abs(centre - (low if value > 0 else high))
     return abs(centre) / margin * _quantile(count - 1, LEVEL) if margin else inf
@@ -454,9 +454,9 @@ def apart(
         second: Likewise, of the same facts in the same order under the same resample.
         anchors: Ratios that facts can take exactly.
     """
-    ((top, bottom), one), ((other_top, other_bottom), other) = first, second
+    ((top, bottom), minuend), ((other_top, other_bottom), other) = first, second
     n, gaps = len(top), (float(np.mean(bottom)), float(np.mean(other_bottom)))
-    value, draws = other.value - one.value, other.draws - one.draws
+    value, draws = other.value - minuend.value, other.draws - minuend.draws
     residuals = [(other_top - r * other_bottom) - (top - r * bottom) for r in anchors]
     left = min(residuals, key=np.count_nonzero)
     if np.issubdtype(left.dtype, np.integer):
@@ -484,9 +484,9 @@ def mean_of(parts: Sequence[Resampled], n: int) -> Resampled:
 
 def discordance(contrast: Array) -> tuple[float, float]:
     """The interval of the mean of integer contrasts, which is never a point: see `difference`."""
-    found = mean(contrast, (-1.0, 1.0))
-    assert found.numbers is not None
-    return found.numbers[1:]
+    estimate = mean(contrast, (-1.0, 1.0))
+    assert estimate.numbers is not None
+    return estimate.numbers[1:]
 
 
 def _contrast(values: Array) -> Array:
@@ -498,8 +498,8 @@ def _contrast(values: Array) -> Array:
 
 def _reach(contrast: Array) -> float:
     """How far the imagined facts of a difference lie from 0."""
-    whole = contrast.dtype.kind in "iu"
-    return 1.0 if whole or not len(contrast) else abs(float(contrast.sum() / len(contrast)))
+    is_integer = contrast.dtype.kind in "iu"
+    return 1.0 if is_integer or not len(contrast) else abs(float(contrast.sum() / len(contrast)))
 
 
 @lru_cache(maxsize=64)
@@ -518,9 +518,9 @@ def _student(
 ) -> tuple[float, float]:
     """Student's interval from n, mean and sum of squares, with imagined facts at the ends."""
     weight, ends = (_imagined(level), ends) if ends is not None else (0.0, (value, value))
-    whole = _with_imagined(value, spread, n, ends, weight)
-    margin = _quantile(whole.size - 1, level) * sqrt(whole.variance)
-    return whole.mean - margin, whole.mean + margin
+    sample = _with_imagined(value, spread, n, ends, weight)
+    margin = _quantile(sample.size - 1, level) * sqrt(sample.variance)
+    return sample.mean - margin, sample.mean + margin
 
 
 class _Sample(NamedTuple):

@@ -208,13 +208,13 @@ def donors_of(rows: Iterable[Row]) -> Mapping[str, Mapping[str, Estimate]]:
     return donors
 
 
-def guess_text(counts: Sequence[int], metric: str, whole: str = "") -> str:
+def guess_text(counts: Sequence[int], metric: str, suffix: str = "") -> str:
     """What the prior does and scores, in words.
 
     Args:
         counts: See `answer_counts`.
         metric: One of METRICS.
-        whole: Text after the score.
+        suffix: Text after the score.
     """
     tokens = count_text(len(counts), "distinct first token")
     guess = "giving each as often as it is the answer"
@@ -226,4 +226,4 @@ def guess_text(counts: Sequence[int], metric: str, whole: str = "") -> str:
         elif k == 1:
             guess = "always giving the most frequent one"
     facts, scored = count_text(sum(counts), "fact"), number_text(prior_score(counts, metric))
-    return f"{tokens} for {facts}: {guess} scores {scored}{whole} on {metric}"
+    return f"{tokens} for {facts}: {guess} scores {scored}{suffix} on {metric}"

@@ -48,15 +48,15 @@ def _precision(scores: Array, truth: Array) -> float:
     """Its expectation over the orders that the scores leave open; some place is planted."""
     values, group = np.unique(np.asarray(scores, float), return_inverse=True)
     sizes, planted = np.bincount(group), np.bincount(group, weights=np.asarray(truth, float))
-    found, before, hits = 0.0, 0, 0
+    precision, before, hits = 0.0, 0, 0
     for tie in reversed(range(len(values))):  # equal scores together, the highest first
         size, relevant = int(sizes[tie]), int(planted[tie])
         if relevant:
             within = np.arange(size)
             expected = hits + 1 + within * ((relevant - 1) / (size - 1) if size > 1 else 0.0)
-            found += relevant / size * float(np.sum(expected / (before + within + 1)))
+            precision += relevant / size * float(np.sum(expected / (before + within + 1)))
         before, hits = before + size, hits + relevant
-    return min(found / hits, 1.0)
+    return min(precision / hits, 1.0)
 
 
 def expected_precision(n: int, k: int) -> float:

@@ -76,8 +76,8 @@ def recovery(scores: Scores, graft: str) -> Estimate:
 
 def recovery_parts(scores: Scores, graft: str) -> Parts:
     """m(S) - m(PRE) and m(SFT) - m(PRE) of each fact; of hits they are integers."""
-    pre, sft, own = _numbers(scores, "PRE", "SFT", graft)
-    return own - pre, sft - pre
+    pre, sft, grafted = _numbers(scores, "PRE", "SFT", graft)
+    return grafted - pre, sft - pre
 
 
 sufficiency = recovery
@@ -112,8 +112,8 @@ def synergy(scores: Scores) -> Estimate:
         return Estimate.missing(f"{names} not run", len(scores["PRE"]))
     if (undefined := no_gain(scores)) is not None:
         return undefined
-    pre, sft, one, two, union = _numbers(scores, "PRE", "SFT", "FE", "LT", "FE+LT")
-    return ratio(union - one - two + pre, sft - pre)
+    pre, sft, first, two, union = _numbers(scores, "PRE", "SFT", "FE", "LT", "FE+LT")
+    return ratio(union - first - two + pre, sft - pre)
 
 
 def no_gain(scores: Scores) -> Estimate | None:
@@ -121,11 +121,11 @@ def no_gain(scores: Scores) -> Estimate | None:
     pre, sft = _numbers(scores, "PRE", "SFT")
     if divides(sft - pre):
         return None
-    found = gain(scores)
-    text = f"undefined: {found.undefined}"
-    if found.low is not None:
-        text = f"{found.value:.3g} [{found.low:.3g}, {found.high:.3g}], n = {found.n}"
-    return Estimate.missing(f"{NO_GAIN} (gain {text})", found.n)
+    added = gain(scores)
+    text = f"undefined: {added.undefined}"
+    if added.low is not None:
+        text = f"{added.value:.3g} [{added.low:.3g}, {added.high:.3g}], n = {added.n}"
+    return Estimate.missing(f"{NO_GAIN} (gain {text})", added.n)
 
 
 def between_configurations(
@@ -150,8 +150,8 @@ def contrast(scores: Scores, first: str, second: str, share: float = 1.0) -> Par
 
     Of hits they are integers where the share is 1.
     """
-    pre, sft, one, other = _numbers(scores, "PRE", "SFT", first, second)
-    apart = one - other if share == 1 else (one - pre) - share * (other - pre)
+    pre, sft, left, other = _numbers(scores, "PRE", "SFT", first, second)
+    apart = left - other if share == 1 else (left - pre) - share * (other - pre)
     return apart, sft - pre
 
 
@@ -228,9 +228,9 @@ def area_weights(budgets: Array) -> Array:
             f"the area needs ascending budgets from {FIRST} to {LAST} %, not {budgets.tolist()}"
         )
     widths = np.diff(logs) / (logs[-1] - logs[0])
-    found = np.zeros(len(budgets))
-    found[inside] = (np.append(widths, 0) + np.append(0, widths)) / 2
-    return found
+    weights = np.zeros(len(budgets))
+    weights[inside] = (np.append(widths, 0) + np.append(0, widths)) / 2
+    return weights
 
 
 def curve_area(scores: Scores, budgets: Mapping[str, float]) -> Estimate:
@@ -288,10 +288,10 @@ class PairedPrompt:
         if metric not in ("prob", "logprob", "logit_diff"):
             return first, second
         for graft in self.shared:
-            one, two = first[graft], second[graft]
-            scale = np.maximum(one, two) if metric == "prob" else 1.0
-            near, middle = np.abs(one - two) <= ROUNDING * scale, (one + two) / 2
-            first[graft], second[graft] = np.where(near, middle, one), np.where(near, middle, two)
+            left, two = first[graft], second[graft]
+            scale = np.maximum(left, two) if metric == "prob" else 1.0
+            near, middle = np.abs(left - two) <= ROUNDING * scale, (left + two) / 2
+            first[graft], second[graft] = np.where(near, middle, left), np.where(near, middle, two)
         return first, second
 
 
@@ -315,8 +315,8 @@ def paired_prompts(
         parts = [table.filter(pc.equal(table["prompt"], name)) for table in (first, second)]
         ids = [set(part["fact"].to_pylist()) for part in parts]
         common = pa.array(sorted(ids[0] & ids[1]), pa.string())
-        kept = [part.filter(pc.is_in(part["fact"], common)) for part in parts]
-        for mine, theirs in zip(*(by_prompt(part, order) for part in kept), strict=True):
+        shared = [part.filter(pc.is_in(part["fact"], common)) for part in parts]
+        for mine, theirs in zip(*(by_prompt(part, order) for part in shared), strict=True):
             yield PairedPrompt(name, mine, theirs, (len(ids[0] - ids[1]), len(ids[1] - ids[0])))
 
 
@@ -334,11 +334,11 @@ def mean_differences(prompt: PairedPrompt, metric: str) -> dict[str, Estimate]:
     low, high = support_of((*first.values(), *second.values()), metric)
     reach, differences = high - low, {}
     for graft in prompt.shared:
-        one, other = first[graft], second[graft]
-        if one.dtype == bool:
-            differences[graft] = difference(other, one)
+        left, other = first[graft], second[graft]
+        if left.dtype == bool:
+            differences[graft] = difference(other, left)
         else:
-            differences[graft] = mean(other - one, (-reach, reach))
+            differences[graft] = mean(other - left, (-reach, reach))
     return differences
 
 

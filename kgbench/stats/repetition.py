@@ -146,9 +146,9 @@ class Repeated:
     @property
     def agrees(self) -> bool:
         """Whether both are the same but for rounding."""
-        whole = not self.missing and not self.extra and self.rows > 0
+        complete = not self.missing and not self.extra and self.rows > 0
         ties = self.flipped <= ceil(TIES * self.rows)
-        return whole and ties and not self.others and (self.map is None or self.map.agrees)
+        return complete and ties and not self.others and (self.map is None or self.map.agrees)
 
 
 def repeated(
@@ -182,10 +182,9 @@ def repeated(
     def place(cell: tuple[str, str]) -> list[int]:
         """Where a prompt and a configuration come in the record's order, unknown ones last."""
         places = []
-        for name, known in zip(
-            cell, (list(identity.prompts), identity.configurations), strict=True
-        ):
-            places.append(known.index(name) if name in known else len(known))
+        orders = (list(identity.prompts), identity.configurations)
+        for name, order in zip(cell, orders, strict=True):
+            places.append(order.index(name) if name in order else len(order))
         return places
 
     first, second = _columns(stored), _columns(now)
@@ -193,18 +192,18 @@ def repeated(
     for prompt, graft in sorted(shared, key=place):
         keys = shared[prompt, graft]
         at, again = [before[key] for key in keys], [after[key] for key in keys]
-        one = {name: column[at] for name, column in first.items()}
-        two = {name: column[again] for name, column in second.items()}
-        apart = np.flatnonzero(_apart(one, two, tolerance)).tolist()
+        was = {name: column[at] for name, column in first.items()}
+        is_now = {name: column[again] for name, column in second.items()}
+        apart = np.flatnonzero(_apart(was, is_now, tolerance)).tolist()
         repeat = Repeat(
             prompt,
             graft,
             len(keys),
-            stored=float(np.mean(score(one, metric))),
-            now=float(np.mean(score(two, metric))),
-            flipped=int(np.count_nonzero(score(one, hits) != score(two, hits))),
-            largest=float(np.max(np.abs(one["logprob"] - two["logprob"]))),
-            others=tuple(OtherRow(*keys[i][:3], _read(one, i), _read(two, i)) for i in apart),
+            stored=float(np.mean(score(was, metric))),
+            now=float(np.mean(score(is_now, metric))),
+            flipped=int(np.count_nonzero(score(was, hits) != score(is_now, hits))),
+            largest=float(np.max(np.abs(was["logprob"] - is_now["logprob"]))),
+            others=tuple(OtherRow(*keys[i][:3], _read(was, i), _read(is_now, i)) for i in apart),
         )
         repeats.append(repeat)
     missing = tuple(key for key in after if key not in before)

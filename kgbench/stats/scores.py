@@ -126,8 +126,8 @@ class PromptColumns:
         scores = {graft: score(columns, metric) for graft, columns in self.columns.items()}
         if facts is None or np.array_equal(facts, self.facts):
             return scores
-        kept = np.isin(self.facts, facts)
-        return {graft: own[kept] for graft, own in scores.items()}
+        mask = np.isin(self.facts, facts)
+        return {graft: values[mask] for graft, values in scores.items()}
 
 
 def by_prompt(facts: pa.Table, order: Sequence[str]) -> list[PromptColumns]:
@@ -141,10 +141,10 @@ def by_prompt(facts: pa.Table, order: Sequence[str]) -> list[PromptColumns]:
         DataError: If PRE or SFT is missing, or configurations of a prompt were not run over the
             same facts.
     """
-    found = []
-    places, kept = spans(facts), facts.drop_columns(["prompt", "graft"])
-    whole = {name: kept[name].to_numpy() for name in kept.column_names}
-    last = np.append(whole["fact"][1:] != whole["fact"][:-1], True)  # of several positions
+    prompts = []
+    places, scores = spans(facts), facts.drop_columns(["prompt", "graft"])
+    arrays = {name: scores[name].to_numpy() for name in scores.column_names}
+    last = np.append(arrays["fact"][1:] != arrays["fact"][:-1], True)  # of several positions
     for name in dict.fromkeys(prompt for prompt, _ in places):
         grafts = [graft for prompt, graft in places if prompt == name]
         columns = {}
@@ -152,7 +152,7 @@ def by_prompt(facts: pa.Table, order: Sequence[str]) -> list[PromptColumns]:
             start, n = places[name, graft]
             last[start + n - 1] = True
             rows = start + np.flatnonzero(last[start : start + n])
-            columns[graft] = {key: values[rows] for key, values in whole.items()}
+            columns[graft] = {key: values[rows] for key, values in arrays.items()}
         for graft in ("PRE", "SFT"):
             if graft not in columns:
                 raise DataError(
@@ -160,14 +160,14 @@ def by_prompt(facts: pa.Table, order: Sequence[str]) -> list[PromptColumns]:
                     "is no ratio"
                 )
         ids = columns["PRE"]["fact"]
-        for graft, own in columns.items():
-            if not np.array_equal(own["fact"], ids):
+        for graft, column in columns.items():
+            if not np.array_equal(column["fact"], ids):
                 raise DataError(
                     f"per-fact rows: prompt {name} was run over {len(ids)} facts under PRE and "
                     f"over others under {graft}"
                 )
-        found.append(PromptColumns(name, columns))
-    return found
+        prompts.append(PromptColumns(name, columns))
+    return prompts
 
 
 def _ordered(grafts: Sequence[str], order: Sequence[str]) -> list[str]:

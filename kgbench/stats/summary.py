@@ -119,13 +119,13 @@ def summarize(
         UnknownNameError: If there is no such metric.
     """
     complements, dropped, absent = complements or {}, dropped or {}, absent or {}
-    known = dict(COMPLEMENTS)
+    complement_of = dict(COMPLEMENTS)
     for graft, other in complements.items():
         if other is not None:
-            known[graft] = other
-    order, asked = (*ORDER, *complements), list(dropped)
+            complement_of[graft] = other
+    order, terms = (*ORDER, *complements), list(dropped)
     prompts = by_prompt(facts_table(facts), order)
-    prompts.sort(key=lambda p: asked.index(p.name) if p.name in asked else len(asked))
+    prompts.sort(key=lambda p: terms.index(p.name) if p.name in terms else len(terms))
     answers = {p.name: answer_counts(p.columns["PRE"]["target"]) for p in prompts}
     if metric is None:
         metric = Priors(dict(_donors(prompts)), answers, limited).usual_metric
@@ -137,8 +137,8 @@ def summarize(
     for prompt in prompts:
         name, lacking = prompt.name, absent.get(prompt.name, {})
         scores = prompt.scores(metric)
-        ran = _rows(prompt, scores, known, dropped.get(name, 0))
-        rows += _with_absent(ran, lacking, known, order)
+        ran = _rows(prompt, scores, complement_of, dropped.get(name, 0))
+        rows += _with_absent(ran, lacking, complement_of, order)
         synergies[name] = synergy(scores).rounded()
         if unknown := [graft for graft in ("FE", "LT", "FE+LT") if graft in lacking]:
             reason = f"{NOT_APPLICABLE}the method cannot express {' and '.join(unknown)}"
@@ -157,11 +157,11 @@ def summarize(
 def _donors(prompts: Sequence[PromptColumns]) -> Iterator[tuple[str, dict[str, Estimate]]]:
     """By prompt, the means of `SFT` on the metrics among which one is taken."""
     for prompt in prompts:
-        found = {}
+        donors = {}
         for metric in LADDER:
             scores = prompt.scores(metric)
-            found[metric] = mean(scores["SFT"], support_of(scores.values(), metric)).rounded()
-        yield prompt.name, found
+            donors[metric] = mean(scores["SFT"], support_of(scores.values(), metric)).rounded()
+        yield prompt.name, donors
 
 
 def _rows(
@@ -171,10 +171,10 @@ def _rows(
     dropped: int,
 ) -> list[Row]:
     """The rows of a prompt, ratios on these scores; the mean of ranks has no interval."""
-    found = {}
+    table = {}
     for name in METRICS:
         by_graft = prompt.scores(name)
-        found[name] = means(by_graft, support_of(by_graft.values(), name))
+        table[name] = means(by_graft, support_of(by_graft.values(), name))
     added, rows = gain(scores), []
     is_weak = standard_errors(added) < WEAK
     for graft, columns in prompt.columns.items():
@@ -186,7 +186,7 @@ def _rows(
             graft=graft,
             n=prompt.n,
             dropped=dropped,
-            **{name: by_graft[graft] for name, by_graft in found.items()},
+            **{name: by_graft[graft] for name, by_graft in table.items()},
             rank=Estimate.alone(float(np.mean(ranks)), len(ranks), NO_INTERVAL_OF_RANKS),
             median_rank=median(ranks),
             sufficiency=share,
@@ -337,8 +337,8 @@ class Ground:
 
     def _changed(self, sites: Collection[Site]) -> frozenset[Place]:
         weights = set(self.changed)
-        some = (site for site in sites if (site.layer, site.component) in weights)
-        return frozenset(place for site in some if (place := self.place(site)) is not None)
+        changed = (site for site in sites if (site.layer, site.component) in weights)
+        return frozenset(place for site in changed if (place := self.place(site)) is not None)
 
 
 def against_truth(ground: Ground, scores: SiteScores | None, why_none: str = "") -> dict[str, Any]:
@@ -436,8 +436,8 @@ def best_effects(record: Result, facts: pa.Table) -> tuple[Effect, dict[str, Eff
         nothing = Estimate.missing(NOT_APPLICABLE + reason)
         absent = Effect(sufficiency=nothing, necessity=nothing)
         return absent, dict.fromkeys(record.identity.prompts, absent)
-    wanted = pc.is_in(facts["graft"], pa.array([*BASELINES, BEST, REST]))
-    prompts = by_prompt(facts_table(facts.filter(wanted)), ())
+    rows = pc.is_in(facts["graft"], pa.array([*BASELINES, BEST, REST]))
+    prompts = by_prompt(facts_table(facts.filter(rows)), ())
 
     def effect(scores: Scores) -> Effect:
         return Effect(
@@ -446,9 +446,11 @@ def best_effects(record: Result, facts: pa.Table) -> tuple[Effect, dict[str, Eff
 
     shared = reduce(_common, [prompt.facts for prompt in prompts])
     first, *others = (prompt.scores(record.metric, shared) for prompt in prompts)
-    sums = {graft: numbers(own) for graft, own in first.items()}
+    sums = {graft: numbers(values) for graft, values in first.items()}
     for scores in others:
-        sums = {name: own + numbers(scores[name]) for name, own in sums.items() if name in scores}
+        sums = {
+            name: values + numbers(scores[name]) for name, values in sums.items() if name in scores
+        }
     return effect(sums), {p.name: effect(p.scores(record.metric)) for p in prompts}
 
 
@@ -471,23 +473,23 @@ def pathways_of(record: Record, plant: Graft) -> dict[str, Pathway] | None:
 
 def _pathway(planted: Row, other: Row) -> Pathway:
     mine, theirs = planted.sufficiency, other.sufficiency
-    found: bool | None = None
-    told: Literal["told", "not told", "undecided", "not applicable"] = "undecided"
+    identified: bool | None = None
+    outcome: Literal["told", "not told", "undecided", "not applicable"] = "undecided"
     if not (planted.applicable and other.applicable):
-        told = "not applicable"
+        outcome = "not applicable"
     if mine.value is not None and theirs.value is not None:
-        found = mine.value >= CARRIES and theirs.value <= NOT
+        identified = mine.value >= CARRIES and theirs.value <= NOT
     if (mine.low or 0.0) >= CARRIES and theirs.high is not None and theirs.high <= NOT:
-        told = "told"
+        outcome = "told"
     elif (mine.high is not None and mine.high < CARRIES) or (theirs.low or 0.0) > NOT:
-        told = "not told"
+        outcome = "not told"
     return Pathway(
         planted=planted.graft,
         other=other.graft,
         recovery_planted=mine,
         recovery_other=theirs,
-        found=found,
-        told=told,
+        found=identified,
+        told=outcome,
     )
 
 

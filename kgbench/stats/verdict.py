@@ -81,10 +81,10 @@ def _clauses(prompts: dict[str, dict[str, Row]]) -> list[str]:
     def total(graft: str) -> float:
         return sum(row.sufficiency.value or 0.0 for row in _rows(graft, prompts).values())
 
-    asked = _asked(grafts, prompts)
+    chosen = _asked(grafts, prompts)
     # ALL leads only where it is the only one.
-    asked = sorted([g for g in asked if g != "ALL"] or asked, key=total, reverse=True)
-    lead = BOTH if BOTH in grafts else asked[0]
+    chosen = sorted([g for g in chosen if g != "ALL"] or chosen, key=total, reverse=True)
+    lead = BOTH if BOTH in grafts else chosen[0]
     clauses = _of_one(lead, prompts)
     alone = [graft for graft in (FIRST, SECOND) if graft in grafts and graft != lead]
     texts = []
@@ -93,7 +93,7 @@ def _clauses(prompts: dict[str, dict[str, Row]]) -> list[str]:
     if texts:
         clauses.append(", ".join(texts))
     spoken = (lead, *PATHWAYS, "ALL", "NONE")
-    others = [graft for graft in asked if graft not in spoken and "top " not in graft]
+    others = [graft for graft in chosen if graft not in spoken and "top " not in graft]
     for graft in others[:MOST]:
         clauses += _of_one(graft, prompts, leads=False)
     if len(others) > MOST:
@@ -144,13 +144,13 @@ def _and(texts: Sequence[str]) -> str:
 
 def _asked(grafts: Sequence[str], prompts: dict[str, dict[str, Row]]) -> list[str]:
     """The grafts without those that were run as the complement of an earlier one."""
-    asked: list[str] = []
+    chosen: list[str] = []
     complements: set[str | None] = set()
     for graft in grafts:
         if graft not in complements:
-            asked.append(graft)
+            chosen.append(graft)
             complements.update(row.complement for row in _rows(graft, prompts).values())
-    return asked
+    return chosen
 
 
 def _list(rows: Mapping[str, Row], prompts: int, leads: bool = False) -> str:

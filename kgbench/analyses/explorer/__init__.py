@@ -92,10 +92,10 @@ class Reader:
             InputError: The prompt is empty or too long, the answer is no continuation of it, the
                 subject is not in it, or a cell does not exist.
         """
-        for given in (text, answer or ""):
-            if len(given) > CHARACTERS:  # before a tokenizer reads it, which takes its time
+        for line in (text, answer or ""):
+            if len(line) > CHARACTERS:  # before a tokenizer reads it, which takes its time
                 raise InputError(
-                    f"a text has {len(given)} characters; {CHARACTERS} are read at most"
+                    f"a text has {len(line)} characters; {CHARACTERS} are read at most"
                 )
         prompt = _prompt(text, answer, subject)
         encoded = self.pair.encoded(prompt)
@@ -106,25 +106,27 @@ class Reader:
         if answer is None:
             encoded = replace(encoded, target=self._likeliest(prompt))
         with self.pair.read_as({prompt: encoded}):
-            found = self._read(prompt, encoded, cells)
-        return {**found, "asked": {"answer": answer or "", "subject": subject or ""}}
+            reading = self._read(prompt, encoded, cells)
+        return {**reading, "asked": {"answer": answer or "", "subject": subject or ""}}
 
     def _likeliest(self, prompt: Prompt) -> int:
         return int(self._engine.logits(self._engine.plan([prompt], ["SFT"]))[0, 0, 0].argmax())
 
     def _read(self, prompt: Prompt, encoded: Encoded, cells: Collection[Cell]) -> dict[str, Any]:
-        none, whole, donor = (self._treatments(prompt, name) for name in ("NONE", "ALL", "SFT"))
+        none, everything, donor = (
+            self._treatments(prompt, name) for name in ("NONE", "ALL", "SFT")
+        )
         alone = []
         for token in range(len(encoded.ids)):
-            alone.append((*none[:token], whole[token], *none[token + 1 :]))
-        asked = [none, donor, *alone]
+            alone.append((*none[:token], everything[token], *none[token + 1 :]))
+        configurations = [none, donor, *alone]
         if cells:
-            asked.append(self._grafted(none, cells))
-        logprobs = self._logprobs(prompt, asked)
+            configurations.append(self._grafted(none, cells))
+        logprobs = self._logprobs(prompt, configurations)
         before, after, *others = logprobs
         target = encoded.target
         start = float(before[target])
-        found: dict[str, Any] = {
+        reading: dict[str, Any] = {
             "text": prompt.text,
             "tokens": self._texts(encoded.ids),
             "regions": {name: list(tokens) for name, tokens in encoded.regions.items()},
@@ -136,11 +138,11 @@ class Reader:
             "effects": self._effects(prompt),
         }
         if cells:
-            found["selected"] = {
+            reading["selected"] = {
                 **self._shown(others[-1], target),
                 "effect": _rounded(float(others[-1][target]) - start),
             }
-        return found
+        return reading
 
     def _treatments(self, prompt: Prompt, configuration: str) -> tuple[Treatment, ...]:
         return graft_treatments(self.pair, [prompt], parse_configuration(configuration))[0]
@@ -162,23 +164,23 @@ class Reader:
             else:
                 weights[token][place] = self._donor
         treatments = []
-        for own, of_token in zip(weights, heads, strict=True):
+        for weight, of_token in zip(weights, heads, strict=True):
             apart = list[tuple[int, int, int]]()
             for slot, head in sorted(of_token):
-                if not own[slot]:  # else the whole slot is the donor's
+                if not weight[slot]:  # else the whole slot is the donor's
                     apart.append((slot, head, self._donor))
-            treatments.append(Treatment(bytes(own), heads=tuple(apart)))
+            treatments.append(Treatment(bytes(weight), heads=tuple(apart)))
         return tuple(treatments)
 
     def _logprobs(
-        self, prompt: Prompt, asked: Sequence[tuple[Treatment, ...]]
+        self, prompt: Prompt, configurations: Sequence[tuple[Treatment, ...]]
     ) -> Float[Tensor, "configuration vocabulary"]:
-        plan = self._engine.plan_treatments([prompt], [[treatment] for treatment in asked])
+        plan = self._engine.plan_treatments([prompt], [[treatment] for treatment in configurations])
         return self._engine.logits(plan)[0, :, 0].double().log_softmax(-1)
 
     def _effects(self, prompt: Prompt) -> list[list[float]]:
-        (whole,), (heads,) = (of(self.pair, [prompt]) for of in (graft_effects, head_effects))
-        return [list(map(_rounded, row)) for row in (*whole.tolist(), *heads.tolist())]
+        (components,), (heads,) = (of(self.pair, [prompt]) for of in (graft_effects, head_effects))
+        return [list(map(_rounded, row)) for row in (*components.tolist(), *heads.tolist())]
 
     def _described(self) -> Iterable[dict[str, Any]]:
         for slot in self._rows:
@@ -273,25 +275,25 @@ def page_of(payload: Mapping[str, Any], live: bool = False) -> str:
     )
 
 
-def answer(reader: Reader, asked: Any) -> dict[str, Any]:
+def answer(reader: Reader, request: Any) -> dict[str, Any]:
     """The payload of a request from a page or a notebook, or `{"error": …}` in a line."""
-    if not isinstance(asked, dict) or not isinstance(asked.get("text"), str):
+    if not isinstance(request, dict) or not isinstance(request.get("text"), str):
         return {"error": "expected an object with the prompt as `text`"}
     for name in ("text", "answer", "subject"):
-        value = asked.get(name)
+        value = request.get(name)
         if value is not None and (not isinstance(value, str) or _HALF.search(value)):
             return {"error": f"expected {name} as a text, and no half of a character in it"}
-    given = asked.get("cells") or []
-    if not isinstance(given, list):
+    listed = request.get("cells") or []
+    if not isinstance(listed, list):
         return {"error": "expected cells as a list"}
     cells = []
-    for cell in given:
+    for cell in listed:
         if not (isinstance(cell, list) and len(cell) == 2 and all(type(i) is int for i in cell)):
             return {"error": f"expected cells as pairs of token and row; found {str(cell)[:40]}"}
         cells.append((cell[0], cell[1]))
     try:
         return reader.read(
-            asked["text"], asked.get("answer") or None, asked.get("subject") or None, cells
+            request["text"], request.get("answer") or None, request.get("subject") or None, cells
         )
     except KgbenchError as error:
         return {"error": str(error)}
@@ -324,11 +326,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         else:
             try:
-                asked = json.loads(self.rfile.read(int(length)))
+                request = json.loads(self.rfile.read(int(length)))
             except (ValueError, RecursionError):
-                asked = None
+                request = None
             self.server.received()
-            self._send(json.dumps(answer(self.reader, asked)).encode(), "application/json")
+            self._send(json.dumps(answer(self.reader, request)).encode(), "application/json")
 
     def log_message(self, format: str, *arguments: Any) -> None:
         """Nothing is logged."""

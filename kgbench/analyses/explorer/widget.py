@@ -32,8 +32,8 @@ class Explorer(anywidget.AnyWidget):
         self.observe(self._read, "request")
 
     def _read(self, change: Any) -> None:
-        asked = change["new"]
-        self.payload = {**answer(self._reader, asked), "number": asked.get("number")}
+        request = change["new"]
+        self.payload = {**answer(self._reader, request), "number": request.get("number")}
 
     def save(self, path: str | Path) -> None:
         """Write what is shown as a page, which needs no Python."""
