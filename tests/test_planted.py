@@ -170,19 +170,19 @@ def test_pathways(runs: dict[tuple[str, str], Run]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mine", "theirs", "found", "told"),
+    ("mine", "theirs", "outcome"),
     [
-        ((0.95, 0.91, 1.1), (0.02, -0.1, 0.09), True, "told"),
-        ((0.95, 0.7, 1.1), (0.02, -0.1, 0.09), True, "undecided"),
-        ((0.8, 0.7, 0.95), (0.02, -0.1, 0.09), False, "undecided"),
-        ((0.5, 0.3, 0.7), (0.02, -0.1, 0.09), False, "not told"),
-        ((0.95, 0.91, 1.1), (0.6, 0.4, 0.8), False, "not told"),
-        (None, (0.02, -0.1, 0.09), None, "undecided"),
+        ((0.95, 0.91, 1.1), (0.02, -0.1, 0.09), "identified"),
+        ((0.95, 0.7, 1.1), (0.02, -0.1, 0.09), "undecided"),
+        ((0.8, 0.7, 0.95), (0.02, -0.1, 0.09), "undecided"),
+        ((0.5, 0.3, 0.7), (0.02, -0.1, 0.09), "not identified"),
+        ((0.95, 0.91, 1.1), (0.6, 0.4, 0.8), "not identified"),
+        (None, (0.02, -0.1, 0.09), "undecided"),
     ],
 )
-def test_told_by_the_intervals(runs, mine, theirs, found: bool | None, told: str) -> None:
-    """A pathway is told where both whole intervals are on their sides, not told where one lies
-    beyond, undecided else.
+def test_outcome_of_a_pathway(runs, mine, theirs, outcome: str) -> None:
+    """A pathway is identified where both whole intervals are on their sides, not identified where
+    one lies beyond, undecided else. Earlier records say told.
     """
     rows = {r.graft: r for r in runs["position", "dynamic_graft"].record.rows if r.prompt == "qa"}
 
@@ -197,7 +197,11 @@ def test_told_by_the_intervals(runs, mine, theirs, found: bool | None, told: str
         rows[g].model_copy(update={"sufficiency": estimate(of)})
         for g, of in (("LT", mine), ("FE", theirs))
     ]
-    assert (_pathway(*made).found, _pathway(*made).told) == (found, told)
+    pathway = _pathway(*made)
+    assert pathway.outcome == outcome
+    fields = pathway.model_dump(mode="json")
+    earlier = {"told": fields.pop("outcome").replace("identified", "told"), "found": None}
+    assert type(pathway).model_validate({**fields, **earlier}) == pathway
 
 
 def test_another_metric(runs: dict[tuple[str, str], Run], weights: str, settings: Settings) -> None:

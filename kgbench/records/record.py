@@ -261,10 +261,18 @@ class Pathway(Strict):
     other: str
     recovery_planted: Stored
     recovery_other: Stored
-    found: bool | None = None
-    """Whether the estimates are at least .9 and at most .1; None where one is undefined."""
-    told: Literal["told", "not told", "undecided", "not applicable"]
-    """`told` where both intervals are within the bounds, `not told` where one is outside them."""
+    outcome: Literal["identified", "not identified", "undecided", "not applicable"]
+    """`identified` where both intervals are within the bounds (at least .9, at most .1), `not
+    identified` where one is outside them."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_told(cls, data: Any) -> Any:
+        """Earlier records have the outcome by another name."""
+        if not isinstance(data, dict) or "told" not in data:
+            return data
+        fields = {name: value for name, value in data.items() if name not in ("found", "told")}
+        return {**fields, "outcome": str(data["told"]).replace("told", "identified")}
 
 
 class Planted(Strict):

@@ -232,7 +232,7 @@ def planted_parts(planted: Planted) -> list[Table | Lines]:
         body: list[list[Cell]] = []
         for prompt, pathway in planted.pathways.items():
             mine: list[Cell] = [pathway.planted, pathway.recovery_planted]
-            body.append([prompt, *mine, pathway.other, pathway.recovery_other, pathway.told])
+            body.append([prompt, *mine, pathway.other, pathway.recovery_other, pathway.outcome])
         heads = ["", "planted", "recovery ≥ .9", "other", "recovery ≤ .1", "by the intervals"]
         parts.append(Table("pathways", heads, body))
     if planted.notes:
@@ -299,12 +299,12 @@ def _pathway_lines(record: Record) -> list[str]:
     """Whether the planted pathway was found, in a line."""
     texts = []
     for prompt, pathway in (_planted(record).pathways or {}).items():
-        if pathway.told == "not applicable":
-            texts.append(f"{pathway.told} on {prompt}")
+        if pathway.outcome == "not applicable":
+            texts.append(f"{pathway.outcome} on {prompt}")
             continue
         planted = f"{pathway.planted} {value_text(pathway.recovery_planted)}"
         other = f"{pathway.other} {value_text(pathway.recovery_other)}"
-        texts.append(f"{planted}, {other} on {prompt} ({pathway.told})")
+        texts.append(f"{planted}, {other} on {prompt} ({pathway.outcome})")
     return [f"pathways of {record.model}: {'; '.join(texts)}"] if texts else []
 
 

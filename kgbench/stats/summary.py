@@ -473,23 +473,19 @@ def pathways_of(record: Record, plant: Graft) -> dict[str, Pathway] | None:
 
 def _pathway(planted: Row, other: Row) -> Pathway:
     mine, theirs = planted.sufficiency, other.sufficiency
-    identified: bool | None = None
-    outcome: Literal["told", "not told", "undecided", "not applicable"] = "undecided"
+    outcome: Literal["identified", "not identified", "undecided", "not applicable"] = "undecided"
     if not (planted.applicable and other.applicable):
         outcome = "not applicable"
-    if mine.value is not None and theirs.value is not None:
-        identified = mine.value >= CARRIES and theirs.value <= NOT
     if (mine.low or 0.0) >= CARRIES and theirs.high is not None and theirs.high <= NOT:
-        outcome = "told"
+        outcome = "identified"
     elif (mine.high is not None and mine.high < CARRIES) or (theirs.low or 0.0) > NOT:
-        outcome = "not told"
+        outcome = "not identified"
     return Pathway(
         planted=planted.graft,
         other=other.graft,
         recovery_planted=mine,
         recovery_other=theirs,
-        found=identified,
-        told=outcome,
+        outcome=outcome,
     )
 
 

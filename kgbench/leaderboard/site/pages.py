@@ -362,9 +362,9 @@ def _planted(record: Record) -> Iterator[tuple[str, Estimate]]:
     yield f"Sufficiency of the best {planted.k} sites", planted.effect.sufficiency
     yield f"Necessity of the best {planted.k} sites", planted.effect.necessity
     for prompt, pathway in (planted.pathways or {}).items():
-        if pathway.told != "not applicable":
+        if pathway.outcome != "not applicable":
             yield (
-                f"Recovery of {pathway.planted}, {prompt}: {pathway.told}",
+                f"Recovery of {pathway.planted}, {prompt}: {pathway.outcome}",
                 pathway.recovery_planted,
             )
             yield f"Recovery of {pathway.other}, {prompt}", pathway.recovery_other
