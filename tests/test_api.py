@@ -659,7 +659,7 @@ def test_a_run_shows_its_ranking(tmp_path: Path, models: dict[str, Any]) -> None
         ranked.plot("bars")
     run = evaluated(tmp_path, pair)
     assert len(run.scores) == 0
-    with pytest.raises(InputError, match="has no map, for no sites were ranked"):
+    with pytest.raises(InputError, match="has no map: no sites were ranked"):
         run.plot(kind="map")
 
 

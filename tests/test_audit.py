@@ -152,7 +152,7 @@ def test_facts_that_not_all_have_are_left_out() -> None:
     fewer = AuditedRun(*stored_runs.stored(n=40, seeds=(1,)))
     (method,) = methods_of([part(), fewer])
     assert len(method.facts) == 40
-    note = "dynamic_graft: 20 of 60 facts left out, for not every run and wording has them"
+    note = "dynamic_graft: 20 of 60 facts left out: not every run and wording has them"
     assert method.notes == (note,) and note in text_of(method)
 
 
@@ -166,7 +166,7 @@ def test_wordings_that_not_all_seeds_have_are_left_out() -> None:
     alone = AuditedRun(rescored(fake_runs.record(rows, what=what), rows), rows)
     (method,) = methods_of([part(), alone])
     assert method.wordings == ("qa",)
-    assert method.notes == ("dynamic_graft: headline left out, for not every seed was run on it",)
+    assert method.notes == ("dynamic_graft: headline left out: not every seed was run on it",)
     (both,) = methods_of([part()])
     cell = both.cells["headline", "0"]
     columns = {graft: rows for graft, rows in cell.columns.items() if graft != "LT"}

@@ -84,7 +84,7 @@ def test_all_values_equal() -> None:
     same = mean(np.full(50, 0.3)).rounded()
     decision = decide(same, "ge", 0.1)
     assert (decision.outcome, decision.facts_needed) == ("undecided", None)
-    assert "nothing is known of how far others may be" in sentence(decision, "prob")
+    assert "their spread cannot be estimated" in sentence(decision, "prob")
 
 
 def test_one_value_without_a_width() -> None:

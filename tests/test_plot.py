@@ -251,7 +251,7 @@ def test_command_on_several_rankings(kind: str, tmp_path: Path, run: Call) -> No
             kept(tmp_path, ranked(prompts={"qa": "q" * 64})),
             "have different prompts, headline (hhhhhhhh), qa (qqqqqqqq) and qa (qqqqqqqq)",
         ),
-        (folder(tmp_path), "for no sites were ranked"),
+        (folder(tmp_path), "no sites were ranked"),
     ):
         status, out, err = run("plot", "--kind", kind, place, wrong)
         assert (status, out) == (2, "") and message in err and err.count("\n") == 1

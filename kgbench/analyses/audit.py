@@ -290,7 +290,7 @@ def _method(name: str, runs: Sequence[AuditedRun]) -> MethodScores:
             "one at least under each"
         )
     if left_out := [wording for wording in every if wording not in wordings]:
-        notes.append(f"{name}: {', '.join(left_out)} left out, for not every seed was run on it")
+        notes.append(f"{name}: {', '.join(left_out)} left out: not every seed was run on it")
     if shared:
         notes.append(
             f"{name} ranked sites by several prompts together, so that its wordings differ less "
@@ -306,8 +306,7 @@ def _method(name: str, runs: Sequence[AuditedRun]) -> MethodScores:
         )
     if others := len(union) - len(facts):
         notes.append(
-            f"{name}: {others} of {len(union)} facts left out, for not every run and wording has "
-            "them"
+            f"{name}: {others} of {len(union)} facts left out: not every run and wording has them"
         )
     return MethodScores(name, drawn, tuple(wordings), seeds, complete, facts, tuple(notes))
 
@@ -405,7 +404,7 @@ def smallest_difference(ratios: Sequence[Parts]) -> Figure:
         exceptions.append(int(np.count_nonzero(unlike)))
     if min(exceptions) < FEW:
         few = f"{min(exceptions)} of {n} facts came out otherwise than the rest"
-        return Estimate.missing(f"{few}, too few to know a standard error by", n)
+        return Estimate.missing(f"{few}, too few for a standard error", n)
     variances = [np.var(linearised(*ratio), ddof=1) / n for ratio in ratios]
     return DETECTED * sqrt(2 * np.mean(variances))
 

@@ -182,7 +182,7 @@ def _known(job: Job, sample: Specificity) -> Texts:
         dataset = load_dataset(_REAL)
         about = f"{_REAL}: what the recipient may know of real movies"
     else:
-        about = "none is known of these facts; name such facts with --known NAME|FILE"
+        about = "no such facts are shipped for this data set; name some with --known NAME|FILE"
         return Texts("known", about)
     try:
         return _filled(job, "known", dataset, about, templates, sample.facts)
@@ -607,8 +607,8 @@ class Divergences:
         label = max(partial, key=moved.__getitem__, default="ALL")
         if label not in moved:
             return (
-                "Of no graft is it known how far it moves the target facts, "
-                "so that nothing can be said of how specific it is."
+                "No graft has a defined effect on the target facts, so that its specificity is "
+                "undefined."
             )
         return _sentence(
             {kind: self.row(label, kind) for kind in KINDS}, self.row("SFT", "neutral")

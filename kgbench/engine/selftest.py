@@ -380,7 +380,7 @@ def _components_matter(pair: ModelPair) -> None:
             )
 
 
-def _tokens_are_told_apart(pair: ModelPair) -> None:
+def _tokens_are_independent(pair: ModelPair) -> None:
     wiring, ids = Wiring(pair), _ids(pair)
     table = np.array([[0], [1]], dtype=np.uint8).repeat(len(wiring.slots), axis=1)
     plan = Plan(table, (Request(tuple(ids), np.arange(len(ids))[None] % 2, (len(ids) - 1,)),))
@@ -425,7 +425,7 @@ LAWS: Mapping[str, Callable[[ModelPair], None]] = {
     "slices partition what is fused": _slices_partition,
     "grafting everything is the donor, grafting nothing the recipient": _everything_is_the_donor,
     "each component moves the logits": _components_matter,
-    "tokens are told apart": _tokens_are_told_apart,
+    "tokens are independent": _tokens_are_independent,
     "queries, keys, values and norms have their roles": _attention_has_its_roles,
     "the gate passes the activation": _the_gate_passes_the_activation,
     "attention and MLP are read where they add to the stream": _hooks_are_what_is_added,

@@ -342,7 +342,7 @@ def load_record(run: str, root: str | Path) -> StoredRecord:
         )
     separators = os.sep + (os.altsep or "")
     if path.is_dir() and set(separators) & set(run.rstrip(separators)):
-        raise DataError(f"{path}: not a record, for it holds no {RECORD}")
+        raise DataError(f"{path}: not a record: it holds no {RECORD}")
     return RecordStore(root).load(run)
 
 

@@ -48,7 +48,7 @@ def picture_of(record: Record, kind: str) -> Callable[[Record], Figure]:
     if not (record.curve if kind == "curve" else record.scores):
         what = "budget curve" if kind == "curve" else "map"
         raise InputError(
-            f"the run of {record.identity.localizer.name} on {record.model} has no {what}, for no "
+            f"the run of {record.identity.localizer.name} on {record.model} has no {what}: no "
             "sites were ranked; --kind chart draws its bars"
         )
     return draw_curve if kind == "curve" else draw_heatmap

@@ -144,7 +144,7 @@ def mean(
         ends = (min(support), max(support))
     if ends is None and np.ptp(values) == 0:
         return Estimate.missing(
-            f"all {n} values are {value:.4g}, so that nothing is known of how far others may be", n
+            f"all {n} values are {value:.4g}, so their spread cannot be estimated", n
         )
     low, high = _student(value, float(((values - value) ** 2).sum()), n, ends, level)
     if ends is not None and ends[0] <= values.min() and values.max() <= ends[1]:
