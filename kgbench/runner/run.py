@@ -123,8 +123,8 @@ def compute_job(
     code = f"{code_stamp()}, {localizer.name} {localizer.version}"
 
     def known() -> Run | None:
-        found = store.find(id)
-        return None if found is None else reused(job.workload, settings, found)
+        entry = store.find(id)
+        return None if entry is None else reused(job.workload, settings, entry)
 
     if (run := known()) is not None:
         return run
@@ -139,8 +139,8 @@ def compute_job(
         is_narrow = free < 2 * weights_bytes(job.pair)  # no room for the models twice
         if is_narrow:
             del job
-        given = _given(request, method, journal, recorded, progress, pairs if is_narrow else None)
-        job = prepare_job(replace(spec, held=declared(method, given)), settings, pairs)
+        answers = _given(request, method, journal, recorded, progress, pairs if is_narrow else None)
+        job = prepare_job(replace(spec, held=declared(method, answers)), settings, pairs)
         if (run := known()) is not None:  # by another process
             journal.discard()
             return run
@@ -233,8 +233,8 @@ def _compute(
     job = measurement.job
     groups: dict[str, Sequence[Prompt]] = {}
     for prompts in job.prompts.values():
-        wanted = [p for p in prompts if facts is None or p.fact.id in facts]
-        for some in chunks(wanted, GROUP):
+        chosen = [p for p in prompts if facts is None or p.fact.id in facts]
+        for some in chunks(chosen, GROUP):
             groups[f"group-{len(groups)}"] = some
 
     def left(group: str) -> list[Prompt]:
@@ -322,8 +322,8 @@ def _reasons(absent: Absent) -> dict[str, str]:
         if len(by_prompt) == len(absent) and len(different) == 1:
             joined[label] = different.pop()
         else:
-            told = (f"on {prompt}: {reason}" for prompt, reason in by_prompt.items())
-            joined[label] = "; ".join(told)
+            texts = (f"on {prompt}: {reason}" for prompt, reason in by_prompt.items())
+            joined[label] = "; ".join(texts)
     return joined
 
 
