@@ -50,7 +50,7 @@ from kgbench.runner.measure import (
 )
 from kgbench.runner.spec import Settings, Spec
 from kgbench.runner.third_party import isolated
-from kgbench.runner.workload import check, checkpoint_folder, entry_of, localizer_arguments
+from kgbench.runner.workload import check, checkpoint_folder, localizer_arguments
 from kgbench.sites import RECIPIENT
 
 _ROWS, _INNER_ROWS = 8, 4
@@ -310,7 +310,7 @@ def dry_run(spec: Spec, settings: Settings, pairs: Pairs | None = None) -> Forec
 
 def _forecast(spec: Spec, settings: Settings, pairs: Pairs | None = None) -> Forecast:
     spec = check(spec).spec
-    entry = entry_of(spec)
+    entry = spec.entry
     if entry is not None and entry.like is not None:
         recipient = spec.recipient or entry.recipient
         if not (spec.donors or entry.donors):  # with the recipient as donor costs are the same

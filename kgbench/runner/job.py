@@ -41,7 +41,7 @@ from kgbench.records import DatasetRef, Identity, LocalizerRef, Truth, WeightHas
 from kgbench.records.identity import AFTER_BLANKS, json_differences
 from kgbench.runner.known import files_state
 from kgbench.runner.spec import Settings, Spec
-from kgbench.runner.workload import Suite, Workload, check, entry_of, localizer_arguments
+from kgbench.runner.workload import Suite, Workload, check, localizer_arguments
 from kgbench.sites.configurations import (
     BEST,
     REST,
@@ -140,7 +140,7 @@ def check_donor(spec: Spec) -> None:
     Raises:
         ModelError: It has none.
     """
-    entry = entry_of(spec)
+    entry = spec.entry
     if entry is None or entry.donors or spec.donors or spec.recipient is not None:
         pair_sources(spec.model, spec.recipient, spec.donors)
         return

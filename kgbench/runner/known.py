@@ -39,7 +39,7 @@ from kgbench.records import (
 from kgbench.records.provenance import package_versions
 from kgbench.runner.sources import note_sources
 from kgbench.runner.spec import Settings, Spec
-from kgbench.runner.workload import Workload, check, checkpoint_folder, entry_of
+from kgbench.runner.workload import Workload, check, checkpoint_folder
 from kgbench.stats import rescored
 from kgbench.stats.prior import priors_of
 from kgbench.stats.scores import check_metric
@@ -166,7 +166,7 @@ def files_state(spec: Spec, now_ns: int | None = None) -> str | None:
     files: list[list[object]] = []
     named = [spec.recipient, *spec.donors.values()]
     try:
-        if (entry := entry_of(spec)) is not None:
+        if (entry := spec.entry) is not None:
             named += [entry.recipient, *entry.donors.values()]
         for source in sorted({source for source in named if source is not None}):
             folder = checkpoint_folder(source)

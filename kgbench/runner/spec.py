@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from kgbench.sites import split_grafts
 if TYPE_CHECKING:
     from kgbench.data import Dataset
     from kgbench.localizers import AbstractLocalizer
+    from kgbench.models.catalog import Entry
     from kgbench.models.pair import ModelPair
 
 RESULTS = Path("kgbench-results")
@@ -115,6 +117,23 @@ class Spec:
     """Objects in the place of names, a `Held`; never written, and no option."""
     expected: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Parts of the identity of a recorded run that this one must have, as JSON; no option."""
+
+    @cached_property
+    def entry(self) -> Entry | None:
+        """Entry of its pair in the catalog; None of checkpoints.
+
+        Raises:
+            UnknownNameError: The catalog has no such pair.
+        """
+        from kgbench.models import catalog  # the help of commands needs none
+
+        return None if self.model is None else catalog.entry(self.model)
+
+    @property
+    def is_of_catalog(self) -> bool:
+        """Whether its models and facts are those of a pair in the catalog, and no others."""
+        others = self.recipient is not None or self.donors or self.dataset is not None
+        return self.entry is not None and not others
 
     @property
     def in_memory(self) -> Held:

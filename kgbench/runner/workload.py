@@ -112,7 +112,6 @@ def check(spec: Spec) -> Workload:
     """
     if spec.metric is not None:
         check_metric(spec.metric)
-    entry_of(spec)
     if spec.dtype is not None:
         check_dtype(spec.dtype)
     if spec.in_memory.localizer is None:
@@ -178,15 +177,6 @@ def load_prompts(
     return data.load_prompts(facts, chosen or tuple(facts.templates), limit)
 
 
-def entry_of(spec: Spec) -> Entry | None:
-    """Entry of a specification's pair in the catalog; None of checkpoints.
-
-    Raises:
-        UnknownNameError: The catalog has no such pair.
-    """
-    return None if spec.model is None else catalog.entry(spec.model)
-
-
 def _pair_facts(entry: Entry) -> Dataset:
     """Facts of the donor of a catalog pair."""
     dataset = load_dataset(entry.dataset)
@@ -203,11 +193,11 @@ def job_dataset(spec: Spec) -> Dataset:
         return spec.in_memory.dataset
     if spec.dataset is not None:
         return load_dataset(spec.dataset, spec.imports)
-    if (entry := entry_of(spec)) is None:
+    if spec.entry is None:
         raise InputError(
             "which facts did the donor learn? Give --dataset NAME or --dataset FILE.jsonl"
         )
-    return _pair_facts(entry)
+    return _pair_facts(spec.entry)
 
 
 def job_prompts(spec: Spec, dataset: Dataset) -> dict[str, list[Prompt]]:
@@ -250,7 +240,7 @@ def _check_grafts(
 
 def _components(spec: Spec) -> tuple[str, ...]:
     """Components of the models by the map of their type; all names where there is no such map."""
-    entry, recipient = entry_of(spec), spec.recipient
+    entry, recipient = spec.entry, spec.recipient
     if entry is not None and recipient is None:
         recipient = entry.recipient if entry.like is None else catalog.entry(entry.like).recipient
     if recipient is None:
@@ -333,7 +323,7 @@ def with_donor(spec: Spec, dataset: Dataset) -> Spec:
     whole, _, part = (spec.dataset or "").rpartition(":")
     if whole and part in PARTS:  # a half of a data set
         wanted.add(load_dataset(whole, spec.imports).content_hash)
-    if (entry := entry_of(spec)) is None:
+    if (entry := spec.entry) is None:
         source = str(spec.recipient)
         weights = cache(lambda: _weights_hash(source, spec.revision))
         donor = choose_donor(source, wanted, lambda donor: donor.recipient == weights())
@@ -356,8 +346,7 @@ def _weights_hash(source: str, revision: str | None) -> str | None:
 
 
 def _catalog_donors(spec: Spec) -> Mapping[str, str]:
-    entry = entry_of(spec)
-    return {} if entry is None or spec.recipient is not None else entry.donors
+    return {} if spec.entry is None or spec.recipient is not None else spec.entry.donors
 
 
 def check_different(spec: Spec) -> None:
@@ -366,8 +355,7 @@ def check_different(spec: Spec) -> None:
     Raises:
         InputError: A donor has the recipient's name, folder or weights.
     """
-    entry = entry_of(spec)
-    recipient = spec.recipient or (None if entry is None else entry.recipient)
+    recipient = spec.recipient or (None if spec.entry is None else spec.entry.recipient)
     if recipient is None:
         return
     for name, source in spec.donors.items():
@@ -404,7 +392,7 @@ def unlearned(work: Workload) -> str | None:
     Returns:
         The warning; None where the donor learned some facts, and where its facts are unknown.
     """
-    spec, entry = work.spec, entry_of(work.spec)
+    spec, entry = work.spec, work.spec.entry
     if entry is None or spec.dataset is None or spec.donors or not _catalog_donors(spec):
         return None
     if _answered(_pair_facts(entry)) & _answered(work.dataset):
@@ -454,9 +442,8 @@ def truth_of(spec: Spec) -> Truth | None:
         None on a pair without a plant. A pair with other checkpoints or other facts than those of
         the catalog has no known truth.
     """
-    entry = entry_of(spec)
-    others = spec.recipient is not None or spec.donors or spec.dataset is not None
-    if entry is None or entry.plant is None or others:
+    entry = spec.entry
+    if entry is None or entry.plant is None or not spec.is_of_catalog:
         return None
     return Truth(plant=entry.plant, decoy=entry.decoy)
 
