@@ -144,7 +144,7 @@ def test_one_of_a_kind_has_no_standard_deviation() -> None:
     assert isinstance(row.smallest, float)
     text = text_of(alone)
     assert "one wording only" in text and "one seed only" in text
-    assert "no known standard deviation; over wordings it is undefined (one wording" in text
+    assert "no defined standard deviation; over wordings it is undefined (one wording" in text
 
 
 def test_facts_that_not_all_have_are_left_out() -> None:
