@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgbench.data import Fact, ImportOptions, data_card, dataset_names, hash_facts, load_dataset
-from kgbench.data.facts import AMBIGUOUS, DUPLICATE, EMPTY
+from kgbench.data.facts import AMBIGUOUS, DUPLICATE
+from kgbench.data.imports import EMPTY
 from kgbench.errors import DataError, InputError, UnknownNameError
 from kgbench.runner import Spec
 from kgbench.runner.workload import job_prompts

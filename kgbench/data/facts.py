@@ -33,8 +33,6 @@ AMBIGUOUS = "ambiguous subject"
 """Reason for dropping a row: its subject has several objects, so that no single answer is right."""
 DUPLICATE = "duplicate row"
 """Reason for dropping a row: an earlier one has the same subject and object."""
-EMPTY = "row without subject or object"
-"""Reason for dropping a row: a cell that every fact needs is empty."""
 NO_PROMPT = "without the subject in the prompt"
 """Reason for dropping a row: its wording does not hold its subject, and so asks of no entity."""
 TWICE = "with the subject in several places of the prompt, none of them marked by {}"
@@ -180,12 +178,12 @@ def load_dataset(name_or_path: str, options: ImportOptions | None = None) -> Dat
         path = _named_files()[name_or_path]
         if options is None or options == ImportOptions():
             return _shipped(path, read_text(path))
-        return _from_table(read_fact_table(path, options))
+        return dataset_from(read_fact_table(path, options))
     separated = any(separator in name_or_path for separator in (os.sep, os.altsep) if separator)
     path = Path(name_or_path).expanduser()
     is_file = name_or_path.lower().endswith(SUFFIXES) or path.exists()
     if separated or is_file:
-        return _from_table(read_fact_table(path, options))
+        return dataset_from(read_fact_table(path, options))
     hint = f"A file of your own ends with {KINDS}."
     raise UnknownNameError("data set", name_or_path, dataset_names(), hint)
 
@@ -193,7 +191,7 @@ def load_dataset(name_or_path: str, options: ImportOptions | None = None) -> Dat
 @lru_cache(maxsize=8)
 def _shipped(path: Path, text: str) -> Dataset:
     """The data set of a shipped file, of whose text it is made once in a process."""
-    return _from_table(parse_fact_table(path, text))
+    return dataset_from(parse_fact_table(path, text))
 
 
 def dataset_of(data: object, options: ImportOptions | None = None) -> Dataset:
@@ -219,7 +217,7 @@ def dataset_of(data: object, options: ImportOptions | None = None) -> Dataset:
         return replace(data, templates={**data.templates, **given.templates})
     if isinstance(data, str | os.PathLike):
         return load_dataset(os.fspath(data), options)
-    return _from_table(table_of(data, options))
+    return dataset_from(table_of(data, options))
 
 
 def is_shipped(name: str) -> bool:
@@ -240,8 +238,9 @@ def left_out(table: FactTable) -> dict[str, list[int]]:
     for row, reason in zip(table.rows, _reasons(table), strict=True):
         if reason is not None:
             lines.setdefault(reason, []).append(row.line)
-    lines[EMPTY] = list(table.empty)
-    return {reason: numbers for reason, numbers in lines.items() if numbers}
+    for reason, numbers in table.dropped.items():
+        lines[reason] = [*lines.get(reason, ()), *numbers]
+    return {reason: sorted(numbers) for reason, numbers in lines.items() if numbers}
 
 
 def _reasons(table: FactTable) -> list[str | None]:
@@ -280,7 +279,13 @@ def subject_texts(templates: Mapping[str, str], subject: str) -> tuple[str, ...]
     return tuple(dict.fromkeys(filter(None, texts)))
 
 
-def _from_table(table: FactTable) -> Dataset:
+def dataset_from(table: FactTable) -> Dataset:
+    """The data set of a table; see `load_dataset`.
+
+    Raises:
+        DataError: A field that a prompt needs is empty in some row, or no facts are left.
+        InputError: A template does not fit the fields.
+    """
     first = table.rows[0]
     templates = []
     for name, text in table.templates.items():

@@ -16,18 +16,12 @@ from typing import Any
 
 import torch
 from huggingface_hub import HfApi, snapshot_download
-from huggingface_hub.errors import (
-    GatedRepoError,
-    HfHubHTTPError,
-    HFValidationError,
-    LocalEntryNotFoundError,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
+from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 from transformers import AutoConfig, PreTrainedConfig
 
-from kgbench.errors import ModelError, first_line
+from kgbench.errors import ModelError
+from kgbench.hub import ANSWER_WITHIN, hub_errors
 from kgbench.models.catalog import DELTA, find_donor, is_delta, read_delta_card, zoo_path
 from kgbench.models.fetching import fetch, fetched_model
 from kgbench.models.gguf_file import gguf_in, kept_checkpoint
@@ -35,9 +29,6 @@ from kgbench.models.lora import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from kgbench.models.tensors import stored_hash
 
 _FILES = ("*.json", "*.safetensors", "*.model", "merges.txt", "vocab.txt", "*.jinja")
-_ANSWER_WITHIN = 10.0
-"""Seconds to wait for the Hub before saying that it cannot be reached."""
-
 _ONE_FILE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _LONGEST_HEADER = 100_000_000
 """Bytes; safetensors has no longer ones."""
@@ -476,26 +467,8 @@ def _cached(source: str, revision: str | None) -> Path | None:
 
 
 def _downloaded(source: str, revision: str | None) -> Path:
-    # One quick question first: without it, the client retries every file before it gives up.
-    try:
-        HfApi().model_info(source, revision=revision, timeout=_ANSWER_WITHIN)
+    otherwise = "it is no directory here either: connect, or give a checkpoint on this machine"
+    with hub_errors(source, revision, otherwise, ModelError):
+        # One quick question first: without it, the client retries every file before it gives up.
+        HfApi().model_info(source, revision=revision, timeout=ANSWER_WITHIN)
         return Path(snapshot_download(source, revision=revision, allow_patterns=list(_FILES)))
-    except GatedRepoError as error:
-        raise ModelError(
-            f"{source!r} is gated: accept its licence on the Hub and log in with 'hf auth login'"
-        ) from error
-    except RevisionNotFoundError as error:
-        raise ModelError(f"{source!r} has no revision {revision!r} on the Hub") from error
-    except RepositoryNotFoundError as error:
-        raise ModelError(
-            f"{source!r} is neither a directory here nor a repository on the Hub that you may read"
-        ) from error
-    except HfHubHTTPError as error:
-        raise ModelError(f"the Hub did not give {source!r}: {first_line(error)}") from error
-    except Exception as error:  # the client lets its HTTP library's own errors through
-        raise ModelError(
-            f"{source!r} is no directory here, it is not in the local cache, and the Hugging Face "
-            "Hub cannot be reached "
-            f"({first_line(error)}); "
-            "connect, or give the directory of a checkpoint on this machine"
-        ) from error
