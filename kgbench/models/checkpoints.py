@@ -18,6 +18,7 @@ import torch
 from huggingface_hub import HfApi, snapshot_download
 from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
+from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, PreTrainedConfig
 
 from kgbench.errors import ModelError
@@ -30,8 +31,6 @@ from kgbench.models.tensors import stored_hash
 
 _FILES = ("*.json", "*.safetensors", "*.model", "merges.txt", "vocab.txt", "*.jinja")
 _ONE_FILE, _INDEX = "model.safetensors", "model.safetensors.index.json"
-_LONGEST_HEADER = 100_000_000
-"""Bytes; safetensors has no longer ones."""
 _FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 _NUMBERED = re.compile(r"(?P<list>[^\d]*?)\.(?P<layer>\d+)\..*")
@@ -347,20 +346,13 @@ def _header(path: Path, origin: str) -> dict[str, Stored]:
         ModelError: It does not read.
     """
     try:
-        with path.open("rb") as file:  # eight bytes of length, then a header in JSON
-            length = int.from_bytes(file.read(8), "little")
-            if length > _LONGEST_HEADER:
-                raise ValueError(f"its header would have {length} bytes")
-            header = json.loads(file.read(length).decode("utf-8"))
-        header.pop("__metadata__", None)
-        end = max((entry["data_offsets"][1] for entry in header.values()), default=0)
-        if 8 + length + end != path.stat().st_size:
-            raise ValueError("its size is not what its header says")
-        return {
-            name: Stored(tuple(map(int, entry["shape"])), str(entry["dtype"]))
-            for name, entry in header.items()
-        }
-    except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+        with safe_open(path, framework="pt") as file:
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+            return {
+                name: Stored(tuple(tensor.get_shape()), tensor.get_dtype())
+                for name, tensor in slices.items()
+            }
+    except (OSError, SafetensorError) as error:
         raise ModelError(
             f"{origin} does not load: {path.name} is no whole safetensors file ({error})"
         ) from error

@@ -57,6 +57,8 @@ class HeldModel:
     part: str
     """`recipient`, or the donor's name."""
     origin: str = MEMORY
+    adapter: None = None
+    """Adapters in memory are part of the model."""
 
     @property
     def who(self) -> str:
