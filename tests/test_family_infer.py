@@ -328,7 +328,7 @@ def faulty(changes: Mapping[str, object]) -> str:
     )
 
 
-@pytest.mark.sampled(99)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("case", FAULTS)
 def test_a_map_with_a_fault(folder: Path, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is wrong in a folder's map is an error of one line that names the map."""
@@ -419,7 +419,7 @@ def test_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("config", "told"),
     [
-        (None, "holds no config.json"),
+        (None, "config.json does not read"),
         ("{", "does not read"),
         ("[]", "names no model_type"),
         ('{"model_type": "nothing_known"}', "no small model of type 'nothing_known'"),

@@ -134,7 +134,7 @@ def import_command(
     every = dataset_from(table)
     dataset = replace(every.subset(fact.id for fact in every.facts[: options["limit"]]), name=title)
     builtin = prompts_of_builtins(dataset)
-    prompts = {own: load_prompts(dataset, [own]) for own in dataset.templates} or builtin
+    prompts = {name: load_prompts(dataset, [name]) for name in dataset.templates} or builtin
     if not prompts:
         raise InputError(_no_prompt(table.path, dataset))
     giveaways = {prompt: find_giveaways(dataset, texts) for prompt, texts in prompts.items()}

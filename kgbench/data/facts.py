@@ -18,11 +18,10 @@ from kgbench.data.imports import (
     FactRow,
     FactTable,
     ImportOptions,
-    parse_fact_table,
     read_fact_table,
     table_of,
 )
-from kgbench.data.rows import KINDS, SUFFIXES, read_text, row_name
+from kgbench.data.rows import KINDS, SUFFIXES, row_name
 from kgbench.data.templates import around_subject, parse_template, whole_words
 from kgbench.errors import DataError, InputError, OutputError, UnknownNameError, check_choice
 from kgbench.registry import named_files
@@ -96,19 +95,21 @@ class Dataset:
             UnknownNameError: There is no fact of this id.
             InputError: No id is given.
         """
-        wanted = dict.fromkeys(ids)
-        known = {fact.id for fact in self.facts}
-        for identifier in wanted:
-            if identifier not in known:
-                close = get_close_matches(identifier, known)
+        chosen = dict.fromkeys(ids)
+        every = {fact.id for fact in self.facts}
+        for identifier in chosen:
+            if identifier not in every:
+                close = get_close_matches(identifier, every)
                 raise UnknownNameError(f"fact of data set {self.name!r}", identifier, close)
-        if not wanted:
+        if not chosen:
             raise InputError(
                 f"a part of data set {self.name!r} needs at least one fact; "
                 f"give ids such as {self.facts[0].id!r}"
             )
-        kept = tuple(fact for fact in self.facts if fact.id in wanted)
-        return replace(self, facts=kept, content_hash=hash_facts(kept, self.subject, self.object))
+        subset = tuple(fact for fact in self.facts if fact.id in chosen)
+        return replace(
+            self, facts=subset, content_hash=hash_facts(subset, self.subject, self.object)
+        )
 
 
 @cache
@@ -171,13 +172,13 @@ def load_dataset(name_or_path: str, options: ImportOptions | None = None) -> Dat
         DataError: The file does not read; names line and field.
         InputError: A template is malformed, or does not fit the fields.
     """
-    whole, _, name = name_or_path.rpartition(":")
-    if whole and (_names_part(name) or whole in dataset_names()):
-        return _part(load_dataset(whole, options), name)
+    origin, _, name = name_or_path.rpartition(":")
+    if origin and (_names_part(name) or origin in dataset_names()):
+        return _part(load_dataset(origin, options), name)
     if name_or_path in dataset_names():
         path = _named_files()[name_or_path]
         if options is None or options == ImportOptions():
-            return _shipped(path, read_text(path))
+            return _shipped(path, path.stat().st_mtime_ns)
         return dataset_from(read_fact_table(path, options))
     separated = any(separator in name_or_path for separator in (os.sep, os.altsep) if separator)
     path = Path(name_or_path).expanduser()
@@ -189,9 +190,9 @@ def load_dataset(name_or_path: str, options: ImportOptions | None = None) -> Dat
 
 
 @lru_cache(maxsize=8)
-def _shipped(path: Path, text: str) -> Dataset:
-    """The data set of a shipped file, of whose text it is made once in a process."""
-    return dataset_from(parse_fact_table(path, text))
+def _shipped(path: Path, changed: int) -> Dataset:
+    """The data set of a shipped file as of the time of its last change, made once in a process."""
+    return dataset_from(read_fact_table(path))
 
 
 def dataset_of(data: object, options: ImportOptions | None = None) -> Dataset:
@@ -208,13 +209,13 @@ def dataset_of(data: object, options: ImportOptions | None = None) -> Dataset:
         InputError: A template is malformed, or does not fit the fields.
     """
     if isinstance(data, Dataset):
-        given = options or ImportOptions()
-        if given.subject or given.object or given.columns:
+        options = options or ImportOptions()
+        if options.subject or options.object or options.columns:
             raise InputError("a Dataset knows what its columns mean; leave out subject and object")
-        for prompt, text in given.templates.items():
+        for prompt, text in options.templates.items():
             template = parse_template(prompt, text)
             template.bind(data.subject, data.object, data.fields, data.name)
-        return replace(data, templates={**data.templates, **given.templates})
+        return replace(data, templates={**data.templates, **options.templates})
     if isinstance(data, str | os.PathLike):
         return load_dataset(os.fspath(data), options)
     return dataset_from(table_of(data, options))
@@ -222,8 +223,8 @@ def dataset_of(data: object, options: ImportOptions | None = None) -> Dataset:
 
 def is_shipped(name: str) -> bool:
     """Whether a name is in `dataset_names`, or that of a part of such a set, and thus no path."""
-    whole, _, part = name.rpartition(":")
-    return name in dataset_names() or (_names_part(part) and is_shipped(whole))
+    origin, _, part = name.rpartition(":")
+    return name in dataset_names() or (_names_part(part) and is_shipped(origin))
 
 
 def same_text(text: str) -> str:
@@ -248,8 +249,9 @@ def _reasons(table: FactTable) -> list[str | None]:
     texts = subject_texts(table.templates, table.subject)
     questions, objects = [], dict[tuple[str, ...], set[str]]()
     for row in table.rows:
-        asked = (row.fields[table.subject], *(row.fields[text] for text in texts))
-        questions.append((tuple(map(same_text, asked)), same_text(row.fields[table.object])))
+        names = (table.subject, *texts)
+        question = tuple(same_text(row.fields[name]) for name in names)
+        questions.append((question, same_text(row.fields[table.object])))
         objects.setdefault(questions[-1][0], set()).add(questions[-1][1])
     reasons: list[str | None] = []
     earlier = set()
@@ -312,8 +314,7 @@ def dataset_from(table: FactTable) -> Dataset:
             )
         if reason is None:
             facts.append(Fact(identifier, row.fields))
-    kept = tuple(facts)
-    if not kept:
+    if not facts:
         try:
             for bound in templates:
                 bound.fill(first.fields)
@@ -326,12 +327,12 @@ def dataset_from(table: FactTable) -> Dataset:
         )
     return Dataset(
         table.name,
-        kept,
+        tuple(facts),
         table.subject,
         table.object,
         table.templates,
         {reason: len(numbers) for reason, numbers in dropped.items()},
-        hash_facts(kept, table.subject, table.object),
+        hash_facts(facts, table.subject, table.object),
         table.training,
         table.training_reversed,
     )

@@ -18,10 +18,12 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from kgbench.data.rows import (
     CSV,
@@ -32,14 +34,13 @@ from kgbench.data.rows import (
     cell_at,
     cell_fault,
     is_nested,
-    parse_rows,
     read_rows,
     row_name,
     rows_of,
     text_cells,
 )
 from kgbench.data.templates import parse_template
-from kgbench.errors import DataError
+from kgbench.errors import DataError, first_fault
 
 EMPTY = "row without subject or object"
 """Reason for dropping a row: a cell that every fact needs is empty."""
@@ -65,9 +66,6 @@ After an edit a model has learned the new answer, which comes before the true on
 _MOVIES = "first_actor"
 """Subject of the built-in prompts."""
 _LISTS = ("training", "training_reversed")
-_NAME = re.compile(r"\w[\w .:+-]{0,99}")
-"""Name of a data set: it is used in records and in names of folders."""
-_HEADER_KEYS = ("kgbench", "name", "subject", "object", "columns", "templates", *_LISTS)
 
 
 @dataclass(frozen=True)
@@ -132,18 +130,19 @@ def read_fact_table(path: Path, options: ImportOptions | None = None) -> FactTab
     Raises:
         DataError: The file or a row of it does not read; names line and field.
     """
-    return _file_table(path, read_rows(path), options)
-
-
-def parse_fact_table(path: Path, text: str, options: ImportOptions | None = None) -> FactTable:
-    """The table of a file whose text was read already; otherwise as `read_fact_table`."""
-    return _file_table(path, parse_rows(path, text), options)
-
-
-def _file_table(path: Path, numbered: list[Numbered], options: ImportOptions | None) -> FactTable:
+    numbered = read_rows(path)
     header: dict[str, Any] = {}
     if numbered and "kgbench" in numbered[0][1]:
-        header = _checked_header(path, *numbered.pop(0))
+        line, header = numbered.pop(0)
+        try:
+            _Header.model_validate(header)
+        except ValidationError as error:
+            raise _fail(
+                path,
+                line,
+                f"the header's field {first_fault(error, 'kgbench')}; it may hold "
+                f"{', '.join(_Header.model_fields)}",
+            ) from None
     return fact_table(path, numbered, header, options or ImportOptions())
 
 
@@ -268,39 +267,32 @@ def _fail(path: Path, line: int, message: str) -> DataError:
 
 # ------------------------------------------------------------------------------- header and rows
 
+_Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
-def _checked_header(path: Path, line: int, header: dict[str, Any]) -> dict[str, Any]:
-    # Numbers arrive as text, see read_fact_table.
-    if header["kgbench"] != str(SCHEMA_VERSION):
-        raise _fail(
-            path,
-            line,
-            f"field 'kgbench': unknown schema version {header['kgbench']!r}; "
-            f"expected {SCHEMA_VERSION}",
+
+def _file_name(name: str) -> str:
+    """A name that can stand in records and in names of folders."""
+    if not re.fullmatch(r"\w[\w .:+-]{0,99}", name):
+        raise ValueError(
+            "expected letters, digits, blanks and _.:+-, at most 100 of them, and no path"
         )
-    for key, value in header.items():
-        if key not in _HEADER_KEYS:
-            raise _fail(path, line, f"field {key!r}: a header may hold {', '.join(_HEADER_KEYS)}")
-        if key in ("columns", "templates"):
-            if not isinstance(value, dict) or not _all_texts(value.values()):
-                raise _fail(path, line, f"field {key!r}: expected an object from name to text")
-        elif key in _LISTS:
-            if not isinstance(value, list) or not _all_texts(value):
-                raise _fail(path, line, f"field {key!r}: expected a list of texts")
-        elif not isinstance(value, str) or not value.strip():
-            raise _fail(path, line, f"field {key!r}: expected a text that is not empty")
-    if not _NAME.fullmatch(header.get("name", "facts")):
-        raise _fail(
-            path,
-            line,
-            f"field 'name': {header['name'][:100]!r} is none; expected a name of letters, digits, "
-            "blanks and _.:+-, at most 100 of them, and no path",
-        )
-    return header
+    return name
 
 
-def _all_texts(values: Iterable[object]) -> bool:
-    return all(isinstance(text, str) and text for text in values)
+class _Header(BaseModel):
+    """The first line of a JSONL file; numbers in it arrive as text."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    kgbench: Literal["1"]
+    """Version of the file format."""
+    name: Annotated[str, AfterValidator(_file_name)] = "facts"
+    subject: _Text = ""
+    object: _Text = ""
+    columns: dict[str, _Text] = {}
+    templates: dict[str, _Text] = {}
+    training: list[_Text] = []
+    training_reversed: list[_Text] = []
 
 
 class _Columns:
@@ -343,8 +335,8 @@ class _Columns:
                     f"{name!r} too"
                 )
         if len(renamed) < len(columns):
-            given = ", ".join(f"{name}={column}" for name, column in columns.items())
-            raise DataError(f"{path}: one column is named for two fields: {given}")
+            pairs = ", ".join(f"{name}={column}" for name, column in columns.items())
+            raise DataError(f"{path}: one column is named for two fields: {pairs}")
         plain = [] if named_only else self._plain()
         self.fields = {renamed.get(name, name): name for name in plain} | dict(columns)
         self.required = set[str]()

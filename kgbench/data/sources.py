@@ -129,10 +129,14 @@ def source_table(
             raise InputError(f"{name}: no row is left ({len(unplaced)} {NO_PROMPT})")
         spare = ranked if options.templates else ranked[1:]
         templates = dict(options.templates) or {"ask-1": ranked[0]}
-        begins = tuple(_unmarked(name, text) for name, text in templates.items())
+        begins = []  # the templates, without the marks of their regions
+        for key, text in templates.items():
+            parts = parse_template(key, text).parts
+            pieces = [f"{{{part.text}}}" if part.is_field else escaped(part.text) for part in parts]
+            begins.append("".join(pieces))
         header["templates"] = templates
         header["training"] = [
-            f"{text} {{object}}." for text in spare if not text.startswith(begins)
+            f"{text} {{object}}." for text in spare if not text.startswith(tuple(begins))
         ]
     table = fact_table(Path(name), numbered, header, options, named_only)
     rows = [replace(row, id=row.id or f"{name}/{row.line}") for row in table.rows]
@@ -240,12 +244,6 @@ def escaped(text: str) -> str:
     return text.replace("{", "{{").replace("}", "}}")
 
 
-def _unmarked(name: str, text: str) -> str:
-    """A template without the marks of its regions."""
-    parts = parse_template(name, text).parts
-    return "".join(f"{{{part.text}}}" if part.is_field else escaped(part.text) for part in parts)
-
-
 # ------------------------------------------------------------------------------- Hub and files
 
 PREFIX = "hub:"
@@ -343,11 +341,11 @@ def _on_hub(source: FactSource | None, place: str, split: str | None) -> Origin:
         info = HfApi().dataset_info(name, revision=revision, timeout=ANSWER_WITHIN)
     card = info.card_data.get("license") if info.card_data else None
     card = ", ".join(card) if isinstance(card, list) else card
-    known = source or FactSource(name.rpartition("/")[2])
+    located = source or FactSource(name.rpartition("/")[2])
     on_card = f"its card on the Hub says {card}" if card else "its card on the Hub names none"
-    licence = f"{known.licence}; {on_card}" if known.licence else on_card
+    licence = f"{located.licence}; {on_card}" if located.licence else on_card
     config = f":{parts['config']}" if parts["config"] else ""
-    return Origin(known, f"{PREFIX}{name}{config}@{info.sha}", split or known.split, licence)
+    return Origin(located, f"{PREFIX}{name}{config}@{info.sha}", split or located.split, licence)
 
 
 def _alternative(source: FactSource) -> str:

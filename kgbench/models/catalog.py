@@ -107,7 +107,7 @@ def plants() -> tuple[str, ...]:
 
 def plants_in_shipped_pairs() -> tuple[str, ...]:
     """Names of those whose base comes with the package, too, so that nothing is fetched."""
-    return tuple(name for name, own in _plants().items() if zoo_path(own.recipient) is not None)
+    return tuple(name for name, entry in _plants().items() if zoo_path(entry.recipient) is not None)
 
 
 def published(name: str) -> Entry | None:

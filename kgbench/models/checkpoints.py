@@ -93,7 +93,7 @@ class Checkpoint:
     @property
     def config(self) -> dict[str, Any]:
         """The model's configuration as stored."""
-        return dict(json.loads((self.directory / "config.json").read_text("utf-8")))
+        return stored_config(self.directory, self.origin)
 
     def stamps(self) -> dict[Path, Stamp]:
         """The files that a pair is read from, as they are now."""
@@ -153,9 +153,9 @@ def locate_beside_held(source: str, revision: str | None = None) -> Checkpoint:
 
 def _on_disk(source: str) -> tuple[Path, str] | None:
     """Directory and origin of a source; None for a Hub id."""
-    kept = zoo_path(source) or find_donor(source)
-    if kept is not None:
-        return kept, source
+    folder = zoo_path(source) or find_donor(source)
+    if folder is not None:
+        return folder, source
     directory = Path(source).expanduser()
     if (file := gguf_in(directory)) is not None:
         return kept_checkpoint(file), f"local:{file.name}"
@@ -254,15 +254,7 @@ def _complete(directory: Path, source: str) -> Path:
             f"{source!r} is no checkpoint: it holds no config.json; give a directory written by "
             "save_pretrained" + (f", such as {inner[-1]!r} in it" if inner else "")
         )
-    try:
-        config = json.loads((directory / "config.json").read_text("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ModelError(
-            f"{source!r} is no checkpoint: its config.json does not read ({error})"
-        ) from error
-    if not isinstance(config, dict):
-        raise ModelError(f"{source!r} is no checkpoint: its config.json holds no object")
-    if "transformers_weights" in config:
+    if "transformers_weights" in stored_config(directory, source):
         raise ModelError(
             f"{source!r}: its config.json names a file of weights (transformers_weights), which is "
             "never followed; remove it"
@@ -273,6 +265,27 @@ def _complete(directory: Path, source: str) -> Path:
             "the model with save_pretrained"
         )
     return directory
+
+
+def stored_config(directory: Path, source: str) -> dict[str, Any]:
+    """The configuration of a checkpoint as its folder holds it.
+
+    Args:
+        directory: Where it is.
+        source: What to call it in an error.
+
+    Raises:
+        ModelError: It does not read, or names no type of model.
+    """
+    try:
+        config = json.loads((directory / "config.json").read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(
+            f"{source!r} is no checkpoint: its config.json does not read ({error})"
+        ) from error
+    if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
+        raise ModelError(f"{source!r} is no checkpoint: its config.json names no model_type")
+    return config
 
 
 def _weight_files(directory: Path, origin: str) -> dict[Path, set[str]]:
@@ -383,11 +396,11 @@ def stored_types(place: Checkpoint) -> list[torch.dtype]:
 def _check_headers(place: Checkpoint) -> None:
     """Refuse weights of another depth than the configuration's, or of no float type."""
     config, tensors = place.config, stored_tensors(place.directory, place.origin)
-    held: dict[str, set[int]] = {}
+    numbers: dict[str, set[int]] = {}
     for name in tensors:
         if match := _NUMBERED.fullmatch(name):
-            held.setdefault(match["list"], set()).add(int(match["layer"]))
-    layers = len(max(held.values(), key=len, default=()))
+            numbers.setdefault(match["list"], set()).add(int(match["layer"]))
+    layers = len(max(numbers.values(), key=len, default=()))
     said = next((key for key in _DEPTHS if isinstance(config.get(key), int)), None)
     if said is not None and layers not in (0, config[said]):
         raise ModelError(

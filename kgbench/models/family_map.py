@@ -423,14 +423,14 @@ def read_family(text: str, source: str) -> Family:
 
 def _faults(family: Family) -> Iterator[str]:
     """What is wrong with a map that fits no model."""
-    for part, places, known in (
+    for part, places, components in (
         ("outside", family.outside, OUTSIDE),
         ("inside", family.inside, PER_LAYER),
     ):
         for component in places:
-            if component not in known:
+            if component not in components:
                 yield (
-                    f"has {component!r} {part} the layers; components there are {', '.join(known)}"
+                    f"has {component!r} {part} the layers; components there are {', '.join(components)}"
                 )
     for number, cases in family.numbers.items():
         if [*cases][-1:] != [_OTHERWISE]:

@@ -72,34 +72,36 @@ class HeldModel:
         Raises:
             ModelError: It is none, or one whose weights cannot be read where they are.
         """
-        found = self.given
-        if is_peft(found):  # of which some have no one base
-            found = getattr(found, "get_base_model", lambda: None)()
-        if not isinstance(found, PreTrainedModel) or not _has_head(found):
+        model = self.given
+        if is_peft(model):  # of which some have no one base
+            model = getattr(model, "get_base_model", lambda: None)()
+        if not isinstance(model, PreTrainedModel) or not hasattr(
+            model.get_output_embeddings(), "weight"
+        ):
             inner = next((name for name in _WRAPPED if hasattr(self.given, name)), None)
             raise ModelError(
                 f"{self.who} is a {type(self.given).__name__}; expected a causal language model "
                 "of transformers, a PeftModel, a directory or a Hub id"
                 + (f": give the model inside it (its .{inner})" if inner else "")
             )
-        if getattr(found, "is_quantized", False) or getattr(found, "hf_quantizer", None):
+        if getattr(model, "is_quantized", False) or getattr(model, "hf_quantizer", None):
             raise ModelError(
                 f"{self.who} is quantised, and a graft needs plain weights: dequantise it "
                 "(model.dequantize())"
             )
-        if not all(isinstance(each, Tensor) for each in found.state_dict().values()):
+        if not all(isinstance(each, Tensor) for each in model.state_dict().values()):
             raise ModelError(
                 f"{self.who} is quantised by torch, and a graft needs plain weights: give the "
                 "model before that"
             )
-        devices = sorted({str(weight.device) for weight in found.parameters()})
+        devices = sorted({str(weight.device) for weight in model.parameters()})
         if "meta" in devices or len(devices) > 1:
             where = " and ".join(devices).replace("meta", "disk")
             move = "" if "meta" in devices else "move it to one device (model.to(DEVICE)), or "
             raise ModelError(
                 f"{self.who} is on {where}: {move}give its directory or Hub id with device_map"
             )
-        return found
+        return model
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -129,7 +131,16 @@ class HeldModel:
         layers = adapter_layers(self.model)
         self._check_adapters(layers)
         if recipient is not None:
-            self._check_beside(recipient)
+            for what in ("dtype", "device"):
+                ours, theirs = getattr(recipient, what), getattr(self.model, what)
+                if ours == theirs:
+                    continue
+                first, second = (str(each).removeprefix("torch.") for each in (theirs, ours))
+                to = repr(second) if what == "device" else torch.promote_types(ours, theirs)
+                raise ModelError(
+                    f"{self.who} is {'of type' if what == 'dtype' else 'on'} {first}, the "
+                    f"recipient {second}; bring both to one by model.to({to})"
+                )
         try:
             copy: Any = shared_copy(self.given)
         except RuntimeError as error:  # beside its weights it holds results that take gradients
@@ -189,24 +200,6 @@ class HeldModel:
                     f"changed too ({key!r} is {json.dumps(value)[:60]}): give the model before "
                     "training as the recipient"
                 )
-
-    def _check_beside(self, recipient: PreTrainedModel) -> None:
-        """Refuse a donor of another type or place than the recipient's."""
-        for what in ("dtype", "device"):
-            ours, theirs = getattr(recipient, what), getattr(self.model, what)
-            if ours == theirs:
-                continue
-            first, second = (str(each).removeprefix("torch.") for each in (theirs, ours))
-            to = repr(second) if what == "device" else torch.promote_types(ours, theirs)
-            raise ModelError(
-                f"{self.who} is {'of type' if what == 'dtype' else 'on'} {first}, the "
-                f"recipient {second}; bring both to one by model.to({to})"
-            )
-
-
-def _has_head(model: PreTrainedModel) -> bool:
-    """Whether a model gives logits by a module with weights."""
-    return hasattr(model.get_output_embeddings(), "weight")
 
 
 def answers(model: nn.Module, probe: Sequence[int], who: str) -> Float[Tensor, "token vocabulary"]:
@@ -306,8 +299,8 @@ def _without_hooks(model: nn.Module) -> Iterator[None]:
     finally:
         for attributes, forward in forwards:
             attributes.update({"forward": forward} if forward else {})
-        for place, kept in hooks:
-            place.update(kept)
+        for place, entries in hooks:
+            place.update(entries)
 
 
 def refuse_hooks(*models: nn.Module, probe: Sequence[int] = ()) -> None:

@@ -429,8 +429,8 @@ def _norms(
     return places
 
 
-def _same(one: Tensor, other: Tensor) -> bool:
-    return torch.equal(one.flatten(), other.flatten())
+def _same(first: Tensor, other: Tensor) -> bool:
+    return torch.equal(first.flatten(), other.flatten())
 
 
 # ---------------------------------------------------------------------- small random models

@@ -176,11 +176,11 @@ def read_model(
             ignore_mismatched_sizes=True,  # refused below, by name
         )
     model, info = loaded
-    for name, stored, wanted in sorted(info["mismatched_keys"]):
+    for name, stored, expected in sorted(info["mismatched_keys"]):
         raise ModelError(
             f"{place.origin} does not load: {len(info['mismatched_keys'])} of its weights have "
             "other shapes than its config.json says, "
-            f"such as {name!r}, {list(stored)} in its files and {list(wanted)} by the configuration"
+            f"such as {name!r}, {list(stored)} in its files and {list(expected)} by the configuration"
         )
     refuse_unused(place, info["unexpected_keys"], stored_tensors(place.directory, place.origin))
     if missing := sorted(info["missing_keys"]):
@@ -308,47 +308,52 @@ def read_pair(
     label, sources = pair_sources(name, recipient, donors)
     places = _places(sources, revision)
     base = places[RECIPIENT]
-    held = [each for each in places.values() if isinstance(each, HeldModel)]
+    in_memory = [each for each in places.values() if isinstance(each, HeldModel)]
     stored = [each for each in places.values() if isinstance(each, Checkpoint)]
     main = torch.device(device) if device_map is None else main_device(device_map)
-    wanted = dtype or ("float32" if main.type == "cpu" else "auto")
-    if held:
-        _refuse_to_move(held, dtype, device_map)
-        main = held[0].model.device
-        wanted = str(held[0].model.dtype).removeprefix("torch.")
+    type_name = dtype or ("float32" if main.type == "cpu" else "auto")
+    if in_memory:
+        _refuse_to_move(in_memory, dtype, device_map)
+        main = in_memory[0].model.device
+        type_name = str(in_memory[0].model.dtype).removeprefix("torch.")
         if dtype is None:
-            _refuse_to_round(held[0], stored)
-    check_dtype(wanted)
+            _refuse_to_round(in_memory[0], stored)
+    check_dtype(type_name)
     files: dict[Path, Stamp] = {}
     for checkpoint in stored:
         files |= checkpoint.stamps()
-    family = _family(base, sources[RECIPIENT])
+    model_type = str(base.config["model_type"])
+    family = (
+        load_family(model_type)
+        if isinstance(base, HeldModel)
+        else family_in(base.directory, model_type, base.origin)
+    )
     for part, each in places.items():
         check_config(base, each, part)
     backend = attention_backend(base, attention)
     read_to = str(main) if device_map is None else "cpu"
     reads, unread = one_tokenizer(places, tokenizer)
     reader = _Reader(family, backend, read_to, share, device_map, reads)
-    first = reader.recipient(base, DTYPES.get(wanted) or widest(stored), places)
+    first = reader.recipient(base, DTYPES.get(type_name) or widest(stored), places)
     others = {}
     for part, each in places.items():
         if part != RECIPIENT:
             others[part] = reader.donor(first, base, each, part)
     origins = {part: each.origin for part, each in places.items()}
-    asked = {
+    arguments = {
         "model": name,
         "recipient": None if recipient is None else _text(recipient),
         "donors": {part: _text(source) for part, source in (donors or {}).items()},
         "revision": revision,
         "chat_template": chat_template,
     }
-    pair = ModelPair(label, first, others, reads, family, origins, chat_template, files, asked)
+    pair = ModelPair(label, first, others, reads, family, origins, chat_template, files, arguments)
     pair.answers, pair.notes, pair.unread = reader.answers, reader.notes, unread
     _look_for_bos(pair)
-    if not held and tokenizer is None:
+    if not in_memory and tokenizer is None:
         how = (*places, first.dtype, read_to, str(device_map), backend, share, chat_template)
         pair.reading = (*files.items(), *how, json.dumps(written(family), sort_keys=True))
-    if held:
+    if in_memory:
         _ = pair.weight_hashes  # of the weights as they are now, which the caller may change
     return pair
 
@@ -365,18 +370,18 @@ def widest(places: Iterable[Checkpoint]) -> torch.dtype:
     return reduce(torch.promote_types, kinds)
 
 
-def _refuse_to_round(held: HeldModel, stored: Sequence[Checkpoint]) -> None:
+def _refuse_to_round(model: HeldModel, stored: Sequence[Checkpoint]) -> None:
     """Refuse files of a wider type than a model in memory, whose type would round their change.
 
     Raises:
         ModelError: There is one.
     """
     for each in stored:
-        kind = reduce(torch.promote_types, stored_types(each), held.model.dtype)
-        if kind != held.model.dtype:
-            narrow, wide = (str(k).removeprefix("torch.") for k in (held.model.dtype, kind))
+        kind = reduce(torch.promote_types, stored_types(each), model.model.dtype)
+        if kind != model.model.dtype:
+            narrow, wide = (str(k).removeprefix("torch.") for k in (model.model.dtype, kind))
             raise ModelError(
-                f"{held.who} is in memory as {narrow}, to which {each.origin} would be rounded: "
+                f"{model.who} is in memory as {narrow}, to which {each.origin} would be rounded: "
                 f"convert it (model.to(torch.{wide})), or round by dtype={narrow!r}"
             )
 
@@ -419,7 +424,7 @@ def _places(sources: Mapping[str, Source], revision: str | None) -> dict[str, Pl
 
 
 def _refuse_to_move(
-    held: Sequence[HeldModel], dtype: str | None, device_map: DeviceMap | None
+    models: Sequence[HeldModel], dtype: str | None, device_map: DeviceMap | None
 ) -> None:
     """Refuse options that models in memory would have to be converted or moved for.
 
@@ -428,25 +433,16 @@ def _refuse_to_move(
     """
     if device_map is not None:
         raise ModelError(
-            f"{held[0].who} is in memory, where it stays; device_map is for models that are read: "
+            f"{models[0].who} is in memory, where it stays; device_map is for models that are read: "
             "give directories or Hub ids"
         )
-    for each in held:
+    for each in models:
         if dtype is not None and each.model.dtype != DTYPES.get(dtype):
-            found = str(each.model.dtype).removeprefix("torch.")
+            kind = str(each.model.dtype).removeprefix("torch.")
             raise ModelError(
-                f"{each.who} is in memory as {found}, and {dtype} is asked for: leave out dtype, "
+                f"{each.who} is in memory as {kind}, and {dtype} is asked for: leave out dtype, "
                 f"or convert it (model.to(torch.{dtype}))"
             )
-
-
-def _family(base: Place, source: Source) -> Family:
-    model_type = base.config.get("model_type")
-    if not isinstance(model_type, str):
-        raise ModelError(f"{source!r} is no checkpoint: its config.json names no model_type")
-    if isinstance(base, HeldModel):
-        return load_family(model_type)
-    return family_in(base.directory, model_type, base.origin)
 
 
 @dataclass
@@ -729,7 +725,7 @@ def check_weights(recipient: nn.Module, donor: nn.Module, part: str) -> None:
 
 def _shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
     names = plain_names(model)
-    return {name: tuple(model.get_parameter(held).shape) for name, held in names.items()}
+    return {name: tuple(model.get_parameter(parameter).shape) for name, parameter in names.items()}
 
 
 def one_tokenizer(

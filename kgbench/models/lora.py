@@ -185,12 +185,12 @@ class AdapterSettings(BaseModel):
         lists = self.layers_pattern or []
         names = [*(self.rank_pattern or ()), *(self.alpha_pattern or ())]
         names += [lists] if isinstance(lists, str) else lists
-        found = [name for name in names if not _NAME.fullmatch(name)]
+        expressions = [name for name in names if not _NAME.fullmatch(name)]
         if isinstance(self.target_modules, str) and self.target_modules.lower() != _ALL_LINEAR:
-            found.append(self.target_modules)
+            expressions.append(self.target_modules)
         if isinstance(self.exclude_modules, str):
-            found.append(self.exclude_modules)
-        return found
+            expressions.append(self.exclude_modules)
+        return expressions
 
 
 def refuse_more_than_layers(settings: Mapping[str, Any], origin: str) -> None:
@@ -208,8 +208,8 @@ def refuse_more_than_layers(settings: Mapping[str, Any], origin: str) -> None:
             f"{origin} is an adapter of type {settings.get('peft_type')!r}; only LORA is read from "
             f"files: {_BY_PEFT}"
         )
-    known = AdapterSettings.model_fields.keys() | _CHECKED | _OF_TRAINING
-    beyond = {key: value for key, value in settings.items() if value and key not in known}
+    settings_read = AdapterSettings.model_fields.keys() | _CHECKED | _OF_TRAINING
+    beyond = {key: value for key, value in settings.items() if value and key not in settings_read}
     beyond |= changes_of_base(settings)
     for key, value in beyond.items():
         raise ModelError(
@@ -353,20 +353,20 @@ def _own_tensors(
         most = max(most, len(tensor) - words)
         return tensor[:words].contiguous()
 
-    own = {}
+    tensors = {}
     for name, tensor in expected.items():
         if name not in stored:
             raise ModelError(f"it lacks {_plain(name)}, which its settings name")
-        own[name] = known(stored[name], tensor)
-        if own[name].shape != tensor.shape:
+        tensors[name] = known(stored[name], tensor)
+        if tensors[name].shape != tensor.shape:
             raise ModelError(
                 f"{_plain(name)} is {list(stored[name].shape)}, expected {list(tensor.shape)}"
             )
-    for name in sorted(stored.keys() - own.keys()):
+    for name in sorted(stored.keys() - tensors.keys()):
         # Of embeddings that were resized PEFT stores whole modules twice, and those of the base.
         copied = name.replace(".modules_to_save.", ".")
         plain = re.sub(r"\.(base_layer|original_module)\.", ".", _plain(copied))
-        weight = own.get(copied, weights.get(plain))
+        weight = tensors.get(copied, weights.get(plain))
         if weight is None:
             raise ModelError(f"it holds {plain!r}, which its settings do not name")
         rows = known(stored[name], weight)
@@ -374,7 +374,7 @@ def _own_tensors(
             raise ModelError(
                 f"it holds other weights for {plain!r}, which its modules_to_save do not name"
             )
-    return own, most
+    return tensors, most
 
 
 # ---------------------------------------------------------------------------------------- layers
@@ -388,12 +388,12 @@ def is_peft(model: object) -> bool:
 
 def adapter_layers(model: nn.Module) -> list[tuple[str, Any]]:
     """The modules that PEFT put in the place of others, outermost only."""
-    found: list[tuple[str, Any]] = []
+    layers: list[tuple[str, Any]] = []
     for path, module in model.named_modules():
-        inside = any(path.startswith(f"{outer}.") for outer, _ in found)
+        inside = any(path.startswith(f"{outer}.") for outer, _ in layers)
         if is_peft(module) and not inside:
-            found.append((path, module))
-    return found
+            layers.append((path, module))
+    return layers
 
 
 def put_adapters(model: PreTrainedModel, layers: Sequence[tuple[str, Any]], origin: str) -> None:
@@ -414,23 +414,24 @@ def put_adapters(model: PreTrainedModel, layers: Sequence[tuple[str, Any]], orig
             names = active_adapters(layer)
             if not names:
                 continue
-            if _is_low_rank(layer, names):
-                model.set_submodule(path, _low_rank(model.get_submodule(path), layer, names))
+            base = model.get_submodule(path)
+            if isinstance(base, nn.Linear | Conv1D) and _is_low_rank(layer, names):
+                model.set_submodule(path, _low_rank(base, layer, names))
                 for name, rows in model.get_submodule(path).named_parameters(recurse=False):
                     refuse_non_finite(f"{path}.{name}", rows, origin)
                 continue
             try:
                 merged = dict(_merged(layer, names).named_parameters())
-                own = {leaf: model.get_parameter(f"{path}.{leaf}") for leaf in merged}
+                weights = {leaf: model.get_parameter(f"{path}.{leaf}") for leaf in merged}
             except Exception as error:  # PEFT says by any exception that it cannot merge a layer
                 raise ModelError(
                     f"{origin}: {path} cannot be merged ({first_line(error)}), and a graft takes "
                     "weights; give a donor that was trained without this setting of the adapter"
                 ) from error
             for leaf, weight in merged.items():
-                fitted = weight.detach().to(own[leaf])
+                fitted = weight.detach().to(weights[leaf])
                 refuse_non_finite(f"{path}.{leaf}", fitted, origin)
-                if not same_bits(fitted, own[leaf]):
+                if not same_bits(fitted, weights[leaf]):
                     put_weight(model, f"{path}.{leaf}", fitted)
     model.eval()
 
@@ -451,9 +452,8 @@ def _is_low_rank(layer: Any, names: Sequence[str]) -> bool:
     return all(name in layer.lora_A and not more.get(name) for name in names)
 
 
-def _low_rank(base: nn.Module, layer: Any, names: Sequence[str]) -> LowRank:
+def _low_rank(base: nn.Linear | Conv1D, layer: Any, names: Sequence[str]) -> LowRank:
     """The base and the rows of some adapters, in the wider of their types."""
-    assert isinstance(base, nn.Linear | Conv1D)
     inward = [layer.lora_A[name].weight for name in names]
     scaled = [layer.lora_B[name].weight.double() * layer.scaling[name] for name in names]
     a = inward[0] if len(names) == 1 else torch.cat(inward)
