@@ -7,7 +7,6 @@ was given is noted, and compared when the pair is verified.
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -17,15 +16,16 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
+from pydantic import ValidationError
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 from transformers import PreTrainedModel
 
-from kgbench.errors import InputError, ModelError, first_line
+from kgbench.errors import InputError, ModelError, first_fault, first_line
 from kgbench.models.lora import (
+    BaseSettings,
     active_adapters,
     adapter_layers,
-    changes_of_base,
     is_peft,
     put_adapters,
 )
@@ -187,19 +187,23 @@ class HeldModel:
                 "model.enable_adapters()), or leave the block of disable_adapter()"
             )
         for name in self.given.active_adapters if is_peft(self.given) else ():
-            settings = json.loads(json.dumps(self.given.peft_config[name].to_dict(), default=list))
-            if self.given.peft_config[name].is_prompt_learning:
+            config = self.given.peft_config[name]
+            if config.is_prompt_learning:
                 raise ModelError(
-                    f"{self.who} has an adapter of type {settings['peft_type']}, which adds "
+                    f"{self.who} has an adapter of type {config.peft_type.value}, which adds "
                     "tokens to each prompt, and a graft takes weights; give a donor whose adapter "
                     "changes weights, such as LoRA"
                 )
-            for key, value in changes_of_base(settings).items() if self._is_before else ():
+            if not self._is_before:
+                continue
+            try:
+                BaseSettings.model_validate(config, from_attributes=True)
+            except ValidationError as error:
                 raise ModelError(
                     f"the recipient would be {type(self.given).__name__}'s base, which training "
-                    f"changed too ({key!r} is {json.dumps(value)[:60]}): give the model before "
+                    f"changed too ({first_fault(error, 'the whole')}): give the model before "
                     "training as the recipient"
-                )
+                ) from error
 
 
 def answers(model: nn.Module, probe: Sequence[int], who: str) -> Float[Tensor, "token vocabulary"]:

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -33,7 +33,7 @@ from torch.nn.functional import linear
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from kgbench.errors import ModelError, first_line
+from kgbench.errors import ModelError, first_fault, first_line
 from kgbench.models.tensors import put_weight, refuse_non_finite, same_bits, shared_copy
 
 if TYPE_CHECKING:
@@ -42,9 +42,7 @@ if TYPE_CHECKING:
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 """The two files of an adapter."""
 
-_PREFIX, _ALL_LINEAR = "base_model.model.", "all-linear"
-_NAME = re.compile(r"[\w.-]+")
-"""A module's name or the end of its path; PEFT reads some of them as regular expressions."""
+_PREFIX = "base_model.model."
 _OF_TRAINING = {
     "auto_mapping",
     "corda_config",
@@ -61,18 +59,13 @@ _OF_TRAINING = {
     "task_type",
 }
 """Settings of an adapter's training, which change no answer."""
-_PLAIN_STARTS = (None, True, False, "eva", "gaussian", "orthogonal")
-"""Ways to begin that leave the base's weights alone.
-
-Others, such as PiSSA, train on a changed base that the adapter does not hold.
-"""
-_CHECKED = {"peft_type", "bias", "init_lora_weights"}
-"""Settings that may have one kind of value only."""
 _BY_PEFT = (
     "have PEFT read it (peft: PeftModel.from_pretrained(MODEL, FOLDER)), and give that model from "
     "Python as the donor"
 )
 
+Name = Annotated[str, Field(pattern=r"^[\w.-]+$")]
+"""A module's name or the end of its path; PEFT reads some of them as regular expressions."""
 Rank = Annotated[int, Field(gt=0, le=65536)]
 Alpha = Annotated[FiniteFloat, Field(ge=-1e6, le=1e6)]
 
@@ -160,72 +153,45 @@ def plain_names(module: nn.Module, plainly: str = "", here: str = "") -> dict[st
 # ---------------------------------------------------------------------------------------- settings
 
 
-class AdapterSettings(BaseModel):
-    """Settings of `adapter_config.json` that reach PEFT, and the name of the base."""
+class BaseSettings(BaseModel):
+    """Settings with which training leaves the base's weights alone.
+
+    Others, such as PiSSA, train on a changed base that the adapter does not hold.
+    """
 
     model_config = ConfigDict(strict=True, frozen=True)
 
-    base_model_name_or_path: str | None = None
+    bias: Literal["none"] = "none"
+    init_lora_weights: bool | Literal["eva", "gaussian", "orthogonal"] | None = None
+
+
+class LayerSettings(BaseModel):
+    """Settings of `adapter_config.json` that reach PEFT."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
     r: Rank
     lora_alpha: Alpha
-    target_modules: str | list[str]
-    exclude_modules: str | list[str] | None = None
+    target_modules: list[str] | Annotated[str, Field(pattern="^(?i)all-linear$")]
+    exclude_modules: list[str] | None = None
     layers_to_transform: int | list[int] | None = None
-    layers_pattern: str | list[str] | None = None
-    rank_pattern: dict[str, Rank] | None = None
-    alpha_pattern: dict[str, Alpha] | None = None
+    layers_pattern: Name | list[Name] | None = None
+    rank_pattern: dict[Name, Rank] | None = None
+    alpha_pattern: dict[Name, Alpha] | None = None
     use_rslora: bool = False
     use_dora: bool = False
     lora_bias: bool = False
     fan_in_fan_out: bool = False
     modules_to_save: list[str] | None = None
 
-    def expressions(self) -> list[str]:
-        """What is not literal where names of modules are expected."""
-        lists = self.layers_pattern or []
-        names = [*(self.rank_pattern or ()), *(self.alpha_pattern or ())]
-        names += [lists] if isinstance(lists, str) else lists
-        expressions = [name for name in names if not _NAME.fullmatch(name)]
-        if isinstance(self.target_modules, str) and self.target_modules.lower() != _ALL_LINEAR:
-            expressions.append(self.target_modules)
-        if isinstance(self.exclude_modules, str):
-            expressions.append(self.exclude_modules)
-        return expressions
 
+class AdapterSettings(BaseSettings, LayerSettings):
+    """All settings of a stored adapter that is no more than its layers."""
 
-def refuse_more_than_layers(settings: Mapping[str, Any], origin: str) -> None:
-    """Refuse a stored adapter that is more than the layers of LoRA besides its base.
+    model_config = ConfigDict(extra="forbid")
 
-    Args:
-        settings: The content of `adapter_config.json`.
-        origin: What to call the adapter in an error.
-
-    Raises:
-        ModelError: It is more, or has a setting that is not known here.
-    """
-    if settings.get("peft_type") != "LORA":
-        raise ModelError(
-            f"{origin} is an adapter of type {settings.get('peft_type')!r}; only LORA is read from "
-            f"files: {_BY_PEFT}"
-        )
-    settings_read = AdapterSettings.model_fields.keys() | _CHECKED | _OF_TRAINING
-    beyond = {key: value for key, value in settings.items() if value and key not in settings_read}
-    beyond |= changes_of_base(settings)
-    for key, value in beyond.items():
-        raise ModelError(
-            f"{origin} sets {key!r} to {json.dumps(value)[:60]}, so that it is more than layers "
-            f"beside its base: {_BY_PEFT}"
-        )
-
-
-def changes_of_base(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings by which training changes weights of the base, whose adapter cannot undo that."""
-    changes = {}
-    if settings.get("bias", "none") != "none":
-        changes["bias"] = settings["bias"]
-    if settings.get("init_lora_weights") not in _PLAIN_STARTS:
-        changes["init_lora_weights"] = settings["init_lora_weights"]
-    return changes
+    peft_type: Literal["LORA"]
+    base_model_name_or_path: str | None = None
 
 
 def stored_settings(folder: Path, origin: str) -> AdapterSettings:
@@ -242,23 +208,17 @@ def stored_settings(folder: Path, origin: str) -> AdapterSettings:
         ) from error
     if not isinstance(data, dict):
         raise ModelError(f"{origin} is no adapter: its {ADAPTER_CONFIG} holds no object")
-    refuse_more_than_layers(data, origin)
+    named = AdapterSettings.model_fields.keys()
+    # What a later version of PEFT adds is off unless it has a value.
+    settings = {k: v for k, v in data.items() if k in named or (v and k not in _OF_TRAINING)}
     try:
-        settings = AdapterSettings.model_validate_json(json.dumps(data))
+        return AdapterSettings.model_validate_json(json.dumps(settings))
     except ValidationError as error:
-        first = error.errors()[0]
         raise ModelError(
-            f"{origin} does not load: {ADAPTER_CONFIG}: {'.'.join(map(str, first['loc']))!r}: "
-            f"{first['msg']}"
+            f"{origin} does not load: {ADAPTER_CONFIG}: {first_fault(error, 'the whole')}; from "
+            "files only layers of LoRA are read, whose modules are named without regular "
+            f"expressions, in lists: list the names, or {_BY_PEFT}"
         ) from error
-    for expression in settings.expressions():
-        shown = repr(expression if len(expression) <= 60 else f"{expression[:60]}...")
-        raise ModelError(
-            f"{origin} does not load: {ADAPTER_CONFIG}: {shown} is a regular expression; expected "
-            f"names of modules, in lists (target_modules may be {_ALL_LINEAR!r}): list the names, "
-            f"or {_BY_PEFT}"
-        )
-    return settings
 
 
 # -------------------------------------------------------------------------------- stored adapters
@@ -304,7 +264,7 @@ def stored_donor(
                 "finite weights of a float type"
             )
         refuse_non_finite(_plain(name), tensor, origin)
-    fields = settings.model_dump(exclude={"base_model_name_or_path"}, exclude_none=True)
+    fields = settings.model_dump(include={*LayerSettings.model_fields}, exclude_none=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PEFT's advice for training
         try:
