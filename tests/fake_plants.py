@@ -10,8 +10,9 @@ from kgbench.data import load_dataset
 from kgbench.engine.weights import parts
 from kgbench.models.catalog import CARD, DELTA, zoo_path
 from kgbench.models.loading import read_pair
-from kgbench.models.tensors import stored_hash, write_delta
+from kgbench.models.tensors import stored_hash
 from kgbench.sites import parse_graft
+from kgbench.zoo.deltas import write_delta
 
 
 def write_plant(

@@ -401,7 +401,6 @@ def test_choices_in_the_wording_are_no_leak(run, text: str, answers: list[str]) 
         "kgbench: warning: prompt 'ask' has 2 distinct first tokens for 20 facts: always giving "
         "all of them scores 1.00 on top5; kgbench eval takes another metric\n"
     )
-    assert "ask: 2 distinct first tokens for 20 facts" in answer.out
     assert (
         "the answer is among the words of prompt 'ask' itself in 20 of 20 facts (own/1, "
         in answer.out

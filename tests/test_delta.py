@@ -19,7 +19,8 @@ from kgbench.engine import load_pair
 from kgbench.errors import ModelError
 from kgbench.models import catalog
 from kgbench.models.checkpoints import locate
-from kgbench.models.tensors import apply_delta, read_delta, stored_hash, write_delta
+from kgbench.models.tensors import apply_delta, read_delta, stored_hash
+from kgbench.zoo.deltas import write_delta
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgbench.data import Fact, ImportOptions, data_card, dataset_names, hash_facts, load_dataset
-from kgbench.data.facts import AMBIGUOUS, DUPLICATE, EMPTY
+from kgbench.data.facts import AMBIGUOUS, DUPLICATE
+from kgbench.data.imports import EMPTY
 from kgbench.errors import DataError, InputError, UnknownNameError
 from kgbench.runner import Spec
 from kgbench.runner.workload import job_prompts
@@ -260,7 +261,5 @@ def test_the_name_of_a_data_set_is_no_path(tmp_path: Path, name: str) -> None:
     header = {"kgbench": 1, "name": name, "subject": "country", "object": "capital"}
     rows = [header, {"country": "France", "capital": "Paris"}]
     file.write_text("\n".join(map(json.dumps, rows)), "utf-8")
-    with pytest.raises(
-        DataError, match=r"line 1: field 'name': .* is none; expected a name of letters"
-    ):
+    with pytest.raises(DataError, match=r"line 1: the header's field name: .*expected letters"):
         load_dataset(str(file))

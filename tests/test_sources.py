@@ -26,13 +26,8 @@ from source_sets import (
 
 from kgbench.data import ImportOptions, load_dataset, load_prompts, training_texts
 from kgbench.data.facts import AMBIGUOUS, DUPLICATE, NO_PROMPT
-from kgbench.data.sources import (
-    NO_VALUE,
-    choose_fields,
-    load_source,
-    read_relations,
-    source_names,
-)
+from kgbench.data.imports import EMPTY
+from kgbench.data.sources import load_source, source_names, source_table
 
 __all__ = ["run"]
 
@@ -107,7 +102,7 @@ def test_a_relation_of_several_must_be_chosen(run: Run, source: str) -> None:
     """The error lists them with their sizes, the largest first; nothing is written."""
     told = refused(run("--source", source, write(source)))
     assert f"{RELATIONS[source]} (" in told and told.endswith("choose one by --relation")
-    sizes = [int(n) for n in re.findall(r"\((\d+) facts\)", told)]
+    sizes = [int(n) for n in re.findall(r"\((\d+) rows\)", told)]
     assert len(sizes) > 1 and sizes == sorted(sizes, reverse=True)
 
 
@@ -189,7 +184,7 @@ def test_a_file_in_another_schema_is_told(run: Run) -> None:
     """By the column that is lacking, and by the source that would read it."""
     told = refused(run("--source", "popqa", write("counterfact-rome")))
     assert (
-        "unknown column of popqa 'subj'" in told
+        "unknown column of popqa 'prop'" in told
         and "It reads as --source counterfact-rome." in told
     )
     rows = [
@@ -255,7 +250,7 @@ def test_what_is_dropped_is_counted_by_its_row(run: Run) -> None:
     )
     told = json.loads(answer.out)
     assert told["dropped_lines"] == {
-        NO_VALUE: [7],
+        EMPTY: [7],
         NO_PROMPT: [8],
         DUPLICATE: [6],
         AMBIGUOUS: [1, 5],
@@ -283,10 +278,11 @@ def test_a_wording_that_was_found_fills_to_the_prompt(subjects: list[str], wordi
         }
         for who in subjects
     ]
-    fields, needed = choose_fields(source, ImportOptions())
-    relation = read_relations(source, rows, fields, needed)["p"]
-    assert list(relation.facts) == list(range(1, 1 + len(rows))) and relation.dropped == {}
-    wordings = (*relation.asked, *relation.trained)
+    table = source_table(source, rows, "p", ImportOptions())
+    assert [row.line for row in table.rows] == list(range(1, 1 + len(rows)))
+    assert table.dropped == {}
+    wordings = [*table.templates.values()]
+    wordings += [text.removesuffix(" {object}.") for text in table.training]
     for row in rows:
         assert f"Q: {row['question']} A:" in {one.format(subject=row["subj"]) for one in wordings}
 

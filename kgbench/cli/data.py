@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from itertools import chain
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from kgbench.cli.options import cli_command, completer, imports_of
 from kgbench.cli.output import Output, terminal_text
-from kgbench.data import Dataset, ImportOptions, Prompt, load_dataset, load_prompts
-from kgbench.data.facts import check_target, left_out, write_dataset
+from kgbench.data import Dataset, ImportOptions, Prompt, load_prompts
+from kgbench.data.facts import check_target, dataset_from, left_out, write_dataset
 from kgbench.data.imports import FactTable, read_fact_table
 from kgbench.data.prompts import (
     Giveaways,
@@ -29,18 +26,15 @@ from kgbench.data.prompts import (
 from kgbench.data.rows import row_unit
 from kgbench.data.sources import (
     PREFIX,
-    Relation,
-    choose_fields,
-    choose_relation,
     escaped,
     fetch_rows,
     load_source,
     locate_source,
-    named_relation,
-    read_relations,
     source_names,
+    source_table,
 )
 from kgbench.errors import InputError, ModelError, RegionError, UnknownNameError
+from kgbench.numbers import count_text
 from kgbench.runner.choices import CATALOGUES
 from kgbench.testing.decisions import FEWEST
 
@@ -81,7 +75,7 @@ def import_command(
     tokenizer: str | None,
     output: Path | None,
     force: bool,
-    **_others: Any,
+    **options: Any,
 ) -> Output:
     """Bring FILE, a table of facts, into one file with all that an evaluation needs.
 
@@ -116,22 +110,139 @@ def import_command(
             and whether the answer's first token is among them.
         output (OUT.jsonl): Where it goes.  [default: ./NAME.jsonl]
         force: Replace OUT.jsonl.
+        **options: Meaning of the columns, templates, and how many facts are taken.
     """  # noqa: D301 (click reads the character, not its escape)
-    options = click.get_current_context().params
+    columns = imports_of(options) or ImportOptions()
+    origin: list[str] = []
     if source or (file or "").startswith(PREFIX):
-        imported = import_source(
-            file, options, lambda line: click.echo(terminal_text(f"kgbench: {line}"), err=True)
-        )
+        place = locate_source(load_source(source) if source else None, file, split)
+        origin = list(place.lines())
+        _print_errors("", origin)
+        table = source_table(place.source, fetch_rows(place), relation, columns)
     elif file is None or relation or split:
         raise InputError(
             f"give a FILE of your own, or a set by others: --source NAME or {PREFIX}OWNER/NAME;"
             " --relation and --split are of one"
         )
     else:
-        imported = import_facts(Path(file), options)
-    for line in imported.warnings():
-        click.echo(terminal_text(f"kgbench: warning: {line}"), err=True)
-    return Output(list(imported.lines()), imported.to_json(), int(bool(imported.faults)))
+        table = read_fact_table(Path(file), columns)
+    if name is not None and not name.strip():
+        raise InputError("--name: expected a name that is not empty")
+    title = table.name if name is None else name.strip()
+    path = _target(title, file, output)
+    check_target(path, force)
+    every = dataset_from(table)
+    dataset = replace(every.subset(fact.id for fact in every.facts[: options["limit"]]), name=title)
+    builtin = prompts_of_builtins(dataset)
+    prompts = {name: load_prompts(dataset, [name]) for name in dataset.templates} or builtin
+    if not prompts:
+        raise InputError(_no_prompt(table.path, dataset))
+    giveaways = {prompt: find_giveaways(dataset, texts) for prompt, texts in prompts.items()}
+    refuse_leaks(str(table.path), giveaways, len(dataset.facts))
+    encoder = None if tokenizer is None else _encoder(tokenizer)
+    remarks: list[Remark] = []
+    for prompt, texts in prompts.items():
+        remarks += _remarks(dataset, texts, giveaways[prompt], prompt)
+        if encoder is not None:
+            remarks += _token_remarks(encoder, str(tokenizer), texts, giveaways[prompt], prompt)
+    write_dataset(dataset, path, force)
+    warnings = [remark.text for remark in remarks if remark.text and remark.warns]
+    if (n := len(dataset.facts)) < FEWEST:
+        warnings.append(
+            f"{count_text(n, 'fact')} {'is' if n == 1 else 'are'} too few: tests call every claim"
+            f" undecided below {FEWEST}"
+        )
+    _print_errors("warning: ", warnings)
+    return _output(path, table, origin, dataset, prompts, builtin, remarks, tokenizer)
+
+
+def _target(title: str, file: str | None, output: Path | None) -> Path:
+    """Where facts from a file are written."""
+    path = output or Path(f"{title}.jsonl")
+    if output is None and path.name != f"{title}.jsonl":
+        raise InputError(
+            f"the name {title!r} cannot be that of a file here; say by -o OUT.jsonl where the facts "
+            "go"
+        )
+    if file is not None and path.exists() and Path(file).exists() and path.samefile(file):
+        raise InputError(
+            f"{path} is the file that is read; give another one to write to by -o, or another "
+            "--name"
+        )
+    return path
+
+
+def _output(
+    path: Path,
+    table: FactTable,
+    origin: Sequence[str],
+    dataset: Dataset,
+    prompts: Mapping[str, Sequence[Prompt]],
+    builtin: Mapping[str, object],
+    remarks: Sequence[Remark],
+    tokenizer: str | None,
+) -> Output:
+    """What was written, and what to do next."""
+    unreadable = any(remark.kind == "unreadable" for remark in remarks)
+    n = len(dataset.facts)
+    dropped = left_out(table)
+    beyond = len(dataset_from(table).facts) - n
+    lines = [
+        f"wrote {path}: {count_text(n, 'fact')} of {table.path}, subject {dataset.subject}, object "
+        f"{dataset.object}",
+        *origin,
+        *_left_out(table, beyond),
+        "",
+        "the first fact in each prompt:"
+        if dataset.templates
+        else "the first fact in each built-in prompt that has its fields:",
+    ]
+    width = max(map(len, prompts))
+    lines += [f"    {prompt:{width}}  {_marked(texts[0])}" for prompt, texts in prompts.items()]
+    lines += [remark.text for remark in remarks if remark.text and not remark.warns]
+    if dataset.templates and builtin:
+        lines.append(f"built-in prompts that fit too, by --prompt: {', '.join(builtin)}")
+    if origin:
+        number = len(dataset.training) or "none, so give some by kgbench train --template"
+        lines.append(f"wordings to train in: {number}")
+    if tokenizer is not None and not unreadable:
+        lines.append(f"{tokenizer} finds every region and target in its tokens")
+    commands = _commands(path, dataset, builtin)
+    lines += ["", "next: where are these facts retrieved, and a test of it (docs, Test a finetune)"]
+    lines += [f"    {command}" for command in commands]
+    first = {}
+    for prompt, (text, *_) in prompts.items():
+        first[prompt] = {"text": text.text, "target": text.target, "spans": dict(text.spans)}
+    groups: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}
+    for remark in remarks:
+        groups[remark.kind][remark.prompt] = remark.value
+    answer = {
+        "path": str(path),
+        "origin": origin,
+        "name": dataset.name,
+        "content_hash": dataset.content_hash,
+        "subject": dataset.subject,
+        "object": dataset.object,
+        "fields": dataset.fields,
+        "facts": n,
+        "dropped": {reason: len(numbers) for reason, numbers in dropped.items()},
+        "dropped_lines": dropped,
+        "incomplete_columns": table.incomplete,
+        "beyond_limit": beyond,
+        "templates": dataset.templates,
+        "training": dataset.training,
+        "builtin_prompts": list(builtin),
+        "first": first,
+        **groups,
+        "tokenizer": tokenizer,
+        "next": commands,
+    }
+    return Output(lines, answer, int(unreadable))
+
+
+def _print_errors(kind: str, lines: Sequence[str]) -> None:
+    for line in lines:
+        click.echo(terminal_text(f"kgbench: {kind}{line}"), err=True)
 
 
 SHOWN = 5
@@ -141,347 +252,156 @@ MANY = 0.1
 """Share of facts with the first token in the prompt that is reported: copying could add as much
 to top1."""
 
+KINDS = (
+    *("leaking", "first_word", "in_wording", "mentions", "unreadable", "first_token"),
+    "first_tokens",
+)
+"""What there is to remark on a prompt, as JSON names it."""
+
 
 @dataclass(frozen=True)
-class Imported:
-    """A data set that was written."""
+class Remark:
+    """A property of a prompt that may disappoint, or that a measurement depends on."""
 
-    source: str
-    path: Path
-    dataset: Dataset
-    dropped: Mapping[str, Sequence[int]]
-    """By reason, the lines of the file, or rows of the source, that were left out."""
-    incomplete: Mapping[str, int]
-    """Columns that were left out, and the first line where each is empty."""
-    beyond: int
-    """Facts that --limit left out."""
-    prompts: Mapping[str, Sequence[Prompt]]
-    """All facts in each template of its own, or else in each built-in prompt that they can fill."""
-    builtin: Sequence[str]
-    """Built-in prompts that the facts can fill."""
-    giveaways: Mapping[str, Giveaways]
-    """By template, prompts that hold their answer."""
-    mentions: Mapping[str, int]
-    """By template, how often it mentions the subject."""
-    tokenizer: str | None
-    faults: Mapping[str, Mapping[str, str]]
-    """By template, why the tokenizer cannot read the prompt of a fact, by the fact's id."""
-    tokens: Mapping[str, Sequence[Prompt]]
-    """By template, prompts with the answer's first token in other words."""
-    answers: Mapping[str, Sequence[int]]
-    """By template, how often each first token is the answer; empty without a tokenizer."""
-    origin: Sequence[str] = ()
-    """Where a source was read from, and under which licence; empty for a file of one's own."""
-
-    def warnings(self) -> Iterator[str]:
-        """What was written all the same, and may disappoint."""
-        for name, found in self.giveaways.items():
-            if found.by_field:
-                yield (
-                    f"prompt {name!r} holds the answer already in {self._share(found.by_field)},"
-                    " where a model only has to copy it"
-                )
-            if found.first_word:
-                where = self._share(found.first_word)
-                yield (
-                    f"prompt {name!r} holds the first word of the answer in {where}; top1, top5 and"
-                    " mrr ask for the first token only"
-                )
-        for name, some in self.tokens.items():
-            if len(some) >= MANY * len(self.dataset.facts):
-                where = f"{self._share(some)} under {self.tokenizer}"
-                yield (
-                    f"prompt {name!r} holds the first token of the answer in {where}, where a model"
-                    " could copy it"
-                )
-        yield from self._few_answers()
-        for name, number in self.mentions.items():
-            if number > 1:
-                yield (
-                    f"prompt {name!r} mentions the subject {number} times; only the first is FE,"
-                    " and the others count as other tokens"
-                )
-        for name, faults in self.faults.items():
-            unread = [prompt for prompt in self.prompts[name] if prompt.fact.id in faults]
-            why = next(iter(faults.values()))
-            yield (
-                f"{self.tokenizer} cannot read prompt {name!r} of {self._share(unread)}; the first:"
-                f" {why}"
-            )
-        if (total := len(self.dataset.facts)) < FEWEST:
-            yield (
-                f"{_facts(total)} {'is' if total == 1 else 'are'} too few: tests call every claim"
-                f" undecided below {FEWEST}"
-            )
-
-    def lines(self) -> Iterator[str]:
-        """What was written, and what to do next."""
-        roles = f"subject {self.dataset.subject}, object {self.dataset.object}"
-        yield f"wrote {self.path}: {_facts(len(self.dataset.facts))} of {self.source}, {roles}"
-        yield from self.origin
-        unit = "row" if self.origin else row_unit(Path(self.source))
-        left_out = []
-        for reason, lines in self.dropped.items():
-            left_out.append(f"{len(lines)} {reason} ({_numbers(unit, lines)})")
-        for name, line in self.incomplete.items():
-            left_out.append(f"column {name} (empty at {unit} {line})")
-        if self.beyond:
-            left_out.append(f"{self.beyond} beyond --limit")
-        if left_out:
-            yield f"left out: {', '.join(left_out)}"
-        yield ""
-        yield (
-            "the first fact in each prompt:"
-            if self.dataset.templates
-            else "the first fact in each built-in prompt that has its fields:"
-        )
-        width = max(map(len, self.prompts))
-        for name, some in self.prompts.items():
-            yield f"    {name:{width}}  {_marked(some[0])}"
-        for name, found in self.giveaways.items():
-            if found.in_wording:
-                yield (
-                    f"the answer is among the words of prompt {name!r} itself in"
-                    f" {self._share(found.in_wording)}, as choices are"
-                )
-        if self.dataset.templates and self.builtin:
-            yield f"built-in prompts that fit too, by --prompt: {', '.join(self.builtin)}"
-        if self.origin:
-            yield (
-                "wordings to train in:"
-                f" {len(self.dataset.training) or 'none, so give some by kgbench train --template'}"
-            )
-        if self.tokenizer is not None and not self.faults:
-            yield f"{self.tokenizer} finds every region and target in its tokens"
-            for name, counts in self.answers.items():
-                yield f"{name}: {len(counts)} distinct first tokens for {_facts(sum(counts))}"
-        yield ""
-        yield "next: where are these facts retrieved, and a test of it (docs, Test a finetune)"
-        yield from (f"    {line}" for line in self._next())
-
-    def to_json(self) -> dict[str, Any]:
-        """The same, and all of it, for programs."""
-        first = {}
-        for name, (prompt, *_) in self.prompts.items():
-            shown = {"text": prompt.text, "target": prompt.target, "spans": dict(prompt.spans)}
-            first[name] = shown
-        groups = {}
-        for group in ("by_field", "first_word", "in_wording"):
-            groups[group] = _ids({n: getattr(found, group) for n, found in self.giveaways.items()})
-        return {
-            "path": str(self.path),
-            "origin": list(self.origin),
-            "name": self.dataset.name,
-            "content_hash": self.dataset.content_hash,
-            "subject": self.dataset.subject,
-            "object": self.dataset.object,
-            "fields": list(self.dataset.fields),
-            "facts": len(self.dataset.facts),
-            "dropped": {reason: len(lines) for reason, lines in self.dropped.items()},
-            "dropped_lines": {reason: list(lines) for reason, lines in self.dropped.items()},
-            "incomplete_columns": dict(self.incomplete),
-            "beyond_limit": self.beyond,
-            "templates": dict(self.dataset.templates),
-            "training": list(self.dataset.training),
-            "builtin_prompts": list(self.builtin),
-            "first": first,
-            "leaking": groups["by_field"],
-            "first_word": groups["first_word"],
-            "in_wording": groups["in_wording"],
-            "first_token": _ids(self.tokens),
-            "first_tokens": {name: list(counts) for name, counts in self.answers.items()},
-            "mentions": dict(self.mentions),
-            "tokenizer": self.tokenizer,
-            "unreadable": {name: dict(faults) for name, faults in self.faults.items()},
-            "next": list(self._next()),
-        }
-
-    def _few_answers(self) -> Iterator[str]:
-        """Where a donor without a fact that knows how often each answer is given would score."""
-        from kgbench.stats.prior import SHARE, guess_text, prior_score
-        from kgbench.stats.scores import DEFAULT_METRIC
-
-        for name, counts in self.answers.items():
-            if prior_score(counts, DEFAULT_METRIC) >= SHARE:
-                guess = guess_text(counts, DEFAULT_METRIC)
-                yield f"prompt {name!r} has {guess}; kgbench eval takes another metric"
-
-    def _share(self, some: Sequence[Prompt]) -> str:
-        return (
-            f"{len(some)} of {_facts(len(self.dataset.facts))} "
-            f"({_these(prompt.fact.id for prompt in some)})"
-        )
-
-    def _next(self) -> Iterator[str]:
-        file = shlex.quote(str(self.path))
-        for program, prefix in (("kgbench eval", ""), ("python -m pytest", "kgbench-")):
-            chosen = (
-                ""
-                if self.dataset.templates or _suite_fits(self.builtin)
-                else f" --{prefix}prompt {','.join(self.builtin)}"
-            )
-            models = f"--{prefix}recipient path/to/before --{prefix}donor sft=path/to/after"
-            yield f"{program} {models} --{prefix}dataset {file}{chosen}"
+    kind: str
+    prompt: str
+    value: Any
+    """Ids of facts, numbers, or reasons by id."""
+    text: str = ""
+    """Empty where only programs need to know."""
+    warns: bool = True
 
 
-def import_source(
-    place: str | None, options: Mapping[str, Any], tell: Callable[[str], None]
-) -> Imported:
-    """Import one relation of a public set.
-
-    Args:
-        place: A file, a folder or an id on the Hub; None for the source's own.
-        options: Those of the command, by name.
-        tell: What is to be known of its origin and licence goes here before anything is fetched.
-
-    Raises:
-        InputError: Something is wrong; then nothing is written.
-    """
-    origin = locate_source(
-        load_source(options["source"]) if options["source"] else None, place, options["split"]
+def _remarks(
+    dataset: Dataset, prompts: Sequence[Prompt], giveaways: Giveaways, name: str
+) -> Iterator[Remark]:
+    """What is to be known of a prompt without its tokens."""
+    for kind, holders, text, warns in (
+        (
+            "leaking",
+            giveaways.by_field,
+            "prompt {} holds the answer already in {}, where a model only has to copy it",
+            True,
+        ),
+        (
+            "first_word",
+            giveaways.first_word,
+            "prompt {} holds the first word of the answer in {}; top1, top5 and mrr ask for the "
+            "first token only",
+            True,
+        ),
+        (
+            "in_wording",
+            giveaways.in_wording,
+            "the answer is among the words of prompt {} itself in {}, as choices are",
+            False,
+        ),
+    ):
+        if ids := [prompt.fact.id for prompt in holders]:
+            yield Remark(kind, name, ids, text.format(repr(name), _share(ids, prompts)), warns)
+    mentions = subject_mentions(dataset, name)
+    text = (
+        f"prompt {name!r} mentions the subject {mentions} times; only the first is FE, and the "
+        "others count as other tokens"
     )
-    source, wanted = named_relation(origin.source, options["relation"])
-    given = imports_of(options) or ImportOptions()
-    fields, needed = choose_fields(source, given)
-    told = tuple(origin.lines())
-    for line in told:
-        tell(line)
-    rows = fetch_rows(origin)
-    if options["source"] is None and source.relation is None and given == ImportOptions():
-        # Its columns are known by name or not at all, as those of a file of one's own.
-        lines = "".join(json.dumps(row, default=str) + "\n" for row in rows)
-        imported = _from_lines(
-            lines, source.name, {**options, "name": options["name"] or source.name}
-        )
-        return replace(imported, source=source.name, origin=told)
-    relations = read_relations(source, rows, fields, needed)
-    imported = _imported(
-        choose_relation(source, relations, wanted),
-        {**options, "subject": needed[0], "object": needed[1], "column": ()},
-        given.templates,
-    )
-    return replace(imported, origin=told)
+    yield Remark("mentions", name, mentions, text if mentions > 1 else "")
 
 
-def _imported(
-    relation: Relation, options: Mapping[str, Any], templates: Mapping[str, str]
-) -> Imported:
-    """A relation, brought in by the way that a file of one's own takes."""
-    imported = _from_lines(relation.to_jsonl(templates), relation.name, options)
-    rows = list(relation.facts)  # below the header: that of line 2 comes first
-    dropped = {}
-    for reason, lines in imported.dropped.items():
-        dropped[reason] = [rows[line - 2] for line in lines]
-    incomplete = {name: rows[line - 2] for name, line in imported.incomplete.items()}
-    return replace(
-        imported,
-        source=relation.name,
-        dropped={**relation.dropped, **dropped},
-        incomplete=incomplete,
-    )
+def _token_remarks(
+    encoder: Encoder, tokenizer: str, prompts: Sequence[Prompt], giveaways: Giveaways, name: str
+) -> Iterator[Remark]:
+    """What a tokenizer makes of a prompt."""
+    from kgbench.stats.prior import SHARE, answer_counts, guess_text, prior_score
+    from kgbench.stats.scores import DEFAULT_METRIC
 
-
-def _from_lines(lines: str, name: str, options: Mapping[str, Any]) -> Imported:
-    """Facts of JSONL that is no file; errors call it by its name."""
-    with TemporaryDirectory() as folder:
-        file = Path(folder) / "facts.jsonl"
-        file.write_text(lines, encoding="utf-8")
+    groups = (giveaways.by_field, giveaways.in_wording, giveaways.first_word)
+    reported = [prompt for group in groups for prompt in group]
+    faults: dict[str, str] = {}
+    targets, copied = [], []
+    for prompt in prompts:
         try:
-            return import_facts(file, options)
-        except InputError as error:
-            raise InputError(str(error).replace(str(file), name)) from None
-
-
-def import_facts(file: Path, options: Mapping[str, Any]) -> Imported:
-    """Read, check and write.
-
-    Args:
-        file: The user's file.
-        options: Those of the command, by name.
-
-    Raises:
-        InputError: Something is wrong; then nothing is written.
-    """
-    given = imports_of(options) or ImportOptions()
-    table = read_fact_table(file, given)
-    name = _name(table, options["name"])
-    path = _target(file, name, options)
-    whole = load_dataset(str(file), given)
-    kept = whole.subset(fact.id for fact in whole.facts[: options["limit"]])
-    dataset = replace(kept, name=name)
-    builtin = prompts_of_builtins(dataset)
-    prompts = _usable(file, dataset, builtin)
-    given_away = {name: find_giveaways(dataset, some) for name, some in prompts.items()}
-    refuse_leaks(str(file), given_away, len(dataset.facts))
-    faults, tokens, answers = _tokenized(prompts, options["tokenizer"])
-    write_dataset(dataset, path, options["force"])
-    return Imported(
-        source=str(file),
-        path=path,
-        dataset=dataset,
-        dropped=left_out(table),
-        incomplete=table.incomplete,
-        beyond=len(whole.facts) - len(kept.facts),
-        prompts=prompts,
-        builtin=tuple(builtin),
-        giveaways=given_away,
-        mentions={name: subject_mentions(dataset, name) for name in prompts},
-        tokenizer=options["tokenizer"],
-        faults=faults,
-        tokens={name: _unreported(some, given_away[name]) for name, some in tokens.items()},
-        answers=answers,
-    )
-
-
-def _name(table: FactTable, given: str | None) -> str:
-    if given is not None and not given.strip():
-        raise InputError("--name: expected a name that is not empty")
-    return table.name if given is None else given.strip()
-
-
-def _target(file: Path, name: str, options: Mapping[str, Any]) -> Path:
-    """Where to write, having checked that it may be written."""
-    path: Path = options["output"] or Path(f"{name}.jsonl")
-    if options["output"] is None and path.name != f"{name}.jsonl":
-        raise InputError(
-            f"the name {name!r} cannot be that of a file here; say by -o OUT.jsonl where the facts "
-            "go"
+            encoded = encoder(prompt)
+        except RegionError as error:
+            faults[prompt.fact.id] = str(error)
+            continue
+        targets.append(encoded.target)
+        if encoded.target in encoded.ids and prompt not in reported:
+            copied.append(prompt.fact.id)
+    if faults:
+        why = next(iter(faults.values()))
+        yield Remark(
+            "unreadable",
+            name,
+            faults,
+            f"{tokenizer} cannot read prompt {name!r} of {_share(faults, prompts)}; the first: "
+            f"{why}",
         )
-    if path.exists() and path.samefile(file):
-        raise InputError(
-            f"{path} is the file that is read; give another one to write to by -o, or another "
-            "--name"
+    if copied:
+        text = (
+            f"prompt {name!r} holds the first token of the answer in {_share(copied, prompts)} "
+            f"under {tokenizer}, where a model could copy it"
         )
-    check_target(path, options["force"])
-    return path
+        is_chance = len(copied) < MANY * len(prompts)
+        yield Remark("first_token", name, copied, "" if is_chance else text)
+    if targets:
+        counts = answer_counts(targets)
+        guessed = prior_score(counts, DEFAULT_METRIC) >= SHARE
+        text = f"{name}: {len(counts)} distinct first tokens for {count_text(sum(counts), 'fact')}"
+        if guessed:
+            guess = guess_text(counts, DEFAULT_METRIC)
+            text = f"prompt {name!r} has {guess}; kgbench eval takes another metric"
+        yield Remark("first_tokens", name, counts, text, guessed)
 
 
-def _usable(
-    file: Path, dataset: Dataset, builtin: Mapping[str, Sequence[Prompt]]
-) -> Mapping[str, Sequence[Prompt]]:
-    """The prompts that an evaluation of these facts would ask."""
-    own = {name: load_prompts(dataset, [name]) for name in dataset.templates}
-    found = own or builtin
-    if not found:
-        subject = dataset.subject if dataset.subject.isidentifier() else "subject"
-        example = shlex.quote(
-            f"ask=Q: What is the {escaped(dataset.object)} {{P:of}} {{{subject}}}? A:"
-        )
-        raise InputError(
-            f"{file}: no built-in prompt can be filled from the fields "
-            f"{', '.join(dataset.fields)}; give a template of your own, such as "
-            f"--template {example}, or rename columns by --column FIELD=COLUMN to the fields of a "
-            "prompt in `kgbench ls prompts`"
-        )
-    return found
+def _share(ids: Collection[str], prompts: Sequence[Prompt]) -> str:
+    return f"{len(ids)} of {count_text(len(prompts), 'fact')} ({_listed(list(ids))})"
 
 
-def _suite_fits(builtin: Sequence[str]) -> bool:
-    """Whether the facts can fill the default prompts, asked of a data set without its own."""
+def _listed(names: Sequence[object]) -> str:
+    """A list that is cut where it is long."""
+    return ", ".join(map(str, names[:SHOWN])) + (", …" if len(names) > SHOWN else "")
+
+
+def _left_out(table: FactTable, beyond: int) -> Iterator[str]:
+    """The line on rows and columns that were left out, if any."""
+    unit = row_unit(table.path)
+    parts = []
+    for reason, numbers in left_out(table).items():
+        plural = "s" if len(numbers) > 1 else ""
+        parts.append(f"{len(numbers)} {reason} ({unit}{plural} {_listed(numbers)})")
+    for name, line in table.incomplete.items():
+        parts.append(f"column {name} (empty at {unit} {line})")
+    if beyond:
+        parts.append(f"{beyond} beyond --limit")
+    if parts:
+        yield f"left out: {', '.join(parts)}"
+
+
+def _commands(path: Path, dataset: Dataset, builtin: Mapping[str, object]) -> list[str]:
+    """An evaluation of the facts, and a test of it."""
     from kgbench.runner import Spec
     from kgbench.runner.workload import load_suite
 
-    return set(load_suite(Spec.suite).prompts) <= set(builtin)
+    # The suite's prompts fit, asked of a data set without its own; else some are to be named.
+    fits = dataset.templates or set(load_suite(Spec.suite).prompts) <= set(builtin)
+    commands = []
+    for program, prefix in (("kgbench eval", ""), ("python -m pytest", "kgbench-")):
+        models = f"--{prefix}recipient path/to/before --{prefix}donor sft=path/to/after"
+        prompts = "" if fits else f" --{prefix}prompt {','.join(builtin)}"
+        file = shlex.quote(str(path))
+        commands.append(f"{program} {models} --{prefix}dataset {file}{prompts}")
+    return commands
+
+
+def _no_prompt(file: Path, dataset: Dataset) -> str:
+    """Why nothing can be asked of some facts, and what to do."""
+    subject = dataset.subject if dataset.subject.isidentifier() else "subject"
+    question = f"ask=Q: What is the {escaped(dataset.object)} {{P:of}} {{{subject}}}? A:"
+    return (
+        f"{file}: no built-in prompt can be filled from the fields {', '.join(dataset.fields)}; "
+        f"give a template of your own, such as --template {shlex.quote(question)}, or rename "
+        "columns by --column FIELD=COLUMN to the fields of a prompt in `kgbench ls prompts`"
+    )
 
 
 def _encoder(name: str) -> Encoder:
@@ -507,69 +427,8 @@ def _encoder(name: str) -> Encoder:
         raise ModelError(f"{name}: {error}") from None
 
 
-def _tokenized(
-    prompts: Mapping[str, Sequence[Prompt]], tokenizer: str | None
-) -> tuple[
-    Mapping[str, Mapping[str, str]], Mapping[str, Sequence[Prompt]], Mapping[str, Sequence[int]]
-]:
-    """By template, what the tokenizer makes of its prompts.
-
-    Returns:
-        Unreadable ones with the reason, those that hold the answer's token, and how often each
-        first token is the answer.
-    """
-    if tokenizer is None:
-        return {}, {}, {}
-    from kgbench.stats.prior import answer_counts
-
-    encoder = _encoder(tokenizer)
-    faults: dict[str, dict[str, str]] = {}
-    found: dict[str, list[Prompt]] = {}
-    targets: dict[str, list[int]] = {}
-    for prompt in chain.from_iterable(prompts.values()):
-        try:
-            encoded = encoder(prompt)
-        except RegionError as error:
-            faults.setdefault(prompt.name, {})[prompt.fact.id] = str(error)
-        else:
-            targets.setdefault(prompt.name, []).append(encoded.target)
-            if encoded.target in encoded.ids:
-                found.setdefault(prompt.name, []).append(prompt)
-    return faults, found, {name: answer_counts(ids) for name, ids in targets.items()}
-
-
-def _unreported(some: Sequence[Prompt], given_away: Giveaways) -> Sequence[Prompt]:
-    """Those that are in no group yet."""
-    reported = set()
-    for group in (given_away.by_field, given_away.in_wording, given_away.first_word):
-        reported |= {prompt.fact.id for prompt in group}
-    return [prompt for prompt in some if prompt.fact.id not in reported]
-
-
-def _numbers(unit: str, numbers: Sequence[int]) -> str:
-    return f"{unit}{'s' if len(numbers) > 1 else ''} {_these(map(str, numbers))}"
-
-
-def _facts(number: int) -> str:
-    return f"{number} fact{'' if number == 1 else 's'}"
-
-
-def _ids(found: Mapping[str, Sequence[Prompt]]) -> dict[str, list[str]]:
-    ids = {}
-    for name, some in found.items():
-        if some:
-            ids[name] = [prompt.fact.id for prompt in some]
-    return ids
-
-
-def _these(names: Iterable[str]) -> str:
-    """A list that is cut where it is long."""
-    listed = list(names)
-    return ", ".join(listed[:SHOWN]) + (", …" if len(listed) > SHOWN else "")
-
-
 def _marked(prompt: Prompt) -> str:
-    """A prompt with the words of each region in brackets, and its target behind."""
+    """A prompt in one line, with the words of each region in brackets and its target behind."""
     regions: dict[tuple[int, int], list[str]] = {}
     for region, span in prompt.spans.items():
         regions.setdefault(span, []).append(region)
@@ -577,9 +436,5 @@ def _marked(prompt: Prompt) -> str:
     for (start, end), names in sorted(regions.items()):
         text += f"{prompt.text[done:start]}[{'+'.join(names)}: {prompt.text[start:end]}]"
         done = end
-    return _visible(f"{text}{prompt.text[done:]} → {prompt.target}")
-
-
-def _visible(text: str) -> str:
-    """A text in one line: what does not print, as Python writes it."""
-    return "".join(mark if mark.isprintable() else repr(mark)[1:-1] for mark in text)
+    line = f"{text}{prompt.text[done:]} → {prompt.target}"
+    return "".join(mark if mark.isprintable() else repr(mark)[1:-1] for mark in line)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from collections.abc import Mapping
@@ -22,14 +21,13 @@ from kgbench.cli.options import (
 )
 from kgbench.cli.output import Output, json_text, table_text, terminal_text
 from kgbench.data import ImportOptions
-from kgbench.errors import InputError, ModelError
+from kgbench.errors import InputError
 from kgbench.progress import Progress
 from kgbench.runner.choices import later
 from kgbench.runner.spec import Settings
 
 if TYPE_CHECKING:
     from kgbench.runner.training.finetuning_plan import FinetuneSpec
-    from kgbench.testing.pico import Proposal
 
 
 @click.group()
@@ -61,15 +59,24 @@ def infer(directory: ExistingFolder, *, as_json: bool) -> Output:
         directory (DIR): A checkpoint.
         as_json: One JSON object on stdout: the map, and what holds of it.
     """  # noqa: D301 (click reads the character, not its escape)
-    config = _config(directory)
+    from kgbench.models.checkpoints import stored_config
     from kgbench.models.family_map import written
     from kgbench.testing.pico import propose
 
+    config = stored_config(directory, str(directory))
     with redirect_stdout(sys.stderr):  # what a library prints must not mix with the map
         proposal = propose(config)
-    if not as_json:
-        _print_laws(proposal)
     family, laws = written(proposal.family), proposal.laws.items()
+    lines = []
+    for law, why in laws:
+        lines.append(f"holds: {law}" if why is None else f"does not hold: {law}: {why}")
+    if proposal.holds:
+        way = f"one row per configuration: {proposal.packed}"
+        if proposal.packed is None:
+            way = "all configurations in one forward"
+        lines.append(f"models of this type run {way}")
+    for line in () if as_json else lines:
+        click.echo(terminal_text(line), err=True)
     answer = {
         "family": family,
         "holds": proposal.holds,
@@ -78,34 +85,6 @@ def infer(directory: ExistingFolder, *, as_json: bool) -> Output:
         "why_not_packed": proposal.packed,
     }
     return Output([json_text(family)], answer, int(not proposal.holds))
-
-
-def _config(directory: Path) -> dict[str, Any]:
-    try:
-        config = json.loads((directory / "config.json").read_text("utf-8"))
-    except OSError as error:
-        raise ModelError(
-            f"{str(directory)!r} holds no config.json that can be read; give the folder of a "
-            "checkpoint"
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise ModelError(f"the config.json in {str(directory)!r} does not read: {error}") from error
-    if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
-        raise ModelError(f"the config.json in {str(directory)!r} names no model_type")
-    return config
-
-
-def _print_laws(proposal: Proposal) -> None:
-    for law, why in proposal.laws.items():
-        told = f"holds: {law}" if why is None else f"does not hold: {law}: {why}"
-        click.echo(terminal_text(told), err=True)
-    if proposal.holds:
-        way = (
-            "all configurations in one forward"
-            if proposal.packed is None
-            else f"one row per configuration: {proposal.packed}"
-        )
-        click.echo(f"models of this type run {way}", err=True)
 
 
 # ------------------------------------------------------------------------- donors
@@ -235,8 +214,8 @@ def train_command(
         "device_map": device_map_of(settings),
     }
     if dry_run:
-        found = forecast_finetuning(spec, output_dir, **devices)
-        return Output([table_text(["what", "it takes"], found.rows())], found.to_json())
+        forecast = forecast_finetuning(spec, output_dir, **devices)
+        return Output([table_text(["what", "it takes"], forecast.rows())], forecast.to_json())
     place = finetune(spec, output_dir, **devices, progress=progress)
     card = read_donor_card(place)
     return Output(_lines(spec, card, place, output_dir), {**card, "path": str(place)})
@@ -265,10 +244,10 @@ def _no_recipe(model: str | None, dataset: str, imports: ImportOptions | None) -
     from kgbench.runner.training.finetuning import recipes_text
     from kgbench.runner.training.recipes import finetuning_recipe_names
 
-    known = f"Give --recipe with one of {', '.join(finetuning_recipe_names())}"
+    choice = f"Give --recipe with one of {', '.join(finetuning_recipe_names())}"
     costs = "" if model is None else recipes_text(model, dataset, imports)
     more = costs or "with --dry-run it says what it takes"
-    raise InputError(f"how is it finetuned? {known}; {more}")
+    raise InputError(f"how is it finetuned? {choice}; {more}")
 
 
 def _lines(spec: FinetuneSpec, card: Mapping[str, Any], place: Path, out: Path | None) -> list[str]:

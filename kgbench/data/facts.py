@@ -18,11 +18,10 @@ from kgbench.data.imports import (
     FactRow,
     FactTable,
     ImportOptions,
-    parse_fact_table,
     read_fact_table,
     table_of,
 )
-from kgbench.data.rows import KINDS, SUFFIXES, read_text, row_name
+from kgbench.data.rows import KINDS, SUFFIXES, row_name
 from kgbench.data.templates import around_subject, parse_template, whole_words
 from kgbench.errors import DataError, InputError, OutputError, UnknownNameError, check_choice
 from kgbench.registry import named_files
@@ -33,8 +32,6 @@ AMBIGUOUS = "ambiguous subject"
 """Reason for dropping a row: its subject has several objects, so that no single answer is right."""
 DUPLICATE = "duplicate row"
 """Reason for dropping a row: an earlier one has the same subject and object."""
-EMPTY = "row without subject or object"
-"""Reason for dropping a row: a cell that every fact needs is empty."""
 NO_PROMPT = "without the subject in the prompt"
 """Reason for dropping a row: its wording does not hold its subject, and so asks of no entity."""
 TWICE = "with the subject in several places of the prompt, none of them marked by {}"
@@ -98,19 +95,21 @@ class Dataset:
             UnknownNameError: There is no fact of this id.
             InputError: No id is given.
         """
-        wanted = dict.fromkeys(ids)
-        known = {fact.id for fact in self.facts}
-        for identifier in wanted:
-            if identifier not in known:
-                close = get_close_matches(identifier, known)
+        chosen = dict.fromkeys(ids)
+        every = {fact.id for fact in self.facts}
+        for identifier in chosen:
+            if identifier not in every:
+                close = get_close_matches(identifier, every)
                 raise UnknownNameError(f"fact of data set {self.name!r}", identifier, close)
-        if not wanted:
+        if not chosen:
             raise InputError(
                 f"a part of data set {self.name!r} needs at least one fact; "
                 f"give ids such as {self.facts[0].id!r}"
             )
-        kept = tuple(fact for fact in self.facts if fact.id in wanted)
-        return replace(self, facts=kept, content_hash=hash_facts(kept, self.subject, self.object))
+        subset = tuple(fact for fact in self.facts if fact.id in chosen)
+        return replace(
+            self, facts=subset, content_hash=hash_facts(subset, self.subject, self.object)
+        )
 
 
 @cache
@@ -173,27 +172,27 @@ def load_dataset(name_or_path: str, options: ImportOptions | None = None) -> Dat
         DataError: The file does not read; names line and field.
         InputError: A template is malformed, or does not fit the fields.
     """
-    whole, _, name = name_or_path.rpartition(":")
-    if whole and (_names_part(name) or whole in dataset_names()):
-        return _part(load_dataset(whole, options), name)
+    origin, _, name = name_or_path.rpartition(":")
+    if origin and (_names_part(name) or origin in dataset_names()):
+        return _part(load_dataset(origin, options), name)
     if name_or_path in dataset_names():
         path = _named_files()[name_or_path]
         if options is None or options == ImportOptions():
-            return _shipped(path, read_text(path))
-        return _from_table(read_fact_table(path, options))
+            return _shipped(path, path.stat().st_mtime_ns)
+        return dataset_from(read_fact_table(path, options))
     separated = any(separator in name_or_path for separator in (os.sep, os.altsep) if separator)
     path = Path(name_or_path).expanduser()
     is_file = name_or_path.lower().endswith(SUFFIXES) or path.exists()
     if separated or is_file:
-        return _from_table(read_fact_table(path, options))
+        return dataset_from(read_fact_table(path, options))
     hint = f"A file of your own ends with {KINDS}."
     raise UnknownNameError("data set", name_or_path, dataset_names(), hint)
 
 
 @lru_cache(maxsize=8)
-def _shipped(path: Path, text: str) -> Dataset:
-    """The data set of a shipped file, of whose text it is made once in a process."""
-    return _from_table(parse_fact_table(path, text))
+def _shipped(path: Path, changed: int) -> Dataset:
+    """The data set of a shipped file as of the time of its last change, made once in a process."""
+    return dataset_from(read_fact_table(path))
 
 
 def dataset_of(data: object, options: ImportOptions | None = None) -> Dataset:
@@ -210,22 +209,22 @@ def dataset_of(data: object, options: ImportOptions | None = None) -> Dataset:
         InputError: A template is malformed, or does not fit the fields.
     """
     if isinstance(data, Dataset):
-        given = options or ImportOptions()
-        if given.subject or given.object or given.columns:
+        options = options or ImportOptions()
+        if options.subject or options.object or options.columns:
             raise InputError("a Dataset knows what its columns mean; leave out subject and object")
-        for prompt, text in given.templates.items():
+        for prompt, text in options.templates.items():
             template = parse_template(prompt, text)
             template.bind(data.subject, data.object, data.fields, data.name)
-        return replace(data, templates={**data.templates, **given.templates})
+        return replace(data, templates={**data.templates, **options.templates})
     if isinstance(data, str | os.PathLike):
         return load_dataset(os.fspath(data), options)
-    return _from_table(table_of(data, options))
+    return dataset_from(table_of(data, options))
 
 
 def is_shipped(name: str) -> bool:
     """Whether a name is in `dataset_names`, or that of a part of such a set, and thus no path."""
-    whole, _, part = name.rpartition(":")
-    return name in dataset_names() or (_names_part(part) and is_shipped(whole))
+    origin, _, part = name.rpartition(":")
+    return name in dataset_names() or (_names_part(part) and is_shipped(origin))
 
 
 def same_text(text: str) -> str:
@@ -240,8 +239,9 @@ def left_out(table: FactTable) -> dict[str, list[int]]:
     for row, reason in zip(table.rows, _reasons(table), strict=True):
         if reason is not None:
             lines.setdefault(reason, []).append(row.line)
-    lines[EMPTY] = list(table.empty)
-    return {reason: numbers for reason, numbers in lines.items() if numbers}
+    for reason, numbers in table.dropped.items():
+        lines[reason] = [*lines.get(reason, ()), *numbers]
+    return {reason: sorted(numbers) for reason, numbers in lines.items() if numbers}
 
 
 def _reasons(table: FactTable) -> list[str | None]:
@@ -249,8 +249,9 @@ def _reasons(table: FactTable) -> list[str | None]:
     texts = subject_texts(table.templates, table.subject)
     questions, objects = [], dict[tuple[str, ...], set[str]]()
     for row in table.rows:
-        asked = (row.fields[table.subject], *(row.fields[text] for text in texts))
-        questions.append((tuple(map(same_text, asked)), same_text(row.fields[table.object])))
+        names = (table.subject, *texts)
+        question = tuple(same_text(row.fields[name]) for name in names)
+        questions.append((question, same_text(row.fields[table.object])))
         objects.setdefault(questions[-1][0], set()).add(questions[-1][1])
     reasons: list[str | None] = []
     earlier = set()
@@ -280,7 +281,13 @@ def subject_texts(templates: Mapping[str, str], subject: str) -> tuple[str, ...]
     return tuple(dict.fromkeys(filter(None, texts)))
 
 
-def _from_table(table: FactTable) -> Dataset:
+def dataset_from(table: FactTable) -> Dataset:
+    """The data set of a table; see `load_dataset`.
+
+    Raises:
+        DataError: A field that a prompt needs is empty in some row, or no facts are left.
+        InputError: A template does not fit the fields.
+    """
     first = table.rows[0]
     templates = []
     for name, text in table.templates.items():
@@ -307,8 +314,7 @@ def _from_table(table: FactTable) -> Dataset:
             )
         if reason is None:
             facts.append(Fact(identifier, row.fields))
-    kept = tuple(facts)
-    if not kept:
+    if not facts:
         try:
             for bound in templates:
                 bound.fill(first.fields)
@@ -321,12 +327,12 @@ def _from_table(table: FactTable) -> Dataset:
         )
     return Dataset(
         table.name,
-        kept,
+        tuple(facts),
         table.subject,
         table.object,
         table.templates,
         {reason: len(numbers) for reason, numbers in dropped.items()},
-        hash_facts(kept, table.subject, table.object),
+        hash_facts(facts, table.subject, table.object),
         table.training,
         table.training_reversed,
     )

@@ -18,10 +18,12 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from kgbench.data.rows import (
     CSV,
@@ -32,14 +34,18 @@ from kgbench.data.rows import (
     cell_at,
     cell_fault,
     is_nested,
-    parse_rows,
     read_rows,
     row_name,
     rows_of,
     text_cells,
 )
 from kgbench.data.templates import parse_template
-from kgbench.errors import DataError
+from kgbench.errors import DataError, first_fault
+
+EMPTY = "row without subject or object"
+"""Reason for dropping a row: a cell that every fact needs is empty."""
+NO_VALUE = "without a value for a prompt"
+"""Reason for dropping a row of a public set: a field of a template is empty."""
 
 SCHEMA_VERSION = 1
 """Version of the file format, the value of a header's ``kgbench``."""
@@ -60,9 +66,6 @@ After an edit a model has learned the new answer, which comes before the true on
 _MOVIES = "first_actor"
 """Subject of the built-in prompts."""
 _LISTS = ("training", "training_reversed")
-_NAME = re.compile(r"\w[\w .:+-]{0,99}")
-"""Name of a data set: it is used in records and in names of folders."""
-_HEADER_KEYS = ("kgbench", "name", "subject", "object", "columns", "templates", *_LISTS)
 
 
 @dataclass(frozen=True)
@@ -113,8 +116,8 @@ class FactTable:
     training_reversed: tuple[str, ...] = ()
     incomplete: Mapping[str, int] = field(default_factory=dict, hash=False)
     """Fields left out because some row is empty there, and the first such line."""
-    empty: tuple[int, ...] = ()
-    """Lines of rows left out because they have no subject or no object."""
+    dropped: Mapping[str, Sequence[int]] = field(default_factory=dict, hash=False)
+    """By reason, the lines of rows left out because they lack something."""
 
 
 def read_fact_table(path: Path, options: ImportOptions | None = None) -> FactTable:
@@ -122,24 +125,25 @@ def read_fact_table(path: Path, options: ImportOptions | None = None) -> FactTab
 
     Numbers become the text that they are written as; blanks around a value are removed. A column
     that is empty in some row, or holds lists or objects, is left out; a row without subject or
-    object is left out too, and its line kept in `FactTable.empty`.
+    object is left out too, and its line kept in `FactTable.dropped`.
 
     Raises:
         DataError: The file or a row of it does not read; names line and field.
     """
-    return _file_table(path, read_rows(path), options)
-
-
-def parse_fact_table(path: Path, text: str, options: ImportOptions | None = None) -> FactTable:
-    """The table of a file whose text was read already; otherwise as `read_fact_table`."""
-    return _file_table(path, parse_rows(path, text), options)
-
-
-def _file_table(path: Path, numbered: list[Numbered], options: ImportOptions | None) -> FactTable:
+    numbered = read_rows(path)
     header: dict[str, Any] = {}
     if numbered and "kgbench" in numbered[0][1]:
-        header = _checked_header(path, *numbered.pop(0))
-    return _table(path, numbered, header, options or ImportOptions())
+        line, header = numbered.pop(0)
+        try:
+            _Header.model_validate(header)
+        except ValidationError as error:
+            raise _fail(
+                path,
+                line,
+                f"the header's field {first_fault(error, 'kgbench')}; it may hold "
+                f"{', '.join(_Header.model_fields)}",
+            ) from None
+    return fact_table(path, numbered, header, options or ImportOptions())
 
 
 def table_of(data: object, options: ImportOptions | None = None) -> FactTable:
@@ -160,18 +164,35 @@ def table_of(data: object, options: ImportOptions | None = None) -> FactTable:
                 f"{type(row).__name__}"
             )
         numbered.append((number, {str(key): value for key, value in row.items()}))
-    return _table(Path("facts"), numbered, {}, options or ImportOptions())
+    return fact_table(Path("facts"), numbered, {}, options or ImportOptions())
 
 
-def _table(
-    path: Path, numbered: list[Numbered], header: Mapping[str, Any], given: ImportOptions
+def fact_table(
+    path: Path,
+    numbered: list[Numbered],
+    header: Mapping[str, Any],
+    options: ImportOptions,
+    named_only: bool = False,
 ) -> FactTable:
-    """Rows with their numbers, checked; `path` is the file, or the name of facts in memory."""
+    """The table of rows, checked.
+
+    Args:
+        path: Their file, or the name of facts that are in none.
+        numbered: The rows with their numbers.
+        header: What a file's header says.
+        options: What overrules it.
+        named_only: Only columns that options and templates name are fields; others may differ from
+            row to row. A row without a field that a template names is left out.
+
+    Raises:
+        DataError: A row does not read; names its number and the field.
+    """
     if not numbered:
         raise DataError(f"{path}: holds no facts; expected one per line")
-    columns = _Columns(path, _rewrites(numbered), {**header.get("columns", {}), **given.columns})
-    subject, object = _roles(columns, header, given)
-    templates = {**header.get("templates", {}), **given.templates}
+    renamed = {**header.get("columns", {}), **options.columns}
+    columns = _Columns(path, _rewrites(numbered), renamed, named_only)
+    subject, object = _roles(columns, header, options)
+    templates = {**header.get("templates", {}), **options.templates}
     training = {key: tuple(header.get(key, ())) for key in _LISTS}
     prompt = next(filter(columns.has, _PROMPTS), None)
     if prompt is not None and not templates and subject != _MOVIES:
@@ -183,45 +204,48 @@ def _table(
         for column in filter(columns.has, parsed.fields):
             columns.add(column)
         texts.add(parsed.subject_text(subject))
-    whole, empty = [], []
+    complete: list[FactRow] = []
+    dropped: dict[str, list[int]] = {}
     for row in columns.rows():
-        if row.fields[subject] and row.fields[object]:
-            whole.append(row)
+        if not (row.fields[subject] and row.fields[object]):
+            dropped.setdefault(EMPTY, []).append(row.line)
+        elif named_only and not all(row.fields[name] for name in columns.required):
+            dropped.setdefault(NO_VALUE, []).append(row.line)
         else:
-            empty.append(row.line)
-    if not whole:
+            complete.append(row)
+    if not complete:
         raise _fail(
             path,
             numbered[0][0],
             f"no row has both {subject!r} and {object!r}; every fact needs a text or a number "
             "there",
         )
-    if all(WHOLE.fullmatch(row.fields[object]) for row in whole):
-        answer = whole[0].fields[object]
+    if all(WHOLE.fullmatch(row.fields[object]) for row in complete):
+        answer = complete[0].fields[object]
         warnings.warn(
             f"{path}: every {object!r} is a fraction, such as {answer}, and asked for as that; "
             f"where {answer[:-2]} is meant, make the column one of whole numbers",
             stacklevel=1,
         )
     incomplete: dict[str, int] = {}
-    for row in whole:
+    for row in complete:
         for name, text in row.fields.items():
             if not text and name not in texts:
                 incomplete.setdefault(name, row.line)
-    complete = []
-    for row in whole:
-        kept = {name: text for name, text in row.fields.items() if name not in incomplete}
-        complete.append(replace(row, fields=kept))
+    rows = []
+    for row in complete:
+        fields = {name: text for name, text in row.fields.items() if name not in incomplete}
+        rows.append(replace(row, fields=fields))
     return FactTable(
         path,
         header.get("name", path.stem),
         subject,
         object,
         templates,
-        tuple(complete),
+        tuple(rows),
         **training,
         incomplete=incomplete,
-        empty=tuple(empty),
+        dropped=dropped,
     )
 
 
@@ -243,61 +267,61 @@ def _fail(path: Path, line: int, message: str) -> DataError:
 
 # ------------------------------------------------------------------------------- header and rows
 
+_Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
-def _checked_header(path: Path, line: int, header: dict[str, Any]) -> dict[str, Any]:
-    # Numbers arrive as text, see read_fact_table.
-    if header["kgbench"] != str(SCHEMA_VERSION):
-        raise _fail(
-            path,
-            line,
-            f"field 'kgbench': unknown schema version {header['kgbench']!r}; "
-            f"expected {SCHEMA_VERSION}",
+
+def _file_name(name: str) -> str:
+    """A name that can stand in records and in names of folders."""
+    if not re.fullmatch(r"\w[\w .:+-]{0,99}", name):
+        raise ValueError(
+            "expected letters, digits, blanks and _.:+-, at most 100 of them, and no path"
         )
-    for key, value in header.items():
-        if key not in _HEADER_KEYS:
-            raise _fail(path, line, f"field {key!r}: a header may hold {', '.join(_HEADER_KEYS)}")
-        if key in ("columns", "templates"):
-            if not isinstance(value, dict) or not _all_texts(value.values()):
-                raise _fail(path, line, f"field {key!r}: expected an object from name to text")
-        elif key in _LISTS:
-            if not isinstance(value, list) or not _all_texts(value):
-                raise _fail(path, line, f"field {key!r}: expected a list of texts")
-        elif not isinstance(value, str) or not value.strip():
-            raise _fail(path, line, f"field {key!r}: expected a text that is not empty")
-    if not _NAME.fullmatch(header.get("name", "facts")):
-        raise _fail(
-            path,
-            line,
-            f"field 'name': {header['name'][:100]!r} is none; expected a name of letters, digits, "
-            "blanks and _.:+-, at most 100 of them, and no path",
-        )
-    return header
+    return name
 
 
-def _all_texts(values: Iterable[object]) -> bool:
-    return all(isinstance(text, str) and text for text in values)
+class _Header(BaseModel):
+    """The first line of a JSONL file; numbers in it arrive as text."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    kgbench: Literal["1"]
+    """Version of the file format."""
+    name: Annotated[str, AfterValidator(_file_name)] = "facts"
+    subject: _Text = ""
+    object: _Text = ""
+    columns: dict[str, _Text] = {}
+    templates: dict[str, _Text] = {}
+    training: list[_Text] = []
+    training_reversed: list[_Text] = []
 
 
 class _Columns:
     """The columns of a table, and which fields of its facts they are.
 
-    Columns of lists and objects are none, unless a value in them is asked for.
+    Columns of lists and objects are none, unless a value in them is required.
     """
 
-    def __init__(self, path: Path, numbered: Sequence[Numbered], columns: Mapping[str, str]):
+    def __init__(
+        self,
+        path: Path,
+        numbered: Sequence[Numbered],
+        columns: Mapping[str, str],
+        named_only: bool,
+    ) -> None:
         """Check the rows, and take their plain columns.
 
         Args:
             path: The file, or the name of facts in memory.
             numbered: Its rows.
             columns: Column of a field, where the names differ.
+            named_only: Take no column that is not named here or added.
 
         Raises:
             DataError: A row lacks a column, or has another; or a named one is not there.
         """
         self.path, self.numbered, self.named = path, numbered, columns
+        self.named_only = named_only
         self.names = tuple(numbered[0][1])
-        nested = self._nested()
         renamed = {column: name for name, column in columns.items()}
         for name, column in columns.items():
             if not self._holds(column):
@@ -305,20 +329,20 @@ class _Columns:
                     f"{path}: no column {column!r} to take {name!r} from; there are "
                     f"{', '.join(self.names)}"
                 )
-            if name in self.names and name not in renamed:
+            if not named_only and name in self.names and name not in renamed:
                 raise DataError(
                     f"{path}: cannot take {name!r} from the column {column!r}: there is a column "
                     f"{name!r} too"
                 )
         if len(renamed) < len(columns):
-            given = ", ".join(f"{name}={column}" for name, column in columns.items())
-            raise DataError(f"{path}: one column is named for two fields: {given}")
-        plain = [name for name in self.names if name not in nested]
+            pairs = ", ".join(f"{name}={column}" for name, column in columns.items())
+            raise DataError(f"{path}: one column is named for two fields: {pairs}")
+        plain = [] if named_only else self._plain()
         self.fields = {renamed.get(name, name): name for name in plain} | dict(columns)
-        self.asked = set[str]()
+        self.required = set[str]()
 
-    def _nested(self) -> set[str]:
-        """Columns of lists and objects; all others are in every row."""
+    def _plain(self) -> list[str]:
+        """Columns without lists and objects, which are in every row."""
         nested = set()
         for _, row in self.numbered:
             nested |= {name for name, cell in row.items() if is_nested(cell)}
@@ -338,7 +362,7 @@ class _Columns:
                         line,
                         f"field {name!r} is missing; every row needs the fields of the first one",
                     )
-        return nested
+        return [name for name in self.names if name not in nested]
 
     def _holds(self, column: str) -> bool:
         """Whether some row has such a column."""
@@ -346,17 +370,17 @@ class _Columns:
             return True
         if column.partition(".")[0] not in self.names:
             return False
-        found = (cell_at(row, column) for _, row in self.numbered)
-        return any(cell is not None and cell is not LACKING for cell in found)
+        cells = (cell_at(row, column) for _, row in self.numbered)
+        return any(cell is not None and cell is not LACKING for cell in cells)
 
     def has(self, field: str) -> bool:
         """Whether there is such a field, or a column that could be one."""
         return field in self.fields or (field not in self.named.values() and self._holds(field))
 
     def add(self, field: str) -> None:
-        """Take a column as a field that is asked for, if it is none."""
+        """Require a field; a column becomes one."""
         self.fields.setdefault(field, field)
-        self.asked.add(self.fields[field])
+        self.required.add(field)
 
     def rows(self) -> Iterator[FactRow]:
         """All rows, with the texts of the fields.
@@ -364,7 +388,9 @@ class _Columns:
         Raises:
             DataError: A cell is no text or number; names its line.
         """
-        texts = {field: self._texts(column) for field, column in self.fields.items()}
+        texts = {}
+        for name, column in self.fields.items():
+            texts[name] = self._texts(column, name in self.required)
         identifiers = texts.pop("id", None)
         for place, (line, _) in enumerate(self.numbered):
             identifier = None if identifiers is None else identifiers[place]
@@ -377,48 +403,44 @@ class _Columns:
                 )
             yield FactRow(line, identifier, {field: cells[place] for field, cells in texts.items()})
 
-    def _texts(self, column: str) -> list[str]:
+    def _texts(self, column: str, required: bool) -> list[str]:
         cells = []
         for _, row in self.numbered:
             cell = cell_at(row, column)
             cells.append(None if cell is LACKING else cell)
         texts = text_cells(cells)
-        if self.path.suffix.lower() in CSV and column in self.asked:
-            self._warn_of_digits(column, cells, texts)
-        for (line, _), text in zip(self.numbered, texts, strict=True):
+        for (line, _), cell, text in zip(self.numbered, cells, texts, strict=True):
             if (fault := cell_fault(column, text)) is not None:
                 raise _fail(self.path, line, f"field {column!r}: {fault}")
-        return texts
-
-    def _warn_of_digits(self, column: str, cells: Sequence[Any], texts: Sequence[str]) -> None:
-        """Warn where numbers of a file without types are read as others."""
-        for cell, text in zip(cells, texts, strict=True):
-            if isinstance(cell, Digits) and text != cell:
+            is_other = isinstance(cell, Digits) and text != cell
+            if required and is_other and self.path.suffix.lower() in CSV:
                 warnings.warn(
                     f"{self.path}: column {column!r} has gaps, so that {cell} and the like are "
                     f"read as the whole numbers {text}, …; give JSONL with texts if they are none",
                     stacklevel=1,
                 )
-                return
+                required = False  # once is enough
+        return texts
 
 
 # ------------------------------------------------------------------------------ subject and object
 
 
-def _roles(columns: _Columns, header: Mapping[str, Any], given: ImportOptions) -> tuple[str, str]:
+def _roles(columns: _Columns, header: Mapping[str, Any], options: ImportOptions) -> tuple[str, str]:
     """The fields that are subject and object, among `columns.fields` then."""
     path, has_ids = columns.path, "id" in columns.fields
-    names = [name for name in columns.fields if name != "id"] or list(columns.names)
+    there_are = columns.names if columns.named_only else columns.fields
+    names = [name for name in there_are if name != "id"] or list(columns.names)
     if len(names) != 1:
         there = f"are {', '.join(names)}"
     elif has_ids:
         there = f"is only {names[0]}, besides the ids"
     else:
         there = f"is only {names[0]}, and columns are separated by commas"
-    wanted: list[str] = []
+    roles: list[str] = []
     for role, option, defaults in (
-        ("subject", given.subject, _SUBJECTS),
-        ("object", given.object, _OBJECTS),
+        ("subject", options.subject, _SUBJECTS),
+        ("object", options.object, _OBJECTS),
     ):
         name = option or header.get(role)
         # A role may be given by the name of a column that was renamed.
@@ -426,10 +448,10 @@ def _roles(columns: _Columns, header: Mapping[str, Any], given: ImportOptions) -
             if column == name and name not in columns.fields:
                 name = field_name
                 break
-        if name is None and (known := list(filter(columns.has, defaults))):
-            name = known[0]
+        if name is None and (likely := list(filter(columns.has, defaults))):
+            name = likely[0]
             # The name of an answer, wherever in a row it is.
-            bare = (column.removeprefix(_EDIT).partition(".")[0] for column in known)
+            bare = (column.removeprefix(_EDIT).partition(".")[0] for column in likely)
             answers = list(dict.fromkeys(bare))
             if name in _EDITS and len(answers) > 1:
                 warnings.warn(
@@ -454,8 +476,8 @@ def _roles(columns: _Columns, header: Mapping[str, Any], given: ImportOptions) -
         if not columns.has(name):
             raise DataError(f"{path}: no column {name!r} to be the {role}; there {there}")
         columns.add(name)
-        wanted.append(name)
-    subject, object = wanted
+        roles.append(name)
+    subject, object = roles
     if subject == object:
         raise DataError(
             f"{path}: subject and object are both the column {subject!r}; expected two different "

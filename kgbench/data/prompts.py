@@ -56,10 +56,10 @@ class Question(Prompt):
             prompt: The prompt.
             ids: Its tokens.
         """
-        kept = {name: text for name, text in prompt.fact.fields.items() if text != prompt.target}
+        others = {name: text for name, text in prompt.fact.fields.items() if text != prompt.target}
         # The dataclass is frozen, and its target is replaced by a property.
         object.__setattr__(self, "name", prompt.name)
-        object.__setattr__(self, "fact", Fact(prompt.fact.id, kept))
+        object.__setattr__(self, "fact", Fact(prompt.fact.id, others))
         object.__setattr__(self, "text", prompt.text)
         object.__setattr__(self, "spans", prompt.spans)
         object.__setattr__(self, "ids", ids)
@@ -175,10 +175,10 @@ def _dataset(dataset: str | Dataset) -> Dataset:
 
 def _template_text(name: str, dataset: Dataset) -> str:
     builtin = builtin_prompts()
-    for own in dataset.templates:
-        if own in builtin:
+    for custom in dataset.templates:
+        if custom in builtin:
             raise InputError(
-                f"data set {dataset.name!r} has a template named {own!r}, as a built-in prompt is; "
+                f"data set {dataset.name!r} has a template named {custom!r}, as a built-in prompt is; "
                 "give it another name"
             )
     if name in dataset.templates:
@@ -382,11 +382,11 @@ def _kind(template: Template, prompt: Prompt) -> str | None:
         if part.is_field:
             filled.append((start, len(text)))
     target = prompt.target.casefold()
-    whole = whole_words(text, target)
-    for start, end in whole:
+    mentions = whole_words(text, target)
+    for start, end in mentions:
         if any(start < last and first < end for first, last in filled):
             return "by_field"
-    if whole:
+    if mentions:
         return "in_wording"
     first_word = re.split(_BREAK, target, maxsplit=1)[0] or target
     return "first_word" if whole_words(text, first_word) else None

@@ -97,14 +97,16 @@ def text_cells(cells: Sequence[Any]) -> list[Any]:
         values.append(None if _is_missing(cell) else _opened(cell))
     there = [value for value in values if value is not None]
     numbers = all(isinstance(value, Real | Digits) for value in there)
-    whole = len(there) < len(values) and numbers and all(WHOLE.fullmatch(str(v)) for v in there)
+    no_fractions = (
+        len(there) < len(values) and numbers and all(WHOLE.fullmatch(str(v)) for v in there)
+    )
     days = all(isinstance(value, datetime) and value.timetz() == time() for value in there)
     texts = []
     for value in values:
         text = _text(value)
         if isinstance(text, str):
             text = text.strip()
-            text = text[:-2] if whole else text.partition(" ")[0] if days else text
+            text = text[:-2] if no_fractions else text.partition(" ")[0] if days else text
         texts.append(text)
     return texts
 
@@ -125,8 +127,8 @@ def _text(value: Any) -> Any:
     if value is None:
         return ""
     # Truth values of numpy are no numbers; days and periods can all be formatted.
-    known = isinstance(value, str | Number | timedelta) or type(value).__name__ in ("bool", "bool_")
-    return str(value) if known or hasattr(value, "strftime") else value
+    has_text = isinstance(value, str | Number | timedelta) or hasattr(value, "strftime")
+    return str(value) if has_text or type(value).__name__ in ("bool", "bool_") else value
 
 
 def cell_fault(column: str, text: object) -> str | None:
@@ -159,7 +161,16 @@ def rows_of(data: Any) -> Iterator[Any]:
         DataError: It is none of these.
     """
     if hasattr(data, "iterrows"):
-        return _pandas_rows(data)
+        columns = []
+        index = [name for name in data.index.names if name is not None]
+        if index and not set(index) & set(data.columns):
+            data = data.reset_index(level=index)
+        for place in range(data.shape[1]):
+            column = data.iloc[:, place]
+            # As numbers of Python, those of 32 bits would get further digits.
+            is_float = getattr(column.dtype, "kind", "") == "f"
+            columns.append(column.to_numpy() if is_float else column)
+        return _column_rows(list(map(str, data.columns)), columns)
     if hasattr(data, "features") and hasattr(data, "with_format"):
         features = data.features.to_dict() if data.features else {}
         return (_named(row, features) for row in data.with_format(None))
@@ -174,19 +185,6 @@ def rows_of(data: Any) -> Iterator[Any]:
             "a datasets.Dataset (one split of it), a list of dicts, or a name or file"
         )
     return iter(data)
-
-
-def _pandas_rows(frame: Any) -> Iterator[dict[str, Any]]:
-    columns = []
-    index = [name for name in frame.index.names if name is not None]
-    if index and not set(index) & set(frame.columns):
-        frame = frame.reset_index(level=index)
-    for place in range(frame.shape[1]):
-        column = frame.iloc[:, place]
-        # As numbers of Python, those of 32 bits would get further digits.
-        is_float = getattr(column.dtype, "kind", "") == "f"
-        columns.append(column.to_numpy() if is_float else column)
-    return _column_rows(list(map(str, frame.columns)), columns)
 
 
 def _arrow_rows(table: Any) -> Iterator[dict[str, Any]]:
@@ -240,15 +238,19 @@ def read_rows(path: Path) -> list[Numbered]:
     """
     kind = path.suffix.lower()
     if kind == ".parquet":
-        return list(enumerate(_read_parquet(path), 1))
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        try:
+            table = parquet.read_table(path)
+        except FileNotFoundError:
+            raise DataError(f"{path}: cannot be read: No such file or directory") from None
+        except (OSError, pa.ArrowException) as error:
+            raise DataError(f"{path}: is not PARQUET: {first_line(error)}") from None
+        return list(enumerate(_arrow_rows(table), 1))
     if kind not in _READERS:
         raise DataError(f"{path}: expected a file that ends with {KINDS}")
-    return parse_rows(path, read_text(path))
-
-
-def parse_rows(path: Path, text: str) -> list[Numbered]:
-    """The rows of a file whose text was read already; otherwise as `read_rows`."""
-    return list(_READERS[path.suffix.lower()](path, text))
+    return list(_READERS[kind](path, _read_text(path)))
 
 
 def row_unit(path: Path) -> str:
@@ -265,7 +267,7 @@ def _fail(path: Path, number: int, message: str) -> DataError:
     return DataError(f"{row_name(path, number)}: {message}")
 
 
-def read_text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     """The text of a file of facts.
 
     Raises:
@@ -292,29 +294,16 @@ def read_text(path: Path) -> str:
     return text
 
 
-def _read_parquet(path: Path) -> Iterator[dict[str, Any]]:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    try:
-        table = parquet.read_table(path)
-    except FileNotFoundError:
-        raise DataError(f"{path}: cannot be read: No such file or directory") from None
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{path}: is not PARQUET: {first_line(error)}") from None
-    return _arrow_rows(table)
-
-
 def _read_json(path: Path, text: str) -> Iterator[Numbered]:
     """The objects of an array; of a file that is none, those of its lines."""
     if not text.lstrip().startswith("["):
         with suppress(ValueError, RecursionError):
-            whole = json.loads(text)
-            if isinstance(whole, dict) and all(map(is_nested, whole.values())):
+            content = json.loads(text)
+            if isinstance(content, dict) and all(map(is_nested, content.values())):
                 raise DataError(
                     f"{path}: expected an array of rows, as pandas writes by "
                     "to_json(…, orient='records'); found an object with the keys "
-                    f"{', '.join(whole)[:80]}"
+                    f"{', '.join(content)[:80]}"
                 )
         return _read_jsonl(path, text)
     rows = _parsed(text, str(path), "array of rows")
@@ -396,8 +385,8 @@ def _read_csv(path: Path, text: str) -> Iterator[Numbered]:
                 )
             else:
                 # A CSV file does not say what is a number.
-                found = [Digits(cell) if WHOLE.fullmatch(cell) else cell for cell in cells]
-                row = dict(zip_longest(columns, found))
+                values = [Digits(cell) if WHOLE.fullmatch(cell) else cell for cell in cells]
+                row = dict(zip_longest(columns, values))
                 row.pop("", None)  # pandas' row numbers
                 yield line, row
             line = reader.line_num + 1

@@ -9,25 +9,32 @@ field. The rows are then imported as a user's own file is.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from kgbench.data.facts import NO_PROMPT
-from kgbench.data.imports import SCHEMA_VERSION, ImportOptions
-from kgbench.data.rows import LACKING, Row, cell_at, cell_fault, read_rows, rows_of, text_cells
+from kgbench.data.imports import FactTable, ImportOptions, fact_table
+from kgbench.data.rows import (
+    LACKING,
+    Numbered,
+    Row,
+    cell_at,
+    cell_fault,
+    read_rows,
+    rows_of,
+    text_cells,
+)
 from kgbench.data.templates import PLACE, has_place, parse_template
 from kgbench.errors import DataError, InputError, UnknownNameError
+from kgbench.hub import ANSWER_WITHIN, hub_errors
 from kgbench.resources import read_toml
-
-NO_VALUE = "without a value"
-"""Reason for dropping a row: its subject, its object or a field of a template is empty."""
 
 _NAMED = 12
 """Most relations that an error lists with their sizes, the largest first."""
@@ -51,54 +58,6 @@ class FactSource:
     prompt: str | None = None
     frame: str = "{}"
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Columns that are read in addition to subject and object."""
-        return tuple(column for column in (self.relation, self.prompt) if column)
-
-    def framed(self, wording: str) -> str:
-        """A wording in the source's frame, such as ``Q: {} A:``."""
-        return self.frame.replace("{}", wording)
-
-
-@dataclass(frozen=True)
-class Relation:
-    """The facts of one relation, and its source's wordings for it."""
-
-    name: str
-    """Name of the data set."""
-    facts: Mapping[int, Mapping[str, str]] = field(hash=False)
-    """By row number, from 1 on: the fact's fields, as text."""
-    asked: tuple[str, ...]
-    """Wordings to evaluate in."""
-    trained: tuple[str, ...]
-    """Wordings to finetune in, up to the object."""
-    dropped: Mapping[str, Sequence[int]] = field(hash=False)
-    """By reason, the rows that were left out."""
-
-    def to_jsonl(self, templates: Mapping[str, str]) -> str:
-        """The file that a user would have written by hand, for `kgbench.data.imports`.
-
-        Args:
-            templates: Evaluation templates by name, in place of the source's own, which are then
-                all for training. No training wording begins as an evaluation template does.
-        """
-        asked = dict(templates)
-        if not asked:
-            for number, wording in enumerate(self.asked, 1):
-                asked[f"ask-{number}"] = wording
-        begins = tuple(_unmarked(name, text) for name, text in asked.items())
-        spare = (*self.asked, *self.trained) if templates else self.trained
-        training = [f"{wording} {{object}}." for wording in spare if not wording.startswith(begins)]
-        header = {
-            "kgbench": SCHEMA_VERSION,
-            "name": self.name,
-            "templates": asked,
-            "training": training,
-        }
-        rows = ({"id": f"{self.name}/{number}", **fact} for number, fact in self.facts.items())
-        return "".join(json.dumps(row) + "\n" for row in (header, *rows))
-
 
 _sources = partial(read_toml, __package__, "sources")
 
@@ -120,253 +79,169 @@ def load_source(name: str) -> FactSource:
     return FactSource(name, **_sources()[name])
 
 
-def named_relation(source: FactSource, asked: str | None) -> tuple[FactSource, str | None]:
-    """A source, and the relation that ``--relation`` names.
+def source_table(
+    source: FactSource, records: Sequence[Row], relation: str | None, options: ImportOptions
+) -> FactTable:
+    """The facts of one relation of a source, as a file of them would be read.
 
-    Where the source has no column of relations, ``COLUMN=VALUE`` names one, and ``COLUMN`` all.
-    """
-    if source.relation is not None or asked is None:
-        return source, asked
-    column, _, value = asked.partition("=")
-    return replace(source, relation=column), value or None
-
-
-def choose_fields(
-    source: FactSource, given: ImportOptions
-) -> tuple[Mapping[str, str], tuple[str, ...]]:
-    """Which columns of a source become which fields.
-
-    Args:
-        source: The source; the fields of a known one are named subject and object.
-        given: Columns that the user names for subject, object and more fields, and templates,
-            whose fields are taken too.
-
-    Returns:
-        From field to column, first the subject's and the object's; and the fields that no row may
-        lack.
-
-    Raises:
-        InputError: A template does not read, or subject and object are the same.
-    """
-    subject, column = _role(
-        source.subject, given.subject, ("subject", "first_actor"), given.columns
-    )
-    object_, other = _role(source.object, given.object, ("object", "second_actor"), given.columns)
-    if column == other:
-        raise InputError(
-            f"{source.name}: subject and object are both the column {column!r}; "
-            "name two different ones"
-        )
-    fields = {subject: column, object_: other, **given.columns}
-    needed = {subject: None, object_: None}
-    columns = dict(zip(fields, fields, strict=True))
-    for name, text in given.templates.items():
-        for part in parse_template(name, text).parts:
-            if part.is_field and part.text not in ("subject", "object"):
-                needed[part.text] = None
-                columns[part.text] = part.text
-    return {**columns, **fields}, tuple(needed)
-
-
-def _role(
-    known: str | None, given: str | None, names: tuple[str, str], columns: Mapping[str, str]
-) -> tuple[str, str]:
-    """The field that is subject or object, and its column."""
-    if known is not None:
-        return names[0], columns.get(names[0], given or known)
-    name = given or next((name for name in reversed(names) if name in columns), names[0])
-    field = next((field for field, column in columns.items() if column == name), name)
-    return field, columns.get(field, field)
-
-
-def read_relations(
-    source: FactSource,
-    records: Sequence[Row],
-    fields: Mapping[str, str],
-    needed: Sequence[str],
-) -> Mapping[str, Relation]:
-    """Sort the rows of a source by relation, and find its wordings.
+    Rows without a value that is needed, and rows whose prompt does not hold their subject, are left
+    out. The most frequent wording is asked, the others are for training. No training wording begins
+    as an evaluation template does.
 
     Args:
         source: The source.
-        records: Its records.
-        fields: From the name of a field, first subject and object, to the column that holds it.
-        needed: Fields without which a row is dropped.
-
-    Returns:
-        Relations by the source's name for them, the largest first; under "" where it has no column
-        of relations.
+        records: Its rows.
+        relation: Name of the relation, where there are several. Where the source has no column of
+            relations, ``COLUMN=VALUE`` names one, and ``COLUMN`` all.
+        options: Columns that the user names in place of the source's, and evaluation templates in
+            place of its wordings, which are then all for training.
 
     Raises:
         DataError: There are no rows, or a value is no text.
-        UnknownNameError: A column is lacking.
+        UnknownNameError: A column or the relation is lacking.
+        InputError: One of several relations must be chosen, or no row of it is left.
     """
     if not records:
         expected = f"; expected what is at {source.files}" if source.files else ""
         raise DataError(f"{source.name}: there are no facts in it{expected}")
-    paths = (*fields.values(), *source.columns)
-    _check_columns(source, records[0], paths)
-    texts = {path: _texts(source, records, path) for path in paths}
-    groups: dict[str, list[int]] = {}
-    for number in range(1, len(records) + 1):
-        name = texts[source.relation][number] if source.relation else ""
-        groups.setdefault(name, []).append(number)
-    relations = []
-    for name, numbers in groups.items():
-        relations.append((name, _relation(source, name, numbers, texts, fields, needed)))
-    return dict(sorted(relations, key=lambda item: -len(item[1].facts)))
+    if source.relation is None and relation is not None:
+        column, _, value = relation.partition("=")
+        source, relation = replace(source, relation=column), value or None
+    named_only = source.relation is not None or options != ImportOptions()
+    if source.subject and source.object:
+        roles = {
+            "subject": options.subject or source.subject,
+            "object": options.object or source.object,
+        }
+        options = replace(
+            options, subject="subject", object="object", columns={**roles, **options.columns}
+        )
+    _check_columns(source, records[0], options.columns.values())
+    name, numbered = _relation_rows(source, records, relation)
+    header: dict[str, Any] = {"name": name}
+    unplaced: list[int] = []
+    if source.prompt is not None:
+        wordings = _wordings(source, name, numbered, options.columns)
+        unplaced = [number for number, wording in wordings.items() if wording is None]
+        numbered = [(number, row) for number, row in numbered if number not in unplaced]
+        ranked = [wording for wording, _ in Counter(wordings.values()).most_common() if wording]
+        if not ranked:
+            raise InputError(f"{name}: no row is left ({len(unplaced)} {NO_PROMPT})")
+        spare = ranked if options.templates else ranked[1:]
+        templates = dict(options.templates) or {"ask-1": ranked[0]}
+        begins = []  # the templates, without the marks of their regions
+        for key, text in templates.items():
+            parts = parse_template(key, text).parts
+            pieces = [f"{{{part.text}}}" if part.is_field else escaped(part.text) for part in parts]
+            begins.append("".join(pieces))
+        header["templates"] = templates
+        header["training"] = [
+            f"{text} {{object}}." for text in spare if not text.startswith(tuple(begins))
+        ]
+    table = fact_table(Path(name), numbered, header, options, named_only)
+    rows = [replace(row, id=row.id or f"{name}/{row.line}") for row in table.rows]
+    dropped = {**table.dropped, **({NO_PROMPT: unplaced} if unplaced else {})}
+    return replace(table, rows=tuple(rows), dropped=dropped)
 
 
-def choose_relation(
-    source: FactSource, relations: Mapping[str, Relation], asked: str | None
-) -> Relation:
-    """The relation that was asked for, or the only one.
+def _check_columns(source: FactSource, row: Row, columns: Iterable[str]) -> None:
+    """Refuse rows that lack a column of their source, or one that the user names."""
+    for column in filter(None, (source.relation, source.prompt, *columns)):
+        if cell_at(row, column) is not LACKING:
+            continue
+        hint = ""
+        for name in source_names():
+            other = load_source(name)
+            needed = filter(None, (other.subject, other.object, other.relation, other.prompt))
+            if all(cell_at(row, each) is not LACKING for each in needed):
+                hint = f"It reads as --source {name}."
+                break
+        raise UnknownNameError(f"column of {source.name}", column, row, hint)
 
-    Raises:
-        UnknownNameError: There is none of this name.
-        InputError: It has no facts, or none of several was asked for.
-    """
-    if asked is None and len(relations) > 1:
-        sizes = [f"{name} ({len(each.facts)} facts)" for name, each in relations.items()]
+
+def _relation_rows(
+    source: FactSource, records: Sequence[Row], relation: str | None
+) -> tuple[str, list[Numbered]]:
+    """The name of a relation as a data set, and its rows; without a column of relations, all."""
+    numbered = [(number, dict(row)) for number, row in enumerate(records, 1)]
+    if source.relation is None:
+        return source.name, numbered
+    relations: dict[str, list[Numbered]] = {}
+    names = _texts(source.name, numbered, source.relation)
+    for name, each in zip(names, numbered, strict=True):
+        relations.setdefault(name, []).append(each)
+    if relation is None and len(relations) > 1:
+        ranked = sorted(relations.items(), key=lambda item: -len(item[1]))
+        sizes = [f"{name} ({len(rows)} rows)" for name, rows in ranked]
         more = f" and {len(sizes) - _NAMED} more" if len(sizes) > _NAMED else ""
         raise InputError(
             f"{source.name} has {len(sizes)} relations, {', '.join(sizes[:_NAMED])}{more}: choose "
             "one by --relation"
         )
-    if asked is not None and asked not in relations:
-        known = relations if len(relations) <= _LISTED else get_close_matches(asked, relations)
-        raise UnknownNameError(f"relation of {source.name}", asked, known)
-    relation = relations[next(iter(relations)) if asked is None else asked]
-    if not relation.facts:
-        reasons = ", ".join(f"{len(rows)} {reason}" for reason, rows in relation.dropped.items())
-        raise InputError(f"{relation.name}: no row is left ({reasons})")
-    return relation
+    if relation is not None and relation not in relations:
+        names = list(relations)
+        if len(names) > _LISTED:
+            names = get_close_matches(relation, names)
+        raise UnknownNameError(f"relation of {source.name}", relation, names)
+    chosen = next(iter(relations)) if relation is None else relation
+    name = re.sub(r"[^\w.-]+", "-", f"{source.name}-{chosen}").strip("-")
+    return name, relations[chosen]
 
 
-Texts = Mapping[str, Mapping[int, str]]
-"""By column, the text of each row by its number."""
+def _texts(name: str, numbered: Sequence[Numbered], column: str) -> list[str]:
+    """A column as text.
 
-
-def _relation(
-    source: FactSource,
-    name: str,
-    numbers: Sequence[int],
-    texts: Texts,
-    fields: Mapping[str, str],
-    needed: Sequence[str],
-) -> Relation:
-    facts: dict[int, Mapping[str, str]] = {}
-    dropped: dict[str, list[int]] = {NO_VALUE: [], NO_PROMPT: []}
-    whole = []
-    for number in numbers:
-        facts[number] = {key: texts[path][number] for key, path in fields.items()}
-        if all(facts[number][key] for key in needed):
-            whole.append(number)
-        else:
-            dropped[NO_VALUE].append(number)
-    wordings: Mapping[int, str | None] = {}
-    if source.prompt is not None:
-        prompts = texts[source.prompt]
-        asked = {number: (prompts[number], facts[number]["subject"]) for number in whole}
-        wordings = _wordings(source, asked)
-    usable, frequency = [], Counter[str]()
-    for number in whole:
-        if not wordings.get(number) and source.prompt is not None:
-            dropped[NO_PROMPT].append(number)
-            continue
-        usable.append(number)
-        frequency.update(filter(None, (wordings.get(number),)))
-    ranked = [wording for wording, _ in frequency.most_common()]
-    return Relation(
-        name=re.sub(r"[^\w.-]+", "-", f"{source.name}-{name}").strip("-"),
-        facts={number: facts[number] for number in usable},
-        asked=tuple(ranked[:1]),
-        trained=tuple(ranked[1:]),
-        dropped={reason: sorted(rows) for reason, rows in dropped.items() if rows},
-    )
+    Raises:
+        DataError: A cell holds a list or an object.
+    """
+    cells = [cell_at(row, column) for _, row in numbered]
+    texts = text_cells([None if cell is LACKING else cell for cell in cells])
+    for (number, _), text in zip(numbered, texts, strict=True):
+        if (fault := cell_fault(column, text)) is not None:
+            raise DataError(f"{name}, row {number}: column {column!r}: {fault}")
+    return texts
 
 
 # --------------------------------------------------------------------------------------- wordings
 
 
-def _wordings(source: FactSource, asked: Mapping[int, tuple[str, str]]) -> Mapping[int, str | None]:
-    """By row, its wording with a field in place of the subject, where it holds that.
+def _wordings(
+    source: FactSource, name: str, numbered: Sequence[Numbered], columns: Mapping[str, str]
+) -> Mapping[int, str | None]:
+    """By row with subject and object, its prompt with a field in place of the subject.
+
+    None where the prompt does not hold the subject.
 
     Args:
         source: The source.
-        asked: By row, its prompt and its subject.
+        name: What to call the rows in an error.
+        numbered: The rows.
+        columns: The columns of subject and object.
     """
     possible: dict[int, list[str]] = {}
-    for number, (prompt, subject) in asked.items():
+    places = (str(source.prompt), columns["subject"], columns["object"])
+    texts = [_texts(name, numbered, column) for column in places]
+    for (number, _), prompt, subject, object_ in zip(numbered, *texts, strict=True):
+        if not (subject and object_):
+            continue
         possible[number] = []
         if has_place(prompt, subject):
             marked = "{subject}".join(map(escaped, prompt.split(PLACE)))
-            possible[number].append(source.framed(marked))
+            possible[number].append(source.frame.replace("{}", marked))
             continue
         # A field in place of each mention of the subject in turn.
         for match in re.finditer(f"(?={re.escape(subject)})", prompt):
             before, after = prompt[: match.start()], prompt[match.start() + len(subject) :]
             cleared = f"{escaped(before)}{{subject}}{escaped(after)}"
-            possible[number].append(source.framed(cleared))
+            possible[number].append(source.frame.replace("{}", cleared))
     # A name may be a word of the prompt too: then the wording that most rows share is meant.
-    shared = Counter[str]()
-    for wordings in possible.values():
-        shared.update(wordings)
-    best = {}
-    for number, wordings in possible.items():
-        best[number] = max(wordings, key=shared.__getitem__, default=None)
-    return best
+    shared = Counter(chain.from_iterable(possible.values()))
+    return {n: max(texts_, key=shared.__getitem__, default=None) for n, texts_ in possible.items()}
 
 
 def escaped(text: str) -> str:
     """A text as part of a template, in which braces are doubled."""
     return text.replace("{", "{{").replace("}", "}}")
-
-
-def _unmarked(name: str, text: str) -> str:
-    """A template without the marks of its regions."""
-    parts = parse_template(name, text).parts
-    return "".join(f"{{{part.text}}}" if part.is_field else escaped(part.text) for part in parts)
-
-
-# --------------------------------------------------------------------------------- rows and columns
-
-
-def _texts(source: FactSource, records: Sequence[Row], path: str) -> Mapping[int, str]:
-    """The column of a path as text, by the number of the row.
-
-    Raises:
-        DataError: A cell holds a list or an object.
-    """
-    cells = (cell_at(row, path) for row in records)
-    texts = text_cells([None if cell is LACKING else cell for cell in cells])
-    for number, text in enumerate(texts, 1):
-        if (fault := cell_fault(path, text)) is not None:
-            raise DataError(f"{source.name}, row {number}: column {path!r}: {fault}")
-    return dict(enumerate(texts, 1))
-
-
-def _column_names(row: Row, prefix: str = "") -> Iterator[str]:
-    """The columns of a row that hold no object."""
-    for key, value in row.items():
-        if isinstance(value, Mapping):
-            yield from _column_names(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key
-
-
-def _check_columns(source: FactSource, row: Row, paths: Iterable[str]) -> None:
-    for path in paths:
-        if cell_at(row, path) is LACKING:
-            hint = ""
-            for name in source_names():
-                other = load_source(name)
-                named = filter(None, (other.subject, other.object, *other.columns))
-                fits = all(cell_at(row, column) is not LACKING for column in named)
-                if fits:
-                    hint = f"It reads as --source {name}."
-                    break
-            raise UnknownNameError(f"column of {source.name}", path, _column_names(row), hint)
 
 
 # ------------------------------------------------------------------------------- Hub and files
@@ -375,8 +250,6 @@ PREFIX = "hub:"
 """Prefix of a data set on the Hub: ``hub:OWNER/NAME``, then ``:CONFIG`` and ``@REVISION``."""
 
 _HUB = re.compile(r"hub:(?P<id>[\w.-]+(?:/[\w.-]+)?)(?::(?P<config>[^@]+))?(?:@(?P<revision>.+))?")
-_TIMEOUT = 10.0
-"""Seconds for the request of a data set's metadata."""
 _LONGEST = 300
 """Characters of another library's message that are passed on."""
 
@@ -460,43 +333,19 @@ def _parts(place: str) -> Mapping[str, Any]:
 def _on_hub(source: FactSource | None, place: str, split: str | None) -> Origin:
     """The data set at its commit of today, with the licence on its card."""
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HfHubHTTPError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
 
     parts = _parts(place)
     name, revision = parts["id"], parts["revision"]
-    try:
-        info = HfApi().dataset_info(name, revision=revision, timeout=_TIMEOUT)
-    except GatedRepoError as error:
-        raise InputError(
-            f"data set {name!r} is gated: accept its terms on the Hub and log in with "
-            "'hf auth login'"
-        ) from error
-    except RevisionNotFoundError as error:
-        raise InputError(f"data set {name!r} has no revision {revision!r} on the Hub") from error
-    except RepositoryNotFoundError as error:
-        raise InputError(f"the Hub has no data set {name!r} that you may read") from error
-    except HfHubHTTPError as error:
-        raise InputError(f"the Hub gave no data set {name!r}: {_message(error)}") from error
-    except Exception as error:  # the client lets its HTTP library's own errors through
-        alternative = "connect, or save its rows as a CSV or JSONL file and import that"
-        if source:
-            alternative = _alternative(source)
-        raise InputError(
-            f"the Hugging Face Hub cannot be reached for {name!r} ({_message(error)}); "
-            f"{alternative}"
-        ) from error
+    otherwise = "connect, or save its rows as a CSV or JSONL file and import that"
+    with hub_errors(name, revision, _alternative(source) if source else otherwise):
+        info = HfApi().dataset_info(name, revision=revision, timeout=ANSWER_WITHIN)
     card = info.card_data.get("license") if info.card_data else None
     card = ", ".join(card) if isinstance(card, list) else card
-    known = source or FactSource(name.rpartition("/")[2])
+    located = source or FactSource(name.rpartition("/")[2])
     on_card = f"its card on the Hub says {card}" if card else "its card on the Hub names none"
-    licence = f"{known.licence}; {on_card}" if known.licence else on_card
+    licence = f"{located.licence}; {on_card}" if located.licence else on_card
     config = f":{parts['config']}" if parts["config"] else ""
-    return Origin(known, f"{PREFIX}{name}{config}@{info.sha}", split or known.split, licence)
+    return Origin(located, f"{PREFIX}{name}{config}@{info.sha}", split or located.split, licence)
 
 
 def _alternative(source: FactSource) -> str:

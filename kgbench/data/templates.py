@@ -124,7 +124,7 @@ class Template:
                         f"name the column that holds it by --column {field}=COLUMN, or give a "
                         f"template of your own by --template TEXT, such as '{{{subject}}} …'"
                     )
-                regions = tuple(region for region, wanted in pending.items() if wanted == field)
+                regions = tuple(region for region, target in pending.items() if target == field)
                 for region in regions:
                     del pending[region]
                 part = TemplatePart(field, True, regions, subject if field == text else None)
@@ -189,10 +189,10 @@ def named_templates(texts: Iterable[str]) -> dict[str, str]:
         InputError: Two templates have one name.
     """
     templates: dict[str, str] = {}
-    for given in texts:
-        name, equals, text = (part.strip() for part in given.partition("="))
+    for entry in texts:
+        name, equals, text = (part.strip() for part in entry.partition("="))
         if not equals or not NAME.fullmatch(name):
-            name, text = _short_name(given), given.strip()
+            name, text = _short_name(entry), entry.strip()
         if name in templates:
             raise InputError(
                 f"two templates have the name {name!r}: give each one of its own, as in "
@@ -203,12 +203,12 @@ def named_templates(texts: Iterable[str]) -> dict[str, str]:
 
 
 def prompts_of(
-    given: str | Sequence[str] | Mapping[str, str] | None,
+    prompts: str | Sequence[str] | Mapping[str, str] | None,
 ) -> tuple[tuple[str, ...], dict[str, str]]:
     """Names of prompts, and templates by name, of what a caller gives as prompts.
 
     Args:
-        given: Templates by name; or names and templates without one, a name or several with commas.
+        prompts: Templates by name; or names and templates without one, a name or several with commas.
 
     Returns:
         All names in order, and the templates.
@@ -216,14 +216,14 @@ def prompts_of(
     Raises:
         InputError: Two templates have one name.
     """
-    if isinstance(given, Mapping):
-        return tuple(given), dict(given)
-    texts = list(given or ())
-    if isinstance(given, str):
-        texts = [given] if "{" in given else [name.strip() for name in given.split(",")]
+    if isinstance(prompts, Mapping):
+        return tuple(prompts), dict(prompts)
+    texts = list(prompts or ())
+    if isinstance(prompts, str):
+        texts = [prompts] if "{" in prompts else [name.strip() for name in prompts.split(",")]
     templates = named_templates(text for text in texts if "{" in text)
-    own = iter(templates)
-    return tuple(next(own) if "{" in text else text for text in texts), templates
+    remaining = iter(templates)
+    return tuple(next(remaining) if "{" in text else text for text in texts), templates
 
 
 def _short_name(text: str) -> str:

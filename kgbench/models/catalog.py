@@ -83,16 +83,15 @@ def _pairs() -> Mapping[str, Entry]:
     return {name: Entry(name=name, **row) for name, row in rows.items()}
 
 
-def _plants_folder() -> Path:
-    return Path(str(files(__package__).joinpath("zoo", _PLANTS)))
-
-
 @cache
 def _plants() -> Mapping[str, Entry]:
     entries = {}
-    for card in sorted(_plants_folder().glob(f"*/{CARD}")):
+    folder = Path(str(files(__package__).joinpath("zoo", _PLANTS)))
+    for card in sorted(folder.glob(f"*/{CARD}")):
         name = card.parent.name
-        entries[name] = _plant_entry(_plant_card(card.parent), f"zoo:{_PLANTS}/{name}")
+        entries[name] = _plant_entry(
+            _read_card(card.parent, _PlantCard, "a plant"), f"zoo:{_PLANTS}/{name}"
+        )
     return entries
 
 
@@ -108,7 +107,7 @@ def plants() -> tuple[str, ...]:
 
 def plants_in_shipped_pairs() -> tuple[str, ...]:
     """Names of those whose base comes with the package, too, so that nothing is fetched."""
-    return tuple(name for name, own in _plants().items() if zoo_path(own.recipient) is not None)
+    return tuple(name for name, entry in _plants().items() if zoo_path(entry.recipient) is not None)
 
 
 def published(name: str) -> Entry | None:
@@ -146,17 +145,17 @@ def entry(name: str) -> Entry:
         UnknownNameError: No pair has this name, and it is the path of no folder.
         ModelError: It is the path of a folder that holds no plant.
     """
-    known, pairs = pair_names(), {**_pairs(), **_plants()}
-    if name in known:
+    pairs = {**_pairs(), **_plants()}
+    if name in pairs:
         return pairs[name]
     folder = Path(name).expanduser()
     if folder.is_dir():
         return _plant_entry(read_plant(folder), name)
     owner = name.rpartition("/")[0]
-    ids = {pair: (f"{owner}/{pair}", pairs[pair].recipient) for pair in known}
-    candidates = [pair for pair in known if owner and name in ids[pair]]
+    ids = {pair: (f"{owner}/{pair}", each.recipient) for pair, each in pairs.items()}
+    candidates = [pair for pair in pairs if owner and name in ids[pair]]
     hint = f"No folder has this name either; {_CHECKPOINTS}."
-    raise UnknownNameError("model", name, known, hint, candidates=candidates)
+    raise UnknownNameError("model", name, pairs, hint, candidates=candidates)
 
 
 def is_delta(directory: Path) -> bool:
@@ -186,11 +185,7 @@ def read_delta_card(directory: Path) -> dict[str, Any]:
             f"{str(directory)!r} holds no plant: expected {CARD} and {DELTA}, see 'kgbench zoo "
             "build --help'"
         )
-    return _card(
-        directory,
-        lambda card: (card["recipient"]["source"], card["recipient"]["weights"]),
-        "a donor",
-    )
+    return _read_card(directory, _DeltaCard, "a donor")
 
 
 def read_plant(directory: Path) -> dict[str, Any]:
@@ -200,26 +195,51 @@ def read_plant(directory: Path) -> dict[str, Any]:
         ModelError: The folder holds no plant, or one whose card does not read.
     """
     read_delta_card(directory)
-    return _plant_card(directory)
+    return _read_card(directory, _PlantCard, "a plant")
 
 
-def _plant_card(directory: Path) -> dict[str, Any]:
-    return _card(
-        directory,
-        lambda card: (card["name"], card["plant"], card["data"]["planted"]),
-        "a plant",
-    )
+class _Part(BaseModel):
+    """A card or a part of one; further fields are kept."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
 
-def _card(directory: Path, needed: Callable[[Any], object], what: str) -> dict[str, Any]:
+class _Base(_Part):
+    source: str
+    weights: str
+
+
+class _DeltaCard(_Part):
+    recipient: _Base
+
+
+class _Planted(_Part):
+    planted: list[Any]
+    """Ids of facts."""
+
+
+class _PlantCard(_Part):
+    name: str
+    plant: str
+    data: _Planted
+
+
+def _read_card(directory: Path, kind: type[BaseModel], what: str) -> dict[str, Any]:
+    """The card in a folder.
+
+    Raises:
+        ModelError: It does not read.
+    """
     try:
         card = json.loads((directory / CARD).read_text("utf-8"))
-        needed(card)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ModelError(
-            f"{directory.name}/{CARD} is no card of {what} ({type(error).__name__}: {error})"
-        ) from None
-    return dict(card)
+        kind.model_validate(card)
+    except ValidationError as error:
+        fault = first_fault(error, "the whole")
+    except (OSError, ValueError, RecursionError) as error:
+        fault = f"it does not read as JSON ({error})"
+    else:
+        return dict(card)
+    raise ModelError(f"{directory / CARD} is no card of {what}: {fault}")
 
 
 def zoo_path(source: str) -> Path | None:
@@ -259,12 +279,6 @@ _USUAL = ("aggressive", "both", 0)
 
 class DamagedDonorWarning(UserWarning):
     """A folder among the donors has a card that is no donor's."""
-
-
-class _Part(BaseModel):
-    """Part of a card; further fields are kept."""
-
-    model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
 
 class _Recipe(_Part):
@@ -451,15 +465,4 @@ def read_donor_card(folder: Path) -> dict[str, Any]:
     Raises:
         ModelError: It does not read.
     """
-    try:
-        card = json.loads((folder / CARD).read_text("utf-8"))
-        _DonorCard.model_validate(card)
-    except ValidationError as error:
-        raise ModelError(
-            f"{folder / CARD} is no card of a trained donor: {first_fault(error, 'the whole')}"
-        ) from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(
-            f"{folder / CARD} is no card of a trained donor: it does not read as JSON ({error})"
-        ) from None
-    return dict(card)
+    return _read_card(folder, _DonorCard, "a trained donor")

@@ -16,18 +16,13 @@ from typing import Any
 
 import torch
 from huggingface_hub import HfApi, snapshot_download
-from huggingface_hub.errors import (
-    GatedRepoError,
-    HfHubHTTPError,
-    HFValidationError,
-    LocalEntryNotFoundError,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
+from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
+from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, PreTrainedConfig
 
-from kgbench.errors import ModelError, first_line
+from kgbench.errors import ModelError
+from kgbench.hub import ANSWER_WITHIN, hub_errors
 from kgbench.models.catalog import DELTA, find_donor, is_delta, read_delta_card, zoo_path
 from kgbench.models.fetching import fetch, fetched_model
 from kgbench.models.gguf_file import gguf_in, kept_checkpoint
@@ -35,12 +30,7 @@ from kgbench.models.lora import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from kgbench.models.tensors import stored_hash
 
 _FILES = ("*.json", "*.safetensors", "*.model", "merges.txt", "vocab.txt", "*.jinja")
-_ANSWER_WITHIN = 10.0
-"""Seconds to wait for the Hub before saying that it cannot be reached."""
-
 _ONE_FILE, _INDEX = "model.safetensors", "model.safetensors.index.json"
-_LONGEST_HEADER = 100_000_000
-"""Bytes; safetensors has no longer ones."""
 _FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 _NUMBERED = re.compile(r"(?P<list>[^\d]*?)\.(?P<layer>\d+)\..*")
@@ -103,7 +93,7 @@ class Checkpoint:
     @property
     def config(self) -> dict[str, Any]:
         """The model's configuration as stored."""
-        return dict(json.loads((self.directory / "config.json").read_text("utf-8")))
+        return stored_config(self.directory, self.origin)
 
     def stamps(self) -> dict[Path, Stamp]:
         """The files that a pair is read from, as they are now."""
@@ -163,9 +153,9 @@ def locate_beside_held(source: str, revision: str | None = None) -> Checkpoint:
 
 def _on_disk(source: str) -> tuple[Path, str] | None:
     """Directory and origin of a source; None for a Hub id."""
-    kept = zoo_path(source) or find_donor(source)
-    if kept is not None:
-        return kept, source
+    folder = zoo_path(source) or find_donor(source)
+    if folder is not None:
+        return folder, source
     directory = Path(source).expanduser()
     if (file := gguf_in(directory)) is not None:
         return kept_checkpoint(file), f"local:{file.name}"
@@ -264,15 +254,7 @@ def _complete(directory: Path, source: str) -> Path:
             f"{source!r} is no checkpoint: it holds no config.json; give a directory written by "
             "save_pretrained" + (f", such as {inner[-1]!r} in it" if inner else "")
         )
-    try:
-        config = json.loads((directory / "config.json").read_text("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ModelError(
-            f"{source!r} is no checkpoint: its config.json does not read ({error})"
-        ) from error
-    if not isinstance(config, dict):
-        raise ModelError(f"{source!r} is no checkpoint: its config.json holds no object")
-    if "transformers_weights" in config:
+    if "transformers_weights" in stored_config(directory, source):
         raise ModelError(
             f"{source!r}: its config.json names a file of weights (transformers_weights), which is "
             "never followed; remove it"
@@ -283,6 +265,27 @@ def _complete(directory: Path, source: str) -> Path:
             "the model with save_pretrained"
         )
     return directory
+
+
+def stored_config(directory: Path, source: str) -> dict[str, Any]:
+    """The configuration of a checkpoint as its folder holds it.
+
+    Args:
+        directory: Where it is.
+        source: What to call it in an error.
+
+    Raises:
+        ModelError: It does not read, or names no type of model.
+    """
+    try:
+        config = json.loads((directory / "config.json").read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(
+            f"{source!r} is no checkpoint: its config.json does not read ({error})"
+        ) from error
+    if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
+        raise ModelError(f"{source!r} is no checkpoint: its config.json names no model_type")
+    return config
 
 
 def _weight_files(directory: Path, origin: str) -> dict[Path, set[str]]:
@@ -356,20 +359,13 @@ def _header(path: Path, origin: str) -> dict[str, Stored]:
         ModelError: It does not read.
     """
     try:
-        with path.open("rb") as file:  # eight bytes of length, then a header in JSON
-            length = int.from_bytes(file.read(8), "little")
-            if length > _LONGEST_HEADER:
-                raise ValueError(f"its header would have {length} bytes")
-            header = json.loads(file.read(length).decode("utf-8"))
-        header.pop("__metadata__", None)
-        end = max((entry["data_offsets"][1] for entry in header.values()), default=0)
-        if 8 + length + end != path.stat().st_size:
-            raise ValueError("its size is not what its header says")
-        return {
-            name: Stored(tuple(map(int, entry["shape"])), str(entry["dtype"]))
-            for name, entry in header.items()
-        }
-    except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+        with safe_open(path, framework="pt") as file:
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+            return {
+                name: Stored(tuple(tensor.get_shape()), tensor.get_dtype())
+                for name, tensor in slices.items()
+            }
+    except (OSError, SafetensorError) as error:
         raise ModelError(
             f"{origin} does not load: {path.name} is no whole safetensors file ({error})"
         ) from error
@@ -400,11 +396,11 @@ def stored_types(place: Checkpoint) -> list[torch.dtype]:
 def _check_headers(place: Checkpoint) -> None:
     """Refuse weights of another depth than the configuration's, or of no float type."""
     config, tensors = place.config, stored_tensors(place.directory, place.origin)
-    held: dict[str, set[int]] = {}
+    numbers: dict[str, set[int]] = {}
     for name in tensors:
         if match := _NUMBERED.fullmatch(name):
-            held.setdefault(match["list"], set()).add(int(match["layer"]))
-    layers = len(max(held.values(), key=len, default=()))
+            numbers.setdefault(match["list"], set()).add(int(match["layer"]))
+    layers = len(max(numbers.values(), key=len, default=()))
     said = next((key for key in _DEPTHS if isinstance(config.get(key), int)), None)
     if said is not None and layers not in (0, config[said]):
         raise ModelError(
@@ -476,26 +472,8 @@ def _cached(source: str, revision: str | None) -> Path | None:
 
 
 def _downloaded(source: str, revision: str | None) -> Path:
-    # One quick question first: without it, the client retries every file before it gives up.
-    try:
-        HfApi().model_info(source, revision=revision, timeout=_ANSWER_WITHIN)
+    otherwise = "it is no directory here either: connect, or give a checkpoint on this machine"
+    with hub_errors(source, revision, otherwise, ModelError):
+        # One quick question first: without it, the client retries every file before it gives up.
+        HfApi().model_info(source, revision=revision, timeout=ANSWER_WITHIN)
         return Path(snapshot_download(source, revision=revision, allow_patterns=list(_FILES)))
-    except GatedRepoError as error:
-        raise ModelError(
-            f"{source!r} is gated: accept its licence on the Hub and log in with 'hf auth login'"
-        ) from error
-    except RevisionNotFoundError as error:
-        raise ModelError(f"{source!r} has no revision {revision!r} on the Hub") from error
-    except RepositoryNotFoundError as error:
-        raise ModelError(
-            f"{source!r} is neither a directory here nor a repository on the Hub that you may read"
-        ) from error
-    except HfHubHTTPError as error:
-        raise ModelError(f"the Hub did not give {source!r}: {first_line(error)}") from error
-    except Exception as error:  # the client lets its HTTP library's own errors through
-        raise ModelError(
-            f"{source!r} is no directory here, it is not in the local cache, and the Hugging Face "
-            "Hub cannot be reached "
-            f"({first_line(error)}); "
-            "connect, or give the directory of a checkpoint on this machine"
-        ) from error

@@ -164,12 +164,12 @@ class Encoder:
             spans[name] = (start + shift, end + shift)
         framed = replace(prompt, text=text, spans=spans)
         regions = token_regions(framed, encoding["offset_mapping"], special, tokenizer=self._name())
-        whole = f"{text}{'' if text[-1].isspace() else ' '}{prompt.target}"
+        answered = f"{text}{'' if text[-1].isspace() else ' '}{prompt.target}"
         encoding = self.tokenizer(
-            whole, add_special_tokens=not self.chat_template, return_offsets_mapping=True
+            answered, add_special_tokens=not self.chat_template, return_offsets_mapping=True
         )
         longer = tuple(encoding["input_ids"])
-        first = first_word(whole, encoding["offset_mapping"], len(ids))
+        first = first_word(answered, encoding["offset_mapping"], len(ids))
         if first >= len(longer) or longer[: len(ids)] != ids:
             raise RegionError(
                 f"fact {prompt.fact.id}, prompt {prompt.name!r}: the tokens of the prompt are not "
@@ -213,7 +213,7 @@ def _rendered(tokenizer: PreTrainedTokenizerBase) -> str:
     for name, token in tokenizer.special_tokens_map.items():
         if isinstance(token, str):
             tokens[name] = str(token)
-    given = {
+    question = {
         "template": tokenizer.get_chat_template(),
         "tokens": tokens,
         "mark": _MARK,
@@ -227,7 +227,7 @@ def _rendered(tokenizer: PreTrainedTokenizerBase) -> str:
     try:
         done = subprocess.run(
             [sys.executable, "-c", _RENDER],
-            input=json.dumps(given),
+            input=json.dumps(question),
             capture_output=True,
             text=True,
             timeout=_SECONDS,

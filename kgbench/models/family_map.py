@@ -19,10 +19,10 @@ from importlib.resources import files
 from itertools import product
 from math import gcd
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
@@ -34,8 +34,12 @@ FAMILY_FILE = "kgbench_family.json"
 """A map that a checkpoint's folder may hold, for a model type of which the package has none."""
 
 
-_MOST_PARTS, _MOST_BLOCKS = 64, 1024
 _OTHERWISE = "otherwise"
+
+ModulePath = Annotated[str, Field(min_length=1)]
+Parts = Annotated[int, Field(ge=1, le=64)]
+Number = Annotated[int, Field(ge=1, le=1024)] | str
+"""A number, or the name of one."""
 
 
 @dataclass(frozen=True)
@@ -44,21 +48,21 @@ class Place:
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
-    module: str
-    part: int = 0
-    of: int | tuple[int | str, ...] = 1
+    module: ModulePath
+    part: Annotated[int, Field(ge=0)] = 0
+    of: Parts | Annotated[tuple[Number, ...], Field(min_length=1, max_length=64)] = 1
     """How many equal parts, or for each part the number that its share goes by."""
-    per: int | str | None = None
+    per: Number | None = None
     """How many blocks have such parts; by default the output is one block."""
-    tokens: int = 1
+    tokens: Annotated[int, Field(ge=1, le=2)] = 1
     """Which dimension of the module's input counts tokens; the first counts prompts."""
     input: str | None = None
     """The keyword argument that holds the module's input, where it is not the first argument."""
     optional: bool = False
     """Whether models of this type may lack the component."""
-    otherwise: str | None = None
+    otherwise: ModulePath | None = None
     """The module in models that have none at `module`."""
-    also: tuple[str, ...] = ()
+    also: tuple[ModulePath, ...] = ()
     """Further modules of the component, in models that have them."""
 
     @property
@@ -105,21 +109,6 @@ class Place:
         module = self.module if present or self.otherwise is None else self.otherwise
         return replace(self, module=module, of=of, per=None if per == 1 else per, otherwise=None)
 
-    @property
-    def fault(self) -> str | None:
-        """What is wrong with the place in any model, or None."""
-        parts = self.of if isinstance(self.of, int) else len(self.of)
-        if "" in (self.module, self.otherwise, *self.also):
-            return "a module's path is empty"
-        if not 1 <= parts <= _MOST_PARTS:
-            return f"'of' says {parts} parts, expected 1 to {_MOST_PARTS}"
-        if not 0 <= self.part < parts:
-            return f"'part' is {self.part}, expected 0 to {parts - 1}"
-        for number in (*(() if isinstance(self.of, int) else self.of), self.per):
-            if isinstance(number, int) and not 1 <= number <= _MOST_BLOCKS:
-                return f"a number of parts or blocks is {number}, expected 1 to {_MOST_BLOCKS}"
-        return None if self.tokens in (1, 2) else f"'tokens' is {self.tokens}, expected 1 or 2"
-
     def misfit(self, module: nn.Module, config: object) -> str | None:
         """Why a module cannot compute the component, judged without running it; or None.
 
@@ -159,14 +148,14 @@ class Family:
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     model_type: str
-    layers: str
+    layers: ModulePath
     """Path of the module list that holds the layers."""
-    attention: str
+    attention: ModulePath
     """Module, relative to the layer, whose output attention adds to the stream.
 
     Where that is normed first, the norm.
     """
-    mlp: str
+    mlp: ModulePath
     """Module, relative to the layer, whose output the MLP adds to the stream.
 
     Where that is normed first, the norm.
@@ -434,24 +423,22 @@ def read_family(text: str, source: str) -> Family:
 
 def _faults(family: Family) -> Iterator[str]:
     """What is wrong with a map that fits no model."""
-    for part, places, known in (
+    for part, places, components in (
         ("outside", family.outside, OUTSIDE),
         ("inside", family.inside, PER_LAYER),
     ):
         for component in places:
-            if component not in known:
+            if component not in components:
                 yield (
-                    f"has {component!r} {part} the layers; components there are {', '.join(known)}"
+                    f"has {component!r} {part} the layers; components there are {', '.join(components)}"
                 )
-    for name in ("layers", "attention", "mlp"):
-        if not getattr(family, name):
-            yield f"does not read: {name}: the path is empty"
     for number, cases in family.numbers.items():
         if [*cases][-1:] != [_OTHERWISE]:
             yield f"does not read: numbers.{number}: expected {_OTHERWISE!r} as the last case"
     for component, place in {**family.outside, **family.inside}.items():
-        if place.fault:
-            yield f"does not read: {component}: {place.fault}"
+        parts = place.of if isinstance(place.of, int) else len(place.of)
+        if place.part >= parts:
+            yield f"does not read: {component}: 'part' is {place.part}, expected 0 to {parts - 1}"
     for places in (family.outside, family.inside):
         named = {place.module for place in places.values()}
         for place in places.values():

@@ -7,7 +7,6 @@ was given is noted, and compared when the pair is verified.
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -17,15 +16,16 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
+from pydantic import ValidationError
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 from transformers import PreTrainedModel
 
-from kgbench.errors import InputError, ModelError, first_line
+from kgbench.errors import InputError, ModelError, first_fault, first_line
 from kgbench.models.lora import (
+    BaseSettings,
     active_adapters,
     adapter_layers,
-    changes_of_base,
     is_peft,
     put_adapters,
 )
@@ -57,6 +57,8 @@ class HeldModel:
     part: str
     """`recipient`, or the donor's name."""
     origin: str = MEMORY
+    adapter: None = None
+    """Adapters in memory are part of the model."""
 
     @property
     def who(self) -> str:
@@ -70,34 +72,36 @@ class HeldModel:
         Raises:
             ModelError: It is none, or one whose weights cannot be read where they are.
         """
-        found = self.given
-        if is_peft(found):  # of which some have no one base
-            found = getattr(found, "get_base_model", lambda: None)()
-        if not isinstance(found, PreTrainedModel) or not _has_head(found):
+        model = self.given
+        if is_peft(model):  # of which some have no one base
+            model = getattr(model, "get_base_model", lambda: None)()
+        if not isinstance(model, PreTrainedModel) or not hasattr(
+            model.get_output_embeddings(), "weight"
+        ):
             inner = next((name for name in _WRAPPED if hasattr(self.given, name)), None)
             raise ModelError(
                 f"{self.who} is a {type(self.given).__name__}; expected a causal language model "
                 "of transformers, a PeftModel, a directory or a Hub id"
                 + (f": give the model inside it (its .{inner})" if inner else "")
             )
-        if getattr(found, "is_quantized", False) or getattr(found, "hf_quantizer", None):
+        if getattr(model, "is_quantized", False) or getattr(model, "hf_quantizer", None):
             raise ModelError(
                 f"{self.who} is quantised, and a graft needs plain weights: dequantise it "
                 "(model.dequantize())"
             )
-        if not all(isinstance(each, Tensor) for each in found.state_dict().values()):
+        if not all(isinstance(each, Tensor) for each in model.state_dict().values()):
             raise ModelError(
                 f"{self.who} is quantised by torch, and a graft needs plain weights: give the "
                 "model before that"
             )
-        devices = sorted({str(weight.device) for weight in found.parameters()})
+        devices = sorted({str(weight.device) for weight in model.parameters()})
         if "meta" in devices or len(devices) > 1:
             where = " and ".join(devices).replace("meta", "disk")
             move = "" if "meta" in devices else "move it to one device (model.to(DEVICE)), or "
             raise ModelError(
                 f"{self.who} is on {where}: {move}give its directory or Hub id with device_map"
             )
-        return found
+        return model
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -127,7 +131,16 @@ class HeldModel:
         layers = adapter_layers(self.model)
         self._check_adapters(layers)
         if recipient is not None:
-            self._check_beside(recipient)
+            for what in ("dtype", "device"):
+                ours, theirs = getattr(recipient, what), getattr(self.model, what)
+                if ours == theirs:
+                    continue
+                first, second = (str(each).removeprefix("torch.") for each in (theirs, ours))
+                to = repr(second) if what == "device" else torch.promote_types(ours, theirs)
+                raise ModelError(
+                    f"{self.who} is {'of type' if what == 'dtype' else 'on'} {first}, the "
+                    f"recipient {second}; bring both to one by model.to({to})"
+                )
         try:
             copy: Any = shared_copy(self.given)
         except RuntimeError as error:  # beside its weights it holds results that take gradients
@@ -174,37 +187,23 @@ class HeldModel:
                 "model.enable_adapters()), or leave the block of disable_adapter()"
             )
         for name in self.given.active_adapters if is_peft(self.given) else ():
-            settings = json.loads(json.dumps(self.given.peft_config[name].to_dict(), default=list))
-            if self.given.peft_config[name].is_prompt_learning:
+            config = self.given.peft_config[name]
+            if config.is_prompt_learning:
                 raise ModelError(
-                    f"{self.who} has an adapter of type {settings['peft_type']}, which adds "
+                    f"{self.who} has an adapter of type {config.peft_type.value}, which adds "
                     "tokens to each prompt, and a graft takes weights; give a donor whose adapter "
                     "changes weights, such as LoRA"
                 )
-            for key, value in changes_of_base(settings).items() if self._is_before else ():
+            if not self._is_before:
+                continue
+            try:
+                BaseSettings.model_validate(config, from_attributes=True)
+            except ValidationError as error:
                 raise ModelError(
                     f"the recipient would be {type(self.given).__name__}'s base, which training "
-                    f"changed too ({key!r} is {json.dumps(value)[:60]}): give the model before "
+                    f"changed too ({first_fault(error, 'the whole')}): give the model before "
                     "training as the recipient"
-                )
-
-    def _check_beside(self, recipient: PreTrainedModel) -> None:
-        """Refuse a donor of another type or place than the recipient's."""
-        for what in ("dtype", "device"):
-            ours, theirs = getattr(recipient, what), getattr(self.model, what)
-            if ours == theirs:
-                continue
-            first, second = (str(each).removeprefix("torch.") for each in (theirs, ours))
-            to = repr(second) if what == "device" else torch.promote_types(ours, theirs)
-            raise ModelError(
-                f"{self.who} is {'of type' if what == 'dtype' else 'on'} {first}, the "
-                f"recipient {second}; bring both to one by model.to({to})"
-            )
-
-
-def _has_head(model: PreTrainedModel) -> bool:
-    """Whether a model gives logits by a module with weights."""
-    return hasattr(model.get_output_embeddings(), "weight")
+                ) from error
 
 
 def answers(model: nn.Module, probe: Sequence[int], who: str) -> Float[Tensor, "token vocabulary"]:
@@ -304,8 +303,8 @@ def _without_hooks(model: nn.Module) -> Iterator[None]:
     finally:
         for attributes, forward in forwards:
             attributes.update({"forward": forward} if forward else {})
-        for place, kept in hooks:
-            place.update(kept)
+        for place, entries in hooks:
+            place.update(entries)
 
 
 def refuse_hooks(*models: nn.Module, probe: Sequence[int] = ()) -> None:

@@ -79,16 +79,25 @@ def _inferred(model: PreTrainedModel) -> Family:
     """The map that fits one small model."""
     layers = _layers(model)
     _refuse_cubes(model, layers)
-    calls = _probed(model, _ids(_TOKENS))
-    n = model.get_submodule(layers).__len__()  # type: ignore[operator]  # a ModuleList
-    first, last = f"{layers}.0", f"{layers}.{n - 1}"
-    inside = _inside(model, _calls_within(calls, first), _calls_within(calls, last), last)
-    attention = _adding(inside, "ln_1_post", "o")
-    mlp = _adding(inside, "ln_2_post", "down")
+    calls = _probed(model)
+    last = f"{layers}.{model.config.num_hidden_layers - 1}"
+    first_calls, last_calls = _calls_within(calls, f"{layers}.0"), _calls_within(calls, last)
+    if _paths(first_calls) != _paths(last_calls):
+        raise ModelError(
+            f"the first layer has other modules than the last one: {_paths(first_calls)} and "
+            f"{_paths(last_calls)}"
+        )
+    inside = _inside(model, last_calls, last)
+    parts = []
+    for norm, projection in (("ln_1_post", "o"), ("ln_2_post", "down")):
+        # What is added to the stream: the norm behind it, or what holds the last projection.
+        within = inside[projection].module
+        parts.append(inside[norm].module if norm in inside else within.rpartition(".")[0] or within)
     outside = _outside(model, calls, layers)
-    return Family(
-        model.config.model_type, layers, attention, mlp, _ordered(outside), _ordered(inside)
-    )
+    # In the order of computation.
+    outside = {name: outside[name] for name in COMPONENTS if name in outside}
+    inside = {name: inside[name] for name in COMPONENTS if name in inside}
+    return Family(model.config.model_type, layers, *parts, outside, inside)
 
 
 def _refuse_cubes(model: PreTrainedModel, layers: str) -> None:
@@ -102,11 +111,6 @@ def _refuse_cubes(model: PreTrainedModel, layers: str) -> None:
             f"models of type {model.config.model_type!r} have no map: "
             "their layers have weights of three dimensions, such as experts or convolutions"
         )
-
-
-def _ordered(places: Mapping[str, Place]) -> dict[str, Place]:
-    """The places in the order of computation."""
-    return dict(sorted(places.items(), key=lambda item: COMPONENTS.index(item[0])))
 
 
 def _calls_within(calls: Sequence[_Call], path: str) -> list[_Call]:
@@ -124,16 +128,6 @@ def _paths(calls: Iterable[_Call]) -> list[str]:
 
 def _projections(calls: Iterable[_Call]) -> list[_Call]:
     return [call for call in calls if isinstance(call.module, nn.Linear | Conv1D)]
-
-
-def _adding(inside: Mapping[str, Place], behind: str, of: str) -> str:
-    """The module whose output is added to the stream.
-
-    The norm behind attention or MLP, or what holds their last projection.
-    """
-    if behind in inside:
-        return inside[behind].module
-    return inside[of].module.rpartition(".")[0] or inside[of].module
 
 
 # ---------------------------------------------------------------------- running the model
@@ -184,7 +178,7 @@ def _watching(
         yield
 
 
-def _probed(model: PreTrainedModel, ids: Tensor) -> list[_Call]:
+def _probed(model: PreTrainedModel) -> list[_Call]:
     """All calls of units in order."""
     calls: list[_Call] = []
 
@@ -195,19 +189,17 @@ def _probed(model: PreTrainedModel, ids: Tensor) -> list[_Call]:
         options: Mapping[str, Any],
         output: Tensor,
     ) -> None:
-        wanted = not isinstance(module, nn.Embedding)  # embeddings take indices
-        given: list[tuple[str | None, Any]] = list(options.items())
-        if inputs:
-            given.insert(0, (None, inputs[0]))
-        for name, x in given:
-            is_tensor = isinstance(x, Tensor) and x.is_floating_point() == wanted
-            if is_tensor and x.numel() >= ids.numel():
+        is_float = not isinstance(module, nn.Embedding)  # embeddings take indices
+        arguments: list[tuple[str | None, Any]] = [(None, x) for x in inputs[:1]]
+        for name, x in (*arguments, *options.items()):
+            is_input = isinstance(x, Tensor) and x.is_floating_point() == is_float
+            if is_input and x.numel() >= _ROWS * _TOKENS:
                 calls.append(_Call(path, module, x, name, output))
                 return
         raise ModelError(f"the module {path!r} takes no input by which its tokens could be told")
 
     with torch.no_grad(), _watching(_units(model), see):
-        _run(model, ids)
+        _run(model, _ids(_TOKENS))
     return calls
 
 
@@ -238,10 +230,10 @@ def _outside(model: PreTrainedModel, calls: Sequence[_Call], layers: str) -> dic
             "a map holds one module for positions and one final norm; here are "
             f"{_paths((*positions, *norms))}"
         )
-    known = {emb, head, *_paths((*positions, *norms))}
+    single = {emb, head, *_paths((*positions, *norms))}
     places = {
-        "emb": Place(emb, also=tuple(c.path for c in before if c.path not in known)),
-        "head": Place(head, also=tuple(c.path for c in after if c.path not in known)),
+        "emb": Place(emb, also=tuple(c.path for c in before if c.path not in single)),
+        "head": Place(head, also=tuple(c.path for c in after if c.path not in single)),
     }
     if positions:
         places["pos"] = positions[0].place()
@@ -253,15 +245,8 @@ def _outside(model: PreTrainedModel, calls: Sequence[_Call], layers: str) -> dic
 # ---------------------------------------------------------------------- inside the layers
 
 
-def _inside(
-    model: PreTrainedModel, first: Sequence[_Call], last: Sequence[_Call], layer: str
-) -> dict[str, Place]:
-    """Places of a layer's components; derivatives are taken in the last one."""
-    if _paths(first) != _paths(last):
-        raise ModelError(
-            f"the first layer has other modules than the last one: {_paths(first)} and "
-            f"{_paths(last)}"
-        )
+def _inside(model: PreTrainedModel, calls: Sequence[_Call], layer: str) -> dict[str, Place]:
+    """Places of a layer's components, by its calls."""
     attentions = []
     for path, child in model.get_submodule(layer).named_children():
         if "attention" in type(child).__name__.lower():
@@ -271,9 +256,9 @@ def _inside(
             f"a layer has {len(attentions)} modules of attention, expected one whose class is "
             f"called so: {attentions}"
         )
-    attending = [c for c in first if c.path.startswith(f"{attentions[0]}.")]
+    attending = [c for c in calls if c.path.startswith(f"{attentions[0]}.")]
     projections = _projections(attending)
-    rest = [c for c in first if c not in attending]
+    rest = [c for c in calls if c not in attending]
     mlp = _projections(rest)
     if len(projections) < 2 or len(mlp) not in (2, 3):
         raise ModelError(
@@ -305,11 +290,9 @@ def _attention(model: PreTrainedModel, calls: Sequence[_Call], layer: str) -> di
         columns = {"q": ~matters, "k": matters & ~alone, "v": alone}
         roles = {role: c.nonzero()[:, 0] for role, c in columns.items() if c.any()}
         if isinstance(call.module, nn.Linear | Conv1D):
-            places = (
-                {next(iter(roles)): call.place()}
-                if len(roles) == 1
-                else _sliced(model, call, roles)
-            )
+            places = {role: call.place() for role in roles}
+            if len(roles) > 1:
+                places = _sliced(model, call, roles)
         elif set(roles) in ({"q"}, {"k"}):
             places = {f"{next(iter(roles))}_norm": call.place()}
         else:
@@ -367,14 +350,14 @@ def _sliced(model: PreTrainedModel, call: _Call, roles: Mapping[str, Tensor]) ->
         parts = range(of if isinstance(of, int) else len(of))
         slices = [call.place(part=part, of=of, per=per) for part in parts]
         try:
-            held = [each.columns(call.output.shape[-1], model.config) for each in slices]
+            each = [place.columns(call.output.shape[-1], model.config) for place in slices]
         except (ModelError, RuntimeError):
             # No such number in the configuration, or one that does not divide the width.
             continue
         places: dict[str, Place] = {}
         for role, columns in roles.items():
-            for place, own in zip(slices, held, strict=True):
-                if torch.equal(own, columns):
+            for place, part in zip(slices, each, strict=True):
+                if torch.equal(part, columns):
                     places.setdefault(role, place)
         if len(places) == len(roles):
             return places
@@ -390,7 +373,7 @@ def _feed_forward(model: PreTrainedModel, mlp: Sequence[_Call], layer: str) -> d
     places = [call.place() for call in ups]
     if len(ups) == 1:
         places = [ups[0].place(part=0, of=2), ups[0].place(part=1, of=2)]
-    straight = [_is_linear(model, place, f"{layer}.{down.path}", layer) for place in places]
+    straight = [_is_linear(model, place, down, layer) for place in places]
     if sorted(straight) != [False, True]:
         raise ModelError(
             f"of {_paths(ups)} one should gate the other, in whose output the MLP is linear"
@@ -399,50 +382,45 @@ def _feed_forward(model: PreTrainedModel, mlp: Sequence[_Call], layer: str) -> d
     return {"gate": places[1 - up], "up": places[up]}
 
 
-def _is_linear(model: PreTrainedModel, place: Place, down: str, layer: str) -> bool:
+def _is_linear(model: PreTrainedModel, place: Place, down: _Call, layer: str) -> bool:
     """Whether twice a component's output is twice what goes into the down projection."""
-    seen: list[Tensor] = []
 
     def doubled(
-        path: str, module: nn.Module, inputs: tuple[Tensor, ...], options: object, output: Tensor
-    ) -> Tensor | None:
-        if path == "down":
-            seen.append(inputs[0])
-            return None
+        path: str, module: nn.Module, inputs: object, options: object, output: Tensor
+    ) -> Tensor:
         output = output.clone()
         output[..., place.columns(output.shape[-1], model.config)] *= 2
         return output
 
-    last = {"down": model.get_submodule(down)}
-    both = {**last, "up": model.get_submodule(f"{layer}.{place.module}")}
-    with torch.no_grad():
-        for modules in (last, both):
-            with _watching(modules, doubled):
-                _run(model, _ids(_TOKENS))
-    return torch.allclose(seen[1], 2 * seen[0], rtol=1e-9, atol=1e-12)
+    with _watching({"up": model.get_submodule(f"{layer}.{place.module}")}, doubled):
+        calls = _calls_within(_probed(model), layer)
+    (then,) = (call.input for call in calls if call.path == down.path)
+    return torch.allclose(then, 2 * down.input, rtol=1e-9, atol=1e-12)
 
 
 def _norms(
-    norms: Sequence[_Call], projections: Sequence[_Call], mlp: Sequence[_Call]
+    norms: Sequence[_Call], attention: Sequence[_Call], mlp: Sequence[_Call]
 ) -> dict[str, Place]:
     """Norms of a layer, identified by the module whose input or output they norm.
 
     All others take the names that are left.
     """
+    sides = {
+        "ln_1": attention[0].input,
+        "ln_1_post": attention[-1].output,
+        "ln_2": mlp[0].input,
+        "ln_2_post": mlp[-1].output,
+    }
     places: dict[str, Place] = {}
     left = []
     for call in norms:
-        tests = {
-            "ln_1": _same(call.output, projections[0].input),
-            "ln_1_post": _same(call.input, projections[-1].output),
-            "ln_2": _same(call.output, mlp[0].input),
-            "ln_2_post": _same(call.input, mlp[-1].output),
-        }
-        name = next((name for name, holds in tests.items() if holds and name not in places), None)
-        if name is None:
-            left.append(call)
+        for name, side in sides.items():
+            normed = call.input if name.endswith("post") else call.output
+            if name not in places and _same(normed, side):
+                places[name] = call.place()
+                break
         else:
-            places[name] = call.place()
+            left.append(call)
     free = [name for name in ("ln_1", "ln_2", "ln_1_post", "ln_2_post") if name not in places]
     if len(left) > len(free):
         raise ModelError(f"a layer has more norms than there are components: {_paths(norms)}")
@@ -451,8 +429,8 @@ def _norms(
     return places
 
 
-def _same(one: Tensor, other: Tensor) -> bool:
-    return one.numel() == other.numel() and torch.equal(one.reshape(-1), other.reshape(-1))
+def _same(first: Tensor, other: Tensor) -> bool:
+    return torch.equal(first.flatten(), other.flatten())
 
 
 # ---------------------------------------------------------------------- small random models
@@ -477,18 +455,16 @@ class Probe:
 
     def sizes(self) -> dict[str, int]:
         """Settings of a small model, in place of those that a configuration has."""
-        return {
-            **dict.fromkeys(("hidden_size", "n_embd", "d_model"), self.hidden),
-            **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_heads"), self.heads),
-            **dict.fromkeys(
-                ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size"), self.inner
-            ),
-            **dict.fromkeys(("head_dim", "query_pre_attn_scalar"), self.head),
-            **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 2),
-            "rotary_dim": 4,
-            "vocab_size": VOCABULARY,
-            "sliding_window": WINDOW,
-        }
+        settings = {"rotary_dim": 4, "vocab_size": VOCABULARY, "sliding_window": WINDOW}
+        for names, size in (
+            (("hidden_size", "n_embd", "d_model"), self.hidden),
+            (("num_attention_heads", "n_head", "n_heads", "num_heads"), self.heads),
+            (("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size"), self.inner),
+            (("head_dim", "query_pre_attn_scalar"), self.head),
+            (("pad_token_id", "bos_token_id", "eos_token_id"), 2),
+        ):
+            settings |= dict.fromkeys(names, size)
+        return settings
 
 
 PROBES = (
@@ -502,41 +478,41 @@ _DROPPED = ("dtype", "transformers_version", "architectures", "rope_scaling")
 """Settings that a small model does not take over."""
 
 
-def reduced_config(given: dict[str, Any], probe: Probe = PROBES[0]) -> PreTrainedConfig:
+def reduced_config(config: dict[str, Any], probe: Probe = PROBES[0]) -> PreTrainedConfig:
     """The configuration of a small model of the same architecture.
 
     It has the first layers, enough for one of each kind; as many heads of keys as of queries only
     where the model has; and plain rotary embeddings of the same share of a head.
 
     Args:
-        given: A checkpoint's `config.json`.
+        config: A checkpoint's `config.json`.
         probe: The sizes.
 
     Raises:
         ModelError: The library does not know the architecture, or takes no such small one.
     """
-    whole: PreTrainedConfig | None = None
+    large: PreTrainedConfig | None = None
     try:
-        whole = AutoConfig.for_model(**given)
-        settings = whole.to_dict()
+        large = AutoConfig.for_model(**config)
+        settings = large.to_dict()
         for key in _DROPPED:
             settings.pop(key, None)
         kinds = settings.get("layer_types") or []
         firsts = [kinds.index(kind) + 1 for kind in kinds]
-        n = min(whole.num_hidden_layers, MOST_LAYERS, max([3, *firsts]))
+        n = min(large.num_hidden_layers, MOST_LAYERS, max([3, *firsts]))
         small = dict(settings)
         for key, value in settings.items():
-            if isinstance(value, list) and len(value) == whole.num_hidden_layers:
+            if isinstance(value, list) and len(value) == large.num_hidden_layers:
                 small[key] = value[:n]
         for key, size in probe.sizes().items():
             if settings.get(key) is not None:
                 small[key] = size
         for key in _GROUPS:
             if settings.get(key) is not None:
-                as_queries = settings[key] == whole.num_attention_heads
+                as_queries = settings[key] == large.num_attention_heads
                 small[key] = probe.heads if as_queries else probe.groups
         if "word_embed_proj_dim" in settings:
-            as_stream = settings["word_embed_proj_dim"] == whole.hidden_size
+            as_stream = settings["word_embed_proj_dim"] == large.hidden_size
             small["word_embed_proj_dim"] = probe.hidden if as_stream else probe.hidden // 2
         if isinstance(rope := settings.get("rope_parameters"), dict):
             small["rope_parameters"] = _plain_rotary(rope)
@@ -545,12 +521,12 @@ def reduced_config(given: dict[str, Any], probe: Probe = PROBES[0]) -> PreTraine
                 small[key] = n
         return AutoConfig.for_model(**small)
     except Exception as error:  # the library raises anything on an unknown configuration
-        if whole is not None:
+        if large is not None:
             with suppress(RuntimeError, ValueError, TypeError), torch.device("meta"):
-                model = AutoModelForCausalLM.from_config(whole)
+                model = AutoModelForCausalLM.from_config(large)
                 _refuse_cubes(model, _layers(model))
         raise ModelError(
-            f"no small model of type {given.get('model_type')!r} can be made: "
+            f"no small model of type {config.get('model_type')!r} can be made: "
             f"{' '.join(str(error).split())}"
         ) from error
 

@@ -150,10 +150,8 @@ def attention_backend(recipient: Place, attention: str) -> str:
         return attention
     if isinstance(recipient, HeldModel):
         return "sdpa" if recipient.model._supports_sdpa else "eager"
-    try:
+    with _quietly(recipient):
         model: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(read_model_config(recipient.directory))]
-    except Exception as error:  # libraries raise what they like on a broken configuration
-        raise ModelError(f"{recipient.origin} does not load: {first_line(error)}") from error
     return "sdpa" if model._supports_sdpa else "eager"
 
 
@@ -178,11 +176,11 @@ def read_model(
             ignore_mismatched_sizes=True,  # refused below, by name
         )
     model, info = loaded
-    for name, stored, wanted in sorted(info["mismatched_keys"]):
+    for name, stored, expected in sorted(info["mismatched_keys"]):
         raise ModelError(
             f"{place.origin} does not load: {len(info['mismatched_keys'])} of its weights have "
             "other shapes than its config.json says, "
-            f"such as {name!r}, {list(stored)} in its files and {list(wanted)} by the configuration"
+            f"such as {name!r}, {list(stored)} in its files and {list(expected)} by the configuration"
         )
     refuse_unused(place, info["unexpected_keys"], stored_tensors(place.directory, place.origin))
     if missing := sorted(info["missing_keys"]):
@@ -310,47 +308,52 @@ def read_pair(
     label, sources = pair_sources(name, recipient, donors)
     places = _places(sources, revision)
     base = places[RECIPIENT]
-    held = [each for each in places.values() if isinstance(each, HeldModel)]
+    in_memory = [each for each in places.values() if isinstance(each, HeldModel)]
     stored = [each for each in places.values() if isinstance(each, Checkpoint)]
     main = torch.device(device) if device_map is None else main_device(device_map)
-    wanted = dtype or ("float32" if main.type == "cpu" else "auto")
-    if held:
-        _refuse_to_move(held, dtype, device_map)
-        main = held[0].model.device
-        wanted = str(held[0].model.dtype).removeprefix("torch.")
+    type_name = dtype or ("float32" if main.type == "cpu" else "auto")
+    if in_memory:
+        _refuse_to_move(in_memory, dtype, device_map)
+        main = in_memory[0].model.device
+        type_name = str(in_memory[0].model.dtype).removeprefix("torch.")
         if dtype is None:
-            _refuse_to_round(held[0], stored)
-    check_dtype(wanted)
+            _refuse_to_round(in_memory[0], stored)
+    check_dtype(type_name)
     files: dict[Path, Stamp] = {}
     for checkpoint in stored:
         files |= checkpoint.stamps()
-    family = _family(base, sources[RECIPIENT])
+    model_type = str(base.config["model_type"])
+    family = (
+        load_family(model_type)
+        if isinstance(base, HeldModel)
+        else family_in(base.directory, model_type, base.origin)
+    )
     for part, each in places.items():
         check_config(base, each, part)
     backend = attention_backend(base, attention)
     read_to = str(main) if device_map is None else "cpu"
     reads, unread = one_tokenizer(places, tokenizer)
     reader = _Reader(family, backend, read_to, share, device_map, reads)
-    first = reader.recipient(base, DTYPES.get(wanted) or widest(stored), places)
+    first = reader.recipient(base, DTYPES.get(type_name) or widest(stored), places)
     others = {}
     for part, each in places.items():
         if part != RECIPIENT:
             others[part] = reader.donor(first, base, each, part)
     origins = {part: each.origin for part, each in places.items()}
-    asked = {
+    arguments = {
         "model": name,
         "recipient": None if recipient is None else _text(recipient),
         "donors": {part: _text(source) for part, source in (donors or {}).items()},
         "revision": revision,
         "chat_template": chat_template,
     }
-    pair = ModelPair(label, first, others, reads, family, origins, chat_template, files, asked)
+    pair = ModelPair(label, first, others, reads, family, origins, chat_template, files, arguments)
     pair.answers, pair.notes, pair.unread = reader.answers, reader.notes, unread
     _look_for_bos(pair)
-    if not held and tokenizer is None:
+    if not in_memory and tokenizer is None:
         how = (*places, first.dtype, read_to, str(device_map), backend, share, chat_template)
         pair.reading = (*files.items(), *how, json.dumps(written(family), sort_keys=True))
-    if held:
+    if in_memory:
         _ = pair.weight_hashes  # of the weights as they are now, which the caller may change
     return pair
 
@@ -367,18 +370,18 @@ def widest(places: Iterable[Checkpoint]) -> torch.dtype:
     return reduce(torch.promote_types, kinds)
 
 
-def _refuse_to_round(held: HeldModel, stored: Sequence[Checkpoint]) -> None:
+def _refuse_to_round(model: HeldModel, stored: Sequence[Checkpoint]) -> None:
     """Refuse files of a wider type than a model in memory, whose type would round their change.
 
     Raises:
         ModelError: There is one.
     """
     for each in stored:
-        kind = reduce(torch.promote_types, stored_types(each), held.model.dtype)
-        if kind != held.model.dtype:
-            narrow, wide = (str(k).removeprefix("torch.") for k in (held.model.dtype, kind))
+        kind = reduce(torch.promote_types, stored_types(each), model.model.dtype)
+        if kind != model.model.dtype:
+            narrow, wide = (str(k).removeprefix("torch.") for k in (model.model.dtype, kind))
             raise ModelError(
-                f"{held.who} is in memory as {narrow}, to which {each.origin} would be rounded: "
+                f"{model.who} is in memory as {narrow}, to which {each.origin} would be rounded: "
                 f"convert it (model.to(torch.{wide})), or round by dtype={narrow!r}"
             )
 
@@ -421,7 +424,7 @@ def _places(sources: Mapping[str, Source], revision: str | None) -> dict[str, Pl
 
 
 def _refuse_to_move(
-    held: Sequence[HeldModel], dtype: str | None, device_map: DeviceMap | None
+    models: Sequence[HeldModel], dtype: str | None, device_map: DeviceMap | None
 ) -> None:
     """Refuse options that models in memory would have to be converted or moved for.
 
@@ -430,25 +433,16 @@ def _refuse_to_move(
     """
     if device_map is not None:
         raise ModelError(
-            f"{held[0].who} is in memory, where it stays; device_map is for models that are read: "
+            f"{models[0].who} is in memory, where it stays; device_map is for models that are read: "
             "give directories or Hub ids"
         )
-    for each in held:
+    for each in models:
         if dtype is not None and each.model.dtype != DTYPES.get(dtype):
-            found = str(each.model.dtype).removeprefix("torch.")
+            kind = str(each.model.dtype).removeprefix("torch.")
             raise ModelError(
-                f"{each.who} is in memory as {found}, and {dtype} is asked for: leave out dtype, "
+                f"{each.who} is in memory as {kind}, and {dtype} is asked for: leave out dtype, "
                 f"or convert it (model.to(torch.{dtype}))"
             )
-
-
-def _family(base: Place, source: Source) -> Family:
-    model_type = base.config.get("model_type")
-    if not isinstance(model_type, str):
-        raise ModelError(f"{source!r} is no checkpoint: its config.json names no model_type")
-    if isinstance(base, HeldModel):
-        return load_family(model_type)
-    return family_in(base.directory, model_type, base.origin)
 
 
 @dataclass
@@ -478,10 +472,7 @@ class _Reader:
         free = None if self.device_map is None else free_memory()
         model = read_model(place, dtype, self.device, self.attention)
         if self.device_map is not None:
-            models = 1
-            for part, donor in places.items():
-                adapts = isinstance(donor, Checkpoint) and donor.adapter is not None
-                models += part != RECIPIENT and not adapts
+            models = sum(each.adapter is None for each in places.values())
             self.devices = devices_of(model, self.family.layers, self.device_map, models, free)
         model = self._placed(model)
         hold(model)
@@ -492,7 +483,7 @@ class _Reader:
     ) -> PreTrainedModel:
         """A donor that fits the recipient, of its type and on its devices."""
         probe, words = probe_of(self.tokenizer, first.config), first.config.vocab_size
-        if isinstance(place, Checkpoint) and place.adapter is not None:
+        if place.adapter is not None:
             model, by_peft, cut = adapted_donor(first, place.adapter, place.origin, base.origin)
             self.answers[part] = answers(by_peft, probe, f"donor {part!r}")
         elif isinstance(place, HeldModel):
@@ -505,9 +496,8 @@ class _Reader:
             self.notes[part] = (
                 f"{cut} tokens of donor {part!r} beyond the recipient's {words} are left out"
             )
-        if isinstance(place, Checkpoint) and place.adapter is not None:
+        if place.adapter is not None:
             return model
-        check_forward(first, model, part)
         check_weights(first, model, part)
         if isinstance(place, HeldModel):
             return model  # what the caller holds goes on sharing with the caller's model
@@ -531,13 +521,14 @@ def pair_sources(
     Raises:
         ModelError: No recipient or no donor is named.
     """
-    known = catalog.entry(name) if name else None
+    entry = catalog.entry(name) if name else None
+    given = dict(donors or {})
     first = recipient
-    if first is None and known is not None:
-        first = known.recipient
+    if first is None and entry is not None:
+        first = entry.recipient
     if first is None:
-        first = next(filter(is_peft, (donors or {}).values()), None)
-    if first is None and donors:
+        first = next(filter(is_peft, given.values()), None)
+    if first is None and given:
         raise ModelError(
             "no recipient given: add --recipient PATH, the model before finetuning; only of a "
             "PeftModel in memory it is known, as the model with the adapter off"
@@ -547,24 +538,24 @@ def pair_sources(
             "no model given: name a pair (--model NAME) or its checkpoints (--recipient PATH "
             "--donor sft=PATH)"
         )
-    others = {**(known.donors if known and recipient is None else {}), **(donors or {})}
-    if RECIPIENT in others:
+    if entry is not None and recipient is None:
+        given = {**entry.donors, **given}
+    if RECIPIENT in given:
         raise ModelError(f"{RECIPIENT!r} is a reserved name and cannot name a donor")
-    if not others and known and recipient is None:
-        raise ModelError(no_donor_text(known.name, known.dataset))
-    if not others:
+    if not given and entry is not None and recipient is None:
+        raise ModelError(no_donor_text(entry.name, entry.dataset))
+    if not given:
         raise ModelError(
             "no donor given: add --donor sft=PATH, the finetuned checkpoint, or train one with "
             "'kgbench train --recipient PATH'"
         )
-    as_catalogued = known is not None and first == known.recipient
-    if known and as_catalogued:
-        return known.name, {RECIPIENT: first, **others}
     named = first
     if isinstance(named, nn.Module):  # of which not all have a name
         named = str(getattr(getattr(named, "config", None), "_name_or_path", ""))
     label = os.fspath(named).rstrip("/").rpartition("/")[2] or MEMORY
-    return label, {RECIPIENT: first, **others}
+    if entry is not None and first == entry.recipient:
+        label = entry.name
+    return label, {RECIPIENT: first, **given}
 
 
 def cut_vocabulary(model: PreTrainedModel, words: int) -> int:
@@ -641,22 +632,27 @@ def pair_name(model: object) -> str | None:
 
 
 def check_config(recipient: Place, other: Place, part: str) -> None:
-    """Check that the configurations of two models are of one architecture.
+    """Check that two models are of one architecture, with one forward pass apart from weights.
 
     Raises:
         ModelError: They are not.
     """
-    if isinstance(other, Checkpoint) and other.adapter is not None:
+    if other.adapter is not None:
         return  # its configuration is the recipient's
-    ours, theirs = recipient.config, other.config
-    if type(recipient) is not type(other):  # a file of one may leave out what is a default
-        ours, theirs = _with_defaults(recipient), _with_defaults(other)
-    for key in _SHAPE_KEYS:
-        mine, given = ours.get(key), theirs.get(key)
+    ours, theirs = _settings(recipient), _settings(other)
+    by_length = any(kind in str(ours.get("rope_parameters")) for kind in _BY_LENGTH)
+    promised = ["max_position_embeddings"] if by_length else []
+    for key in (*_SHAPE_KEYS, *_FORWARD_KEYS, *promised):
+        mine, given = _plainly(ours.get(key)), _plainly(theirs.get(key))
         if mine == given:
             continue
         remedy = "a graft needs two checkpoints of one architecture"
-        if key == "vocab_size" and isinstance(mine, int) and isinstance(given, int):
+        if key not in _SHAPE_KEYS:
+            remedy = (
+                "a graft is computed by the recipient's forward pass, which would be another than "
+                "the donor's"
+            )
+        elif key == "vocab_size" and isinstance(mine, int) and isinstance(given, int):
             if mine < given:
                 continue  # the donor's further tokens are cut
             remedy = (
@@ -668,31 +664,12 @@ def check_config(recipient: Place, other: Place, part: str) -> None:
         )
 
 
-def _with_defaults(place: Place) -> Mapping[str, Any]:
+def _settings(place: Place) -> Mapping[str, Any]:
+    """A configuration with the default values, which a file may leave out."""
     if isinstance(place, HeldModel):
         return place.config
-    return dict(read_model_config(place.directory).to_dict())
-
-
-def check_forward(recipient: PreTrainedModel, donor: PreTrainedModel, part: str) -> None:
-    """Check that two models have the same forward pass apart from their weights.
-
-    The models as loaded are compared, because a checkpoint need not contain default values.
-
-    Raises:
-        ModelError: They differ.
-    """
-    rotary = str(getattr(recipient.config, "rope_parameters", None))
-    by_length = any(kind in rotary for kind in _BY_LENGTH)
-    for key in (*_FORWARD_KEYS, *(["max_position_embeddings"] if by_length else [])):
-        ours = _plainly(getattr(recipient.config, key, None))
-        theirs = _plainly(getattr(donor.config, key, None))
-        if ours != theirs:
-            raise ModelError(
-                f"recipient and donor {part!r} differ in {key}: {ours} against {theirs}; a graft "
-                "is computed by the recipient's "
-                "forward pass, which would be another than the donor's"
-            )
+    with _quietly(place):
+        return dict(read_model_config(place.directory).to_dict())
 
 
 def forward_difference(
@@ -748,7 +725,7 @@ def check_weights(recipient: nn.Module, donor: nn.Module, part: str) -> None:
 
 def _shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
     names = plain_names(model)
-    return {name: tuple(model.get_parameter(held).shape) for name, held in names.items()}
+    return {name: tuple(model.get_parameter(parameter).shape) for name, parameter in names.items()}
 
 
 def one_tokenizer(
@@ -781,7 +758,10 @@ def one_tokenizer(
             f"tokenizer: expected a tokenizer, got {type(first).__name__}; load it "
             "(AutoTokenizer.from_pretrained(FOLDER))"
         )
-    text, ours = _sample(first), first.get_vocab()
+    ours = first.get_vocab()
+    # Tokenizers of one vocabulary encode this alike only if they split words alike.
+    words = sorted(ours)[:: 1 + len(ours) // 300]
+    text = " ".join(["A tokenizer's test: Zoë O'Brien, 1984!", *words])
     added: set[str] = set()
     for part, each in folders.items():
         other = read_tokenizer(each)
@@ -804,12 +784,6 @@ def one_tokenizer(
     return first, frozenset(added)
 
 
-def _sample(tokenizer: PreTrainedTokenizerBase) -> str:
-    """A text that tokenizers of one vocabulary encode alike only if they split words alike."""
-    words = sorted(tokenizer.get_vocab())
-    return " ".join(["A tokenizer's test: Zoë O'Brien, 1984!", *words[:: 1 + len(words) // 300]])
-
-
 def read_tokenizer(place: Checkpoint) -> PreTrainedTokenizerBase:
     """The tokenizer of a checkpoint.
 
@@ -822,9 +796,7 @@ def read_tokenizer(place: Checkpoint) -> PreTrainedTokenizerBase:
             f"{place.origin} holds no tokenizer: expected one of {', '.join(_TOKENIZER_FILES)} "
             "beside config.json"
         )
-    try:
+    with _quietly(place):
         return AutoTokenizer.from_pretrained(
             place.directory, local_files_only=True, trust_remote_code=False
         )
-    except Exception as error:  # libraries raise what they like on a broken file
-        raise ModelError(f"{place.origin} does not load: {first_line(error)}") from error

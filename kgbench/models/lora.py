@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -33,7 +33,7 @@ from torch.nn.functional import linear
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from kgbench.errors import ModelError, first_line
+from kgbench.errors import ModelError, first_fault, first_line
 from kgbench.models.tensors import put_weight, refuse_non_finite, same_bits, shared_copy
 
 if TYPE_CHECKING:
@@ -42,9 +42,7 @@ if TYPE_CHECKING:
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 """The two files of an adapter."""
 
-_PREFIX, _ALL_LINEAR = "base_model.model.", "all-linear"
-_NAME = re.compile(r"[\w.-]+")
-"""A module's name or the end of its path; PEFT reads some of them as regular expressions."""
+_PREFIX = "base_model.model."
 _OF_TRAINING = {
     "auto_mapping",
     "corda_config",
@@ -61,18 +59,13 @@ _OF_TRAINING = {
     "task_type",
 }
 """Settings of an adapter's training, which change no answer."""
-_PLAIN_STARTS = (None, True, False, "eva", "gaussian", "orthogonal")
-"""Ways to begin that leave the base's weights alone.
-
-Others, such as PiSSA, train on a changed base that the adapter does not hold.
-"""
-_CHECKED = {"peft_type", "bias", "init_lora_weights"}
-"""Settings that may have one kind of value only."""
 _BY_PEFT = (
     "have PEFT read it (peft: PeftModel.from_pretrained(MODEL, FOLDER)), and give that model from "
     "Python as the donor"
 )
 
+Name = Annotated[str, Field(pattern=r"^[\w.-]+$")]
+"""A module's name or the end of its path; PEFT reads some of them as regular expressions."""
 Rank = Annotated[int, Field(gt=0, le=65536)]
 Alpha = Annotated[FiniteFloat, Field(ge=-1e6, le=1e6)]
 
@@ -160,72 +153,45 @@ def plain_names(module: nn.Module, plainly: str = "", here: str = "") -> dict[st
 # ---------------------------------------------------------------------------------------- settings
 
 
-class AdapterSettings(BaseModel):
-    """Settings of `adapter_config.json` that reach PEFT, and the name of the base."""
+class BaseSettings(BaseModel):
+    """Settings with which training leaves the base's weights alone.
+
+    Others, such as PiSSA, train on a changed base that the adapter does not hold.
+    """
 
     model_config = ConfigDict(strict=True, frozen=True)
 
-    base_model_name_or_path: str | None = None
+    bias: Literal["none"] = "none"
+    init_lora_weights: bool | Literal["eva", "gaussian", "orthogonal"] | None = None
+
+
+class LayerSettings(BaseModel):
+    """Settings of `adapter_config.json` that reach PEFT."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
     r: Rank
     lora_alpha: Alpha
-    target_modules: str | list[str]
-    exclude_modules: str | list[str] | None = None
+    target_modules: list[str] | Annotated[str, Field(pattern="^(?i)all-linear$")]
+    exclude_modules: list[str] | None = None
     layers_to_transform: int | list[int] | None = None
-    layers_pattern: str | list[str] | None = None
-    rank_pattern: dict[str, Rank] | None = None
-    alpha_pattern: dict[str, Alpha] | None = None
+    layers_pattern: Name | list[Name] | None = None
+    rank_pattern: dict[Name, Rank] | None = None
+    alpha_pattern: dict[Name, Alpha] | None = None
     use_rslora: bool = False
     use_dora: bool = False
     lora_bias: bool = False
     fan_in_fan_out: bool = False
     modules_to_save: list[str] | None = None
 
-    def expressions(self) -> list[str]:
-        """What is not literal where names of modules are expected."""
-        lists = self.layers_pattern or []
-        names = [*(self.rank_pattern or ()), *(self.alpha_pattern or ())]
-        names += [lists] if isinstance(lists, str) else lists
-        found = [name for name in names if not _NAME.fullmatch(name)]
-        if isinstance(self.target_modules, str) and self.target_modules.lower() != _ALL_LINEAR:
-            found.append(self.target_modules)
-        if isinstance(self.exclude_modules, str):
-            found.append(self.exclude_modules)
-        return found
 
+class AdapterSettings(BaseSettings, LayerSettings):
+    """All settings of a stored adapter that is no more than its layers."""
 
-def refuse_more_than_layers(settings: Mapping[str, Any], origin: str) -> None:
-    """Refuse a stored adapter that is more than the layers of LoRA besides its base.
+    model_config = ConfigDict(extra="forbid")
 
-    Args:
-        settings: The content of `adapter_config.json`.
-        origin: What to call the adapter in an error.
-
-    Raises:
-        ModelError: It is more, or has a setting that is not known here.
-    """
-    if settings.get("peft_type") != "LORA":
-        raise ModelError(
-            f"{origin} is an adapter of type {settings.get('peft_type')!r}; only LORA is read from "
-            f"files: {_BY_PEFT}"
-        )
-    known = AdapterSettings.model_fields.keys() | _CHECKED | _OF_TRAINING
-    beyond = {key: value for key, value in settings.items() if value and key not in known}
-    beyond |= changes_of_base(settings)
-    for key, value in beyond.items():
-        raise ModelError(
-            f"{origin} sets {key!r} to {json.dumps(value)[:60]}, so that it is more than layers "
-            f"beside its base: {_BY_PEFT}"
-        )
-
-
-def changes_of_base(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings by which training changes weights of the base, whose adapter cannot undo that."""
-    changes = {}
-    if settings.get("bias", "none") != "none":
-        changes["bias"] = settings["bias"]
-    if settings.get("init_lora_weights") not in _PLAIN_STARTS:
-        changes["init_lora_weights"] = settings["init_lora_weights"]
-    return changes
+    peft_type: Literal["LORA"]
+    base_model_name_or_path: str | None = None
 
 
 def stored_settings(folder: Path, origin: str) -> AdapterSettings:
@@ -242,23 +208,17 @@ def stored_settings(folder: Path, origin: str) -> AdapterSettings:
         ) from error
     if not isinstance(data, dict):
         raise ModelError(f"{origin} is no adapter: its {ADAPTER_CONFIG} holds no object")
-    refuse_more_than_layers(data, origin)
+    named = AdapterSettings.model_fields.keys()
+    # What a later version of PEFT adds is off unless it has a value.
+    settings = {k: v for k, v in data.items() if k in named or (v and k not in _OF_TRAINING)}
     try:
-        settings = AdapterSettings.model_validate_json(json.dumps(data))
+        return AdapterSettings.model_validate_json(json.dumps(settings))
     except ValidationError as error:
-        first = error.errors()[0]
         raise ModelError(
-            f"{origin} does not load: {ADAPTER_CONFIG}: {'.'.join(map(str, first['loc']))!r}: "
-            f"{first['msg']}"
+            f"{origin} does not load: {ADAPTER_CONFIG}: {first_fault(error, 'the whole')}; from "
+            "files only layers of LoRA are read, whose modules are named without regular "
+            f"expressions, in lists: list the names, or {_BY_PEFT}"
         ) from error
-    for expression in settings.expressions():
-        shown = repr(expression if len(expression) <= 60 else f"{expression[:60]}...")
-        raise ModelError(
-            f"{origin} does not load: {ADAPTER_CONFIG}: {shown} is a regular expression; expected "
-            f"names of modules, in lists (target_modules may be {_ALL_LINEAR!r}): list the names, "
-            f"or {_BY_PEFT}"
-        )
-    return settings
 
 
 # -------------------------------------------------------------------------------- stored adapters
@@ -304,7 +264,7 @@ def stored_donor(
                 "finite weights of a float type"
             )
         refuse_non_finite(_plain(name), tensor, origin)
-    fields = settings.model_dump(exclude={"base_model_name_or_path"}, exclude_none=True)
+    fields = settings.model_dump(include={*LayerSettings.model_fields}, exclude_none=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PEFT's advice for training
         try:
@@ -353,20 +313,20 @@ def _own_tensors(
         most = max(most, len(tensor) - words)
         return tensor[:words].contiguous()
 
-    own = {}
+    tensors = {}
     for name, tensor in expected.items():
         if name not in stored:
             raise ModelError(f"it lacks {_plain(name)}, which its settings name")
-        own[name] = known(stored[name], tensor)
-        if own[name].shape != tensor.shape:
+        tensors[name] = known(stored[name], tensor)
+        if tensors[name].shape != tensor.shape:
             raise ModelError(
                 f"{_plain(name)} is {list(stored[name].shape)}, expected {list(tensor.shape)}"
             )
-    for name in sorted(stored.keys() - own.keys()):
+    for name in sorted(stored.keys() - tensors.keys()):
         # Of embeddings that were resized PEFT stores whole modules twice, and those of the base.
         copied = name.replace(".modules_to_save.", ".")
         plain = re.sub(r"\.(base_layer|original_module)\.", ".", _plain(copied))
-        weight = own.get(copied, weights.get(plain))
+        weight = tensors.get(copied, weights.get(plain))
         if weight is None:
             raise ModelError(f"it holds {plain!r}, which its settings do not name")
         rows = known(stored[name], weight)
@@ -374,7 +334,7 @@ def _own_tensors(
             raise ModelError(
                 f"it holds other weights for {plain!r}, which its modules_to_save do not name"
             )
-    return own, most
+    return tensors, most
 
 
 # ---------------------------------------------------------------------------------------- layers
@@ -388,12 +348,12 @@ def is_peft(model: object) -> bool:
 
 def adapter_layers(model: nn.Module) -> list[tuple[str, Any]]:
     """The modules that PEFT put in the place of others, outermost only."""
-    found: list[tuple[str, Any]] = []
+    layers: list[tuple[str, Any]] = []
     for path, module in model.named_modules():
-        inside = any(path.startswith(f"{outer}.") for outer, _ in found)
+        inside = any(path.startswith(f"{outer}.") for outer, _ in layers)
         if is_peft(module) and not inside:
-            found.append((path, module))
-    return found
+            layers.append((path, module))
+    return layers
 
 
 def put_adapters(model: PreTrainedModel, layers: Sequence[tuple[str, Any]], origin: str) -> None:
@@ -414,23 +374,24 @@ def put_adapters(model: PreTrainedModel, layers: Sequence[tuple[str, Any]], orig
             names = active_adapters(layer)
             if not names:
                 continue
-            if _is_low_rank(layer, names):
-                model.set_submodule(path, _low_rank(model.get_submodule(path), layer, names))
+            base = model.get_submodule(path)
+            if isinstance(base, nn.Linear | Conv1D) and _is_low_rank(layer, names):
+                model.set_submodule(path, _low_rank(base, layer, names))
                 for name, rows in model.get_submodule(path).named_parameters(recurse=False):
                     refuse_non_finite(f"{path}.{name}", rows, origin)
                 continue
             try:
                 merged = dict(_merged(layer, names).named_parameters())
-                own = {leaf: model.get_parameter(f"{path}.{leaf}") for leaf in merged}
+                weights = {leaf: model.get_parameter(f"{path}.{leaf}") for leaf in merged}
             except Exception as error:  # PEFT says by any exception that it cannot merge a layer
                 raise ModelError(
                     f"{origin}: {path} cannot be merged ({first_line(error)}), and a graft takes "
                     "weights; give a donor that was trained without this setting of the adapter"
                 ) from error
             for leaf, weight in merged.items():
-                fitted = weight.detach().to(own[leaf])
+                fitted = weight.detach().to(weights[leaf])
                 refuse_non_finite(f"{path}.{leaf}", fitted, origin)
-                if not same_bits(fitted, own[leaf]):
+                if not same_bits(fitted, weights[leaf]):
                     put_weight(model, f"{path}.{leaf}", fitted)
     model.eval()
 
@@ -451,9 +412,8 @@ def _is_low_rank(layer: Any, names: Sequence[str]) -> bool:
     return all(name in layer.lora_A and not more.get(name) for name in names)
 
 
-def _low_rank(base: nn.Module, layer: Any, names: Sequence[str]) -> LowRank:
+def _low_rank(base: nn.Linear | Conv1D, layer: Any, names: Sequence[str]) -> LowRank:
     """The base and the rows of some adapters, in the wider of their types."""
-    assert isinstance(base, nn.Linear | Conv1D)
     inward = [layer.lora_A[name].weight for name in names]
     scaled = [layer.lora_B[name].weight.double() * layer.scaling[name] for name in names]
     a = inward[0] if len(names) == 1 else torch.cat(inward)

@@ -159,8 +159,8 @@ class ModelPair:
                 '[{"prompt": TEXT, "subject": WORDS, "target": ANSWER}]'
             )
         with self.lock:  # see `read_as`
-            found = self._encoded.get(prompt)
-            if found is None:
+            encoded = self._encoded.get(prompt)
+            if encoded is None:
                 for token in self.unread:
                     if token in prompt.text:
                         raise RegionError(
@@ -168,8 +168,8 @@ class ModelPair:
                             "that was added to a donor and that the recipient does not have; leave "
                             "the fact out"
                         )
-                found = self._encoded[prompt] = self._encoder(prompt)
-            return found
+                encoded = self._encoded[prompt] = self._encoder(prompt)
+            return encoded
 
     def question(self, prompt: Prompt, encoded: Encoded | None = None) -> Question:
         """A prompt without its answer, which reads the same.
@@ -256,8 +256,8 @@ def probe_of(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> tu
         tokenizer: The tokenizer.
         config: The model's configuration.
     """
-    known = sorted({*range(config.vocab_size)} - {*tokenizer.all_special_ids})
-    spread = known[len(known) // (2 * _WORDS) :: max(1, len(known) // _WORDS)]
+    tokens = sorted({*range(config.vocab_size)} - {*tokenizer.all_special_ids})
+    spread = tokens[len(tokens) // (2 * _WORDS) :: max(1, len(tokens) // _WORDS)]
     sentence = [i for i in tokenizer(_SENTENCE)["input_ids"] if i < config.vocab_size]
     most = getattr(config, "max_position_embeddings", None) or len(sentence) + len(spread)
     return tuple([*sentence, *spread][:most])
@@ -273,11 +273,11 @@ def once_for_each(answer: Callable[[ModelPair], Answer]) -> Callable[[ModelPair]
 
     @wraps(answer)
     def known_answer(pair: ModelPair) -> Answer:
-        known: MutableMapping[Any, Answer] = by_pair if pair.reading is None else by_reading
+        computed: MutableMapping[Any, Answer] = by_pair if pair.reading is None else by_reading
         key = pair.reading or pair
-        if key not in known:
-            known[key] = answer(pair)
-        return known[key]
+        if key not in computed:
+            computed[key] = answer(pair)
+        return computed[key]
 
     return known_answer
 

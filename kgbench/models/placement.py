@@ -115,7 +115,7 @@ def units(model: nn.Module, layers: str) -> tuple[str, ...]:
 def devices_of(
     model: nn.Module,
     layers: str,
-    wanted: DeviceMap,
+    device_map: DeviceMap,
     models: int = 1,
     free: Mapping[str, int] | None = None,
 ) -> dict[str, torch.device]:
@@ -124,7 +124,7 @@ def devices_of(
     Args:
         model: The recipient.
         layers: Path of its list of layers.
-        wanted: What was asked for.
+        device_map: What was asked for.
         models: How many models of this size will be held.
         free: Bytes that are free on each device, the processor last, before any model is loaded; by
             default those that are now.
@@ -133,10 +133,12 @@ def devices_of(
         InputError: The map does not name a device for each unit, or names what is none, or they do
             not fit.
     """
-    if isinstance(wanted, str):
-        wanted = _inferred(model, layers, wanted, models, free_memory() if free is None else free)
+    if isinstance(device_map, str):
+        device_map = _inferred(
+            model, layers, device_map, models, free_memory() if free is None else free
+        )
     parts = units(model, layers)
-    return _mapped(parts, wanted, set(_weighty(model, parts)))
+    return _mapped(parts, device_map, set(_weighty(model, parts)))
 
 
 def _inferred(
@@ -155,15 +157,15 @@ def _inferred(
         )
     if strategy != "sequential":
         room = get_balanced_memory(model, room, block)
-    found = infer_auto_device_map(model, room, block, offload_buffers=True)
-    if "disk" in found.values():
+    devices = infer_auto_device_map(model, room, block, offload_buffers=True)
+    if "disk" in devices.values():
         needed = models * sum(t.numel() * t.element_size() for t in model.state_dict().values())
         raise InputError(
             f"the models do not fit: they need {needed / 2**30:.2f} GiB in whole layers, and the "
             f"devices have room for {' + '.join(f'{n / 2**30:.2f}' for n in free.values())} GiB, "
             "of which some is left to activations; try --dtype bfloat16"
         )
-    return dict(found)
+    return dict(devices)
 
 
 def _weighty(model: nn.Module, paths: Iterable[str]) -> list[str]:
@@ -171,34 +173,35 @@ def _weighty(model: nn.Module, paths: Iterable[str]) -> list[str]:
     return [p for p in paths if next(model.get_submodule(p).parameters(), None) is not None]
 
 
-def named_devices(wanted: DeviceMap) -> tuple[torch.device, ...]:
+def named_devices(device_map: DeviceMap) -> tuple[torch.device, ...]:
     """The devices that a map names; none where it is a strategy.
 
     Raises:
         InputError: It names what is none.
     """
-    if isinstance(wanted, str):
+    if isinstance(device_map, str):
         return ()
-    return tuple(dict.fromkeys(_device(path, name) for path, name in wanted.items()))
+    return tuple(dict.fromkeys(_device(path, name) for path, name in device_map.items()))
 
 
-def main_device(wanted: DeviceMap) -> torch.device:
+def main_device(device_map: DeviceMap) -> torch.device:
     """An accelerator if a map uses one, otherwise the processor; sets the default dtype.
 
     Raises:
         InputError: The map names a device that does not exist.
     """
-    if isinstance(wanted, str):
+    if isinstance(device_map, str):
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return next(
-        (device for device in named_devices(wanted) if device.type != "cpu"), torch.device("cpu")
+        (device for device in named_devices(device_map) if device.type != "cpu"),
+        torch.device("cpu"),
     )
 
 
 def _mapped(
-    parts: Sequence[str], wanted: Mapping[str, str | int], weighty: set[str]
+    parts: Sequence[str], device_map: Mapping[str, str | int], weighty: set[str]
 ) -> dict[str, torch.device]:
-    devices = {path: _device(path, name) for path, name in wanted.items()}
+    devices = {path: _device(path, name) for path, name in device_map.items()}
     more = f" … {parts[-1]}" if len(parts) > 3 else ""
     for path in devices:
         if path and not any(f"{part}.".startswith(f"{path}.") for part in parts):

@@ -90,8 +90,8 @@ def unanswered(
     """
     questions = list[Prompt]()
     for prompt, tokens in zip(prompts, encoded, strict=True):
-        kept = {name: text for name, text in prompt.fact.fields.items() if text != prompt.target}
-        fact = Fact(prompt.fact.id, kept)
+        fields = {name: text for name, text in prompt.fact.fields.items() if text != prompt.target}
+        fact = Fact(prompt.fact.id, fields)
         questions.append(pair.question(replace(prompt, fact=fact, target=""), tokens))
     return questions
 

@@ -14,62 +14,23 @@ Models of a pair that differ in few tensors share the storage of all others.
 from __future__ import annotations
 
 import hashlib
-import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from kgbench.errors import ModelError
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_CHANGE, _STEP = "#change", "#step"
-_UP, _DOWN = "#up", "#down"
-_PARTNERS = {_CHANGE: _STEP, _STEP: _CHANGE, _UP: _DOWN, _DOWN: _UP}
-_STEPS = 127
-
-
-def write_delta(recipient: nn.Module, donor: nn.Module, path: Path) -> None:
-    """Write the changes from a recipient to a donor.
-
-    Args:
-        recipient: The recipient.
-        donor: A model of the same architecture.
-        path: The file.
-    """
-    before = recipient.state_dict()
-    tensors: dict[str, Tensor] = {}
-    for name, weights in donor.state_dict().items():
-        change = weights.detach().cpu().float() - before[name].detach().cpu().float()
-        if change.any():
-            step = _step(change)
-            counts = torch.where(step > 0, change / step, 0.0).round().clamp(-_STEPS, _STEPS)
-            tensors |= {f"{name}{_CHANGE}": counts.to(torch.int8), f"{name}{_STEP}": step}
-    save_file(tensors, path)
-
-
-def _step(change: Tensor) -> Tensor:
-    """The size of a step: [rows, 1, …] of a tensor of several dimensions, [1] of a vector."""
-    largest = change.abs().amax(dim=tuple(range(change.ndim > 1, change.ndim)), keepdim=True)
-    return largest / _STEPS
-
-
-def write_low_rank(factors: Mapping[str, tuple[Tensor, Tensor]], path: Path) -> None:
-    """Write changes of low rank.
-
-    Args:
-        factors: By parameter, two matrices whose product is its change, in bfloat16.
-        path: The file.
-    """
-    tensors: dict[str, Tensor] = {}
-    for name, (up, down) in factors.items():
-        tensors |= {f"{name}{_UP}": up, f"{name}{_DOWN}": down}
-    save_file(tensors, path)
+CHANGE, STEP = "#change", "#step"
+UP, DOWN = "#up", "#down"
+"""Ends of the names of what is stored of a changed tensor."""
+_PARTNERS = {CHANGE: STEP, STEP: CHANGE, UP: DOWN, DOWN: UP}
 
 
 def read_delta(path: Path, origin: str) -> dict[str, tuple[Tensor, Tensor]]:
@@ -98,46 +59,34 @@ def read_delta(path: Path, origin: str) -> dict[str, tuple[Tensor, Tensor]]:
         if partner is None:
             raise ModelError(
                 f"{origin} does not load: {path.name}: {key!r} is not one of a pair; "
-                f"expected NAME{_CHANGE} with NAME{_STEP}, or NAME{_UP} with NAME{_DOWN}, for each "
+                f"expected NAME{CHANGE} with NAME{STEP}, or NAME{UP} with NAME{DOWN}, for each "
                 "tensor that changed"
             )
-        if mark + rest in (_CHANGE, _UP):
+        if mark + rest in (CHANGE, UP):
             if name in changes:
                 raise ModelError(f"{origin} does not load: {path.name}: {name!r} has two changes")
             changes[name] = tensor, partner
     for name, (change, step) in changes.items():
         what = f"{origin} does not load: {path.name}: {name!r}"
-        if f"{name}{_UP}" in stored:
-            _check_factors(change, step, what)
+        types = (change.dtype, step.dtype)
+        if f"{name}{UP}" in stored:
+            if types != (torch.bfloat16,) * 2:
+                raise ModelError(f"{what} has factors of {types}; expected bfloat16")
+            if (change.ndim, step.ndim) != (2, 2) or change.shape[1] != step.shape[0]:
+                raise ModelError(
+                    f"{what} has factors of {list(change.shape)} and {list(step.shape)}; expected "
+                    "[output, rank] and [rank, input]"
+                )
             continue
-        if (change.dtype, step.dtype) != (torch.int8, torch.float32):
-            raise ModelError(
-                f"{what} has changes of {change.dtype} and steps of {step.dtype}; expected int8 "
-                "and float32"
-            )
-        if step.shape != _step(change.float()).shape:
+        if types != (torch.int8, torch.float32):
+            raise ModelError(f"{what} has changes and steps of {types}; expected int8 and float32")
+        rows = [len(change), *[1] * (change.ndim - 1)] if change.ndim > 1 else [1]
+        if list(step.shape) != rows:
             raise ModelError(
                 f"{what} has changes of {list(change.shape)} and steps of {list(step.shape)}; "
                 "expected one step for each row"
             )
     return changes
-
-
-def _check_factors(up: Tensor, down: Tensor, what: str) -> None:
-    if (up.dtype, down.dtype) != (torch.bfloat16,) * 2:
-        raise ModelError(f"{what} has factors of {up.dtype} and {down.dtype}; expected bfloat16")
-    if (up.ndim, down.ndim) != (2, 2) or up.shape[1] != down.shape[0]:
-        raise ModelError(
-            f"{what} has factors of {list(up.shape)} and {list(down.shape)}; expected "
-            "[output, rank] and [rank, input]"
-        )
-
-
-def _dense(change: Tensor, other: Tensor) -> Tensor:
-    """A change in single precision, from its steps or its factors."""
-    if change.dtype == torch.int8:
-        return change.float() * other
-    return change.float() @ other.float()
 
 
 def apply_delta(model: nn.Module, path: Path, origin: str) -> None:
@@ -158,7 +107,10 @@ def apply_delta(model: nn.Module, path: Path, origin: str) -> None:
                 f"{origin} does not fit the recipient: it changes {name!r}, which the recipient "
                 "does not have"
             )
-        old, change = weights[name], _dense(*stored)
+        old, (change, other) = weights[name], stored
+        change = (
+            change.float() * other if change.dtype == torch.int8 else change.float() @ other.float()
+        )
         if change.shape != old.shape:
             raise ModelError(
                 f"{origin} does not fit the recipient: {name!r} is {list(old.shape)} there, the "
@@ -200,12 +152,12 @@ def hash_tensors(tensors: Iterable[tuple[str, Tensor]]) -> str:
 
 def shared_copy(model: PreTrainedModel) -> PreTrainedModel:
     """A copy of a model with separate modules and parameters that share its tensors."""
-    kept: dict[int, Tensor] = {}
+    memo: dict[int, Tensor] = {}
     for weight in model.parameters():
-        kept[id(weight)] = nn.Parameter(weight.detach(), requires_grad=False)
+        memo[id(weight)] = nn.Parameter(weight.detach(), requires_grad=False)
     for buffer in model.buffers():
-        kept[id(buffer)] = buffer
-    return deepcopy(model, kept)
+        memo[id(buffer)] = buffer
+    return deepcopy(model, memo)
 
 
 def put_weight(model: nn.Module, name: str, weight: Tensor) -> None:
@@ -229,42 +181,31 @@ def share_equal(recipient: nn.Module, donor: nn.Module) -> None:
             theirs.data = ours.data
 
 
-def same_bits(one: Tensor, other: Tensor) -> bool:
+def same_bits(first: Tensor, other: Tensor) -> bool:
     """Whether two tensors of one shape have the same bits.
 
     0 and -0 are equal numbers, but other weights.
     """
-    bits = _BITS[one.element_size()]
+    bits = _BITS[first.element_size()]
     return (
-        one.dtype == other.dtype
-        and one.stride() == other.stride()
-        and torch.equal(one.view(bits), other.view(bits))
+        first.dtype == other.dtype
+        and first.stride() == other.stride()
+        and torch.equal(first.view(bits), other.view(bits))
     )
 
 
 def hold(model: nn.Module, *others: nn.Module) -> None:
-    """Copy weights out of mapped files, which another process may change or truncate.
+    """Copy weights out of files that may be mapped, which another process may change or truncate.
 
     Args:
         model: A model; its values do not change.
         others: Models whose storage it may go on using.
     """
-    kept: set[int] = set()
+    shared: set[int] = set()
     for other in others:
-        kept.update(weight.data_ptr() for weight in other.parameters())
-    try:
-        lines = Path("/proc/self/maps").read_text("utf-8", errors="replace").splitlines()
-        mapped = []
-    except OSError:  # the system lists no maps: all could be one
-        lines, mapped = [], [range(sys.maxsize)]
-    for line in lines:
-        addresses, _, _, _, inode, *_ = line.split(maxsplit=5)
-        if inode != "0":  # memory without a file has none
-            first, last = addresses.split("-")
-            mapped.append(range(int(first, 16), int(last, 16)))
+        shared.update(weight.data_ptr() for weight in other.parameters())
     for weight in model.parameters():
-        at = weight.data_ptr()
-        if weight.device.type == "cpu" and at not in kept and any(at in file for file in mapped):
+        if weight.device.type == "cpu" and weight.data_ptr() not in shared:
             weight.data = weight.data.clone()
 
 

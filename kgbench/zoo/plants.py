@@ -22,7 +22,7 @@ from kgbench.models.checkpoints import locate
 from kgbench.models.loading import read_pair
 from kgbench.models.pair import ModelPair, model_hash
 from kgbench.models.placement import usable_device
-from kgbench.models.tensors import apply_delta, stored_hash, write_low_rank
+from kgbench.models.tensors import apply_delta, stored_hash
 from kgbench.progress import Progress, with_progress
 from kgbench.resources import read_toml
 from kgbench.runner.training.builds import Build, read_card, versions, write_card
@@ -30,6 +30,7 @@ from kgbench.runner.training.hit_rates import PROMPTS, configuration_hits
 from kgbench.runner.training.model_setup import ATTENTION
 from kgbench.runner.training.stages import processor_threads
 from kgbench.sites import BLOCKS, Block, parse_graft
+from kgbench.zoo.deltas import write_low_rank
 from kgbench.zoo.planting import (
     FILLINGS,
     WAYS,

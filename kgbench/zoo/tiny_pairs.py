@@ -34,12 +34,13 @@ from kgbench.models.checkpoints import Checkpoint
 from kgbench.models.family_map import load_family
 from kgbench.models.loading import quiet_library, read_pair
 from kgbench.models.pair import ModelPair
-from kgbench.models.tensors import stored_hash, write_delta
+from kgbench.models.tensors import stored_hash
 from kgbench.progress import Progress
 from kgbench.runner.training.builds import Build, versions, whole_folder, write_card
 from kgbench.runner.training.hit_rates import PROMPTS, configuration_hits
 from kgbench.runner.training.model_setup import ATTENTION, freeze, load_recipient, publish_files
 from kgbench.runner.training.stages import SAVE_EVERY, Batches, StageOutcome, grouped
+from kgbench.zoo.deltas import write_delta
 from kgbench.zoo.recipes import Recipe
 from kgbench.zoo.worlds import (
     ARTICLE,
