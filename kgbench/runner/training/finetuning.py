@@ -66,7 +66,7 @@ from kgbench.runner.training.recipes import (
     finetuning_recipe,
     finetuning_recipe_names,
 )
-from kgbench.runner.training.stages import HELD_OUT_LOSS, StageOutcome, precision, processor_threads
+from kgbench.runner.training.stages import HELD_OUT_LOSS, StageOutcome, half_type, processor_threads
 
 LOG = "log.jsonl"
 """File next to the card with the loss of every step."""
@@ -198,7 +198,7 @@ class Finetuning:
         self.device, self.device_map = device, device_map
         self.dtype = training_type(recipient, plan.spec.dtype)
         # Products of float32 weights alone are computed in half precision.
-        self.precision = precision(device) if self.dtype == torch.float32 else {}
+        self.half = half_type(device) if self.dtype == torch.float32 else None
         self.work = self.out.with_name(f".{self.out.name}.work")
         self.empty = meta_model(recipient)
         self.parameters = trained_parameters(self.empty)
@@ -230,8 +230,7 @@ class Finetuning:
     @cached_property
     def about(self) -> dict[str, Any]:
         """The card without results."""
-        spec, half = self.plan.spec, self.precision
-        kind = next((kind for kind in ("bf16", "fp16") if half.get(kind)), _type_text(self.dtype))
+        spec, kinds = self.plan.spec, {torch.bfloat16: "bf16", torch.float16: "fp16"}
         chosen = {
             "recipient": {
                 "source": self.recipient.origin,
@@ -241,7 +240,7 @@ class Finetuning:
             "seed": spec.seed,
             "recipe": self.recipe.to_json(),
             "changes": spec.changed(),
-            "precision": kind,
+            "precision": kinds[self.half] if self.half else _type_text(self.dtype),
             **spec.options(),
             "data": self.plan.data(),
             "wordings": self.plan.wordings.to_json(),
@@ -304,8 +303,7 @@ class Finetuning:
             held_out=(held_out, per_epoch),
             device=self.device,
             adam_beta2=recipe.adam_beta2,
-            bf16=self.precision.get("bf16", False),
-            fp16=self.precision.get("fp16", False),
+            half=self.half,
         )
 
     def _publish(
@@ -611,13 +609,12 @@ def _step_seconds(finetuning: Finetuning) -> float:
     trained = [weight for weight in model.parameters() if weight.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=0.0)
     by_size = sorted(range(len(batches)), key=batches.size)
-    seconds, half = 0.0, finetuning.precision
-    kind = torch.bfloat16 if half.get("bf16") else torch.float16
+    seconds, half = 0.0, finetuning.half
     with processor_threads(1 if recipe.tiny else None):
         for step in (by_size[0], by_size[len(by_size) // 2]):
             batch = {name: tensor.to(device) for name, tensor in batches[step].items()}
             started = time.monotonic()
-            with torch.autocast(torch.device(device).type, kind, enabled=any(half.values())):
+            with torch.autocast(torch.device(device).type, half, enabled=half is not None):
                 loss = model(**batch).loss
             loss.backward()
             optimizer.step()
