@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from kgbench.data.facts import hash_of
 from kgbench.errors import InputError, OutputError
+from kgbench.models.loading import quiet_library
 from kgbench.records import write_whole
 from kgbench.resources import file_hash
 from kgbench.runner.training.recipes import Stage
@@ -152,7 +153,7 @@ def run_stage(
         InputError: The loss is no number.
     """
     run.work.mkdir(parents=True, exist_ok=True)
-    with processor_threads(run.threads), torch.random.fork_rng(devices=[]):
+    with quiet_library(), processor_threads(run.threads), torch.random.fork_rng(devices=[]):
         training = Training(model, stage, len(batches), run, adam_beta2)
         for step in range(training.resume() + 1, len(batches) + 1):
             loss, rate = training.step(batches[step - 1])
@@ -249,7 +250,7 @@ class Training:
             # it does not know, such as GPT-2, is divided by all tokens, the first ones among them.
             counted["num_items_in_batch"] = (batch["labels"] != IGNORED).sum()
         loss, learning_rate = self._loss({**batch, **counted}), self.rate.get_last_lr()[0]
-        self.scaler.scale(loss).backward()
+        torch.autograd.backward(self.scaler.scale(loss))
         self.scaler.unscale_(self.optimizer)
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         scale = self.scaler.get_scale()
