@@ -260,17 +260,14 @@ def test_a_forecast_says_what_the_pair_would_take(
         return dict(json.loads(capsys.readouterr().out))
 
     whole = told()
+    assert whole["memory"]["weights"] == 2 * 4 * model and whole["download"] == 2 * entry.parameters
+    assert told("--dtype", "bfloat16")["memory"]["weights"] == 2 * 2 * model
     assert (
-        whole["weights_bytes"] == 2 * 4 * model and whole["download_bytes"] == 2 * entry.parameters
-    )
-    assert told("--dtype", "bfloat16")["weights_bytes"] == 2 * 2 * model
-    assert (
-        told("--donor", "sft=no-one/a", "--donor", "task=no-one/b")["weights_bytes"]
+        told("--donor", "sft=no-one/a", "--donor", "task=no-one/b")["memory"]["weights"]
         == 3 * 4 * model
     )
-    assert whole["seconds"] == pytest.approx(
-        2 * entry.parameters * (whole["token_rows"] + whole["plain_token_rows"]) / 1e11
-    )
+    rows = whole["counts"]["token_rows"] + whole["counts"]["plain_token_rows"]
+    assert whole["seconds"] == pytest.approx(2 * entry.parameters * rows / 1e11)
 
 
 def test_lm_eval_where_the_recipient_is_missing() -> None:

@@ -46,7 +46,7 @@ from kgbench.paper.paper_report import (
     terminal_report,
     write_report,
 )
-from kgbench.paper.parts import Ingredients, forecasts, make
+from kgbench.paper.parts import Ingredients, costs, make
 from kgbench.paper.published import published
 from kgbench.paper.reproduction import answer_of
 from kgbench.records import RecordStore
@@ -506,24 +506,22 @@ def test_dry_run_without_network(
     assert main(["reproduce", "figure-2", *options]) == 0
     answer = json.loads(capsys.readouterr().out)
     donor, evaluation, total = answer["parts"]
-    assert (
-        donor["part"] == "donor actors" and donor["seconds"] > 0 and donor["memory_bytes"] > 2**33
-    )
+    assert donor["what"] == "donor actors" and donor["seconds"] > 0 and donor["needed"] > 2**33
     assert (
         evaluation["seconds"] > 0
-        and evaluation["memory_bytes"] > 2**34
-        and "token rows" in evaluation["work"]
+        and evaluation["needed"] > 2**34
+        and "token_rows" in evaluation["counts"]
     )
-    assert "0.1 Tflop/s assumed on cpu" in donor["work"]
-    assert "0.1 Tflop/s assumed on cpu" in evaluation["work"]
-    assert total["part"] == "in all"
+    assert "0.1 Tflop/s assumed on cpu" in donor["basis"]
+    assert "0.1 Tflop/s assumed on cpu" in evaluation["basis"]
+    assert total["what"] == "in all"
     assert total["seconds"] == donor["seconds"] + evaluation["seconds"]
-    assert total["memory_bytes"] == max(donor["memory_bytes"], evaluation["memory_bytes"])
-    assert total["disk_bytes"] == donor["disk_bytes"] + evaluation["disk_bytes"]
-    assert total["download_bytes"] == evaluation["download_bytes"] > 2**30
+    assert total["needed"] == max(donor["needed"], evaluation["needed"])
+    assert total["disk"] == donor["disk"] + evaluation["disk"]
+    assert total["download"] == evaluation["download"] > 2**30
     assert main(["reproduce", "2", *(option for option in options if option != "--json")]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "part time memory disk" in text and "in all" in text
+    assert "what time memory disk" in text and "in all" in text
     assert not (tmp_path / "runs").exists()
 
 
@@ -531,8 +529,8 @@ def test_a_forecast_tells_of_its_progress(ingredients: Ingredients, tmp_path: Pa
     """Each part is told, in the order of measuring."""
     told: list[tuple[int, int, str]] = []
     settings = Settings(device="cpu", output_dir=tmp_path)
-    parts = forecasts(["figure-2"], [ingredients], settings, lambda *one: told.append(one))
-    assert [part.part for part in parts] == ["donor actors", "evaluation actors", "in all"]
+    parts = costs(["figure-2"], [ingredients], settings, lambda *one: told.append(one))
+    assert [part.what for part in parts] == ["donor actors", "evaluation actors", "in all"]
     assert told == [(0, 2, "donor actors"), (1, 2, "evaluation actors")]
 
 
@@ -548,12 +546,12 @@ def test_a_donor_that_is_there_is_looked_at(ingredients: Ingredients, tmp_path: 
         device="cpu",
     )
     settings = Settings(device="cpu", output_dir=tmp_path)
-    donor, *_ = forecasts(["figure-2"], [ingredients], settings)
-    assert donor.work == "trained in another way (other: changes): move it"
+    donor, *_ = costs(["figure-2"], [ingredients], settings)
+    assert donor.basis == "trained in another way (other: changes): move it"
     card = json.loads((place / "card.json").read_text("utf-8"))
     (place / "card.json").write_text(json.dumps({**card, "changes": spec.changed()}), "utf-8")
-    donor, *_ = forecasts(["figure-2"], [ingredients], settings)
-    assert (donor.work, donor.seconds) == ("there", 0.0)
+    donor, *_ = costs(["figure-2"], [ingredients], settings)
+    assert (donor.done, donor.seconds) == (True, 0.0)
 
 
 @pytest.mark.parametrize("kind", [FIGURES, STUDY])

@@ -330,13 +330,10 @@ def asked(folders: Folders) -> Spec:
 
 def test_a_dry_run_says_that_it_fits(asked: Spec, tmp_path: Path) -> None:
     """Weights, logits and activations against what is free."""
-    forecast = dry_run(asked, Settings(device="cpu", output_dir=tmp_path))
-    assert forecast.fits and forecast.memory.startswith("fits: needs ")
-    assert (
-        forecast.free_bytes
-        > forecast.weights_bytes + forecast.logits_bytes + forecast.activations_bytes
-        > 0
-    )
+    cost = dry_run(asked, Settings(device="cpu", output_dir=tmp_path))
+    assert cost.fits and cost.verdict.startswith("fits: needs ")
+    assert list(cost.memory) == ["weights", "logits", "activations"]
+    assert cost.free > sum(cost.memory.values()) == cost.needed > 0
 
 
 def test_a_dry_run_says_what_does_not_fit(
@@ -354,11 +351,11 @@ def test_a_dry_run_says_what_does_not_fit(
     absent = Spec(model="gemma-2b", prompts=("headline",), limit=2)
     settings = Settings(device="cpu", output_dir=tmp_path)
     whole = dry_run(absent, settings)
-    assert not whole.fits and whole.memory.startswith("does not fit: needs ")
-    assert whole.memory.endswith("; try --dtype bfloat16, --device-map auto")
+    assert not whole.fits and whole.verdict.startswith("does not fit: needs ")
+    assert whole.verdict.endswith("; try --dtype bfloat16, --device-map auto")
     half = dry_run(replace(absent, dtype="bfloat16"), settings)
-    assert not half.fits and half.memory.endswith("; try --device-map auto")
-    assert half.weights_bytes * 2 == whole.weights_bytes
+    assert not half.fits and half.verdict.endswith("; try --device-map auto")
+    assert half.memory["weights"] * 2 == whole.memory["weights"]
 
 
 def test_localizers_in_turn_need_the_memory_once(
@@ -372,10 +369,10 @@ def test_localizers_in_turn_need_the_memory_once(
     monkeypatch.setattr(
         placement.psutil,
         "virtual_memory",
-        lambda: type("Memory", (), {"available": first.weights_bytes // 2})(),
+        lambda: type("Memory", (), {"available": first.memory["weights"] // 2})(),
     )
     again = dry_run(replace(asked, localizer="static_graft"), settings, loaded)
-    assert again.weights_bytes == first.weights_bytes
+    assert again.memory == first.memory
     with pytest.raises(InputError, match="does not fit"):
         dry_run(replace(asked, dtype="float64"), settings, loaded)
 

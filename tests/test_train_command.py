@@ -35,7 +35,8 @@ from kgbench.models.catalog import (
 )
 from kgbench.models.checkpoints import locate, stored_tensors
 from kgbench.runner import Spec
-from kgbench.runner.training.finetuning import forecast_finetuning, learned_little
+from kgbench.runner.training.finetuning import learned_little
+from kgbench.runner.training.finetuning_cost import finetuning_cost
 from kgbench.runner.training.finetuning_plan import FinetuneSpec, Wordings, tokenized_texts
 from kgbench.runner.training.model_setup import meta_model, trained_parameters, training_type
 from kgbench.runner.training.recipes import least_steps
@@ -177,7 +178,7 @@ def test_it_can_be_a_recipient(run: Run, home: Path, tmp_path: Path) -> None:
     status, out, err = run(*training, "--dry-run", "--json")
     assert status == 0, err
     assert re.fullmatch(
-        r"eight-both-aggressive-[0-9a-f]{8}/eight-b2a-aggressive", json.loads(out)["name"]
+        r"eight-both-aggressive-[0-9a-f]{8}/eight-b2a-aggressive", json.loads(out)["what"]
     )
 
 
@@ -374,14 +375,17 @@ def test_dry_run(run: Run, home: Path, tmp_path: Path) -> None:
     status, out, err = run(*asked, "--json", "--output-dir", tmp_path / "new")
     told = json.loads(out)
     assert status == 0, err
-    assert (told["steps"], told["texts"], told["tokens"]) == (
-        card["steps"],
-        card["texts"]["trained"],
-        card["texts"]["tokens"],
-    )
-    assert told["parameters"] == told["trained_parameters"] == card["recipient"]["parameters"]
-    assert told["optimizer_bytes"] == 8 * told["parameters"] and 0 < told["seconds"] < 1000
-    table = run(*asked)[1]
+    parameters = card["recipient"]["parameters"]
+    assert told["counts"] == {
+        "parameters": parameters,
+        "trained_parameters": parameters,
+        "texts": card["texts"]["trained"],
+        "epochs": 1,
+        "tokens": card["texts"]["tokens"],
+        "steps": card["steps"],
+    }
+    assert told["memory"]["AdamW"] == 8 * parameters and 0 < told["seconds"] < 1000
+    table = " ".join(run(*asked)[1].split())
     assert "values for tiny recipients" in table and "a step measured here" in table
     assert sorted(home.rglob("*")) == before and not list(tmp_path.iterdir())
 
@@ -391,18 +395,16 @@ def test_dry_run_without_the_checkpoint(recipe: str) -> None:
     """A pair of the catalog whose recipient is not here is told of without the Hub, from the
     catalog, and said to be not measured.
     """
-    told = forecast_finetuning(
+    told = finetuning_cost(
         FinetuneSpec("fake_movies_fake_actors", recipe, model="gemma-2b"), device="cpu"
     )
-    assert (
-        told.parameters == 2_506_172_416
-        and "no step was measured" in told.basis
-        and "is not on this machine" in told.basis
-    )
-    assert (told.trained_parameters == told.parameters) == (recipe == "aggressive")
-    assert told.steps == 10 * told.texts / 4 and told.recipe["learning_rate"] < 1e-3
+    counts = told.counts
+    assert counts["parameters"] == 2_506_172_416 and told.download > 2**32
+    assert "no step was measured" in told.basis and "is not on this machine" in told.basis
+    assert (counts["trained_parameters"] == 2_506_172_416) == (recipe == "aggressive")
+    assert counts["steps"] == 10 * counts["texts"] / 4 and f"the recipe {recipe} (" in told.basis
     with pytest.raises(ModelError, match="neither on this machine nor in the catalog"):
-        forecast_finetuning(
+        finetuning_cost(
             FinetuneSpec("tiny_movies", recipe, recipient="someone/some-model"), device="cpu"
         )
 
@@ -425,24 +427,22 @@ def test_dry_run_reads_a_supplement_that_is_a_file(run: Run, home: Path, tmp_pat
         "--dry-run",
         "--json",
     )
-    plain, some, hub = (
+    costs = [
         json.loads(run(*asked, *more)[1])
         for more in (
             (),
             ("--supplement", file, "--supplement-n", "40"),
             ("--supplement", "no-one/texts", "--supplement-n", "40"),
         )
-    )
-    assert (
-        some["texts"] == plain["texts"] + 40 and 40 * 4 < some["tokens"] - plain["tokens"] < 40 * 20
-    )
-    assert "taken at" not in some["basis"]
+    ]
+    plain, some, hub = (cost["counts"] for cost in costs)
+    assert some["texts"] == plain["texts"] + 40
+    assert 40 * 4 < some["tokens"] - plain["tokens"] < 40 * 20
+    assert "taken at" not in costs[1]["basis"]
     longest = locate("zoo:tiny-gpt2/recipient").config["n_positions"]
-    assert (
-        hub["tokens"] - plain["tokens"] == 40 * min(longest, 512)
-        and "supplemental texts taken at" in hub["basis"]
-    )
-    missing = forecast_finetuning(
+    assert hub["tokens"] - plain["tokens"] == 40 * min(longest, 512)
+    assert "supplemental texts taken at" in costs[2]["basis"]
+    missing = finetuning_cost(
         FinetuneSpec(
             "fake_movies_fake_actors",
             "less_aggressive",
@@ -451,7 +451,7 @@ def test_dry_run_reads_a_supplement_that_is_a_file(run: Run, home: Path, tmp_pat
             changes={"supplement_texts": 40},
         )
     )
-    assert missing.texts > 40 and "taken at" not in missing.basis
+    assert missing.counts["texts"] > 40 and "taken at" not in missing.basis
 
 
 def test_the_hub_out_of_reach(run: Run, tmp_path: Path) -> None:
@@ -587,7 +587,7 @@ def test_the_type_of_weights(run: Run, home: Path, tmp_path: Path) -> None:
     )
     asked += ("--recipe", "aggressive", "--json")
     plain, exact = (json.loads(run(*asked, *more)[1]) for more in ((), ("--dtype", "float64")))
-    assert exact["optimizer_bytes"] == 2 * plain["optimizer_bytes"] and "dtype" not in plain
+    assert exact["needed"] == 2 * plain["needed"]
     assert "Did you mean 'bfloat16'" in run(*asked, "--dtype", "bfloat15")[2]
 
 
@@ -637,7 +637,7 @@ def test_a_revision(run: Run, home: Path, tmp_path: Path, monkeypatch: pytest.Mo
     assert card["revision"] == "v1"
     facts = ("--dataset", home / "eight.jsonl", "--recipe", "aggressive", *QUICK)
     asked = ("train", *chosen, *facts, "--dry-run", "--json")
-    assert json.loads(run(*asked)[1])["parameters"] == card["recipient"]["parameters"]
+    assert json.loads(run(*asked)[1])["counts"]["parameters"] == card["recipient"]["parameters"]
     status, out, err = run(*asked[:4], "v2", *asked[5:])
     assert (status, out) == (2, "") and "is neither on this machine" in err
 
@@ -668,7 +668,7 @@ def test_own_columns(run: Run, tmp_path: Path) -> None:
         "--dry-run",
         "--json",
     )
-    assert status == 0 and json.loads(out)["texts"] == 2, err
+    assert status == 0 and json.loads(out)["counts"]["texts"] == 2, err
 
 
 def test_the_command_that_is_printed(run: Run, tmp_path: Path) -> None:
@@ -712,11 +712,11 @@ def test_few_facts_are_read_more_often(run: Run, home: Path) -> None:
     texts are read in the recipe's epochs.
     """
     pair = ("--model", "tiny-gpt2", "--recipe", "aggressive", "--dry-run", "--json")
-    few = json.loads(run("train", *pair, "--dataset", home / "eight.jsonl")[1])
-    per_epoch = few["steps"] // few["recipe"]["epochs"]
+    few = json.loads(run("train", *pair, "--dataset", home / "eight.jsonl")[1])["counts"]
+    per_epoch = few["steps"] // few["epochs"]
     assert least_steps() <= few["steps"] < least_steps() + per_epoch
-    many = json.loads(run("train", *pair)[1])
-    assert many["recipe"]["epochs"] == 12 and many["steps"] > least_steps()
+    many = json.loads(run("train", *pair)[1])["counts"]
+    assert many["epochs"] == 12 and many["steps"] > least_steps()
 
 
 def test_learned_little() -> None:

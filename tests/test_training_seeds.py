@@ -35,7 +35,7 @@ from kgbench.paper.measurements import (
 from kgbench.paper.page import page
 from kgbench.paper.paper_figures import figures_from, figures_there, lacking
 from kgbench.paper.paper_report import REPORT, write_report
-from kgbench.paper.parts import Ingredients, forecasts, make, parts_of
+from kgbench.paper.parts import Ingredients, costs, make, parts_of
 from kgbench.paper.training_seeds import difference_over, mean_over, median_rank_over, over_seeds
 from kgbench.runner import Settings
 from kgbench.stats import mean
@@ -535,12 +535,12 @@ def test_a_forecast_of_seeds_is_of_every_part(
     small = fake_reproduction.small(12, {"epochs": 1})
     pairs = [Ingredients(small, MODEL, seed=seed) for seed in (0, 1)]
     settings = Settings(device="cpu", output_dir=tmp_path)
-    found = {one.part: one for one in forecasts(["figure-2"], pairs, settings)}
+    found = {cost.what: cost for cost in costs(["figure-2"], pairs, settings)}
     assert list(found) == [
         *("donor actors, seed 0", "evaluation actors, seed 0"),
         *("pair, seed 1", "donor actors, seed 1", "evaluation actors, seed 1", "in all"),
     ]
-    assert found["pair, seed 1"].work == "trained, as the shipped pair was"
+    assert found["pair, seed 1"].basis == "the training of the shipped pair"
     assert found["pair, seed 1"].seconds > 10
-    assert found["donor actors, seed 1"].memory_bytes == found["donor actors, seed 0"].memory_bytes
+    assert found["donor actors, seed 1"].memory == found["donor actors, seed 0"].memory
     assert not pairs[1].ready and not (pairs[1].made / "pair").exists()

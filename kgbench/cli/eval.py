@@ -173,15 +173,16 @@ def run_all(options: Options) -> Output:
 def _forecasts(specs: Sequence[Spec], options: Options) -> list[dict[str, Any]]:
     """What each run would take, and for want of what it would stop."""
     from kgbench.runner import Pairs, dry_run
+    from kgbench.runner.cost import cost_table
 
     loaded, answers = Pairs(), []
     for spec in specs:
-        estimate, lacking = dry_run(spec, settings_of(options), loaded), _lacking(spec)
+        cost, lacking = dry_run(spec, settings_of(options), loaded), _lacking(spec)
         if not (options["as_json"] and options["quiet"]):
-            named = spec.localizer if spec.model is None else f"{spec.localizer} on {spec.model}"
-            stop = [("the run would stop", lacking)] if lacking else []
-            click.echo(table_text(["what", named], [*estimate.rows(), *stop]))
-        answer = {"model": spec.model, "localizer": spec.localizer, **estimate.to_json()}
+            headers, rows = cost_table([cost])
+            stop = [["the run would stop", lacking]] if lacking else []
+            click.echo(table_text(headers, [*rows, *stop]))
+        answer = {"model": spec.model, "localizer": spec.localizer, **cost.to_json()}
         answers.append({**answer, "lacking": lacking})
     return answers
 

@@ -178,8 +178,10 @@ def train_command(
         **options: Fields of the pair, of the facts and of how it is computed.
     """  # noqa: D301 (click reads the character, not its escape)
     from kgbench.models.catalog import read_donor_card
+    from kgbench.runner.cost import cost_table
     from kgbench.runner.job import device_map_of, main_device_of
-    from kgbench.runner.training.finetuning import finetune, forecast_finetuning
+    from kgbench.runner.training.finetuning import finetune
+    from kgbench.runner.training.finetuning_cost import finetuning_cost
     from kgbench.runner.training.finetuning_plan import FinetuneSpec
 
     if supplement_n and supplement is None:
@@ -214,8 +216,8 @@ def train_command(
         "device_map": device_map_of(settings),
     }
     if dry_run:
-        forecast = forecast_finetuning(spec, output_dir, **devices)
-        return Output([table_text(["what", "it takes"], forecast.rows())], forecast.to_json())
+        cost = finetuning_cost(spec, output_dir, **devices)
+        return Output([table_text(*cost_table([cost]))], cost.to_json())
     place = finetune(spec, output_dir, **devices, progress=progress)
     card = read_donor_card(place)
     return Output(_lines(spec, card, place, output_dir), {**card, "path": str(place)})
@@ -241,7 +243,7 @@ def _facts(model: str | None, recipient: str | None, dataset: str | None) -> str
 
 def _no_recipe(model: str | None, dataset: str, imports: ImportOptions | None) -> NoReturn:
     """Ask for a recipe, with what each takes where the catalog has the size of the model."""
-    from kgbench.runner.training.finetuning import recipes_text
+    from kgbench.runner.training.finetuning_cost import recipes_text
     from kgbench.runner.training.recipes import finetuning_recipe_names
 
     choice = f"Give --recipe with one of {', '.join(finetuning_recipe_names())}"

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -15,9 +14,6 @@ from kgbench.cli.output import Output, table_text
 from kgbench.errors import InputError
 from kgbench.progress import Progress
 from kgbench.runner.spec import RESULTS
-
-if TYPE_CHECKING:
-    from kgbench.paper.parts import PartForecast
 
 STUDY, BOARD, FIGURES = "study", "board", "figures"
 Seeds = tuple[int, ...]
@@ -149,7 +145,7 @@ def reproduce_command(
     if rows and dry_run:
         raise InputError("--rows computes figures from files alone: leave out --dry-run")
     if dry_run:
-        return _forecast(what, given, progress)
+        return _costs(what, given, progress)
     from kgbench.paper.reproduction import reproduce
 
     made = reproduce(
@@ -204,26 +200,17 @@ def _study_states(only: Sequence[str], seeds: Seeds, report: Path | None) -> Out
     return Output([table_text(["run", "state"], states)], answer)
 
 
-def _forecast(what: str, options: Mapping[str, Any], progress: Progress | None) -> Output:
+def _costs(what: str, options: Mapping[str, Any], progress: Progress | None) -> Output:
     from kgbench.paper.page import chosen
-    from kgbench.paper.parts import forecasts
+    from kgbench.paper.parts import costs
     from kgbench.paper.reproduction import ingredients_of, report_folder, rows_there
     from kgbench.runner import Settings
+    from kgbench.runner.cost import cost_table
 
     pairs = ingredients_of(options["model"], options["supplement"], options["seeds"])
     names, model = chosen(what, pairs[0].scale), pairs[0].model
     settings = Settings(device=options["device"], output_dir=options["output_dir"])
     known = rows_there(report_folder(model, options["report"]))
-    parts = forecasts(names, pairs, settings, progress, known)
-    table = table_text(
-        ["part", "time", "memory", "disk", "to download", "it takes"], list(map(_row, parts))
-    )
-    answer = {"model": model, "figures": list(names), "parts": list(map(asdict, parts))}
-    return Output([table], answer)
-
-
-def _row(part: PartForecast) -> list[str]:
-    from kgbench.numbers import duration_text, size_text
-
-    sizes = (part.memory_bytes, part.disk_bytes, part.download_bytes)
-    return [part.part, duration_text(part.seconds), *map(size_text, sizes), part.work]
+    parts = costs(names, pairs, settings, progress, known)
+    answer = {"model": model, "figures": list(names), "parts": [part.to_json() for part in parts]}
+    return Output([table_text(*cost_table(parts))], answer)

@@ -10,6 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
+import torch
+
 from kgbench.data import ImportOptions, is_shipped, load_dataset
 from kgbench.data.facts import hash_of
 from kgbench.errors import InputError
@@ -31,9 +33,11 @@ from kgbench.paper.page import KNOWN, Page, Scale, SmallTraining, TinyTraining, 
 from kgbench.progress import Progress, numbered
 from kgbench.records import RecordStore, write_whole
 from kgbench.runner import Pairs, Run, Settings, Spec, dry_run, run_job
-from kgbench.runner.forecast import Forecast
+from kgbench.runner.cost import Cost, room
+from kgbench.runner.job import main_device_of
 from kgbench.runner.training.builds import read_card
-from kgbench.runner.training.finetuning import Shared, finetune, forecast_finetuning
+from kgbench.runner.training.finetuning import finetune
+from kgbench.runner.training.finetuning_cost import StepSeconds, finetuning_cost
 from kgbench.runner.training.finetuning_plan import FinetuneSpec, plan_finetuning
 from kgbench.runner.training.model_setup import store_merged
 from kgbench.runner.workload import load_suite
@@ -457,29 +461,14 @@ def _donor(what: Ingredients, name: str) -> Donor:
     return Donor.of_pair(*what.own_donor(), texts)
 
 
-@dataclass(frozen=True)
-class PartForecast:
-    """What one part takes, or all of them."""
-
-    part: str
-    work: str
-    """Work to be done, or that the part is there."""
-    seconds: float = 0.0
-    memory_bytes: int = 0
-    disk_bytes: int = 0
-    """While it is made."""
-    download_bytes: int = 0
-    """Of a recipient that is not on this machine."""
-
-
-def forecasts(
+def costs(
     figures: Sequence[str],
     seeds: Sequence[Ingredients],
     settings: Settings,
     progress: Progress | None = None,
     known: PairRows | None = None,
-) -> list[PartForecast]:
-    """Forecasts of all missing parts, then of all together, without training or downloads.
+) -> list[Cost]:
+    """Costs of all missing parts, then of all together, without training or downloads.
 
     Args:
         figures: Their names.
@@ -491,42 +480,31 @@ def forecasts(
     Raises:
         InputError: Something is wrong that can be found beforehand.
     """
-    parts, pairs, shared = parts_of(figures, seeds, known), Pairs(), Shared()
-    costs: dict[str, PartForecast] = {}
-    made: list[PartForecast] = []
+    parts, pairs, steps = parts_of(figures, seeds, known), Pairs(), StepSeconds()
+    runs: dict[str, Cost] = {}
+    made: list[Cost] = []
     for done, part in enumerate(parts):
         of = f", seed {part.what.seed}" if len(seeds) > 1 else ""
         title = f"pair{of}" if part.kind == "pair" else f"{part.kind} {part.name}{of}"
         if progress is not None:
             progress(done, len(parts), title)
         if part.kind == "pair":
-            made.append(_pair_forecast(part, title))
+            cost = _pair_cost(part, settings)
         elif part.kind == "donor":
-            made.append(_donor_forecast(part, title, settings, shared))
+            cost = _donor_cost(part, settings, steps)
         else:
             # With the recipient as its own donor everything takes as long as with missing donors.
             recipient = part.what.entry.recipient
             spec = part.what.job(part.name)
             spec = replace(spec, recipient=recipient, donors=dict.fromkeys(spec.donors, recipient))
-            if repr(spec) not in costs:
-                costs[repr(spec)] = _evaluation_forecast(dry_run(spec, settings, pairs))
-            made.append(replace(costs[repr(spec)], part=title))
-    return [*made, _together(made)]
+            if repr(spec) not in runs:
+                runs[repr(spec)] = dry_run(spec, settings, pairs)
+            cost = runs[repr(spec)]
+        made.append(replace(cost, what=title))
+    return [*made, sum(made, Cost("in all"))]
 
 
-def _together(parts: Sequence[PartForecast]) -> PartForecast:
-    """All parts, made one after the other; the recipient is downloaded once."""
-    return PartForecast(
-        "in all",
-        "",
-        sum(part.seconds for part in parts),
-        max((part.memory_bytes for part in parts), default=0),
-        sum(part.disk_bytes for part in parts),
-        max((part.download_bytes for part in parts), default=0),
-    )
-
-
-def _pair_forecast(part: FigurePart, title: str) -> PartForecast:
+def _pair_cost(part: FigurePart, settings: Settings) -> Cost:
     """Pretraining of a recipient and finetuning of its donor, from those of the shipped pair."""
     what = part.what
     shipped = locate(what.entry.recipient).directory
@@ -535,45 +513,34 @@ def _pair_forecast(part: FigurePart, title: str) -> PartForecast:
     if part.name and not what.has_own_donor:
         stages.append("sft")
     if not stages:
-        return PartForecast(title, "there")
+        return Cost("", done=True)
     size = sum(file.stat().st_size for file in shipped.iterdir())
-    took = sum(seconds[stage] for stage in stages)
-    # Weights, gradients and two moments of each weight.
-    return PartForecast(title, "trained, as the shipped pair was", took, 4 * size, 2 * size)
+    return Cost(
+        "",
+        sum(seconds[stage] for stage in stages),
+        "the training of the shipped pair",
+        memory={"weights": size, "gradients": size, "AdamW": 2 * size},
+        disk=2 * size,
+        **room(main_device_of(settings), None, torch.float32),
+    )
 
 
-def _donor_forecast(
-    part: FigurePart, title: str, settings: Settings, shared: Shared
-) -> PartForecast:
+def _donor_cost(part: FigurePart, settings: Settings, steps: StepSeconds) -> Cost:
     what, name = part.what, part.name
     place = what.place(name)
     if (place / CARD).is_file():
-        return PartForecast(title, _stored(what.training(name), read_donor_card(place)))
+        return _stored(what.training(name), read_donor_card(place))
     # A recipient that is not there yet is as large as the shipped one.
     spec = what.training(name) if what.ready else replace(what, seed=SHIPPED).training(name)
-    cost = forecast_finetuning(spec, place, device=settings.device, shared=shared)
-    memory = cost.weights_bytes + cost.gradients_bytes + cost.optimizer_bytes
-    work = f"{cost.steps:,} steps on {cost.texts:,} texts, by {cost.basis}"
-    return PartForecast(title, work, cost.seconds, memory, cost.disk_bytes)
+    return finetuning_cost(spec, place, device=settings.device, measured=steps)
 
 
-def _stored(spec: FinetuneSpec, card: Mapping[str, Any]) -> str:
+def _stored(spec: FinetuneSpec, card: Mapping[str, Any]) -> Cost:
     """Whether a stored donor is the one that is asked for, by its card; no weights are read."""
     recipe = card["recipe"]["name"]
     stored = {**{key: card[key] for key in ("model", "seed", "changes", "data")}, "recipe": recipe}
     wanted = {"model": spec.model, "seed": spec.seed, "changes": spec.changed()}
     wanted |= {"data": plan_finetuning(spec).data(), "recipe": spec.recipe}
     other = [key for key, value in wanted.items() if stored[key] != value]
-    return f"trained in another way (other: {', '.join(other)}): move it" if other else "there"
-
-
-def _evaluation_forecast(cost: Forecast) -> PartForecast:
-    prompts = f"{cost.prompts} prompts × {cost.configurations} configurations"
-    return PartForecast(
-        "",
-        f"{prompts}, {cost.token_rows:,} token rows, by {cost.basis}",
-        cost.seconds,
-        cost.weights_bytes + cost.logits_bytes + cost.activations_bytes,
-        cost.disk_bytes,
-        cost.download_bytes,
-    )
+    basis = f"trained in another way (other: {', '.join(other)}): move it" if other else ""
+    return Cost("", basis=basis, done=not other)

@@ -144,7 +144,7 @@ def check_donor(spec: Spec) -> None:
     if entry is None or entry.donors or spec.donors or spec.recipient is not None:
         pair_sources(spec.model, spec.recipient, spec.donors)
         return
-    from kgbench.runner.training.finetuning import recipes_text
+    from kgbench.runner.training.finetuning_cost import recipes_text
 
     facts = spec.dataset or entry.dataset
     costs = recipes_text(entry.name, facts, spec.imports)

@@ -30,9 +30,10 @@ from kgbench.records import (
     collect_provenance,
     measured_on,
 )
-from kgbench.runner.forecast import free_bytes, weights_bytes
+from kgbench.runner.cost import room
+from kgbench.runner.forecast import weights_bytes
 from kgbench.runner.guard import guarded
-from kgbench.runner.job import Job, Pairs, prepare_job
+from kgbench.runner.job import Job, Pairs, device_map_of, prepare_job
 from kgbench.runner.known import Run, note_identity, reused
 from kgbench.runner.measure import (
     GROUP,
@@ -135,7 +136,8 @@ def compute_job(
         return not journal.begun and store.find(id) is not None
 
     if method is not None:
-        request, free = request_of(job, method), free_bytes(settings, str(job.pair.device))[0]
+        request, device = request_of(job, method), str(job.pair.device)
+        free = room(device, device_map_of(settings), job.pair.dtype)["free"]
         is_narrow = free < 2 * weights_bytes(job.pair)  # no room for the models twice
         if is_narrow:
             del job

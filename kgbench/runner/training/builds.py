@@ -35,8 +35,6 @@ from kgbench.records import write_whole
 from kgbench.runner.training.recipes import Stage
 from kgbench.runner.training.stages import (
     SAVE_EVERY,
-    Batches,
-    OnStep,
     StageOutcome,
     StageRun,
     Steps,
@@ -228,9 +226,7 @@ class Build:
         what: str | Callable[[int], str],
         total: int | None = None,
         before: int = 0,
-        on_step: OnStep | None = None,
-        threads: int | None = 1,
-        held_out: tuple[Batches, int] | None = None,
+        adam_beta2: float = 0.98,
         **options: Any,
     ) -> None:
         """Run one stage, unless its result exists.
@@ -246,10 +242,8 @@ class Build:
             what: What is being done, for the progress callback, or its text by step.
             total: Steps of all stages, where there are several.
             before: Steps of earlier stages.
-            on_step: Called after every step, before a checkpoint that is due.
-            threads: As in `StageRun`.
-            held_out: As in `StageRun`.
-            **options: Further options of `kgbench.runner.training.stages.run_stage`.
+            adam_beta2: Decay of AdamW's second moments.
+            **options: Further fields of `StageRun`.
         """
         if result.exists():
             return
@@ -259,14 +253,8 @@ class Build:
                 described = what if isinstance(what, str) else what(step)
                 self.progress(before + step, total or len(batches), described)
 
-        def after(step: int) -> None:
-            if on_step is not None:
-                on_step(step)
-            report(step)
-
-        work = self.work / checkpoints
-        run = StageRun(work, seed, self.save_every, after, threads, held_out)
+        run = StageRun(self.work / checkpoints, seed, self.save_every, report, **options)
         model = start()
         report(0)
-        store(model, run_stage(model, batches, stage, run, **options))
+        store(model, run_stage(model, batches, stage, run, adam_beta2))
         shutil.rmtree(run.work, ignore_errors=True)

@@ -10,10 +10,9 @@ import json
 import math
 import os
 import shutil
-import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,13 +21,12 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from kgbench.data import Dataset, ImportOptions
+from kgbench.data import Dataset
 from kgbench.data.facts import hash_of
-from kgbench.errors import InputError, ModelError, OutputError
-from kgbench.models import catalog
-from kgbench.models.catalog import CARD, FLOPS, donors_folder, read_donor_card
-from kgbench.models.checkpoints import Checkpoint, find_here, locate
-from kgbench.models.loading import DTYPES, read_tokenizer
+from kgbench.errors import InputError, OutputError
+from kgbench.models.catalog import CARD, donors_folder, read_donor_card
+from kgbench.models.checkpoints import Checkpoint, locate
+from kgbench.models.loading import read_tokenizer
 from kgbench.models.placement import (
     DeviceMap,
     devices_of,
@@ -37,7 +35,7 @@ from kgbench.models.placement import (
     usable_device,
 )
 from kgbench.models.tensors import stored_hash
-from kgbench.numbers import duration_text, number_text, plain_text, size_text
+from kgbench.numbers import number_text, plain_text
 from kgbench.progress import Progress
 from kgbench.runner.training.builds import Build, versions, write_card
 from kgbench.runner.training.finetuning_plan import (
@@ -61,12 +59,7 @@ from kgbench.runner.training.model_setup import (
     trained_parameters,
     training_type,
 )
-from kgbench.runner.training.recipes import (
-    FinetuningRecipe,
-    finetuning_recipe,
-    finetuning_recipe_names,
-)
-from kgbench.runner.training.stages import HELD_OUT_LOSS, StageOutcome, precision, processor_threads
+from kgbench.runner.training.stages import HELD_OUT_LOSS, StageOutcome, half_type
 
 LOG = "log.jsonl"
 """File next to the card with the loss of every step."""
@@ -198,7 +191,7 @@ class Finetuning:
         self.device, self.device_map = device, device_map
         self.dtype = training_type(recipient, plan.spec.dtype)
         # Products of float32 weights alone are computed in half precision.
-        self.precision = precision(device) if self.dtype == torch.float32 else {}
+        self.half = half_type(device) if self.dtype == torch.float32 else None
         self.work = self.out.with_name(f".{self.out.name}.work")
         self.empty = meta_model(recipient)
         self.parameters = trained_parameters(self.empty)
@@ -230,8 +223,7 @@ class Finetuning:
     @cached_property
     def about(self) -> dict[str, Any]:
         """The card without results."""
-        spec, half = self.plan.spec, self.precision
-        kind = next((kind for kind in ("bf16", "fp16") if half.get(kind)), _type_text(self.dtype))
+        spec, kinds = self.plan.spec, {torch.bfloat16: "bf16", torch.float16: "fp16"}
         chosen = {
             "recipient": {
                 "source": self.recipient.origin,
@@ -241,7 +233,7 @@ class Finetuning:
             "seed": spec.seed,
             "recipe": self.recipe.to_json(),
             "changes": spec.changed(),
-            "precision": kind,
+            "precision": kinds[self.half] if self.half else type_text(self.dtype),
             **spec.options(),
             "data": self.plan.data(),
             "wordings": self.plan.wordings.to_json(),
@@ -304,8 +296,7 @@ class Finetuning:
             held_out=(held_out, per_epoch),
             device=self.device,
             adam_beta2=recipe.adam_beta2,
-            bf16=self.precision.get("bf16", False),
-            fp16=self.precision.get("fp16", False),
+            half=self.half,
         )
 
     def _publish(
@@ -417,308 +408,6 @@ def losses_by_epoch(
     return epochs
 
 
-# ---------------------------------------------------------------------------------------- forecast
-
-_KEPT = 2
-"""Checkpoints on disk during a training."""
-_CHARACTERS = 4
-"""Characters per token where there is no tokenizer at hand; approximate for English."""
-_CUT = 512
-"""Assumed tokens of a supplemental text on the Hub: web pages are mostly longer, and cut."""
-_MEASURED = 500_000_000
-"""Largest recipient of which a step is measured on a CPU, where more would take minutes."""
-
-
-@dataclass(frozen=True)
-class FinetuningForecast:
-    """What a finetuning would take."""
-
-    name: str
-    recipe: Mapping[str, Any]
-    parameters: int
-    """Number of the recipient's weights."""
-    trained_parameters: int
-    texts: int
-    """Texts of one epoch, including supplemental ones."""
-    tokens: int
-    """Tokens of all epochs."""
-    steps: int
-    weights_bytes: int
-    gradients_bytes: int
-    optimizer_bytes: int
-    """Activations come on top; they grow with the batch."""
-    disk_bytes: int
-    """During the training: the donor and two checkpoints."""
-    donor_bytes: int
-    """After the training: the donor."""
-    seconds: float
-    basis: str
-    """Source of the figures."""
-    dtype: str = "fp32"
-    """Type of weights, gradients and moments."""
-
-    @property
-    def memory_bytes(self) -> int:
-        """Memory in training, without activations."""
-        return self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
-
-    def rows(self) -> list[tuple[str, str]]:
-        """Rows of a table."""
-        recipe, rank = self.recipe, self.recipe["rank"]
-        sized = ", values for tiny recipients" if recipe["tiny"] else ""
-        settings = (
-            f"learning rate {plain_text(recipe['learning_rate'])}, batch {recipe['batch_size']}, "
-            f"weight decay {plain_text(recipe['weight_decay'])}"
-        )
-        lora = f", rank {rank}, alpha {recipe['alpha']}" if rank else ""
-        trained = (
-            f"and {self.trained_parameters:,} of the adapter, which are trained"
-            if rank
-            else f"of which {self.trained_parameters:,} are trained"
-        )
-        parts = (
-            f"weights {size_text(self.weights_bytes)}, "
-            f"gradients {size_text(self.gradients_bytes)}, "
-            f"AdamW {size_text(self.optimizer_bytes)}, {self.dtype}"
-        )
-        return [
-            ("donor", self.name),
-            ("recipe", f"{recipe['name']}{sized}: {settings}{lora}"),
-            ("parameters", f"{self.parameters:,}, {trained}"),
-            ("texts", f"{self.texts:,} an epoch"),
-            ("tokens", f"{self.tokens:,} in all"),
-            ("steps", f"{self.steps:,} ({recipe['epochs']} × {self.steps // recipe['epochs']:,})"),
-            ("memory", f"{size_text(self.memory_bytes)} ({parts}), and activations"),
-            ("disk", f"{size_text(self.disk_bytes)} while it is trained"),
-            ("time", f"about {duration_text(self.seconds)}"),
-            ("from", self.basis),
-        ]
-
-    def to_json(self) -> dict[str, Any]:
-        """The object that `--dry-run --json` prints."""
-        content = asdict(self)
-        if self.dtype == "fp32":
-            del content["dtype"]
-        return content
-
-
-@dataclass
-class Shared:
-    """What forecasts of several donors share: it is measured, or read, once."""
-
-    seconds: dict[tuple[object, ...], float] = field(default_factory=dict)
-    """Seconds per token of a step, by the recipient, its type, and parts of the recipe."""
-    ids: dict[Path, KnownIds] = field(default_factory=dict)
-    """Token ids of texts, by the recipient's folder."""
-
-
-def forecast_finetuning(
-    spec: FinetuneSpec,
-    out: Path | None = None,
-    *,
-    device: str = "auto",
-    device_map: DeviceMap | None = None,
-    shared: Shared | None = None,
-) -> FinetuningForecast:
-    """Forecast a finetuning; nothing is downloaded or written.
-
-    Args:
-        spec: Which donor.
-        out: Its folder.
-        device: As for `finetune`.
-        device_map: As for `finetune`.
-        shared: What forecasts before this one measured and read, to which this one adds.
-
-    Raises:
-        InputError: The input cannot be used.
-        ModelError: The recipient is neither on this machine nor in the catalog.
-    """
-    plan, where = plan_finetuning(spec), usable_device(device)
-    recipient = find_here(plan.source, spec.revision)
-    if recipient is None:
-        donor_place(plan, out)
-        return _from_catalog(plan, where)
-    finetuning = Finetuning(plan, recipient, out, where, device_map)
-    return _from_checkpoint(finetuning, shared or Shared())
-
-
-def recipes_text(model: str, dataset: str, imports: ImportOptions | None = None) -> str:
-    """What the recipes that read facts alone take, the one that needs least memory first.
-
-    Args:
-        model: A pair of the catalog.
-        dataset: The facts, by name or file.
-        imports: Meaning of the columns of a file.
-
-    Returns:
-        Empty for a pair whose size the catalog does not have, and for facts without wordings.
-    """
-    parameters = catalog.entry(model).parameters
-    if parameters is None:
-        return ""
-    try:
-        plan = plan_finetuning(FinetuneSpec(dataset, "aggressive", model=model, imports=imports))
-    except InputError:
-        return ""
-    costs = []
-    for name in finetuning_recipe_names():
-        if not finetuning_recipe(name, parameters).supplement_texts:
-            chosen = replace(plan, spec=replace(plan.spec, recipe=name))
-            costs.append(_from_catalog(chosen, usable_device("auto")))
-    texts = []
-    for cost in sorted(costs, key=lambda cost: cost.memory_bytes):
-        sizes = f"{size_text(cost.memory_bytes)}, {size_text(cost.disk_bytes)}"
-        texts.append(f"{cost.recipe['name']} ({sizes}, {cost.steps:,} steps)")
-    return f"recipes (memory without activations, disk, steps): {', '.join(texts)}"
-
-
-def _from_checkpoint(finetuning: Finetuning, shared: Shared) -> FinetuningForecast:
-    plan, device = finetuning.plan, finetuning.device
-    recipe, on_hub = finetuning.recipe, _is_on_hub(plan)
-    if on_hub:
-        finetuning.supplement = None  # its texts are not downloaded for a forecast
-    finetuning.known = shared.ids.setdefault(finetuning.recipient.directory, {})
-    texts = finetuning.texts
-    trained = trained_parameters(trainable_model(finetuning.empty, recipe, 0))
-    tokens = texts.tokens
-    if on_hub:
-        tokens += recipe.supplement_texts * min(_CUT, finetuning.max_length)
-    if finetuning.parameters <= _MEASURED or torch.device(device).type == "cuda":
-        parts = (recipe.tiny, recipe.batch_size, recipe.rank, recipe.frozen)
-        step = (finetuning.recipient.directory, finetuning.dtype, *parts)
-        if step not in shared.seconds:
-            shared.seconds[step] = _step_seconds(finetuning)
-        seconds, basis = shared.seconds[step], "a step measured here"
-    else:
-        seconds, basis = _assumed_seconds(finetuning.parameters, device)
-    return _forecast(
-        plan,
-        recipe,
-        (finetuning.parameters, trained),
-        (len(texts.facts), tokens),
-        (seconds, f"the checkpoint; {basis}"),
-        finetuning.dtype,
-    )
-
-
-def _step_seconds(finetuning: Finetuning) -> float:
-    """Seconds per token of the second of two steps, one with texts of median length."""
-    recipe, device = finetuning.recipe, finetuning.device
-    batches, _, _ = read_batches(finetuning.texts, 1, recipe.batch_size, finetuning.plan.spec.seed)
-    model = trainable_model(finetuning.model(finetuning.dtype), recipe, 0).train()
-    if finetuning.device_map is None:
-        model.to(device)
-    trained = [weight for weight in model.parameters() if weight.requires_grad]
-    optimizer = torch.optim.AdamW(trained, lr=0.0)
-    by_size = sorted(range(len(batches)), key=batches.size)
-    seconds, half = 0.0, finetuning.precision
-    kind = torch.bfloat16 if half.get("bf16") else torch.float16
-    with processor_threads(1 if recipe.tiny else None):
-        for step in (by_size[0], by_size[len(by_size) // 2]):
-            batch = {name: tensor.to(device) for name, tensor in batches[step].items()}
-            started = time.monotonic()
-            with torch.autocast(torch.device(device).type, kind, enabled=any(half.values())):
-                loss = model(**batch).loss
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            loss.item()  # waits for a GPU
-            seconds = (time.monotonic() - started) / batch["input_ids"].numel()
-    return seconds
-
-
-def _from_catalog(plan: FinetuningPlan, device: str) -> FinetuningForecast:
-    entry = catalog.entry(plan.spec.model) if plan.spec.model else None
-    if entry is None or entry.parameters is None or entry.layers is None:
-        raise ModelError(
-            f"{plan.source!r} is neither on this machine nor in the catalog, "
-            "so that its size is unknown; download it first"
-        )
-    recipe, trained = plan.recipe(entry.parameters), entry.parameters
-    if recipe.frozen:
-        assert entry.vocabulary is not None and entry.width is not None
-        trained -= entry.vocabulary * entry.width * (1 if entry.tied else 2)
-    if recipe.rank is not None:
-        # A layer has 12 squares of the width, as in GPT-2; an adapter adds a row and a column to
-        # each of its projections.
-        width = math.sqrt(entry.parameters / (12 * entry.layers))
-        trained = round(18 * width * entry.layers * recipe.rank)
-    tokens = sum(map(len, plan.wordings.trained)) // _CHARACTERS
-    if _is_on_hub(plan):
-        tokens += recipe.supplement_texts * min(_CUT, recipe.max_length)
-    elif (supplement := plan.supplement(recipe)) is not None:
-        for text in supplement.texts:
-            tokens += min(len(text) // _CHARACTERS, recipe.max_length)
-    seconds, basis = _assumed_seconds(entry.parameters, device)
-    wanted = plan.spec.dtype or "float32"
-    wanted = str(entry.stored) if wanted == "auto" else wanted
-    return _forecast(
-        plan,
-        recipe,
-        (entry.parameters, trained),
-        (len(plan.wordings.trained), tokens),
-        (
-            seconds,
-            f"the catalog's number of parameters and {_CHARACTERS} characters a token, "
-            f"since {plan.source} is not on this machine; {basis}",
-        ),
-        DTYPES[wanted],
-    )
-
-
-def _is_on_hub(plan: FinetuningPlan) -> bool:
-    """Whether the supplement is a data set on the Hub."""
-    return plan.spec.supplement is not None and not is_file(plan.spec.supplement)
-
-
-def _assumed_seconds(parameters: int, device: str) -> tuple[float, str]:
-    """Seconds per token at 6 operations per parameter and token (arXiv 2001.08361)."""
-    kind = torch.device(device).type
-    basis = f"no step was measured: {FLOPS[kind] / 1e12:g} Tflop/s assumed on {kind}"
-    return 6 * parameters / FLOPS[kind], basis
-
-
-def _forecast(
-    plan: FinetuningPlan,
-    recipe: FinetuningRecipe,
-    parameters: tuple[int, int],
-    texts: tuple[int, int],
-    time: tuple[float, str],
-    dtype: torch.dtype,
-) -> FinetuningForecast:
-    """Derive the figures.
-
-    Args:
-        plan: The plan.
-        recipe: The recipe.
-        parameters: Number of parameters, and of trained ones.
-        texts: Texts of the facts, and tokens of an epoch.
-        time: Seconds per token, and their basis.
-        dtype: Type of the weights.
-    """
-    (total, trained), size = parameters, dtype.itemsize
-    stored, steps_texts = size * trained, texts[0] + recipe.supplement_texts
-    seconds, basis = time
-    if _is_on_hub(plan):
-        basis += f"; supplemental texts taken at {min(_CUT, recipe.max_length)} tokens"
-    return FinetuningForecast(
-        name=plan.name,
-        recipe=asdict(recipe),
-        parameters=total,
-        trained_parameters=trained,
-        texts=steps_texts,
-        tokens=texts[1] * recipe.epochs,
-        steps=math.ceil(steps_texts / recipe.batch_size) * recipe.epochs,
-        weights_bytes=size * total + (0 if recipe.rank is None else stored),
-        gradients_bytes=stored,
-        optimizer_bytes=2 * stored,
-        disk_bytes=stored + _KEPT * 3 * stored,
-        donor_bytes=stored,
-        seconds=seconds * texts[1] * recipe.epochs,
-        basis=basis,
-        dtype=_type_text(dtype),
-    )
-
-
-def _type_text(dtype: torch.dtype) -> str:
+def type_text(dtype: torch.dtype) -> str:
+    """A type of weights, as cards name it."""
     return "fp32" if dtype == torch.float32 else str(dtype).removeprefix("torch.")

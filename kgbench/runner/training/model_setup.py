@@ -181,7 +181,6 @@ def store_donor(
             (folder / "README.md").unlink(missing_ok=True)  # an empty model card
             donor = cast(PreTrainedModel, peft_model.merge_and_unload())
         else:
-            model.config.use_cache = True  # training switched it off
             dtype = training_type(recipient)
             nn.Module.to(model, torch.float32 if dtype == torch.bfloat16 else dtype)
             model.save_pretrained(folder)

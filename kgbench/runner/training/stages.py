@@ -3,39 +3,33 @@
 Invariant: a run that is killed and resumed ends with the same weights, bit for bit, as an unbroken
 one. So a checkpoint holds everything that later steps depend on (trained weights and buffers,
 optimizer, scheduler, gradient scaler, states of all random number generators), the order of steps
-is fixed beforehand, and a checkpoint counts only once `complete.json` lists the hash of every file.
+is fixed beforehand, and a checkpoint counts only once its second file has the hash of the first.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
-import random
 import shutil
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
-from operator import itemgetter
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from kgbench.data.facts import hash_of
 from kgbench.errors import InputError, OutputError
 from kgbench.models.loading import quiet_library
 from kgbench.records import write_whole
 from kgbench.resources import file_hash
 from kgbench.runner.training.recipes import Stage
-
-if TYPE_CHECKING:
-    from transformers import TrainerControl, TrainerState, TrainingArguments
 
 OnStep = Callable[[int], None]
 """Called with the number of steps done."""
@@ -51,13 +45,13 @@ class Steps(Protocol):
 
 SAVE_EVERY = 200
 """Steps between checkpoints; tens of seconds."""
-_COMPLETE = "complete.json"
-"""Written last: seconds of training so far, and SHA-256 of each file of the checkpoint."""
-_WEIGHTS = "weights.safetensors"
-_MOMENTS, _OPTIMIZER = "optimizer.safetensors", "optimizer.json"
-"""Tensors of the optimizer; its settings, the scheduler's and the scaler's state. No pickles."""
-_RANDOM = "random.json"
-"""States of the random number generators; bytes in hexadecimal."""
+_TENSORS, _STATE = "tensors.safetensors", "state.json"
+"""Files of a checkpoint: tensors of model, optimizer and random number generators; and, written
+last, everything else, with the hashes of both. No pickles.
+"""
+
+_NOT_DECAYING = [r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)"]
+"""Names of weights without weight decay, as transformers' Trainer has them."""
 
 IGNORED = -100
 """Label of a token that the loss ignores."""
@@ -123,6 +117,10 @@ class StageRun:
 
     Where they are given, losses are logged, and a training that diverges ends.
     """
+    device: str = "cpu"
+    """A torch device, such as `cuda:1`."""
+    half: torch.dtype | None = field(default_factory=lambda: half_type())
+    """Type of products, where it is another than that of the weights."""
 
 
 @dataclass(frozen=True)
@@ -136,12 +134,7 @@ class StageOutcome:
 
 
 def run_stage(
-    model: nn.Module,
-    batches: Steps,
-    stage: Stage,
-    run: StageRun,
-    device: str = "cpu",
-    **more: Any,
+    model: nn.Module, batches: Steps, stage: Stage, run: StageRun, adam_beta2: float = 0.98
 ) -> StageOutcome:
     """Train a model in place.
 
@@ -153,113 +146,222 @@ def run_stage(
             loss.
         batches: All steps in order; an item holds the tensors of one step.
         stage: Hyperparameters.
-        run: Checkpoints, seed and callbacks.
-        device: A torch device, such as `cuda:1`.
-        **more: Further arguments of the Trainer, such as `adam_beta2` (0.98 by default).
-    """
-    # Takes a second to import, and who only plans a training needs none of it.
-    from transformers import PrinterCallback, Trainer, TrainerCallback
+        run: Checkpoints, seed, device and callbacks.
+        adam_beta2: Decay of AdamW's second moments.
 
-    how = arguments(stage, run, device, **{"adam_beta2": 0.98, **more})
+    Raises:
+        InputError: The loss is no number.
+    """
     run.work.mkdir(parents=True, exist_ok=True)
-    last = last_complete(run.work)
-    before = json.loads((last / _COMPLETE).read_text("utf-8"))["seconds"] if last else 0.0
-    watch = type("Watch", (_Watch, TrainerCallback), {})(run, before)
-    here = torch.cuda.device(how.device) if how.device.type == "cuda" else nullcontext()
-    with quiet_library(), processor_threads(run.threads), torch.random.fork_rng(devices=[]), here:
-        trainer = type("Exact", (_Exact, Trainer), {})(
-            model,
-            how,
-            data_collator=itemgetter(0),  # an item is a step
-            train_dataset=batches,
-            callbacks=[watch],
-        )
-        trainer.remove_callback(PrinterCallback)
-        trainer.accelerator.device_placement &= not _is_spread(model)
-        trainer.train(resume_from_checkpoint=str(last) if last else None)
-    # In half precision accelerate puts an autocast forward pass in the place of the model's own,
-    # with which everything measured later would be rounded.
-    for patch in ("forward", "_original_forward"):
-        vars(model).pop(patch, None)
-    return StageOutcome(watch.seconds, tuple(trainer.state.log_history))
+    with quiet_library(), processor_threads(run.threads), torch.random.fork_rng(devices=[]):
+        training = Training(model, stage, len(batches), run, adam_beta2)
+        for step in range(training.resume() + 1, len(batches) + 1):
+            loss, rate = training.step(batches[step - 1])
+            if run.on_step:
+                run.on_step(step)
+            if run.held_out:
+                if step % run.held_out[1] == 0:
+                    training.validate(step)
+                training.log.append({"step": step, "loss": loss.item(), "learning_rate": rate})
+                if not math.isfinite(training.log[-1]["loss"]):
+                    raise InputError(
+                        f"the loss is no number after step {step}: "
+                        "give a smaller --learning-rate, and another --output-dir"
+                    )
+            if step % run.save_every == 0 or step == len(batches):
+                training.save(step)
+    return StageOutcome(training.seconds, tuple(training.log))
 
 
-def arguments(stage: Stage, run: StageRun, device: str = "cpu", **more: Any) -> TrainingArguments:
-    """Arguments of the Trainer for a stage.
-
-    Args:
-        stage: Hyperparameters.
-        run: Seed, and how often a checkpoint is written.
-        device: A torch device, such as `cuda:1`.
-        **more: Further arguments, such as `adam_beta2`.
-    """
-    from transformers import TrainingArguments
-
-    settings: dict[str, Any] = dict(
-        output_dir=str(run.work),
-        # One item of the data set is one step, and all rounds are one epoch: the order of steps is
-        # that of the data set, and resuming only skips items.
-        per_device_train_batch_size=1,
-        num_train_epochs=1,
-        train_sampling_strategy="sequential",
-        optim="adamw_torch",
-        learning_rate=stage.learning_rate,
-        lr_scheduler_type="linear",
-        warmup_steps=stage.warmup_steps,
-        weight_decay=stage.weight_decay,
-        max_grad_norm=1.0,
-        seed=run.seed,
-        save_strategy="steps",
-        save_steps=run.save_every,
-        save_total_limit=2,
-        logging_strategy="no" if run.held_out is None else "steps",
-        logging_steps=1,
-        logging_nan_inf_filter=False,
-        disable_tqdm=True,
-        report_to="none",
-        remove_unused_columns=False,
-        dataloader_pin_memory=False,
-        use_cpu=device == "cpu",
-        **precision(device),
-    )
-    created = TrainingArguments(**{**settings, **more})
-    created._n_gpu = min(created.n_gpu, 1)  # with several, the Trainer would use DataParallel
-    where = torch.device(device)
-    if where.type == "cuda" and where.index is not None:
-        # The Trainer always takes the first GPU; this is its cached choice.
-        vars(created)["_setup_devices"] = where
-    return created
-
-
-def precision(device: str) -> dict[str, bool]:
+def half_type(device: str = "cpu") -> torch.dtype | None:
     """Half precision of products (weights stay fp32) where the hardware multiplies it."""
     kind = torch.device(device).type
     if kind == "cpu":
         supported = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
-        return {"bf16": bool(supported and supported())}  # halves the time of a step
+        return torch.bfloat16 if supported and supported() else None  # halves the time of a step
     if kind == "cuda":
         bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
-        return {"bf16": bf16, "fp16": not bf16}
-    return {}
+        return torch.bfloat16 if bf16 else torch.float16
+    return None
+
+
+class Training:
+    """A model that is trained, with its optimizer, learning rate and log.
+
+    Checkpoints hold weights by module name, since names in published files differ for some types
+    (GPT-NeoX's head), and no pickles.
+    """
+
+    def __init__(
+        self, model: nn.Module, stage: Stage, n_steps: int, run: StageRun, adam_beta2: float = 0.98
+    ) -> None:
+        """Prepare the first step; random numbers start from the seed.
+
+        Args:
+            model: Moved to the device, unless it is on several.
+            stage: Hyperparameters.
+            n_steps: Number of steps in all.
+            run: As for `run_stage`.
+            adam_beta2: Decay of AdamW's second moments.
+        """
+        # Takes a second to import, and who only plans a training needs none of it.
+        from transformers import get_linear_schedule_with_warmup
+        from transformers.trainer_pt_utils import get_parameter_names
+
+        torch.manual_seed(run.seed)
+        # The data loader of earlier versions drew once; so dropout is what it was with them.
+        torch.empty((), dtype=torch.int64).random_()
+        self.model, self.run = model, run
+        self.log: list[dict[str, Any]] = []
+        self.device = torch.device(run.device)
+        if len({weight.device for weight in model.parameters()}) == 1:
+            model.to(self.device)
+        weights = {n: w for n, w in model.named_parameters() if w.requires_grad}
+        decaying = set(get_parameter_names(model, [nn.LayerNorm], _NOT_DECAYING))
+        groups = [
+            {
+                "params": [weight for name, weight in weights.items() if name in decaying],
+                "weight_decay": stage.weight_decay,
+            },
+            {
+                "params": [weight for name, weight in weights.items() if name not in decaying],
+                "weight_decay": 0.0,
+            },
+        ]
+        self.optimizer = torch.optim.AdamW(groups, stage.learning_rate, (0.9, adam_beta2))
+        self.rate = get_linear_schedule_with_warmup(self.optimizer, stage.warmup_steps, n_steps)
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=run.half == torch.float16)
+        # Weights, and buffers that are stored; a tied head is listed as the embeddings.
+        stored = model.state_dict().keys()
+        self.tensors = {**weights, **{n: b for n, b in model.named_buffers() if n in stored}}
+        self.start = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Duration of the steps, including those before an interruption."""
+        return time.monotonic() - self.start
+
+    def step(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, float]:
+        """Take a step; gives its loss and its learning rate."""
+        self.model.train()
+        counted = {}
+        if getattr(self.model, "loss_type", None) is None:
+            # As the Trainer of transformers does, whose weights these are: the loss of types that
+            # it does not know, such as GPT-2, is divided by all tokens, the first ones among them.
+            counted["num_items_in_batch"] = (batch["labels"] != IGNORED).sum()
+        loss, learning_rate = self._loss({**batch, **counted}), self.rate.get_last_lr()[0]
+        torch.autograd.backward(self.scaler.scale(loss))
+        self.scaler.unscale_(self.optimizer)
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        scale = self.scaler.get_scale()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        if self.scaler.get_scale() >= scale:  # else the step was skipped
+            self.rate.step()
+        self.optimizer.zero_grad()
+        return loss.detach(), learning_rate
+
+    def _loss(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Mean loss per token, in nats."""
+        half = self.run.half
+        with torch.autocast(self.device.type, half, enabled=half is not None):
+            inputs = {name: tensor.to(self.device) for name, tensor in batch.items()}
+            loss: Tensor = self.model(**inputs, use_cache=False).loss
+        return loss
+
+    def validate(self, step: int) -> None:
+        """Log the loss on held-out texts, if any; model and random states do not change."""
+        batches = self.run.held_out[0] if self.run.held_out else ()
+        total, tokens = 0.0, 0
+        self.model.eval()
+        with torch.no_grad():
+            for number in range(len(batches)):
+                batch = batches[number]
+                n = int((batch["labels"][:, 1:] != IGNORED).sum())
+                total += float(self._loss(batch)) * n
+                tokens += n
+        if tokens:
+            self.log.append({"step": step, HELD_OUT_LOSS: total / tokens})
+
+    def save(self, step: int) -> None:
+        """Write a checkpoint, and remove all but the newest two."""
+        folder = self.run.work / f"checkpoint-{step}"
+        folder.mkdir(exist_ok=True)
+        optimizer = self.optimizer.state_dict()
+        tensors = {f"weight {name}": tensor for name, tensor in self.tensors.items()}
+        for number, moments in optimizer["state"].items():
+            tensors |= {f"{number} {key}": tensor for key, tensor in moments.items()}
+        tensors["random cpu"] = torch.random.get_rng_state()
+        if torch.cuda.is_available():
+            tensors["random cuda"] = torch.cuda.random.get_rng_state()
+        contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+        save_file(contiguous, folder / _TENSORS)
+        state = {
+            "groups": optimizer["param_groups"],
+            "rate": self.rate.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "log": self.log,
+            "seconds": round(self.seconds, 1),
+            "tensors": file_hash(folder / _TENSORS),
+        }
+        content = json.dumps({"state": state, "hash": hash_of(state)})
+        write_whole(folder / _STATE, content.encode())
+        for older in _checkpoints(self.run.work)[2:]:
+            shutil.rmtree(older)
+
+    def resume(self) -> int:
+        """Restore the newest intact checkpoint, if any; gives the number of steps taken."""
+        folder = last_complete(self.run.work)
+        if folder is None:
+            self.validate(0)
+            return 0
+        state = json.loads((folder / _STATE).read_text("utf-8"))["state"]
+        tensors = load_file(folder / _TENSORS)
+        with torch.no_grad():
+            for name, tensor in self.tensors.items():
+                tensor.copy_(tensors.pop(f"weight {name}"))
+        torch.random.set_rng_state(tensors.pop("random cpu"))
+        cuda = tensors.pop("random cuda", None)
+        if cuda is not None and torch.cuda.is_available():
+            torch.cuda.random.set_rng_state(cuda)
+        moments: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in tensors.items():
+            weight, key = name.split()
+            moments.setdefault(int(weight), {})[key] = tensor
+        self.optimizer.load_state_dict({"state": moments, "param_groups": state["groups"]})
+        self.rate.load_state_dict(state["rate"])
+        self.scaler.load_state_dict(state["scaler"])
+        self.log, self.start = state["log"], self.start - state["seconds"]
+        return _step_of(folder)
+
+
+def _step_of(checkpoint: Path) -> int:
+    return int(checkpoint.name.rpartition("-")[2])
+
+
+def _checkpoints(work: Path) -> list[Path]:
+    """Folders of checkpoints, the newest first."""
+    return sorted(work.glob("checkpoint-*"), key=_step_of, reverse=True)
 
 
 def last_complete(work: Path) -> Path | None:
     """The newest intact checkpoint; newer damaged ones are removed with a warning.
 
     Raises:
-        OutputError: A checkpoint is of an earlier version, whose optimizer was pickled.
+        OutputError: A checkpoint is of an earlier version.
     """
-
-    def step(folder: Path) -> int:
-        return int(folder.name.rpartition("-")[2])
-
-    for folder in sorted(work.glob("checkpoint-*"), key=step, reverse=True):
-        if (folder / _COMPLETE).is_file():
-            fault = _damaged_file(folder)
-            if fault is None:
+    for folder in _checkpoints(work):
+        if (folder / "complete.json").exists():
+            raise OutputError(
+                f"{folder} is a checkpoint of an earlier version of kgbench; finish the training "
+                f"with that version, or remove {work} to restart"
+            )
+        if (folder / _STATE).is_file():
+            damaged = _damaged_file(folder)
+            if damaged is None:
                 return folder
             warnings.warn(
-                f"a checkpoint of the training is skipped: {folder / fault} is damaged; "
+                f"a checkpoint of the training is skipped: {folder / damaged} is damaged; "
                 "the training resumes from the one before, or restarts where there is none",
                 stacklevel=2,
             )
@@ -270,28 +372,14 @@ def last_complete(work: Path) -> Path | None:
 def _damaged_file(folder: Path) -> str | None:
     """The first file of a checkpoint that is not as it was written."""
     try:
-        mark = json.loads((folder / _COMPLETE).read_text("utf-8"))
-    except (ValueError, RecursionError):
-        return _COMPLETE
-    if isinstance(mark, dict) and set(mark) == {"seconds"}:
-        raise OutputError(
-            f"{folder} is a checkpoint of an earlier version of kgbench, with pickled parts, "
-            "which are never loaded; finish the training with that version, or remove "
-            f"{folder.parent} to restart"
-        )
-    if not isinstance(mark, dict) or mark != _mark(mark.get("seconds"), mark.get("files")):
-        return _COMPLETE
-    for name, digest in mark["files"].items():
-        if not (folder / name).is_file() or file_hash(folder / name) != digest:
-            return str(name)
-    return None
-
-
-def _mark(seconds: object, files: object) -> dict[str, object]:
-    """Content of `complete.json`, protected by a hash of its own."""
-    content = {"seconds": seconds, "files": files}
-    text = json.dumps(content, sort_keys=True)
-    return {**content, "hash": hashlib.sha256(text.encode()).hexdigest()}
+        content = json.loads((folder / _STATE).read_text("utf-8"))
+        state = content["state"]
+        if content["hash"] != hash_of(state):
+            return _STATE
+    except (ValueError, RecursionError, LookupError, TypeError):
+        return _STATE
+    path = folder / _TENSORS
+    return None if path.is_file() and file_hash(path) == state["tensors"] else _TENSORS
 
 
 @contextmanager
@@ -303,188 +391,3 @@ def processor_threads(wanted: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
-
-
-class _Exact:
-    """Part of a Trainer: its checkpoints hold trained weights by module name, and no pickles.
-
-    The library's own checkpoints use the names of published files, which differ from the modules'
-    for some types (GPT-NeoX's head); it then silently fails to read those weights back.
-    """
-
-    model: nn.Module | None
-    optimizer: Any
-    lr_scheduler: Any
-    accelerator: Any
-
-    def _move_model_to_device(self, model: nn.Module, device: torch.device) -> None:
-        if not _is_spread(model):
-            trainer: Any = super()
-            trainer._move_model_to_device(model, device)
-
-    def _save(
-        self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None
-    ) -> None:
-        assert output_dir is not None and self.model is not None
-        folder = Path(output_dir)
-        folder.mkdir(parents=True, exist_ok=True)
-        weights = {}
-        for name, tensor in _trained(self.model).items():
-            weights[name] = tensor.detach().contiguous()
-        save_file(weights, folder / _WEIGHTS)
-
-    def _load_from_checkpoint(
-        self, resume_from_checkpoint: str, model: nn.Module | None = None
-    ) -> None:
-        assert self.model is not None
-        stored = load_file(Path(resume_from_checkpoint) / _WEIGHTS)
-        trained = _trained(self.model)
-        assert stored.keys() == trained.keys(), f"{resume_from_checkpoint} is of another model"
-        with torch.no_grad():
-            for name, tensor in trained.items():
-                tensor.copy_(stored[name])
-
-    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        assert self.optimizer is not None and self.lr_scheduler is not None
-        state, scaler = self.optimizer.state_dict(), getattr(self.accelerator, "scaler", None)
-        tensors: dict[str, Tensor] = {}
-        for weight, values in state["state"].items():
-            for key, tensor in values.items():
-                tensors[f"{weight}.{key}"] = tensor.detach().contiguous()
-        settings = {
-            "groups": state["param_groups"],
-            "scheduler": self.lr_scheduler.state_dict(),
-            "scaler": None if scaler is None else scaler.state_dict(),
-        }
-        save_file(tensors, Path(output_dir) / _MOMENTS)
-        (Path(output_dir) / _OPTIMIZER).write_text(json.dumps(settings), encoding="utf-8")
-
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        if checkpoint is None:
-            return
-        assert self.optimizer is not None and self.lr_scheduler is not None
-        settings = json.loads((Path(checkpoint) / _OPTIMIZER).read_text("utf-8"))
-        values: dict[int, dict[str, Tensor]] = {}
-        for name, tensor in load_file(Path(checkpoint) / _MOMENTS).items():
-            weight, _, key = name.partition(".")
-            values.setdefault(int(weight), {})[key] = tensor
-        groups = [{**group, "betas": tuple(group["betas"])} for group in settings["groups"]]
-        self.optimizer.load_state_dict({"state": values, "param_groups": groups})
-        self.lr_scheduler.load_state_dict(settings["scheduler"])
-        if settings["scaler"] is not None:
-            self.accelerator.scaler.load_state_dict(settings["scaler"])
-
-    def _save_scaler(self, output_dir: str) -> None:
-        """Written with the optimizer."""
-
-    def _load_scaler(self, checkpoint: str | None) -> None:
-        """Read with the optimizer."""
-
-    def _save_rng_state(self, output_dir: str) -> None:
-        kind, keys, *rest = np.random.get_state()  # what a model may draw from
-        states = {
-            "python": random.getstate(),
-            "numpy": [kind, np.asarray(keys).tolist(), *rest],
-            "torch": _hex(torch.random.get_rng_state()),
-            "cuda": _hex(torch.cuda.random.get_rng_state()) if torch.cuda.is_available() else None,
-        }
-        (Path(output_dir) / _RANDOM).write_text(json.dumps(states), encoding="utf-8")
-
-    def _load_rng_state(self, checkpoint: str | None) -> None:
-        if checkpoint is None:
-            return
-        states = json.loads((Path(checkpoint) / _RANDOM).read_text("utf-8"))
-        version, words, gauss = states["python"]
-        random.setstate((version, tuple(words), gauss))
-        kind, keys, *rest = states["numpy"]
-        np.random.set_state((kind, np.array(keys, np.uint32), *rest))
-        torch.random.set_rng_state(_from_hex(states["torch"]))
-        if states["cuda"] is not None and torch.cuda.is_available():
-            torch.cuda.random.set_rng_state(_from_hex(states["cuda"]))
-
-
-def _is_spread(model: nn.Module) -> bool:
-    """Whether a model is on several devices, where it stays."""
-    return len({weight.device for weight in model.parameters()}) > 1
-
-
-def _hex(state: Tensor) -> str:
-    return bytes(state.cpu().numpy()).hex()
-
-
-def _from_hex(text: str) -> Tensor:
-    return torch.frombuffer(bytearray.fromhex(text), dtype=torch.uint8).clone()
-
-
-def _trained(model: nn.Module) -> dict[str, Tensor]:
-    """Trained weights and all stored buffers by name, each tensor once.
-
-    A head that is tied to the embeddings is listed as the embeddings.
-    """
-    trained: dict[str, Tensor] = {}
-    for name, weight in model.named_parameters():
-        if weight.requires_grad:
-            trained[name] = weight
-    stored = model.state_dict().keys()
-    for name, buffer in model.named_buffers():
-        if name in stored:
-            trained[name] = buffer
-    return trained
-
-
-class _Watch:
-    """Part of a callback: counts steps and seconds, validates, and marks finished checkpoints."""
-
-    def __init__(self, run: StageRun, before: float) -> None:
-        self._run = run
-        self._start = time.monotonic() - before
-
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self._start
-
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        if self._run.on_step:
-            self._run.on_step(state.global_step)
-        if self._run.held_out and state.global_step % self._run.held_out[1] == 0:
-            self._validate(state, kwargs["model"])
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        if state.global_step == 0:  # not where a training is resumed
-            self._validate(state, kwargs["model"])
-
-    def _validate(self, state: TrainerState, model: nn.Module) -> None:
-        """Log the mean loss per token, in nats; model and random states do not change."""
-        if self._run.held_out is None or not len(self._run.held_out[0]):
-            return
-        batches, device = self._run.held_out[0], next(model.parameters()).device
-        training, total, tokens = model.training, 0.0, 0
-        model.eval()
-        with torch.no_grad():
-            for step in range(len(batches)):
-                batch = {name: tensor.to(device) for name, tensor in batches[step].items()}
-                n = int((batch["labels"][:, 1:] != IGNORED).sum())
-                total += float(model(**batch).loss) * n
-                tokens += n
-        model.train(training)
-        state.log_history.append({"step": state.global_step, HELD_OUT_LOSS: total / tokens})
-
-    def on_log(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        if not math.isfinite(state.log_history[-1].get("loss", 0.0)):
-            raise InputError(
-                f"the loss is no number after step {state.global_step}: "
-                "give a smaller --learning-rate, and another --output-dir"
-            )
-
-    def on_save(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        mark = self._run.work / f"checkpoint-{state.global_step}" / _COMPLETE
-        files = {path.name: file_hash(path) for path in sorted(mark.parent.iterdir())}
-        write_whole(mark, json.dumps(_mark(round(self.seconds, 1), files)).encode())
