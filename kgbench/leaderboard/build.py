@@ -23,7 +23,7 @@ from kgbench.leaderboard.board_tables import Board, Leaderboard, Table, spread_t
 from kgbench.leaderboard.boards import all_boards
 from kgbench.leaderboard.entries import Entry, read_entries
 from kgbench.leaderboard.site.pages import POLICY, render_site
-from kgbench.leaderboard.validate.record import check_configurations
+from kgbench.leaderboard.validate.record import METRIC_NAMES, is_configuration
 from kgbench.local_server import HOST, LocalServer, names_this_machine
 from kgbench.records import DamagedRecordWarning, RecordStore, write_whole
 from kgbench.report import Dash, Footnotes, markdown_text
@@ -286,14 +286,18 @@ def own_entries(own: Path, board: list[Entry]) -> list[Entry]:
 
     One that is damaged, or of configurations that are none, gives a `DamagedRecordWarning`.
     """
-    there, found = {entry.result.id for entry in board}, {}
+    there = {entry.result.id for entry in board}
+    runs = {}
     for stored in RecordStore(own).scan():
-        if wrong := next(check_configurations(stored.record), None):
-            warning = f"{stored.path} is left out: {wrong.field}: {wrong.wrong}"
+        record = stored.record
+        readable = all(map(is_configuration, record.identity.configurations))
+        if not readable or record.metric not in METRIC_NAMES:
+            wrong = "kgbench has no such metric or configurations"
+            warning = f"{stored.path} is left out: {wrong}"
             warnings.warn(warning, DamagedRecordWarning, stacklevel=2)
-        elif stored.record.id not in there:
-            found[stored.record.id] = Entry(stored.path, stored.record, None, None)
-    return list(found.values())
+        elif record.id not in there:
+            runs[record.id] = Entry(stored.path, record, None, None)
+    return list(runs.values())
 
 
 def write_site(leaderboard: Leaderboard, folder: Path) -> None:
