@@ -143,8 +143,8 @@ def read(content: bytes, sandbox: Sandbox = SANDBOX) -> pa.Table:
 
 
 HOSTILE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
-    "too many rows": (lambda _: repeated(limits.ROWS + 1, "x"), "rows; 1 to"),
-    "billions of rows": (overstated, "2000000000 rows; 1 to|no whole Parquet file"),
+    "too many rows": (lambda _: repeated(limits.ROWS + 1, "x"), "groups; 1 to"),
+    "billions of rows": (overstated, "2000000000 rows in|no whole Parquet file"),
     "a column of lists": (lambda _: nested(3), "the columns are 'prompt"),
     "deep nesting": (lambda _: nested(60), "no whole Parquet file"),
     "cut short": (lambda whole: whole[: len(whole) // 2], "no whole Parquet file"),
