@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -86,16 +85,8 @@ class CheckedEntry:
         """What a board shows of it; None where the record does not read, or it is on none."""
         if self.result is None or self.home is None:
             return None
-        rows, hits = self.home.rows, self.home.hits
-        return Entry(
-            self.home.path / self.folder,
-            self.record or self.result,
-            self.submission,
-            self.verification,
-            self.documents,
-            partial(rows, self.folder),
-            partial(hits, self.folder),
-        )
+        place, result = self.home.path / self.folder, self.record or self.result
+        return Entry(place, result, self.submission, self.verification, self.home)
 
     def add(self, findings: Iterable[Finding], document: str = "") -> None:
         """Add the findings of a check of one of its documents, or of the whole."""
