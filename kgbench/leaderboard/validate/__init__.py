@@ -13,6 +13,7 @@ from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION, VERIFICATION
 from kgbench.leaderboard.sandbox import SANDBOX
 from kgbench.leaderboard.validate.board import (
     Others,
+    claims,
     part_findings,
     submission_findings,
     verification_findings,
@@ -199,11 +200,9 @@ def _beside(entry: CheckedEntry, others: Others) -> Checks:
     folder, record, table, submission = entry.folder, entry.result, entry.table, entry.submission
     if record is None:
         return
-    yield RECORD, others.same_result(folder, record)
-    if submission is not None:
-        yield SUBMISSION, others.same_name(folder, record, submission)
-        yield RECORD, others.same_cell(folder, record, submission.name)
-        if table is not None:
-            yield FACTS, others.copied(folder, record, table, submission.name)
+    for claim in claims(record, submission):
+        yield claim.document, others.claimed(folder, claim)
+    if submission is not None and table is not None:
+        yield FACTS, others.copied(folder, record, table, submission.name)
     if table is not None:
         yield FACTS, others.other_answers(folder, record, table)

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from kgbench.leaderboard.entries import SAMPLE, Part, Submission, Verification, suites_of
 from kgbench.leaderboard.folders import rows_hash
 from kgbench.leaderboard.hits import COLUMNS
-from kgbench.leaderboard.limits import FACTS, RECORD, VERIFICATION
+from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION, VERIFICATION
 from kgbench.leaderboard.validate.findings import Finding, differing, shown
 from kgbench.leaderboard.validate.known import known
 from kgbench.leaderboard.validate.rows import unlike
@@ -214,8 +214,6 @@ _ALIKE = 0.99
 _DIGITS = 12
 """Digits of an id that name an entry's folder and pages."""
 
-Key = tuple[object, ...]
-
 
 class Answers(NamedTuple):
     """What a method gave on the same models, facts and configurations as others."""
@@ -236,21 +234,67 @@ class Answers(NamedTuple):
         return min(shares)
 
 
+class Claim(NamedTuple):
+    """What the first entry that states it holds alone, or states for all others."""
+
+    document: str
+    """Where it is stated."""
+    field: str
+    key: tuple[object, ...]
+    wrong: str
+    """What another entry is told: an entry that has it already, or states another value."""
+    expected: str
+    value: str | None = None
+    """What all entries of the key have; None where one entry alone has the key."""
+
+
+def claims(record: Result, submission: Submission | None) -> Iterator[Claim]:
+    """No result twice, one spelling, method and origin of code per name, and one run of a method.
+
+    Args:
+        record: The record.
+        submission: The submission beside it.
+    """
+    key: tuple[object, ...] = ("id", record.id[:_DIGITS])
+    yield Claim(RECORD, "id", key, "the same result is", "each result once")
+    if submission is None:
+        return
+    what, name, code = record.identity, submission.name, submission.code
+    look, base, label = _skeleton(name), _base_name(name), shown(name)
+    expected = "that very name, or one that nobody takes for it"
+    yield Claim(SUBMISSION, "name", ("name", look), f"{label} looks like", expected, name)
+    version = " ".join(part for part in what.localizer.version.split(" ") if part != "scan")
+    parameters = dict(what.localizer.parameters)
+    for hidden in ("seed", *_HIDDEN):
+        parameters.pop(hidden, None)
+    method = f"{what.localizer.name} {version} with {canonical_json(parameters)}"
+    wrong = f"{label} is {shown(method)} here, and"
+    expected = "one method, version and set of parameters under one name"
+    yield Claim(SUBMISSION, "name", ("method", look), wrong, expected, method)
+    package, _, version = code.partition("==")
+    origin = re.sub(r"[-_.]+", "-", package).casefold()
+    if not version:
+        origin = code.rpartition("@")[0].casefold().rstrip("/").removesuffix(".git")
+    wrong = f"{shown(base)} is from {shown(origin)} here, and from"
+    expected = "one repository or package for a name"
+    yield Claim(SUBMISSION, "code", ("code", _skeleton(base)), wrong, expected, origin)
+    cell = (what.weights.model_dump_json(), what.tokenizer, what.dataset.hash, what.limit)
+    for suite, prompt in product(suites_of(record), what.prompts):
+        key = ("run", look, suite, prompt, *cell, what.seeds)
+        wrong = f"{label} has a run of {suite} on {prompt}"
+        expected = "one run of a method for each pair, facts, prompt and seed"
+        yield Claim(RECORD, "identity", key, wrong, expected)
+
+
 @dataclass
 class Others:
     """Entries before the one that is checked; each check adds the entry to what it knows."""
 
-    ids: dict[str, str] = field(default_factory=dict)
-    """Folder by the first digits of the id."""
-    names: dict[str, tuple[str, Key, str]] = field(default_factory=dict)
-    """By the skeleton of the name on the board: the name, the method, and a folder."""
-    origins: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """By the skeleton of the name without arguments: where the code is from, and a folder."""
-    made: dict[Key, list[Answers]] = field(default_factory=dict)
+    claims: dict[tuple[object, ...], tuple[str | None, str]] = field(default_factory=dict)
+    """Value and folder of each claim, by its key."""
+    made: dict[tuple[object, ...], list[Answers]] = field(default_factory=dict)
     """What methods gave, by models, facts and configurations."""
-    runs: dict[Key, str] = field(default_factory=dict)
-    """Folder by method, suite, prompt, models, facts and seed."""
-    answers: dict[Key, tuple[pa.Table, str]] = field(default_factory=dict)
+    answers: dict[tuple[object, ...], tuple[pa.Table, str]] = field(default_factory=dict)
     """Rows of PRE and SFT by weights, prompt and configuration, and their folder."""
     board: dict[str, Mapping[str, str]] | None = None
     """Hashes of the documents and rows of entries on the board; None where there is no board to
@@ -294,53 +338,12 @@ class Others:
             expected = f"{known().metric_version}; run it again"
             yield Finding("identity.metric_version", wrong, expected)
 
-    def same_result(self, folder: str, record: Result) -> Iterator[Finding]:
-        """No result twice."""
-        first = self.ids.setdefault(record.id[:_DIGITS], folder)
-        if first != folder:
-            yield Finding("id", f"the same result is in {first}", "each result once")
-
-    def same_name(self, folder: str, record: Result, submission: Submission) -> Iterator[Finding]:
-        """One spelling, method and origin of code per name."""
-        name, code, method = submission.name, submission.code, record.identity.localizer
-        version = " ".join(part for part in method.version.split(" ") if part != "scan")
-        parameters = dict(method.parameters)
-        for hidden in ("seed", *_HIDDEN):
-            parameters.pop(hidden, None)
-        key = (method.name, version, canonical_json(parameters))
-        spelling, first, where = self.names.setdefault(_skeleton(name), (name, key, folder))
-        if spelling != name:
-            wrong = f"{shown(name)} looks like {shown(spelling)} in {where}"
-            yield Finding("name", wrong, "that very name, or one that nobody takes for it")
-            return
-        if first != key:
-            here, there = (" ".join(map(shown, each)) for each in (key, first))
-            wrong = f"{shown(name)} is {here} here, and {there} in {where}"
-            expected = "one method, version and set of parameters under one name"
-            yield Finding("name", wrong, expected)
-            return
-        package, _, version = code.partition("==")
-        origin = re.sub(r"[-_.]+", "-", package).casefold()
-        if not version:
-            origin = code.rpartition("@")[0].casefold().rstrip("/").removesuffix(".git")
-        base = _base_name(name)
-        source, where = self.origins.setdefault(_skeleton(base), (origin, folder))
-        if origin != source:
-            elsewhere = f"from {shown(source)} in {where}"
-            wrong = f"{shown(base)} is from {shown(origin)} here, and {elsewhere}"
-            yield Finding("code", wrong, "one repository or package for a name")
-
-    def same_cell(self, folder: str, record: Result, name: str) -> Iterator[Finding]:
-        """One run of a method per suite, prompt, models, facts and seed, whatever else was run."""
-        what = record.identity
-        cell = (what.weights.model_dump_json(), what.tokenizer, what.dataset.hash, what.limit)
-        for suite, prompt in product(suites_of(record), what.prompts):
-            key = (_skeleton(name), suite, prompt, *cell, what.seeds)
-            if (first := self.runs.setdefault(key, folder)) != folder:
-                wrong = f"{shown(name)} has a run of {suite} on {prompt} in {first}"
-                expected = "one run of a method for each pair, facts, prompt and seed"
-                yield Finding("identity", wrong, expected)
-                return
+    def claimed(self, folder: str, claim: Claim) -> Iterator[Finding]:
+        """Whether an earlier entry has what this one claims."""
+        value, where = self.claims.setdefault(claim.key, (claim.value, folder))
+        if where != folder and (claim.value is None or claim.value != value):
+            other = "" if value is None else f" {shown(value)}"
+            yield Finding(claim.field, f"{claim.wrong}{other} in {where}", claim.expected)
 
     def copied(self, folder: str, record: Result, table: pa.Table, name: str) -> Iterator[Finding]:
         """The same ranks of facts under another name; built-in methods may agree to the bit.
