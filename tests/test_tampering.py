@@ -570,16 +570,16 @@ TAMPERED: dict[str, tuple[Change, str | None]] = {
     # Each entry is in its place, once.
     "another method's folder": (
         moved("pathways/other"),
-        ": folder: it is in 'pathways/other'; expected pathways/dynamic_graft",
+        ": folder: it is 'pathways/other'; expected pathways/dynamic_graft",
     ),
     "another board's folder": (
         moved("planted/dynamic_graft"),
-        ": folder: it is in 'planted/dynamic_graft'; expected",
+        ": folder: it is 'planted/dynamic_graft'; expected",
     ),
     "no board's folder": (moved("dynamic_graft"), "; expected pathways/dynamic_graft"),
-    "another name": (renamed("x"), ": name: it is not the entry's"),
+    "another name": (renamed("x"), "/x: name: it is 'x'; expected"),
     "an entry twice": (doubled, ": name: another entry has this name"),
-    "a copy": (copied, "/copy: name: it is not the entry's"),
+    "a copy": (copied, "/copy: name: it is 'copy'; expected"),
     "a file among the methods": (
         lambda case: (case.folder.parent / "x.py").write_text(""),
         "/x.py: kind: it is a file",

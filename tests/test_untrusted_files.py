@@ -17,7 +17,7 @@ from submissions import result
 from kgbench.errors import DataError
 from kgbench.leaderboard import limits
 from kgbench.leaderboard.sandbox import SANDBOX, Sandbox
-from kgbench.leaderboard.validate.files import bad_text, read_json
+from kgbench.leaderboard.validate.documents import harm, read_json
 from kgbench.records.fact_rows import STORED, facts_bytes
 
 
@@ -73,7 +73,7 @@ def test_json_is_strict(content: bytes, words: str) -> None:
 )
 def test_texts_that_could_do_harm(text: str) -> None:
     """Marks that are not seen, and what a browser takes for more than text."""
-    assert bad_text(text) is not None
+    assert harm(text) is not None
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_texts_that_could_do_harm(text: str) -> None:
 )
 def test_texts_that_do_none(text: str) -> None:
     """Ordinary words in any script."""
-    assert bad_text(text) is None
+    assert harm(text) is None
 
 
 # ------------------------------------------------------------------------------------------ Parquet
@@ -143,8 +143,8 @@ def read(content: bytes, sandbox: Sandbox = SANDBOX) -> pa.Table:
 
 
 HOSTILE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
-    "too many rows": (lambda _: repeated(limits.ROWS + 1, "x"), "rows; 1 to"),
-    "billions of rows": (overstated, "2000000000 rows; 1 to|no whole Parquet file"),
+    "too many rows": (lambda _: repeated(limits.ROWS + 1, "x"), "groups; 1 to"),
+    "billions of rows": (overstated, "2000000000 rows in|no whole Parquet file"),
     "a column of lists": (lambda _: nested(3), "the columns are 'prompt"),
     "deep nesting": (lambda _: nested(60), "no whole Parquet file"),
     "cut short": (lambda whole: whole[: len(whole) // 2], "no whole Parquet file"),

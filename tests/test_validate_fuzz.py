@@ -24,7 +24,8 @@ from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION, VERIFICATION
 from kgbench.leaderboard.sandbox import SANDBOX
 from kgbench.leaderboard.validate import check_entry
 from kgbench.leaderboard.validate.board import Others
-from kgbench.leaderboard.validate.files import CheckedEntry, entries_below, read_json
+from kgbench.leaderboard.validate.documents import read_json
+from kgbench.leaderboard.validate.files import CheckedEntry, entries_below
 from kgbench.records import Identity
 from kgbench.records.fact_rows import STORED, facts_bytes
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import signal
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -23,7 +23,7 @@ from kgbench.leaderboard.board_tables import Board, Leaderboard, Table, spread_t
 from kgbench.leaderboard.boards import all_boards
 from kgbench.leaderboard.entries import Entry, read_entries
 from kgbench.leaderboard.site.pages import POLICY, render_site
-from kgbench.leaderboard.validate.record import check_configurations
+from kgbench.leaderboard.validate.record import METRIC_NAMES, is_configuration
 from kgbench.local_server import HOST, LocalServer, names_this_machine
 from kgbench.records import DamagedRecordWarning, RecordStore, write_whole
 from kgbench.report import Dash, Footnotes, markdown_text
@@ -160,33 +160,29 @@ def build(root: Path) -> tuple[int, int]:
     Raises:
         OutputError: If one cannot be written, or a link leads out of the board.
     """
-    places = (root / MARKDOWN, root / SITE, *(root / SITE).rglob("*"))
+    places = [root / MARKDOWN, root / SITE, *sorted((root / SITE).rglob("*"))]
     if links := list(filter(Path.is_symlink, places)):
         raise OutputError(
             f"{links[0]} is a link, and the board is written to plain folders only; delete it"
         )
+    there = set(filter(Path.is_file, places))
     try:
         with uncollected():
-            return _write(root, {root / name: content for name, content in outputs(root)})
+            files = {root / name: content for name, content in outputs(root)}
+        stale = there - files.keys()
+        new = [path for path in files if path not in there or path.read_bytes() != files[path]]
+        for path in stale:
+            path.unlink()
+        for path in filter(Path.is_dir, reversed(places)):
+            if not any(path.iterdir()):
+                path.rmdir()
+        for path in sorted(new, key=lambda path: path.name == MARKDOWN):  # the summary last
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, files[path])
     except OSError as error:
         raise OutputError(
             f"cannot write the board to {str(root)!r}: {error.strerror or error}"
         ) from error
-
-
-def _write(root: Path, files: Mapping[Path, bytes]) -> tuple[int, int]:
-    """Write the files that differ, and delete others and empty folders; counts as of `build`."""
-    there = set(filter(Path.is_file, (root / MARKDOWN, *(root / SITE).rglob("*"))))
-    stale = there - files.keys()
-    new = [path for path, own in files.items() if path not in there or path.read_bytes() != own]
-    for path in stale:
-        path.unlink()
-    for path in sorted((root / SITE).rglob("*"), reverse=True):
-        if path.is_dir() and not any(path.iterdir()):
-            path.rmdir()
-    for path in sorted(new, key=lambda path: path.name == MARKDOWN):  # the summary last
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, files[path])
     return len(files), len(new) + len(stale)
 
 
@@ -211,9 +207,7 @@ def differences(root: Path, entries: Sequence[Entry] | None = None) -> list[str]
         DataError: If an entry does not read, or gives no page.
         InputError: If the folder holds no results.
     """
-    path, expected = root / MARKDOWN, b""
-    for name, content in outputs(root, entries):
-        expected = content if name == MARKDOWN else expected
+    path, expected = root / MARKDOWN, dict(outputs(root, entries))[MARKDOWN]
     if path.is_symlink():
         return [f"{path}: it is a link"]
     if not path.is_file():
@@ -286,14 +280,18 @@ def own_entries(own: Path, board: list[Entry]) -> list[Entry]:
 
     One that is damaged, or of configurations that are none, gives a `DamagedRecordWarning`.
     """
-    there, found = {entry.result.id for entry in board}, {}
+    runs: dict[str, Entry] = {}
+    there = {entry.result.id for entry in board}
     for stored in RecordStore(own).scan():
-        if wrong := next(check_configurations(stored.record), None):
-            warning = f"{stored.path} is left out: {wrong.field}: {wrong.wrong}"
+        record = stored.record
+        readable = all(map(is_configuration, record.identity.configurations))
+        if not readable or record.metric not in METRIC_NAMES:
+            wrong = "kgbench has no such metric or configurations"
+            warning = f"{stored.path} is left out: {wrong}"
             warnings.warn(warning, DamagedRecordWarning, stacklevel=2)
-        elif stored.record.id not in there:
-            found[stored.record.id] = Entry(stored.path, stored.record, None, None)
-    return list(found.values())
+        elif record.id not in there:
+            runs[record.id] = Entry(stored.path, record, None, None)
+    return list(runs.values())
 
 
 def write_site(leaderboard: Leaderboard, folder: Path) -> None:

@@ -102,20 +102,20 @@ def cell_of(entry: Entry, prompt: str = "") -> Cell:
 @cache
 def core_cells(planted: bool, prompts: tuple[str, ...] = PROMPTS) -> tuple[Cell, ...]:
     """The cells that means are taken over: shipped pairs, or plants."""
-    pairs = []
-    for name in known().pairs:
-        entry = catalog.published(name)
+    cells = []
+    for pair, prompt in product(known().pairs, prompts):
+        entry = catalog.published(pair)
         if entry is not None and (entry.plant is not None) == planted:
-            pairs.append(name)
-    return tuple(Cell(True, pair, prompt) for pair, prompt in product(pairs, prompts))
+            cells.append(Cell(True, pair, prompt))
+    return tuple(cells)
 
 
 def without_scans(entries: Iterable[Entry]) -> list[Entry]:
     """Entries without methods whose map is the scan of another method that is there."""
-    found = list(entries)
-    names = {entry.localizer for entry in found}
-    scans = {name for name, own in known().localizers.items() if own.scan_of in names}
-    return [entry for entry in found if entry.localizer not in scans]
+    entries = list(entries)
+    names = {entry.localizer for entry in entries}
+    scans = {name for name, method in known().localizers.items() if method.scan_of in names}
+    return [entry for entry in entries if entry.localizer not in scans]
 
 
 Runs = Mapping[str, Mapping[Cell, Entry]]
@@ -153,19 +153,18 @@ def first_runs(entries: Iterable[Entry], by_prompt: bool = False) -> Runs:
 
 def runs_on(cells: Iterable[Cell], runs: Runs) -> Runs:
     """The runs on some cells; methods without any are left out."""
-    some = tuple(cells)
-    found = {}
-    for method, own in runs.items():
-        if here := {cell: own[cell] for cell in some if cell in own}:
-            found[method] = here
-    return found
+    cells, on_cells = tuple(cells), {}
+    for method, by_cell in runs.items():
+        if ran := {cell: by_cell[cell] for cell in cells if cell in by_cell}:
+            on_cells[method] = ran
+    return on_cells
 
 
 def by_cell(runs: Runs) -> dict[Cell, dict[str, Entry]]:
     """The runs of each cell by method, cells of shipped pairs first."""
     cells: dict[Cell, dict[str, Entry]] = {}
-    for method, own in runs.items():
-        for cell, entry in own.items():
+    for method, ran in runs.items():
+        for cell, entry in ran.items():
             cells.setdefault(cell, {})[method] = entry
     return {cell: cells[cell] for cell in sorted(cells, key=lambda cell: (not cell.core, cell))}
 
@@ -189,7 +188,6 @@ def overall_lines(
     cells: Sequence[Cell],
     noun: str,
     measure: Measure,
-    more: Mapping[str, Measured] | None = None,
 ) -> tuple[Line, ...]:
     """Lines of the table over all cells; a method that lacks one has no figures.
 
@@ -198,31 +196,29 @@ def overall_lines(
         cells: All cells.
         noun: What they are, in the plural.
         measure: Measures a method that was run on all of them.
-        more: Lines that are no method's, by name.
     """
     measured = {}
-    for method, own in runs_on(cells, runs).items():
-        if len(own) == len(cells):
-            line = measure(own)
+    for method, ran in runs_on(cells, runs).items():
+        if len(ran) == len(cells):
+            line = measure(ran)
             if line.figures:
                 cost = cost_spread(line.entries)
                 if cost.value is not None:  # a mean over cells has no interval
                     cost = replace(cost, low=cost.value, high=cost.value)
                 line = replace(line, figures={**line.figures, FORWARDS.key: cost})
         else:
-            lacks = f"a mean needs all {len(cells)} {noun}, and it has been run on {len(own)}"
-            line = Measured(list(dict.fromkeys(own.values())), {}, lacks)
-        measured[method] = replace(line, coverage=(len(own), len(cells)))
-    return ordered({**measured, **(more or {})})
+            lacks = f"a mean needs all {len(cells)} {noun}, and it has been run on {len(ran)}"
+            line = Measured(list(dict.fromkeys(ran.values())), {}, lacks)
+        measured[method] = replace(line, coverage=(len(ran), len(cells)))
+    return ordered(measured)
 
 
 def cost_spread(entries: Sequence[Entry]) -> Estimate:
     """Geometric mean, smallest and largest of the runs' costs; undefined where one is."""
     ratios = [entry.result.cost.plain_forward_ratio for entry in entries]
-    for ratio in ratios:
-        if ratio.value is None:
-            return Estimate.missing(ratio.undefined or "")
+    if undefined := [ratio.undefined for ratio in ratios if ratio.value is None]:
+        return Estimate.missing(undefined[0] or "")
     values = np.array([ratio.value for ratio in ratios], float)
-    middle = float(np.exp(np.log(values).mean())) if np.all(values > 0) else float(values.mean())
+    middle = np.exp(np.log(values).mean()) if np.all(values > 0) else values.mean()
     low, high = float(values.min()), float(values.max())
-    return Estimate(min(max(middle, low), high), low, high, len(values)).rounded()
+    return Estimate(float(np.clip(middle, low, high)), low, high, len(values)).rounded()

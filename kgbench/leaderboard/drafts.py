@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from kgbench.leaderboard.entries import (
     folder_name,
     read_entries,
 )
-from kgbench.leaderboard.folders import changed, document_hash, rows_hash
+from kgbench.leaderboard.folders import MethodFolder, changed, document_hash, rows_hash
 from kgbench.leaderboard.limits import RECORD, SUBMISSION
 from kgbench.leaderboard.validate import CheckedEntry, Finding, validate_entries
 from kgbench.leaderboard.validate.known import known
@@ -90,8 +89,8 @@ def drafts(
         submission = _submission(about)
         documents = {RECORD: document, SUBMISSION: submission.to_json()}
         place = Path(entry_name(record, submission.name))
-        read = partial(rows.slice, 0)
-        entries.append(Entry(place, record, submission, None, documents, read))
+        home = MethodFolder(place.parent, {place.name: documents}, {place.name: rows})
+        entries.append(Entry(place, record, submission, None, home))
     return sorted(entries, key=lambda entry: entry.folder)
 
 

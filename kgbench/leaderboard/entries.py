@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property, partial
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -154,15 +154,15 @@ _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 def schemas() -> dict[str, str]:
     """The text of each schema by the name of its file, without the ending."""
-    found = {}
-    for name, part in (
+    texts = {}
+    for name, model in (
         ("record", Result),
         ("submission", Submission),
         ("verification", Verification),
     ):
-        schema = {"$schema": _DIALECT, **part.model_json_schema()}
-        found[name] = json.dumps(schema, indent=1, ensure_ascii=False)
-    return found
+        schema = {"$schema": _DIALECT, **model.model_json_schema()}
+        texts[name] = json.dumps(schema, indent=1, ensure_ascii=False)
+    return texts
 
 
 # ------------------------------------------------------------------------------------------ entries
@@ -209,17 +209,18 @@ class Entry:
     submission: Submission | None
     """None of a reader's own run, which was never submitted."""
     verification: Verification | None
-    documents: Documents = field(default_factory=dict)
-    """As they are stored on the board; none of a run's own folder."""
-    stored_rows: Callable[[], pa.Table] | None = None
-    """Gives its per-fact rows as stored on the board; None where they are in its own folder."""
-    stored_hits: Callable[[], Mapping[str, PromptHits]] | None = None
-    """Gives its hits where those of all entries of its method are known."""
+    home: MethodFolder | None = None
+    """The method folder that it is in; None of a run's own folder."""
+
+    @property
+    def documents(self) -> Documents:
+        """As they are stored on the board; none of a run's own folder."""
+        return {} if self.home is None else self.home.documents[self.folder.name]
 
     @property
     def method_folder(self) -> Path | None:
         """The method folder that it is in; None of a run's own folder."""
-        return self.folder.parent if self.documents else None
+        return None if self.home is None else self.home.path
 
     @property
     def method(self) -> str:
@@ -296,17 +297,21 @@ class Entry:
     @cached_property
     def hits(self) -> Mapping[str, PromptHits]:
         """Per-fact hits of each prompt."""
-        return hits_by_prompt(self.facts()) if self.stored_hits is None else self.stored_hits()
+        if self.home is None:
+            return hits_by_prompt(self.facts())
+        return self.home.hits(self.folder.name)
 
     def rows(self) -> pa.Table:
         """Its per-fact rows as stored."""
-        return self.facts().select(STORED.names) if self.stored_rows is None else self.stored_rows()
+        if self.home is None:
+            return self.facts().select(STORED.names)
+        return self.home.rows(self.folder.name)
 
     def facts(self) -> pa.Table:
         """Its per-fact rows."""
-        if self.stored_rows is None:
+        if self.home is None:
             return read_facts(self.folder / FACTS)
-        return with_derived(self.stored_rows())
+        return with_derived(self.rows())
 
 
 def suites_of(record: Result) -> tuple[str, ...]:
@@ -387,8 +392,7 @@ def _entry(folder: MethodFolder, name: str) -> Entry:
     record = parse_record(documents.get(RECORD), place / RECORD, Result)
     submission = _part(place / SUBMISSION, record, documents, Submission)
     verification = _part(place / VERIFICATION, record, documents, Verification)
-    stored = (partial(folder.rows, name), partial(folder.hits, name))
-    return Entry(place, record, submission, verification, documents, *stored)
+    return Entry(place, record, submission, verification, folder)
 
 
 def _part(path: Path, record: Result, documents: Documents, model: type[_P]) -> _P | None:

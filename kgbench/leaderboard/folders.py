@@ -15,7 +15,7 @@ import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -59,6 +59,8 @@ class MethodFolder:
     path: Path
     documents: Mapping[str, Documents]
     """By the entry's name."""
+    tables: Mapping[str, pa.Table] = field(default_factory=dict)
+    """Per-fact rows of entries that are in memory alone."""
 
     def rows(self, name: str) -> pa.Table:
         """The per-fact rows of an entry, as stored.
@@ -79,9 +81,11 @@ class MethodFolder:
     @cached_property
     def _hits(self) -> Mapping[str, Mapping[str, PromptHits]]:
         rows = self._rows((ENTRY, *COLUMNS), self.documents)
-        return {name: hits_by_prompt(own) for name, own in rows.items()}
+        return {name: hits_by_prompt(table) for name, table in rows.items()}
 
     def _rows(self, columns: Sequence[str], names: Iterable[str]) -> Mapping[str, pa.Table]:
+        if self.tables:
+            return self.tables
         path = self.path / FACTS
         try:
             table = pq.read_table(path, columns=list(columns), read_dictionary=[ENTRY])
@@ -89,9 +93,8 @@ class MethodFolder:
             reason = str(error).splitlines()[0]
             raise DataError(f"{path}: no readable per-fact rows of a method ({reason})") from error
         rows = {name: rows_of(table, name) for name in names}
-        for name, own in rows.items():
-            if not own.num_rows:
-                raise DataError(f"{path}: it holds no rows of {name}")
+        if missing := [name for name in rows if not rows[name].num_rows]:
+            raise DataError(f"{path}: it holds no rows of {missing[0]}")
         return rows
 
 
@@ -104,8 +107,8 @@ def read_folder(path: Path) -> MethodFolder:
     documents = {}
     try:
         for line in lines(path / ENTRIES) if (path / ENTRIES).exists() else ():
-            name, own = named_documents(json.loads(line))
-            documents[name] = own
+            name, documents_of = named_documents(json.loads(line))
+            documents[name] = documents_of
     except DataError as error:
         raise DataError(f"{path / ENTRIES}: {error}") from error
     except (ValueError, LookupError, TypeError, AttributeError) as error:

@@ -17,7 +17,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from itertools import product
 from pathlib import Path
 from threading import Lock, Timer
 from typing import IO
@@ -31,10 +31,10 @@ _CODE = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); \
 from kgbench.leaderboard.sandbox import serve; serve(int(sys.argv[2]))"
 
 _LENGTH = 8
-"""Bytes of a message's length, which follows its kind and precedes its content."""
+"""Bytes of a message's length, which precedes it."""
 
-_FILE, _TABLE, _ERROR = b"F", b"T", b"E"
-"""Kinds of messages: columns and a file; its table as an Arrow IPC stream; the text of an error."""
+_ERROR = b"error"
+"""Metadata of the columns that answer a file which is refused."""
 
 _CODECS = frozenset({"UNCOMPRESSED", "SNAPPY", "BROTLI", "ZSTD"})
 _ENCODINGS = frozenset({"PLAIN", "PLAIN_DICTIONARY", "RLE", "RLE_DICTIONARY", "BYTE_STREAM_SPLIT"})
@@ -65,7 +65,6 @@ class Sandbox:
         """
         self.memory, self.seconds = memory, seconds
         self._process: subprocess.Popen[bytes] | None = None
-        self._expired = False
         self._lock = Lock()
 
     def read(self, content: bytes, schema: pa.Schema) -> pa.Table:
@@ -81,10 +80,25 @@ class Sandbox:
         """
         head = schema.serialize().to_pybytes().hex()
         with self._lock:
-            kind, answer = self._answer(f"{head}\n".encode() + content)
-        if kind != _TABLE:
-            raise DataError(answer.decode("utf-8", "replace"))
+            process = self._running()
+            assert process.stdin is not None and process.stdout is not None
+            timer = Timer(self.seconds, process.kill)
+            timer.daemon = True
+            timer.start()
+            try:
+                _send(process.stdin, f"{head}\n".encode() + content)
+                answer = _receive(process.stdout)
+            except (OSError, EOFError):
+                limit = f"{self.memory} bytes, or breaks the reader"
+                if timer.finished.is_set():
+                    limit = f"{self.seconds} s"
+                self._stop()
+                raise DataError(f"reading it takes more than {limit}") from None
+            finally:
+                timer.cancel()
         table = pa.ipc.open_stream(pa.py_buffer(answer)).read_all()
+        if error := (table.schema.metadata or {}).get(_ERROR):
+            raise DataError(error.decode("utf-8", "replace"))
         table.validate(full=True)
         if table.column_names != schema.names:
             raise DataError(f"its reader returned other columns: {table.column_names!a}")
@@ -100,44 +114,20 @@ class Sandbox:
         with self._lock:
             self._stop()
 
-    def _answer(self, request: bytes) -> tuple[bytes, bytes]:
-        process = self._running()
-        assert process.stdin is not None and process.stdout is not None
-        timer = Timer(self.seconds, self._expire)
-        timer.daemon = True
-        timer.start()
-        try:
-            _send(process.stdin, _FILE, request)
-            return _receive(process.stdout)
-        except (OSError, EOFError):
-            limit = f"{self.seconds} s" if self._expired else f"{self.memory} bytes"
-            broken = "" if self._expired else ", or breaks the reader"
-            self._stop()
-            raise DataError(f"reading it takes more than {limit}{broken}") from None
-        finally:
-            timer.cancel()
-
     def _running(self) -> subprocess.Popen[bytes]:
-        if self._process is not None:
-            return self._process
-        # Isolated from PYTHON* variables and the working directory; it imports from where this
-        # process does.
-        paths = json.dumps([os.path.abspath(path) for path in sys.path if path])
-        threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-        self._expired = False
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-c", _CODE, paths, str(self.memory)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, **threads, "ARROW_DEFAULT_MEMORY_POOL": "system"},
-        )
+        if self._process is None:
+            # Isolated from PYTHON* variables and the working directory; it imports from where this
+            # process does.
+            paths = json.dumps([os.path.abspath(path) for path in sys.path if path])
+            threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-c", _CODE, paths, str(self.memory)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env={**os.environ, **threads, "ARROW_DEFAULT_MEMORY_POOL": "system"},
+            )
         return self._process
-
-    def _expire(self) -> None:
-        if self._process is not None:
-            self._expired = True
-            self._process.kill()
 
     def _stop(self) -> None:
         process, self._process = self._process, None
@@ -152,27 +142,23 @@ SANDBOX = Sandbox()
 atexit.register(SANDBOX.close)
 
 
-def _send(stream: IO[bytes], kind: bytes, content: bytes) -> None:
-    stream.write(kind + len(content).to_bytes(_LENGTH, "big"))
-    stream.write(content)
+def _send(stream: IO[bytes], message: bytes) -> None:
+    stream.write(len(message).to_bytes(_LENGTH, "big"))
+    stream.write(message)
     stream.flush()
 
 
-def _receive(stream: IO[bytes]) -> tuple[bytes, bytes]:
-    """Kind and content of a message, up to `2 * TABLE` bytes.
-
-    The content is an object of its own: Arrow needs its buffers aligned.
+def _receive(stream: IO[bytes]) -> bytes:
+    """A message, up to `2 * TABLE` bytes.
 
     Raises:
         EOFError: The stream ended before it, or it is longer.
     """
-    head = stream.read(1 + _LENGTH)
-    length = int.from_bytes(head[1:], "big")
-    if len(head) < 1 + _LENGTH or length > 2 * TABLE:
+    head = stream.read(_LENGTH)
+    length = int.from_bytes(head, "big")
+    if len(head) < _LENGTH or length > 2 * TABLE or len(message := stream.read(length)) < length:
         raise EOFError
-    if len(content := stream.read(length)) < length:
-        raise EOFError
-    return head[:1], content
+    return message
 
 
 # ----------------------------------------------------------------------------------------- child
@@ -186,33 +172,45 @@ def serve(memory: int) -> None:
     """
     import pyarrow.parquet  # noqa: F401  # loaded before memory is limited
 
-    requests, answers = sys.stdin.buffer, sys.stdout.buffer
-    _limit_memory(memory)
+    _limit(memory)
     while True:
         try:
-            _, request = _receive(requests)
+            head, _, content = _receive(sys.stdin.buffer).partition(b"\n")
         except EOFError:
             return
-        _limit_time()
+        _limit(memory=None)
+        schema = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(head.decode())))
         try:
-            kind, answer = _TABLE, _decoded(request)
-        except DataError as error:
-            kind, answer = _ERROR, str(error).encode()
-        except (MemoryError, pa.ArrowMemoryError):
-            kind, answer = _ERROR, f"reading it takes more than {memory} bytes".encode()
+            table = _decoded(pa.py_buffer(content), schema)
         except Exception as error:  # the library raises errors of any type on broken files
             line = ascii((str(error).splitlines() or [""])[0])[:80]
             text = f"it is no whole Parquet file ({type(error).__name__}: {line})"
-            kind, answer = _ERROR, text.encode()
-        _send(answers, kind, answer)
+            if isinstance(error, DataError):
+                text = str(error)
+            elif isinstance(error, MemoryError | pa.ArrowMemoryError):
+                text = f"reading it takes more than {memory} bytes"
+            table = pa.table({}, metadata={_ERROR: text})
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+        _send(sys.stdout.buffer, sink.getvalue().to_pybytes())
 
 
-def _limit_memory(memory: int) -> None:
-    """Bound the address space to what is in use and `memory` bytes; no files, no core dump."""
+def _limit(memory: int | None) -> None:
+    """Bound this process: its memory and files once, and its time before each file.
+
+    Args:
+        memory: Bytes beyond the address space in use; None to end it after `CPU_SECONDS` more, also
+            where the parent is gone.
+    """
     if sys.platform == "win32":
         return
     import resource
 
+    if memory is None:
+        _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+        resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + CPU_SECONDS, hard))
+        return
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     if sys.platform == "linux":
@@ -221,87 +219,47 @@ def _limit_memory(memory: int) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
-def _limit_time() -> None:
-    """Let the system end this process after `CPU_SECONDS` more, also where the parent is gone."""
-    if sys.platform == "win32":
-        return
-    import resource
-
-    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-    resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + CPU_SECONDS, hard))
-
-
-def _decoded(request: bytes) -> bytes:
-    """The Arrow IPC stream of a request's file.
+def _decoded(content: pa.Buffer, schema: pa.Schema) -> pa.Table:
+    """The table of a file.
 
     Raises:
-        DataError: It has other columns, or exceeds a limit.
+        DataError: It has other columns, carries more than columns, or exceeds a limit.
     """
-    head, _, content = request.partition(b"\n")
-    schema = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(head.decode())))
-    table = _table(pa.py_buffer(content), schema)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return bytes(sink.getvalue())
-
-
-def _table(content: pa.Buffer, schema: pa.Schema) -> pa.Table:
     from pyarrow import parquet
 
-    file = parquet.ParquetFile(pa.BufferReader(content))
-    if not file.schema_arrow.equals(schema):
-        found, expected = _listed(list(file.schema_arrow)[:12]), _listed(schema)
-        raise DataError(f"the columns are {found!a}, not {expected} without nulls")
-    _check_metadata(file.metadata)
-    texts = [field.name for field in schema if field.type == pa.string()]
+    stated = parquet.ParquetFile(pa.BufferReader(content))
+    if not stated.schema_arrow.equals(schema):
+        columns = stated.schema_arrow.to_string(show_field_metadata=False)[:400].split("\n")
+        expected = ", ".join(schema.to_string().split("\n"))
+        raise DataError(f"the columns are {', '.join(columns)!a}, not {expected}")
+    extra = stated.metadata.metadata or {}
+    if extra.keys() - {b"ARROW:schema"} or any(len(text) > _METADATA for text in extra.values()):
+        raise DataError(f"it carries more than columns: {ascii(sorted(extra))[:80]}")
+    n_rows, n_groups = stated.metadata.num_rows, stated.metadata.num_row_groups
+    if not 1 <= n_rows <= ROWS or n_groups > _GROUPS:
+        most = f"1 to {ROWS} rows in up to {_GROUPS} groups are read"
+        raise DataError(f"it has {n_rows} rows in {n_groups} groups; {most}")
+    groups = list(map(stated.metadata.row_group, range(n_groups)))
+    for group, place in product(groups, range(len(schema))):
+        column = group.column(place)
+        if column.compression not in _CODECS or not _ENCODINGS.issuperset(column.encodings):
+            packing = f"{column.compression} of {', '.join(sorted(column.encodings))}"
+            raise DataError(f"a column is packed by {packing}, which is not read")
+    if sum(group.total_byte_size for group in groups) > TABLE:
+        raise DataError(f"it unpacks to more than {TABLE} bytes")
     # Texts are decoded as references into a dictionary, so that repeating a long one costs little.
+    texts = [field.name for field in schema if field.type == pa.string()]
     file = parquet.ParquetFile(pa.BufferReader(content), read_dictionary=texts)
     table = file.read(use_threads=False).replace_schema_metadata(None)
     table.validate(full=True)
-    if table.num_rows != file.metadata.num_rows:
-        raise DataError(f"it has {table.num_rows} rows, not {file.metadata.num_rows} as it states")
+    if table.num_rows != n_rows:
+        raise DataError(f"it has {table.num_rows} rows, not {n_rows} as it states")
     for name in texts:
-        _check_texts(name, table[name])
+        for text in table[name].unify_dictionaries().chunk(0).dictionary.to_pylist():
+            if text is None or len(text) > _TEXT:
+                short = ascii(text)[:80]
+                raise DataError(f"a {name} is {short}; expected {_TEXT} characters at most")
     plain = table.cast(schema)
     if plain.nbytes > TABLE:
         raise DataError(f"it unpacks to more than {TABLE} bytes")
     return plain.combine_chunks()
-
-
-def _listed(fields: Iterable[pa.Field]) -> str:
-    return ", ".join(f"{field.name} ({field.type})" for field in fields)
-
-
-def _check_metadata(metadata: pa.parquet.FileMetaData) -> None:
-    """Counts and sizes as the file states them, and no metadata but the columns'."""
-    extra = metadata.metadata or {}
-    if extra.keys() - {b"ARROW:schema"} or any(len(text) > _METADATA for text in extra.values()):
-        raise DataError(f"it carries more than columns: {ascii(sorted(extra))[:80]}")
-    if not 1 <= metadata.num_rows <= ROWS:
-        raise DataError(f"it has {metadata.num_rows} rows; 1 to {ROWS} are read")
-    if metadata.num_row_groups > _GROUPS:
-        raise DataError(f"it has {metadata.num_row_groups} row groups; at most {_GROUPS} are read")
-    size = 0
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        size += group.total_byte_size
-        for place in range(group.num_columns):
-            column = group.column(place)
-            if column.compression not in _CODECS:
-                known = ", ".join(sorted(_CODECS))
-                raise DataError(f"a column is compressed by {column.compression}, not by {known}")
-            if other := set(column.encodings) - _ENCODINGS:
-                raise DataError(f"a column is in the encoding {min(other)}, which is not read")
-    if size > TABLE:
-        raise DataError(f"it unpacks to more than {TABLE} bytes")
-
-
-def _check_texts(name: str, column: pa.ChunkedArray) -> None:
-    for chunk in column.chunks:
-        values = chunk.dictionary if isinstance(chunk, pa.DictionaryArray) else chunk
-        for text in values.to_pylist():
-            if text is None or len(text) > _TEXT:
-                raise DataError(
-                    f"a {name} is {ascii(text)[:80]}; expected {_TEXT} characters at most"
-                )

@@ -48,10 +48,8 @@ from kgbench.stats.summary import budgets_in
 Array = NDArray[Any]
 
 
-@lru_cache(maxsize=4)
-def _counts(n: int, seed: int) -> Array:
-    """A resample of n facts [draws, n], the same for every method."""
-    return resample(n, seed=seed)
+_resample = lru_cache(maxsize=4)(resample)
+"""A resample of n facts [draws, n] by its seed, the same for every method."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +66,7 @@ class Contrast:
     @cached_property
     def resampled(self) -> Resampled:
         """The ratio under the resample of its facts."""
-        counts = _counts(len(self.facts), crc32("\n".join(self.facts).encode()))
+        counts = _resample(len(self.facts), seed=crc32("\n".join(self.facts).encode()))
         return resampled_ratios([self.parts], counts, self.anchors)[0]
 
     def minus(self, other: Contrast) -> Resampled:
@@ -111,17 +109,17 @@ class Means:
     @property
     def n(self) -> int:
         """Number of facts behind it, each counted once."""
-        facts: set[str] = set()
-        return len(facts.union(*(own.facts for own in self.cells.values())))
+        return len(set(chain.from_iterable(part.facts for part in self.cells.values())))
 
     @cached_property
     def figure(self) -> Estimate:
         """The mean with its interval."""
-        return mean_of([own.resampled for own in self.cells.values()], self.n).figure()
+        return mean_of([part.resampled for part in self.cells.values()], self.n).figure()
 
     def minus(self, other: Means) -> Resampled:
         """Its paired difference from another method on the same cells."""
-        return mean_of([own.minus(other.cells[cell]) for cell, own in self.cells.items()], self.n)
+        gaps = [part.minus(other.cells[cell]) for cell, part in self.cells.items()]
+        return mean_of(gaps, self.n)
 
 
 @dataclass(frozen=True)
@@ -137,33 +135,27 @@ class Shares:
     unranked: str = ""
     """Why no method is ranked."""
 
-    def measure(self, own: Mapping[Cell, Entry]) -> Measured:
+    def measure(self, runs: Mapping[Cell, Entry]) -> Measured:
         """Figures of a method, and what it is ranked by."""
-        entries = list(dict.fromkeys(own.values()))
-        shares = {cell: self.share(entry, cell) for cell, entry in own.items()}
+        entries = list(dict.fromkeys(runs.values()))
+        shares = {cell: self.share(entry, cell) for cell, entry in runs.items()}
         if not all(shares.values()):
             return Measured(entries, {}, self.why_not)
         figures = {}
         standing: Means | str = self.unranked
         for key in next(iter(shares.values())):
-            means = _means({cell: by_key[key] for cell, by_key in shares.items()})
-            if isinstance(means, str):
-                figures[key] = Estimate.missing(means)
-            else:
-                figures[key] = means.figure.rounded()
+            contrasts, reasons = {}, []
+            for cell, by_key in shares.items():
+                part = by_key[key]
+                if isinstance(part, str):
+                    reasons.append(f"{part} (on {cell.title})" if len(shares) > 1 else part)
+                else:
+                    contrasts[cell] = part
+            means = Means(contrasts)
+            figures[key] = Estimate.missing(reasons[0]) if reasons else means.figure.rounded()
             if key == self.ranked_by:
-                standing = means
+                standing = reasons[0] if reasons else means
         return Measured(entries, figures, standing)
-
-
-def _means(parts: Mapping[Cell, Contrast | str]) -> Means | str:
-    """The mean, or the first reason why there is none."""
-    contrasts = {}
-    for cell, part in parts.items():
-        if isinstance(part, str):
-            return f"{part} (on {cell.title})" if len(parts) > 1 else part
-        contrasts[cell] = part
-    return Means(contrasts)
 
 
 def share_tables(
@@ -230,9 +222,8 @@ def _uncounted(
     runs: Runs, entries: Sequence[Entry], groups: Mapping[str, Sequence[Cell]]
 ) -> Iterator[str]:
     """How many runs are on cells that no mean is over."""
-    counted: set[Entry] = set()
-    for own in runs_on(chain.from_iterable(groups.values()), runs).values():
-        counted.update(own.values())
+    ran = runs_on(chain.from_iterable(groups.values()), runs).values()
+    counted = set(chain.from_iterable(own.values() for own in ran))
     if more := len(entries) - len(counted):
         yield (
             f"{more} further run{'s' * (more != 1)} with other seeds, facts or settings count in "
@@ -329,46 +320,38 @@ def pathways_board(entries: Sequence[Entry]) -> Board:
     """
     why_not = "it ranks sites and makes no choice of tokens of its own: see the budget board"
     shares = Shares(cache(_share), why_not, unranked=UNRANKED)
-    found = []
-    for entry in entries:
-        if entry.suite != "planted" and (_asked(entry) or entry.localizer == "random"):
-            found.append(entry)
-    tables = share_tables(found, shares, COLUMNS, (*COLUMNS, *HIT_COLUMNS), _hits)
+    unplanted = [entry for entry in entries if entry.suite != "planted"]
+    shown = [entry for entry in unplanted if _has_pathways(entry) or entry.localizer == "random"]
+    tables = share_tables(shown, shares, COLUMNS, (*COLUMNS, *HIT_COLUMNS), _hits)
     lead = f"Nothing here has a rank: {UNRANKED}."
     return Board("pathways", "Pathways", ABOUT, lead, tables)
 
 
-def _asked(entry: Entry) -> bool:
+def _has_pathways(entry: Entry) -> bool:
     return BOTH in entry.result.identity.configurations
 
 
 def _share(entry: Entry, cell: Cell) -> Mapping[str, Contrast | str]:
-    if not _asked(entry):
-        return {}
     shares: dict[str, Contrast | str] = {}
     hits, absent = entry.hits[cell.prompt], _absent(entry, cell)
-    for key, ratio in RATIOS.items():
-        reasons = [absent[graft] for graft in ratio.weights if graft in absent]
-        shares[key] = next(iter(reasons), "") or contrast(hits, ratio.weights, ratio.anchors)
+    for key, ratio in RATIOS.items() if _has_pathways(entry) else ():
+        reason = next((absent[graft] for graft in ratio.weights if graft in absent), "")
+        shares[key] = reason or contrast(hits, ratio.weights, ratio.anchors)
     return shares
 
 
 def _hits(entry: Entry, cell: Cell) -> Mapping[str, Estimate]:
-    rates = {}
+    rates = {graft: Estimate.missing(why) for graft, why in _absent(entry, cell).items()}
     for graft, hits in entry.hits[cell.prompt].hits.items():
         if graft in HITS:
             rates[graft] = hit_rate(int(hits.sum()), len(hits)).rounded()
-    missing = {graft: Estimate.missing(why) for graft, why in _absent(entry, cell).items()}
-    return {**rates, **missing}
+    return rates
 
 
 def _absent(entry: Entry, cell: Cell) -> Mapping[str, str]:
     """Configurations of a prompt that the method cannot express, with the reason."""
-    ran, absent = entry.hits[cell.prompt].hits, {}
-    for graft, reason in entry.result.not_applicable.items():
-        if graft not in ran:
-            absent[graft] = NOT_APPLICABLE + reason
-    return absent
+    ran, reasons = entry.hits[cell.prompt].hits, entry.result.not_applicable.items()
+    return {graft: NOT_APPLICABLE + reason for graft, reason in reasons if graft not in ran}
 
 
 # ------------------------------------------------------------------------------------------ budgets
@@ -403,9 +386,9 @@ def budget_board(entries: Sequence[Entry]) -> Board:
     Args:
         entries: All entries; its own are those that ran budgets.
     """
-    found = without_scans(e for e in entries if e.suite == "budget")
+    shown = without_scans(e for e in entries if e.suite == "budget")
     shares = Shares(cache(_budget_share), "it cannot rank sites", ranked_by="area")
-    tables = share_tables(found, shares, (*BUDGET_COLUMNS, FORWARDS), BUDGET_COLUMNS)
+    tables = share_tables(shown, shares, (*BUDGET_COLUMNS, FORWARDS), BUDGET_COLUMNS)
     return Board("budget", "Budget", BUDGET_ABOUT, lead(tables[0]), tables)
 
 

@@ -18,7 +18,7 @@ from kgbench.leaderboard.board_tables import Board, Column, Line, Table
 from kgbench.leaderboard.entries import Entry
 from kgbench.leaderboard.validate.known import planted_sites, site_scores
 from kgbench.numbers import number_text
-from kgbench.records import Curve, Result
+from kgbench.records import Result
 from kgbench.report import Footnotes
 from kgbench.sites import COMPONENTS, OUTSIDE, SCORED_REGIONS, Site, parse_graft
 
@@ -35,6 +35,11 @@ def method_slug(name: str) -> str:
         return name
     plain = re.sub(r"[^a-z0-9_]+", "-", name.lower()).strip("-")[:_LONGEST]
     return f"{plain or 'method'}-{sha256(name.encode()).hexdigest()[:8]}"
+
+
+def method_page(line: Line) -> str:
+    """The page of a line's method, from the site's root; empty where it has none."""
+    return "" if line.badge == "published" else f"methods/{method_slug(line.method)}.html"
 
 
 def run_name(record: Result | str) -> str:
@@ -112,24 +117,6 @@ def _decimals(value: float) -> str:
 
 
 @dataclass(frozen=True)
-class Places:
-    """Which methods and runs have pages."""
-
-    methods: frozenset[str]
-    runs: frozenset[str]
-    """Names of runs."""
-
-    def method(self, name: str) -> str:
-        """The page of a method, from the site's root; empty where it has none."""
-        return f"methods/{method_slug(name)}.html" if name in self.methods else ""
-
-    def named(self, line: Line, table: Table) -> list[str]:
-        """Names of the runs of a line on one cell, or on the seeds of one, that have pages."""
-        single = line.coverage[1] == 1 or table.scope
-        return [name for name in map(run_name, line.runs if single else ()) if name in self.runs]
-
-
-@dataclass(frozen=True)
 class ShownRow:
     """A row; its first cell is a method, or, on a method's own page, a table."""
 
@@ -153,58 +140,50 @@ class ShownTable:
     """Head of the first column."""
 
 
-def shown_table(
-    table: Table, places: Places, limit: int | None = None, only: Sequence[str] = ()
-) -> ShownTable:
+def shown_table(table: Table, limit: int | None = None, keys: Sequence[str] = ()) -> ShownTable:
     """A table of methods.
 
     Args:
         table: The figures.
-        places: Which methods and runs have pages.
         limit: Only the first so many lines.
-        only: Only these columns; all where empty.
+        keys: Only these columns; all where empty.
     """
-    columns = tuple(c for c in table.ordered_columns if not only or c.key in only)
+    columns = tuple(column for column in table.ordered_columns if not keys or column.key in keys)
     lines = tuple(sorted(table.lines, key=lambda line: line.badge != "yours")[:limit])
     cells, rows = Cells(), []
     for line in lines:
-        page, runs = places.method(line.method), places.named(line, table)
-        rows.append(ShownRow(line, page, cells.row(line, columns), runs))
+        # A line on one cell, or on the seeds of one, names its runs.
+        runs = line.runs if line.coverage[1] == 1 or table.scope else ()
+        figures = cells.row(line, columns)
+        rows.append(ShownRow(line, method_page(line), figures, list(map(run_name, runs))))
     first = "Setting" if all(line.badge == "published" for line in lines) else "Method"
     return ShownTable(replace(table, columns=columns, lines=lines), rows, cells, first)
 
 
-def shown_rows(board: Board, method: str) -> ShownTable | None:
-    """All rows of a method on a board, one per table; None where it has none."""
+def shown_lines(board: Board, method: str) -> ShownTable | None:
+    """All lines of a method on a board, one per table; None where it has none."""
     columns: dict[str, Column] = {}
-    found = []
+    lines: dict[str, Line] = {}
     for table in board.tables:
         for line in table.lines:
             if line.method == method:
                 columns |= {column.key: column for column in table.ordered_columns}
-                found.append((table, replace(line, method=brief(table.title))))
-    if not found:
+                lines[table.key] = replace(line, method=brief(table.title))
+    if not lines:
         return None
     cells, rows = Cells(exact=False), []
-    for table, line in found:
-        href, figures = f"{board.key}.html#t={table.key}", cells.row(line, columns.values())
-        rows.append(ShownRow(line, href, figures))
+    for key, line in lines.items():
+        figures = cells.row(line, columns.values())
+        rows.append(ShownRow(line, f"{board.key}.html#t={key}", figures))
     summary = replace(
         board.tables[0],
         key=board.key,
         title=board.title,
         columns=tuple(columns.values()),
-        lines=tuple(line for _, line in found),
+        lines=tuple(lines.values()),
         notes=(),
     )
     return ShownTable(summary, rows, cells, "Where")
-
-
-def shown_part(board: Board, places: Places, limit: int) -> ShownTable:
-    """The few columns of a board's first table that its picture needs."""
-    table = board.tables[0]
-    wanted = ("sufficiency", "necessity", table.ranked_by or "")
-    return shown_table(table, places, limit, wanted if table.ranked_by else ())
 
 
 # ------------------------------------------------------------------------------- data of pictures
@@ -229,25 +208,26 @@ def _short(value: float) -> float:
 
 
 def table_curves(table: Table, entries: Mapping[str, Entry]) -> list[tuple[str, list[list[float]]]]:
-    """Budget curves of a table's methods on its prompt, of those lines that are from one run."""
+    """Budget curves of a table's methods on its prompt, of those lines that are from one run.
+
+    Args:
+        table: The table.
+        entries: By the name of the run.
+
+    Returns:
+        The method, and its points: budget in per cent, recovery with its interval.
+    """
     curves = []
     for line in table.lines:
-        runs = [entries[id] for id in line.runs if id in entries]
-        by_prompt = runs[0].record.curve if len(runs) == 1 else None
-        if (curve := (by_prompt or {}).get(table.scope.get("prompt", ""))) is not None:
-            curves.append((line.method, _curve_points(curve)))
+        runs = [entries[name] for name in map(run_name, line.runs) if name in entries]
+        by_prompt = (runs[0].record.curve if len(runs) == 1 else None) or {}
+        if (curve := by_prompt.get(table.scope.get("prompt", ""))) is not None:
+            points = []
+            for point in curve.points:
+                if (ends := point.recovery.numbers) is not None:
+                    points.append(list(map(_short, (point.budget, *ends))))
+            curves.append((line.method, points))
     return curves
-
-
-def _curve_points(curve: Curve) -> list[list[float]]:
-    """Points: budget in per cent, recovery with its interval; without undefined points."""
-    points = []
-    for point in curve.points:
-        recovery = point.recovery
-        if recovery.low is not None:
-            numbers = (point.budget, recovery.value, recovery.low, recovery.high)
-            points.append([_short(number or 0.0) for number in numbers])
-    return points
 
 
 def map_data(record: Result) -> dict[str, Any] | None:

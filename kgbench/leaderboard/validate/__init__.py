@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 
 from kgbench.errors import InputError
-from kgbench.leaderboard.entries import Submission, Verification
+from kgbench.leaderboard.entries import Submission, Verification, entry_name, folder_name, suites_of
 from kgbench.leaderboard.folders import inside_folder
 from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION, VERIFICATION
 from kgbench.leaderboard.sandbox import SANDBOX
 from kgbench.leaderboard.validate.board import (
     Others,
-    check_place,
-    check_submission,
-    check_verification,
+    claims,
+    part_findings,
+    submission_findings,
+    verification_findings,
 )
-from kgbench.leaderboard.validate.files import (
-    CheckedEntry,
-    Finding,
-    entries_below,
-    shown,
+from kgbench.leaderboard.validate.files import CheckedEntry, entries_below
+from kgbench.leaderboard.validate.findings import Finding, differing, shown
+from kgbench.leaderboard.validate.known import judged_anew, planted_of
+from kgbench.leaderboard.validate.record import (
+    SubmittedResult,
+    cost_findings,
+    input_findings,
+    map_findings,
+    method_findings,
+    ranking_findings,
+    suite_findings,
 )
-from kgbench.leaderboard.validate.record import check_result, check_scores, check_with_rows
-from kgbench.records import Result
-from kgbench.records.fact_rows import in_order
+from kgbench.leaderboard.validate.rows import answer_findings, row_findings, table_findings
+from kgbench.records.fact_rows import in_order, with_derived
+from kgbench.stats import with_figures
 
 __all__ = ["CheckedEntry", "Finding", "check_entry", "validate", "validate_entries"]
 
@@ -50,7 +58,7 @@ def validate(
     """
     single = inside_folder(path) is not None or path.name == RECORD or (path / RECORD).exists()
     entries = entries_below(path, strict)
-    yield from validate_entries(entries, strict, board, withdrawn, whole=strict and not single)
+    yield from validate_entries(entries, strict, board, withdrawn, complete=strict and not single)
 
 
 def validate_entries(
@@ -58,7 +66,7 @@ def validate_entries(
     strict: bool,
     board: Path | None = None,
     withdrawn: Collection[str] = (),
-    whole: bool = False,
+    complete: bool = False,
 ) -> Iterator[CheckedEntry]:
     """Check entries, each alone and against those before it; arguments as of `validate`.
 
@@ -67,18 +75,20 @@ def validate_entries(
         strict: As of `validate`.
         board: As of `validate`.
         withdrawn: As of `validate`.
-        whole: Whether these are all entries that the board is to have.
+        complete: Whether these are all entries that the board is to have.
     """
     SANDBOX.start()
-    others = Others(board=None if board is None else {})
-    names: set[str] = set()
-    if board is not None and any(board.glob("*")):
-        for known in entries_below(board, strict=False):
-            names |= _add_known(known, others, withdrawn)
+    others, names = Others(board=None if board is None else {}), set()
+    for entry in entries_below(board, strict=False) if board and any(board.glob("*")) else ():
+        _read(entry)
+        aliases = {entry.folder, entry.submission.name if entry.submission else entry.folder}
+        names |= aliases
+        if others.board is not None and aliases.isdisjoint(withdrawn):
+            others.board[entry.folder] = entry.hashes()
+            _add(entry, _beside(entry, others))
     if unknown := sorted(set(withdrawn) - names):
         raise InputError(f"{unknown[0]!r} is neither an entry nor a method of {str(board)!r}")
-    left = dict.fromkeys(others.board or ())
-    met: set[str] = set()
+    left, met = dict.fromkeys(others.board or ()), set()
     for entry in entries:
         left.pop(entry.folder, None)
         if entry.folder.casefold() in met:
@@ -90,27 +100,11 @@ def validate_entries(
             wrong = f"it cannot be checked ({type(error).__name__}: {shown(str(error))})"
             entry.add([Finding("content", wrong)])
             yield entry
-    for name in left if whole else ():
+    for name in left if complete else ():
         gone = CheckedEntry(name)
         expected = f"every entry of the board, or --withdraw {name} by those who keep it"
         gone.add([Finding("entry", "it is on the board, and gone here", expected)])
         yield gone
-
-
-def _add_known(entry: CheckedEntry, others: Others, withdrawn: Collection[str]) -> set[str]:
-    """Add an entry of the board to the others, unless it is withdrawn.
-
-    Returns:
-        Names under which it can be withdrawn.
-    """
-    _read_documents(entry, strict=False)
-    names = {entry.folder, *([entry.submission.name] if entry.submission else ())}
-    if names.isdisjoint(withdrawn):
-        assert others.board is not None
-        others.board[entry.folder] = entry.hashes()
-        if entry.accepted and entry.result is not None:
-            others.compare(entry, entry.result)
-    return names
 
 
 def check_entry(entry: CheckedEntry, others: Others, strict: bool) -> CheckedEntry:
@@ -121,36 +115,94 @@ def check_entry(entry: CheckedEntry, others: Others, strict: bool) -> CheckedEnt
         others: Entries before it; where it is in order, it is one of them from now on.
         strict: As of `validate`.
     """
-    _read_documents(entry, strict)
-    others.replaced(entry)
-    if (record := entry.result) is None:
-        return entry
-    entry.add(check_result(record, strict), RECORD)
-    if strict:
-        entry.add(check_place(entry, record))
-    if entry.table is not None:
-        check_with_rows(entry, record, entry.table)
-    others.outdated(entry, record)
-    if entry.accepted:
-        others.compare(entry, record)
+    _read(entry)
+    for document, findings in _alone(entry, others, strict):
+        entry.add(findings, document)
+    _add(entry, chain(_shipped(entry), _beside(entry, others)))
     return entry
 
 
-def _read_documents(entry: CheckedEntry, strict: bool) -> None:
-    """Read the documents of an entry, each checked by itself, and those that go with the record."""
-    record = entry.result = entry.read(RECORD, Result)
+def _read(entry: CheckedEntry) -> None:
+    """Read the documents of an entry."""
+    entry.result = entry.read(RECORD, SubmittedResult)
+    entry.submission = entry.read(SUBMISSION, Submission)
+    entry.verification = entry.read(VERIFICATION, Verification)
     if entry.table is not None:
-        entry.add(check_scores(entry.table), FACTS)
         entry.table = in_order(entry.table)
-    hashes = entry.hashes()
-    submission = entry.submission = entry.read(SUBMISSION, Submission)
+
+
+Checks = Iterator[tuple[str, Iterable[Finding]]]
+"""Checks of an entry in turn: the document that each is of, and its findings."""
+
+
+def _add(entry: CheckedEntry, checks: Checks) -> None:
+    """Findings of checks that take for granted what earlier ones found in order."""
+    for document, findings in checks if entry.accepted else ():
+        entry.add(findings, document)
+        if not entry.accepted:
+            return
+
+
+def _alone(entry: CheckedEntry, others: Others, strict: bool) -> Checks:
+    """Laws of an entry's documents and rows."""
+    record, table, hashes = entry.result, entry.table, entry.hashes()
+    submission, verification = entry.submission, entry.verification
+    for document in (RECORD, FACTS, SUBMISSION, VERIFICATION):
+        yield document, others.replaced(entry.folder, hashes, document)
+    if table is not None:
+        yield FACTS, row_findings(table)
+    if strict and SUBMISSION not in entry.documents:
+        expected = "the file that kgbench submit writes"
+        yield SUBMISSION, [Finding("file", "it is missing", expected)]
+    if record is None:
+        return
+    yield RECORD, input_findings(record, strict)
+    yield RECORD, method_findings(record, strict)
+    yield RECORD, ranking_findings(record)
+    yield RECORD, others.outdated(entry.folder, record)
+    if strict:
+        yield RECORD, suite_findings(record)
+    if table is not None:
+        yield RECORD, cost_findings(record, table)
+        yield FACTS, table_findings(record, table)
     if submission is not None:
-        entry.add(check_submission(submission, record, hashes), SUBMISSION)
-    elif strict and all(
-        finding.file != f"{entry.folder}/{SUBMISSION}" for finding in entry.findings
-    ):
-        missing = Finding("file", "it is missing", "the file that kgbench submit writes")
-        entry.add([missing], SUBMISSION)
-    verification = entry.verification = entry.read(VERIFICATION, Verification)
+        yield SUBMISSION, part_findings(submission, record, hashes)
+        yield SUBMISSION, submission_findings(submission, record)
+        if strict and entry.home is not None and suites_of(record):
+            name, method = entry_name(record, submission.name), entry.home.path.absolute()
+            place = folder_name(record, submission.name)
+            yield "", differing([("folder", "/".join(method.parts[-2:]), place)])
+            yield "", differing([("name", entry.folder, name)])
     if verification is not None:
-        entry.add(check_verification(verification, record, entry.table, hashes), VERIFICATION)
+        yield VERIFICATION, part_findings(verification, record, hashes)
+        if table is not None:
+            yield VERIFICATION, verification_findings(verification, record, table)
+
+
+def _shipped(entry: CheckedEntry) -> Checks:
+    """An entry that is in order by itself, beside answers and sites that are shipped."""
+    record, table = entry.result, entry.table
+    if record is None or table is None:
+        return
+    yield FACTS, answer_findings(record, table)
+    yield RECORD, map_findings(record)
+    try:
+        facts = with_derived(table)
+        made = with_figures(record, facts, record.metric)
+        entry.record = judged_anew(made, planted_of(record, facts))
+    except Exception as error:  # untrusted rows can raise any error
+        wrong = f"no figures can be made of them ({type(error).__name__}: {shown(str(error))})"
+        yield FACTS, [Finding("rows", wrong)]
+
+
+def _beside(entry: CheckedEntry, others: Others) -> Checks:
+    """An entry that is in order, beside those before it."""
+    folder, record, table, submission = entry.folder, entry.result, entry.table, entry.submission
+    if record is None:
+        return
+    for claim in claims(record, submission):
+        yield claim.document, others.claimed(folder, claim)
+    if submission is not None and table is not None:
+        yield FACTS, others.copied(folder, record, table, submission.name)
+    if table is not None:
+        yield FACTS, others.other_answers(folder, record, table)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.resources import files
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,7 @@ import pyarrow as pa
 from kgbench.data import Dataset, is_shipped, load_dataset
 from kgbench.leaderboard.hits import TOP
 from kgbench.models import catalog
-from kgbench.records import Planted, Record, Result, Truth
+from kgbench.records import Planted, Record, Result, Strict, Truth
 from kgbench.sites import RECIPIENT, SCORED_REGIONS, Graft, Site, parse_graft
 from kgbench.sites.configurations import canonical
 from kgbench.stats import Ground, judged, with_planted
@@ -29,8 +29,7 @@ Spot = tuple[int | None, str]
 """A layer and a component; None outside the layers."""
 
 
-@dataclass(frozen=True)
-class KnownPair:
+class KnownPair(Strict):
     """A shipped pair."""
 
     weights: Mapping[str, Mapping[str, str]]
@@ -40,12 +39,11 @@ class KnownPair:
     """The default components, in the order of computation."""
     regions: Mapping[str, Sequence[str]]
     """By built-in prompt, the regions that its tokens are scored under."""
-    changed: frozenset[Spot]
-    """Where the donor has other weights than the recipient."""
+    changed: tuple[int, ...]
+    """Which of the places have other weights in the donor than in the recipient."""
 
 
-@dataclass(frozen=True)
-class KnownLocalizer:
+class KnownLocalizer(Strict):
     """A built-in method."""
 
     version: str
@@ -63,8 +61,7 @@ class KnownLocalizer:
     """Where it is described, such as `arXiv 2202.05262`; empty where nowhere."""
 
 
-@dataclass(frozen=True)
-class Known:
+class Known(Strict):
     """All of it."""
 
     metric_version: str
@@ -75,7 +72,7 @@ class Known:
     localizers: Mapping[str, KnownLocalizer]
     suites: Mapping[str, Mapping[str, Sequence[str]]]
     """Configurations by suite and kind of method (`scoring`, or `intervention` and its floor)."""
-    answers: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]
+    answers: Any
     """By pair and prompt of the board, in the order of the pair's facts and in single precision:
     `position`, `target`, log-probabilities in nats under `PRE` and `SFT`, and top-5 hits,
     `PRE hits` and `SFT hits`; of a replica nothing under `SFT`."""
@@ -85,16 +82,9 @@ class Known:
 def known() -> Known:
     """What is shipped with this version."""
     here = files(__package__)
-    data = json.loads(here.joinpath("known.json").read_text("utf-8"))
-    packed = here.joinpath("answers.json.gz").read_bytes()
-    data["answers"] = json.loads(gzip.decompress(packed))
-    for name, fields in data["pairs"].items():
-        places = tuple(map(tuple, fields["places"]))
-        changed = frozenset(places[i] for i in fields["changed"])
-        data["pairs"][name] = KnownPair(**{**fields, "places": places, "changed": changed})
-    for name, fields in data["localizers"].items():
-        data["localizers"][name] = KnownLocalizer(**fields)
-    return Known(**data)
+    answers = json.loads(gzip.decompress(here.joinpath("answers.json.gz").read_bytes()))
+    shipped = json.loads(here.joinpath("known.json").read_text("utf-8"))
+    return Known(**shipped, answers=answers)
 
 
 @cache
@@ -130,8 +120,8 @@ def known_dataset(record: Result) -> Dataset | None:
         return own
     if not is_shipped(wanted.name):  # anything else could be a path
         return None
-    found = load_dataset(wanted.name)
-    return found if found.content_hash == wanted.hash else None
+    dataset = load_dataset(wanted.name)
+    return dataset if dataset.content_hash == wanted.hash else None
 
 
 def pair_of(record: Result) -> KnownPair | None:
@@ -152,8 +142,7 @@ def shipped_sites(pair: KnownPair, prompts: Collection[str]) -> tuple[Site, ...]
         if prompt not in pair.regions:
             return None
         present.update(pair.regions[prompt])
-    regions = [region for region in SCORED_REGIONS if region in present]
-    return _all_sites(pair.places, tuple(regions))
+    return _all_sites(pair.places, tuple(filter(present.__contains__, SCORED_REGIONS)))
 
 
 @lru_cache(maxsize=100)
@@ -237,5 +226,5 @@ def _ground(model: str, truth: Truth, prompts: tuple[str, ...]) -> Ground:
         truth.decoy,
         sites=sites,
         planted=planted_sites(sites, canonical(parse_graft(truth.plant))),
-        changed=pair.changed,
+        changed=frozenset(pair.places[i] for i in pair.changed),
     )

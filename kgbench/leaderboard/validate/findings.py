@@ -1,0 +1,69 @@
+"""Findings of checks, and how they show what a submitter wrote."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+_LONGEST = 80
+"""Characters of a submitter's own text that a finding repeats."""
+
+_HARMLESS = re.compile(r"[\w +()^%.:@=,-]{1,120}", re.ASCII)
+"""Names and keys that can be shown as they are."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Finding of a check."""
+
+    field: str
+    """Field of a JSON file, column of the per-fact rows, or property of the file."""
+    wrong: str
+    expected: str = ""
+    refuses: bool = True
+    """Whether the result is refused for it; otherwise it is a remark."""
+    file: str = ""
+    """Folder and name of the file, or the folder; set by `CheckedEntry.add`."""
+
+    def __str__(self) -> str:
+        note = "" if self.refuses else "note: "
+        expected = f"; expected {self.expected}" if self.expected else ""
+        return f"{note}{self.file}: {self.field}: {self.wrong}{expected}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `--json` prints."""
+        return {
+            "file": self.file,
+            "field": self.field,
+            "wrong": self.wrong,
+            "expected": self.expected or None,
+            "kind": "refusal" if self.refuses else "note",
+        }
+
+
+def differing(
+    fields: Iterable[tuple[str, object, object]], reason: str = "", refuses: bool = True
+) -> Iterator[Finding]:
+    """A finding for each field whose value is not the expected one.
+
+    Args:
+        fields: Name, value, and what was expected.
+        reason: Where the expected value is from.
+        refuses: Whether results are refused for it.
+    """
+    for name, value, expected in fields:
+        if value != expected:
+            yield Finding(name, f"it is {shown(value)}", f"{expected}{reason}", refuses)
+
+
+def shown(value: object) -> str:
+    """A submitter's value as it can be printed anywhere: escaped, and cut where it is long."""
+    text = ascii(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+def shown_name(name: str) -> str:
+    """A name or key as findings give it: as it is where it is harmless."""
+    return name if _HARMLESS.fullmatch(name) else shown(name)

@@ -1,0 +1,171 @@
+"""Per-fact rows: each by itself, against the record, and against answers of the same models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kgbench.leaderboard.hits import TOP
+from kgbench.leaderboard.validate.findings import Finding, shown
+from kgbench.leaderboard.validate.known import (
+    known_answers,
+    known_dataset,
+    own_facts,
+    pair_of,
+)
+from kgbench.records import Result
+from kgbench.records.fact_rows import KEYS, is_ordered, spans
+from kgbench.sites import BASELINES
+
+_NEAR = 1e-4
+"""Nats by which probabilities computed in single precision may pass their bounds."""
+
+_FLIPS = 0.01
+"""Share of hits of PRE and SFT, plus one hit, that may differ as near ties do between machines."""
+
+
+def row_findings(table: pa.Table) -> Iterator[Finding]:
+    """Laws of single rows, and repeated rows; one finding per law, which names the first row.
+
+    Args:
+        table: Per-fact rows, as stored.
+    """
+    columns, laws = {}, []
+    for name in table.column_names:
+        if table[name].type != pa.string():
+            columns[name] = table[name].to_numpy()
+            finite = np.isfinite(columns[name])
+            laws.append((name, finite, "it is NaN or infinite", "a finite number"))
+    if all(holds.all() for _, holds, _, _ in laws):
+        rank, logprob, gap = columns["rank"], columns["logprob"], columns["logit_diff"]
+        laws = [("logit_diff", (rank > 1) | (gap != 0), "a tie at rank 1", "ties to count against")]
+        wrong = "it does not go with the rank"
+        laws.append(("logit_diff", (rank == 1) == (gap > 0), wrong, "above 0 exactly at rank 1"))
+        for name, least in (("rank", 1), ("position", 0), ("target", 0)):
+            laws.append((name, columns[name] >= least, "it is too small", f"{least} or more"))
+        for most, expected in (
+            (0, "a probability of 1 or less"),
+            (-np.log(np.maximum(rank, 1)), "at most 1 / rank, since so many tokens are likelier"),
+            (-np.logaddexp(0, -gap), "what the best other token's logit leaves, or less"),
+        ):
+            laws.append(("logprob", logprob <= most + _NEAR, "it is too large", expected))
+    for name, holds, wrong, expected in laws:
+        if not holds.all():
+            row = table.slice(int(np.argmin(holds)), 1).to_pylist()[0]
+            where = f"first in fact {shown(row['fact'])}, {_cell(row['prompt'], row['graft'])}"
+            count = f"in {int((~holds).sum())} of {table.num_rows} rows"
+            yield Finding(name, f"{wrong} {count}, {where}", expected)
+    if not is_ordered(table) and table.group_by(KEYS).aggregate([]).num_rows != table.num_rows:
+        expected = "one row per prompt, configuration, fact and position"
+        yield Finding("rows", "rows stand twice", expected)
+
+
+def _cell(prompt: str, graft: str) -> str:
+    return f"configuration {shown(graft)} on prompt {shown(prompt)}"
+
+
+def table_findings(record: Result, table: pa.Table) -> Iterator[Finding]:
+    """The rows are all facts under all configurations, with the same targets.
+
+    Args:
+        record: The record.
+        table: Its per-fact rows, sorted.
+    """
+    what, places, dataset = record.identity, spans(table), known_dataset(record)
+    asked = set(product(what.prompts, what.configurations))
+    excused = set(product(what.prompts, record.not_applicable))
+    for cells, wrong, expected in (
+        (asked - excused - places.keys(), "was removed", "rows of it, or the reason"),
+        (places.keys() - asked, "was not asked for", "no others"),
+    ):
+        for cell in sorted(cells)[:3]:
+            yield Finding("graft", f"{_cell(*cell)} {wrong}", expected)
+    for graft in sorted(record.not_applicable):
+        if all((prompt, graft) in places for prompt in what.prompts):
+            wrong = f"configuration {shown(graft)} has rows on all prompts"
+            yield Finding("graft", wrong, "none on some, where the method cannot express it")
+    for prompt, graft in sorted(places.keys() & asked):
+        first = table.slice(*places.get((prompt, "PRE"), (0, 0)))
+        rows, where = table.slice(*places[prompt, graft]), _cell(prompt, graft)
+        for name, columns in (("fact", ["fact", "position"]), ("target", ["target"])):
+            if rows.select(columns) != first.select(columns):
+                wrong = f"{where} has {rows.num_rows} rows of another {name} than PRE"
+                yield Finding(name, wrong, "the same facts, positions and targets under all")
+                return
+        ids = pc.unique(rows["fact"]).to_pylist()
+        if rows.num_rows != len(ids):
+            wrong = f"{rows.num_rows} positions of {len(ids)} facts are read: {where}"
+            yield Finding("position", wrong, "one position of each fact")
+            return
+        if graft != "PRE":
+            continue
+        if len(ids) != what.n_facts:
+            expected = f"{what.n_facts}, as the identity says"
+            yield Finding("fact", f"there are {len(ids)} facts: {where}", expected)
+        if dataset is not None:
+            shipped = {fact.id for fact in dataset.facts[: what.limit]}
+            if strange := sorted({*ids} - shipped):
+                wrong = f"{len(strange)} are none of the data set's, such as {shown(strange[0])}"
+                yield Finding("fact", wrong, "ids of its first facts")
+
+
+# ----------------------------------------------------------------------------------------- answers
+
+
+def answer_findings(record: Result, table: pa.Table) -> list[Finding]:
+    """The first answer of PRE or SFT that is not what is known of a shipped pair on its own facts.
+
+    Args:
+        record: A record.
+        table: Its per-fact rows, all of facts of its data set, sorted.
+    """
+    facts, places = own_facts(record.model), spans(table)
+    if pair_of(record) is None or facts is not known_dataset(record):
+        return []
+    # Three digits of them are known; models that compute in 16 bits differ by more.
+    tolerance = 0.5 if "16" in record.identity.dtype else 0.0105
+    expected = f"what is known of {record.model}"
+    for prompt, graft in product(record.identity.prompts, BASELINES):
+        answers = known_answers(record.model, prompt, graft)
+        if answers is not None:
+            rows = table.slice(*places.get((prompt, graft), (0, 0)))
+            if differing := unlike(rows, answers, tolerance, hits=True):
+                column, wrong = differing
+                return [Finding(column, f"{graft} on {prompt}: {wrong}", expected)]
+    return []
+
+
+def unlike(
+    rows: pa.Table, others: pa.Table, tolerance: float, hits: bool = False
+) -> tuple[str, str] | None:
+    """The column in which answers of one model differ, and how, on the facts that both have.
+
+    Args:
+        rows: Rows of one configuration.
+        others: Rows of the same models on the same texts.
+        tolerance: Nats by which log-probabilities may differ.
+        hits: Whether to compare hits too, where there is a tolerance.
+    """
+    if not rows["fact"].equals(others["fact"]):
+        places = pc.index_in(rows["fact"], others["fact"].combine_chunks())  # each fact once
+        rows, others = rows.filter(pc.is_valid(places)), others.take(places.drop_null())
+    if not rows.num_rows:
+        return None
+    values = {}
+    for name in ("position", "target", "logprob", "rank"):
+        values[name] = rows[name].to_numpy(), others[name].to_numpy()
+    for name, most in (("position", 0), ("target", 0), ("logprob", tolerance)):
+        first, second = values[name]
+        off = np.abs(first - second)
+        if off.max() > most:
+            fact = rows["fact"][int(off.argmax())].as_py()
+            return name, f"fact {shown(fact)} is off by {off.max():.3g}"
+    first, second = values["rank"]
+    flips = int(((first <= TOP) != (second <= TOP)).sum())
+    if hits and flips > 1 + _FLIPS * rows.num_rows:
+        return "rank", f"{flips} of {rows.num_rows} hits are others"
+    return None
