@@ -147,29 +147,25 @@ def check_localizer_command(
         check_choice("family", name, PICO_FAMILIES)
 
     checked = check_by_name(target, pairs("--localizer-arg", localizer_arg), families, progress)
-    by_law: dict[str, list[Verdict]] = {}
-    for verdict in checked.verdicts:
-        by_law.setdefault(verdict.name, []).append(verdict)
-    rows, laws, failed = [], [], 0
-    for name, verdicts in by_law.items():
-        holds = all(verdict.holds for verdict in verdicts)
-        failed += not holds
+    rows, laws = [], []
+    for name, verdicts in checked.laws.items():
         results = ["pass" if verdict.holds else "FAIL" for verdict in verdicts]
         rows.append([name.replace("_", " "), *results, _why(verdicts)])
         each = {v.family: {"holds": v.holds, "why": v.reason} for v in verdicts}
+        holds = name not in checked.broken
         laws.append({"law": name, "states": verdicts[0].states, "holds": holds, "families": each})
     answer = {
         "target": target,
         "localizer": checked.name,
         "kind": checked.kind,
-        "holds": not failed,
+        "holds": not checked.broken,
         "laws": laws,
     }
     verdict_text = f"all {len(laws)} laws hold of {target}, a localizer of kind {checked.kind}"
-    if failed:
-        verdict_text = f"{failed} of {len(laws)} laws do not hold of {target}"
+    if checked.broken:
+        verdict_text = f"{len(checked.broken)} of {len(laws)} laws do not hold of {target}"
     table = table_text(["law", *families, "why"], rows)
-    return Output([table, "", verdict_text], answer, int(failed > 0), verdict_text)
+    return Output([table, "", verdict_text], answer, int(bool(checked.broken)), verdict_text)
 
 
 def _why(same: Sequence[Verdict]) -> str:
