@@ -400,32 +400,3 @@ def test_values_that_do_not_read(tmp_path: Path, line: Mapping[str, Any], said: 
     """They are told with what was expected."""
     with pytest.raises(InputError, match=re.escape(said)):
         given_from(tmp_path, line, {}).spec()
-
-
-NATIVE = """
-[pytest]
-kgbench_limit = 12
-kgbench_model = "tiny-gpt2"
-kgbench_prompt = "qa headline"
-kgbench_donor = ["sft=a b"]
-kgbench_undecided = "pass"
-"""
-
-TELL = """
-from kgbench.testing.session import Options
-def pytest_configure(config):
-    given = Options(config)
-    print([given.one("limit"), given.one("model"), given.many("prompt"), given.many("donor"), given.undecided, given.one("save")])
-"""
-
-
-def test_values_of_their_own_type(tmp_path: Path) -> None:
-    """In pytest.toml numbers, booleans and lists are read as such, and text where a list is
-    expected.
-    """
-    (tmp_path / "conftest.py").write_text(TELL, "utf-8")
-    (tmp_path / "pytest.toml").write_text(NATIVE, "utf-8")
-    assert (
-        session(tmp_path, "-s").stdout.splitlines()[0]
-        == "['12', 'tiny-gpt2', ['qa', 'headline'], ['sft=a b'], 'pass', None]"
-    )

@@ -48,10 +48,23 @@ def new_localizer_command(
         kind: Ranks sites, or intervenes at given ones.
         output_dir (DIR): Where the files go.  [default: .]
     """
-    _check_name(name)
+    if not fullmatch(r"[a-z][a-z0-9_]*", name, ASCII) or iskeyword(name):
+        raise InputError(
+            f"{name!r} cannot name a localizer: expected small letters, digits and underscores, "
+            "such as my_method"
+        )
+    if name in NAMES["localizers"]():
+        raise InputError(
+            f"there is a localizer {name!r} already, see `kgbench ls localizers`: choose another "
+            "name"
+        )
     method = "".join(part.capitalize() for part in name.split("_"))
     made = {output_dir / f"{name}.py": kind, output_dir / f"test_{name}.py": "test"}
-    _write({path: _filled(template, name, method) for path, template in made.items()})
+    texts = {}
+    for path, template in made.items():
+        source = files("kgbench.cli").joinpath("templates", f"{template}.txt").read_text("utf-8")
+        texts[path] = Template(source).substitute(name=name, method=method)
+    _write(texts)
     file, test = made
     lines = [
         f"wrote {file} and {test}; next:",
@@ -60,27 +73,6 @@ def new_localizer_command(
         f"    kgbench eval --localizer {file}:{method} --model tiny-gemma --limit 20",
     ]
     return Output(lines)
-
-
-def _check_name(name: str) -> None:
-    """Refuse a name that cannot be a module's, or that would hide another's."""
-    from kgbench.localizers import names
-
-    if not fullmatch(r"[a-z][a-z0-9_]*", name, ASCII) or iskeyword(name):
-        raise InputError(
-            f"{name!r} cannot name a localizer: expected small letters, digits and underscores, "
-            "such as my_method"
-        )
-    if name in names():
-        raise InputError(
-            f"there is a localizer {name!r} already, see `kgbench ls localizers`: choose another "
-            "name"
-        )
-
-
-def _filled(template: str, name: str, method: str) -> str:
-    text = files("kgbench.cli").joinpath("templates", f"{template}.txt").read_text(encoding="utf-8")
-    return Template(text).substitute(name=name, method=method)
 
 
 def _write(texts: Mapping[Path, str]) -> None:

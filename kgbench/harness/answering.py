@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 
 import numpy as np
 import torch
@@ -91,36 +90,34 @@ class Answering:
             RegionError: A passage lacks a region that a graft names.
             NotApplicableError: The method cannot express a graft.
         """
-        scores: dict[int, TokenScore] = {}
-        for numbers, group in self._groups(passages):
-            read = self._read(group, configuration)
-            ends = np.cumsum([len(passage.readouts) for passage in group]).tolist()
-            spans = zip(numbers, group, pairwise([0, *ends]), strict=True)
-            for number, passage, (start, end) in spans:
-                scores[number] = _score(read[:, start:end], len(passage.before))
+        scores: list[TokenScore] = []
+        for group in self._groups(passages):
+            read, start = self._read(group, configuration), 0
+            for passage in group:
+                end = start + len(passage.readouts)
+                scores.append(_score(read[:, start:end], len(passage.before)))
+                start = end
             if progress is not None:
                 progress(len(group))
-        return list(map(scores.__getitem__, range(len(passages))))
+        return scores
 
     def next_tokens(self, passages: Sequence[Passage], configuration: str) -> list[int]:
         """The most probable token after each passage."""
-        tokens = [0] * len(passages)
-        for numbers, group in self._groups(passages):
+        following: list[int] = []
+        for group in self._groups(passages):
             last = [(p, range(len(p.encoded.ids) - 1, len(p.encoded.ids))) for p in group]
+            tokens = torch.empty(len(group), dtype=torch.int64)
             for which, logits in self._answers(last, configuration):
-                require_finite(logits, logits.argmax(1), lambda _: f"configuration {configuration}")
-                for number, token in zip(which.tolist(), logits.argmax(1).tolist(), strict=True):
-                    tokens[numbers[number]] = token
-        return tokens
+                tokens[which] = best = logits.argmax(1).cpu()
+                require_finite(logits, best, lambda _: f"configuration {configuration}")
+            following += tokens.tolist()
+        return following
 
-    def _groups(self, passages: Sequence[Passage]) -> Iterator[tuple[Sequence[int], list[Passage]]]:
-        """Passages of similar length together, with their numbers."""
-        order = sorted(range(len(passages)), key=lambda i: -len(passages[i].encoded.ids))
-        for numbers in chunks(order, AT_ONCE):
-            group = [passages[i] for i in numbers]
-            if self.continuation == "lt":
-                group = [passage.lead_everywhere() for passage in group]
-            yield numbers, group
+    def _groups(self, passages: Sequence[Passage]) -> Iterator[Sequence[Passage]]:
+        """Passages that are planned together, LT as the argument `continuation` has it."""
+        for group in chunks(passages, AT_ONCE):
+            later = self.continuation == "lt"
+            yield [passage.lead_everywhere() for passage in group] if later else group
 
     def _read(self, passages: Sequence[Passage], configuration: str) -> np.ndarray:
         """Scores [score, readout] over all passages."""

@@ -82,7 +82,8 @@ def read_arguments(arguments: Mapping[str, Any]) -> Arguments:
     for name, value in arguments.items():
         if name not in _IGNORED and value is not None:
             check_choice("model argument", name, names)
-            read[name] = _READERS.get(name, _text)(name, value)
+            reader: Callable[[str, Any], Any] = _READERS.get(name, _text)
+            read[name] = reader(name, value)
     if read.get("device") == _DEFAULT_DEVICE and not torch.cuda.is_available():
         del read["device"]
     checked = Arguments(**read)

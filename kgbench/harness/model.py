@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -27,7 +27,7 @@ from kgbench.harness.answering import Answering
 from kgbench.harness.arguments import read_arguments
 from kgbench.harness.metrics import TokenScore
 from kgbench.harness.passages import Passage, Reader, TaskDocument
-from kgbench.harness.rows import LOADED
+from kgbench.harness.rows import LOADED, identity
 from kgbench.localizers import InterventionLocalizer, create, fingerprint
 from kgbench.models.pair import ModelPair
 from kgbench.runner import Pairs, Settings, Spec
@@ -98,7 +98,7 @@ class KgbenchLM(TemplateLM):
         """Scores of continuations under the graft."""
         passages = []
         for request in _checked(requests):
-            passages.append(self.reader.passage(*request.args[:2], _source(request)))
+            passages.append(self.reader.passage(request.args[0], request.args[1], _source(request)))
         return self._graft_scores(passages, disable_tqdm)
 
     def loglikelihood_rolling(
@@ -139,7 +139,7 @@ class KgbenchLM(TemplateLM):
             if model.generation_config is not None:
                 token = model.generation_config.eos_token_id
                 ends.update(token if isinstance(token, list) else [] if token is None else [token])
-        starts = [self._start(*each.args, _source(each)) for each in _checked(requests)]
+        starts = [self._start(request) for request in _checked(requests)]
         tokens: list[list[int]] = [[] for _ in starts]
 
         def is_finished(i: int) -> bool:
@@ -147,27 +147,23 @@ class KgbenchLM(TemplateLM):
             ended = tokens[i][-1] in ends or len(tokens[i]) == most
             return ended or any(stop in text for stop in stops)
 
-        with tqdm(total=len(starts), desc=self._label, disable=disable_tqdm) as bar:
-            for unfinished in _by_task([passage.source for passage, *_ in starts]):
-                answering = self.answering.fitted([starts[i][0] for i in unfinished])
-                while unfinished:
-                    running = [starts[i][0].extended(tokens[i]) for i in unfinished]
-                    following = answering.next_tokens(running, self._graft)
-                    for i, token in zip(unfinished, following, strict=True):
-                        tokens[i].append(token)
-                    unfinished = [i for i in unfinished if not is_finished(i)]
-                    bar.update(len(running) - len(unfinished))
-        self._watch.check()
+        for unfinished, answering, bar in self._tasks([start[0] for start in starts], disable_tqdm):
+            while unfinished:
+                running = [starts[i][0].extended(tokens[i]) for i in unfinished]
+                following = answering.next_tokens(running, self._graft)
+                for i, token in zip(unfinished, following, strict=True):
+                    tokens[i].append(token)
+                unfinished = [i for i in unfinished if not is_finished(i)]
+                bar.update(len(running) - len(unfinished))
         texts = []
         for generated, (_, stops, _) in zip(tokens, starts, strict=True):
             text = postprocess_generated_text(self._decoded(generated), stops, None)
             texts.append(str(text))
         return texts
 
-    def _start(
-        self, context: str, arguments: Mapping[str, Any], source: TaskDocument
-    ) -> tuple[Passage, list[str], int]:
+    def _start(self, request: Instance) -> tuple[Passage, list[str], int]:
         """A context, the stop sequences of its continuation, and how many tokens that may have."""
+        (context, arguments), source = request.args, _source(request)
         options = normalize_gen_kwargs(
             {**arguments, "until": arguments.get("until") or []}, DEFAULT_TOKENS
         )
@@ -278,19 +274,30 @@ class KgbenchLM(TemplateLM):
         }
 
     def _graft_scores(self, passages: Sequence[Passage], quiet: bool) -> list[TokenScore]:
-        """Scores under the graft; a method is fitted on each task alone, whatever else is run."""
-        by_passage: dict[int, TokenScore] = {}
-        with tqdm(total=len(passages), desc=self._label, disable=quiet) as bar:
-            for numbers in _by_task([passage.source for passage in passages]):
-                task = [passages[i] for i in numbers]
-                scores = self.answering.fitted(task).scores(task, self._graft, bar.update)
-                by_passage.update(zip(numbers, scores, strict=True))
-        self._watch.check()
-        return list(map(by_passage.__getitem__, range(len(passages))))
+        scores: dict[int, TokenScore] = {}
+        for numbers, answering, bar in self._tasks(passages, quiet):
+            task = [passages[i] for i in numbers]
+            scores.update(
+                zip(numbers, answering.scores(task, self._graft, bar.update), strict=True)
+            )
+        return list(map(scores.__getitem__, range(len(passages))))
 
-    @property
-    def _label(self) -> str:
-        return f"{self.localizer.name}, {self._graft}"
+    def _tasks(
+        self, passages: Sequence[Passage], quiet: bool
+    ) -> Iterator[tuple[list[int], Answering, tqdm[Any]]]:
+        """Numbers of each task's passages, the method fitted on them alone, and a progress bar.
+
+        Raises:
+            InputError: A third-party localizer changed the models or the process.
+        """
+        by_task: dict[str, list[int]] = {}
+        for i, passage in enumerate(passages):
+            by_task.setdefault(passage.source.task, []).append(i)
+        label = f"{self.localizer.name}, {self._graft}"
+        with tqdm(total=len(passages), desc=label, disable=quiet) as bar:
+            for numbers in by_task.values():
+                yield numbers, self.answering.fitted([passages[i] for i in numbers]), bar
+        self._watch.check()
 
     @property
     def _graft(self) -> str:
@@ -309,24 +316,17 @@ def _checked(requests: list[Instance]) -> list[Instance]:
     was edited. But lm-eval loads the present rows first, so that these are in `LOADED`.
 
     Raises:
-        InputError: A row of kgbench's is none that this process has loaded.
+        InputError: A row is of no loaded version of a data set and prompt that was loaded.
     """
+    loaded = {version[:2] for version in LOADED.values()}
     for source in map(_source, requests):
-        row = source.document
-        if source.is_ours and row["fingerprint"] not in LOADED.values():
+        version = identity(source.document) if source.is_ours else ()
+        if version[:2] in loaded and version not in LOADED.values():
             raise InputError(
-                f"the requests on {row['dataset']}, {row['prompt']} are of another version of its "
-                "rows, kept by --cache_requests; run once with --cache_requests refresh"
+                f"the requests on {', '.join(version[:2])} are of another version of its rows, "
+                "kept by --cache_requests; run once with --cache_requests refresh"
             )
     return requests
-
-
-def _by_task(sources: Sequence[TaskDocument]) -> Iterable[list[int]]:
-    """Numbers of each task's requests."""
-    numbers: dict[str, list[int]] = {}
-    for i, source in enumerate(sources):
-        numbers.setdefault(source.task, []).append(i)
-    return numbers.values()
 
 
 def _source(request: Instance) -> TaskDocument:

@@ -35,7 +35,7 @@ class TaskDocument:
     @property
     def is_ours(self) -> bool:
         """Whether kgbench made the row; in others, columns of these names may mean anything."""
-        return {"fingerprint", "id", "prompt", "query", "spans"} <= self.document.keys()
+        return {"dataset", "fingerprint", "id", "prompt", "query", "spans"} <= self.document.keys()
 
 
 def _prompt(context: str, continuation: str, spans: Spans, source: TaskDocument) -> Prompt:
@@ -283,7 +283,7 @@ def _passage(
 ) -> Passage:
     """A passage of the last of its tokens, with the regions that are whole in them."""
     removed = max(0, len(ids) - most)
-    located = {"LT": (lead - removed,)}
+    located: dict[str, tuple[int, ...]] = {"LT": (lead - removed,)}
     for name, tokens in regions.items():
         if min(tokens) >= removed:
             located[name] = tuple(token - removed for token in tokens)

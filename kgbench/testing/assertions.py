@@ -69,7 +69,7 @@ def assert_localized(
         InputError: A name is unknown, or the method cannot express the configuration.
     """
     __tracebackhide__ = True
-    _assert_rows(run, at, prompt, _read(bounds or {"sufficiency__ge": 0.9}, FIELDS))
+    _assert_rows(run, at, prompt, bounds or {"sufficiency__ge": 0.9})
 
 
 @_in_a_line
@@ -90,7 +90,7 @@ def assert_necessary(
         InputError: A name is unknown, or there is no necessity of this configuration.
     """
     __tracebackhide__ = True
-    _assert_rows(run, at, prompt, _read(bounds or {"necessity__ge": 0.5}, ("necessity",)))
+    _assert_rows(run, at, prompt, bounds or {"necessity__ge": 0.5}, ("necessity",))
 
 
 @_in_a_line
@@ -111,7 +111,7 @@ def assert_not_at(
         InputError: A name is unknown, or the method cannot express the configuration.
     """
     __tracebackhide__ = True
-    _assert_rows(run, at, prompt, _read(bounds or {"sufficiency__le": 0.1}, FIELDS))
+    _assert_rows(run, at, prompt, bounds or {"sufficiency__le": 0.1})
 
 
 @_in_a_line
@@ -149,21 +149,25 @@ def assert_planted(run: Record | Run, **bounds: float) -> None:
         "necessity": (effect.necessity, ""),
     }
     decisions = []
-    for (field, op), bound in _read(bounds or {"average_precision__ge": 0.9}, figures).items():
+    for field, op, bound in _read(bounds or {"average_precision__ge": 0.9}, figures):
         estimate, units = figures[field]
         decisions.append(_decision(estimate, op, bound, f"{planted.plant}: {field}", units))
     conclude(decisions)
 
 
 def _assert_rows(
-    run: Record | Run, at: str, prompt: str | None, bounds: Mapping[tuple[str, str], float]
+    run: Record | Run,
+    at: str,
+    prompt: str | None,
+    bounds: Mapping[str, float],
+    fields: Collection[str] = FIELDS,
 ) -> None:
     __tracebackhide__ = True
     decisions = []
     record = _record(run)
-    doubts = priors_of(record).doubts(record.metric)
+    doubts, read = priors_of(record).doubts(record.metric), _read(bounds, fields)
     for row in _rows(record, at, prompt):
-        for (field, op), bound in bounds.items():
+        for field, op, bound in read:
             if field == "necessity" and row.complement is None and row.applicable:
                 raise InputError(
                     f"{row.prompt}, {row.graft}: there is no necessity: {row.necessity.undefined}"
@@ -198,13 +202,13 @@ def _decision(estimate: Estimate, op: str, bound: float, what: str, over: str = 
     return Decision(estimate, op, bound, what, over)
 
 
-def _read(bounds: Mapping[str, float], fields: Collection[str]) -> Mapping[tuple[str, str], float]:
-    """Bounds by field and operator, from `FIELD__OP`.
+def _read(bounds: Mapping[str, float], fields: Collection[str]) -> list[tuple[str, str, float]]:
+    """Field, operator and bound, from `FIELD__OP`.
 
     Raises:
         UnknownNameError: There is no such field or operator.
     """
-    read = {}
+    read = []
     for name, bound in bounds.items():
         field, separator, op = name.rpartition("__")
         if not separator:
@@ -214,7 +218,7 @@ def _read(bounds: Mapping[str, float], fields: Collection[str]) -> Mapping[tuple
             )
         check_choice(f"field of the bound {name!r}:", field, fields)
         check_choice(f"operator of the bound {name!r}:", op, OPERATORS)
-        read[field, op] = bound
+        read.append((field, op, bound))
     return read
 
 

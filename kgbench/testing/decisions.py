@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import ceil, isfinite
 from numbers import Real
 from operator import ge, gt, le, lt
-from typing import Literal
+from typing import Any, Literal
 
 from kgbench.errors import InputError, check_choice
 from kgbench.estimate import Estimate
@@ -52,9 +52,9 @@ class Decision:
     def __post_init__(self) -> None:
         """Check operator and bound."""
         check_choice("operator", self.op, OPERATORS)
-        is_number = isinstance(self.bound, Real) and not isinstance(self.bound, bool)
-        if not is_number or not isfinite(self.bound):
-            raise InputError(f"a bound is a finite number, not {self.bound!r}")
+        bound: Any = self.bound
+        if isinstance(bound, bool) or not isinstance(bound, Real) or not isfinite(bound):
+            raise InputError(f"a bound is a finite number, not {bound!r}")
 
     @property
     def _ends(self) -> set[bool]:

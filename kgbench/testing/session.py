@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
@@ -66,7 +65,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     for name, (metavar, about) in {**ONE, **MANY}.items():
         action = "append" if name in MANY else "store"
         group.addoption(f"--kgbench-{name}", action=action, metavar=metavar, help=about)
-        ini = "args" if name in MANY else "string"
+        ini: Literal["args", "string"] = "args" if name in MANY else "string"
         parser.addini(f"kgbench_{name}", f"As --kgbench-{name}.", type=ini)
 
 
@@ -93,19 +92,13 @@ class Options:
 
     def one(self, name: str) -> str | None:
         """The value of an option in `ONE`."""
-        return self.config.getoption(f"kgbench_{name}") or str(self._ini(name) or "") or None
+        key = f"kgbench_{name}"
+        return self.config.getoption(key) or self.config.getini(key) or None
 
     def many(self, name: str) -> Sequence[str]:
         """The values of an option in `MANY`."""
-        values = self.config.getoption(f"kgbench_{name}") or self._ini(name) or ()
-        return shlex.split(values) if isinstance(values, str) else list(map(str, values))
-
-    def _ini(self, name: str) -> Any:
-        """A value of the ini file; one of another type, such as a number, as it is."""
-        try:
-            return self.config.getini(f"kgbench_{name}")
-        except (pytest.UsageError, TypeError):
-            return self.config._inicfg[f"kgbench_{name}"].value
+        key = f"kgbench_{name}"
+        return self.config.getoption(key) or self.config.getini(key) or ()
 
     def path(self, name: str, text: str) -> Path:
         """A path from where pytest was called, or of an ini file from where that is."""
