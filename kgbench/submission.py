@@ -81,18 +81,8 @@ class Submitted:
     @property
     def advice(self) -> list[str]:
         """What to do about refusals."""
-        found: dict[str, None] = {}
-        for finding in self.refused:
-            found[_ADVICE.get(finding.field, "")] = None
-        return [text for text in found if text]
-
-    @property
-    def _badges(self) -> set[Badge]:
-        """Sources of the new lines."""
-        badges = set[Badge]()
-        for shown in self.standings:
-            badges |= {line.badge for line in shown.lines if line.method in shown.new}
-        return badges
+        advice = [_ADVICE[each.field] for each in self.refused if each.field in _ADVICE]
+        return list(dict.fromkeys(advice))
 
     @property
     def report(self) -> Report:
@@ -104,6 +94,10 @@ class Submitted:
         if not self.accepted:
             findings = [finding.to_json() for finding in self.refused]
             return {"accepted": False, "findings": findings, "advice": self.advice}
+        contracts: dict[str, Any] = {}
+        for id, outcome in self.contracts.items():
+            not_run = {"not_run": outcome}
+            contracts[id] = not_run if isinstance(outcome, str) else outcome.model_dump(mode="json")
         return {
             "accepted": True,
             "entries": [
@@ -115,7 +109,7 @@ class Submitted:
             "findings": [finding.to_json() for finding in self.findings],
             "tables": list(map(_answer, self.standings)),
             "steps": list(self.steps) if self.copied else [],
-            "contracts": {id: _contract_answer(found) for id, found in self.contracts.items()},
+            "contracts": contracts,
         }
 
     def __str__(self) -> str:
@@ -136,8 +130,11 @@ class Submitted:
         for outcome in self.contracts.values():
             line = f"contract      {outcome if isinstance(outcome, str) else outcome.about}"
             lines += [] if line in lines else [line]
+        badges = set[Badge]()
+        for standing in self.standings:
+            badges |= {line.badge for line in standing.lines if line.method in standing.new}
         source = f"self-reported, its ranks in brackets, until {_VERIFIED}"
-        if self._badges == {"maintainers"}:
+        if badges == {"maintainers"}:
             source = f"maintainers: {SOURCES['maintainers']}"
         lines.append(f"source        {source}")
         if self.copied:
@@ -181,10 +178,9 @@ def submit(
     """
     board, records = Path(root), {}
     for run in runs:
-        found = load_record(
-            os.fspath(run.path if isinstance(run, Run) else run), folder_of(output_dir)
-        )
-        records[found.record.id] = found
+        place = os.fspath(run.path if isinstance(run, Run) else run)
+        stored = load_record(place, folder_of(output_dir))
+        records[stored.record.id] = stored
     contracts = {id: _tried(run.record, localizer) for id, run in records.items()}
     tried = {id: outcome for id, outcome in contracts.items() if not isinstance(outcome, str)}
     prepared = drafts(list(records.values()), tried, name, code, paper)
@@ -212,10 +208,6 @@ def _tried(record: Record, localizer: str | None) -> Contract | str:
         return f"not run: {error}"
 
 
-def _contract_answer(outcome: Contract | str) -> dict[str, Any]:
-    return {"not_run": outcome} if isinstance(outcome, str) else outcome.model_dump(mode="json")
-
-
 def _next_steps(names: Sequence[str], root: Path) -> list[str]:
     """The commands that lead from here to a pull request.
 
@@ -224,14 +216,14 @@ def _next_steps(names: Sequence[str], root: Path) -> list[str]:
         root: The leaderboard's folder.
     """
     branch = re.sub(r"[^a-z0-9]+", "-", names[0].lower()).strip("-")
-    told = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    methods = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
     folder = shlex.quote(str(root))
     place = "" if root == Path("leaderboard") else f" --root {folder}"
     return [
         f"kgbench leaderboard build{place}",
         f"git switch -c results-{branch}",
         f"git add {folder}",
-        f"git commit -m 'Leaderboard: results of {told}'",
+        f"git commit -m 'Leaderboard: results of {methods}'",
         f"git push -u origin results-{branch}   # and open the pull request",
     ]
 

@@ -530,16 +530,6 @@ MUTANTS = (
         only="audited",
     ),
     mutant(
-        "scores given back in the order of length",
-        (
-            "harness/answering.py",
-            "scores[number] = _score",
-            "scores[numbers.index(number)] = _score",
-        ),
-        test="test_lm_eval_model.py",
-        only="own_model",
-    ),
-    mutant(
         "blanks of the context left out of the score",
         (
             "harness/passages.py",
@@ -567,7 +557,7 @@ MUTANTS = (
     ),
     mutant(
         "methods fitted on all tasks together",
-        ("harness/model.py", "numbers.setdefault(source.task, [])", 'numbers.setdefault("", [])'),
+        ("harness/model.py", "setdefault(passage.source.task, [])", 'setdefault("", [])'),
         test="test_lm_eval_methods.py",
     ),
     mutant(

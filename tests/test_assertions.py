@@ -8,7 +8,7 @@ from typing import Any
 import fake_runs
 import pytest
 
-from kgbench.errors import GraftSyntaxError, InputError, KgbenchError, UnknownNameError
+from kgbench.errors import GraftSyntaxError, InputError, UnknownNameError
 from kgbench.estimate import Estimate
 from kgbench.records import NO_INTERVAL_OF_SITES, NOT_APPLICABLE, Effect, Planted, Record
 from kgbench.stats import METRICS
@@ -321,18 +321,3 @@ def test_mistakes_show_no_frames_of_ours(record: Record, arguments: dict[str, An
 def test_records_are_told_of(record: Record) -> None:
     """What collects undecided claims learns of the records too, for the table at the end."""
     assert list(found(lambda: assert_localized(record)).records) == [record.id]
-
-
-def test_the_innermost_collects(record: Record) -> None:
-    """A session within a test keeps its findings to itself."""
-    with collecting() as outer:
-        inner = found(lambda: assert_localized(record, "LT", sufficiency__ge=0.31))
-        assert inner.undecided and not outer.undecided
-        assert_localized(record, "LT", sufficiency__ge=0.31)
-    assert outer.undecided == inner.undecided
-
-
-def test_errors_are_ours(record: Record) -> None:
-    """Every wrong input is a KgbenchError, which command line and plug-in tell in a line."""
-    with pytest.raises(KgbenchError):
-        assert_localized(record, "nowhere")

@@ -193,7 +193,9 @@ def test_empty_contexts_teach_nothing(
         for i, d in enumerate(documents)
     ]
     first = lm.loglikelihood(requests, disable_tqdm=True)
-    found = lm.answering.fitted([lm._passage(r) for r in [*requests, *empty]]).scores(
-        [lm._passage(r) for r in requests], "LT"
-    )
+    passages = [
+        lm.reader.passage(*r.args, TaskDocument("mine", r.doc, r.doc_id))
+        for r in [*requests, *empty]
+    ]
+    found = lm.answering.fitted(passages).scores(passages[: len(requests)], "LT")
     assert [score[0] for score in found] == pytest.approx([score[0] for score in first], abs=1e-6)

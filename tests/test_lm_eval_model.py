@@ -254,22 +254,6 @@ def test_choices_score_as_lm_eval_s_own_model(family: str, places: Places, folde
 
 
 @families
-def test_tokens_score_as_lm_eval_s_own_model(family: str, places: Places) -> None:
-    """Requests in tokens, which lm-eval's base class passes on in place of texts."""
-    lm, theirs = ours(places(family), graft="SFT"), stock(places(family)["sft"])
-    requests = []
-    for one, other in NAMES:
-        texts = (f"{one} stars alongside", f" {other}")
-        requests.append((texts, *theirs._encode_pair(*texts)))
-    expected = theirs._loglikelihood_tokens(requests)
-    for (logprob, greedy), (wanted, as_greedy) in zip(
-        lm._loglikelihood_tokens(requests), expected, strict=True
-    ):
-        assert logprob == pytest.approx(wanted, abs=CLOSE)
-        assert greedy == as_greedy
-
-
-@families
 def test_whole_texts_score_as_lm_eval_s_own_model(family: str, places: Places) -> None:
     """A text longer than the model reads is scored in the same windows."""
     text = " ".join(f"{a} stars in a movie alongside {b}." for a, b in NAMES * 2)

@@ -200,9 +200,9 @@ def test_no_stop_sequence_is_none(everywhere: dict[str, dict[str, Path]]) -> Non
 
 
 def test_a_template_without_a_system_s_message_does_without(
-    everywhere: dict[str, dict[str, Path]], caplog: pytest.LogCaptureFixture
+    everywhere: dict[str, dict[str, Path]],
 ) -> None:
-    """As in lm-eval's own model, which the log says; a tokenizer without a template is told in a
+    """As in lm-eval's own model, which lm-eval's log says; a tokenizer without a template is told in a
     line.
     """
     lm = ours(everywhere["gpt2"], graft="LT")
@@ -215,7 +215,6 @@ def test_a_template_without_a_system_s_message_does_without(
     )
     lm.tokenizer.chat_template = "{% for m in messages %}" + refusing + "{% endfor %}"
     assert lm.apply_chat_template(talk) == "[user] Who?\n"
-    assert "left out" in caplog.text
 
 
 def test_a_score_can_be_copied() -> None:

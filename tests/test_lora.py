@@ -8,7 +8,6 @@ import copy
 import json
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -145,25 +144,13 @@ def test_roles_can_be_exchanged(made: Callable[[str], Made], family: str) -> Non
 
 
 @pytest.mark.sampled(1)
-@dataclass(frozen=True, eq=False)
-class LoraTrial(Trial):
-    """The contract's trial, on a pair with a LoRA donor."""
-
-    on: ModelPair | None = None
-
-    @property
-    def pair(self) -> ModelPair:
-        assert self.on is not None
-        return self.on
-
-
 @pytest.mark.parametrize("method", ["weight_delta", "snip", "dynamic_graft"])
 def test_the_contract_holds(made: Callable[[str], Made], method: str) -> None:
     """All laws of `kgbench check-localizer`, with a LoRA donor in the pair: what watches the models
     finds nothing amiss either.
     """
     localizer = create(method, {}, seed=0)
-    trial = LoraTrial(localizer, "gpt2", on=made("gpt2")[0])
+    trial = Trial(localizer, "gpt2", on=made("gpt2")[0])
     for law in laws_of(localizer):
         law(trial)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from test_testing import Flat, Grafts, Lengths
+from test_testing import Grafts, Lengths, Misscored
 
 import kgbench.testing
 from kgbench.errors import LawError
@@ -28,7 +28,7 @@ def test_checks_are_named_and_fail_with_the_reason() -> None:
     """An id says localizer, parameters that are no defaults, family and law; a law that does not
     hold raises why.
     """
-    mark = parametrize_with_checks([Flat, Random(seed=3)], ["llama"]).mark
+    mark = parametrize_with_checks([Misscored, Random(seed=3)], ["llama"]).mark
     checks = {mark.kwargs["ids"](check): check for check in mark.args[1]}
     assert "random-seed=3-llama-same_under_a_seed" in checks
     with pytest.raises(LawError, match="the same score"):

@@ -18,18 +18,15 @@ import pytest
 from sessions import HERE, SPREAD, STRICT, counts, session, write
 from test_package import HEAVY
 
-from kgbench import pytest_plugin
 from kgbench.errors import InputError
-from kgbench.records import Record, RecordStore
+from kgbench.records import DamagedRecordWarning, Record, RecordStore
 from kgbench.runner import Settings, Spec, run_job
 from kgbench.testing.session import (
     MANY,
     ONE,
     OPTIONS,
-    Given,
+    Options,
     Session,
-    _check_fixtures,
-    _note,
     in_a_line,
     in_pytest_words,
 )
@@ -180,38 +177,21 @@ def test_fixtures(repository: Path) -> None:
     assert done.stdout.count("mine on tiny-gpt2, tiny_movies, the first 12") == 1
 
 
-@pytest.mark.parametrize("worker", [False, True])
-def test_a_record_that_is_kept_is_used(tmp_path: Path, worker: bool) -> None:
-    """Nothing is computed anew; one of several processes computes in its own folder, and keeps the
-    record before it can be lost.
-    """
-    line = {
-        "kgbench_model": "tiny-gpt2",
-        "kgbench_limit": "2",
-        "kgbench_prompt": ["qa"],
-        "kgbench_save": "kept",
-    }
-    config = config_of(tmp_path, line, {})
-    if worker:
-        config.workerinput = {"workerid": "gw0"}
-    mine = Session(config)
-    record = mine.evaluate(tmp_path / "own")
+def test_a_record_that_is_kept_is_used(tmp_path: Path) -> None:
+    """Nothing is computed anew; a damaged record is no record, which a warning says."""
+    options = {"model": "tiny-gpt2", "limit": "2", "prompt": ["qa"], "save": "kept"}
+    line = {f"kgbench_{name}": value for name, value in options.items()}
+    mine = Session(config_of(tmp_path, line, {}))
+    record = mine.evaluate(tmp_path / "temporary")
     (path,) = records_in(tmp_path / "called" / "kept")
-    assert mine.folders[record.id] == path and (tmp_path / "own").exists() == worker
     before = (path / "record.json").stat().st_mtime_ns
-    assert mine.evaluate(tmp_path / "again") == record
+    assert mine.evaluate(tmp_path / "temporary") == record
     assert mine.folders[record.id] == path and (path / "record.json").stat().st_mtime_ns == before
-    assert not (tmp_path / "again").exists()
-    (
-        path / "facts.parquet"
-    ).unlink()  # a damaged record is no record; that it is there is told at the end
-    assert mine.evaluate(tmp_path / "anew").rows == record.rows
+    assert not (tmp_path / "temporary").exists()
+    (path / "facts.parquet").unlink()
+    with pytest.warns(DamagedRecordWarning, match=r"facts\.parquet is missing"):
+        assert mine.evaluate(tmp_path / "temporary").rows == record.rows
     assert mine.folders[record.id].name == f"{path.name}-2"
-    config.stash[pytest_plugin._SUMMARIES] = {record.id: pytest_plugin.record_summaries(mine)[0]}
-    (line,) = pytest_plugin._damaged(config)
-    assert line.startswith(
-        f"a damaged record is left out: {path}: facts.parquet is missing; restore its folder"
-    )
 
 
 def test_two_processes_keep_one_record(tmp_path: Path) -> None:
@@ -228,15 +208,6 @@ def test_two_processes_keep_one_record(tmp_path: Path) -> None:
     with ThreadPoolExecutor(2) as pool:
         paths = list(pool.map(lambda _: Slow(tmp_path).write(record, facts), range(2)))
     assert records_in(tmp_path) == [paths[0]] == [paths[1]]
-
-
-def test_a_folder_that_is_gone(tmp_path: Path) -> None:
-    """A record that has been deleted since is not named as kept; its table is shown."""
-    mine = Session(config_of(tmp_path, {"kgbench_save": "kept"}, {}))
-    record = fake_runs.record(fake_runs.rows(20))
-    mine.records[record.id], mine.folders[record.id] = record, tmp_path / "called" / "kept" / "gone"
-    (outcome,) = pytest_plugin.record_summaries(mine)
-    assert outcome.kept is None and "top5" in outcome.table
 
 
 TIMED = """
@@ -291,16 +262,9 @@ def test_fixtures_that_are_overridden(tmp_path: Path) -> None:
     assert counts(done) == {"error": 1}, done.stdout
     assert (
         "kgbench: the fixture 'model_pair' is overridden" in done.stdout
+        and "give --kgbench-model instead" in done.stdout
         and "Traceback" not in done.stdout
     )
-    config = config_of(tmp_path, {}, {})
-    given = {name: _note(config, name, object()) for name in OPTIONS}
-    _check_fixtures(config, given)
-    for name, option in OPTIONS.items():
-        with pytest.raises(
-            InputError, match=f"fixture '{name}' is overridden.*give --kgbench-{option} instead"
-        ):
-            _check_fixtures(config, {**given, name: object()})
 
 
 def test_errors_are_one_line(tmp_path: Path) -> None:
@@ -328,7 +292,7 @@ def test_errors_are_one_line(tmp_path: Path) -> None:
         ({}, "which model? Give --kgbench-model NAME"),
         (
             {"kgbench_recipient": "before"},
-            "which facts did the donor learn? Give --kgbench-dataset NAME|FILE",
+            "which facts did the donor learn? Give --kgbench-dataset NAME",
         ),
         (
             {"kgbench_model": "tiny-gpt2", "kgbench_localizer": "dynamic_graf"},
@@ -344,7 +308,7 @@ def test_mistakes_are_found_before_models_load(
     """With what would do, and with what to do."""
     mine = Session(config_of(tmp_path, line, {}))
     with pytest.raises(pytest.fail.Exception, match=re.escape(said)), in_a_line():
-        mine.evaluate(tmp_path / "own")
+        _ = mine.model_pair
     assert "pairs" not in vars(mine)
 
 
@@ -358,12 +322,13 @@ def test_names_of_options() -> None:
         "give --kgbench-donor sft=PATH or --kgbench-dataset FILE; give another one by"
         " --kgbench-save; --donors are no option"
     )
-    assert in_pytest_words(error) == expected
+    assert in_pytest_words(error) == f"kgbench: {expected}"
     told = (
         "shipped pairs alone have --model; see `kgbench ls models --limit 3` or run 'kgbench train"
         " --model tiny-gpt2'"
     )
-    assert in_pytest_words(InputError(told)) == told.replace("have --model", "have --kgbench-model")
+    spoken = told.replace("have --model", "have --kgbench-model")
+    assert in_pytest_words(InputError(told)) == f"kgbench: {spoken}"
 
 
 def config_of(folder: Path, line: Mapping[str, Any], ini: Mapping[str, Any]) -> Any:
@@ -378,8 +343,8 @@ def config_of(folder: Path, line: Mapping[str, Any], ini: Mapping[str, Any]) -> 
     )
 
 
-def given_from(folder: Path, line: Mapping[str, Any], ini: Mapping[str, Any]) -> Given:
-    return Given(config_of(folder, line, ini))
+def given_from(folder: Path, line: Mapping[str, Any], ini: Mapping[str, Any]) -> Options:
+    return Options(config_of(folder, line, ini))
 
 
 def test_places(tmp_path: Path) -> None:
@@ -407,8 +372,8 @@ def test_places(tmp_path: Path) -> None:
         "tiny_movies",
         "tiny-gemma",
     )
-    assert given.path("save") == tmp_path / "called/out"
-    assert given_from(tmp_path, {}, ini).path("save") == tmp_path / "ini/kept"
+    assert given.save == tmp_path / "called/out"
+    assert given_from(tmp_path, {}, ini).save == tmp_path / "ini/kept"
 
 
 def test_lists(tmp_path: Path) -> None:
@@ -435,32 +400,3 @@ def test_values_that_do_not_read(tmp_path: Path, line: Mapping[str, Any], said: 
     """They are told with what was expected."""
     with pytest.raises(InputError, match=re.escape(said)):
         given_from(tmp_path, line, {}).spec()
-
-
-NATIVE = """
-[pytest]
-kgbench_limit = 12
-kgbench_model = "tiny-gpt2"
-kgbench_prompt = "qa headline"
-kgbench_donor = ["sft=a b"]
-kgbench_strict = true
-"""
-
-TELL = """
-from kgbench.testing.session import MANY, ONE, Given
-def pytest_configure(config):
-    given = Given(config)
-    print([given.one("limit"), given.one("model"), given.many("prompt"), given.many("donor"), given.undecided, given.one("save")])
-"""
-
-
-def test_values_of_their_own_type(tmp_path: Path) -> None:
-    """In pytest.toml numbers, booleans and lists are read as such, and text where a list is
-    expected.
-    """
-    (tmp_path / "conftest.py").write_text(TELL, "utf-8")
-    (tmp_path / "pytest.toml").write_text(NATIVE, "utf-8")
-    assert (
-        session(tmp_path, "-s").stdout.splitlines()[0]
-        == "['12', 'tiny-gpt2', ['qa', 'headline'], ['sft=a b'], 'fail', None]"
-    )

@@ -7,12 +7,13 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 from interventions import Zero
@@ -34,7 +35,7 @@ from kgbench.localizers import (
 )
 from kgbench.localizers.random import Random
 from kgbench.models.pair import ModelPair
-from kgbench.sites import Graft, SiteScores, parse_graft
+from kgbench.sites import Graft, Site, SiteScores, parse_graft
 from kgbench.testing import check_localizer, laws_of
 
 ROOT = Path(__file__).parent.parent
@@ -66,128 +67,109 @@ class Lengths(ScoringLocalizer):
 
 # ----------------------------------------------------------------------------- faulty interventions
 
-
-@dataclass(frozen=True)
-class Short(Grafts):
-    """One treatment too few."""
-
-    def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
-        return [row[1:] for row in graft_treatments(pair, prompts, sites)]
+Treat = Callable[[ModelPair, Sequence[Prompt], Graft], Treatments]
 
 
-@dataclass(frozen=True)
-class OtherModel(Grafts):
-    """Treatments of a model with one slot more."""
-
-    def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
-        return [
-            [Treatment(t.weights + b"\0") for t in row]
-            for row in graft_treatments(pair, prompts, sites)
-        ]
+def coin_flips(row: Sequence[Treatment]) -> list[Treatment]:
+    return [t if random.random() < 0.5 or len(set(row)) == 1 else row[0] for t in row]
 
 
-@dataclass(frozen=True)
-class Silent(Grafts):
-    """Declines without a reason."""
-
-    def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
-        if str(sites) == "LT":
-            raise NotApplicableError("")
-        return graft_treatments(pair, prompts, sites)
+def silent(pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
+    if str(sites) == "LT":
+        raise NotApplicableError("")
+    return graft_treatments(pair, prompts, sites)
 
 
-@dataclass(frozen=True)
-class Forgiving(Grafts):
-    """Takes regions that are not there for none."""
-
-    def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
-        return graft_treatments(
-            pair, prompts, parse_graft("NONE") if "M" in str(sites).split(":")[0] else sites
-        )
+def declining(pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
+    if "head" not in str(sites) and str(sites) != "NONE":
+        raise NotApplicableError("too hard")
+    return graft_treatments(pair, prompts, sites)
 
 
-@dataclass(frozen=True)
-class Weak(Grafts):
-    """Never the donor's final norm and head."""
+def with_term(term: str) -> Treat:
+    """The sites, and one term more."""
 
-    def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
+    def treat(pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
         graft_treatments(pair, prompts, sites)
-        return graft_treatments(pair, prompts, parse_graft(f"{sites}; ALL:ln_f+head=recipient"))
+        return graft_treatments(pair, prompts, parse_graft(f"{sites}; {term}"))
+
+    return treat
+
+
+def ordered(pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
+    first, *others = graft_treatments(pair, prompts, sites)
+    if len(set(first)) > 1:
+        (first,) = graft_treatments(pair, prompts[:1], parse_graft("FE:ffn"))
+    return [first, *others]
+
+
+def peek(answer: Callable[[ModelPair, Prompt], int]) -> Treat:
+    """Writes the answer's row of the head, found in some way."""
+
+    def treat(pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
+        head = pair.recipient.get_output_embeddings().weight
+        treatments = list(graft_treatments(pair, prompts, sites))
+        if str(sites) in ("LT", "FE+LT"):
+            hook = Hook(pair.n_layers - 1, "resid_post")
+            for i, prompt in enumerate(prompts):
+                edits = (Write(hook, Values(head[answer(pair, prompt)])),)
+                treatments[i] = (*treatments[i][:-1], replace(treatments[i][-1], edits=edits))
+        return treatments
+
+    return treat
+
+
+TREATS: dict[str, Treat] = {
+    "one treatment too few": lambda pair, prompts, sites: [
+        row[1:] for row in graft_treatments(pair, prompts, sites)
+    ],
+    "a model with one slot more": lambda pair, prompts, sites: [
+        [Treatment(t.weights + b"\0") for t in row]
+        for row in graft_treatments(pair, prompts, sites)
+    ],
+    "declines without a reason": silent,
+    "declines nearly all": declining,
+    "takes absent regions for none": lambda pair, prompts, sites: graft_treatments(
+        pair, prompts, parse_graft("NONE") if "M" in str(sites).split(":")[0] else sites
+    ),
+    "never the donor's head": with_term("ALL:ln_f+head=recipient"),
+    "always the donor's head": with_term("ALL:ln_f+head"),
+    "destroys nothing": lambda pair, prompts, sites: graft_treatments(
+        pair, prompts, "SFT" if str(sites) == "NONE" else sites
+    ),
+    "all or nothing": lambda pair, prompts, sites: graft_treatments(
+        pair, prompts, sites if "head" in str(sites) or "M" in str(sites) else "PRE"
+    ),
+    "global random numbers": lambda pair, prompts, sites: [
+        coin_flips(row) for row in graft_treatments(pair, prompts, sites)
+    ],
+    "the first prompt is another": ordered,
+    "peeks at the target": peek(lambda pair, prompt: pair.encoded(prompt).target),
+    "peeks at the text": peek(
+        lambda pair, prompt: pair.encode(f"{prompt.text} {prompt.target}")[-1]
+    ),
+    "peeks at the field": peek(
+        lambda pair, prompt: pair.encode(f"{prompt.text} {prompt.fact.fields['second_actor']}")[-1]
+    ),
+}
+"""Faults of an intervention, by name."""
 
 
 @dataclass(frozen=True)
-class Leaky(Grafts):
-    """The donor's head, whatever the sites."""
+class Faulty(Grafts):
+    """Has one fault."""
+
+    fault: str
 
     def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
-        graft_treatments(pair, prompts, sites)
-        return graft_treatments(pair, prompts, parse_graft(f"{sites}; ALL:ln_f+head"))
+        return TREATS[self.fault](pair, prompts, sites)
 
 
 @dataclass(frozen=True)
-class Harmless(Grafts):
-    """Says that it destroys the donor, and does not."""
+class Destroying(Faulty):
+    """Says that it destroys the donor."""
 
     floor = "destroyed_donor"
-
-    def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
-        return graft_treatments(pair, prompts, "SFT" if str(sites) == "NONE" else sites)
-
-
-@dataclass(frozen=True)
-class AllOrNothing(Grafts):
-    """Sites do not matter, unless they are all."""
-
-    def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
-        graft_treatments(pair, prompts, sites)
-        return graft_treatments(pair, prompts, sites if "head" in str(sites) else "PRE")
-
-
-@dataclass(frozen=True)
-class Declining(Grafts):
-    """Expresses nothing but all and nothing."""
-
-    def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
-        if "head" not in str(sites) and str(sites) != "NONE":
-            raise NotApplicableError("too hard")
-        return graft_treatments(pair, prompts, sites)
-
-
-@dataclass(frozen=True)
-class Peek(Grafts):
-    """Writes the answer's row of the head."""
-
-    def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
-        head = pair.recipient.get_output_embeddings().weight
-        found = graft_treatments(pair, prompts, sites)
-        if str(sites) not in ("LT", "FE+LT"):
-            return found
-        hook = Hook(pair.n_layers - 1, "resid_post")
-        rows = [head[self.answer(pair, prompt)] for prompt in prompts]
-        edits = [(Write(hook, Values(row)),) for row in rows]
-        return [
-            (*row[:-1], replace(row[-1], edits=edit))
-            for row, edit in zip(found, edits, strict=True)
-        ]
-
-    def answer(self, pair: ModelPair, prompt: Prompt) -> int:
-        return pair.encoded(prompt).target
-
-
-@dataclass(frozen=True)
-class PeekAtText(Peek):
-    """The same by the answer's text."""
-
-    def answer(self, pair: ModelPair, prompt: Prompt) -> int:
-        return pair.encode(f"{prompt.text} {prompt.target}")[-1]
-
-
-@dataclass(frozen=True)
-class PeekAtField(Peek):
-    """The same by the fact's field."""
-
-    def answer(self, pair: ModelPair, prompt: Prompt) -> int:
-        return pair.encode(f"{prompt.text} {prompt.fact.fields['second_actor']}")[-1]
 
 
 @dataclass(frozen=True)
@@ -206,32 +188,6 @@ class NoBaseline(Grafts):
     """Calls itself a baseline, and looks at the sites."""
 
     baseline = True
-
-
-def _coin_flips(row: Sequence[Treatment], draw: Callable[[], float]) -> list[Treatment]:
-    return [t if draw() < 0.5 or len(set(row)) == 1 else row[0] for t in row]
-
-
-@dataclass(frozen=True)
-class Unseeded(Grafts):
-    """Draws from the global random numbers."""
-
-    def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
-        return [_coin_flips(row, random.random) for row in graft_treatments(pair, prompts, sites)]
-
-
-@dataclass(frozen=True)
-class Ordered(Grafts):
-    """The first prompt is treated in another way; so are all that come alone."""
-
-    def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
-        first, *others = graft_treatments(pair, prompts, sites)
-        return [
-            first
-            if len(set(first)) == 1
-            else graft_treatments(pair, prompts[:1], parse_graft("FE:ffn"))[0],
-            *others,
-        ]
 
 
 @dataclass(frozen=True)
@@ -268,54 +224,33 @@ class Swapping(Grafts):
 # ----------------------------------------------------------------------------------- faulty scorers
 
 
-@dataclass(frozen=True)
-class Partial(Lengths):
-    """Some sites have no score."""
+Scores = dict[Site, float]
 
-    def scores(self, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
-        return {
-            site: score for site, score in super().scores(pair, prompts).items() if site.layer != 1
-        }
-
-
-@dataclass(frozen=True)
-class Infinite(Lengths):
-    """A score that is no number."""
-
-    value: Any = field(default="inf")
-
-    def scores(self, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
-        scores = dict(super().scores(pair, prompts))
-        scores[next(iter(scores))] = float(self.value)
-        return scores
+SCORES: dict[str, Callable[[Scores, Sequence[Prompt]], Scores]] = {
+    "a layer without scores": lambda scores, _: {
+        site: score for site, score in scores.items() if site.layer != 1
+    },
+    "infinite": lambda scores, _: {**scores, next(iter(scores)): float("inf")},
+    "no number": lambda scores, _: {**scores, next(iter(scores)): float("nan")},
+    "all alike": lambda scores, _: dict.fromkeys(scores, 1.0),
+    "another answer each time": lambda scores, _: dict(
+        zip(scores, np.array([*scores.values()]) + next(TICKS), strict=True)
+    ),
+    "the first prompt decides": lambda scores, prompts: {
+        site: score + len(prompts[0].text) for site, score in scores.items()
+    },
+}
+"""Faults of a scorer, by name."""
 
 
 @dataclass(frozen=True)
-class Flat(Lengths):
-    """All sites alike."""
+class Misscored(Lengths):
+    """Has one fault."""
+
+    fault: str = "all alike"
 
     def scores(self, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
-        return dict.fromkeys(all_sites(pair, prompts), 1.0)
-
-
-@dataclass(frozen=True)
-class Drifting(Lengths):
-    """Another answer each time."""
-
-    def scores(self, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
-        shift = next(TICKS)
-        return {site: score + shift for site, score in super().scores(pair, prompts).items()}
-
-
-@dataclass(frozen=True)
-class FirstCounts(Lengths):
-    """The first prompt decides."""
-
-    def scores(self, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
-        return {
-            site: score + len(prompts[0].text)
-            for site, score in super().scores(pair, prompts).items()
-        }
+        return SCORES[self.fault](dict(super().scores(pair, prompts)), prompts)
 
 
 @dataclass(frozen=True)
@@ -498,39 +433,41 @@ def test_sound_localizers_pass(sound: AbstractLocalizer) -> None:
 @pytest.mark.parametrize(
     ("faulty", "law", "why"),
     [
-        (Short(), "treatments_fit_the_prompts", "for prompts of"),
-        (OtherModel(), "treatments_fit_the_prompts", "weight sets for each of"),
-        (Silent(), "declines_with_a_reason", "expected a reason on one line"),
-        (Forgiving(), "declines_with_a_reason", "a region that the prompts do not have"),
-        (Weak(), "everything_treated_is_the_donor", "does not answer as the donor does"),
-        (Leaky(), "nothing_treated_is_the_recipient", "does not answer as the recipient does"),
-        (Harmless(), "nothing_kept_is_no_donor", "nothing is destroyed"),
-        (AllOrNothing(), "depends_on_the_sites", "answers as 'NONE' or as"),
-        (Declining(), "depends_on_the_sites", "declines all of"),
+        *(
+            (Faulty(fault), law, why)
+            for fault, law, why in (
+                ("one treatment too few", "treatments_fit_the_prompts", "for prompts of"),
+                ("a model with one slot more", "treatments_fit_the_prompts", "weight sets for"),
+                ("declines without a reason", "declines_with_a_reason", "a reason on one line"),
+                ("takes absent regions for none", "declines_with_a_reason", "do not have"),
+                ("never the donor's head", "everything_treated_is_the_donor", "as the donor does"),
+                ("always the donor's head", "nothing_treated_is_the_recipient", "as the recipient"),
+                ("all or nothing", "depends_on_the_sites", "answers as 'NONE' or as"),
+                ("declines nearly all", "depends_on_the_sites", "declines all of"),
+                ("global random numbers", "same_under_a_seed", "that a parameter seeds"),
+                ("the first prompt is another", "order_of_prompts_does_not_matter", "other order"),
+                ("the first prompt is another", "batch_does_not_matter", "by itself and among"),
+                ("peeks at the target", "treatments_fit_the_prompts", "without their answer"),
+                ("peeks at the text", "treatments_fit_the_prompts", "without their answer"),
+                ("peeks at the field", "treatments_fit_the_prompts", "KeyError"),
+            )
+        ),
+        (Destroying("destroys nothing"), "nothing_kept_is_no_donor", "nothing is destroyed"),
         (NoBaseline(), "answers_alike_whatever_the_sites", "leave `baseline` out"),
-        (Unseeded(), "same_under_a_seed", "a generator that a parameter seeds"),
-        (Ordered(), "order_of_prompts_does_not_matter", "in another order"),
-        (Ordered(), "batch_does_not_matter", "by itself and among others"),
-        (
-            Zero(),
-            "a_kept_last_token_answers_its_prompt",
-            "'FE+LT' answers the same to every prompt",
-        ),
-        (Peek(), "treatments_fit_the_prompts", "an intervention gets prompts without their answer"),
-        (
-            PeekAtText(),
-            "treatments_fit_the_prompts",
-            "an intervention gets prompts without their answer",
-        ),
-        (PeekAtField(), "treatments_fit_the_prompts", "KeyError"),
+        (Zero(), "a_kept_last_token_answers_its_prompt", "'FE+LT' answers the same to every"),
         (BadUnits(), "units_of_a_scan_fit", "not some of all_sites"),
         (Swapping(), "can_be_interrupted", "leaves the weights of recipient changed"),
-        (Partial(), "every_site_has_a_finite_score", "have no score, such as"),
-        (Infinite(), "every_site_has_a_finite_score", "expected a finite float"),
-        (Infinite("nan"), "every_site_has_a_finite_score", "expected a finite float"),
-        (Flat(), "not_all_sites_are_alike", "the same score"),
-        (Drifting(), "same_under_a_seed", "two runs"),
-        (FirstCounts(), "order_of_prompts_does_not_matter", "in another order"),
+        *(
+            (Misscored(fault), law, why)
+            for fault, law, why in (
+                ("a layer without scores", "every_site_has_a_finite_score", "have no score"),
+                ("infinite", "every_site_has_a_finite_score", "expected a finite float"),
+                ("no number", "every_site_has_a_finite_score", "expected a finite float"),
+                ("all alike", "not_all_sites_are_alike", "the same score"),
+                ("another answer each time", "same_under_a_seed", "two runs"),
+                ("the first prompt decides", "order_of_prompts_does_not_matter", "another order"),
+            )
+        ),
         (Hooked(), "leaves_the_pair_as_it_was", "the hooks of recipient"),
         (Hooked(always=False), "can_be_interrupted", "leaves the hooks of recipient changed"),
         (Swallowing(), "can_be_interrupted", "is not passed on"),
@@ -541,7 +478,7 @@ def test_sound_localizers_pass(sound: AbstractLocalizer) -> None:
         (Mute(), "says_what_it_is", "one line that describes"),
         (Mislabelled(), "says_what_it_is", "does not derive from InterventionLocalizer"),
     ],
-    ids=lambda value: type(value).__name__ if isinstance(value, AbstractLocalizer) else None,
+    ids=lambda value: repr(value) if isinstance(value, AbstractLocalizer) else None,
 )
 def test_each_law_catches_its_fault(faulty: AbstractLocalizer, law: str, why: str) -> None:
     """A localizer with one fault fails the law against it, with a reason on one line."""

@@ -48,10 +48,23 @@ def new_localizer_command(
         kind: Ranks sites, or intervenes at given ones.
         output_dir (DIR): Where the files go.  [default: .]
     """
-    _check_name(name)
+    if not fullmatch(r"[a-z][a-z0-9_]*", name, ASCII) or iskeyword(name):
+        raise InputError(
+            f"{name!r} cannot name a localizer: expected small letters, digits and underscores, "
+            "such as my_method"
+        )
+    if name in NAMES["localizers"]():
+        raise InputError(
+            f"there is a localizer {name!r} already, see `kgbench ls localizers`: choose another "
+            "name"
+        )
     method = "".join(part.capitalize() for part in name.split("_"))
     made = {output_dir / f"{name}.py": kind, output_dir / f"test_{name}.py": "test"}
-    _write({path: _filled(template, name, method) for path, template in made.items()})
+    texts = {}
+    for path, template in made.items():
+        source = files("kgbench.cli").joinpath("templates", f"{template}.txt").read_text("utf-8")
+        texts[path] = Template(source).substitute(name=name, method=method)
+    _write(texts)
     file, test = made
     lines = [
         f"wrote {file} and {test}; next:",
@@ -60,27 +73,6 @@ def new_localizer_command(
         f"    kgbench eval --localizer {file}:{method} --model tiny-gemma --limit 20",
     ]
     return Output(lines)
-
-
-def _check_name(name: str) -> None:
-    """Refuse a name that cannot be a module's, or that would hide another's."""
-    from kgbench.localizers import names
-
-    if not fullmatch(r"[a-z][a-z0-9_]*", name, ASCII) or iskeyword(name):
-        raise InputError(
-            f"{name!r} cannot name a localizer: expected small letters, digits and underscores, "
-            "such as my_method"
-        )
-    if name in names():
-        raise InputError(
-            f"there is a localizer {name!r} already, see `kgbench ls localizers`: choose another "
-            "name"
-        )
-
-
-def _filled(template: str, name: str, method: str) -> str:
-    text = files("kgbench.cli").joinpath("templates", f"{template}.txt").read_text(encoding="utf-8")
-    return Template(text).substitute(name=name, method=method)
 
 
 def _write(texts: Mapping[Path, str]) -> None:
@@ -147,29 +139,25 @@ def check_localizer_command(
         check_choice("family", name, PICO_FAMILIES)
 
     checked = check_by_name(target, pairs("--localizer-arg", localizer_arg), families, progress)
-    by_law: dict[str, list[Verdict]] = {}
-    for verdict in checked.verdicts:
-        by_law.setdefault(verdict.name, []).append(verdict)
-    rows, laws, failed = [], [], 0
-    for name, verdicts in by_law.items():
-        holds = all(verdict.holds for verdict in verdicts)
-        failed += not holds
+    rows, laws = [], []
+    for name, verdicts in checked.laws.items():
         results = ["pass" if verdict.holds else "FAIL" for verdict in verdicts]
         rows.append([name.replace("_", " "), *results, _why(verdicts)])
         each = {v.family: {"holds": v.holds, "why": v.reason} for v in verdicts}
+        holds = name not in checked.broken
         laws.append({"law": name, "states": verdicts[0].states, "holds": holds, "families": each})
     answer = {
         "target": target,
         "localizer": checked.name,
         "kind": checked.kind,
-        "holds": not failed,
+        "holds": not checked.broken,
         "laws": laws,
     }
     verdict_text = f"all {len(laws)} laws hold of {target}, a localizer of kind {checked.kind}"
-    if failed:
-        verdict_text = f"{failed} of {len(laws)} laws do not hold of {target}"
+    if checked.broken:
+        verdict_text = f"{len(checked.broken)} of {len(laws)} laws do not hold of {target}"
     table = table_text(["law", *families, "why"], rows)
-    return Output([table, "", verdict_text], answer, int(failed > 0), verdict_text)
+    return Output([table, "", verdict_text], answer, int(bool(checked.broken)), verdict_text)
 
 
 def _why(same: Sequence[Verdict]) -> str:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 
 import numpy as np
 import torch
@@ -32,6 +30,10 @@ _SCORES = ("rank", "prob", "logprob")
 
 _LATER = {"none": parse_graft("NONE"), "all": parse_graft("ALL")}
 """Grafts at the later tokens of a continuation, where they are not treated as LT is."""
+
+
+Piece = tuple[Passage, Sequence[int]]
+"""A passage, and the tokens that are read out."""
 
 
 @dataclass(frozen=True)
@@ -88,99 +90,84 @@ class Answering:
             RegionError: A passage lacks a region that a graft names.
             NotApplicableError: The method cannot express a graft.
         """
-        scores: dict[int, TokenScore] = {}
-        for numbers, some in self._groups(passages):
-            read = self._read(some, configuration)
-            ends = np.cumsum([len(passage.readouts) for passage in some]).tolist()
-            spans = zip(numbers, some, pairwise([0, *ends]), strict=True)
-            for number, passage, (start, end) in spans:
-                scores[number] = _score(read[:, start:end], len(passage.before))
+        scores: list[TokenScore] = []
+        for group in self._groups(passages):
+            read, start = self._read(group, configuration), 0
+            for passage in group:
+                end = start + len(passage.readouts)
+                scores.append(_score(read[:, start:end], len(passage.before)))
+                start = end
             if progress is not None:
-                progress(len(some))
-        return list(map(scores.__getitem__, range(len(passages))))
+                progress(len(group))
+        return scores
 
     def next_tokens(self, passages: Sequence[Passage], configuration: str) -> list[int]:
         """The most probable token after each passage."""
-        tokens = [0] * len(passages)
-        for numbers, some in self._groups(passages):
-            last = [range(len(p.encoded.ids) - 1, len(p.encoded.ids)) for p in some]
-            for which, logits in self._answers(some, last, configuration):
-                require_finite(logits, logits.argmax(1), lambda _: f"configuration {configuration}")
-                for number, token in zip(which.tolist(), logits.argmax(1).tolist(), strict=True):
-                    tokens[numbers[number]] = token
-        return tokens
+        following: list[int] = []
+        for group in self._groups(passages):
+            last = [(p, range(len(p.encoded.ids) - 1, len(p.encoded.ids))) for p in group]
+            tokens = torch.empty(len(group), dtype=torch.int64)
+            for which, logits in self._answers(last, configuration):
+                tokens[which] = best = logits.argmax(1).cpu()
+                require_finite(logits, best, lambda _: f"configuration {configuration}")
+            following += tokens.tolist()
+        return following
 
-    def _groups(self, passages: Sequence[Passage]) -> Iterator[tuple[Sequence[int], list[Passage]]]:
-        """Passages of similar length together, with their numbers."""
-        order = sorted(range(len(passages)), key=lambda i: -len(passages[i].encoded.ids))
-        for numbers in chunks(order, AT_ONCE):
-            some = [passages[i] for i in numbers]
-            if self.continuation == "lt":
-                some = [passage.lead_everywhere() for passage in some]
-            yield numbers, some
+    def _groups(self, passages: Sequence[Passage]) -> Iterator[Sequence[Passage]]:
+        """Passages that are planned together, LT as the argument `continuation` has it."""
+        for group in chunks(passages, AT_ONCE):
+            later = self.continuation == "lt"
+            yield [passage.lead_everywhere() for passage in group] if later else group
 
     def _read(self, passages: Sequence[Passage], configuration: str) -> np.ndarray:
         """Scores [score, readout] over all passages."""
         tokens: list[int] = []
+        pieces: list[Piece] = []
         for passage in passages:
             tokens += (*passage.before, *passage.targets)
-        wanted = torch.tensor(tokens)
-        found = np.empty((len(_SCORES), len(tokens)))
-        for which, logits in self._answers(*self._parts(passages), configuration):
-            scored = score_logits(logits, wanted[which], lambda _: f"configuration {configuration}")
+            pieces += self._pieces(passage)
+        targets, scores = torch.tensor(tokens), np.empty((len(_SCORES), len(tokens)))
+        for which, logits in self._answers(pieces, configuration):
+            scored = score_logits(
+                logits, targets[which], lambda _: f"configuration {configuration}"
+            )
             for place, name in enumerate(_SCORES):
-                found[place, which.numpy()] = scored[name]
-        return found
+                scores[place, which.numpy()] = scored[name]
+        return scores
 
-    def _parts(self, passages: Sequence[Passage]) -> tuple[list[Passage], list[range]]:
-        """Passages to run, and readouts of each.
+    def _pieces(self, passage: Passage) -> Iterator[Piece]:
+        """Passages to run, and which tokens of each are read out, in the order of the tokens.
 
-        A method that acts at the last token of a prompt gets each passage once per readout, cut
-        after it, since its treatment depends on the token that is read.
+        A method that acts at the last token of a prompt gets a passage once per readout, cut after
+        it, since its treatment depends on the token that is read. Long continuations are split, so
+        that the logits of a piece stay within the budget.
         """
-        if self.method.reads_any_token:
-            return list(passages), [passage.readouts for passage in passages]
-        cut: list[Passage] = []
-        readouts: list[range] = []
-        for passage in passages:
+        if not self.method.reads_any_token:
             for part, token in passage.read_alone():
-                cut.append(part)
-                readouts.append(range(token, token + 1))
-        return cut, readouts
+                yield part, range(token, token + 1)
+            return
+        most = max(1, self.engine.budget.logits // int(self.pair.recipient.config.vocab_size))
+        for readouts in chunks(passage.readouts, most):
+            yield passage, readouts
 
     def _answers(
-        self, passages: Sequence[Passage], readouts: Sequence[range], configuration: str
+        self, pieces: Sequence[Piece], configuration: str
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Number of the readout over all passages, and logits, of each answer."""
-        # Long continuations are split, so that the logits of a piece stay within the budget.
-        most = max(1, self.engine.budget.logits // int(self.pair.recipient.config.vocab_size))
-        pieces: list[int] = []
-        tokens: list[Sequence[int]] = []
-        first: list[int] = []
-        start = 0
-        for number, each in enumerate(readouts):
-            for some in chunks(each, most):
-                pieces.append(number)
-                tokens.append(list(some))
-                first.append(start)
-                start += len(some)
-        with self._reading(passages):
-            described: list[Treatments] = []
-            for treatments in self._treatments(passages, parse_configuration(configuration)):
-                described.append([treatments[piece] for piece in pieces])
-            prompts = [passages[piece].prompt for piece in pieces]
-            plan = self.engine.plan_treatments(prompts, described, tokens)
+        """Number of the readout over all pieces, and logits, of each answer."""
+        passages, readouts = zip(*pieces, strict=True)
+        first = torch.tensor([0, *np.cumsum(list(map(len, readouts)))])
+        prompts = [passage.prompt for passage in passages]
+        encoded = {passage.prompt: passage.encoded for passage in passages}
+        with self.pair.read_as({**self.learned, **encoded}):
+            described = self._treatments(passages, parse_configuration(configuration))
+            plan = self.engine.plan_treatments(prompts, described, list(map(list, readouts)))
 
         def numbered(answers: Answers) -> Answers:
-            return replace(answers, prompt=torch.tensor(first)[answers.prompt] + answers.readout)
+            return replace(answers, prompt=first[answers.prompt] + answers.readout)
 
         draws = [0] * len(described)
         for which, _, logits in mixed(map(numbered, self.engine.run(plan)), draws):
             yield which, logits
-
-    def _reading(self, passages: Sequence[Passage]) -> AbstractContextManager[None]:
-        encoded = {passage.prompt: passage.encoded for passage in passages}
-        return self.pair.read_as({**self.learned, **encoded})
 
     def _treatments(
         self, passages: Sequence[Passage], configuration: Configuration

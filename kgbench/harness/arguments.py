@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
 
+from kgbench.engine.treatment import parse_configuration
 from kgbench.errors import InputError, check_choice
-from kgbench.sites import BASELINES, parse_graft
 
 CONTINUATIONS: Mapping[str, str] = {
     "lt": "as the last token of the prompt",
@@ -22,10 +21,8 @@ CONTINUATIONS: Mapping[str, str] = {
 _DEFAULT_DEVICE = "cuda:0"
 """What lm-eval's command line gives where `--device` is left out, on any machine."""
 
-_LOG = logging.getLogger(__name__)
-
-_OTHERS = ("max_batch_size", "model")
-"""Ignored: batches are cut by a budget of tokens, and `model` names lm-eval's folder."""
+_IGNORED = ("max_batch_size", "model", "trust_remote_code")
+"""Batches are cut by a budget of tokens, and `model` names lm-eval's folder."""
 
 _WORDS = ("localizer", "graft", "continuation")
 """Arguments that can be the word none, which lm-eval turns into None where it splits a text."""
@@ -59,11 +56,11 @@ class Arguments:
     seed: int = 0
 
 
-def read_arguments(given: Mapping[str, Any]) -> Arguments:
+def read_arguments(arguments: Mapping[str, Any]) -> Arguments:
     """Check model arguments.
 
     Args:
-        given: As lm-eval parsed them: texts, numbers and flags; objects where given as JSON.
+        arguments: As lm-eval parsed them: texts, numbers and flags; objects where given as JSON.
 
     Raises:
         UnknownNameError: There is no such argument.
@@ -71,47 +68,46 @@ def read_arguments(given: Mapping[str, Any]) -> Arguments:
         GraftSyntaxError: The graft does not parse.
     """
     for name in _WORDS:
-        if name in given and given[name] is None:
+        if name in arguments and arguments[name] is None:
             raise InputError(
                 f"{name} has no value: in model arguments given as one text, as in a --config "
                 "file, lm-eval turns the word none into no value; give them as a mapping"
             )
-    values = {}
-    for name, value in given.items():
-        if name not in _OTHERS and value is not None:
-            values[name] = value
-    if values.pop("trust_remote_code", False):
+    if arguments.get("trust_remote_code"):
         raise InputError(
             "trust_remote_code stays off: kgbench runs no code that comes with a checkpoint"
         )
-    known = [each.name for each in fields(Arguments)]
-    for name in values:
-        check_choice("model argument", name, known)
-    for name, value in values.items():
-        if name not in _READERS and isinstance(value, bool | float):
-            raise InputError(
-                f"{name}={value}: lm-eval parsed this as a number or a flag; give the model "
-                "arguments as JSON, with quotes"
-            )
+    names = [each.name for each in fields(Arguments)]
     read: dict[str, Any] = {}
-    for name, value in values.items():
-        read[name] = _READERS[name](name, value) if name in _READERS else str(value)
+    for name, value in arguments.items():
+        if name not in _IGNORED and value is not None:
+            check_choice("model argument", name, names)
+            reader: Callable[[str, Any], Any] = _READERS.get(name, _text)
+            read[name] = reader(name, value)
     if read.get("device") == _DEFAULT_DEVICE and not torch.cuda.is_available():
-        _LOG.info("no CUDA device here: %s is read as auto", _DEFAULT_DEVICE)
         del read["device"]
-    arguments = Arguments(**read)
-    if (arguments.pair is None) == (arguments.pretrained is None):
+    checked = Arguments(**read)
+    if (checked.pair is None) == (checked.pretrained is None):
         raise InputError(
             "which model? Give either pair=NAME, or pretrained=PATH,donor=PATH, in --model_args"
         )
-    if arguments.pretrained is not None and not arguments.donor:
+    if checked.pretrained is not None and not checked.donor:
         raise InputError(
             "the finetuned checkpoint is missing: give donor=PATH with pretrained in --model_args"
         )
-    check_choice("continuation", arguments.continuation, CONTINUATIONS)
-    if arguments.graft is not None and arguments.graft not in BASELINES:
-        parse_graft(arguments.graft)
-    return arguments
+    check_choice("continuation", checked.continuation, CONTINUATIONS)
+    if checked.graft is not None:
+        parse_configuration(checked.graft)
+    return checked
+
+
+def _text(name: str, value: Any) -> str:
+    if isinstance(value, bool | float):
+        raise InputError(
+            f"{name}={value}: lm-eval parsed this as a number or a flag; give the model "
+            "arguments as JSON, with quotes"
+        )
+    return str(value)
 
 
 def _texts(name: str, value: Any) -> dict[str, str]:
@@ -122,13 +118,13 @@ def _texts(name: str, value: Any) -> dict[str, str]:
         return {"sft": str(value)}
     pairs = {}
     for part in filter(str.strip, str(value).split(";")):
-        key, _, given = part.partition("=")
-        if not key.strip() or not given.strip():
+        key, _, text = part.partition("=")
+        if not key.strip() or not text.strip():
             raise InputError(
                 f"{name}={value}: expected NAME=VALUE, several with semicolons, such as "
                 f"{name}=draws=16;window=3"
             )
-        pairs[key.strip()] = given.strip()
+        pairs[key.strip()] = text.strip()
     return pairs
 
 

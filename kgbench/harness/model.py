@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import logging
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, partial
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from jinja2.exceptions import TemplateError
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import CacheHook, TemplateLM
 from lm_eval.api.registry import register_model
+from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import (
     handle_stop_sequences,
     normalize_gen_kwargs,
@@ -28,7 +27,7 @@ from kgbench.harness.answering import Answering
 from kgbench.harness.arguments import read_arguments
 from kgbench.harness.metrics import TokenScore
 from kgbench.harness.passages import Passage, Reader, TaskDocument
-from kgbench.harness.rows import LOADED, is_loaded
+from kgbench.harness.rows import LOADED, identity
 from kgbench.localizers import InterventionLocalizer, create, fingerprint
 from kgbench.models.pair import ModelPair
 from kgbench.runner import Pairs, Settings, Spec
@@ -41,28 +40,6 @@ DEFAULT_TOKENS = 256
 _IDLE = ("do_sample", "temperature", "top_p", "top_k")
 """Arguments that matter only where tokens are sampled."""
 
-_LOG = logging.getLogger(__name__)
-
-
-@dataclass
-class _Text:
-    """A context and the tokens generated so far."""
-
-    passage: Passage
-    stops: Sequence[str]
-    most: int
-    tokens: list[int] = field(default_factory=list)
-
-    def take(self, token: int, ends: Container[int], text: str) -> bool:
-        """Append a token; `text` is the generated text with it. Returns whether to continue."""
-        self.tokens.append(token)
-        self.passage = self.passage.extended(token)
-        return (
-            token not in ends
-            and len(self.tokens) < self.most
-            and not any(stop in text for stop in self.stops)
-        )
-
 
 @register_model("kgbench")
 class KgbenchLM(TemplateLM):
@@ -73,18 +50,21 @@ class KgbenchLM(TemplateLM):
     ones. Regions other than LT and BOS come from the task's rows.
 
     Args:
-        **given: Model arguments, see `Arguments`.
+        **arguments: Model arguments, see `Arguments`.
 
     Raises:
         InputError: An argument is wrong, or a checkpoint does not load; on answering, a third-party
             localizer changed the models or the process.
     """
 
-    def __init__(self, **given: Any) -> None:
+    chat_template_args: Mapping[str, Any] = {}
+    """Read by lm-eval's method of `apply_chat_template`."""
+
+    def __init__(self, **arguments: Any) -> None:
         super().__init__()
-        self.arguments = own = read_arguments(given)
-        self._watch = Watch(own.localizer)
-        localizer = create(own.localizer, own.localizer_args, own.seed)
+        self.arguments = options = read_arguments(arguments)
+        self._watch = Watch(options.localizer)
+        localizer = create(options.localizer, options.localizer_args, options.seed)
         if not isinstance(localizer, InterventionLocalizer):
             raise InputError(
                 f"localizer {localizer.name!r} ranks sites and does not change the model's "
@@ -93,20 +73,22 @@ class KgbenchLM(TemplateLM):
             )
         self.localizer = localizer
         spec = Spec(
-            model=own.pair,
-            recipient=own.pretrained,
-            donors=own.donor,
-            revision=own.revision,
-            dtype=own.dtype,
-            seed=own.seed,
+            model=options.pair,
+            recipient=options.pretrained,
+            donors=options.donor,
+            revision=options.revision,
+            dtype=options.dtype,
+            seed=options.seed,
         )
-        settings = Settings(own.batch_size, own.device, own.executor, attention=own.attention)
+        settings = Settings(
+            options.batch_size, options.device, options.executor, attention=options.attention
+        )
         self.pair: ModelPair = Pairs().load(spec, settings)
         self._watch.add(self.pair)
         self.tokenizer = self.pair.tokenizer
-        budget = Budget.on(self.pair.device, self.pair.width, own.batch_size)
-        engine = Engine(self.pair, own.executor, budget)
-        self.answering = Answering(engine, self.localizer, own.continuation)
+        budget = Budget.on(self.pair.device, self.pair.width, options.batch_size)
+        engine = Engine(self.pair, options.executor, budget)
+        self.answering = Answering(engine, self.localizer, options.continuation)
         self.reader = Reader(self.tokenizer, self.prefix_token_id, self.max_length)
         self._device = self.pair.device
 
@@ -114,7 +96,10 @@ class KgbenchLM(TemplateLM):
         self, requests: list[Instance], disable_tqdm: bool = False
     ) -> list[TokenScore]:
         """Scores of continuations under the graft."""
-        return self._graft_scores(list(map(self._passage, _checked(requests))), disable_tqdm)
+        passages = []
+        for request in _checked(requests):
+            passages.append(self.reader.passage(request.args[0], request.args[1], _source(request)))
+        return self._graft_scores(passages, disable_tqdm)
 
     def loglikelihood_rolling(
         self, requests: list[Instance], disable_tqdm: bool = False
@@ -142,83 +127,66 @@ class KgbenchLM(TemplateLM):
         return totals
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Greedy continuations under the graft."""
-        contexts = [(*request.args, _source(request)) for request in _checked(requests)]
-        texts = [""] * len(contexts)
-        ends = {self.eot_token_id}
-        for model in (self.pair.recipient, *self.pair.donors.values()):
-            if model.generation_config is not None:
-                own = model.generation_config.eos_token_id
-                ends.update(own if isinstance(own, list) else [] if own is None else [own])
-        label = f"{self.localizer.name}, {self._graft()}"
-        with tqdm(total=len(contexts), desc=label, disable=disable_tqdm) as bar:
-            for numbers in _by_task([source for *_, source in contexts]):
-                generated = self._generated([contexts[i] for i in numbers], ends, bar.update)
-                for i, text in zip(numbers, generated, strict=True):
-                    texts[i] = text
-        self._watch.check()
-        return texts
+        """Greedy continuations under the graft.
 
-    def _generated(
-        self,
-        requests: Sequence[tuple[str, Mapping[str, Any], TaskDocument]],
-        ends: Container[int],
-        progress: Callable[[int], object],
-    ) -> list[str]:
-        """Continue contexts of one task until the first stop sequence, which is cut off.
-
-        Every step runs all unfinished texts again, so that any localizer works.
-
-        Args:
-            requests: Contexts, lm-eval's arguments of generation, and their sources.
-            ends: Ids of the tokens that end a text.
-            progress: Progress callback: number of further texts that are done.
+        Every step runs all unfinished texts of a task again, so that any localizer works.
 
         Raises:
             InputError: The task asks for sampling or more tokens than the model reads.
         """
-        texts = [self._start(*request) for request in requests]
-        answering = self.answering.fitted([text.passage for text in texts])
-        unfinished = list(texts)
-        while unfinished:
-            running, unfinished = unfinished, []
-            tokens = answering.next_tokens([text.passage for text in running], self._graft())
-            for text, token in zip(running, tokens, strict=True):
-                if text.take(token, ends, self._decoded([*text.tokens, token])):
-                    unfinished.append(text)
-            progress(len(running) - len(unfinished))
-        decoded = ((self._decoded(text.tokens), list(text.stops)) for text in texts)
-        return [str(postprocess_generated_text(text, stops, None)) for text, stops in decoded]
+        ends = {self.eot_token_id}
+        for model in (self.pair.recipient, *self.pair.donors.values()):
+            if model.generation_config is not None:
+                token = model.generation_config.eos_token_id
+                ends.update(token if isinstance(token, list) else [] if token is None else [token])
+        starts = [self._start(request) for request in _checked(requests)]
+        tokens: list[list[int]] = [[] for _ in starts]
 
-    def _start(self, context: str, arguments: Mapping[str, Any], source: TaskDocument) -> _Text:
-        asked = normalize_gen_kwargs(
+        def is_finished(i: int) -> bool:
+            text, (_, stops, most) = self._decoded(tokens[i]), starts[i]
+            ended = tokens[i][-1] in ends or len(tokens[i]) == most
+            return ended or any(stop in text for stop in stops)
+
+        for unfinished, answering, bar in self._tasks([start[0] for start in starts], disable_tqdm):
+            while unfinished:
+                running = [starts[i][0].extended(tokens[i]) for i in unfinished]
+                following = answering.next_tokens(running, self._graft)
+                for i, token in zip(unfinished, following, strict=True):
+                    tokens[i].append(token)
+                unfinished = [i for i in unfinished if not is_finished(i)]
+                bar.update(len(running) - len(unfinished))
+        texts = []
+        for generated, (_, stops, _) in zip(tokens, starts, strict=True):
+            text = postprocess_generated_text(self._decoded(generated), stops, None)
+            texts.append(str(text))
+        return texts
+
+    def _start(self, request: Instance) -> tuple[Passage, list[str], int]:
+        """A context, the stop sequences of its continuation, and how many tokens that may have."""
+        (context, arguments), source = request.args, _source(request)
+        options = normalize_gen_kwargs(
             {**arguments, "until": arguments.get("until") or []}, DEFAULT_TOKENS
         )
-        if asked.get("do_sample") or asked.get("temperature", 0.0):
+        if options.get("do_sample") or options.get("temperature", 0.0):
             raise InputError(
                 f"{source.label} asks for sampled text, but generation under a graft is greedy: "
                 "--gen_kwargs do_sample=False"
             )
-        for name in asked:
+        for name in options:
             if name not in (*_IDLE, "until", "max_gen_toks"):
                 raise InputError(
                     f"{source.label}: generation under a graft takes until and max_gen_toks, "
                     f"not {name!r}"
                 )
-        most, end = asked["max_gen_toks"], self._decoded([self.eot_token_id], skip=False)
-        stops = handle_stop_sequences(asked["until"], eos=end)
-        return _Text(self.reader.context(context, most, source), stops, most)
+        most, end = options["max_gen_toks"], self._decoded([self.eot_token_id], skip=False)
+        stops = list(handle_stop_sequences(options["until"], eos=end))
+        return self.reader.context(context, most, source), stops, most
 
     def _decoded(self, tokens: Sequence[int], skip: bool = True) -> str:
         return str(self.tokenizer.decode(list(tokens), skip_special_tokens=skip))
 
-    def _loglikelihood_tokens(
-        self, requests: Sequence[tuple[Any, list[int], list[int]]], **_: Any
-    ) -> list[TokenScore]:
-        passages = []
-        for i, (_, head, rest) in enumerate(requests):
-            passages.append(self.reader.tokens(head, rest, TaskDocument("tokens", {}, i)))
-        return self._graft_scores(passages)
+    def _loglikelihood_tokens(self, requests: Any, **_: Any) -> list[TokenScore]:
+        raise NotImplementedError("requests are read as texts, by `loglikelihood`")
 
     @property
     def eot_token_id(self) -> int:
@@ -241,10 +209,10 @@ class KgbenchLM(TemplateLM):
     def max_length(self) -> int:
         """Maximum number of tokens."""
         most = int(resolve_max_length(self.pair.recipient.config, self.pair.tokenizer))
-        asked = self.arguments.max_length
-        if asked is not None and asked > most:
-            raise InputError(f"max_length={asked}: {self.pair.name} reads at most {most} tokens")
-        return asked or most
+        length = self.arguments.max_length or most
+        if length > most:
+            raise InputError(f"max_length={length}: {self.pair.name} reads at most {most} tokens")
+        return length
 
     def tok_encode(
         self, string: str, add_special_tokens: bool | None = None, **_: Any
@@ -266,22 +234,12 @@ class KgbenchLM(TemplateLM):
                 f"the tokenizer of {self.pair.name} has no chat template; "
                 "leave --apply_chat_template out"
             )
-        write = partial(
-            self.pair.tokenizer.apply_chat_template,
-            tokenize=False,
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=not add_generation_prompt,
-        )
         try:
-            return str(write(chat_history))
+            return str(HFLM.apply_chat_template(self, chat_history, add_generation_prompt))
         except TemplateError as error:
-            others = [message for message in chat_history if message["role"] != "system"]
-            if others == chat_history:
-                raise InputError(
-                    f"the chat template of {self.pair.name} refuses the conversation: {error}"
-                ) from error
-            _LOG.warning("the chat template takes no system message, which is left out: %s", error)
-            return str(write(others))
+            raise InputError(
+                f"the chat template of {self.pair.name} refuses the conversation: {error}"
+            ) from error
 
     def set_cache_hook(self, cache_hook: CacheHook) -> None:
         """Refuse lm-eval's cache of answers, whose key holds neither model nor graft."""
@@ -315,19 +273,33 @@ class KgbenchLM(TemplateLM):
             "model_revision": self.arguments.revision,
         }
 
-    def _graft_scores(self, passages: Sequence[Passage], quiet: bool = False) -> list[TokenScore]:
-        """Scores under the graft; a method is fitted on each task alone, whatever else is run."""
-        graft = self._graft()
-        by_passage: dict[int, TokenScore] = {}
-        label = f"{self.localizer.name}, {graft}"
-        with tqdm(total=len(passages), desc=label, disable=quiet) as bar:
-            for numbers in _by_task([passage.source for passage in passages]):
-                task = [passages[i] for i in numbers]
-                scores = self.answering.fitted(task).scores(task, graft, bar.update)
-                by_passage.update(zip(numbers, scores, strict=True))
-        self._watch.check()
-        return list(map(by_passage.__getitem__, range(len(passages))))
+    def _graft_scores(self, passages: Sequence[Passage], quiet: bool) -> list[TokenScore]:
+        scores: dict[int, TokenScore] = {}
+        for numbers, answering, bar in self._tasks(passages, quiet):
+            task = [passages[i] for i in numbers]
+            scores.update(
+                zip(numbers, answering.scores(task, self._graft, bar.update), strict=True)
+            )
+        return list(map(scores.__getitem__, range(len(passages))))
 
+    def _tasks(
+        self, passages: Sequence[Passage], quiet: bool
+    ) -> Iterator[tuple[list[int], Answering, tqdm[Any]]]:
+        """Numbers of each task's passages, the method fitted on them alone, and a progress bar.
+
+        Raises:
+            InputError: A third-party localizer changed the models or the process.
+        """
+        by_task: dict[str, list[int]] = {}
+        for i, passage in enumerate(passages):
+            by_task.setdefault(passage.source.task, []).append(i)
+        label = f"{self.localizer.name}, {self._graft}"
+        with tqdm(total=len(passages), desc=label, disable=quiet) as bar:
+            for numbers in by_task.values():
+                yield numbers, self.answering.fitted([passages[i] for i in numbers]), bar
+        self._watch.check()
+
+    @property
     def _graft(self) -> str:
         if self.arguments.graft is None:
             raise InputError(
@@ -335,10 +307,6 @@ class KgbenchLM(TemplateLM):
                 "graft=SFT for a model by itself"
             )
         return self.arguments.graft
-
-    def _passage(self, request: Instance) -> Passage:
-        context, continuation = request.args[:2]
-        return self.reader.passage(context, continuation, _source(request))
 
 
 def _checked(requests: list[Instance]) -> list[Instance]:
@@ -348,28 +316,17 @@ def _checked(requests: list[Instance]) -> list[Instance]:
     was edited. But lm-eval loads the present rows first, so that these are in `LOADED`.
 
     Raises:
-        InputError: A document is of no loaded version of a data set and prompt that was loaded.
+        InputError: A row is of no loaded version of a data set and prompt that was loaded.
     """
-    loaded = {(dataset, prompt) for (_, prompt), (dataset, _) in LOADED.items()}
-    stale: set[tuple[str, str]] = set()
+    loaded = {version[:2] for version in LOADED.values()}
     for source in map(_source, requests):
-        document = source.document
-        if source.is_ours and not is_loaded(document):
-            stale.add((document["dataset"], document["prompt"]))
-    for dataset, prompt in sorted(stale & loaded):
-        raise InputError(
-            f"the requests on {dataset}, {prompt} are of another version of its rows, kept by "
-            "--cache_requests; run once with --cache_requests refresh"
-        )
+        version = identity(source.document) if source.is_ours else ()
+        if version[:2] in loaded and version not in LOADED.values():
+            raise InputError(
+                f"the requests on {', '.join(version[:2])} are of another version of its rows, "
+                "kept by --cache_requests; run once with --cache_requests refresh"
+            )
     return requests
-
-
-def _by_task(sources: Sequence[TaskDocument]) -> Iterable[list[int]]:
-    """Numbers of each task's requests."""
-    numbers: dict[str, list[int]] = {}
-    for i, source in enumerate(sources):
-        numbers.setdefault(source.task, []).append(i)
-    return numbers.values()
 
 
 def _source(request: Instance) -> TaskDocument:

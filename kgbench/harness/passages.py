@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -13,6 +14,7 @@ from kgbench.errors import InputError, RegionError
 from kgbench.models.encoding import Encoded, first_word
 
 Regions = Mapping[str, tuple[int, ...]]
+Spans = Mapping[str, tuple[int, int]]
 
 
 @dataclass(frozen=True)
@@ -33,12 +35,10 @@ class TaskDocument:
     @property
     def is_ours(self) -> bool:
         """Whether kgbench made the row; in others, columns of these names may mean anything."""
-        return {"fingerprint", "id", "prompt", "query", "spans"} <= self.document.keys()
+        return {"dataset", "fingerprint", "id", "prompt", "query", "spans"} <= self.document.keys()
 
 
-def _prompt(
-    context: str, continuation: str, spans: Mapping[str, tuple[int, int]], source: TaskDocument
-) -> Prompt:
+def _prompt(context: str, continuation: str, spans: Spans, source: TaskDocument) -> Prompt:
     """A passage as a prompt, named as in `kgbench eval` where kgbench made the row."""
     row = source.document
     name, identifier = source.task, f"{source.task}/{source.number}"
@@ -87,12 +87,11 @@ class Passage:
             prompt = replace(self.prompt, target=f"{self.prompt.target}\n{token}")
             yield replace(self._with(self.encoded.ids[: end + 1], last), prompt=prompt), token
 
-    def extended(self, token: int) -> Passage:
-        """The same with one more generated token."""
-        prompt = replace(self.prompt, target=f"{self.prompt.target} {token}")
-        return replace(
-            self, prompt=prompt, encoded=replace(self.encoded, ids=(*self.encoded.ids, token))
-        )
+    def extended(self, tokens: Sequence[int]) -> Passage:
+        """The same with generated tokens."""
+        prompt = replace(self.prompt, target=" ".join(map(str, tokens)))
+        ids = (*self.encoded.ids, *tokens)
+        return replace(self, prompt=prompt, encoded=replace(self.encoded, ids=ids))
 
     def _with(self, ids: tuple[int, ...], last: tuple[int, ...]) -> Passage:
         regions = {}
@@ -144,36 +143,32 @@ class Reader:
         """
         if not context:
             rest = self.ids(continuation, add_special_tokens=False)
-            head = [self.prefix]
-            rest = rest[1:] if rest[:1] == head else rest
-            return self._from_tokens(head, rest, _prompt("", continuation, {}, source), source)
+            rest = rest[1:] if rest[:1] == [self.prefix] else rest
+            return self._scored(source, _prompt("", continuation, {}, source), [self.prefix], rest)
         bare = context.rstrip()
-        whole = self._read(context + continuation)
-        if not bare and whole.ids[:1] != [self.prefix]:
-            whole = _Read(
-                [self.prefix, *whole.ids], [(0, 0), *whole.offsets], [True, *whole.special]
-            )
+        text = self._read(context + continuation)
+        if not bare and text.ids[:1] != [self.prefix]:
+            text = _Read([self.prefix, *text.ids], [(0, 0), *text.offsets], [True, *text.special])
         head = self.ids(bare) if bare else [self.prefix]
         spans = self._spans(context, source)
-        if spans and whole.ids[: len(head)] != head:
+        if spans and text.ids[: len(head)] != head:
             raise RegionError(
                 f"{source.label}: the tokens of the context are not a prefix of those of "
                 f"context and continuation {continuation!r}, so that the answer has no first token"
             )
-        ids = [*head, *whole.ids[len(head) :]]
-        first = first_word(context + continuation, whole.offsets, len(head))
+        ids = [*head, *text.ids[len(head) :]]
+        first = first_word(context + continuation, text.offsets, len(head))
         first = max(len(head), min(first, len(ids) - 1))  # of blanks alone the last is read
-        encoded = Encoded(tuple(ids), self._regions(context, whole, source, first), 0)
-        made = _prompt(context, continuation, spans, source)
-        before, targets = tuple(ids[len(head) : first]), tuple(ids[first:])
-        return self._cut(Passage(source, made, encoded, first - 1, targets, before))
+        regions = self._regions(context, text, spans, source, first)
+        prompt = _prompt(context, continuation, spans, source)
+        return self._scored(source, prompt, ids[:first], ids[first:], len(head), regions)
 
     def tokens(
         self, head: Sequence[int], continuation: Sequence[int], source: TaskDocument
     ) -> Passage:
         """A continuation after a context, both given as tokens; LT is the only region."""
         before, after = " ".join(map(str, head)), " ".join(map(str, continuation))
-        return self._from_tokens(head, continuation, _prompt(before, after, {}, source), source)
+        return self._scored(source, _prompt(before, after, {}, source), head, continuation)
 
     def context(self, context: str, room: int, source: TaskDocument) -> Passage:
         """Encode a context for generation, with room for so many tokens.
@@ -186,40 +181,45 @@ class Reader:
                 f"{source.label} asks for {room} tokens, but the model reads at most "
                 f"{self.max_length} in all; give fewer, as in --gen_kwargs max_gen_toks=16"
             )
-        read = self._read(context)
-        if not read.ids:
-            empty = Encoded((self.prefix,), {"LT": (0,)}, 0)
-            return Passage(source, _prompt(context, "", {}, source), empty, 0, ())
-        regions = self._regions(context, read, source, len(read.ids))
-        kept, whole, _ = _last(read.ids, regions, self.max_length - room)
-        encoded = Encoded(kept, {**whole, "LT": (len(kept) - 1,)}, 0)
-        prompt = _prompt(context, "", self._spans(context, source), source)
-        return Passage(source, prompt, encoded, len(kept) - 1, ())
+        text, spans = self._read(context), self._spans(context, source)
+        if not text.ids:
+            text = _Read([self.prefix], [(0, 0)], [False])
+        regions = self._regions(context, text, spans, source, len(text.ids))
+        prompt, most = _prompt(context, "", spans, source), self.max_length - room
+        return _passage(source, prompt, text.ids, regions, most, len(text.ids) - 1)
 
-    def _from_tokens(
-        self, head: Sequence[int], continuation: Sequence[int], prompt: Prompt, source: TaskDocument
+    def _scored(
+        self,
+        source: TaskDocument,
+        prompt: Prompt,
+        head: Sequence[int],
+        targets: Sequence[int],
+        context: int | None = None,
+        regions: Regions = MappingProxyType({}),
     ) -> Passage:
-        encoded = Encoded((*head, *continuation), {}, 0)
-        return self._cut(Passage(source, prompt, encoded, len(head) - 1, tuple(continuation)))
+        """A passage whose targets are scored after its head, with the head's blanks.
 
-    def _cut(self, passage: Passage) -> Passage:
-        """Remove the last token, and the beginning where the passage is too long."""
-        n, label = len(passage.targets) + len(passage.before), passage.source.label
+        Args:
+            source: The document.
+            prompt: The passage as a prompt.
+            head: Tokens before the targets.
+            targets: Tokens of the continuation from its first word on.
+            context: Number of the head's tokens that are not scored; by default all.
+            regions: Tokens of each region but LT.
+        """
+        before = head[context:] if context else ()
+        n = len(targets) + len(before)
         if n == 0:
             raise InputError(
-                f"{label}: the continuation has no tokens, so that there is nothing to score"
+                f"{source.label}: the continuation has no tokens, so that there is nothing to score"
             )
         if n > self.max_length:
             raise InputError(
-                f"{label}: the continuation has {n} tokens; the model reads at most "
+                f"{source.label}: the continuation has {n} tokens; the model reads at most "
                 f"{self.max_length}"
             )
-        kept, regions, removed = _last(
-            passage.encoded.ids[:-1], passage.encoded.regions, self.max_length
-        )
-        lead = passage.lead - removed
-        encoded = Encoded(kept, {**regions, "LT": (lead,)}, passage.targets[0])
-        return replace(passage, encoded=encoded, lead=lead)
+        ids, lead = (*head, *targets[:-1]), len(head) - 1
+        return _passage(source, prompt, ids, regions, self.max_length, lead, targets, before)
 
     def _read(self, text: str, add_special_tokens: bool | None = None) -> _Read:
         if add_special_tokens is None:
@@ -238,7 +238,7 @@ class Reader:
             special[0] = True
         return _Read(ids, list(encoding["offset_mapping"]), special)
 
-    def _spans(self, context: str, source: TaskDocument) -> dict[str, tuple[int, int]]:
+    def _spans(self, context: str, source: TaskDocument) -> Spans:
         """Character spans of regions at the last occurrence of the query; empty without regions."""
         query, spans = source.document.get("query"), source.document.get("spans")
         if not isinstance(query, str) or not isinstance(spans, Mapping) or not context:
@@ -249,39 +249,43 @@ class Reader:
                 f"{source.label}: its query {query!r} is not in the context, so that its regions "
                 "are not known"
             )
-        return moved_spans(spans, start)
+        placed = {}
+        for name, span in spans.items():
+            if span is not None:  # a region that the row does not place
+                placed[name] = (span[0] + start, span[1] + start)
+        return placed
 
-    def _regions(self, context: str, read: _Read, source: TaskDocument, end: int) -> Regions:
+    def _regions(
+        self, context: str, text: _Read, spans: Spans, source: TaskDocument, end: int
+    ) -> Regions:
         """Tokens of each region of a context of `end` tokens, except LT."""
-        regions: dict[str, tuple[int, ...]] = {"BOS": (0,)} if read.special[0] else {}
-        spans = self._spans(context, source)
-        if not spans:
-            return regions
-        prompt = _prompt(context, "", spans, source)
-        located = token_regions(
-            prompt, read.offsets[:end], read.special[:end], tokenizer=type(self.tokenizer).__name__
-        )
-        for name in spans:
-            regions[name] = tuple(located[name])
+        regions: dict[str, tuple[int, ...]] = {"BOS": (0,)} if text.special[0] else {}
+        if spans:
+            located = token_regions(
+                _prompt(context, "", spans, source),
+                text.offsets[:end],
+                text.special[:end],
+                tokenizer=type(self.tokenizer).__name__,
+            )
+            regions.update({name: tuple(located[name]) for name in spans})
         return regions
 
 
-def moved_spans(
-    spans: Mapping[str, Sequence[int] | None], start: int
-) -> dict[str, tuple[int, int]]:
-    """Spans of a query within its context; those that a row leaves empty are left out."""
-    placed = {}
-    for name, span in spans.items():
-        if span is not None:
-            placed[name] = (span[0] + start, span[1] + start)
-    return placed
-
-
-def _last(ids: Sequence[int], regions: Regions, most: int) -> tuple[tuple[int, ...], Regions, int]:
-    """The last tokens, the regions that are whole in them, and the number of removed tokens."""
+def _passage(
+    source: TaskDocument,
+    prompt: Prompt,
+    ids: Sequence[int],
+    regions: Regions,
+    most: int,
+    lead: int,
+    targets: Sequence[int] = (),
+    before: Sequence[int] = (),
+) -> Passage:
+    """A passage of the last of its tokens, with the regions that are whole in them."""
     removed = max(0, len(ids) - most)
-    whole = {}
+    located: dict[str, tuple[int, ...]] = {"LT": (lead - removed,)}
     for name, tokens in regions.items():
         if min(tokens) >= removed:
-            whole[name] = tuple(token - removed for token in tokens)
-    return tuple(ids[removed:]), whole, removed
+            located[name] = tuple(token - removed for token in tokens)
+    encoded = Encoded(tuple(ids[removed:]), located, targets[0] if targets else 0)
+    return Passage(source, prompt, encoded, lead - removed, tuple(targets), tuple(before))

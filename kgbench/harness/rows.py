@@ -16,11 +16,16 @@ if TYPE_CHECKING:
 CANDIDATES = 10
 """Names to choose from: the right one and others of the data set; fewer where it has fewer."""
 
-LOADED: dict[tuple[str, str], tuple[str, str]] = {}
-"""Data set's name and fingerprint of what this process loaded last, by source and prompt.
+LOADED: dict[tuple[str, str], tuple[str, str, str]] = {}
+"""Data set's name, prompt and fingerprint of what this process loaded last, by source and prompt.
 
 A source is a shipped data set or a file.
 """
+
+
+def identity(doc: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Data set's name, prompt and fingerprint of a row."""
+    return doc["dataset"], doc["prompt"], doc["fingerprint"]
 
 
 def load(
@@ -49,13 +54,8 @@ def load(
         file = Path(config_source).parent / source
         source = str(file) if file.is_file() else source
     documents = rows(load_dataset(source), kgbench_prompt)
-    LOADED[source, kgbench_prompt] = documents[0]["dataset"], documents[0]["fingerprint"]
+    LOADED[source, kgbench_prompt] = identity(documents[0])
     return {"test": Table.from_list(documents)}
-
-
-def is_loaded(doc: Mapping[str, Any]) -> bool:
-    """Whether a row has the fingerprint of data that this process has loaded last."""
-    return doc.get("fingerprint") in {fingerprint for _, fingerprint in LOADED.values()}
 
 
 def rows(dataset: Dataset, prompt: str) -> list[dict[str, Any]]:

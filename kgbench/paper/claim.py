@@ -18,7 +18,7 @@ from kgbench.records import Record
 from kgbench.sites import complement
 from kgbench.stats.ratios import between_configurations, between_prompts
 from kgbench.stats.scores import PromptColumns
-from kgbench.testing.decisions import conclude, decide, sentence
+from kgbench.testing.decisions import Decision, conclude
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,7 @@ class Claim:
     def _keeps(self, estimate: Estimate, what: str, bounds: Mapping[str, float]) -> None:
         """Undecided, with the reason, where a method cannot express a configuration."""
         __tracebackhide__ = True
-        decisions = [decide(estimate, op, bound) for op, bound in bounds.items()]
-        conclude([(decision, sentence(decision, what)) for decision in decisions])
+        conclude([Decision(estimate, op, bound, what) for op, bound in bounds.items()])
 
 
 SITES = ("FE", "LT", "FE+LT")

@@ -7,7 +7,6 @@ heavy.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,7 +36,7 @@ def chosen_session(config: pytest.Config) -> Session:
         InputError: An option's value does not read, or a prompt cannot be filled.
     """
     if _KEY not in config.stash:
-        own = copy(session_of(config))
+        own = replace(session_of(config))
         if own.spec.model is None and own.spec.recipient is None and own.spec.dataset is None:
             own.spec = replace(own.spec, model=MODEL)
         own.spec = replace(own.spec, prompts=_filled(own.facts, own.spec.prompts))
@@ -143,4 +142,4 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     try:
         check_applicable(chosen_session(session.config).spec)
     except KgbenchError as error:
-        raise pytest.UsageError(f"kgbench: {in_pytest_words(error)}") from None
+        raise pytest.UsageError(in_pytest_words(error)) from None

@@ -49,14 +49,14 @@ def cites(*lines: str) -> Callable[[Test], Test]:
 def model_pair(pytestconfig: pytest.Config) -> ModelPair:
     """The model pair that the options name."""
     with in_a_line():
-        return running(pytestconfig).pair()
+        return running(pytestconfig).model_pair
 
 
 @pytest.fixture(scope="session")
 def prompts(pytestconfig: pytest.Config) -> list[Prompt]:
     """The facts in each prompt of the claims."""
     with in_a_line():
-        return running(pytestconfig).prompts()
+        return running(pytestconfig).prompts
 
 
 @pytest.fixture

@@ -16,14 +16,12 @@ if TYPE_CHECKING:
         assert_planted,
     )
     from kgbench.testing.contract import Verdict, check_localizer, parametrize_with_checks
-    from kgbench.testing.decisions import Decision, decide
     from kgbench.testing.laws import Law, laws_of
     from kgbench.testing.pico import PICO_FAMILIES, pico_pair, pico_tokenizer
     from kgbench.testing.undecided import UndecidedError
 
 __all__ = [
     "PICO_FAMILIES",
-    "Decision",
     "Law",
     "UndecidedError",
     "Verdict",
@@ -32,7 +30,6 @@ __all__ = [
     "assert_not_at",
     "assert_planted",
     "check_localizer",
-    "decide",
     "laws_of",
     "parametrize_with_checks",
     "pico_pair",
@@ -41,7 +38,6 @@ __all__ = [
 
 _HOMES = {
     "PICO_FAMILIES": "pico",
-    "Decision": "decisions",
     "Law": "laws",
     "UndecidedError": "undecided",
     "Verdict": "contract",
@@ -50,7 +46,6 @@ _HOMES = {
     "assert_not_at": "assertions",
     "assert_planted": "assertions",
     "check_localizer": "contract",
-    "decide": "decisions",
     "laws_of": "laws",
     "parametrize_with_checks": "contract",
     "pico_pair": "pico",

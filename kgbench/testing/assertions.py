@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, ParamSpec
 from kgbench.errors import InputError, KgbenchError, UnknownNameError, check_choice
 from kgbench.estimate import Estimate
 from kgbench.numbers import plain_text
-from kgbench.records import NOT_APPLICABLE, Planted, Record, Row
+from kgbench.records import NOT_APPLICABLE, Record, Row
 from kgbench.sites import BASELINES, parse_graft
 from kgbench.sites.configurations import canonical
 from kgbench.stats import METRICS
 from kgbench.stats.prior import priors_of
-from kgbench.testing.decisions import OPERATORS, Decision, conclude, decide, sentence
+from kgbench.testing.decisions import OPERATORS, Decision, conclude
 from kgbench.testing.undecided import note_record
 
 if TYPE_CHECKING:  # a claim about a record loads no torch
@@ -31,9 +31,6 @@ FIELDS: Mapping[str, str] = {
     **{metric: metric for metric in METRICS},
 }
 """Figures that can be bounded, with their names in the rows of a record."""
-
-Bounds = Mapping[tuple[str, str], float]
-"""By field and operator."""
 
 P = ParamSpec("P")
 
@@ -72,7 +69,7 @@ def assert_localized(
         InputError: A name is unknown, or the method cannot express the configuration.
     """
     __tracebackhide__ = True
-    _assert_rows(run, at, prompt, _read(bounds or {"sufficiency__ge": 0.9}, FIELDS))
+    _assert_rows(run, at, prompt, bounds or {"sufficiency__ge": 0.9})
 
 
 @_in_a_line
@@ -93,7 +90,7 @@ def assert_necessary(
         InputError: A name is unknown, or there is no necessity of this configuration.
     """
     __tracebackhide__ = True
-    _assert_rows(run, at, prompt, _read(bounds or {"necessity__ge": 0.5}, ("necessity",)))
+    _assert_rows(run, at, prompt, bounds or {"necessity__ge": 0.5}, ("necessity",))
 
 
 @_in_a_line
@@ -114,7 +111,7 @@ def assert_not_at(
         InputError: A name is unknown, or the method cannot express the configuration.
     """
     __tracebackhide__ = True
-    _assert_rows(run, at, prompt, _read(bounds or {"sufficiency__le": 0.1}, FIELDS))
+    _assert_rows(run, at, prompt, bounds or {"sufficiency__le": 0.1})
 
 
 @_in_a_line
@@ -136,47 +133,54 @@ def assert_planted(run: Record | Run, **bounds: float) -> None:
         InputError: A name is unknown, or the record is not compared with a truth.
     """
     __tracebackhide__ = True
-    record = _seen(run)
-    if record.planted is None:
+    record = _record(run)
+    if (planted := record.planted) is None:
         raise InputError(
             f"the record of {record.model} is not compared with a ground truth: evaluate a plant "
             "with suite 'planted', as by --kgbench-suite planted"
         )
-    known, decisions = _of_planted(record.planted), []
-    for (field, op), bound in _read(bounds or {"average_precision__ge": 0.9}, known).items():
-        estimate, units = known[field]
-        what = f"{record.planted.plant}: {field}"
-        decisions.append(_decided(estimate, op, bound, what, units))
-    conclude(decisions)
-
-
-def _of_planted(planted: Planted) -> dict[str, tuple[Estimate, str]]:
-    """Figures on the ground truth, with the units of their intervals; empty for facts."""
-    precision = planted.average_precision
+    precision, effect = planted.average_precision, planted.effect
     over = f"{precision.n} {planted.units}s of which {planted.n_true} were planted"
     if (value := precision.value) is not None:
         precision = Estimate(value, value, value, precision.n)
-    figures = {"average_precision": (precision, over)}
-    for name in ("sufficiency", "necessity"):
-        figures[name] = getattr(planted.effect, name), ""
-    return figures
-
-
-def _assert_rows(run: Record | Run, at: str, prompt: str | None, bounds: Bounds) -> None:
-    __tracebackhide__ = True
+    figures = {
+        "average_precision": (precision, over),
+        "sufficiency": (effect.sufficiency, ""),
+        "necessity": (effect.necessity, ""),
+    }
     decisions = []
-    record = _seen(run)
-    doubts = priors_of(record).doubts(record.metric)
-    for row in _rows(record, at, prompt):
-        for (field, op), bound in bounds.items():
-            what, estimate = f"{row.prompt}, {row.graft}: {field}", _estimate(row, field)
-            if FIELDS[field] not in METRICS and row.prompt in doubts and row.applicable:
-                estimate = Estimate.missing(doubts[row.prompt], row.n)
-            decisions.append(_decided(estimate, op, bound, what))
+    for field, op, bound in _read(bounds or {"average_precision__ge": 0.9}, figures):
+        estimate, units = figures[field]
+        decisions.append(_decision(estimate, op, bound, f"{planted.plant}: {field}", units))
     conclude(decisions)
 
 
-def _seen(run: Record | Run) -> Record:
+def _assert_rows(
+    run: Record | Run,
+    at: str,
+    prompt: str | None,
+    bounds: Mapping[str, float],
+    fields: Collection[str] = FIELDS,
+) -> None:
+    __tracebackhide__ = True
+    decisions = []
+    record = _record(run)
+    doubts, read = priors_of(record).doubts(record.metric), _read(bounds, fields)
+    for row in _rows(record, at, prompt):
+        for field, op, bound in read:
+            if field == "necessity" and row.complement is None and row.applicable:
+                raise InputError(
+                    f"{row.prompt}, {row.graft}: there is no necessity: {row.necessity.undefined}"
+                )
+            estimate: Estimate = getattr(row, FIELDS[field])
+            if FIELDS[field] not in METRICS and row.prompt in doubts and row.applicable:
+                estimate = Estimate.missing(doubts[row.prompt], row.n)
+            what = f"{row.prompt}, {row.graft}: {field}"
+            decisions.append(_decision(estimate, op, bound, what))
+    conclude(decisions)
+
+
+def _record(run: Record | Run) -> Record:
     record = getattr(run, "record", run)
     if not isinstance(record, Record):
         raise InputError(
@@ -187,9 +191,7 @@ def _seen(run: Record | Run) -> Record:
     return record
 
 
-def _decided(
-    estimate: Estimate, op: str, bound: float, what: str, over: str = ""
-) -> tuple[Decision, str]:
+def _decision(estimate: Estimate, op: str, bound: float, what: str, over: str = "") -> Decision:
     if (estimate.undefined or "").startswith(NOT_APPLICABLE):
         raise InputError(f"{what} is {estimate.undefined}; no number of facts decides that")
     if not over and estimate.value is not None and estimate.value == estimate.low == estimate.high:
@@ -197,17 +199,16 @@ def _decided(
             f"{what} is {plain_text(estimate.value)} by definition: bound a metric instead, such "
             "as top5__ge"
         )
-    decision = decide(estimate, op, bound)
-    return decision, sentence(decision, what, over)
+    return Decision(estimate, op, bound, what, over)
 
 
-def _read(bounds: Mapping[str, float], fields: Collection[str]) -> Bounds:
-    """Bounds by field and operator, from `FIELD__OP`.
+def _read(bounds: Mapping[str, float], fields: Collection[str]) -> list[tuple[str, str, float]]:
+    """Field, operator and bound, from `FIELD__OP`.
 
     Raises:
         UnknownNameError: There is no such field or operator.
     """
-    read: dict[tuple[str, str], float] = {}
+    read = []
     for name, bound in bounds.items():
         field, separator, op = name.rpartition("__")
         if not separator:
@@ -217,7 +218,7 @@ def _read(bounds: Mapping[str, float], fields: Collection[str]) -> Bounds:
             )
         check_choice(f"field of the bound {name!r}:", field, fields)
         check_choice(f"operator of the bound {name!r}:", op, OPERATORS)
-        read[field, op] = bound
+        read.append((field, op, bound))
     return read
 
 
@@ -227,13 +228,13 @@ def _rows(record: Record, at: str, prompt: str | None) -> Iterator[Row]:
     Raises:
         UnknownNameError: The record has no such prompt or configuration.
     """
-    prompts = dict.fromkeys(row.prompt for row in record.rows)
-    if prompt is not None and prompt not in prompts:
-        raise UnknownNameError("prompt of this record:", prompt, prompts)
     rows = {(row.prompt, row.graft): row for row in record.rows}
-    known = {row.graft for row in record.rows}
+    prompts = dict.fromkeys(row.prompt for row in record.rows)
+    grafts = dict.fromkeys(row.graft for row in record.rows)
+    if prompt is not None:
+        check_choice("prompt of this record:", prompt, prompts)
     graft = at
-    if at not in known and at not in BASELINES and not at.startswith(("top ", "(top ")):
+    if at not in grafts and at not in BASELINES and not at.startswith(("top ", "(top ")):
         graft = str(canonical(parse_graft(at)))  # as records spell it
     for name in prompts if prompt is None else [prompt]:
         if (name, graft) not in rows:
@@ -242,15 +243,5 @@ def _rows(record: Record, at: str, prompt: str | None) -> Iterator[Row]:
                 if record.kind == "scoring"
                 else ""
             )
-            raise UnknownNameError("configuration of this record:", at, known, hint)
+            raise UnknownNameError("configuration of this record:", at, grafts, hint)
         yield rows[name, graft]
-
-
-def _estimate(row: Row, field: str) -> Estimate:
-    if field == "necessity" and row.complement is None and row.applicable:
-        raise InputError(
-            f"{row.prompt}, {row.graft}: there is no necessity: {row.necessity.undefined}"
-        )
-    estimate = getattr(row, FIELDS[field])
-    assert isinstance(estimate, Estimate)
-    return estimate

@@ -2,36 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from statistics import median
-from typing import TYPE_CHECKING
 
 import pytest
 
 from kgbench.errors import check_choice
-from kgbench.testing.session import guarding, in_a_line, session_of
-
-if TYPE_CHECKING:
-    from kgbench.data import Prompt
-    from kgbench.localizers import InterventionLocalizer
-    from kgbench.runner.job import Job
-
-
-@pytest.fixture(scope="session")
-def kgbench_job(pytestconfig: pytest.Config) -> Iterator[Job]:
-    """The localizer on the model pair that the options name."""
-    from kgbench.runner import Settings
-    from kgbench.runner.job import prepare_job
-    from kgbench.runner.measure import warm_up
-
-    with in_a_line(), guarding(pytestconfig) as watch:
-        session = session_of(pytestconfig)
-        session.check()
-        job = prepare_job(session.spec, Settings(), session.pairs)
-        watch.add(job.pair)
-        warm_up(job)
-        yield job
+from kgbench.testing.session import in_a_line, session_of
 
 
 @pytest.fixture
@@ -39,9 +17,9 @@ def time_localizer(request: pytest.FixtureRequest) -> Callable[[str], None]:
     """A function that times the localizer on the facts in a prompt, given by name.
 
     A method that intervenes is fitted and run under all configurations; one that scores ranks all
-    sites. Each round follows a plain forward of the same prompts, and `extra_info` holds the median
-    ratio over rounds. Groups are prompts, and names do not depend on the localizer, so that
-    `--benchmark-compare` compares one with another, or with its last version.
+    sites. Each round follows a plain forward of the same prompts, and `extra_info` holds the ratio
+    of the medians over rounds. Groups are prompts, and names do not depend on the localizer, so
+    that `--benchmark-compare` compares one with another, or with its last version.
     """
     if not request.config.pluginmanager.has_plugin("benchmark"):
         pytest.fail(
@@ -49,80 +27,62 @@ def time_localizer(request: pytest.FixtureRequest) -> Callable[[str], None]:
             "pytest-benchmark",
             pytrace=False,
         )
-    job: Job = request.getfixturevalue("kgbench_job")
+    request.getfixturevalue("localizer")  # which must not change models or process
     benchmark = request.getfixturevalue("benchmark")
 
     def timed(prompt: str) -> None:
-        from kgbench.localizers import fingerprint
-        from kgbench.runner.measure import counted, now, plain_seconds
+        from kgbench.engine.engine import choosing
+        from kgbench.localizers import InterventionLocalizer, fingerprint
+        from kgbench.localizers._base import asked
+        from kgbench.runner import Settings
+        from kgbench.runner.job import prepare_job
+        from kgbench.runner.measure import (
+            GROUP,
+            chunks,
+            counted,
+            expressed,
+            plain_seconds,
+            run_group,
+            score_sites,
+        )
 
+        session = session_of(request.config)
         with in_a_line():
+            job = prepare_job(session.spec, Settings(), session.pairs)
             check_choice("prompt", prompt, job.prompts)
-        prompts = job.prompts[prompt]
-        work, seconds, plain = _work(job, prompts), list[float](), list[float]()
+        method, pair, prompts = job.localizer, job.pair, job.prompts[prompt]
+        workload = replace(job.workload, prompts={prompt: prompts})
+        measurement = expressed(replace(job, workload=workload))
 
-        def round_of_work() -> None:
-            started = now(job.pair)
-            work()
-            seconds.append(now(job.pair) - started)
+        def work() -> None:
+            if isinstance(method, InterventionLocalizer):
+                fitted = method.fitted(pair, asked(method, pair, prompts))
+                for group in chunks(prompts, GROUP):
+                    run_group(replace(measurement, method=fitted), group, plain_each=0.0)
+            else:
+                with choosing(job.engine.executor, job.engine.budget):
+                    score_sites(method, pair, prompts)
 
-        with counted(job.pair) as count:
-            work()
+        with counted(pair) as count:
+            work()  # the first, whose start-up is no part of the cost
         benchmark.group = prompt
-        rounds = int(request.config.getoption("benchmark_min_rounds"))
-        benchmark.pedantic(
-            round_of_work,
-            setup=lambda: plain.append(plain_seconds(job.engine, prompts)),
-            rounds=rounds,
-        )
-        version = filter(None, (job.localizer.version, fingerprint(job.spec.localizer)))
         benchmark.extra_info.update(
-            localizer=job.localizer.name,
-            version=" ".join(version),
-            kind=job.localizer.kind,
-            model=job.pair.name,
-            device=job.pair.device.type,
+            localizer=method.name,
+            version=" ".join(filter(None, (method.version, fingerprint(job.spec.localizer)))),
+            kind=method.kind,
+            model=pair.name,
+            device=pair.device.type,
             prompts=len(prompts),
-            forwards=count.forwards,
-            token_rows=count.token_rows,
-            ratio_to_plain_forward=median(map(float.__truediv__, seconds, plain)),
+            **vars(count),
         )
+        plain = list[float]()
+        benchmark.pedantic(
+            work,
+            setup=lambda: plain.append(plain_seconds(job.engine, prompts)),
+            rounds=int(request.config.getoption("benchmark_min_rounds")),
+        )
+        if benchmark.stats is not None:  # not with --benchmark-disable
+            ratio = benchmark.stats.stats.median / median(plain)
+            benchmark.extra_info["ratio_to_plain_forward"] = ratio
 
     return timed
-
-
-def _work(job: Job, prompts: Sequence[Prompt]) -> Callable[[], object]:
-    """The timed work of a method."""
-    from kgbench.engine.engine import choosing
-    from kgbench.localizers import InterventionLocalizer
-    from kgbench.runner.measure import score_sites
-
-    if isinstance(job.localizer, InterventionLocalizer):
-        return _interventions(job, job.localizer, prompts)
-
-    def work() -> None:
-        with choosing(job.engine.executor, job.engine.budget):
-            score_sites(job.localizer, job.pair, prompts)
-
-    return work
-
-
-def _interventions(
-    job: Job, method: InterventionLocalizer, prompts: Sequence[Prompt]
-) -> Callable[[], object]:
-    from kgbench.localizers._base import asked
-    from kgbench.runner.measure import expressed
-
-    workload = replace(job.workload, prompts={prompts[0].name: prompts})
-    applicable = expressed(replace(job, workload=workload))
-
-    def work() -> None:
-        measurement = replace(
-            applicable, method=method.fitted(job.pair, asked(method, job.pair, prompts))
-        )
-        for start in range(0, len(prompts), measurement.at_once):
-            plan, _ = measurement.plan(prompts[start : start + measurement.at_once])
-            for _ in job.engine.run(plan):
-                pass
-
-    return work

@@ -42,6 +42,56 @@ class Verdict:
         return self.reason is None
 
 
+@dataclass(frozen=True)
+class Check:
+    """One law, to be tried on one localizer with the models of one family."""
+
+    law: Law
+    trial: Trial
+
+    def __call__(self) -> None:
+        """Pass, or raise with the reason."""
+        self.law(self.trial)
+
+    def __str__(self) -> str:
+        """The test's id."""
+        localizer, parameters = self.trial.localizer, []
+        for each in fields(localizer):
+            value = getattr(localizer, each.name)
+            if value != each.default:
+                parameters.append(f"{each.name}={value}")
+        return "-".join((localizer.name, *parameters, self.trial.family, self.law.__name__))
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the law holds."""
+        reason = None
+        try:
+            self()
+        except LawError as error:
+            reason = str(error)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # whatever an author's code raises
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+        states = (getdoc(self.law) or "").partition("\n")[0]
+        return Verdict(self.law.__name__, states, self.trial.family, reason)
+
+
+def checks_of(localizer: AbstractLocalizer, families: Sequence[str] = ()) -> list[Check]:
+    """Each law of a localizer on each family, in the order of families, then of laws.
+
+    Args:
+        localizer: The localizer with its parameters.
+        families: Keys of `PICO_FAMILIES`; by default all.
+    """
+    checks = []
+    for family in families or PICO_FAMILIES:
+        trial = Trial(localizer, family)
+        checks += [Check(law, trial) for law in laws_of(localizer)]
+    return checks
+
+
 def check_localizer(
     localizer: AbstractLocalizer, families: Sequence[str] = ()
 ) -> Iterator[Verdict]:
@@ -54,11 +104,36 @@ def check_localizer(
     Yields:
         A verdict for each law and family, in the order of families, then of laws.
     """
-    for family in families or PICO_FAMILIES:
-        trial = Trial(localizer, family)
-        for law in laws_of(localizer):
-            states = (getdoc(law) or "").partition("\n")[0]
-            yield Verdict(law.__name__, states, family, _why_not(law, trial))
+    for check in checks_of(localizer, families):
+        yield check.verdict
+
+
+def parametrize_with_checks(
+    localizers: Iterable[str | type[AbstractLocalizer] | AbstractLocalizer],
+    families: Sequence[str] = (),
+) -> pytest.MarkDecorator:
+    """Make a test of each law of each localizer.
+
+    The decorated test takes one argument, `check`, and calls it::
+
+        @parametrize_with_checks([MyMethod, MyMethod(window=5)])
+        def test_contract(check):
+            check()
+
+    Args:
+        localizers: Classes, instances, or values of `--localizer`: names, `path/to/file.py:Class`.
+        families: Keys of `PICO_FAMILIES`; by default all.
+    """
+    import pytest  # kgbench is used without it
+
+    checks = []
+    for each in localizers:
+        localizer = create(each, {}, seed=0) if isinstance(each, str) else each
+        checks += checks_of(localizer() if isinstance(localizer, type) else localizer, families)
+    return pytest.mark.parametrize("check", checks, ids=str)
+
+
+# ---------------------------------------------------------------------------- by name
 
 
 @dataclass(frozen=True)
@@ -72,13 +147,18 @@ class CheckedLocalizer:
     verdicts: tuple[Verdict, ...]
 
     @property
-    def contract(self) -> Contract:
-        """The entry of a submission."""
-        laws: dict[str, bool] = {}
+    def laws(self) -> Mapping[str, Sequence[Verdict]]:
+        """The verdicts of each law."""
+        laws: dict[str, list[Verdict]] = {}
         for verdict in self.verdicts:
-            laws[verdict.name] = laws.get(verdict.name, True) and verdict.holds
-        broken = tuple(law for law, holds in laws.items() if not holds)
-        return Contract(kgbench=__version__, laws=len(laws), broken=broken)
+            laws.setdefault(verdict.name, []).append(verdict)
+        return laws
+
+    @property
+    def broken(self) -> tuple[str, ...]:
+        """Laws that do not hold."""
+        broken = [verdict.name for verdict in self.verdicts if not verdict.holds]
+        return tuple(law for law in self.laws if law in broken)
 
 
 def check_by_name(
@@ -108,15 +188,14 @@ def _check_here(
     families: Sequence[str],
     progress: Progress | None = None,
 ) -> CheckedLocalizer:
-    made = create(target, arguments, seed=0)
-    total = len(laws_of(made)) * len(families or PICO_FAMILIES)
-    verdicts: list[Verdict] = []
-    for verdict in check_localizer(made, families):
-        verdicts.append(verdict)
+    localizer = create(target, arguments, seed=0)
+    checks, verdicts = checks_of(localizer, families), []
+    for check in checks:
+        verdicts.append(check.verdict)
         if progress is not None:
-            progress(len(verdicts), total, f"{made.name} on {verdict.family}")
-    version = " ".join(filter(None, (made.version, fingerprint(target))))
-    return CheckedLocalizer(made.name, version, made.kind, tuple(verdicts))
+            progress(len(verdicts), len(checks), f"{localizer.name} on {check.trial.family}")
+    version = " ".join(filter(None, (localizer.version, fingerprint(target))))
+    return CheckedLocalizer(localizer.name, version, localizer.kind, tuple(verdicts))
 
 
 def contract_of(record: Record, localizer: str | None = None) -> Contract:
@@ -142,76 +221,10 @@ def contract_of(record: Record, localizer: str | None = None) -> Contract:
             f"the code at hand is {checked.name} {checked.version}, and the run is of {what.name} "
             f"{ran}: run it again"
         )
-    return checked.contract
+    return Contract(kgbench=__version__, laws=len(checked.laws), broken=checked.broken)
 
 
 @cache
 def _tried(target: str, arguments: tuple[tuple[str, str], ...]) -> CheckedLocalizer:
     """The verdicts on a method; several runs of one share them."""
     return check_by_name(target, dict(arguments))
-
-
-def _why_not(law: Law, trial: Trial) -> str | None:
-    try:
-        law(trial)
-    except LawError as error:
-        return str(error)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # whatever an author's code raises
-        return " ".join(f"{type(error).__name__}: {error}".split())
-    return None
-
-
-# ---------------------------------------------------------------------------- pytest
-
-
-@dataclass(frozen=True)
-class Check:
-    """One law, to be tried on one localizer with the models of one family."""
-
-    law: Law
-    trial: Trial
-
-    def __call__(self) -> None:
-        """Pass, or raise with the reason."""
-        self.law(self.trial)
-
-    def __str__(self) -> str:
-        """The test's id."""
-        made = self.trial.localizer
-        given = []
-        for each in fields(made):
-            value = getattr(made, each.name)
-            if value != each.default:
-                given.append(f"{each.name}={value}")
-        return "-".join((made.name, *given, self.trial.family, self.law.__name__))
-
-
-def parametrize_with_checks(
-    localizers: Iterable[str | type[AbstractLocalizer] | AbstractLocalizer],
-    families: Sequence[str] = (),
-) -> pytest.MarkDecorator:
-    """Make a test of each law of each localizer.
-
-    The decorated test takes one argument, `check`, and calls it::
-
-        @parametrize_with_checks([MyMethod, MyMethod(window=5)])
-        def test_contract(check):
-            check()
-
-    Args:
-        localizers: Classes, instances, or values of `--localizer`: names, `path/to/file.py:Class`.
-        families: Keys of `PICO_FAMILIES`; by default all.
-    """
-    import pytest  # kgbench is used without it
-
-    checks = []
-    for each in localizers:
-        made = create(each, {}, seed=0) if isinstance(each, str) else each
-        if isinstance(made, type):
-            made = made()
-        for family in families or PICO_FAMILIES:
-            trial = Trial(made, family)
-            checks += [Check(law, trial) for law in laws_of(made)]
-    return pytest.mark.parametrize("check", checks, ids=str)

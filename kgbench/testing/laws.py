@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from itertools import chain, product
+from itertools import chain
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from kgbench.data import Prompt
 from kgbench.engine import Engine
 from kgbench.engine.edits import Treatment
 from kgbench.engine.selftest import tolerance
@@ -32,12 +31,13 @@ from kgbench.localizers import (
     InterventionLocalizer,
     ScoringLocalizer,
 )
-from kgbench.models.pair import ModelPair
-from kgbench.sites import PATHWAYS, Site, SiteScores, parse_graft
+from kgbench.sites import PATHWAYS, parse_graft
 from kgbench.testing.trial import (
-    SEEDED,
+    EVERYTHING,
+    NOTHING,
+    SITES,
     Trial,
-    Watched,
+    answers,
     expect,
     expect_alike,
     expect_interruptible,
@@ -111,9 +111,6 @@ def parameters_can_be_recorded(trial: Trial) -> None:
 
 # ---------------------------------------------------------------------------- interventions
 
-EVERYTHING, NOTHING = "ALL:all+ln_f+head", "NONE"
-SOME = (*PATHWAYS, "FE@1", "ALL@1", "LT:o+ffn@1", "FE:attn@0; LT:ffn@second_half", "ALL:o")
-"""Sets of sites of many shapes; a method may decline those that it cannot express."""
 KEPT = (EVERYTHING, "ALL", "FE+LT", "LT")
 """Sets of sites that hold the whole last token."""
 ABSENT = "M"
@@ -122,11 +119,11 @@ ABSENT = "M"
 
 def treatments_fit_the_prompts(trial: Trial) -> None:
     """Each token of each prompt gets one treatment, of this model's weights, layers and tokens."""
-    made = _fitted(trial)
+    localizer = trial.fitted()
     slots, donors = len(trial.pair.slots), len(trial.pair.donors)
     lengths = [len(trial.pair.encode(prompt)) for prompt in trial.prompts]
-    for sites in (EVERYTHING, NOTHING, *_applicable(trial, made)):
-        treatments = made.treat(trial.pair, trial.prompts, parse_graft(sites))
+    for sites in (EVERYTHING, NOTHING, *trial.parts):
+        treatments = localizer.treat(trial.pair, trial.prompts, parse_graft(sites))
         counts = list(map(len, treatments))
         expect(
             counts == lengths,
@@ -147,10 +144,10 @@ def treatments_fit_the_prompts(trial: Trial) -> None:
 
 def declines_with_a_reason(trial: Trial) -> None:
     """Sites that the method cannot express are declined in a line; a missing region is an error."""
-    made = _fitted(trial)
-    for sites in SOME:
+    localizer = trial.fitted()
+    for sites in SITES:
         try:
-            made.treat(trial.pair, trial.prompts, parse_graft(sites))
+            localizer.treat(trial.pair, trial.prompts, parse_graft(sites))
         except NotApplicableError as error:
             reason = str(error)
             expect(
@@ -158,7 +155,7 @@ def declines_with_a_reason(trial: Trial) -> None:
                 f"treat declines {sites!r} with {reason!r}: expected a reason on one line",
             )
     try:
-        made.treat(trial.pair, trial.prompts, parse_graft(ABSENT))
+        localizer.treat(trial.pair, trial.prompts, parse_graft(ABSENT))
     except (InputError, NotApplicableError):
         return
     expect(
@@ -171,7 +168,7 @@ def declines_with_a_reason(trial: Trial) -> None:
 def everything_treated_is_the_donor(trial: Trial) -> None:
     """Where all sites carry the finetuned behaviour, final norm and head too, the donor answers."""
     donor = trial.pair.donors[baseline_donor(trial.pair)]
-    got = _answers(trial, [EVERYTHING])[:, 0]
+    got = trial.answers([EVERYTHING])[:, 0]
     expect_alike(
         got,
         _alone(trial, donor),
@@ -182,7 +179,7 @@ def everything_treated_is_the_donor(trial: Trial) -> None:
 
 def nothing_treated_is_the_recipient(trial: Trial) -> None:
     """Where no site carries the finetuned behaviour, the recipient answers."""
-    got = _answers(trial, [NOTHING])[:, 0]
+    got = trial.answers([NOTHING])[:, 0]
     expect_alike(
         got,
         _alone(trial, trial.pair.recipient),
@@ -193,7 +190,7 @@ def nothing_treated_is_the_recipient(trial: Trial) -> None:
 
 def nothing_kept_is_no_donor(trial: Trial) -> None:
     """Where no site is kept, answers are finite and not the donor's; they may be of no model."""
-    got = _answers(trial, [NOTHING])[:, 0]
+    got = trial.answers([NOTHING])[:, 0]
     expect(
         bool(got.isfinite().all()),
         f"{NOTHING!r} kept gives log-probabilities that are no finite numbers",
@@ -207,30 +204,27 @@ def nothing_kept_is_no_donor(trial: Trial) -> None:
 
 def depends_on_the_sites(trial: Trial) -> None:
     """Some part of the sites answers neither as nothing nor as everything does."""
-    made = _fitted(trial)
-    parts = _applicable(trial, made)
-    expect(bool(parts), f"treat declines all of {', '.join(map(repr, SOME))}")
-    nothing, everything, *others = _answers(trial, [NOTHING, EVERYTHING, *parts], made).unbind(
-        dim=1
-    )
+    expect(bool(trial.parts), f"treat declines all of {', '.join(map(repr, SITES))}")
+    nothing, everything, *others = trial.answers([NOTHING, EVERYTHING, *trial.parts]).unbind(dim=1)
     between = any(
         not _alike(other, nothing, trial) and not _alike(other, everything, trial)
         for other in others
     )
     expect(
         between,
-        f"each of {', '.join(map(repr, parts))} answers as {NOTHING!r} or as {EVERYTHING!r} does",
+        f"each of {', '.join(map(repr, trial.parts))} answers as {NOTHING!r} or as {EVERYTHING!r} "
+        "does",
     )
 
 
 def a_kept_last_token_answers_its_prompt(trial: Trial) -> None:
     """Where the last token is kept, the answer depends on the prompt."""
-    made = _fitted(trial)
-    kept = [sites for sites in _applicable(trial, made) if sites in KEPT]
+    localizer = trial.fitted()
+    kept = [sites for sites in trial.parts if sites in KEPT]
     if len({trial.pair.encoded(prompt).ids[-1] for prompt in trial.prompts}) == 1 and "LT" in kept:
         kept.remove("LT")  # one token, such as a blank, whose own stream is the same everywhere
     for sites in (EVERYTHING, *kept):
-        first, *others = _answers(trial, [sites], made)[:, 0].unbind(dim=0)
+        first, *others = trial.answers([sites], localizer)[:, 0].unbind(dim=0)
         erased = all(_alike(other, first, trial) for other in others)
         expect(
             not erased,
@@ -241,7 +235,7 @@ def a_kept_last_token_answers_its_prompt(trial: Trial) -> None:
 
 def answers_alike_whatever_the_sites(trial: Trial) -> None:
     """A baseline answers the same for all sites."""
-    first, *others = _answers(trial, [NOTHING, EVERYTHING, *SOME]).unbind(dim=1)
+    first, *others = trial.answers([NOTHING, EVERYTHING, *SITES]).unbind(dim=1)
     expect(
         all(_alike(other, first, trial) for other in others),
         "a baseline whose answers depend on the sites: leave `baseline` out",
@@ -250,36 +244,34 @@ def answers_alike_whatever_the_sites(trial: Trial) -> None:
 
 def batch_does_not_matter(trial: Trial) -> None:
     """Each prompt's answer is the same by itself as among others."""
-    made, some = _fitted(trial), _few(trial)
-    alone = torch.cat([_answers(trial, some, made, [prompt]) for prompt in trial.prompts])
+    localizer = trial.fitted()
+    alone = torch.cat([trial.answers(trial.few, localizer, [prompt]) for prompt in trial.prompts])
     expect_alike(
-        alone, _first(trial).value, trial.pair, "answers to a prompt by itself and among others"
+        alone, trial.first.value, trial.pair, "answers to a prompt by itself and among others"
     )
 
 
 def executors_agree(trial: Trial) -> None:
     """Packed, in a row per configuration, or token by token, the answers are the same."""
-    some, made = [EVERYTHING, NOTHING, *_few(trial)], _fitted(trial)
-    packed, rows = (_answers(trial, some, made, executor=name) for name in ("packed", "rows"))
-    expect_alike(packed, rows, trial.pair, f"the executors packed and rows, on {some},")
+    sites, localizer = [EVERYTHING, NOTHING, *trial.few], trial.fitted()
+    packed, rows = (trial.answers(sites, localizer, executor=name) for name in ("packed", "rows"))
+    expect_alike(packed, rows, trial.pair, f"the executors packed and rows, on {sites},")
     # One prompt is enough: token by token, prompts never meet.
     shortest = min(trial.prompts, key=lambda prompt: len(trial.pair.encode(prompt)))
-    last = some[-1:]
-    alone = _answers(trial, last, made, [shortest], "sequential")
+    last = sites[-1:]
+    alone = trial.answers(last, localizer, [shortest], "sequential")
     expected = rows[[trial.prompts.index(shortest)]][:, -1:]
     expect_alike(alone, expected, trial.pair, f"the executors sequential and rows, on {last},")
 
 
 def units_of_a_scan_fit(trial: Trial) -> None:
     """Each unit of a scan is a set of sites that the method takes, credited to scored sites."""
-    made = _fitted(trial)
-    prompts = trial.prompts[
-        :2
-    ]  # of one template: a unit's graft names regions that all prompts have
-    units, scored = made.units(trial.pair, prompts), set(all_sites(trial.pair, prompts))
+    localizer = trial.fitted()
+    prompts = trial.prompts[:2]  # of one template: units name regions that all prompts have
+    units, scored = localizer.units(trial.pair, prompts), set(all_sites(trial.pair, prompts))
     expect(bool(units), "units gives nothing to measure")
     for number, unit in enumerate(units):
-        made.treat(trial.pair, prompts, unit.graft)
+        localizer.treat(trial.pair, prompts, unit.graft)
         expect(
             bool(unit.sites) and set(unit.sites) <= scored,
             f"the unit '{unit.graft}' credits {unit.sites}, not some of all_sites",
@@ -293,8 +285,8 @@ def units_of_a_scan_fit(trial: Trial) -> None:
 
 def every_site_has_a_finite_score(trial: Trial) -> None:
     """There is one finite number for each site of `all_sites(pair, prompts)`, and for no other."""
-    found, sites = _first(trial).value, set(all_sites(trial.pair, trial.prompts))
-    missing, extra = sites - set(found), set(found) - sites
+    scores, sites = trial.first.value, set(all_sites(trial.pair, trial.prompts))
+    missing, extra = sites - set(scores), set(scores) - sites
     expect(
         not missing,
         f"{len(missing)} of {len(sites)} sites have no score, such as "
@@ -305,7 +297,7 @@ def every_site_has_a_finite_score(trial: Trial) -> None:
         f"{len(extra)} scores are of no site in all_sites(pair, prompts), such as "
         f"{min(map(str, extra), default='')}",
     )
-    for site, score in found.items():
+    for site, score in scores.items():
         fits = isinstance(score, float) and math.isfinite(score)
         expect(
             fits,
@@ -315,8 +307,8 @@ def every_site_has_a_finite_score(trial: Trial) -> None:
 
 def not_all_sites_are_alike(trial: Trial) -> None:
     """Some site scores higher than another."""
-    found = _first(trial).value
-    expect(len(set(found.values())) > 1, f"all {len(found)} sites have the same score")
+    scores = trial.first.value
+    expect(len(set(scores.values())) > 1, f"all {len(scores)} sites have the same score")
 
 
 # ---------------------------------------------------------------------------- both kinds
@@ -324,69 +316,53 @@ def not_all_sites_are_alike(trial: Trial) -> None:
 
 def same_under_a_seed(trial: Trial) -> None:
     """Two instances with the same parameters agree, whatever the global random state."""
-    expected = _first_result(trial)
+    expected = trial.array(trial.first.value)
     with global_seed(1):
-        got = _result(trial)
-    expect_alike(got, expected, trial.pair, f"two runs, {SEEDED},")
+        got = trial.result()
+    seeded = "which are to draw from a generator that a parameter seeds"
+    expect_alike(got, expected, trial.pair, f"two runs, {seeded},")
 
 
 def order_of_prompts_does_not_matter(trial: Trial) -> None:
     """Results are the same when the prompts come in another order, in fitting too."""
     turned = trial.prompts[::-1]
-    got = _result(trial, turned, learned=turned)
+    got = trial.result(turned, learned=turned)
     if isinstance(trial.localizer, InterventionLocalizer):
         got = got.flip(0)  # one answer per prompt; scores are of all prompts together
-    expect_alike(got, _first_result(trial), trial.pair, "results of prompts in another order")
+    expect_alike(
+        got, trial.array(trial.first.value), trial.pair, "results of prompts in another order"
+    )
 
 
 def leaves_the_pair_as_it_was(trial: Trial) -> None:
     """Models, pair, torch's settings and kgbench's functions are unchanged, bit for bit."""
-    _first(trial)
+    _ = trial.first
     changed = trial.changed()
     expect(not changed, f"{' and '.join(changed)} are not what they were before")
 
 
 def can_be_interrupted(trial: Trial) -> None:
     """An interruption anywhere is passed on, and leaves the pair as it was."""
-    expect_interruptible(
-        trial.pair, trial.prompts, _first(trial).forwards, lambda prompts: _result(trial, prompts)
-    )
+    forwards = trial.first.forwards
+    for forward in sorted({1, forwards // 2 + 1} if forwards else ()):
+        expect_interruptible(trial, forward)
+    expect_interruptible(trial, None)
 
 
 def names_and_answers_do_not_matter(trial: Trial) -> None:
     """A shipped pair's name and facts give no other results than another name and other answers."""
     named, renamed = trial.renamed()
-    if isinstance(trial.localizer, ScoringLocalizer):
-        sites = all_sites(*named)
-        one, other = (_scores_on(trial, sites, *of) for of in (named, renamed))
-    else:
-        one, other = (_treated_on(trial, named[0], *of) for of in (named, renamed))
+    results = []
+    for pair, prompts in (named, renamed):
+        if isinstance(trial.localizer, ScoringLocalizer):
+            scores = trial.fresh().scores(pair, prompts)
+            results.append(torch.tensor([scores[site] for site in all_sites(*named)]))
+        else:  # measured on the same models
+            sites = [EVERYTHING, *(part for part in trial.parts if part in PATHWAYS)]
+            localizer = trial.fresh().fitted(pair, prompts)
+            results.append(answers(localizer, pair, prompts, sites, Engine(named[0], "rows")))
     what = f"results under the name of {named[0].name} and under another with answers exchanged"
-    expect_alike(other, one, named[0], what)
-
-
-def _scores_on(
-    trial: Trial, sites: Sequence[Site], pair: ModelPair, prompts: Sequence[Prompt]
-) -> Tensor:
-    scores = trial.fresh().scores(pair, prompts)
-    return torch.tensor([scores[site] for site in sites])
-
-
-def _treated_on(
-    trial: Trial, measured: ModelPair, pair: ModelPair, prompts: Sequence[Prompt]
-) -> Float[Tensor, "prompt sites vocabulary"]:
-    """Log-probabilities by one pair under the treatments that a method gives on another."""
-    made: InterventionLocalizer = trial.fresh().fitted(pair, prompts)
-    draws, engine, found = made.variants(), Engine(measured, "rows"), []
-    for sites in (EVERYTHING, *PATHWAYS):
-        try:
-            treatments = [draw.treat(pair, prompts, parse_graft(sites)) for draw in draws]
-        except NotApplicableError:
-            continue
-        plan = engine.plan_treatments(prompts, treatments)
-        drawn = engine.logits(plan)[:, :, 0].double().log_softmax(dim=-1)
-        found.append(drawn.logsumexp(dim=1))
-    return torch.stack(found, dim=1)
+    expect_alike(results[1], results[0], named[0], what)
 
 
 DECLARATIONS = (says_what_it_is, declares_in_known_words, parameters_can_be_recorded)
@@ -435,104 +411,15 @@ def laws_of(localizer: AbstractLocalizer) -> tuple[Law, ...]:
     return (*DECLARATIONS, *floor, *ceiling, depends_on_the_sites, *INTERVENTIONS)
 
 
-# ---------------------------------------------------------------------------- running a localizer
-
-
-def _first(trial: Trial) -> Watched:
-    """The first run; laws share it, since some methods take long."""
-    if isinstance(trial.localizer, ScoringLocalizer):
-        return trial.first_run(lambda: _scores(trial))
-    some = _few(trial)
-    return trial.first_run(lambda: _answers(trial, some))
-
-
-def _first_result(trial: Trial) -> Tensor:
-    value = _first(trial).value
-    return value if isinstance(value, Tensor) else _array(trial, value)
-
-
-def _result(
-    trial: Trial, prompts: Sequence[Prompt] | None = None, learned: Sequence[Prompt] | None = None
-) -> Tensor:
-    """Answers [prompt, sites, vocabulary], or scores [site], of an instance that was not used.
-
-    Args:
-        trial: What is tried.
-        prompts: Prompts that are treated or scored; by default the trial's.
-        learned: Prompts that an intervention is fitted on; by default the trial's.
-    """
-    if isinstance(trial.localizer, ScoringLocalizer):
-        return _array(trial, _scores(trial, prompts))
-    return _answers(trial, _few(trial), _fitted(trial, learned), prompts)
-
-
-def _scores(trial: Trial, prompts: Sequence[Prompt] | None = None) -> SiteScores:
-    made: ScoringLocalizer = trial.fresh()
-    return made.scores(trial.pair, trial.prompts if prompts is None else prompts)
-
-
-def _array(trial: Trial, scores: SiteScores) -> Float[Tensor, " site"]:
-    """Scores of all sites, 0 where there is none."""
-    sites = all_sites(trial.pair, trial.prompts)
-    return torch.tensor([scores.get(site, 0.0) for site in sites], dtype=torch.float64)
-
-
-def _fitted(trial: Trial, prompts: Sequence[Prompt] | None = None) -> InterventionLocalizer:
-    """An instance that was not used, fitted on all prompts, as a run does it."""
-    made: InterventionLocalizer = trial.fresh()
-    return made.fitted(trial.pair, trial.prompts if prompts is None else prompts)
-
-
-def _applicable(trial: Trial, made: InterventionLocalizer) -> list[str]:
-    """Those of `SOME` that the method can express."""
-    expressible = []
-    for sites in SOME:
-        try:
-            made.treat(trial.pair, trial.prompts, parse_graft(sites))
-        except NotApplicableError:
-            continue
-        expressible.append(sites)
-    return expressible
-
-
-def _few(trial: Trial) -> list[str]:
-    """Two sets of sites that the method can express, unlike each other."""
-    parts = trial.once("parts", lambda: _applicable(trial, _fitted(trial)))
-    return [parts[0], parts[-1]] if parts else [EVERYTHING]
-
-
-def _answers(
-    trial: Trial,
-    sites: Sequence[str],
-    made: InterventionLocalizer | None = None,
-    prompts: Sequence[Prompt] | None = None,
-    executor: str = "rows",
-) -> Float[Tensor, "prompt sites vocabulary"]:
-    """Log-probabilities of the next token when only these sites carry the finetuned behaviour.
-
-    Probabilities are averaged over the method's draws.
-    """
-    localizer = made or _fitted(trial)
-    some = trial.prompts if prompts is None else prompts
-    draws = localizer.variants()
-    engine = Engine(trial.pair, executor)
-    treatments = []
-    for each, draw in product(sites, draws):
-        treatments.append(draw.treat(trial.pair, some, parse_graft(each)))
-    logits = engine.logits(engine.plan_treatments(some, treatments))[:, :, 0].double()
-    drawn = logits.log_softmax(dim=-1).reshape(len(some), len(sites), len(draws), -1)
-    return drawn.logsumexp(dim=2) - math.log(len(draws))
-
-
 def _alone(trial: Trial, model: PreTrainedModel) -> Float[Tensor, "prompt vocabulary"]:
     """Log-probabilities of the next token by one model, prompt by prompt, without the engine."""
+    rows = []
     with torch.inference_mode():
-        rows = []
         for prompt in trial.prompts:
             ids = torch.tensor([trial.pair.encode(prompt)])
             logits = model(input_ids=ids, use_cache=False).logits[0, -1]
             rows.append(logits.double().log_softmax(dim=-1))
-        return torch.stack(rows)
+    return torch.stack(rows)
 
 
 def _alike(one: Tensor, other: Tensor, trial: Trial) -> bool:

@@ -36,41 +36,29 @@ _CORPUS = (
 )
 
 
-def _rope_shape(vocabulary: int, tied: bool) -> dict[str, Any]:
-    return {
-        "vocab_size": vocabulary,
-        "hidden_size": 32,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "intermediate_size": 48,
-        "max_position_embeddings": 128,
-        "tie_word_embeddings": tied,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-    }
+def _config(
+    kind: Callable[..., PreTrainedConfig], **shape: Any
+) -> Callable[[int, bool], PreTrainedConfig]:
+    def config(vocabulary: int, tied: bool) -> PreTrainedConfig:
+        shape.update(vocab_size=vocabulary, bos_token_id=1, eos_token_id=2)
+        return kind(**shape, tie_word_embeddings=tied)
+
+    return config
 
 
-def _gpt2(vocabulary: int, tied: bool) -> PreTrainedConfig:
-    return GPT2Config(
-        vocab_size=vocabulary,
-        bos_token_id=1,
-        eos_token_id=2,
-        n_embd=32,
-        n_layer=3,
-        n_head=4,
-        n_inner=48,
-        n_positions=128,
-        tie_word_embeddings=tied,
-    )
-
+_SHAPE = {
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "max_position_embeddings": 128,
+}
 
 PICO_FAMILIES: Mapping[str, Callable[[int, bool], PreTrainedConfig]] = {
-    "gpt2": _gpt2,
-    "gpt_neox": lambda v, tied: GPTNeoXConfig(**_rope_shape(v, tied)),
-    "llama": lambda v, tied: LlamaConfig(**_rope_shape(v, tied), num_key_value_heads=2),
-    "gemma": lambda v, tied: GemmaConfig(
-        **_rope_shape(v, tied), num_key_value_heads=1, head_dim=12
-    ),
+    "gpt2": _config(GPT2Config, n_embd=32, n_layer=3, n_head=4, n_inner=48, n_positions=128),
+    "gpt_neox": _config(GPTNeoXConfig, **_SHAPE),
+    "llama": _config(LlamaConfig, **_SHAPE, num_key_value_heads=2),
+    "gemma": _config(GemmaConfig, **_SHAPE, num_key_value_heads=1, head_dim=12),
 }
 """Configuration of a three-layer model, from vocabulary size and tied embeddings, by family."""
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
-import warnings
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
     from kgbench.localizers import AbstractLocalizer
     from kgbench.models.pair import ModelPair
     from kgbench.records import Record
-    from kgbench.runner import Pairs, Run, Settings, Spec
+    from kgbench.runner import Pairs, Spec
     from kgbench.runner.guard import Watch
 
 ONE: Mapping[str, tuple[str, str]] = {
@@ -64,27 +62,18 @@ MANY: Mapping[str, tuple[str, str]] = {
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the group of options, and an ini key for each."""
     group = parser.getgroup("kgbench", "where finetuned facts are retrieved from (kgbench)")
-    for name, (value, about) in ONE.items():
-        group.addoption(f"--kgbench-{name}", metavar=value, help=_help(about))
-        parser.addini(_key(name), f"As --kgbench-{name}.", type="string", default="")
-    for name, (value, about) in MANY.items():
-        group.addoption(f"--kgbench-{name}", action="append", metavar=value, help=_help(about))
-        parser.addini(_key(name), f"As --kgbench-{name}.", type="args", default=[])
-    group.addoption(
-        "--kgbench-strict",
-        action="store_true",
-        default=False,
-        help="As --kgbench-undecided=fail.",
-    )
-    parser.addini("kgbench_strict", "As --kgbench-strict.", type="bool", default=False)
+    for name, (metavar, about) in {**ONE, **MANY}.items():
+        action = "append" if name in MANY else "store"
+        group.addoption(f"--kgbench-{name}", action=action, metavar=metavar, help=about)
+        ini: Literal["args", "string"] = "args" if name in MANY else "string"
+        parser.addini(f"kgbench_{name}", f"As --kgbench-{name}.", type=ini)
 
 
-class Given:
+@dataclass(frozen=True)
+class Options:
     """Options from the command line, or else from the ini file."""
 
-    def __init__(self, config: pytest.Config) -> None:
-        """Read nothing yet."""
-        self._config = config
+    config: pytest.Config
 
     @property
     def undecided(self) -> str:
@@ -93,9 +82,6 @@ class Given:
         Raises:
             pytest.UsageError: Another word is given.
         """
-        strict = str(self._ini("strict")).lower() in ("true", "1", "yes", "on")
-        if strict or self.on_command_line("strict"):
-            return "fail"
         in_ci = os.environ.get("CI", "").lower() not in ("", "0", "false")
         word = self.one("undecided") or ("fail" if in_ci else "warn")
         if word not in UNDECIDED:
@@ -106,28 +92,33 @@ class Given:
 
     def one(self, name: str) -> str | None:
         """The value of an option in `ONE`."""
-        return self._config.getoption(_key(name)) or str(self._ini(name)) or None
+        key = f"kgbench_{name}"
+        return self.config.getoption(key) or self.config.getini(key) or None
 
     def many(self, name: str) -> Sequence[str]:
         """The values of an option in `MANY`."""
-        given = self._config.getoption(_key(name)) or self._ini(name) or ()
-        return shlex.split(given) if isinstance(given, str) else list(map(str, given))
+        key = f"kgbench_{name}"
+        return self.config.getoption(key) or self.config.getini(key) or ()
 
-    def _ini(self, name: str) -> Any:
-        """A value of the ini file; one of another type, such as a number, as it is."""
-        try:
-            return self._config.getini(_key(name))
-        except (pytest.UsageError, TypeError):
-            return self._config._inicfg[_key(name)].value
+    def path(self, name: str, text: str) -> Path:
+        """A path from where pytest was called, or of an ini file from where that is."""
+        base = self.config.invocation_params.dir
+        if not self.config.getoption(f"kgbench_{name}"):
+            base = (self.config.inipath or self.config.rootpath / "pytest.ini").parent
+        return Path(os.path.normpath(base / Path(text).expanduser()))
 
-    def on_command_line(self, name: str) -> bool:
-        """Whether an option was given there."""
-        return bool(self._config.getoption(_key(name)))
+    @property
+    def save(self) -> Path | None:
+        """The folder of records that outlive the session."""
+        folder = self.one("save")
+        return None if folder is None else self.path("save", folder)
 
-    def path(self, name: str) -> Path | None:
-        """The value of an option as a path."""
-        text = self.one(name)
-        return None if text is None else self._full(name, text)
+    def _place(self, name: str, text: str | None, names: Sequence[str] = ()) -> str | None:
+        """A path in full; a name, or what may be the id of a checkpoint elsewhere, as it is."""
+        if text is None or text in names:
+            return text
+        path = self.path(name, text)
+        return str(path) if path.exists() else text
 
     def spec(self) -> Spec:
         """What is to be evaluated.
@@ -140,14 +131,13 @@ class Given:
         from kgbench.runner.spec import Spec, listed
         from kgbench.runner.workload import read_donors
 
-        localizer, limit = self.one("localizer"), self.one("limit")
-        place, colon, attribute = (localizer or "").rpartition(":")
-        if place and colon:
-            localizer = f"{self._resolved('localizer', place)}:{attribute}"
-        donors = read_donors("--kgbench-donor", self.many("donor"))
-        named = self.many("prompt")
-        prompts = listed(named)
-        if named and not prompts:
+        localizer, limit = self.one("localizer") or Spec.localizer, self.one("limit")
+        file, colon, attribute = localizer.rpartition(":")
+        donors = {}
+        for name, place in read_donors("--kgbench-donor", self.many("donor")).items():
+            donors[name] = str(self._place("donor", place))
+        prompts = listed(self.many("prompt"))
+        if self.many("prompt") and not prompts:
             raise InputError(
                 "--kgbench-prompt: names no prompt; give some, see `kgbench ls prompts`, or leave "
                 "it out"
@@ -157,48 +147,18 @@ class Given:
                 f"--kgbench-limit {limit!r}: expected how many facts, a whole number of at least 1"
             )
         return Spec(
-            localizer=localizer or Spec.localizer,
-            model=self._place("model", catalog.pair_names()),
-            recipient=self._place("recipient"),
-            donors={name: self._resolved("donor", place) for name, place in donors.items()},
-            dataset=self._place("dataset", dataset_names()),
+            localizer=f"{self._place('localizer', file)}:{attribute}" if colon else localizer,
+            model=self._place("model", self.one("model"), catalog.pair_names()),
+            recipient=self._place("recipient", self.one("recipient")),
+            donors=donors,
+            dataset=self._place("dataset", self.one("dataset"), dataset_names()),
             prompts=prompts,
             suite=self.one("suite") or Spec.suite,
             limit=None if limit is None else int(limit),
         )
 
-    def _place(self, name: str, known: Sequence[str] = ()) -> str | None:
-        text = self.one(name)
-        return None if text is None else self._resolved(name, text, known)
-
-    def _resolved(self, name: str, text: str, known: Sequence[str] = ()) -> str:
-        """A path in full; a name, or what may be the id of a checkpoint elsewhere, as it is."""
-        path = self._full(name, text)
-        return str(path) if text not in known and path.exists() else text
-
-    def _full(self, name: str, text: str) -> Path:
-        """A path from where pytest was called, or of an ini file from where that is."""
-        config = self._config
-        base = config.invocation_params.dir
-        if not self.on_command_line(name):
-            base = config.rootpath if config.inipath is None else config.inipath.parent
-        return Path(os.path.normpath(base / Path(text).expanduser()))
-
-
-def _help(text: str) -> str:
-    """Escape a help text for argparse."""
-    return text.replace("%", "%%")
-
-
-def _key(name: str) -> str:
-    return f"kgbench_{name.replace('-', '_')}"
-
 
 # ------------------------------------------------------------------------------------ session
-
-_QUOTED = re.compile(r"""(`kgbench [^`]*`|'kgbench [^']*'|"kgbench [^"]*")""")
-"""Quoted commands of kgbench, whose options keep their names."""
-_OPTION = re.compile(rf"(?<![\w-])--({'|'.join((*ONE, *MANY))})\b")
 
 
 @dataclass
@@ -209,16 +169,9 @@ class Session:
     records: dict[str, Record] = field(default_factory=dict)
     """Records of the fixture and of assertions, by id."""
     folders: dict[str, Path] = field(default_factory=dict)
-    """Folders of records, by id, as far as known."""
-    fixtures: dict[str, object] = field(default_factory=dict)
-    """Values of kgbench's fixtures, by name."""
+    """Folders of the fixture's records, by id."""
     watch: Watch | None = None
     """State that the localizer must not change, while its fixture is in use."""
-
-    @cached_property
-    def given(self) -> Given:
-        """The options."""
-        return Given(self.config)
 
     @cached_property
     def spec(self) -> Spec:
@@ -227,7 +180,7 @@ class Session:
         Raises:
             InputError: A value does not read.
         """
-        return self.given.spec()
+        return Options(self.config).spec()
 
     @cached_property
     def pairs(self) -> Pairs:
@@ -241,94 +194,56 @@ class Session:
         """The facts, as many as the limit allows."""
         from kgbench.runner.workload import job_dataset
 
-        if self.spec.dataset is None:
-            self._check_model()
-        if self.spec.dataset is None and self.spec.model is None:
+        if self.spec.model is None and self.spec.recipient is None and self.spec.dataset is None:
             raise InputError(
-                "which facts did the donor learn? Give --kgbench-dataset NAME|FILE, or "
-                "kgbench_dataset in the ini file"
+                "which model? Give --kgbench-model NAME (see `kgbench ls models`), or "
+                "--kgbench-recipient PATH with --kgbench-donor sft=PATH; or kgbench_model in the "
+                "ini file"
             )
         dataset = job_dataset(self.spec)
         if self.spec.limit is None:
             return dataset
         return dataset.subset(fact.id for fact in dataset.facts[: self.spec.limit])
 
+    @cached_property
     def prompts(self) -> list[Prompt]:
         """The facts in all prompts."""
         from kgbench.runner.workload import job_prompts
 
         return list(chain.from_iterable(job_prompts(self.spec, self.facts).values()))
 
-    def pair(self) -> ModelPair:
-        """The models, loaded once."""
-        self.check()
-        return self.pairs.load(self.spec, self._settings(Path()))
+    @cached_property
+    def model_pair(self) -> ModelPair:
+        """The models; mistakes are found before they are loaded."""
+        from kgbench.runner import Settings, check
+
+        _ = self.facts
+        check(self.spec)
+        return self.pairs.load(self.spec, Settings())
+
+    @cached_property
+    def localizer(self) -> AbstractLocalizer:
+        """The method."""
+        from kgbench.localizers import create
+        from kgbench.runner.workload import localizer_arguments
+
+        return create(self.spec.localizer, localizer_arguments(self.spec), self.spec.seed)
 
     def evaluate(self, temporary: Path) -> Record:
         """The record of the whole run, from the folder of records or computed.
 
-        Args:
-            temporary: A folder of this process alone.
-        """
-        self.check()
-        from kgbench.records import DamagedRecordWarning
-        from kgbench.runner import run_job
+        Several processes, as of pytest-xdist, divide the work of one folder.
 
-        with warnings.catch_warnings():
-            # Reported at the end of the session.
-            warnings.simplefilter("ignore", DamagedRecordWarning)
-            run = run_job(self.spec, self._settings(self._output(temporary)), pairs=self.pairs)
-            self.folders[run.record.id] = self._keep(run)
+        Args:
+            temporary: A folder for it where the options name none.
+        """
+        from kgbench.runner import Settings, run_job
+
+        folder = Options(self.config).save or temporary
+        run = run_job(self.spec, Settings(output_dir=folder), pairs=self.pairs)
+        self.folders[run.record.id] = run.path
         self.records[run.record.id] = run.record
         return run.record
-
-    def _keep(self, run: Run) -> Path:
-        """Put a record at once where it outlives the process."""
-        from kgbench.records import RecordStore
-        from kgbench.records.store import read_record
-
-        save = self.given.path("save")
-        if save is None or run.path.parent == save:
-            return run.path
-        stored = read_record(run.path)
-        return RecordStore(save).write(stored.record, stored.facts())
-
-    def _output(self, temporary: Path) -> Path:
-        """Folder for the run: that of records, unless another process of the session may use it."""
-        save = self.given.path("save")
-        if save is None or (is_worker(self.config) and not self._is_saved(save)):
-            return temporary
-        return save
-
-    def _is_saved(self, save: Path) -> bool:
-        from kgbench.records import RecordStore
-        from kgbench.runner.job import prepare_job
-
-        store = RecordStore(save)
-        store.check_writable()
-        identity = prepare_job(self.spec, self._settings(save), self.pairs).identity
-        return store.find(identity.digest()) is not None
-
-    def _settings(self, output: Path) -> Settings:
-        from kgbench.runner import Settings
-
-        return Settings(output_dir=output)
-
-    def check(self) -> None:
-        """Find mistakes before anything heavy is loaded."""
-        from kgbench.runner import check
-
-        self._check_model()
-        _ = self.facts
-        check(self.spec)
-
-    def _check_model(self) -> None:
-        if self.spec.model is None and self.spec.recipient is None:
-            raise InputError(
-                "which model? Give --kgbench-model NAME (see `kgbench ls models`), or "
-                "--kgbench-recipient PATH with --kgbench-donor sft=PATH; or kgbench_model in the "
-                "ini file"
-            )
 
 
 _KEY = pytest.StashKey[Session]()
@@ -344,9 +259,16 @@ def is_worker(config: pytest.Config) -> bool:
     return hasattr(config, "workerinput")
 
 
-def existing_session(config: pytest.Config) -> Session | None:
-    """The session of this process; None where nothing of kgbench was used."""
-    return config.stash.get(_KEY, None)
+_QUOTED = re.compile(r"""(`kgbench [^`]*`|'kgbench [^']*'|"kgbench [^"]*")""")
+"""Quoted commands of kgbench, whose options keep their names."""
+_OPTION = re.compile(rf"(?<![\w-])--({'|'.join((*ONE, *MANY))})\b")
+
+
+def in_pytest_words(error: Exception) -> str:
+    """Message of an error with the plug-in's names of options, except in quoted commands."""
+    parts = _QUOTED.split(str(error).replace("--output-dir", "--save"))
+    parts[::2] = (_OPTION.sub(r"--kgbench-\1", part) for part in parts[::2])
+    return f"kgbench: {''.join(parts)}"
 
 
 @contextmanager
@@ -355,19 +277,49 @@ def in_a_line() -> Iterator[None]:
     try:
         yield
     except KgbenchError as error:
-        raise pytest.fail.Exception(f"kgbench: {in_pytest_words(error)}", pytrace=False) from None
-
-
-def in_pytest_words(error: Exception) -> str:
-    """Message of an error with the plug-in's names of options, except in quoted commands."""
-    parts = _QUOTED.split(str(error))
-    parts[::2] = (
-        _OPTION.sub(r"--kgbench-\1", part.replace("--output-dir", "--save")) for part in parts[::2]
-    )
-    return "".join(parts)
+        raise pytest.fail.Exception(in_pytest_words(error), pytrace=False) from None
 
 
 # ----------------------------------------------------------------------------------- fixtures
+
+
+@pytest.fixture(scope="session")
+def model_pair(pytestconfig: pytest.Config) -> ModelPair:
+    """The model pair that the options name, loaded once per process."""
+    with in_a_line():
+        return session_of(pytestconfig).model_pair
+
+
+@pytest.fixture(scope="session")
+def facts(pytestconfig: pytest.Config) -> Dataset:
+    """The facts that the donor learned, as many as --kgbench-limit allows."""
+    with in_a_line():
+        return session_of(pytestconfig).facts
+
+
+@pytest.fixture(scope="session")
+def prompts(pytestconfig: pytest.Config) -> list[Prompt]:
+    """The facts in each evaluation prompt: all of the first, then all of the next."""
+    with in_a_line():
+        return session_of(pytestconfig).prompts
+
+
+@pytest.fixture(scope="session")
+def localizer(pytestconfig: pytest.Config) -> Iterator[AbstractLocalizer]:
+    """The localizer that the options name; a third party's must not change models or process.
+
+    Each test is followed by a check (`kgbench.pytest_plugin`); weights are read at the end.
+    """
+    from kgbench.runner.guard import Watch
+
+    session = session_of(pytestconfig)
+    with in_a_line():
+        session.watch = Watch(session.spec.localizer)  # its code is not loaded yet
+        session.watch.add(session.model_pair)
+        yield session.localizer
+        if session.watch is not None:  # no test has failed by it
+            session.watch.check()
+
 
 OPTIONS: Mapping[str, str] = {
     "model_pair": "model",
@@ -377,132 +329,17 @@ OPTIONS: Mapping[str, str] = {
 }
 """Option that determines each fixture."""
 
-T = TypeVar("T")
-
 
 @pytest.fixture(scope="session")
-def model_pair(pytestconfig: pytest.Config) -> ModelPair:
-    """The model pair that the options name, loaded once per process."""
-    with in_a_line():
-        session = session_of(pytestconfig)
-        pair = _note(pytestconfig, "model_pair", session.pair())
-        if session.watch is not None:
-            session.watch.add(pair)
-        return pair
-
-
-@pytest.fixture(scope="session")
-def facts(pytestconfig: pytest.Config) -> Dataset:
-    """The facts that the donor learned, as many as --kgbench-limit allows."""
-    with in_a_line():
-        return _note(pytestconfig, "facts", session_of(pytestconfig).facts)
-
-
-@pytest.fixture(scope="session")
-def prompts(pytestconfig: pytest.Config) -> list[Prompt]:
-    """The facts in each evaluation prompt: all of the first, then all of the next."""
-    with in_a_line():
-        return _note(pytestconfig, "prompts", session_of(pytestconfig).prompts())
-
-
-@pytest.fixture(scope="session")
-def localizer(pytestconfig: pytest.Config) -> Iterator[AbstractLocalizer]:
-    """The localizer that the options name; a third party's must not change models or process."""
-    from kgbench.localizers import create
-    from kgbench.runner.workload import localizer_arguments
-
-    with in_a_line(), guarding(pytestconfig) as watch:
-        session = session_of(pytestconfig)
-        spec, pair = session.spec, session.fixtures.get("model_pair")
-        made = create(spec.localizer, localizer_arguments(spec), spec.seed)
-        if pair is not None:
-            watch.add(cast("ModelPair", pair))
-        yield _note(pytestconfig, "localizer", made)
-
-
-@pytest.fixture(scope="session")
-def evaluation(
-    pytestconfig: pytest.Config,
-    tmp_path_factory: pytest.TempPathFactory,
-    model_pair: ModelPair,
-    facts: Dataset,
-    prompts: list[Prompt],
-    localizer: AbstractLocalizer,
-) -> Record:
+def evaluation(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Record:
     """The record of the localizer on the model pair: all prompts and configurations."""
+    session = session_of(request.config)
     with in_a_line():
-        given = {"model_pair": model_pair, "facts": facts, "prompts": prompts}
-        _check_fixtures(pytestconfig, {**given, "localizer": localizer})
-        return session_of(pytestconfig).evaluate(tmp_path_factory.mktemp("kgbench"))
-
-
-def _note(config: pytest.Config, name: str, value: T) -> T:
-    """Note the value of kgbench's fixture of this name."""
-    session_of(config).fixtures[name] = value
-    return value
-
-
-def _check_fixtures(config: pytest.Config, given: Mapping[str, object]) -> None:
-    """Refuse fixtures that override kgbench's.
-
-    Raises:
-        InputError: There is one.
-    """
-    for name, value in given.items():
-        if session_of(config).fixtures.get(name) is not value:
-            raise InputError(
-                f"the fixture {name!r} is overridden, and `evaluation` follows the options: give "
-                f"--kgbench-{OPTIONS[name]} instead, or write a fixture of your own that calls "
-                "kgbench.evaluate"
-            )
-
-
-class _Guard:
-    """A check after each test; weights are hashed at the end of the fixture alone."""
-
-    def __init__(self, watch: Watch) -> None:
-        self._watch = watch
-        self.failure = ""
-        """Message of the test that failed by it."""
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Fail a test that would pass, and let no other test run."""
-        try:
-            result = yield
-        finally:
-            try:
-                self._watch.check(weights=False)
-            except InputError as error:
-                item.session.shouldfail = self.failure = f"kgbench: {in_pytest_words(error)}"
-        if self.failure:
-            pytest.fail(self.failure, pytrace=False)
-        return result
-
-
-@contextmanager
-def guarding(config: pytest.Config) -> Iterator[Watch]:
-    """Check that a third-party localizer changes neither models nor process.
-
-    Args:
-        config: Configuration of the session, whose localizer a fixture gives within the block.
-
-    Yields:
-        The watch, which the models are to be added to. Those of the fixture `model_pair` are.
-
-    Raises:
-        InputError: At the end something has changed, weights included, and no test failed by it.
-    """
-    from kgbench.runner.guard import Watch
-
-    session = session_of(config)
-    session.watch = watch = Watch(session.spec.localizer)
-    guard = _Guard(watch)
-    config.pluginmanager.register(guard)
-    try:
-        yield watch
-        if not guard.failure:
-            watch.check()
-    finally:
-        config.pluginmanager.unregister(guard)
-        session.watch = None
+        for name, option in OPTIONS.items():
+            if request.getfixturevalue(name) is not getattr(session, name):
+                raise InputError(
+                    f"the fixture {name!r} is overridden, and `evaluation` follows the options: "
+                    f"give --kgbench-{option} instead, or write a fixture of your own that calls "
+                    "kgbench.evaluate"
+                )
+        return session.evaluate(tmp_path_factory.mktemp("kgbench"))
