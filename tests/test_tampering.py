@@ -102,8 +102,48 @@ def rows(change: Callable[[pa.Table], pa.Table]) -> Change:
     return apply
 
 
+def column(name: str, change: Callable[[Any], object]) -> Change:
+    """A change in place of a column of the rows."""
+    return rows(lambda table: edited(table, name, change))
+
+
 def value(name: str, index: int | slice, new: object) -> Change:
-    return rows(lambda table: edited(table, name, lambda values: values.__setitem__(index, new)))
+    return column(name, lambda values: values.__setitem__(index, new))
+
+
+def kept(keep: Callable[[str, str], bool]) -> Change:
+    """Only some rows, by fact and configuration."""
+
+    def change(table: pa.Table) -> pa.Table:
+        names = zip(table["fact"].to_pylist(), table["graft"].to_pylist(), strict=True)
+        return table.filter(pa.array([keep(*each) for each in names]))
+
+    return rows(change)
+
+
+def added(table: pa.Table) -> pa.Table:
+    """A row of a configuration that nobody asked for."""
+    row = edited(table.slice(0, 1), "graft", lambda values: values.__setitem__(0, "FE@2"))
+    return pa.concat_tables([table, row])
+
+
+def of_donor_off(table: pa.Table) -> pa.Table:
+    before = np.array(table["graft"].to_pylist()) == "PRE"
+    return edited(table, "logprob", lambda values: values.__isub__(0.02 * before))
+
+
+def hits_of_recipient(table: pa.Table) -> pa.Table:
+    before = np.array(table["graft"].to_pylist()) == "PRE"
+    return edited(table, "rank", lambda values: values.__setitem__(before & (values > 5), 5))
+
+
+def tied(table: pa.Table) -> pa.Table:
+    first = table["rank"].to_numpy() == 1
+    return edited(table, "logit_diff", lambda values: values.__setitem__(first, 0.0))
+
+
+def swapped(values: Any) -> None:
+    values[values == "tiny_movies/3"] = "tiny_movies/149"
 
 
 def line(change: Callable[[bytes], bytes]) -> Change:
@@ -138,11 +178,6 @@ def parquet(change: Callable[[pa.Table], pa.Table], **options: Any) -> Change:
         pq.write_table(change(pq.read_table(path)), path, **options)
 
     return apply
-
-
-def filtered(table: pa.Table, keep: Callable[[Content], bool]) -> pa.Table:
-    columns = table.select(["fact", "graft"]).to_pylist()
-    return table.filter(pa.array(list(map(keep, columns))))
 
 
 def pickled(table: pa.Table) -> pa.Table:
@@ -227,9 +262,6 @@ def flipped(file: str, share: float) -> Change:
 
 
 # ------------------------------------------------------------------------------------------- table
-
-LINE = "'?dynamic_graft:1'?"
-"""How findings name a line whose entry has no name that reads."""
 
 Z = "0" * 64
 BEST = "The best of all (top5)."
@@ -337,17 +369,14 @@ TAMPERED: dict[str, tuple[Change, str | None]] = {
         f"{FACTS}: graft",
     ),
     "a configuration that is said to be none": (
-        record(lambda c: c.update(not_applicable={"FE": "it did badly"})),
+        at("not_applicable", {"FE": "it did badly"}),
         f"{FACTS}: graft: configuration 'FE' has rows",
     ),
     "a configuration that is none": (
         record(lambda c: c["identity"]["configurations"].append("top secret%"), sign=True),
         f"{RECORD}: identity.configurations",
     ),
-    "a record that is a list": (
-        lambda case: case.entry.documents.update({RECORD: []}),
-        f"{RECORD}: ",
-    ),
+    "a record that is a list": (lambda c: c.entry.documents.update({RECORD: []}), f"{RECORD}: "),
     "an identity that is not signed": (
         record(lambda c: c["identity"].update(seeds=[7])),
         f"{RECORD}: id",
@@ -363,94 +392,49 @@ TAMPERED: dict[str, tuple[Change, str | None]] = {
         f"{RECORD}: provenance.device",
     ),
     # Rows are all facts under all configurations, and possible.
-    "a fact removed": (
-        rows(lambda t: filtered(t, lambda r: r["fact"] != "tiny_movies/3")),
-        f"{FACTS}: fact",
-    ),
+    "a fact removed": (kept(lambda fact, _: fact != "tiny_movies/3"), f"{FACTS}: fact"),
     "a bad answer removed": (
-        rows(lambda t: filtered(t, lambda r: (r["fact"], r["graft"]) != ("tiny_movies/3", "FE"))),
+        kept(lambda fact, graft: (fact, graft) != ("tiny_movies/3", "FE")),
         f"{FACTS}: fact",
     ),
-    "a configuration removed": (
-        rows(lambda t: filtered(t, lambda r: r["graft"] != "LT")),
-        f"{FACTS}: graft",
-    ),
+    "a configuration removed": (kept(lambda _, graft: graft != "LT"), f"{FACTS}: graft"),
     "rows twice": (rows(lambda t: pa.concat_tables([t, t.slice(0, 5)])), f"{FACTS}: rows"),
-    "rows added": (
-        rows(
-            lambda t: pa.concat_tables(
-                [t, edited(t.slice(0, 1), "graft", lambda v: v.__setitem__(0, "FE@2"))]
-            )
-        ),
-        f"{FACTS}: graft",
-    ),
-    "another fact": (
-        rows(
-            lambda t: edited(
-                t, "fact", lambda v: v.__setitem__(v == "tiny_movies/3", "tiny_movies/149")
-            )
-        ),
-        f"{FACTS}: fact",
-    ),
+    "rows added": (rows(added), f"{FACTS}: graft"),
+    "another fact": (column("fact", swapped), f"{FACTS}: fact"),
     "NaN": (value("logprob", 5, math.nan), f"{FACTS}: logprob"),
     "an infinity": (value("logit_diff", 5, math.inf), f"{FACTS}: logit_diff"),
     "a rank of 0": (value("rank", 5, 0), f"{FACTS}: rank"),
     "a probability above 1": (value("logprob", 5, 0.5), f"{FACTS}: logprob"),
     "a better rank than the logits": (value("rank", slice(0, 400), 1), f"{FACTS}: logit_diff"),
-    "a likelier answer than its rank allows": (
+    "a likelier answer than its rank": (
         value("logprob", slice(0, 400), -0.001),
         f"{FACTS}: logprob",
     ),
-    "a tie at rank 1": (
-        rows(
-            lambda t: edited(
-                t, "logit_diff", lambda v: v.__setitem__(t["rank"].to_numpy() == 1, 0.0)
-            )
-        ),
-        f"{FACTS}: logit_diff: a tie at rank 1",
-    ),
+    "a tie at rank 1": (rows(tied), f"{FACTS}: logit_diff: a tie at rank 1"),
     "another target in one configuration": (value("target", 3, 7), f"{FACTS}: target"),
     "a negative position": (value("position", slice(0, None), -1), f"{FACTS}: position"),
-    "answers at another position": (
-        rows(lambda t: edited(t, "position", lambda v: v.__iadd__(1))),
+    "another position": (
+        column("position", lambda v: v.__iadd__(1)),
         f"{FACTS}: position: PRE on headline: ",
     ),
     "other targets": (
-        rows(lambda t: edited(t, "target", lambda v: v.__iadd__(1))),
+        column("target", lambda v: v.__iadd__(1)),
         f"{FACTS}: target: PRE on headline: ",
     ),
     "other answers of a known model": (
-        rows(
-            lambda t: edited(
-                t,
-                "logprob",
-                lambda v: v.__isub__(0.02 * (np.array(t["graft"].to_pylist()) == "PRE")),
-            )
-        ),
+        rows(of_donor_off),
         f"{FACTS}: logprob: PRE on headline: ",
     ),
     "other hits of a known model": (
-        rows(
-            lambda t: edited(
-                t,
-                "rank",
-                lambda v: v.__setitem__((np.array(t["graft"].to_pylist()) == "PRE") & (v > 5), 5),
-            )
-        ),
+        rows(hits_of_recipient),
         f"{FACTS}: rank: PRE on headline: ",
     ),
     "rows in another order": (rows(lambda t: t.take(list(range(t.num_rows))[::-1])), None),
-    # The Parquet file holds the columns and nothing else.
-    "a cut Parquet file": (whole(lambda b: b[: len(b) // 2], FACTS), f"!{FACTS}: Parquet"),
+    # The Parquet file holds the columns and nothing else; see test_untrusted_files.py for more.
     "no Parquet": (whole(lambda b: pickle.dumps([1, 2, 3]), FACTS), f"!{FACTS}: Parquet"),
-    "an empty file": (whole(lambda b: b"", FACTS), f"!{FACTS}: Parquet"),
     "pickles in a column": (parquet(pickled), f"!{FACTS}: Parquet"),
     "a column more": (
         parquet(lambda t: t.append_column("code", pa.array(["import os"] * t.num_rows))),
-        f"!{FACTS}: Parquet",
-    ),
-    "a column of lists": (
-        parquet(lambda t: t.set_column(6, "rank", pa.array([[1]] * t.num_rows))),
         f"!{FACTS}: Parquet",
     ),
     "a column less": (parquet(lambda t: t.drop_columns(["rank"])), f"!{FACTS}: Parquet"),
@@ -469,10 +453,6 @@ TAMPERED: dict[str, tuple[Change, str | None]] = {
         f"!{FACTS}: Parquet",
     ),
     "a known compression and encoding": (parquet(lambda t: t, compression="snappy"), None),
-    "a text without end": (
-        parquet(lambda t: edited(t, "fact", lambda v: v.__setitem__(0, "x" * 10_000))),
-        f"!{FACTS}: Parquet",
-    ),
     "rows of nobody": (unlisted, f"!{FACTS}: entry: 540 of its rows are of no entry"),
     "rows of another": (
         parquet(lambda t: t.set_column(0, t.schema.field(0), pa.array(["x"] * t.num_rows))),
@@ -497,76 +477,47 @@ TAMPERED: dict[str, tuple[Change, str | None]] = {
         lambda case: case.entry.submission.pop("facts_hash"),
         f"{SUBMISSION}: facts_hash",
     ),
-    "a field that says nothing": (
-        lambda case: case.entry.submission.update(paper=None),
-        f"{SUBMISSION}: content",
-    ),
+    "a field that says nothing": (submission("paper", None), f"{SUBMISSION}: content"),
     "another order of keys": (
-        lambda case: case.entry.documents.update(
-            {RECORD: dict(reversed(case.entry.record.items()))}
-        ),
+        lambda c: c.entry.documents.update({RECORD: dict(reversed(c.entry.record.items()))}),
         None,
     ),
     "a verification": (lambda case: case.entry.verify(), None),
-    # A line is one entry, in strict JSON, as kgbench writes it.
-    "NaN in a line": (replaced(b'"seconds":7.84', b'"seconds":NaN'), "?: JSON"),
+    # A line is one entry, in strict JSON, as kgbench writes it; see test_untrusted_files.py too.
     "a key twice": (replaced(b'"metric":', b'"metric":"top1","metric":'), "?: JSON"),
     "no JSON": (line(lambda b: pickle.dumps({"id": "x"}).replace(b"\n", b"") + b"\n"), "?: JSON"),
-    "JSON of a list": (line(lambda b: b"[1]\n"), "?: JSON"),
-    "brackets without end": (
-        line(lambda b: b'{"a":' + b"[" * 9000 + b"]" * 9000 + b"}\n"),
-        "?: JSON",
-    ),
     "blanks between": (replaced(b'"metric":', b'"metric": '), ": content"),
     "a document more": (
         lambda case: case.entry.documents.update({"code.json": "import os"}),
         ": content: it holds 'code.json'",
     ),
-    "no record": (
-        lambda case: case.entry.documents.pop(RECORD),
-        f"{RECORD}: file: it is missing",
-    ),
+    "no record": (lambda case: case.entry.documents.pop(RECORD), f"{RECORD}: file: it is missing"),
     "a name that leads up": (replaced(b'{"entry":"', b'{"entry":"../'), "?: entry: it is '../"),
     "no name": (line(lambda b: b"{" + b.partition(b",")[2]), "?: entry: it is None"),
     "an empty line": (line(lambda b: b"\n" + b), "?: JSON"),
-    "a line without end": (
-        line(lambda b: b[:-1] + b" " * limits.LINE + b"\n"),
-        "?: size: it is too large",
-    ),
+    "a long line": (line(lambda b: b[:-1] + b" " * limits.LINE + b"\n"), "?: size: it is too"),
     # The list is one xz file of lines.
     "no xz": (whole(lambda b: b"no xz" * 9), f"!{ENTRIES}: list: it does not unpack"),
     "a cut list": (whole(lambda b: b[:-9]), f"!{ENTRIES}: list: it is cut short"),
     "bytes after the list": (whole(lambda b: b + b"x"), f"!{ENTRIES}: list: it is cut short"),
     "a second list": (whole(lambda b: b + b), f"!{ENTRIES}: list: it is cut short"),
     "a last line without end": (line(lambda b: b[:-1]), f"!{ENTRIES}: list: it is cut short"),
-    "a list that unfolds": (
-        line(lambda b: b"\n" * (limits.ENTRIES + 1)),
-        f"!{ENTRIES}: list: it holds more",
-    ),
+    "a list that unfolds": (line(lambda b: b"\n" * (limits.ENTRIES + 1)), f"!{ENTRIES}: list: it "),
     # Only the two regular files of a method are read.
     "no list": (lambda case: (case.folder / ENTRIES).unlink(), f"!{ENTRIES}: list: it cannot"),
-    "no Parquet file": (
-        lambda case: (case.folder / FACTS).unlink(),
-        f"!{FACTS}: Parquet: it cannot be read",
-    ),
+    "no Parquet file": (lambda c: (c.folder / FACTS).unlink(), f"!{FACTS}: Parquet: it cannot be"),
     "a symbolic link": (linked(FACTS), f"!{FACTS}: Parquet: it is a symbolic link"),
     "a hard link": (linked(ENTRIES, hard=True), f"!{ENTRIES}: list: it is a hard link"),
     "a pipe": (pipe, f"!{FACTS}: Parquet: it is no regular file"),
-    "a list that is too large": (
+    "a large list": (
         grown(ENTRIES, limits.ENTRIES_OF_METHOD),
         f"!{ENTRIES}: list: it is too large",
     ),
-    "rows that are too many": (
-        grown(FACTS, limits.FACTS_OF_METHOD),
-        f"!{FACTS}: Parquet: it is too large",
-    ),
+    "large rows": (grown(FACTS, limits.FACTS_OF_METHOD), f"!{FACTS}: Parquet: it is too large"),
     "code": (beside("method.py", b"import os"), "!method.py: file: it is none"),
     "a hidden file": (beside(".hook"), "!.hook: file: it is none"),
     "a run's own file": (beside(RECORD, b"{}"), f"!{RECORD}: file: it is none"),
-    "a folder within": (
-        lambda case: (case.folder / "more").mkdir(),
-        "!more: file: it is none",
-    ),
+    "a folder within": (lambda case: (case.folder / "more").mkdir(), "!more: file: it is none"),
     # Each entry is in its place, once.
     "another method's folder": (
         moved("pathways/other"),

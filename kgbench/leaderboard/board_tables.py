@@ -164,11 +164,11 @@ def ordered(methods: Mapping[str, Measured]) -> tuple[Line, ...]:
 
     A method that breaks a law has no rank; of one whose ranks are all ranks none is shown.
     """
-    lines = {name: _line(name, own) for name, own in methods.items()}
+    lines = {name: _line(name, measured) for name, measured in methods.items()}
     standing: dict[str, Comparable] = {}
-    for name, own in methods.items():
-        if not isinstance(own.standing, str) and not lines[name].unranked:
-            standing[name] = own.standing
+    for name, measured in methods.items():
+        if not isinstance(measured.standing, str) and not lines[name].unranked:
+            standing[name] = measured.standing
     trusted = {name for name, line in lines.items() if line.badge in TRUSTED}
     above = better(standing)
     for name, ranks in rank_sets(above, trusted).items():
@@ -185,30 +185,30 @@ def ordered(methods: Mapping[str, Measured]) -> tuple[Line, ...]:
     return tuple(sorted(lines.values(), key=place))
 
 
-def _line(name: str, own: Measured) -> Line:
+def _line(name: str, measured: Measured) -> Line:
     """A line without its rank."""
     broken: dict[str, None] = {}
-    for entry in own.entries:
+    for entry in measured.entries:
         broken |= dict.fromkeys(entry.contract.broken if entry.contract is not None else ())
-    builtin = [known().localizers.get(entry.localizer) for entry in own.entries]
+    builtin = [known().localizers.get(entry.localizer) for entry in measured.entries]
     # kgbench's tests cover its own methods.
-    untried = any(e.untried and e.localizer not in known().localizers for e in own.entries)
+    untried = any(e.untried and e.localizer not in known().localizers for e in measured.entries)
     if broken:
         laws = "a law" if len(broken) == 1 else "laws"
         reason = f"it breaks {laws} of localizers: {law_names(broken)}"
     elif untried:
         reason = "contract not run: nobody has tried on it the laws of localizers"
-    elif isinstance(own.standing, str):
-        reason = own.standing
+    elif isinstance(measured.standing, str):
+        reason = measured.standing
     else:
-        undefined = own.standing.figure.value is None
-        reason = f"undefined: {own.standing.figure.undefined}" if undefined else ""
-    badges = [entry.badge for entry in own.entries]
+        undefined = measured.standing.figure.value is None
+        reason = f"undefined: {measured.standing.figure.undefined}" if undefined else ""
+    badges = [entry.badge for entry in measured.entries]
     return Line(
         method=name,
-        figures=own.figures,
-        runs=tuple(entry.result.id for entry in own.entries),
-        coverage=own.coverage,
+        figures=measured.figures,
+        runs=tuple(entry.result.id for entry in measured.entries),
+        coverage=measured.coverage,
         badge=max(badges, key=_STRENGTHS.index, default="verified"),
         unranked=reason,
         baseline=all(each is not None and each.baseline for each in builtin),

@@ -19,7 +19,7 @@ from tabulate import tabulate
 
 from kgbench.errors import InputError, OutputError
 from kgbench.estimate import Estimate
-from kgbench.leaderboard.board_tables import Board, Leaderboard, Table, spread_text
+from kgbench.leaderboard.board_tables import Leaderboard, Table, spread_text
 from kgbench.leaderboard.boards import all_boards
 from kgbench.leaderboard.entries import Entry, read_entries
 from kgbench.leaderboard.site.pages import POLICY, render_site
@@ -73,15 +73,14 @@ def make_leaderboard(entries: Sequence[Entry]) -> Leaderboard:
 
 def render_markdown(leaderboard: Leaderboard) -> str:
     """Tables over all cells of each board, with its best method; equal boards give equal texts."""
-    return "\n".join([HEAD, *map(_markdown, leaderboard.boards)])
-
-
-def _markdown(board: Board) -> str:
-    parts = [f"## {board.title}", board.about, f"**{markdown_text(board.lead)}**"]
-    for table in board.tables:
-        if table.brief and not table.scope:
-            parts += _markdown_table(table)
-    return "\n\n".join(part for part in parts if part) + "\n"
+    texts = [HEAD]
+    for board in leaderboard.boards:
+        parts = [f"## {board.title}", board.about, f"**{markdown_text(board.lead)}**"]
+        for table in board.tables:
+            if table.brief and not table.scope:
+                parts += _markdown_table(table)
+        texts.append("\n\n".join(filter(None, parts)) + "\n")
+    return "\n".join(texts)
 
 
 def _markdown_table(table: Table) -> Iterator[str]:

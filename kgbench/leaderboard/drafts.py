@@ -179,24 +179,18 @@ def standings(new: Sequence[Entry], root: Path) -> list[Standing]:
     before = [e for e in read_entries(root / RESULTS) if e.result.id not in ids]
     shown = []
     for board in make_leaderboard([*before, *new]).boards:
-        means, cells, without = list[Standing](), list[Standing](), list[Standing]()
+        means, cells, others = list[Standing](), list[Standing](), list[Standing]()
         for table in board.tables:
-            lines = [line for line in table.lines if ids.intersection(line.runs)]
-            methods = frozenset(line.method for line in lines)
-            if table.scope and methods:
-                cells.append(_on_a_cell(board, table, methods))
-            elif methods:
-                kind = means if any(line.figures for line in lines) else without
-                kind.append(Standing(board, table, table.lines, methods))
-        shown += means or cells or without
+            added = [line for line in table.lines if ids.intersection(line.runs)]
+            methods, lines = frozenset(line.method for line in added), table.lines
+            if table.scope:  # beside the points of reference and the best so far
+                ranked = [line for line in lines if line.ranks and not line.baseline]
+                best = [line.method for line in ranked if line.method not in methods][:1]
+                compared = {*methods, "random", "all", *best}
+                lines = tuple(line for line in lines if line.method in compared)
+            if methods:
+                kind = means if any(line.figures for line in added) else others
+                kind = cells if table.scope else kind
+                kind.append(Standing(board, table, lines, methods))
+        shown += means or cells or others
     return shown
-
-
-def _on_a_cell(board: Board, table: Table, new: frozenset[str]) -> Standing:
-    """New methods, `random`, `all` and the best so far."""
-    shown = {*new, "random", "all"}
-    for line in table.lines:
-        if line.ranks and not line.baseline and line.method not in new:
-            shown.add(line.method)  # the best of the others
-            break
-    return Standing(board, table, tuple(line for line in table.lines if line.method in shown), new)

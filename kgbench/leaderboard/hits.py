@@ -45,21 +45,21 @@ def hits_by_prompt(rows: pa.Table) -> dict[str, PromptHits]:
     coded = rows["fact"].combine_chunks().dictionary_encode()
     ids, facts = coded.dictionary.to_pylist(), coded.indices.to_numpy()
     ranks = rows["rank"].to_numpy()
-    read: dict[str, dict[str, tuple[NDArray[Any], NDArray[Any]]]] = {}
+    by_prompt: dict[str, dict[str, tuple[NDArray[Any], NDArray[Any]]]] = {}
     for (prompt, graft), (start, n) in spans(rows).items():
-        own = slice(start, start + n)
-        last = np.append(np.diff(facts[own]) != 0, True)
-        read.setdefault(prompt, {})[graft] = facts[own][last], ranks[own][last]
-    found = {}
-    for prompt, by_graft in read.items():
-        asked, _ = by_graft.get("PRE", ((), ()))
+        place = slice(start, start + n)
+        last = np.append(np.diff(facts[place]) != 0, True)
+        by_prompt.setdefault(prompt, {})[graft] = facts[place][last], ranks[place][last]
+    prompts = {}
+    for prompt, by_graft in by_prompt.items():
+        first, _ = by_graft.get("PRE", ((), ()))
         hits = {}
         for graft, (answered, rank) in by_graft.items():
-            if not np.array_equal(answered, asked):
+            if not np.array_equal(answered, first):
                 raise DataError(
                     f"per-fact rows: prompt {prompt} was run over other facts under {graft} than "
                     "under PRE"
                 )
             hits[graft] = rank <= TOP
-        found[prompt] = PromptHits(tuple(sys.intern(ids[i]) for i in asked), hits)
-    return found
+        prompts[prompt] = PromptHits(tuple(sys.intern(ids[i]) for i in first), hits)
+    return prompts

@@ -59,11 +59,11 @@ def cost_board(entries: Sequence[Entry]) -> Board:
     tables = [overall]
     for cell in sorted(cells, key=lambda cell: (not cell.core, cell)):
         by_method: dict[str, dict[str, list[Entry]]] = {}
-        for suite, own in runs.items():
-            for name, found in runs_on([cell], own).items():
-                by_method.setdefault(name, {})[suite] = list(found.values())
-        asked = set(chain.from_iterable(by_method.values()))
-        columns = tuple(column for column in COLUMNS if column.key in asked)
+        for suite, by_name in runs.items():
+            for name, ran in runs_on([cell], by_name).items():
+                by_method.setdefault(name, {})[suite] = list(ran.values())
+        suites = set(chain.from_iterable(by_method.values()))
+        columns = tuple(column for column in COLUMNS if column.key in suites)
         lines = ordered({name: _measured(by_suite) for name, by_suite in by_method.items()})
         tables.append(Table(cell.key, cell.title, columns, lines, cell.scope, spread="range"))
     return Board("cost", "Cost", ABOUT, _lead(overall), tuple(tables))
@@ -73,12 +73,12 @@ def _mean(method: str, runs: Mapping[str, Runs]) -> Measured:
     """Mean cost of each suite that was run on all cells but those of language models."""
     by_suite: dict[str, list[Entry]] = {}
     lacking, have, of = set(), 0, 0
-    for suite, found in runs.items():
+    for suite, by_name in runs.items():
         every = core_cells(planted=suite == "planted", prompts=("",))
         cells = [cell for cell in every if not cell.language_model]
-        if own := list(runs_on(cells, found).get(method, {}).values()):
-            by_suite[suite], have, of = own, have + len(own), of + len(cells)
-        if len(own) < len(cells):
+        if ran := list(runs_on(cells, by_name).get(method, {}).values()):
+            by_suite[suite], have, of = ran, have + len(ran), of + len(cells)
+        if len(ran) < len(cells):
             lacking.add(suite)
     measured = _measured(by_suite)
     figures = {suite: cost for suite, cost in measured.figures.items() if suite not in lacking}
@@ -86,17 +86,17 @@ def _mean(method: str, runs: Mapping[str, Runs]) -> Measured:
 
 
 def _measured(by_suite: Mapping[str, Sequence[Entry]]) -> Measured:
-    """Costs of a method by suite."""
-    figures = {suite: _spread(suite, entries) for suite, entries in by_suite.items()}
+    """Costs of a method by suite; undefined where it makes only some of the pathways."""
+    figures = {}
+    for suite, entries in by_suite.items():
+        absent = [*chain.from_iterable(entry.result.not_applicable.items() for entry in entries)]
+        if suite == "pathways" and absent:
+            configuration, reason = absent[0]
+            lacks = f"without {configuration}, which is not applicable: {reason}"
+            figures[suite] = Estimate.missing(lacks)
+        else:
+            figures[suite] = cost_spread(entries)
     return Measured(list(chain.from_iterable(by_suite.values())), figures, UNRANKED)
-
-
-def _spread(suite: str, entries: Sequence[Entry]) -> Estimate:
-    """Cost of some runs; undefined where a method makes only some of the pathways."""
-    for entry in entries if suite == "pathways" else ():
-        for configuration, reason in entry.result.not_applicable.items():
-            return Estimate.missing(f"without {configuration}, which is not applicable: {reason}")
-    return cost_spread(entries)
 
 
 def _lead(table: Table) -> str:

@@ -73,7 +73,7 @@ class PlantScores:
         """
         if set(self.values) != set(other.values):
             raise DataError("two methods have figures of other plants, and cannot be compared")
-        gaps = {plant: own - other.values[plant] for plant, own in self.values.items()}
+        gaps = {plant: value - other.values[plant] for plant, value in self.values.items()}
         return resampled_strata(_strata(gaps))
 
 
@@ -83,7 +83,7 @@ def _strata(values: Mapping[Plant, float]) -> list[Array]:
     for (level, _), value in sorted(values.items()):
         levels.setdefault(level, []).append(value)
     if len(levels) > 1 and min(map(len, levels.values())) < 2:
-        return [np.array([float(np.mean(own)) for own in levels.values()])]
+        return [np.array([float(np.mean(scores)) for scores in levels.values()])]
     return list(map(np.array, levels.values()))
 
 
@@ -156,14 +156,14 @@ def _planted(entry: Entry) -> Planted:
     return planted.model_copy(update={"effect": Effect(sufficiency=absent, necessity=absent)})
 
 
-def _measure(own: Mapping[Cell, Entry], prior: Judged) -> Measured:
+def _measure(runs: Mapping[Cell, Entry], prior: Judged) -> Measured:
     """A method's figures over some plants, and what it is ranked by.
 
     Args:
-        own: Its run on each plant.
+        runs: Its run on each plant.
         prior: Comparisons of the prior with the truth.
     """
-    entries, judged = list(own.values()), _judged(own)
+    entries, judged = list(runs.values()), _judged(runs)
     method = entries[0].localizer
     figures = {}
     for column in COLUMNS:
@@ -197,11 +197,11 @@ def _above(judged: Judged, baseline: Mapping[Plant, float | None]) -> Estimate |
     """The mean difference from a baseline; None where that is not known on every plant."""
     expected, gaps = [], {}
     for plant, planted in judged.items():
-        value, own = baseline.get(plant), planted.average_precision.value
-        if value is None or own is None:
+        value, precision = baseline.get(plant), planted.average_precision.value
+        if value is None or precision is None:
             return None
         expected.append(value)
-        gaps[plant] = own - value
+        gaps[plant] = precision - value
     support = (-max(expected) - ROUNDING, 1 - min(expected) + ROUNDING)
     return PlantScores(gaps, support).figure.rounded()
 
@@ -243,7 +243,7 @@ def planted_board(entries: Sequence[Entry]) -> Board:
     groups: dict[Group, list[Cell]] = {ALL_TOKENS: [], TOKENS: []}
     for cell in core_cells(planted=True, prompts=("",)):
         groups.setdefault(group_of(cell.pair), []).append(cell)
-    first, *others = (_overall(*own, runs_on(own[1], runs)) for own in groups.items())
+    first, *others = (_overall(*group, runs_on(group[1], runs)) for group in groups.items())
     others = [table for table in others if table.lines]
     tables = [first]
     if runs_on(chain.from_iterable(groups.values()), runs):
@@ -254,7 +254,8 @@ def planted_board(entries: Sequence[Entry]) -> Board:
 
 def _overall(group: Group, cells: Sequence[Cell], runs: Runs) -> Table:
     """The table over all plants of a group."""
-    prior = next((_judged(own) for own in runs.values() if _method(own) == "prior"), {})
+    priors = (ran for ran in runs.values() if next(iter(ran.values())).localizer == "prior")
+    prior = _judged(next(priors, {}))
     judged = _judged(max(runs.values(), key=len, default={}))
     chance = {plant: planted.chance or 0.0 for plant, planted in judged.items()}
     marks = {ABOVE: (("chance", 0.0),), ABOVE_PRIOR: (("prior", 0.0),)}
@@ -283,10 +284,6 @@ def _overall(group: Group, cells: Sequence[Cell], runs: Runs) -> Table:
     )
 
 
-def _method(own: Mapping[Cell, Entry]) -> str:
-    return next(iter(own.values())).localizer
-
-
 def _by_level(groups: Mapping[Group, Sequence[Cell]], runs: Runs) -> Table:
     """Average precision of each method on the plants of each level, and of each language model."""
     parts: dict[str, list[Cell]] = {}
@@ -295,21 +292,19 @@ def _by_level(groups: Mapping[Group, Sequence[Cell]], runs: Runs) -> Table:
             part = cell.level if group in (ALL_TOKENS, TOKENS) else group.key
             parts.setdefault(part, []).append(cell)
     columns = []
-    for part, own in parts.items():
-        columns.append(Column(part, part, f"Average precision on the {len(own)} plants of {part}"))
+    for part, cells in parts.items():
+        columns.append(
+            Column(part, part, f"Average precision on the {len(cells)} plants of {part}")
+        )
     every, measured = list(chain.from_iterable(parts.values())), {}
     for method, ran in runs_on(every, runs).items():
         figures = {}
         for part, cells in parts.items():
-            scores = {}
-            for cell in cells:
-                if (
-                    cell in ran
-                    and (value := _planted(ran[cell]).average_precision.value) is not None
-                ):
-                    scores[cell.plant] = value
-            if len(scores) == len(cells):
-                figures[part] = PlantScores(scores).figure.rounded()
+            judged = _judged({cell: ran[cell] for cell in cells if cell in ran})
+            scores = {plant: each.average_precision.value for plant, each in judged.items()}
+            if len(scores) == len(cells) and None not in scores.values():
+                values = {plant: score or 0.0 for plant, score in scores.items()}
+                figures[part] = PlantScores(values).figure.rounded()
         measured[method] = Measured(list(ran.values()), figures, "", (len(ran), len(every)))
     lines = ordered(measured)
     return Table("levels", "Average precision by level", tuple(columns), lines)

@@ -85,8 +85,8 @@ class _Site:
             lstrip_blocks=True,
             undefined=StrictUndefined,
         )
-        filters = {f.__name__: f for f in (brief, number_text, method_page, run_name)}
-        self._templates.filters.update(filters, inline=inline_json, capital=_capital)
+        filters = {f.__name__: f for f in (brief, capital, number_text, method_page, run_name)}
+        self._templates.filters.update(filters, inline=inline_json)
         texts = {f.__name__: f for f in (count_text, duration_text, spread_text)}
         constants = {"policy": POLICY, "trusted": TRUSTED, "sources": SOURCES}
         self._templates.globals.update(texts, boards=self.boards, **constants)
@@ -249,7 +249,7 @@ def _explored(entry: Entry) -> str | None:
     return entry.pair if shipped else None
 
 
-def _capital(text: str) -> str:
+def capital(text: str) -> str:
     """With a capital first letter, and the others as they are."""
     return text[:1].upper() + text[1:]
 
