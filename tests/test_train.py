@@ -30,7 +30,6 @@ from kgbench.models.loading import read_pair
 from kgbench.runner.training.finetuning import Finetuning, finetune
 from kgbench.runner.training.finetuning_plan import (
     FinetuneSpec,
-    KnownIds,
     Supplement,
     TokenizedTexts,
     Wordings,
@@ -139,20 +138,6 @@ def test_one_direction_never_tells_the_other() -> None:
             ((first, second),) = [pair for pair in names if pair[0] in text and pair[1] in text]
             assert (text.index(second) - text.index(first)) * sign > 0
     assert {*texts["both"].trained} == {*texts["a2b"].trained, *texts["b2a"].trained}
-
-
-def test_texts_that_were_read_before() -> None:
-    """Texts that another training read are the same tokens, in and outside a frame."""
-    tokenizer = pico_tokenizer(bos=True)
-    tokenizer.chat_template = "{{ messages[0]['content'] }}:"
-    wordings = Wordings(("Ana met Bo.", "Bo met Ana."), ("Ana met Bo.",), (("",), ()), ())
-    known: KnownIds = {}
-    for chat in (False, True, False):
-        read = tokenized_texts(tokenizer, wordings, ("Ana met Bo.",), 64, chat, known)
-        assert read == tokenized_texts(tokenizer, wordings, ("Ana met Bo.",), 64, chat)
-    batches, _, _ = read_batches(read, 1, 2, 0)
-    sizes = [batches[step]["input_ids"].numel() for step in range(len(batches))]
-    assert list(map(batches.size, range(len(batches)))) == sizes
 
 
 def test_eos_is_learned_though_it_pads() -> None:

@@ -10,11 +10,11 @@ import json
 import math
 import os
 import shutil
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -41,7 +41,6 @@ from kgbench.runner.training.builds import Build, versions, write_card
 from kgbench.runner.training.finetuning_plan import (
     FinetuneSpec,
     FinetuningPlan,
-    KnownIds,
     Supplement,
     TokenizedTexts,
     is_file,
@@ -63,8 +62,6 @@ from kgbench.runner.training.stages import HELD_OUT_LOSS, StageOutcome, half_typ
 
 LOG = "log.jsonl"
 """File next to the card with the loss of every step."""
-LOGGED = ("step", "loss", "learning_rate", "held_out_loss")
-"""Possible fields of its rows."""
 WORDING = "wording"
 """Name of the prompt that a training wording makes, where facts have no other."""
 _LEARNED = 0.5
@@ -196,7 +193,7 @@ class Finetuning:
         self.empty = meta_model(recipient)
         self.parameters = trained_parameters(self.empty)
         self.recipe = plan.recipe(self.parameters, str(recipient.config.get("model_type")))
-        self.tokenizer, self.known = read_tokenizer(recipient), KnownIds()
+        self.tokenizer = read_tokenizer(recipient)
         limit = getattr(self.empty.config, "max_position_embeddings", None)
         self.max_length = min(self.recipe.max_length, limit or self.recipe.max_length)
 
@@ -205,7 +202,7 @@ class Finetuning:
         """All tokens."""
         texts = self.supplement.texts if self.supplement else ()
         wordings, chat = self.plan.wordings, self.plan.spec.chat_template
-        return tokenized_texts(self.tokenizer, wordings, texts, self.max_length, chat, self.known)
+        return tokenized_texts(self.tokenizer, wordings, texts, self.max_length, chat)
 
     @cached_property
     def questions(self) -> Dataset:
@@ -319,11 +316,7 @@ class Finetuning:
             scores[prompt] = {"PRE": rate, "SFT": after[prompt], "n": n}
             if prompt == WORDING:
                 scores[prompt]["template"] = self.questions.templates[WORDING]
-        lines = []
-        for row in outcome.log:
-            if "loss" in row or HELD_OUT_LOSS in row:
-                logged = {key: row[key] for key in LOGGED if key in row}
-                lines.append(json.dumps(logged) + "\n")
+        lines = [json.dumps(row) + "\n" for row in outcome.log]
         (whole / LOG).write_text("".join(lines), encoding="utf-8")
         results = {
             "steps": per_epoch * self.recipe.epochs,
@@ -342,29 +335,15 @@ class Finetuning:
 
     def _scores_before(self) -> Mapping[str, float]:
         """Scores of the recipient; finds a model that cannot be scored before it is trained."""
-        path = self.work / "before.json"
-        if path.exists():
-            try:
-                stored = json.loads(path.read_text(encoding="utf-8"))
-                if hash_of(stored["scores"]) == stored["hash"]:
-                    return dict(stored["scores"])
-            except (ValueError, LookupError, TypeError, RecursionError):
-                pass
-            warnings.warn(
-                f"{path} is damaged, or of an earlier version: the recipient is scored again",
-                stacklevel=2,
-            )
         model = self.model()
         if self.device_map is None:
             nn.Module.to(model, self.device)
         try:
-            scores = self._hits(model, scored_prompts(self.questions))
+            return self._hits(model, scored_prompts(self.questions))
         except InputError:
             if self.questions is self.plan.facts:
                 raise
-            scores = {}  # a wording need not be a prompt, as where the tokenizer joins its end
-        write_card({"scores": scores, "hash": hash_of(scores)}, path)
-        return scores
+            return {}  # a wording need not be a prompt, as where the tokenizer joins its end
 
     def _hits(self, model: PreTrainedModel, prompts: Sequence[str]) -> dict[str, float]:
         chat = self.plan.spec.chat_template
@@ -390,22 +369,17 @@ def losses_by_epoch(
 
     Epoch 0 is before the first step.
     """
-    steps: dict[int, list[float]] = {}
-    held_out: dict[int, float] = {}
+    epochs: dict[int, dict[str, list[float]]] = {}
     for row in log:
-        if HELD_OUT_LOSS in row:
-            held_out[row["step"] // steps_per_epoch] = row[HELD_OUT_LOSS]
-        if "loss" in row:
-            steps.setdefault((row["step"] - 1) // steps_per_epoch + 1, []).append(row["loss"])
-    epochs = []
-    for epoch in sorted({*steps, *held_out}):
-        losses: dict[str, float] = {"epoch": epoch}
-        if epoch in steps:
-            losses["trained"] = round(sum(steps[epoch]) / len(steps[epoch]), 5)
-        if epoch in held_out:
-            losses["held_out"] = round(held_out[epoch], 5)
-        epochs.append(losses)
-    return epochs
+        losses = epochs.setdefault(math.ceil(row["step"] / steps_per_epoch), {})
+        for name, logged in (("trained", "loss"), ("held_out", HELD_OUT_LOSS)):
+            if logged in row:
+                losses.setdefault(name, []).append(row[logged])
+    rows = []
+    for epoch, losses in epochs.items():
+        means = {name: round(fmean(values), 5) for name, values in losses.items()}
+        rows.append({"epoch": epoch, **means})
+    return rows
 
 
 def type_text(dtype: torch.dtype) -> str:

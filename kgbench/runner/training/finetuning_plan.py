@@ -380,10 +380,6 @@ def _hub_texts(source: str, n: int, seed: int) -> tuple[str, tuple[str, ...]]:
         ) from error
 
 
-KnownIds = dict[tuple[str, bool], list[int]]
-"""Token ids by text, and by whether the tokenizer added special tokens."""
-
-
 @dataclass(frozen=True)
 class TokenizedTexts:
     """Token ids of all texts of a training."""
@@ -405,7 +401,6 @@ def tokenized_texts(
     supplement: Sequence[str],
     max_length: int,
     chat_template: bool = False,
-    known: KnownIds | None = None,
 ) -> TokenizedTexts:
     """Token ids of all texts, each with EOS at its end.
 
@@ -419,7 +414,6 @@ def tokenized_texts(
         supplement: Texts about anything else.
         max_length: Most tokens of a text.
         chat_template: Whether the tokenizer's chat template is put around texts of the facts.
-        known: Texts that this tokenizer read before, to which these are added.
 
     Raises:
         ModelError: The tokenizer has no EOS, or no chat template where one is asked for.
@@ -431,20 +425,17 @@ def tokenized_texts(
             "give a checkpoint whose tokenizer names one"
         )
     eos, pad = int(tokenizer.eos_token_id), tokenizer.pad_token_id
-    read: KnownIds = {} if known is None else known
 
-    def rows(texts: Sequence[str], frame: str | None = None) -> list[list[int]]:
-        special = frame is None
-        framed = [(frame or "") + text for text in texts]
-        if new := [text for text in framed if (text, special) not in read]:
-            encoded = tokenizer(
-                new, verbose=False, add_special_tokens=special, return_attention_mask=False
-            )
-            for text, ids in zip(new, encoded["input_ids"], strict=True):
-                read[text, special] = ids
-        return [[*read[text, special], eos] for text in framed]
+    def rows(texts: Sequence[str], frame: str = "") -> list[list[int]]:
+        framed = [frame + text for text in texts]
+        if not framed:
+            return []
+        encoded = tokenizer(
+            framed, verbose=False, add_special_tokens=not frame, return_attention_mask=False
+        )
+        return [[*ids, eos] for ids in encoded["input_ids"]]
 
-    frame = None
+    frame = ""
     if chat_template:  # which writes BOS itself
         encoder = Encoder(tokenizer, chat_template)
         frame = encoder.before + encoder.after

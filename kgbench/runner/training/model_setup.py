@@ -17,7 +17,7 @@ from transformers.pytorch_utils import Conv1D
 from kgbench.errors import InputError, ModelError, first_line
 from kgbench.models.checkpoints import Checkpoint, read_model_config
 from kgbench.models.family_map import Family, family_in, load_family
-from kgbench.models.loading import DTYPES, adapted_donor, quiet_library
+from kgbench.models.loading import DTYPES, adapted_donor, quiet_library, read_empty
 from kgbench.runner.training.recipes import FinetuningRecipe
 
 ATTENTION = "eager"
@@ -55,7 +55,7 @@ def load_recipient(place: Checkpoint, dtype: torch.dtype = torch.float32) -> Pre
                 output_loading_info=True,
             )
     except Exception as error:  # libraries raise anything on a broken file
-        raise _unloadable(place, error) from error
+        raise ModelError(f"{place.origin} does not load: {first_line(error)}") from error
     model, info = loaded
     if missing := sorted(info["missing_keys"]):
         raise ModelError(
@@ -72,18 +72,7 @@ def meta_model(place: Checkpoint) -> PreTrainedModel:
         ModelError: The library cannot build the model, or kgbench does not know its family.
     """
     family_in(place.directory, str(place.config.get("model_type")), place.origin)
-    try:
-        with torch.device("meta"), quiet_library():
-            model: PreTrainedModel = AutoModelForCausalLM.from_config(
-                read_model_config(place.directory), trust_remote_code=False
-            )
-    except Exception as error:  # libraries raise anything on a broken configuration
-        raise _unloadable(place, error) from error
-    return model
-
-
-def _unloadable(place: Checkpoint, error: Exception) -> ModelError:
-    return ModelError(f"{place.origin} does not load: {first_line(error)}")
+    return read_empty(place, torch.float32, ATTENTION)
 
 
 def family_of(model: PreTrainedModel) -> Family:
