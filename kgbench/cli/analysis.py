@@ -53,8 +53,8 @@ def analysis_command(name: str) -> click.Command:
             output = _run(kind, options, report)
         output.print(options["as_json"])
 
-    own = {n: each for n, each in declared_fields(kind).items() if n not in kind.takes}
-    names = [*kind.takes, *own, "records"]
+    fields = {n: each for n, each in declared_fields(kind).items() if n not in kind.takes}
+    names = [*kind.takes, *fields, "records"]
     if kind.writes_csv:
         names.append("csv_file")
     names.append("as_json")
@@ -62,12 +62,12 @@ def analysis_command(name: str) -> click.Command:
         names.append("quiet")
     changes = {}
     for field in kind.takes:  # one of a run has no default but what the run has
-        asked = {"asked": True} if field in declared_fields(Spec) else {}
-        changes[field] = {**asked, **kind.changes.get(field, {})}
+        change = {"asked": True} if field in declared_fields(Spec) else {}
+        changes[field] = {**change, **kind.changes.get(field, {})}
     arguments = [_run_argument(metavar, not kind.of) for metavar in kind.arguments.split()]
     return (AnalysisCommand if kind.of else click.Command)(
         name,
-        params=[*arguments, *options_of(names, changes, own)],
+        params=[*arguments, *options_of(names, changes, fields)],
         callback=callback,
         help=kind.__doc__,
     )
@@ -138,6 +138,6 @@ def _asked(kind: type[Analysis], run: Entry, options: Mapping[str, Any]) -> Spec
 
     localizer = options.get("localizer") if kind.of == "method" else Spec.localizer
     spec = specification(run.record, sources_of(run.folder), localizer)
-    asked = question_spec(spec, run.record, kind.of)
+    question = question_spec(spec, run.record, kind.of)
     replaced = {name: value for name, value in given_fields(options).items() if name in kind.takes}
-    return dataclasses.replace(asked, **{**replaced, "localizer": asked.localizer})
+    return dataclasses.replace(question, **{**replaced, "localizer": question.localizer})

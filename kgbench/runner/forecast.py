@@ -21,7 +21,7 @@ from kgbench.models.lora import ADAPTER_CONFIG as ADAPTER
 from kgbench.models.pair import ModelPair
 from kgbench.numbers import duration_text
 from kgbench.records import RecordStore
-from kgbench.runner.cost import Cost, assumed_seconds, download_bytes, room
+from kgbench.runner.costs import Cost, assumed_seconds, download_bytes, room
 from kgbench.runner.guard import blamed
 from kgbench.runner.job import (
     Job,
@@ -94,11 +94,11 @@ def run_cost(spec: Spec, settings: Settings, pairs: Pairs | None = None) -> Cost
 
 def weights_bytes(pair: ModelPair) -> int:
     """Memory of a pair's weights, shared storage once."""
-    held: dict[int, int] = {}
+    sizes: dict[int, int] = {}
     for model in (pair.recipient, *pair.donors.values()):
         for tensor in model.state_dict().values():
-            held[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
-    return sum(held.values())
+            sizes[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
+    return sum(sizes.values())
 
 
 def checkpoint_bytes(place: Checkpoint, dtype: torch.dtype) -> int:
@@ -119,8 +119,8 @@ def checkpoint_bytes(place: Checkpoint, dtype: torch.dtype) -> int:
 
 def _refuse_too_large(spec: Spec, settings: Settings) -> None:
     """Refuse a pair whose weights, each donor's as large as the recipient's, do not fit."""
-    _, named = pair_sources(spec.model, spec.recipient, spec.donors)
-    sources = {part: str(source) for part, source in named.items()}
+    _, pair = pair_sources(spec.model, spec.recipient, spec.donors)
+    sources = {part: str(source) for part, source in pair.items()}
     place = find_here(sources.pop(RECIPIENT), spec.revision)
     if place is None:
         return
@@ -166,8 +166,8 @@ def _assumed_cost(entry: Entry, spec: Spec, settings: Settings) -> Cost:
     is_on_cpu = torch.device(device).type == "cpu"
     dtype = DTYPES[spec.dtype or ("float32" if is_on_cpu else entry.stored)]
     # A pair holds tied embeddings twice, see `prepare`.
-    held = entry.parameters + (entry.vocabulary * entry.width if entry.tied else 0)
-    weights = (1 + len(spec.donors)) * held * dtype.itemsize
+    parameters = entry.parameters + (entry.vocabulary * entry.width if entry.tied else 0)
+    weights = (1 + len(spec.donors)) * parameters * dtype.itemsize
     budget = Budget.on(torch.device(device), entry.width)
     seconds, speed = assumed_seconds(_OPERATIONS * entry.parameters * (n + 1) * rows, device)
     ranking = ", ranking left out" if localizer.kind == "scoring" else ""

@@ -43,7 +43,6 @@ from kgbench.runner.training.finetuning_plan import (
     FinetuningPlan,
     Supplement,
     TokenizedTexts,
-    is_file,
     plan_finetuning,
     read_batches,
     tokenized_texts,
@@ -107,9 +106,7 @@ def finetune(
     finetuning = Finetuning(plan, locate(plan.source, spec.revision), out, where, device_map)
     out, about = finetuning.out, finetuning.about  # finds wrong input before anything is written
     if save_every is None:
-        # A finished donor takes no step, and its texts may be on the Hub.
-        finished = (out / CARD).is_file()
-        steps = 0 if finished else finetuning.steps_per_epoch * finetuning.recipe.epochs
+        steps = finetuning.steps_per_epoch * finetuning.recipe.epochs
         save_every = min(max(steps // _SAVES, _CLOSEST), _FARTHEST)
     build = Build(
         out, finetuning.work, "the donor", about, progress, save_every, read=read_donor_card
@@ -221,7 +218,8 @@ class Finetuning:
     def about(self) -> dict[str, Any]:
         """The card without results."""
         spec, kinds = self.plan.spec, {torch.bfloat16: "bf16", torch.float16: "fp16"}
-        chosen = {
+        texts, supplement = self.texts, self.supplement
+        choices = {
             "recipient": {
                 "source": self.recipient.origin,
                 "weights": stored_hash(self.recipient.directory),
@@ -234,33 +232,17 @@ class Finetuning:
             **spec.options(),
             "data": self.plan.data(),
             "wordings": self.plan.wordings.to_json(),
-            **self._about_texts(),
+            "supplement": supplement.to_json() if supplement else None,
+            "texts": {
+                "trained": len(texts.facts),
+                "held_out": len(texts.held_out),
+                "tokens": texts.tokens,
+            },
         }
         names = {"name": self.plan.name, "model": spec.model}
         places = {"revision": spec.revision, "device_map": self.device_map}
-        given = {name: value for name, value in places.items() if value is not None}
-        return {**names, "identity": hash_of(chosen), **chosen, **given}
-
-    def _about_texts(self) -> dict[str, Any]:
-        """The card's entries on texts.
-
-        A finished donor with as many texts of the same data set on the Hub keeps its entries, so
-        that nothing is downloaded to find it complete.
-        """
-        source = self.plan.spec.supplement
-        if source is not None and not is_file(source) and (self.out / CARD).is_file():
-            card = read_donor_card(self.out)
-            entry = card.get("supplement")
-            wanted = (source, self.recipe.supplement_texts)
-            if isinstance(entry, dict) and (entry.get("source"), entry.get("texts")) == wanted:
-                return {"supplement": entry, "texts": card.get("texts")}
-        texts, supplement = self.texts, self.supplement
-        counts = {
-            "trained": len(texts.facts),
-            "held_out": len(texts.held_out),
-            "tokens": texts.tokens,
-        }
-        return {"supplement": supplement.to_json() if supplement else None, "texts": counts}
+        options = {name: value for name, value in places.items() if value is not None}
+        return {**names, "identity": hash_of(choices), **choices, **options}
 
     @property
     def steps_per_epoch(self) -> int:
@@ -270,21 +252,19 @@ class Finetuning:
 
     def train(self, build: Build) -> None:
         """Take the steps that are left, then store, score and describe the donor."""
-        recipe, seed = self.recipe, self.plan.spec.seed
+        recipe, seed, per_epoch = self.recipe, self.plan.spec.seed, self.steps_per_epoch
         before = self._scores_before()
-        batches, held_out, per_epoch = read_batches(
-            self.texts, recipe.epochs, recipe.batch_size, seed
-        )
+        batches, held_out = read_batches(self.texts, recipe.epochs, recipe.batch_size, seed)
 
         def what(step: int) -> str:
-            epoch = f": epoch {(step - 1) // per_epoch + 1} of {recipe.epochs}" if step else ""
+            epoch = f": epoch {math.ceil(step / per_epoch)} of {recipe.epochs}" if step else ""
             return f"{self.plan.name}{epoch}"
 
         build.stage(
             "checkpoints",
             build.card,
             lambda: trainable_model(self.model(self.dtype), recipe, seed),
-            lambda model, outcome: self._publish(model, outcome, before, per_epoch),
+            lambda model, outcome: self._publish(model, outcome, before),
             batches=batches,
             stage=recipe.stage,
             seed=seed,
@@ -297,18 +277,14 @@ class Finetuning:
         )
 
     def _publish(
-        self,
-        model: nn.Module,
-        outcome: StageOutcome,
-        before: Mapping[str, float],
-        per_epoch: int,
+        self, model: nn.Module, outcome: StageOutcome, before: Mapping[str, float]
     ) -> None:
         """Write everything that a donor consists of into a folder, and give it its name."""
         trained = trained_parameters(model)
-        whole = self.work / "donor"
-        shutil.rmtree(whole, ignore_errors=True)
-        whole.mkdir()
-        donor = store_donor(model, self.recipient, whole, self.recipe.stored)
+        folder = self.work / "donor"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        donor = store_donor(model, self.recipient, folder, self.recipe.stored)
         after = self._hits(donor, tuple(before))
         n = min(len(self.plan.facts.facts), SCORED)
         scores: dict[str, dict[str, Any]] = {}
@@ -317,21 +293,21 @@ class Finetuning:
             if prompt == WORDING:
                 scores[prompt]["template"] = self.questions.templates[WORDING]
         lines = [json.dumps(row) + "\n" for row in outcome.log]
-        (whole / LOG).write_text("".join(lines), encoding="utf-8")
+        (folder / LOG).write_text("".join(lines), encoding="utf-8")
         results = {
-            "steps": per_epoch * self.recipe.epochs,
+            "steps": self.steps_per_epoch * self.recipe.epochs,
             "trained_parameters": trained,
-            "losses": losses_by_epoch(outcome.log, per_epoch),
+            "losses": losses_by_epoch(outcome.log, self.steps_per_epoch),
             "metric": "top5",
             "scores": scores,
-            "weights": stored_hash(whole),
+            "weights": stored_hash(folder),
             "seconds": round(outcome.seconds, 1),
             "versions": versions(),
         }
-        write_card({**self.about, **results}, whole / CARD)
+        write_card({**self.about, **results}, folder / CARD)
         if self.out.exists():
             self.out.rmdir()  # empty, see `donor_place`
-        os.replace(whole, self.out)
+        os.replace(folder, self.out)
 
     def _scores_before(self) -> Mapping[str, float]:
         """Scores of the recipient; finds a model that cannot be scored before it is trained."""

@@ -379,10 +379,10 @@ def _damaged_file(folder: Path) -> str | None:
 
 
 @contextmanager
-def processor_threads(wanted: int | None) -> Iterator[None]:
+def processor_threads(limit: int | None) -> Iterator[None]:
     """Limit the processor threads; the small matrices of tiny pairs gain little from several."""
     threads = torch.get_num_threads()
-    torch.set_num_threads(wanted or threads)
+    torch.set_num_threads(limit or threads)
     try:
         yield
     finally:
