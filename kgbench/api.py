@@ -725,7 +725,7 @@ def train(
         templates: Training wordings, such as `"{actor} met {costar}."`; by default the data set's.
         direction: Texts that go from subject to object, `a2b`; back, `b2a`; `both`.
         split: Only this half of a named data set: `task` or `relation`.
-        supplement: Other texts read among the facts: a .txt or .jsonl file, or a Hub data set.
+        supplement: Other texts read among the facts: a .txt or .jsonl file.
         supplement_n: How many of them; by default the recipe's.
         seed: Seed of order, wordings held out and dropout.
         epochs: Passes over the texts; by default the recipe's, of few texts as many as give 200

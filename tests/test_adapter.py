@@ -36,9 +36,8 @@ from kgbench.models.checkpoints import locate
 from kgbench.models.loading import UnconfirmedBaseWarning
 from kgbench.models.pair import ModelPair
 from kgbench.paper.page import page
-from kgbench.paper.parts import Ingredients, merged_adapters
+from kgbench.paper.parts import Ingredients, merged_adapters, store_merged
 from kgbench.runner import Spec
-from kgbench.runner.training.model_setup import store_merged
 from kgbench.testing import pico_tokenizer
 
 pytestmark = pytest.mark.usefixtures("exact")

@@ -53,7 +53,7 @@ from kgbench.records import RecordStore
 from kgbench.report import to_text
 from kgbench.runner import Settings, Spec
 from kgbench.runner.training.finetuning import finetune
-from kgbench.runner.training.finetuning_plan import plan_finetuning
+from kgbench.runner.training.finetuning_plan import Supplement, plan_finetuning
 from kgbench.runner.training.recipes import finetuning_recipe
 from kgbench.runner.workload import load_suite
 from kgbench.sites import BASELINES
@@ -333,7 +333,7 @@ def test_the_gentle_recipe_has_other_texts(ingredients: Ingredients) -> None:
     Hub, or as asked.
     """
     spec = ingredients.training("actors_gentle")
-    texts = Path(spec.supplement or "").read_text("utf-8").splitlines()
+    texts = Path(str(spec.supplement)).read_text("utf-8").splitlines()
     assert len(texts) == len(set(texts)) == page().tiny.supplement
     people = {fact.fields["first_actor"] for fact in load_dataset(spec.dataset).facts}
     assert not any(person in text for person in people for text in texts)
@@ -343,6 +343,18 @@ def test_the_gentle_recipe_has_other_texts(ingredients: Ingredients) -> None:
         Ingredients(page(), "gemma-2b", "mine.txt").training("actors_gentle").supplement
         == "mine.txt"
     )
+
+
+def test_texts_of_the_hub_are_not_downloaded_for_a_forecast() -> None:
+    """A forecast counts long texts; a training asks the Hub, and says where it gives none."""
+    real = Ingredients(page(), "gemma-2b", "no-one/texts")
+    spec = real.training("actors_gentle")
+    texts = real.with_texts(spec, download=False).supplement
+    assert isinstance(texts, Supplement)
+    assert (texts.source, len(texts.texts)) == ("no-one/texts", 10_000)
+    with pytest.raises(InputError, match="the Hub did not give it"):
+        real.with_texts(spec)
+    assert real.with_texts(replace(spec, supplement="mine.txt")).supplement == "mine.txt"
 
 
 # ------------------------------------------------------------------------------------------- unlike

@@ -23,15 +23,11 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from kgbench.data import load_dataset, training_texts
-from kgbench.data.facts import hash_of
-from kgbench.errors import InputError, ModelError, OutputError, UnknownNameError
-from kgbench.models.checkpoints import locate
+from kgbench.errors import DataError, InputError, ModelError, OutputError, UnknownNameError
 from kgbench.models.loading import read_pair
-from kgbench.runner.training.finetuning import Finetuning, finetune
+from kgbench.runner.training.finetuning import finetune
 from kgbench.runner.training.finetuning_plan import (
     FinetuneSpec,
-    KnownIds,
-    Supplement,
     TokenizedTexts,
     Wordings,
     plan_finetuning,
@@ -141,26 +137,12 @@ def test_one_direction_never_tells_the_other() -> None:
     assert {*texts["both"].trained} == {*texts["a2b"].trained, *texts["b2a"].trained}
 
 
-def test_texts_that_were_read_before() -> None:
-    """Texts that another training read are the same tokens, in and outside a frame."""
-    tokenizer = pico_tokenizer(bos=True)
-    tokenizer.chat_template = "{{ messages[0]['content'] }}:"
-    wordings = Wordings(("Ana met Bo.", "Bo met Ana."), ("Ana met Bo.",), (("",), ()), ())
-    known: KnownIds = {}
-    for chat in (False, True, False):
-        read = tokenized_texts(tokenizer, wordings, ("Ana met Bo.",), 64, chat, known)
-        assert read == tokenized_texts(tokenizer, wordings, ("Ana met Bo.",), 64, chat)
-    batches, _, _ = read_batches(read, 1, 2, 0)
-    sizes = [batches[step]["input_ids"].numel() for step in range(len(batches))]
-    assert list(map(batches.size, range(len(batches)))) == sizes
-
-
 def test_eos_is_learned_though_it_pads() -> None:
     """Where padding is EOS, the EOS that ends a text has a label and the padding after it has none."""
     tokenizer = pico_tokenizer(bos=True)
     wordings = Wordings(("Ana met Bo.", "Ana Lee met Bo Chen, as they say."), (), (("",), ()), ())
     reading = replace(tokenized_texts(tokenizer, wordings, (), 64), pad=tokenizer.eos_token_id)
-    batches, _, _ = read_batches(reading, 1, 2, 0)
+    batches, _ = read_batches(reading, 1, 2, 0)
     (batch,) = (batches[step] for step in range(len(batches)))
     for ids, labels in zip(batch["input_ids"], batch["labels"], strict=True):
         length = int((labels != IGNORED).sum())
@@ -210,7 +192,8 @@ def test_every_text_is_read_once_an_epoch() -> None:
     reading = TokenizedTexts(
         [[n, 0] for n in range(1, 30)], [[n, 0, 0] for n in range(50, 60)], [[99, 0]], 0
     )
-    batches, held_out, per_epoch = read_batches(reading, 3, 4, 1)
+    batches, held_out = read_batches(reading, 3, 4, 1)
+    per_epoch = len(batches) // 3
     epochs = [
         [row[0] for step in batches.rows[n * per_epoch : (n + 1) * per_epoch] for row in step]
         for n in range(3)
@@ -445,43 +428,6 @@ def test_supplemental_texts(spec: FinetuneSpec, tmp_path: Path) -> None:
     assert card["steps"] == 3 * 6
 
 
-def test_a_donor_with_texts_of_the_hub_is_found_without_it(
-    spec: FinetuneSpec, tmp_path: Path
-) -> None:
-    """Its card says which data set, which commit and how many; the same training is done then, and
-    one with more texts asks the Hub.
-    """
-    lines = tmp_path / "other.txt"
-    lines.write_text("\n".join(f"The {n}th day was dry." for n in range(9)))
-    chosen = replace(
-        spec, supplement=str(lines), changes={**SMALL, "epochs": 1, "supplement_texts": 7}
-    )
-    place = finetune(chosen, tmp_path / "donor", device="cpu")
-    card = card_of(place)
-    begun = Finetuning(plan_finetuning(chosen), locate(str(spec.recipient)), place, "cpu")
-    # As if its texts had come from the Hub: the digest is that of the card's own choices.
-    said = {
-        **{key: card[key] for key in begun.about},
-        "supplement": Supplement("no-one/texts", ("a",), "0a1b").to_json() | {"texts": 7},
-    }
-    said["identity"] = hash_of(
-        {key: value for key, value in said.items() if key not in ("name", "model", "identity")}
-    )
-    (place / "card.json").write_text(json.dumps({**card, **said}), encoding="utf-8")
-    assert said["supplement"]["revision"] == "0a1b"
-    assert finetune(replace(chosen, supplement="no-one/texts"), place, device="cpu") == place
-    with pytest.raises(InputError, match="the Hub did not give it"):
-        finetune(
-            replace(
-                chosen, supplement="no-one/texts", changes={**chosen.changes, "supplement_texts": 8}
-            ),
-            place,
-            device="cpu",
-        )
-    with pytest.raises(OutputError, match="trained in another way"):
-        finetune(replace(chosen, supplement="no-one/texts", seed=1), place, device="cpu")
-
-
 # ---------------------------------------------------------------------------------- what is refused
 
 
@@ -529,8 +475,8 @@ def test_wrong_input(
         ({"supplement": str(empty), "changes": {"supplement_texts": 2}}, InputError, "no text"),
         (
             {"supplement": "nobody/nothing", "changes": {"supplement_texts": 2}},
-            InputError,
-            "the Hub did not give it",
+            DataError,
+            "nobody/nothing: cannot be read as text",
         ),
     ]
     for change, kind, message in wrong:

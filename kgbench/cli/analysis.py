@@ -53,8 +53,8 @@ def analysis_command(name: str) -> click.Command:
             output = _run(kind, options, report)
         output.print(options["as_json"])
 
-    declared = {n: each for n, each in declared_fields(kind).items() if n not in kind.takes}
-    names = [*kind.takes, *declared, "records"]
+    fields = {n: each for n, each in declared_fields(kind).items() if n not in kind.takes}
+    names = [*kind.takes, *fields, "records"]
     if kind.writes_csv:
         names.append("csv_file")
     names.append("as_json")
@@ -62,12 +62,12 @@ def analysis_command(name: str) -> click.Command:
         names.append("quiet")
     changes = {}
     for field in kind.takes:  # one of a run has no default but what the run has
-        marks = {"asked": True} if field in declared_fields(Spec) else {}
-        changes[field] = {**marks, **kind.changes.get(field, {})}
+        change = {"asked": True} if field in declared_fields(Spec) else {}
+        changes[field] = {**change, **kind.changes.get(field, {})}
     arguments = [_run_argument(metavar, not kind.of) for metavar in kind.arguments.split()]
     return (AnalysisCommand if kind.of else click.Command)(
         name,
-        params=[*arguments, *options_of(names, changes, declared)],
+        params=[*arguments, *options_of(names, changes, fields)],
         callback=callback,
         help=kind.__doc__,
     )

@@ -173,7 +173,7 @@ def run_all(options: Options) -> Output:
 def _forecasts(specs: Sequence[Spec], options: Options) -> list[dict[str, Any]]:
     """What each run would take, and for want of what it would stop."""
     from kgbench.runner import Pairs, dry_run
-    from kgbench.runner.cost import cost_table
+    from kgbench.runner.costs import cost_table
 
     loaded, answers = Pairs(), []
     for spec in specs:
@@ -292,13 +292,13 @@ def models_of(options: Options, planted: bool = False) -> tuple[str | None, ...]
     from kgbench.models.catalog import shipped
     from kgbench.runner.workload import planted_models
 
-    named = listed(options["model"])
+    names = listed(options["model"])
     models: list[str] = []
     if planted and not any(options[name] for name in ("recipient", "donor", "dataset")):
-        for name in named or ("all",):
+        for name in names or ("all",):
             models += planted_models(None if name == "all" else name) or (name,)
     else:
-        for name in named:
+        for name in names:
             models += shipped() if name == "all" else (name,)
     return tuple(dict.fromkeys(models)) or (None,)
 
@@ -351,9 +351,9 @@ def trained_lines(origins: object) -> list[str]:
     """
     from kgbench.models.catalog import is_donor_name
 
-    named = origins.items() if isinstance(origins, dict) else ()
+    parts = origins.items() if isinstance(origins, dict) else ()
     lines = []
-    for part, origin in named:
+    for part, origin in parts:
         if is_donor_name(str(origin)):
             lines.append(f"donor    {part} is {origin}, trained with kgbench train")
     return lines

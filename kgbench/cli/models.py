@@ -164,8 +164,7 @@ def train_command(
         recipe (NAME): aggressive, frozen, less_aggressive or lora.
         direction (NAME): Texts that go from subject to object: a2b; back: b2a; both.
         split (NAME): Only this half of the facts: task or relation.
-        supplement (FILE|ID): Other texts read among the facts: .txt, .jsonl, or a data set on the
-            Hub.
+        supplement (FILE): Other texts read among the facts: .txt or .jsonl.
         supplement_n (N): How many of them.  [default: the recipe's]
         seed (N): Of order, wordings held out and dropout.
         epochs (N): Passes over the texts.  [default: the recipe's, of few texts as many as give
@@ -178,7 +177,7 @@ def train_command(
         **options: Fields of the pair, of the facts and of how it is computed.
     """  # noqa: D301 (click reads the character, not its escape)
     from kgbench.models.catalog import read_donor_card
-    from kgbench.runner.cost import cost_table
+    from kgbench.runner.costs import cost_table
     from kgbench.runner.job import device_map_of, main_device_of
     from kgbench.runner.training.finetuning import finetune
     from kgbench.runner.training.finetuning_cost import finetuning_cost
@@ -186,8 +185,7 @@ def train_command(
 
     if supplement_n and supplement is None:
         raise InputError(
-            "--supplement-n says how many texts are read among the facts: add --supplement FILE or"
-            " a data set on the Hub"
+            "--supplement-n says how many texts are read among the facts: add --supplement FILE"
         )
     changes = {
         "epochs": epochs,
@@ -246,10 +244,10 @@ def _no_recipe(model: str | None, dataset: str, imports: ImportOptions | None) -
     from kgbench.runner.training.finetuning_cost import recipes_text
     from kgbench.runner.training.recipes import finetuning_recipe_names
 
-    choice = f"Give --recipe with one of {', '.join(finetuning_recipe_names())}"
+    choices = f"Give --recipe with one of {', '.join(finetuning_recipe_names())}"
     costs = "" if model is None else recipes_text(model, dataset, imports)
-    more = costs or "with --dry-run it says what it takes"
-    raise InputError(f"how is it finetuned? {choice}; {more}")
+    details = costs or "with --dry-run it says what it takes"
+    raise InputError(f"how is it finetuned? {choices}; {details}")
 
 
 def _lines(spec: FinetuneSpec, card: Mapping[str, Any], place: Path, out: Path | None) -> list[str]:

@@ -205,7 +205,7 @@ def _costs(what: str, options: Mapping[str, Any], progress: Progress | None) -> 
     from kgbench.paper.parts import costs
     from kgbench.paper.reproduction import ingredients_of, report_folder, rows_there
     from kgbench.runner import Settings
-    from kgbench.runner.cost import cost_table
+    from kgbench.runner.costs import cost_table
 
     pairs = ingredients_of(options["model"], options["supplement"], options["seeds"])
     names, model = chosen(what, pairs[0].scale), pairs[0].model

@@ -17,10 +17,12 @@ from kgbench.data.facts import hash_of
 from kgbench.errors import InputError
 from kgbench.models import catalog
 from kgbench.models.catalog import CARD, Entry, donors_folder, read_donor_card
-from kgbench.models.checkpoints import locate
+from kgbench.models.checkpoints import Checkpoint, locate
 from kgbench.models.fetching import fetched_model
+from kgbench.models.loading import adapted_donor
 from kgbench.models.lora import ADAPTER_CONFIG
 from kgbench.models.tensors import stored_hash
+from kgbench.paper.hub_texts import assumed_texts, hub_texts, is_on_hub
 from kgbench.paper.measurements import (
     About,
     Donor,
@@ -33,13 +35,14 @@ from kgbench.paper.page import KNOWN, Page, Scale, SmallTraining, TinyTraining, 
 from kgbench.progress import Progress, numbered
 from kgbench.records import RecordStore, write_whole
 from kgbench.runner import Pairs, Run, Settings, Spec, dry_run, run_job
-from kgbench.runner.cost import Cost, room
+from kgbench.runner.costs import Cost, room
 from kgbench.runner.job import main_device_of
 from kgbench.runner.training.builds import read_card
 from kgbench.runner.training.finetuning import finetune
 from kgbench.runner.training.finetuning_cost import StepSeconds, finetuning_cost
-from kgbench.runner.training.finetuning_plan import FinetuneSpec, plan_finetuning
-from kgbench.runner.training.model_setup import store_merged
+from kgbench.runner.training.finetuning_plan import FinetuneSpec, FinetuningPlan, plan_finetuning
+from kgbench.runner.training.model_setup import load_recipient, store_donor
+from kgbench.runner.training.recipes import FinetuningRecipe
 from kgbench.runner.workload import load_suite
 from kgbench.zoo.recipes import Recipe, recipe
 from kgbench.zoo.tiny_pairs import (
@@ -270,8 +273,7 @@ class Ingredients:
             shipped = catalog.zoo_path(self.source(name))
             return "the pair's own" if self.tiny or shipped is None else stored_hash(shipped)
         plan = plan_finetuning(self.training(name))
-        size = {"tiny": 1, "small": self.entry.parameters, "paper": _SIZE}[self.scale]
-        followed = plan.recipe(size or _SIZE, self.recipe.model_type if self.tiny else "")
+        followed = self._followed(plan)
         other = self.page.tiny.supplement if self.tiny else plan.spec.supplement
         return [
             followed.to_json(),
@@ -279,6 +281,25 @@ class Ingredients:
             plan.wordings.to_json(),
             other if plan.spec.supplement else None,
         ]
+
+    def _followed(self, plan: FinetuningPlan) -> FinetuningRecipe:
+        """The recipe of a donor, with its values for the recipient's size."""
+        size = {"tiny": 1, "small": self.entry.parameters, "paper": _SIZE}[self.scale]
+        return plan.recipe(size or _SIZE, self.recipe.model_type if self.tiny else "")
+
+    def with_texts(self, spec: FinetuneSpec, download: bool = True) -> FinetuneSpec:
+        """A training with its supplemental texts from the Hub, where they are there.
+
+        Args:
+            spec: The training.
+            download: Whether to download them; else texts of the usual length stand for them.
+        """
+        source = str(spec.supplement)
+        if not is_on_hub(spec.supplement):
+            return spec
+        n = self._followed(plan_finetuning(spec)).supplement_texts
+        texts = hub_texts(source, n, spec.seed) if download else assumed_texts(source, n)
+        return replace(spec, supplement=texts)
 
     def _rearranged(self, name: str, n: int) -> str:
         """The first movies of pretraining, with each other's co-stars."""
@@ -391,8 +412,10 @@ def make(
             donor = bool(part.name)
             build_recipe(what.recipe, what.pair, seed=what.seed, progress=report, donor=donor)
         elif part.kind == "donor":
-            place = what.place(part.name)
-            finetune(what.training(part.name), place, device=device, progress=report)
+            spec, place = what.training(part.name), what.place(part.name)
+            # Texts on the Hub are not downloaded again to find a donor complete.
+            if not (is_on_hub(spec.supplement) and _stored(spec, place).done):
+                finetune(what.with_texts(spec), place, device=device, progress=report)
         else:
             if loaded[0] != what.seed:
                 loaded = (what.seed, Pairs())
@@ -451,6 +474,17 @@ def merged_adapters(what: Ingredients, evaluation: str) -> Iterator[Spec]:
 
         donors = {name: checkpoint(name, source) for name, source in spec.donors.items()}
         yield replace(spec, recipient=checkpoint("recipient", str(spec.recipient)), donors=donors)
+
+
+def store_merged(recipient: Checkpoint, adapter: Path, folder: Path) -> None:
+    """Write the model in float32 that an adapter makes of the checkpoint it was trained from.
+
+    Unlike the adapter it can be a recipient, or the donor of another one.
+    """
+    model = load_recipient(recipient)
+    peft_model: Any = adapted_donor(model, adapter, str(adapter), recipient.origin)[1]
+    folder.mkdir()
+    store_donor(peft_model.merge_and_unload(), recipient, folder)
 
 
 def _donor(what: Ingredients, name: str) -> Donor:
@@ -529,14 +563,18 @@ def _donor_cost(part: FigurePart, settings: Settings, steps: StepSeconds) -> Cos
     what, name = part.what, part.name
     place = what.place(name)
     if (place / CARD).is_file():
-        return _stored(what.training(name), read_donor_card(place))
+        return _stored(what.training(name), place)
     # A recipient that is not there yet is as large as the shipped one.
     spec = what.training(name) if what.ready else replace(what, seed=SHIPPED).training(name)
+    spec = what.with_texts(spec, download=False)
     return finetuning_cost(spec, place, device=settings.device, measured=steps)
 
 
-def _stored(spec: FinetuneSpec, card: Mapping[str, Any]) -> Cost:
-    """Whether a stored donor is the one that is asked for, by its card; no weights are read."""
+def _stored(spec: FinetuneSpec, place: Path) -> Cost:
+    """Whether a folder holds the donor that is asked for, by its card; no weights are read."""
+    if not (place / CARD).is_file():
+        return Cost("")
+    card = read_donor_card(place)
     recipe = card["recipe"]["name"]
     stored = {**{key: card[key] for key in ("model", "seed", "changes", "data")}, "recipe": recipe}
     wanted = {"model": spec.model, "seed": spec.seed, "changes": spec.changed()}

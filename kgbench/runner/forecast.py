@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
-from weakref import WeakSet
 
 import torch
 
@@ -22,7 +21,7 @@ from kgbench.models.lora import ADAPTER_CONFIG as ADAPTER
 from kgbench.models.pair import ModelPair
 from kgbench.numbers import duration_text
 from kgbench.records import RecordStore
-from kgbench.runner.cost import Cost, assumed_seconds, download_bytes, room
+from kgbench.runner.costs import Cost, assumed_seconds, download_bytes, room
 from kgbench.runner.guard import blamed
 from kgbench.runner.job import (
     Job,
@@ -38,11 +37,10 @@ from kgbench.runner.measure import (
     chunks,
     counted,
     expressed,
-    mixed,
     now,
     ranked,
+    run_group,
     score_sites,
-    scored,
     warm_up,
     without_ranking,
 )
@@ -58,8 +56,8 @@ _OPERATIONS = 2
 """Operations per weight and token in a forward pass (arXiv 2001.08361)."""
 _RECORD, _ROW = 100_000, 50
 """Bytes of a record with its pictures, and of one of its rows, as those of the tiny pairs take."""
-FIRST = 16
-"""Prompts of each template whose forwards are counted, the first of which is timed."""
+FIRST, TIMED = 16, 8
+"""Prompts of each template whose forwards are counted, and of which are run and timed."""
 SAMPLE = 4
 """Facts whose prompts a scoring is timed on."""
 
@@ -96,11 +94,11 @@ def run_cost(spec: Spec, settings: Settings, pairs: Pairs | None = None) -> Cost
 
 def weights_bytes(pair: ModelPair) -> int:
     """Memory of a pair's weights, shared storage once."""
-    held: dict[int, int] = {}
+    sizes: dict[int, int] = {}
     for model in (pair.recipient, *pair.donors.values()):
         for tensor in model.state_dict().values():
-            held[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
-    return sum(held.values())
+            sizes[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
+    return sum(sizes.values())
 
 
 def checkpoint_bytes(place: Checkpoint, dtype: torch.dtype) -> int:
@@ -121,8 +119,8 @@ def checkpoint_bytes(place: Checkpoint, dtype: torch.dtype) -> int:
 
 def _refuse_too_large(spec: Spec, settings: Settings) -> None:
     """Refuse a pair whose weights, each donor's as large as the recipient's, do not fit."""
-    _, named = pair_sources(spec.model, spec.recipient, spec.donors)
-    sources = {part: str(source) for part, source in named.items()}
+    _, pair = pair_sources(spec.model, spec.recipient, spec.donors)
+    sources = {part: str(source) for part, source in pair.items()}
     place = find_here(sources.pop(RECIPIENT), spec.revision)
     if place is None:
         return
@@ -168,8 +166,8 @@ def _assumed_cost(entry: Entry, spec: Spec, settings: Settings) -> Cost:
     is_on_cpu = torch.device(device).type == "cpu"
     dtype = DTYPES[spec.dtype or ("float32" if is_on_cpu else entry.stored)]
     # A pair holds tied embeddings twice, see `prepare`.
-    held = entry.parameters + (entry.vocabulary * entry.width if entry.tied else 0)
-    weights = (1 + len(spec.donors)) * held * dtype.itemsize
+    parameters = entry.parameters + (entry.vocabulary * entry.width if entry.tied else 0)
+    weights = (1 + len(spec.donors)) * parameters * dtype.itemsize
     budget = Budget.on(torch.device(device), entry.width)
     seconds, speed = assumed_seconds(_OPERATIONS * entry.parameters * (n + 1) * rows, device)
     ranking = ", ranking left out" if localizer.kind == "scoring" else ""
@@ -243,17 +241,11 @@ def _memory(
     }
 
 
-_warm: WeakSet[ModelPair] = WeakSet()
-"""Pairs whose first forward, with its start-up costs, was run by an earlier forecast."""
-
-
 def _ready(job: Job) -> tuple[Measurement, dict[str, float]]:
     """The job ranked on a few facts, and the cost of ranking on all."""
     measurement = expressed(job, FIRST)
+    warm_up(job)
     cost = {"forwards": 0.0, "token_rows": 0.0, "seconds": 0.0}
-    if job.pair not in _warm:
-        warm_up(job)
-        _warm.add(job.pair)
     if not job.ranks:
         return measurement, cost
     facts = sorted(frozenset.union(*job.halves))
@@ -271,26 +263,16 @@ def _ready(job: Job) -> tuple[Measurement, dict[str, float]]:
 
 
 def _part(measurement: Measurement, prompts: Sequence[Prompt]) -> dict[str, float]:
-    """Cost of all prompts of a template, from counts of the first ones and their first forward.
-
-    A plain forward of each prompt is added, whose rows are taken to cost as much as others.
-    """
-    first, job = prompts[:FIRST], measurement.job
-    plain = sum(len(job.pair.encoded(prompt).ids) for prompt in first)
-    started, parts = now(job.pair), list(chunks(first, measurement.at_once))
-    plans, labels = zip(*map(measurement.plan, parts), strict=True)
-    planning, sizes = now(job.pair) - started, list[int]()
-    for plan in plans:
-        sizes += job.engine.sizes(plan)
-    started = now(job.pair)
-    answers = next(job.engine.run(plans[0]))
-    for some in mixed([answers], labels[0]):
-        scored(measurement, parts[0], some)
-    each = (now(job.pair) - started) / answers.token_rows
-    rows = sum(sizes)
-    cost = {
+    """Cost of all prompts of a template: the first ones are planned, and some of these are run."""
+    first, sizes = prompts[:FIRST], list[int]()
+    for part in chunks(first, measurement.at_once):
+        sizes += measurement.job.engine.sizes(measurement.plan(part)[0])
+    _, cost = run_group(measurement, first[:TIMED], None)
+    each = cost["seconds"] / cost["token_rows"]
+    plain_seconds = cost["plain_seconds"] * len(first) / len(first[:TIMED])
+    parts = {
         "forwards": float(len(sizes)),
-        "token_rows": float(rows),
-        "seconds": planning + each * (rows + plain),
+        "token_rows": float(sum(sizes)),
+        "seconds": each * sum(sizes) + plain_seconds,
     }
-    return {what: value * len(prompts) / len(first) for what, value in cost.items()}
+    return {what: value * len(prompts) / len(first) for what, value in parts.items()}

@@ -30,7 +30,7 @@ from kgbench.records import (
     collect_provenance,
     measured_on,
 )
-from kgbench.runner.cost import room
+from kgbench.runner.costs import room
 from kgbench.runner.forecast import weights_bytes
 from kgbench.runner.guard import guarded
 from kgbench.runner.job import Job, Pairs, device_map_of, prepare_job

@@ -69,18 +69,7 @@ def read_card(path: Path) -> dict[str, Any]:
 
 def write_card(card: Mapping[str, Any], path: Path) -> None:
     """Write a card atomically."""
-    write_whole(path, f"{_text(card)}\n".encode())
-
-
-def _text(value: Any, indent: str = "") -> str:
-    """JSON with one line for each entry of an object, and lists on one line."""
-    if not isinstance(value, Mapping) or not value:
-        return json.dumps(value, ensure_ascii=False)
-    inner = indent + "  "
-    lines = []
-    for key, entry in value.items():
-        lines.append(f"{inner}{json.dumps(str(key), ensure_ascii=False)}: {_text(entry, inner)}")
-    return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
+    write_whole(path, f"{json.dumps(card, indent=1, ensure_ascii=False)}\n".encode())
 
 
 def versions() -> dict[str, str]:
@@ -156,13 +145,10 @@ class Build:
                 "the memory of the device is too small for this: give a smaller --batch-size "
                 "or --recipe lora"
             ) from error
-        except SafetensorError as error:  # as on a full disk
+        except (OSError, SafetensorError) as error:  # the latter as on a full disk
+            why = getattr(error, "strerror", None) or error
             raise OutputError(
-                f"cannot write {self.label} to {self.out}: {error}; make room, or {_ADVICE}"
-            ) from error
-        except OSError as error:
-            raise OutputError(
-                f"cannot write {self.label} to {self.out}: {error.strerror or error}; {_ADVICE}"
+                f"cannot write {self.label} to {self.out}: {why}; make room, or {_ADVICE}"
             ) from error
 
     def _is_done(self) -> bool:

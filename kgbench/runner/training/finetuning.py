@@ -10,11 +10,11 @@ import json
 import math
 import os
 import shutil
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -41,10 +41,8 @@ from kgbench.runner.training.builds import Build, versions, write_card
 from kgbench.runner.training.finetuning_plan import (
     FinetuneSpec,
     FinetuningPlan,
-    KnownIds,
     Supplement,
     TokenizedTexts,
-    is_file,
     plan_finetuning,
     read_batches,
     tokenized_texts,
@@ -63,8 +61,6 @@ from kgbench.runner.training.stages import HELD_OUT_LOSS, StageOutcome, half_typ
 
 LOG = "log.jsonl"
 """File next to the card with the loss of every step."""
-LOGGED = ("step", "loss", "learning_rate", "held_out_loss")
-"""Possible fields of its rows."""
 WORDING = "wording"
 """Name of the prompt that a training wording makes, where facts have no other."""
 _LEARNED = 0.5
@@ -110,9 +106,7 @@ def finetune(
     finetuning = Finetuning(plan, locate(plan.source, spec.revision), out, where, device_map)
     out, about = finetuning.out, finetuning.about  # finds wrong input before anything is written
     if save_every is None:
-        # A finished donor takes no step, and its texts may be on the Hub.
-        finished = (out / CARD).is_file()
-        steps = 0 if finished else finetuning.steps_per_epoch * finetuning.recipe.epochs
+        steps = finetuning.steps_per_epoch * finetuning.recipe.epochs
         save_every = min(max(steps // _SAVES, _CLOSEST), _FARTHEST)
     build = Build(
         out, finetuning.work, "the donor", about, progress, save_every, read=read_donor_card
@@ -196,7 +190,7 @@ class Finetuning:
         self.empty = meta_model(recipient)
         self.parameters = trained_parameters(self.empty)
         self.recipe = plan.recipe(self.parameters, str(recipient.config.get("model_type")))
-        self.tokenizer, self.known = read_tokenizer(recipient), KnownIds()
+        self.tokenizer = read_tokenizer(recipient)
         limit = getattr(self.empty.config, "max_position_embeddings", None)
         self.max_length = min(self.recipe.max_length, limit or self.recipe.max_length)
 
@@ -205,7 +199,7 @@ class Finetuning:
         """All tokens."""
         texts = self.supplement.texts if self.supplement else ()
         wordings, chat = self.plan.wordings, self.plan.spec.chat_template
-        return tokenized_texts(self.tokenizer, wordings, texts, self.max_length, chat, self.known)
+        return tokenized_texts(self.tokenizer, wordings, texts, self.max_length, chat)
 
     @cached_property
     def questions(self) -> Dataset:
@@ -224,7 +218,8 @@ class Finetuning:
     def about(self) -> dict[str, Any]:
         """The card without results."""
         spec, kinds = self.plan.spec, {torch.bfloat16: "bf16", torch.float16: "fp16"}
-        chosen = {
+        texts, supplement = self.texts, self.supplement
+        choices = {
             "recipient": {
                 "source": self.recipient.origin,
                 "weights": stored_hash(self.recipient.directory),
@@ -237,33 +232,17 @@ class Finetuning:
             **spec.options(),
             "data": self.plan.data(),
             "wordings": self.plan.wordings.to_json(),
-            **self._about_texts(),
+            "supplement": supplement.to_json() if supplement else None,
+            "texts": {
+                "trained": len(texts.facts),
+                "held_out": len(texts.held_out),
+                "tokens": texts.tokens,
+            },
         }
         names = {"name": self.plan.name, "model": spec.model}
         places = {"revision": spec.revision, "device_map": self.device_map}
-        given = {name: value for name, value in places.items() if value is not None}
-        return {**names, "identity": hash_of(chosen), **chosen, **given}
-
-    def _about_texts(self) -> dict[str, Any]:
-        """The card's entries on texts.
-
-        A finished donor with as many texts of the same data set on the Hub keeps its entries, so
-        that nothing is downloaded to find it complete.
-        """
-        source = self.plan.spec.supplement
-        if source is not None and not is_file(source) and (self.out / CARD).is_file():
-            card = read_donor_card(self.out)
-            entry = card.get("supplement")
-            wanted = (source, self.recipe.supplement_texts)
-            if isinstance(entry, dict) and (entry.get("source"), entry.get("texts")) == wanted:
-                return {"supplement": entry, "texts": card.get("texts")}
-        texts, supplement = self.texts, self.supplement
-        counts = {
-            "trained": len(texts.facts),
-            "held_out": len(texts.held_out),
-            "tokens": texts.tokens,
-        }
-        return {"supplement": supplement.to_json() if supplement else None, "texts": counts}
+        options = {name: value for name, value in places.items() if value is not None}
+        return {**names, "identity": hash_of(choices), **choices, **options}
 
     @property
     def steps_per_epoch(self) -> int:
@@ -273,21 +252,19 @@ class Finetuning:
 
     def train(self, build: Build) -> None:
         """Take the steps that are left, then store, score and describe the donor."""
-        recipe, seed = self.recipe, self.plan.spec.seed
+        recipe, seed, per_epoch = self.recipe, self.plan.spec.seed, self.steps_per_epoch
         before = self._scores_before()
-        batches, held_out, per_epoch = read_batches(
-            self.texts, recipe.epochs, recipe.batch_size, seed
-        )
+        batches, held_out = read_batches(self.texts, recipe.epochs, recipe.batch_size, seed)
 
         def what(step: int) -> str:
-            epoch = f": epoch {(step - 1) // per_epoch + 1} of {recipe.epochs}" if step else ""
+            epoch = f": epoch {math.ceil(step / per_epoch)} of {recipe.epochs}" if step else ""
             return f"{self.plan.name}{epoch}"
 
         build.stage(
             "checkpoints",
             build.card,
             lambda: trainable_model(self.model(self.dtype), recipe, seed),
-            lambda model, outcome: self._publish(model, outcome, before, per_epoch),
+            lambda model, outcome: self._publish(model, outcome, before),
             batches=batches,
             stage=recipe.stage,
             seed=seed,
@@ -300,18 +277,14 @@ class Finetuning:
         )
 
     def _publish(
-        self,
-        model: nn.Module,
-        outcome: StageOutcome,
-        before: Mapping[str, float],
-        per_epoch: int,
+        self, model: nn.Module, outcome: StageOutcome, before: Mapping[str, float]
     ) -> None:
         """Write everything that a donor consists of into a folder, and give it its name."""
         trained = trained_parameters(model)
-        whole = self.work / "donor"
-        shutil.rmtree(whole, ignore_errors=True)
-        whole.mkdir()
-        donor = store_donor(model, self.recipient, whole, self.recipe.stored)
+        folder = self.work / "donor"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        donor = store_donor(model, self.recipient, folder, self.recipe.stored)
         after = self._hits(donor, tuple(before))
         n = min(len(self.plan.facts.facts), SCORED)
         scores: dict[str, dict[str, Any]] = {}
@@ -319,52 +292,34 @@ class Finetuning:
             scores[prompt] = {"PRE": rate, "SFT": after[prompt], "n": n}
             if prompt == WORDING:
                 scores[prompt]["template"] = self.questions.templates[WORDING]
-        lines = []
-        for row in outcome.log:
-            if "loss" in row or HELD_OUT_LOSS in row:
-                logged = {key: row[key] for key in LOGGED if key in row}
-                lines.append(json.dumps(logged) + "\n")
-        (whole / LOG).write_text("".join(lines), encoding="utf-8")
+        lines = [json.dumps(row) + "\n" for row in outcome.log]
+        (folder / LOG).write_text("".join(lines), encoding="utf-8")
         results = {
-            "steps": per_epoch * self.recipe.epochs,
+            "steps": self.steps_per_epoch * self.recipe.epochs,
             "trained_parameters": trained,
-            "losses": losses_by_epoch(outcome.log, per_epoch),
+            "losses": losses_by_epoch(outcome.log, self.steps_per_epoch),
             "metric": "top5",
             "scores": scores,
-            "weights": stored_hash(whole),
+            "weights": stored_hash(folder),
             "seconds": round(outcome.seconds, 1),
             "versions": versions(),
         }
-        write_card({**self.about, **results}, whole / CARD)
+        write_card({**self.about, **results}, folder / CARD)
         if self.out.exists():
             self.out.rmdir()  # empty, see `donor_place`
-        os.replace(whole, self.out)
+        os.replace(folder, self.out)
 
     def _scores_before(self) -> Mapping[str, float]:
         """Scores of the recipient; finds a model that cannot be scored before it is trained."""
-        path = self.work / "before.json"
-        if path.exists():
-            try:
-                stored = json.loads(path.read_text(encoding="utf-8"))
-                if hash_of(stored["scores"]) == stored["hash"]:
-                    return dict(stored["scores"])
-            except (ValueError, LookupError, TypeError, RecursionError):
-                pass
-            warnings.warn(
-                f"{path} is damaged, or of an earlier version: the recipient is scored again",
-                stacklevel=2,
-            )
         model = self.model()
         if self.device_map is None:
             nn.Module.to(model, self.device)
         try:
-            scores = self._hits(model, scored_prompts(self.questions))
+            return self._hits(model, scored_prompts(self.questions))
         except InputError:
             if self.questions is self.plan.facts:
                 raise
-            scores = {}  # a wording need not be a prompt, as where the tokenizer joins its end
-        write_card({"scores": scores, "hash": hash_of(scores)}, path)
-        return scores
+            return {}  # a wording need not be a prompt, as where the tokenizer joins its end
 
     def _hits(self, model: PreTrainedModel, prompts: Sequence[str]) -> dict[str, float]:
         chat = self.plan.spec.chat_template
@@ -390,22 +345,17 @@ def losses_by_epoch(
 
     Epoch 0 is before the first step.
     """
-    steps: dict[int, list[float]] = {}
-    held_out: dict[int, float] = {}
+    epochs: dict[int, dict[str, list[float]]] = {}
     for row in log:
-        if HELD_OUT_LOSS in row:
-            held_out[row["step"] // steps_per_epoch] = row[HELD_OUT_LOSS]
-        if "loss" in row:
-            steps.setdefault((row["step"] - 1) // steps_per_epoch + 1, []).append(row["loss"])
-    epochs = []
-    for epoch in sorted({*steps, *held_out}):
-        losses: dict[str, float] = {"epoch": epoch}
-        if epoch in steps:
-            losses["trained"] = round(sum(steps[epoch]) / len(steps[epoch]), 5)
-        if epoch in held_out:
-            losses["held_out"] = round(held_out[epoch], 5)
-        epochs.append(losses)
-    return epochs
+        losses = epochs.setdefault(math.ceil(row["step"] / steps_per_epoch), {})
+        for name, logged in (("trained", "loss"), ("held_out", HELD_OUT_LOSS)):
+            if logged in row:
+                losses.setdefault(name, []).append(row[logged])
+    rows = []
+    for epoch, losses in epochs.items():
+        means = {name: round(fmean(values), 5) for name, values in losses.items()}
+        rows.append({"epoch": epoch, **means})
+    return rows
 
 
 def type_text(dtype: torch.dtype) -> str:

@@ -17,12 +17,11 @@ from kgbench.models.checkpoints import find_here
 from kgbench.models.loading import DTYPES, quiet_library
 from kgbench.models.placement import DeviceMap, usable_device
 from kgbench.numbers import plain_text, size_text
-from kgbench.runner.cost import Cost, assumed_seconds, download_bytes, room
+from kgbench.runner.costs import Cost, assumed_seconds, download_bytes, room
 from kgbench.runner.training.finetuning import Finetuning, donor_place
 from kgbench.runner.training.finetuning_plan import (
     FinetuneSpec,
     FinetuningPlan,
-    is_file,
     plan_finetuning,
     read_batches,
 )
@@ -38,8 +37,6 @@ _KEPT = 2
 """Checkpoints on disk during a training."""
 _CHARACTERS = 4
 """Characters per token where there is no tokenizer at hand; approximate for English."""
-_CUT = 512
-"""Assumed tokens of a supplemental text on the Hub: web pages are mostly longer, and cut."""
 _MEASURED = 500_000_000
 """Largest recipient of which a step is measured on a CPU, where more would take minutes."""
 _OPERATIONS = 6
@@ -77,10 +74,7 @@ def finetuning_cost(
         return _assumed_cost(plan, where, device_map)
     finetuning = Finetuning(plan, recipient, out, where, device_map)
     recipe, dtype, parameters = finetuning.recipe, finetuning.dtype, finetuning.parameters
-    if _is_on_hub(plan):
-        finetuning.supplement = None  # its texts are not downloaded for a forecast
     trained = trained_parameters(trainable_model(finetuning.empty, recipe, 0))
-    tokens = finetuning.texts.tokens + _hub_tokens(plan, recipe, finetuning.max_length)
     if parameters <= _MEASURED or torch.device(where).type == "cuda":
         steps = {} if measured is None else measured
         parts = (recipe.tiny, recipe.batch_size, recipe.rank, recipe.frozen)
@@ -92,7 +86,9 @@ def finetuning_cost(
         each, basis = assumed_seconds(_OPERATIONS * parameters, where)
         speed = each, f"the checkpoint; no step was measured: {basis}"
     place = room(where, device_map, dtype)
-    return _cost(finetuning.plan, recipe, (parameters, trained), tokens, speed, dtype, place)
+    return _cost(
+        finetuning.plan, recipe, (parameters, trained), finetuning.texts.tokens, speed, dtype, place
+    )
 
 
 def recipes_text(model: str, dataset: str, imports: ImportOptions | None = None) -> str:
@@ -127,7 +123,7 @@ def recipes_text(model: str, dataset: str, imports: ImportOptions | None = None)
 def _step_seconds(finetuning: Finetuning) -> float:
     """Seconds per token of the second of two steps, which has texts of some length."""
     recipe, seed = finetuning.recipe, finetuning.plan.spec.seed
-    batches, _, _ = read_batches(finetuning.texts, 1, recipe.batch_size, seed)
+    batches, _ = read_batches(finetuning.texts, 1, recipe.batch_size, seed)
     model = trainable_model(finetuning.model(finetuning.dtype), recipe, seed)
     run = StageRun(Path(), seed, device=finetuning.device, half=finetuning.half)
     threads = processor_threads(1 if recipe.tiny else None)
@@ -158,8 +154,7 @@ def _assumed_cost(plan: FinetuningPlan, device: str, device_map: DeviceMap | Non
         width = math.sqrt(entry.parameters / (12 * entry.layers))
         trained = round(18 * width * entry.layers * recipe.rank)
     tokens = sum(map(len, plan.wordings.trained)) // _CHARACTERS
-    tokens += _hub_tokens(plan, recipe, recipe.max_length)
-    supplement = None if _is_on_hub(plan) else plan.supplement(recipe)
+    supplement = plan.supplement(recipe)
     for text in supplement.texts if supplement else ():
         tokens += min(len(text) // _CHARACTERS, recipe.max_length)
     each, basis = assumed_seconds(_OPERATIONS * entry.parameters, device)
@@ -172,16 +167,6 @@ def _assumed_cost(plan: FinetuningPlan, device: str, device_map: DeviceMap | Non
     place = room(device, device_map, dtype)
     parameters, speed, download = (entry.parameters, trained), (each, basis), download_bytes(entry)
     return _cost(plan, recipe, parameters, tokens, speed, dtype, place, download)
-
-
-def _is_on_hub(plan: FinetuningPlan) -> bool:
-    """Whether the supplement is a data set on the Hub."""
-    return plan.spec.supplement is not None and not is_file(plan.spec.supplement)
-
-
-def _hub_tokens(plan: FinetuningPlan, recipe: FinetuningRecipe, max_length: int) -> int:
-    """Tokens of supplemental texts on the Hub, which are not read."""
-    return recipe.supplement_texts * min(_CUT, max_length) if _is_on_hub(plan) else 0
 
 
 def _cost(
@@ -214,13 +199,12 @@ def _cost(
         f"learning rate {plain_text(recipe.learning_rate)}, batch {recipe.batch_size}, "
         f"weight decay {plain_text(recipe.weight_decay)}{rank}"
     )
-    cut = f"; supplemental texts taken at {_CUT} tokens at most" if _is_on_hub(plan) else ""
     if recipe.rank is None:
         place = {**place, "savings": ("--recipe lora", *place["savings"])}
     return Cost(
         plan.name,
         each * tokens * recipe.epochs,
-        f"the recipe {recipe.name}{sized} ({values}); {basis}{cut}; activations, which grow with "
+        f"the recipe {recipe.name}{sized} ({values}); {basis}; activations, which grow with "
         "the batch, are not counted",
         {
             "parameters": total,

@@ -4,8 +4,7 @@ A donor reads its facts in wordings, some of which are held out, and other texts
 wordings that validate a training are never trained on. A random choice of texts would not do: the
 same facts occur in the other texts, so that learning those by heart would look best.
 
-Supplemental texts are a seeded sample of a user's file or of a data set on the Hub; none are
-shipped.
+Supplemental texts are a seeded sample of a user's file; none are shipped.
 """
 
 from __future__ import annotations
@@ -15,19 +14,16 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
-from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from huggingface_hub import HfApi
 from transformers import PreTrainedTokenizerBase
 
 from kgbench.data import Dataset, ImportOptions, load_dataset, training_texts
 from kgbench.data.facts import hash_of
 from kgbench.data.training_texts import question_of, training_wordings
-from kgbench.errors import DataError, InputError, ModelError, check_choice, first_line
+from kgbench.errors import DataError, InputError, ModelError, check_choice
 from kgbench.models import SHORT_DTYPES, catalog, check_dtype
 from kgbench.models.encoding import Encoder
 from kgbench.runner.training.model_setup import check_peft
@@ -46,14 +42,6 @@ _HELD_OUT = 5
 """One in so many wordings is held out."""
 _ENOUGH = 3
 """With fewer wordings none is."""
-
-_SUFFIXES = (".txt", ".jsonl")
-_BUFFER = 10_000
-"""Shuffle buffer of a Hub data set, which is read as a stream."""
-_ANSWER_WITHIN = 10.0
-"""Timeout of the first question to the Hub, in seconds."""
-_PATIENCE = 10
-"""Rows read for each text wanted: some are empty, and without a column "text" all are."""
 
 
 @dataclass(frozen=True)
@@ -81,9 +69,9 @@ class FinetuneSpec:
     """Training wordings that replace the data set's."""
     imports: ImportOptions | None = None
     """Meaning of the columns of a file."""
-    supplement: str | None = None
-    """A .txt file with one text per line, a .jsonl file with a field "text" in each line, or the id
-    of a data set on the Hub with a column "text".
+    supplement: str | Supplement | None = None
+    """A .txt file with one text per line, or a .jsonl file with a field "text" in each line; or
+    texts in memory.
     """
     seed: int = 0
     """Seed of order, held-out wordings, the supplement's sample and whatever the model draws."""
@@ -137,8 +125,8 @@ class FinetuningPlan:
         if spec.supplement is None and recipe.supplement_texts:
             raise InputError(
                 f"the recipe {spec.recipe!r} reads {recipe.supplement_texts:,} texts about "
-                "anything else among the facts: give --supplement FILE or a Hub data set, or go "
-                "without them by --supplement-n 0"
+                "anything else among the facts: give --supplement FILE, or go without them by "
+                "--supplement-n 0"
             )
         if spec.supplement is not None and not recipe.supplement_texts:
             raise InputError(
@@ -152,17 +140,25 @@ class FinetuningPlan:
 
         Raises:
             DataError: The file cannot be read.
-            InputError: There are fewer texts, or the Hub does not give the data set.
+            InputError: There are fewer texts.
         """
-        source, n, seed = self.spec.supplement, recipe.supplement_texts, self.spec.seed
-        if not source:
-            return None
-        if not is_file(source):
-            revision, sample = _hub_texts(source, n, seed)
-            return Supplement(source, _enough(source, sample, n), revision)
+        source, n = self.spec.supplement, recipe.supplement_texts
+        if source is None or isinstance(source, Supplement):
+            return source
         path = Path(source).expanduser()
-        texts = _enough(source, list(dict.fromkeys(_file_texts(path))), n)
-        return Supplement(path.name, tuple(Random(f"supplement {seed}").sample(texts, n)))
+        texts = list(dict.fromkeys(_file_texts(path)))
+        if not texts:
+            raise InputError(
+                f"no text in the supplement {source!r}: expected one text per line, "
+                "or a field 'text' in each line of a .jsonl file"
+            )
+        if len(texts) < n:
+            raise InputError(
+                f"the supplement {source!r} holds {len(texts)} texts, and {n} were asked for: "
+                f"give --supplement-n {len(texts)}"
+            )
+        sample = Random(f"supplement {self.spec.seed}").sample(texts, n)
+        return Supplement(path.name, tuple(sample))
 
     def data(self) -> dict[str, Any]:
         """The card's entry on the facts."""
@@ -186,8 +182,8 @@ def plan_finetuning(spec: FinetuneSpec) -> FinetuningPlan:
     owner, source = recipient_of(spec.model, spec.recipient)
     facts = spec.facts
     if facts is None:
-        named = spec.dataset if spec.split is None else f"{spec.dataset}:{spec.split}"
-        facts = load_dataset(named, spec.imports)
+        dataset = spec.dataset if spec.split is None else f"{spec.dataset}:{spec.split}"
+        facts = load_dataset(dataset, spec.imports)
     wordings = Wordings.of(facts, spec.direction, spec.templates, spec.seed)
     seed = f"-seed{spec.seed}" if spec.seed else ""
     name = f"{_slug(owner)}/{_slug(facts.name)}-{spec.direction}-{spec.recipe}{seed}"
@@ -254,18 +250,18 @@ class Wordings:
         texts = training_texts(dataset, direction, templates)
         numbers = sorted({text.template for text in texts})
         many = max(1, round(len(numbers) / _HELD_OUT)) if len(numbers) >= _ENOUGH else 0
-        chosen = sorted(Random(f"held out {seed}").sample(numbers, many))
+        sample = sorted(Random(f"held out {seed}").sample(numbers, many))
         # A text that a trained wording gives too is no held-out text.
-        trained = dict.fromkeys(text.text for text in texts if text.template not in chosen)
+        trained = dict.fromkeys(text.text for text in texts if text.template not in sample)
         held_out = dict.fromkeys(
-            text.text for text in texts if text.template in chosen and text.text not in trained
+            text.text for text in texts if text.template in sample and text.text not in trained
         )
         used = (
             (tuple(templates), ())
             if templates
             else (training_wordings(dataset), dataset.training_reversed)
         )
-        return cls(tuple(trained), tuple(held_out), used, tuple(chosen))
+        return cls(tuple(trained), tuple(held_out), used, tuple(sample))
 
     def question(self, dataset: Dataset) -> str | None:
         """The evaluation template that a wording is up to its object, preferably a held-out one.
@@ -278,8 +274,8 @@ class Wordings:
         """
         forward = self.templates[0]
         for number in sorted(range(len(forward)), key=lambda n: n not in self.numbers):
-            if (found := question_of(forward[number], dataset)) is not None:
-                return found
+            if (template := question_of(forward[number], dataset)) is not None:
+                return template
         return None
 
     def to_json(self) -> dict[str, Any]:
@@ -296,7 +292,7 @@ class Supplement:
     """Texts about anything but the facts."""
 
     source: str
-    """The file's name without its folder, or the Hub id."""
+    """The file's name without its folder, or what texts in memory are called."""
     texts: tuple[str, ...]
     revision: str | None = None
     """Commit of a data set on the Hub."""
@@ -311,25 +307,6 @@ class Supplement:
         if self.revision is not None:
             entry["revision"] = self.revision
         return entry
-
-
-def is_file(source: str) -> bool:
-    """Whether a source is a local file rather than a Hub id."""
-    return source.lower().endswith(_SUFFIXES) or Path(source).expanduser().exists()
-
-
-def _enough(source: str, sample: Sequence[str], n: int) -> tuple[str, ...]:
-    if not sample:
-        raise InputError(
-            f"no text in the supplement {source!r}: expected one text per line, "
-            "or a field 'text' in each line of a .jsonl file"
-        )
-    if len(sample) < n:
-        raise InputError(
-            f"the supplement {source!r} holds {len(sample)} texts, and {n} were asked for: "
-            f"give --supplement-n {len(sample)}"
-        )
-    return tuple(sample)
 
 
 def _file_texts(path: Path) -> Iterator[str]:
@@ -354,36 +331,6 @@ def _file_texts(path: Path) -> Iterator[str]:
             yield text.strip()
 
 
-def _hub_texts(source: str, n: int, seed: int) -> tuple[str, tuple[str, ...]]:
-    """A sample of texts of a data set on the Hub, and the commit that it is drawn from."""
-    try:
-        # One quick question, before the client retries without end.
-        revision = str(HfApi().dataset_info(source, timeout=_ANSWER_WITHIN).sha)
-        if find_spec("datasets") is None:
-            raise InputError(
-                f"the supplement {source!r} is no file here, "
-                "and to load it from the Hub takes: pip install datasets"
-            )
-        from datasets import load_dataset as load_hub_dataset
-
-        stream = load_hub_dataset(source, revision=revision, split="train", streaming=True)
-        stream = stream.shuffle(seed=seed, buffer_size=_BUFFER)
-        texts = (str(row.get("text") or "").strip() for row in islice(stream, _PATIENCE * n))
-        return revision, tuple(islice(filter(None, texts), n))
-    except InputError:
-        raise
-    except Exception as error:  # also errors of its HTTP client
-        raise InputError(
-            f"the supplement {source!r} is no file here, "
-            f"and the Hub did not give it ({first_line(error)}); "
-            "give a .txt file with one text per line, or a .jsonl file with a field 'text'"
-        ) from error
-
-
-KnownIds = dict[tuple[str, bool], list[int]]
-"""Token ids by text, and by whether the tokenizer added special tokens."""
-
-
 @dataclass(frozen=True)
 class TokenizedTexts:
     """Token ids of all texts of a training."""
@@ -405,7 +352,6 @@ def tokenized_texts(
     supplement: Sequence[str],
     max_length: int,
     chat_template: bool = False,
-    known: KnownIds | None = None,
 ) -> TokenizedTexts:
     """Token ids of all texts, each with EOS at its end.
 
@@ -419,7 +365,6 @@ def tokenized_texts(
         supplement: Texts about anything else.
         max_length: Most tokens of a text.
         chat_template: Whether the tokenizer's chat template is put around texts of the facts.
-        known: Texts that this tokenizer read before, to which these are added.
 
     Raises:
         ModelError: The tokenizer has no EOS, or no chat template where one is asked for.
@@ -431,20 +376,17 @@ def tokenized_texts(
             "give a checkpoint whose tokenizer names one"
         )
     eos, pad = int(tokenizer.eos_token_id), tokenizer.pad_token_id
-    read: KnownIds = {} if known is None else known
 
-    def rows(texts: Sequence[str], frame: str | None = None) -> list[list[int]]:
-        special = frame is None
-        framed = [(frame or "") + text for text in texts]
-        if new := [text for text in framed if (text, special) not in read]:
-            encoded = tokenizer(
-                new, verbose=False, add_special_tokens=special, return_attention_mask=False
-            )
-            for text, ids in zip(new, encoded["input_ids"], strict=True):
-                read[text, special] = ids
-        return [[*read[text, special], eos] for text in framed]
+    def rows(texts: Sequence[str], frame: str = "") -> list[list[int]]:
+        framed = [frame + text for text in texts]
+        if not framed:
+            return []
+        encoded = tokenizer(
+            framed, verbose=False, add_special_tokens=not frame, return_attention_mask=False
+        )
+        return [[*ids, eos] for ids in encoded["input_ids"]]
 
-    frame = None
+    frame = ""
     if chat_template:  # which writes BOS itself
         encoder = Encoder(tokenizer, chat_template)
         frame = encoder.before + encoder.after
@@ -466,8 +408,8 @@ def tokenized_texts(
 
 def read_batches(
     texts: TokenizedTexts, epochs: int, size: int, seed: int
-) -> tuple[Batches, Batches, int]:
-    """Steps of a training, of its validation, and the number of steps of one epoch.
+) -> tuple[Batches, Batches]:
+    """Steps of a training, and of its validation.
 
     Args:
         texts: The tokens.
@@ -480,4 +422,4 @@ def read_batches(
     for _ in range(epochs):
         steps += grouped([*texts.facts, *texts.supplement], size, rng)
     held_out = grouped(texts.held_out, size, Random(0))
-    return Batches(steps, texts.pad), Batches(held_out, texts.pad), len(steps) // epochs
+    return Batches(steps, texts.pad), Batches(held_out, texts.pad)

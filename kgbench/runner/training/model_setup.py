@@ -17,7 +17,7 @@ from transformers.pytorch_utils import Conv1D
 from kgbench.errors import InputError, ModelError, first_line
 from kgbench.models.checkpoints import Checkpoint, read_model_config
 from kgbench.models.family_map import Family, family_in, load_family
-from kgbench.models.loading import DTYPES, adapted_donor, quiet_library
+from kgbench.models.loading import DTYPES, quiet_library, read_empty
 from kgbench.runner.training.recipes import FinetuningRecipe
 
 ATTENTION = "eager"
@@ -55,7 +55,7 @@ def load_recipient(place: Checkpoint, dtype: torch.dtype = torch.float32) -> Pre
                 output_loading_info=True,
             )
     except Exception as error:  # libraries raise anything on a broken file
-        raise _unloadable(place, error) from error
+        raise ModelError(f"{place.origin} does not load: {first_line(error)}") from error
     model, info = loaded
     if missing := sorted(info["missing_keys"]):
         raise ModelError(
@@ -72,18 +72,7 @@ def meta_model(place: Checkpoint) -> PreTrainedModel:
         ModelError: The library cannot build the model, or kgbench does not know its family.
     """
     family_in(place.directory, str(place.config.get("model_type")), place.origin)
-    try:
-        with torch.device("meta"), quiet_library():
-            model: PreTrainedModel = AutoModelForCausalLM.from_config(
-                read_model_config(place.directory), trust_remote_code=False
-            )
-    except Exception as error:  # libraries raise anything on a broken configuration
-        raise _unloadable(place, error) from error
-    return model
-
-
-def _unloadable(place: Checkpoint, error: Exception) -> ModelError:
-    return ModelError(f"{place.origin} does not load: {first_line(error)}")
+    return read_empty(place, torch.float32, ATTENTION)
 
 
 def family_of(model: PreTrainedModel) -> Family:
@@ -192,25 +181,6 @@ def store_donor(
     return donor
 
 
-def store_merged(recipient: Checkpoint, adapter: Path, folder: Path) -> None:
-    """Write the whole model in float32 that an adapter makes of the checkpoint it was trained from.
-
-    Unlike the adapter it can be a recipient, or the donor of another one.
-
-    Args:
-        recipient: The checkpoint.
-        adapter: The adapter's folder.
-        folder: A new folder.
-
-    Raises:
-        ModelError: One of them does not load, or they do not fit.
-    """
-    model = load_recipient(recipient)
-    peft_model: Any = adapted_donor(model, adapter, str(adapter), recipient.origin)[1]
-    folder.mkdir()
-    store_donor(peft_model.merge_and_unload(), recipient, folder)
-
-
 def _to_type(weights: Sequence[nn.Parameter], dtype: torch.dtype) -> None:
     for weight in weights:
         weight.data = weight.data.to(dtype)
@@ -219,5 +189,5 @@ def _to_type(weights: Sequence[nn.Parameter], dtype: torch.dtype) -> None:
 def training_type(recipient: Checkpoint, name: str | None = "auto") -> torch.dtype:
     """Type of weights by name: float32 for None, the checkpoint's for `auto`."""
     stored: Any = recipient.config.get("dtype") or recipient.config.get("torch_dtype")
-    chosen = str(stored) if name == "auto" else name
-    return DTYPES.get(chosen or "float32", torch.float32)
+    type_name = str(stored) if name == "auto" else name
+    return DTYPES.get(type_name or "float32", torch.float32)

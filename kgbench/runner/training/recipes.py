@@ -106,11 +106,11 @@ def finetuning_recipe(
     sizes = ("tiny", "small")
     size = next((size for size in sizes if parameters < tables[f"{size}_below"]), None)
     tiny = size == "tiny"
-    own = dict(tables["recipes"][name])
-    types = own.pop("tiny_types", {})
-    layers = [tables["shared"], own]
+    recipe = dict(tables["recipes"][name])
+    types = recipe.pop("tiny_types", {})
+    layers = [tables["shared"], recipe]
     if size is not None:
-        layers += [tables["shared"][size], own[size]]
+        layers += [tables["shared"][size], recipe[size]]
     if tiny:
         layers.append(types.get(model_type, {}))
     values: dict[str, Any] = {}
@@ -119,9 +119,9 @@ def finetuning_recipe(
     for each in sizes:
         del values[each]
     values |= changes or {}
-    known = {each.name for each in fields(FinetuningRecipe)}
+    names = {each.name for each in fields(FinetuningRecipe)}
     for key, value in values.items():
-        check_choice("field of a recipe", key, known)
+        check_choice("field of a recipe", key, names)
         if key in _POSITIVE and not value > 0:
             raise InputError(f"{key} {value}: expected a number above 0")
     return FinetuningRecipe(name=name, tiny=tiny, **values)

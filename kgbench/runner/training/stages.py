@@ -70,10 +70,6 @@ class Batches:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def size(self, step: int) -> int:
-        """Tokens of a step, padding included."""
-        return len(self.rows[step]) * max(map(len, self.rows[step]))
-
     def __getitem__(self, step: int) -> dict[str, torch.Tensor]:
         # Padding is on the right and attention is causal, so no attention mask is needed.
         ids, labels = (_even(self.rows[step], filler) for filler in (self.pad, IGNORED))
@@ -383,10 +379,10 @@ def _damaged_file(folder: Path) -> str | None:
 
 
 @contextmanager
-def processor_threads(wanted: int | None) -> Iterator[None]:
+def processor_threads(limit: int | None) -> Iterator[None]:
     """Limit the processor threads; the small matrices of tiny pairs gain little from several."""
     threads = torch.get_num_threads()
-    torch.set_num_threads(wanted or threads)
+    torch.set_num_threads(limit or threads)
     try:
         yield
     finally:
