@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -137,3 +138,19 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         model.save_pretrained(root / name)
         tokenizer.save_pretrained(root / name)
     return {name: root / name for name in ("recipient", "sft")}
+
+
+@pytest.fixture(scope="session")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, Path]]:
+    """Random checkpoints of a family, with its tokenizer, for lm-eval; written once."""
+    from lm_eval_runs import write_checkpoints
+
+    return cache(lambda family: write_checkpoints(tmp_path_factory.mktemp(family), family))
+
+
+@pytest.fixture(scope="session")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tasks for lm-eval on facts with difficult names."""
+    from lm_eval_runs import write_tasks
+
+    return write_tasks(tmp_path_factory.mktemp("tasks"))

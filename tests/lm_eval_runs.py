@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lm_eval.api.instance import Instance
 from lm_eval.evaluator import evaluate
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
@@ -162,3 +163,14 @@ def answers(
     return evaluate(
         lm=lm, task_dict=loaded, limit=limit, bootstrap_iters=0, log_samples=True, **options
     )  # type: ignore[no-any-return]
+
+
+def request(
+    arguments: tuple[Any, ...],
+    document: dict[str, Any] | None = None,
+    number: int = 0,
+    task: str = "plain",
+    kind: Any = "loglikelihood",
+) -> Instance:
+    """A request of a task."""
+    return Instance(kind, document or {}, arguments, 0, metadata=(task, number, 1))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import fake_runs
@@ -29,61 +29,57 @@ def record() -> Record:
     return fake_runs.record(fake_runs.rows(150))
 
 
-@pytest.fixture(autouse=True)
-def apart() -> Iterator[None]:
-    """What is asserted here is no finding of the session that runs these tests."""
-    with collecting():
-        yield
-
-
-def found(act: Callable[[], None]) -> CollectedClaims:
+def found(claim: Callable[..., None], *arguments: Any, **bounds: Any) -> CollectedClaims:
+    """What an assertion leaves undecided."""
     with collecting() as findings:
-        act()
+        claim(*arguments, **bounds)
     return findings
 
 
-def raised(kind: type[BaseException], act: Callable[[], None]) -> str:
-    with collecting(), pytest.raises(kind) as error:
-        act()
+def failed(claim: Callable[..., None], *arguments: Any, **bounds: Any) -> str:
+    """What an assertion fails with."""
+    with collecting(), pytest.raises(AssertionError) as error:
+        claim(*arguments, **bounds)
     return str(error.value)
 
 
-def test_what_holds(record: Record) -> None:
-    """The claims of the paper on figures like the paper's; by default they are about each prompt."""
-    for act in (
-        lambda: assert_localized(record),
-        lambda: assert_localized(
-            record, "FE+LT", prompt="qa", sufficiency__gt=0.9, top5__ge=0.9, log_rank__le=4
+@pytest.mark.parametrize(
+    ("claim", "arguments"),
+    [
+        (assert_localized, {}),
+        (
+            assert_localized,
+            {"prompt": "qa", "sufficiency__gt": 0.9, "top5__ge": 0.9, "log_rank__le": 4},
         ),
-        lambda: assert_necessary(record, "FE+LT"),
-        lambda: assert_necessary(record, "LT", necessity__ge=0.6, necessity__lt=0.9),
-        lambda: assert_not_at(record, "(FE+LT)^C"),
-        lambda: assert_not_at(record, "FE", sufficiency__le=0.3),
-    ):
-        assert found(act).undecided == []
+        (assert_necessary, {"at": "FE+LT"}),
+        (assert_necessary, {"at": "LT", "necessity__ge": 0.6, "necessity__lt": 0.9}),
+        (assert_not_at, {"at": "(FE+LT)^C"}),
+        (assert_not_at, {"at": "FE", "sufficiency__le": 0.3}),
+        *((assert_localized, {"at": spelling}) for spelling in ("LT+FE", "FE + LT", "FE+LT+FE")),
+    ],
+)
+def test_what_holds(record: Record, claim: Callable[..., None], arguments: dict[str, Any]) -> None:
+    """The claims of the paper on figures like the paper's; by default they are about each prompt,
+    and a configuration is found however it is written.
+    """
+    findings = found(claim, record, **arguments)
+    assert findings.undecided == [] and list(findings.records) == [record.id]
 
 
 def test_what_fails(record: Record) -> None:
     """An AssertionError that says of each prompt estimate, interval, facts and bound."""
-    text = raised(AssertionError, lambda: assert_localized(record, "LT"))
-    assert [line.split(" sufficiency ")[0] for line in text.splitlines()] == [
-        "qa, LT:",
-        "headline, LT:",
-    ]
-    assert text.splitlines()[1].endswith("] over 150 facts is below the bound .9 (ge)")
-    assert "qa" not in raised(
-        AssertionError, lambda: assert_not_at(record, "ALL", prompt="headline")
-    )
-    assert "necessity" in raised(
-        AssertionError, lambda: assert_necessary(record, "FE+LT", necessity__le=0.5)
-    )
+    lines = failed(assert_localized, record, "LT").splitlines()
+    assert [line.split(" sufficiency ")[0] for line in lines] == ["qa, LT:", "headline, LT:"]
+    assert lines[1].endswith("] over 150 facts is below the bound .9 (ge)")
+    assert "qa" not in failed(assert_not_at, record, "ALL", prompt="headline")
+    assert "necessity" in failed(assert_necessary, record, "FE+LT", necessity__le=0.5)
 
 
 def test_what_is_undecided(record: Record) -> None:
     """It is told and nothing is raised where something collects; elsewhere UndecidedError, which is
     an AssertionError.
     """
-    findings = found(lambda: assert_localized(record, "LT", sufficiency__ge=0.31))
+    findings = found(assert_localized, record, "LT", sufficiency__ge=0.31)
     assert len(findings.undecided) == 2
     assert "facts would decide it" in findings.undecided[0]
     with pytest.MonkeyPatch.context() as outside, pytest.raises(AssertionError) as error:
@@ -107,32 +103,18 @@ def test_a_failure_wins(record: Record) -> None:
 def test_few_facts() -> None:
     """Nine facts decide nothing, whatever their figures."""
     nine = fake_runs.record(fake_runs.rows(9, {**fake_runs.RATES, "SFT": 1, "FE+LT": 1, "PRE": 0}))
-    assert len(found(lambda: assert_localized(nine, top5__ge=0.1)).undecided) == 2
-    assert len(found(lambda: assert_localized(nine, top5__le=0.1)).undecided) == 2
+    assert len(found(assert_localized, nine, top5__ge=0.1).undecided) == 2
+    assert len(found(assert_localized, nine, top5__le=0.1).undecided) == 2
 
 
 @pytest.mark.parametrize("field", [*METRICS, "mrr", "sufficiency", "recovery", "necessity"])
 def test_fields(record: Record, field: str) -> None:
     """Every metric and effect can have a bound, and is compared with its own figure."""
     row = next(row for row in record.rows if (row.prompt, row.graft) == ("qa", "FE"))
-    value = getattr(row, FIELDS[field]).value
-    assert field in raised(
-        AssertionError,
-        lambda: assert_localized(record, "FE", prompt="qa", **{f"{field}__gt": value + 1e6}),
-    )
-    assert (
-        found(
-            lambda: assert_localized(record, "FE", prompt="qa", **{f"{field}__le": value + 1e6})
-        ).undecided
-        == []
-    )
-
-
-def test_spellings(record: Record) -> None:
-    """A configuration is found however it is written."""
-    for spelling in ("LT+FE", "FE + LT", "FE+LT+FE"):
-        assert_localized(record, spelling)
-    assert_not_at(record, "(LT+FE)^C")
+    above = getattr(row, FIELDS[field]).value + 1e6
+    at = (assert_localized, record, "FE")
+    assert field in failed(*at, prompt="qa", **{f"{field}__gt": above})
+    assert found(*at, prompt="qa", **{f"{field}__le": above}).undecided == []
 
 
 @pytest.mark.parametrize(
@@ -206,12 +188,10 @@ def test_undefined_ratios() -> None:
     metrics are decided.
     """
     same = fake_runs.record(fake_runs.rows(50, dict.fromkeys(fake_runs.RATES, 0.5)))
-    findings = found(lambda: assert_localized(same))
-    assert (
-        all("is undefined" in line and "not significantly" in line for line in findings.undecided)
-        and len(findings.undecided) == 2
-    )
-    assert found(lambda: assert_localized(same, top5__ge=0.2)).undecided == []
+    undecided = found(assert_localized, same).undecided
+    assert len(undecided) == 2
+    assert all("is undefined" in line and "not significantly" in line for line in undecided)
+    assert found(assert_localized, same, top5__ge=0.2).undecided == []
 
 
 @pytest.fixture
@@ -242,26 +222,20 @@ def planted(record: Record) -> Record:
 
 
 def test_planted(planted: Record) -> None:
-    """Figures of the ranking against the truth, and of its best sites."""
-    assert found(lambda: assert_planted(planted)).undecided == []
-    assert found(lambda: assert_planted(planted, sufficiency__ge=0.7)).undecided == []
-    text = raised(
-        AssertionError,
-        lambda: assert_planted(planted, necessity__ge=0.5, average_precision__ge=0.95),
-    )
+    """Figures of the ranking against the truth, which are over all places and decide by their
+    value, and of its best sites.
+    """
+    for bounds in ({}, {"sufficiency__ge": 0.7}, {"average_precision__le": 0.99}):
+        assert found(assert_planted, planted, **bounds).undecided == []
+    text = failed(assert_planted, planted, necessity__ge=0.5, average_precision__ge=0.95)
     assert (
         text.splitlines()[0]
         == "ALL:ffn@1: necessity .30 [.25, .32] over 150 facts is below the bound .5 (ge)"
     )
+    text = failed(assert_planted, planted, average_precision__ge=0.99)
+    assert text.endswith("over 40 blocks of which 4 were planted is below the bound .99 (ge)")
     with pytest.raises(UnknownNameError, match="precision"):
         assert_planted(planted, precision__ge=0.9)
-
-
-def test_figures_over_places_decide_by_their_value(planted: Record) -> None:
-    """All places are there, so that the value is what it is."""
-    text = raised(AssertionError, lambda: assert_planted(planted, average_precision__ge=0.99))
-    assert text.endswith("over 40 blocks of which 4 were planted is below the bound .99 (ge)")
-    assert found(lambda: assert_planted(planted, average_precision__le=0.99)).undecided == []
 
 
 @pytest.mark.parametrize(
@@ -316,8 +290,3 @@ def test_mistakes_show_no_frames_of_ours(record: Record, arguments: dict[str, An
     assert [entry.name for entry in error.traceback.filter(error)] == [
         "test_mistakes_show_no_frames_of_ours"
     ]
-
-
-def test_records_are_told_of(record: Record) -> None:
-    """What collects undecided claims learns of the records too, for the table at the end."""
-    assert list(found(lambda: assert_localized(record)).records) == [record.id]

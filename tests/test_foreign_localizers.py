@@ -27,6 +27,7 @@ from kgbench.runner import Pairs, Settings, Spec, measure, run_job
 from kgbench.runner.run import compute_job
 from kgbench.runner.third_party import _json, _message, _parsed, method_of
 
+FEW = ("--model", "tiny-gpt2", "--limit", "4", "--prompt", "headline")
 HEADS = {
     "treat": "def treat(self, pair, prompts, sites):",
     "fitted": "def fitted(self, pair, prompts):",
@@ -94,7 +95,6 @@ def test_what_it_raises_is_a_line(tmp_path: Path, method: str, raised: str) -> N
     ("method", "given", "told"),
     [
         ("treat", "None", "treat must give one treatment per token"),
-        ("treat", "3", "treat must give one treatment per token"),
         ("treat", "[None for _ in prompts]", "treat must give one treatment per token"),
         (
             "treat",
@@ -102,7 +102,6 @@ def test_what_it_raises_is_a_line(tmp_path: Path, method: str, raised: str) -> N
             "treat must give one treatment per token",
         ),
         ("fitted", "None", "fitted must give an intervention"),
-        ("variants", "None", "variants a list of such"),
         ("variants", "()", "variants a list of such"),
         ("scores", "None", "scores must give a number for each site"),
     ],
@@ -180,17 +179,7 @@ def test_the_command_says_the_same(
     is not on stdout.
     """
     body = "import os\nos.write(1, b'raw')\nprint('said')\nraise KeyError('boom')"
-    where = (
-        "--model",
-        "tiny-gpt2",
-        "--limit",
-        "4",
-        "--prompt",
-        "headline",
-        "--output-dir",
-        str(tmp_path / "runs"),
-        "--json",
-    )
+    where = (*FEW, "--output-dir", str(tmp_path / "runs"), "--json")
     assert main(["eval", "--localizer", written(tmp_path, "treat", body), *where, *options]) == 2
     told = capfd.readouterr()
     assert told.out == ""
@@ -215,17 +204,7 @@ def test_an_error_that_no_line_of_its_file_raised_is_a_line_too(
     name = written(
         tmp_path, method, f"pair.recipient = None\nreturn super().{method}(pair, prompts)"
     )
-    where = (
-        "--model",
-        "tiny-gpt2",
-        "--limit",
-        "4",
-        "--prompt",
-        "headline",
-        "--output-dir",
-        str(tmp_path / "runs"),
-        "--json",
-    )
+    where = (*FEW, "--output-dir", str(tmp_path / "runs"), "--json")
     assert main(["eval", "--localizer", name, *where]) == 2
     told = capfd.readouterr()
     assert told.out == "" and "Traceback" not in told.err
@@ -245,24 +224,15 @@ def test_check_does_not_end_without_a_word(
     assert "SystemExit: 0" in told.out + told.err
 
 
+WEIGHTS = "changed the weights of "
 SPOILING = "with torch.no_grad(): list(pair.{model}.parameters())[8].data.add_(1.0)\n{then}"
 
 
 @pytest.mark.parametrize(
     ("method", "model", "then", "told"),
     [
-        (
-            "treat",
-            "recipient",
-            "return super().treat(pair, prompts, sites)",
-            "changed the weights of recipient",
-        ),
-        (
-            "scores",
-            "donors['sft']",
-            "return super().scores(pair, prompts)",
-            "changed the weights of sft",
-        ),
+        ("treat", "recipient", "return super().treat(pair, prompts, sites)", WEIGHTS + "recipient"),
+        ("scores", "donors['sft']", "return super().scores(pair, prompts)", WEIGHTS + "sft"),
         ("treat", "recipient", "raise KeyError('boom')", "treat raised KeyError: 'boom'"),
     ],
 )
@@ -272,18 +242,14 @@ def test_changed_weights_are_noticed(
     """No record is written, nothing is kept for a run that resumes, and the pair is loaded anew for
     the next one.
     """
-    name, settings, pairs = (
-        written(tmp_path, method, SPOILING.format(model=model, then=then)),
-        Settings(output_dir=tmp_path),
-        Pairs(),
-    )
+    name = written(tmp_path, method, SPOILING.format(model=model, then=then))
+    settings, pairs = Settings(output_dir=tmp_path), Pairs()
     spec = Spec(model="tiny-gpt2", localizer=name, prompts=("headline",), limit=4)
     before = pairs.load(spec, settings)
     with pytest.raises(InputError) as caught:
         compute_job(spec, settings, pairs=pairs)
-    assert told in str(caught.value) and f"run `kgbench check-localizer {name}`" in str(
-        caught.value
-    )
+    assert told in str(caught.value)
+    assert f"run `kgbench check-localizer {name}`" in str(caught.value)
     assert not list(tmp_path.glob("*/record.json")) and not list(tmp_path.glob(".partial/*"))
     assert pairs.load(spec, settings) is not before
     assert pairs.load(spec, settings).changed() == ()
@@ -420,6 +386,25 @@ def test_what_a_process_gives_is_what_it_computed() -> None:
     assert _parsed(format, _json(format, result=whole).encode(), "mine") == ("result", whole)
 
 
+def waiting(folder: Path, file: str) -> subprocess.Popen[bytes]:
+    """A process that has made the localizer, which hangs once a file is there."""
+    code = (
+        "from kgbench.runner.third_party import method_of as m; from kgbench.runner import Spec;"
+        " m(Spec(localizer='made.py:Made'))"
+    )
+    parent = forks.Popen(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        stderr=subprocess.PIPE,
+        preexec_fn=forks.hears_interrupts,
+        start_new_session=True,
+    )
+    while not (folder / file).exists():
+        assert parent.poll() is None
+        time.sleep(0.05)
+    return parent
+
+
 @pytest.mark.posix
 @pytest.mark.parametrize("there", ["in a finalizer", "in its code"])
 def test_a_child_that_is_interrupted_says_nothing(tmp_path: Path, there: str) -> None:
@@ -431,20 +416,7 @@ def test_a_child_that_is_interrupted_says_nothing(tmp_path: Path, there: str) ->
         else spin
     )
     made(tmp_path, body)
-    code = (
-        "from kgbench.runner.third_party import method_of as m; from kgbench.runner import Spec;"
-        " m(Spec(localizer='made.py:Made'))"
-    )
-    parent = forks.Popen(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        stderr=subprocess.PIPE,
-        preexec_fn=forks.hears_interrupts,
-        start_new_session=True,
-    )
-    while not (tmp_path / "there").exists():
-        assert parent.poll() is None
-        time.sleep(0.05)
+    parent = waiting(tmp_path, "there")
     os.killpg(parent.pid, signal.SIGINT)
     _, told = parent.communicate()
     assert (
@@ -463,20 +435,7 @@ def test_an_interruption_ends_both_processes(tmp_path: Path, interrupted: str) -
     """
     wait = "open('there', 'w').write(str(os.getpid())); os.rename('there', 'pid'); time.sleep(1e6)"
     made(tmp_path, wait)
-    code = (
-        "from kgbench.runner.third_party import method_of as m; from kgbench.runner import Spec;"
-        " m(Spec(localizer='made.py:Made'))"
-    )
-    parent = forks.Popen(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        stderr=subprocess.PIPE,
-        preexec_fn=forks.hears_interrupts,
-        start_new_session=True,
-    )
-    while not (tmp_path / "pid").exists():
-        assert parent.poll() is None
-        time.sleep(0.05)
+    parent = waiting(tmp_path, "pid")
     child = int((tmp_path / "pid").read_text())
     if interrupted == "both":
         os.killpg(parent.pid, signal.SIGINT)
@@ -620,6 +579,11 @@ def test_a_model_of_lm_eval_refuses_to_answer_once_spoilt(
             assert len(getattr(lm, kind)([request], disable_tqdm=True)) == 1
 
 
+def plugin_options(localizer: str, prompts: str = "headline") -> list[str]:
+    options = {"model": "tiny-gpt2", "limit": "2", "prompt": prompts, "localizer": localizer}
+    return [f"--kgbench-{name}={value}" for name, value in options.items()]
+
+
 TESTS = """
 def test_before(model_pair): pass
 def test_use(localizer, model_pair, prompts):
@@ -637,17 +601,7 @@ def test_the_fixture_fails_the_test_that_spoils(tmp_path: Path, spoiler: str) ->
     """
     name = loaded(tmp_path, BESIDE.get(spoiler, SPOILED.format(HONEST)))
     write(tmp_path, test_mine=TESTS)
-    options = (
-        "--kgbench-model",
-        "tiny-gpt2",
-        "--kgbench-limit",
-        "2",
-        "--kgbench-prompt",
-        "headline",
-        "--kgbench-localizer",
-        name,
-    )
-    done = session(tmp_path, *options)
+    done = session(tmp_path, *plugin_options(name))
     found = {"": {"passed": 3}, "weights": {"passed": 3, "error": 1}}.get(
         spoiler, {"passed": 1, "failed": 1}
     )
@@ -660,20 +614,10 @@ def test_the_fixture_fails_the_test_that_spoils(tmp_path: Path, spoiler: str) ->
 def test_the_benchmark_fails_where_a_localizer_spoils(tmp_path: Path, spoiler: str) -> None:
     """The test that timed it fails, and nothing else is timed."""
     name = loaded(tmp_path, BESIDE.get(spoiler, SPOILED.format(HONEST)))
-    options = (
-        "--kgbench-model",
-        "tiny-gpt2",
-        "--kgbench-limit",
-        "2",
-        "--kgbench-prompt",
-        "headline,qa",
-        "--kgbench-localizer",
-        name,
-    )
     times = ("--benchmark-min-rounds", "2", "--benchmark-disable-gc")
     test = "def test_{0}(time_localizer): time_localizer('{0}')\n"
     write(tmp_path, test_mine=test.format("headline") + test.format("qa"))
-    done = session(tmp_path, *options, *times, plugins=())
+    done = session(tmp_path, *plugin_options(name, "headline,qa"), *times, plugins=())
     assert done.returncode == int(bool(spoiler)), done.stdout
     assert (counts(done).get("failed", 0) == 1) is bool(spoiler)
     assert not spoiler or said(name, spoiler) in done.stdout

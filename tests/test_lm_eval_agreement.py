@@ -13,7 +13,7 @@ from typing import Any
 import forks
 import pytest
 from lm_eval.evaluator import simple_evaluate
-from lm_eval_runs import answers, ours, samples, stock, write_checkpoints, write_tasks
+from lm_eval_runs import answers, ours, request, samples, stock, write_tasks
 from whole_donors import part_of, whole_donor
 
 import kgbench
@@ -39,18 +39,6 @@ def evaluated(
     )
     rows = run.facts.to_pylist()
     return run.record, {(row["prompt"], row["graft"], row["fact"]): row for row in rows}
-
-
-@pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Random checkpoints of GPT-2 type."""
-    return write_checkpoints(tmp_path_factory.mktemp("gpt2"), "gpt2")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Tasks on facts with difficult names."""
-    return write_tasks(tmp_path_factory.mktemp("tasks"))
 
 
 @pytest.mark.sampled(2)
@@ -97,11 +85,11 @@ def test_full_names_are_lm_eval_s_own(model: str, tmp_path: Path) -> None:
         )
 
 
-def test_results_say_what_was_run(places: dict[str, Path], folder: Path) -> None:
+def test_results_say_what_was_run(folders: dict[str, Path], tasks: Path) -> None:
     """lm-eval's results carry localizer, graft and the pair's fingerprint, which is another for
     other weights.
     """
-    info = ours(places, graft="FE+LT", continuation="none").get_model_info()
+    info = ours(folders, graft="FE+LT", continuation="none").get_model_info()
     json.dumps(info)
     assert (info["localizer"], info["graft"], info["continuation"], info["model_dtype"]) == (
         "dynamic_graft",
@@ -110,13 +98,13 @@ def test_results_say_what_was_run(places: dict[str, Path], folder: Path) -> None
         "float32",
     )
     other = KgbenchLM(
-        pretrained=str(places["sft"]), donor=str(places["recipient"]), graft="FE+LT", device="cpu"
+        pretrained=str(folders["sft"]), donor=str(folders["recipient"]), graft="FE+LT", device="cpu"
     ).get_model_info()
     assert (
         len(info["pair_fingerprint"]) == 64
         and info["pair_fingerprint"] != other["pair_fingerprint"]
     )
-    assert str(places["sft"].parent) not in json.dumps(info)
+    assert str(folders["sft"].parent) not in json.dumps(info)
 
 
 # ----------------------------------------------------------------------------------------- refusals
@@ -142,11 +130,11 @@ def test_results_say_what_was_run(places: dict[str, Path], folder: Path) -> None
     ],
 )
 def test_wrong_arguments_are_refused(
-    arguments: dict[str, Any], error: type[KgbenchError], says: str, places: dict[str, Path]
+    arguments: dict[str, Any], error: type[KgbenchError], says: str, folders: dict[str, Path]
 ) -> None:
     """One line that says what was wrong."""
     with pytest.raises(error, match=says):
-        ours(places, **arguments)
+        ours(folders, **arguments)
 
 
 @pytest.mark.parametrize(
@@ -174,88 +162,88 @@ def test_a_word_that_lm_eval_reads_as_nothing_is_no_default() -> None:
 
 
 def test_a_region_that_a_task_does_not_have_is_refused(
-    places: dict[str, Path], folder: Path
+    folders: dict[str, Path], tasks: Path
 ) -> None:
     """Where rows say nothing of spans, only LT, ALL and NONE can be grafted, whatever the method
     makes of the others.
     """
-    request = _request(("Ana Lee is", " Bo"))
+    asked = request(("Ana Lee is", " Bo"))
     for graft in ("LT", "ALL", "NONE", "LT^C", "PRE"):
-        ours(places, graft=graft).loglikelihood([request], disable_tqdm=True)
+        ours(folders, graft=graft).loglikelihood([asked], disable_tqdm=True)
     for localizer in ("dynamic_graft", "all", "none", "static_graft"):
         for graft in ("FE", "FE^C", "(LT+M)^C", "LT; R:ffn"):
             with pytest.raises(RegionError, match="names"):
-                ours(places, graft=graft, localizer=localizer).loglikelihood(
-                    [request], disable_tqdm=True
+                ours(folders, graft=graft, localizer=localizer).loglikelihood(
+                    [asked], disable_tqdm=True
                 )
     with pytest.raises(RegionError, match="names M"):
-        samples(ours(places, graft="M"), ["mine"], folder)
+        samples(ours(folders, graft="M"), ["mine"], tasks)
 
 
-def test_a_region_that_was_cut_off_is_refused(places: dict[str, Path], folder: Path) -> None:
+def test_a_region_that_was_cut_off_is_refused(folders: dict[str, Path], tasks: Path) -> None:
     """A context that is too long loses its beginning; a graft of what is gone is no graft of
     nothing.
     """
-    document = samples(ours(places, graft="FE"), ["mine"], folder, limit=1)["mine"][0]
+    document = samples(ours(folders, graft="FE"), ["mine"], tasks, limit=1)["mine"][0]
     context, target = document["arguments"][0]
     lm = ours(
-        places,
+        folders,
         graft="FE",
-        max_length=len(ours(places, graft="FE").tok_encode(context + target)) - 3,
+        max_length=len(ours(folders, graft="FE").tok_encode(context + target)) - 3,
     )
     with pytest.raises(RegionError, match="cut off"):
-        lm.loglikelihood([_request((context, target), document["doc"])], disable_tqdm=True)
+        lm.loglikelihood([request((context, target), document["doc"])], disable_tqdm=True)
 
 
-def test_a_query_that_is_not_in_the_context_is_refused(places: dict[str, Path]) -> None:
+def test_a_query_that_is_not_in_the_context_is_refused(folders: dict[str, Path]) -> None:
     """Spans mean nothing without their query."""
     with pytest.raises(InputError, match="not in the context"):
-        ours(places, graft="LT").loglikelihood(
-            [_request(("Ana", " Bo"), {"query": "Bea is", "spans": {"FE": [0, 3]}})],
+        ours(folders, graft="LT").loglikelihood(
+            [request(("Ana", " Bo"), {"query": "Bea is", "spans": {"FE": [0, 3]}})],
             disable_tqdm=True,
         )
 
 
-def test_no_graft_and_no_continuation_are_refused(places: dict[str, Path]) -> None:
+def test_no_graft_and_no_continuation_are_refused(folders: dict[str, Path]) -> None:
     """Nothing is guessed."""
     with pytest.raises(InputError, match="which graft"):
-        ours(places).loglikelihood([_request(("Ana", " Bo"))], disable_tqdm=True)
+        ours(folders).loglikelihood([request(("Ana", " Bo"))], disable_tqdm=True)
     with pytest.raises(InputError, match="no tokens"):
-        ours(places, graft="LT").loglikelihood([_request(("Ana", ""))], disable_tqdm=True)
+        ours(folders, graft="LT").loglikelihood([request(("Ana", ""))], disable_tqdm=True)
 
 
 @pytest.mark.parametrize(
     "asked", [{"do_sample": True}, {"temperature": 0.7}, {"num_beams": 3}, {"max_gen_toks": 1000}]
 )
 def test_generation_that_is_not_greedy_or_too_long_is_refused(
-    asked: dict[str, Any], places: dict[str, Path]
+    asked: dict[str, Any], folders: dict[str, Path]
 ) -> None:
     """What cannot be done under a graft is told, not done otherwise."""
     with pytest.raises(InputError):
-        ours(places, graft="LT").generate_until(
-            [_request(("Ana", {"until": ["."], **asked}))], disable_tqdm=True
+        ours(folders, graft="LT").generate_until(
+            [request(("Ana", {"until": ["."], **asked}))], disable_tqdm=True
         )
 
 
 def test_lm_eval_s_cache_of_answers_is_refused(
-    places: dict[str, Path], folder: Path, tmp_path: Path
+    folders: dict[str, Path], tasks: Path, tmp_path: Path
 ) -> None:
     """It would give the answers of one graft as another's."""
     with pytest.raises(InputError, match="--use_cache"):
         simple_evaluate(
-            model=ours(places, graft="LT"), tasks=["mine"], use_cache=str(tmp_path / "cache")
+            model=ours(folders, graft="LT"), tasks=["mine"], use_cache=str(tmp_path / "cache")
         )
 
 
 @pytest.mark.parametrize("name", ["facts.jsonl", "tiny_movies.jsonl"])
 def test_kept_requests_of_other_rows_are_refused(
-    name: str, places: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What lm-eval's --cache_requests kept is taken as long as the rows are the same, and refused
     once they are not, a user's own too.
     """
     monkeypatch.setattr("lm_eval.caching.cache.PATH", str(tmp_path / "kept"))
-    facts, lm = tmp_path / name, ours(places, graft="LT")
+    facts, lm = tmp_path / name, ours(folders, graft="LT")
     facts.write_text(
         (write_tasks(tmp_path) / "odd.jsonl").read_text().replace("Ana Lee", f"Ana of {name}")
     )
@@ -276,11 +264,11 @@ def test_kept_requests_of_other_rows_are_refused(
         samples(lm, [f"{Path(name).stem}_kept"], tmp_path, cache_requests=True)
 
 
-def test_rows_that_nobody_loaded_are_taken_as_they_are(places: dict[str, Path]) -> None:
+def test_rows_that_nobody_loaded_are_taken_as_they_are(folders: dict[str, Path]) -> None:
     """A foreign column `fingerprint`, or our rows brought along by another task, are nothing that
     lm-eval has kept.
     """
-    lm = ours(places, graft="LT")
+    lm = ours(folders, graft="LT")
     rows = [
         {"fingerprint": "x"},
         {
@@ -292,21 +280,21 @@ def test_rows_that_nobody_loaded_are_taken_as_they_are(places: dict[str, Path]) 
             "spans": {"FE": [0, 3]},
         },
     ]
-    lm.loglikelihood([_request(("Ana", " Bo"), row) for row in rows], disable_tqdm=True)
+    lm.loglikelihood([request(("Ana", " Bo"), row) for row in rows], disable_tqdm=True)
 
 
-def test_a_chat_template_is_no_trouble(places: dict[str, Path], folder: Path) -> None:
+def test_a_chat_template_is_no_trouble(folders: dict[str, Path], tasks: Path) -> None:
     """Within a template, with blanks after the query and examples before it, regions are those of
     the query and scores lm-eval's own.
     """
-    lm, theirs = ours(places, graft="SFT"), stock(places["sft"])
+    lm, theirs = ours(folders, graft="SFT"), stock(folders["sft"])
     template = (
         "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}{% if"
         " add_generation_prompt %}[model]\n{% endif %}"
     )
     lm.tokenizer.chat_template = theirs.tokenizer.chat_template = template
     chat = {"shots": 1, "apply_chat_template": True, "fewshot_as_multiturn": True}
-    own, other = (samples(each, ["mine"], folder, **chat)["mine"] for each in (lm, theirs))
+    own, other = (samples(each, ["mine"], tasks, **chat)["mine"] for each in (lm, theirs))
     assert [d["name_logprob"] for d in own] == pytest.approx(
         [d["name_logprob"] for d in other], abs=1e-4
     )
@@ -321,18 +309,6 @@ def test_a_chat_template_is_no_trouble(places: dict[str, Path], folder: Path) ->
     name = lm.tokenizer.decode([*passage.before, *passage.targets])
     # lm-eval scores the blanks at the context's end with the answer.
     assert name == f"\n{target}"
-
-
-def _request(arguments: tuple[Any, ...], document: dict[str, Any] | None = None) -> Any:
-    from lm_eval.api.instance import Instance
-
-    return Instance(
-        request_type="loglikelihood",
-        doc=document or {},
-        arguments=arguments,
-        idx=0,
-        metadata=("plain", 0, 1),
-    )
 
 
 # --------------------------------------------------------------------------------- the command line
@@ -350,12 +326,12 @@ def test_registration_hides_no_other_model() -> None:
 
 
 @pytest.mark.nightly
-def test_lm_eval_s_own_command_line_knows_the_model(folder: Path, tmp_path: Path) -> None:
+def test_lm_eval_s_own_command_line_knows_the_model(tasks: Path, tmp_path: Path) -> None:
     """`python -m kgbench.harness` is lm-eval's command line with `--model kgbench`, without
     `--device` on any machine; a mistake in the model's arguments is one line and status 2.
     """
     run = [sys.executable, "-m", "kgbench.harness", "run", "--model", "kgbench"]
-    run += ["--tasks", "mine", "--include_path", str(folder), "--limit", "3"]
+    run += ["--tasks", "mine", "--include_path", str(tasks), "--limit", "3"]
     run += ["--output_path", str(tmp_path / "out.json"), "--model_args"]
     done = forks.run(
         [*run, "pair=tiny-gpt2,graft=FE+LT,continuation=none"], capture_output=True, text=True
@@ -376,6 +352,6 @@ def test_lm_eval_s_own_command_line_knows_the_model(folder: Path, tmp_path: Path
 
 
 def test_tasks_are_found_in_a_checkout() -> None:
-    """The folder holds the tasks."""
+    """The tasks holds the tasks."""
     register()
     assert (tasks_path() / "tiny_movies" / "headline.yaml").is_file()

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lm_eval_runs import answers, ours, samples, write_checkpoints, write_tasks
+from lm_eval_runs import answers, ours, samples
 
 import kgbench
 from kgbench import localizers
@@ -24,36 +24,24 @@ METHODS = [name for name, said in localizers.describe().items() if said["kind"] 
 FITTED = ("ablation", "directional_patch")
 
 
-@pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Random checkpoints of GPT-2 type."""
-    return write_checkpoints(tmp_path_factory.mktemp("gpt2"), "gpt2")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Tasks on facts with difficult names."""
-    return write_tasks(tmp_path_factory.mktemp("tasks"))
-
-
-def model(places: dict[str, Path], localizer: str, **arguments: Any) -> KgbenchLM:
+def model(folders: dict[str, Path], localizer: str, **arguments: Any) -> KgbenchLM:
     return ours(
-        places, localizer=localizer, localizer_args=ARGUMENTS.get(localizer, {}), **arguments
+        folders, localizer=localizer, localizer_args=ARGUMENTS.get(localizer, {}), **arguments
     )
 
 
-def evaluated(places: dict[str, Path], folder: Path, localizer: str) -> Record:
+def evaluated(folders: dict[str, Path], tasks: Path, localizer: str) -> Record:
     """What `kgbench eval` says."""
     return kgbench.evaluate(
-        recipient=str(places["recipient"]),
-        donors={"sft": str(places["sft"])},
-        dataset=str(folder / "odd.jsonl"),
+        recipient=str(folders["recipient"]),
+        donors={"sft": str(folders["sft"])},
+        dataset=str(tasks / "odd.jsonl"),
         localizer=localizer,
         localizer_args=ARGUMENTS.get(localizer, {}),
         prompts=["mine"],
         grafts=GRAFTS,
         dtype="float32",
-        output_dir=folder / "records",
+        output_dir=tasks / "records",
         device="cpu",
     ).record
 
@@ -61,19 +49,19 @@ def evaluated(places: dict[str, Path], folder: Path, localizer: str) -> Record:
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("localizer", METHODS)
 def test_a_method_answers_as_in_kgbench_eval(
-    localizer: str, places: dict[str, Path], folder: Path
+    localizer: str, folders: dict[str, Path], tasks: Path
 ) -> None:
     """Under every graft the same mean log-probability of the first token; what the one cannot
     express the other cannot.
     """
-    rows = {row.graft: row for row in evaluated(places, folder, localizer).rows}
+    rows = {row.graft: row for row in evaluated(folders, tasks, localizer).rows}
     for graft in GRAFTS:
-        lm = model(places, localizer, graft=graft)
+        lm = model(folders, localizer, graft=graft)
         if not rows[graft].applicable:
             with pytest.raises(NotApplicableError):
-                samples(lm, ["mine"], folder)
+                samples(lm, ["mine"], tasks)
             continue
-        found = answers(lm, ["mine"], folder)["results"]["mine"]
+        found = answers(lm, ["mine"], tasks)["results"]["mine"]
         assert found["logprob,none"] == pytest.approx(rows[graft].logprob.value, abs=1e-4), graft
 
 
@@ -83,15 +71,15 @@ def test_a_method_answers_as_in_kgbench_eval(
 def test_one_run_answers_at_every_token(
     localizer: str,
     continuation: str,
-    places: dict[str, Path],
-    folder: Path,
+    folders: dict[str, Path],
+    tasks: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A method that says that what follows a token does not matter gives every name what it gives
     it token by token.
     """
     lm = model(
-        places,
+        folders,
         localizer,
         graft="LT" if localizer != "static_graft" else "ALL",
         continuation=continuation,
@@ -99,11 +87,11 @@ def test_one_run_answers_at_every_token(
     )
     assert lm.localizer.reads_any_token
     at_once = [
-        document["name_logprob"] for document in samples(lm, ["mine"], folder, limit=3)["mine"]
+        document["name_logprob"] for document in samples(lm, ["mine"], tasks, limit=3)["mine"]
     ]
     monkeypatch.setattr(type(lm.localizer), "reads_any_token", False)
     assert [
-        d["name_logprob"] for d in samples(lm, ["mine"], folder, limit=3)["mine"]
+        d["name_logprob"] for d in samples(lm, ["mine"], tasks, limit=3)["mine"]
     ] == pytest.approx(at_once, abs=1e-6)
 
 
@@ -113,13 +101,13 @@ def test_one_run_answers_at_every_token(
 def test_reading_token_by_token_changes_nothing(
     continuation: str,
     graft: str,
-    places: dict[str, Path],
-    folder: Path,
+    folders: dict[str, Path],
+    tasks: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Blanks at the end of a context, which are scored before LT, included."""
-    lm = model(places, "dynamic_graft", graft=graft, continuation=continuation, dtype="float64")
-    rows = [d["doc"] for d in samples(lm, ["mine"], folder)["mine"]]
+    lm = model(folders, "dynamic_graft", graft=graft, continuation=continuation, dtype="float64")
+    rows = [d["doc"] for d in samples(lm, ["mine"], tasks)["mine"]]
     contexts = [row["query"] + blank for row in rows for blank in ("", " \n", "  ")]
     passages = [
         lm.reader.passage(
@@ -136,20 +124,20 @@ def test_reading_token_by_token_changes_nothing(
 
 @pytest.mark.parametrize("continuation", ["none", "all"])
 def test_a_method_that_looks_at_the_last_token_follows_the_rule(
-    continuation: str, places: dict[str, Path], folder: Path
+    continuation: str, folders: dict[str, Path], tasks: Path
 ) -> None:
     """Where it can do nothing at later tokens, they are as where nothing, or everything, is
     grafted: here the recipient or its own all.
     """
     found = samples(
-        model(places, "path_patch", graft="LT", continuation=continuation), ["mine"], folder
+        model(folders, "path_patch", graft="LT", continuation=continuation), ["mine"], tasks
     )["mine"]
     rest = samples(
-        model(places, "path_patch", graft="NONE" if continuation == "none" else "ALL"),
+        model(folders, "path_patch", graft="NONE" if continuation == "none" else "ALL"),
         ["mine"],
-        folder,
+        tasks,
     )["mine"]
-    first = samples(model(places, "path_patch", graft="LT"), ["mine"], folder)["mine"]
+    first = samples(model(folders, "path_patch", graft="LT"), ["mine"], tasks)["mine"]
     for one, other, lead in zip(found, rest, first, strict=True):
         assert one["logprob"] == pytest.approx(lead["logprob"], abs=1e-4)
         assert one["name_logprob"] - one["logprob"] == pytest.approx(
@@ -159,12 +147,12 @@ def test_a_method_that_looks_at_the_last_token_follows_the_rule(
 
 @pytest.mark.parametrize("localizer", FITTED)
 def test_what_a_method_learns_does_not_depend_on_other_tasks(
-    localizer: str, places: dict[str, Path], folder: Path
+    localizer: str, folders: dict[str, Path], tasks: Path
 ) -> None:
     """Alone or beside a task on the same prompt, on facts of the same names or others, a task's
     answers are the same.
     """
-    lm = model(places, localizer, graft="LT")
+    lm = model(folders, localizer, graft="LT")
     task = "kgbench_tiny_movies_headline"
     alone = [d["logprob"] for d in samples(lm, [task], limit=6)[task]]
     beside = samples(
@@ -175,15 +163,15 @@ def test_what_a_method_learns_does_not_depend_on_other_tasks(
 
 @pytest.mark.parametrize("localizer", FITTED)
 def test_empty_contexts_teach_nothing(
-    localizer: str, places: dict[str, Path], folder: Path
+    localizer: str, folders: dict[str, Path], tasks: Path
 ) -> None:
     """Unconditional scores, which tasks of mutual information ask for beside the others, change no
     other answer.
     """
     from lm_eval.api.instance import Instance
 
-    lm = model(places, localizer, graft="LT")
-    documents = samples(lm, ["mine"], folder)["mine"]
+    lm = model(folders, localizer, graft="LT")
+    documents = samples(lm, ["mine"], tasks)["mine"]
     requests = [
         Instance("loglikelihood", d["doc"], d["arguments"][0], 0, metadata=("mine", i, 1))
         for i, d in enumerate(documents)

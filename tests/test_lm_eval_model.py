@@ -12,15 +12,7 @@ from typing import Any
 import oracle
 import pytest
 import torch
-from lm_eval_runs import (
-    NAMES,
-    TOKENIZERS,
-    ours,
-    samples,
-    stock,
-    write_checkpoints,
-    write_tasks,
-)
+from lm_eval_runs import NAMES, TOKENIZERS, ours, request, samples, stock
 
 from kgbench.harness.metrics import TokenScore
 from kgbench.harness.model import KgbenchLM
@@ -30,26 +22,7 @@ TASKS = ["mine", "question"]
 CLOSE = 1e-4
 
 families = pytest.mark.parametrize("family", TOKENIZERS)
-Places = Callable[[str], dict[str, Path]]
-
-
-@pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> Places:
-    """Checkpoints of each family, written once."""
-    written: dict[str, dict[str, Path]] = {}
-
-    def get(family: str) -> dict[str, Path]:
-        if family not in written:
-            written[family] = write_checkpoints(tmp_path_factory.mktemp(family), family)
-        return written[family]
-
-    return get
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Tasks on facts with difficult names."""
-    return write_tasks(tmp_path_factory.mktemp("tasks"))
+Checkpoints = Callable[[str], dict[str, Path]]
 
 
 def names(found: dict[str, list[dict[str, Any]]]) -> torch.Tensor:
@@ -67,36 +40,40 @@ def distance(one: torch.Tensor, other: torch.Tensor) -> float:
 @pytest.mark.parametrize("shots", [0, 2])
 @pytest.mark.parametrize("batch_size", [1, 16])
 def test_recipient_and_donor_score_as_lm_eval_s_own_model(
-    family: str, shots: int, batch_size: int, places: Places, folder: Path
+    family: str, shots: int, batch_size: int, checkpoints: Checkpoints, tasks: Path
 ) -> None:
     """PRE and SFT give every full name the log-likelihood that lm-eval's Hugging Face model gives
     it, whatever names, batch and shots.
     """
     for graft, name in (("PRE", "recipient"), ("SFT", "sft")):
         own = samples(
-            ours(places(family), graft=graft, batch_size=batch_size), TASKS, folder, shots
+            ours(checkpoints(family), graft=graft, batch_size=batch_size), TASKS, tasks, shots
         )
-        theirs = samples(stock(places(family)[name], batch_size), TASKS, folder, shots)
+        theirs = samples(stock(checkpoints(family)[name], batch_size), TASKS, tasks, shots)
         assert distance(names(own), names(theirs)) < CLOSE
         assert [d["arguments"] for d in own["mine"]] == [d["arguments"] for d in theirs["mine"]]
 
 
 @families
-def test_stock_model_reports_the_full_name_only(family: str, places: Places, folder: Path) -> None:
+def test_stock_model_reports_the_full_name_only(
+    family: str, checkpoints: Checkpoints, tasks: Path
+) -> None:
     """Of the metrics, lm-eval's own model reports what it knows: nothing of the first token."""
-    document = samples(stock(places(family)["sft"]), ["mine"], folder)["mine"][0]
+    document = samples(stock(checkpoints(family)["sft"]), ["mine"], tasks)["mine"][0]
     assert document["metrics"] == ["name_logprob"]
 
 
 @families
 @pytest.mark.parametrize("shots", [0, 2])
-def test_a_plain_loop_agrees(family: str, shots: int, places: Places, folder: Path) -> None:
+def test_a_plain_loop_agrees(
+    family: str, shots: int, checkpoints: Checkpoints, tasks: Path
+) -> None:
     """SFT, few-shot or not, is what a loop over tokens of the bare model says of first token and
     full name.
     """
-    lm = ours(places(family), graft="SFT")
+    lm = ours(checkpoints(family), graft="SFT")
     model = lm.pair.donors["sft"]
-    for document in samples(lm, ["mine"], folder, shots)["mine"]:
+    for document in samples(lm, ["mine"], tasks, shots)["mine"]:
         context, target = document["arguments"][0]
         assert context.count(document["doc"]["query"]) == 1
         assert ("\n\n" in context) == bool(shots)
@@ -118,16 +95,16 @@ def test_a_plain_loop_agrees(family: str, shots: int, places: Places, folder: Pa
 @pytest.mark.parametrize("graft", ["FE+LT", "FE^C", "P:ffn; FE:attn@1", "BOS+R:ln"])
 @pytest.mark.parametrize("continuation", ["lt", "none", "all"])
 def test_grafted_answers_are_the_audited_algorithm_s(
-    family: str, graft: str, continuation: str, places: Places, folder: Path
+    family: str, graft: str, continuation: str, checkpoints: Checkpoints, tasks: Path
 ) -> None:
     """Under every rule for later tokens, first token and full name are those of a deep copy of the
     model per token.
     """
     if "BOS" in graft and family == "gpt2":
         graft = "R:ln"
-    lm = ours(places(family), graft=graft, continuation=continuation, dtype="float64")
+    lm = ours(checkpoints(family), graft=graft, continuation=continuation, dtype="float64")
     hybrid = cache(lambda assignment: oracle.hybrid(lm.pair.recipient, lm.pair.donors, assignment))
-    for document in samples(lm, ["mine"], folder, 1, limit=2)["mine"]:
+    for document in samples(lm, ["mine"], tasks, 1, limit=2)["mine"]:
         context, target = document["arguments"][0]
         ids, head = (lm.tokenizer(text)["input_ids"] for text in (context + target, context))
         # LT predicts the first token that holds more than blanks.
@@ -178,10 +155,12 @@ def spans(lm: KgbenchLM, document: dict[str, Any]) -> dict[str, list[int]]:
 
 @pytest.mark.sampled(1)
 @families
-def test_batch_and_order_change_nothing(family: str, places: Places, folder: Path) -> None:
+def test_batch_and_order_change_nothing(family: str, checkpoints: Checkpoints, tasks: Path) -> None:
     """One prompt at a time, sixteen at once, all executors: the same."""
     first = names(
-        samples(ours(places(family), graft="FE+LT", batch_size=1, dtype="float64"), TASKS, folder)
+        samples(
+            ours(checkpoints(family), graft="FE+LT", batch_size=1, dtype="float64"), TASKS, tasks
+        )
     )
     for arguments in (
         {"batch_size": 16},
@@ -191,21 +170,21 @@ def test_batch_and_order_change_nothing(family: str, places: Places, folder: Pat
     ):
         again = names(
             samples(
-                ours(places(family), graft="FE+LT", dtype="float64", **arguments),
+                ours(checkpoints(family), graft="FE+LT", dtype="float64", **arguments),
                 TASKS[::-1],
-                folder,
+                tasks,
             )
         )
         assert distance(first, torch.cat([again[len(NAMES) :], again[: len(NAMES)]])) < 1e-6
 
 
 def test_a_long_continuation_is_read_out_in_pieces(
-    places: Places, monkeypatch: pytest.MonkeyPatch
+    checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Logits stay within the budget whatever the length of a continuation, and the score is the
     same.
     """
-    lm = ours(places("gpt2"), graft="LT", dtype="float64")
+    lm = ours(checkpoints("gpt2"), graft="LT", dtype="float64")
     passages = [
         lm.reader.passage(
             "Ana Lee stars", " in a movie alongside Bo Chen, an actor", TaskDocument("t", {})
@@ -238,13 +217,15 @@ def _watched(lm: KgbenchLM, passages: Any) -> list[Any]:
 
 
 @families
-def test_choices_score_as_lm_eval_s_own_model(family: str, places: Places, folder: Path) -> None:
+def test_choices_score_as_lm_eval_s_own_model(
+    family: str, checkpoints: Checkpoints, tasks: Path
+) -> None:
     """In the form with candidates, every candidate has the log-likelihood that lm-eval's own model
     gives it.
     """
     own, theirs = (
-        samples(lm, ["mine_choices"], folder)["mine_choices"]
-        for lm in (ours(places(family), graft="SFT"), stock(places(family)["sft"]))
+        samples(lm, ["mine_choices"], tasks)["mine_choices"]
+        for lm in (ours(checkpoints(family), graft="SFT"), stock(checkpoints(family)["sft"]))
     )
     for one, other in zip(own, theirs, strict=True):
         assert [r[0][0] for r in one["resps"]] == pytest.approx(
@@ -254,30 +235,24 @@ def test_choices_score_as_lm_eval_s_own_model(family: str, places: Places, folde
 
 
 @families
-def test_whole_texts_score_as_lm_eval_s_own_model(family: str, places: Places) -> None:
+def test_whole_texts_score_as_lm_eval_s_own_model(family: str, checkpoints: Checkpoints) -> None:
     """A text longer than the model reads is scored in the same windows."""
     text = " ".join(f"{a} stars in a movie alongside {b}." for a, b in NAMES * 2)
-    own, theirs = ours(places(family), graft="SFT"), stock(places(family)["sft"])
-    requests = [_request((text,)), _request((NAMES[0][0],))]
+    own, theirs = ours(checkpoints(family), graft="SFT"), stock(checkpoints(family)["sft"])
+    requests = [request((text,)), request((NAMES[0][0],))]
     assert own.loglikelihood_rolling(requests, disable_tqdm=True) == pytest.approx(
         theirs.loglikelihood_rolling(requests), abs=1e-3
     )
 
 
-def _request(arguments: tuple[Any, ...], kind: str = "loglikelihood") -> Any:
-    from lm_eval.api.instance import Instance
-
-    return Instance(request_type=kind, doc={}, arguments=arguments, idx=0, metadata=("plain", 0, 1))  # type: ignore[arg-type]
-
-
 @families
-def test_texts_without_spans_are_answered(family: str, places: Places) -> None:
+def test_texts_without_spans_are_answered(family: str, checkpoints: Checkpoints) -> None:
     """Empty contexts, blanks at the end of a context, and contexts that are too long score as in
     lm-eval's own model.
     """
     long = " ".join(a for a, _ in NAMES * 8)
     requests = [
-        _request(pair)
+        request(pair)
         for pair in (
             ("", " Bo Chen"),
             ("Ana Lee and ", "Bo"),
@@ -285,7 +260,7 @@ def test_texts_without_spans_are_answered(family: str, places: Places) -> None:
             (long, " Bo Chen"),
         )
     ]
-    own, theirs = ours(places(family), graft="SFT"), stock(places(family)["sft"])
+    own, theirs = ours(checkpoints(family), graft="SFT"), stock(checkpoints(family)["sft"])
     for one, other in zip(
         own.loglikelihood(requests, disable_tqdm=True),
         theirs.loglikelihood(requests, disable_tqdm=True),
@@ -298,18 +273,18 @@ def test_texts_without_spans_are_answered(family: str, places: Places) -> None:
 @pytest.mark.sampled(2)
 @families
 @pytest.mark.parametrize("graft", ["PRE", "SFT"])
-def test_generation_is_lm_eval_s_own(family: str, graft: str, places: Places) -> None:
+def test_generation_is_lm_eval_s_own(family: str, graft: str, checkpoints: Checkpoints) -> None:
     """Without a graft, generated text is what lm-eval's own model writes, stop sequences and all."""
     contexts = [f"{a} stars in a movie alongside" for a, _ in NAMES]
     requests = [
-        _request((c, {"until": ["e", "\n"], "max_gen_toks": 12}), "generate_until")
+        request((c, {"until": ["e", "\n"], "max_gen_toks": 12}), kind="generate_until")
         for c in contexts
     ]
     requests += [
-        _request((c, {"until": [], "max_gen_toks": 7}), "generate_until") for c in contexts
+        request((c, {"until": [], "max_gen_toks": 7}), kind="generate_until") for c in contexts
     ]
-    theirs = stock(places(family)["recipient" if graft == "PRE" else "sft"], 1)
-    assert ours(places(family), graft=graft).generate_until(
+    theirs = stock(checkpoints(family)["recipient" if graft == "PRE" else "sft"], 1)
+    assert ours(checkpoints(family), graft=graft).generate_until(
         requests, disable_tqdm=True
     ) == theirs.generate_until(requests, disable_tqdm=True)
 
@@ -318,10 +293,10 @@ def test_generation_is_lm_eval_s_own(family: str, graft: str, places: Places) ->
 @families
 @pytest.mark.parametrize("continuation", ["lt", "none", "all"])
 def test_generation_under_a_graft_is_the_audited_algorithm_s(
-    family: str, continuation: str, places: Places
+    family: str, continuation: str, checkpoints: Checkpoints
 ) -> None:
     """Each generated token is the most probable one after a deep copy of the model per token."""
-    lm = ours(places(family), graft="LT", continuation=continuation, dtype="float64")
+    lm = ours(checkpoints(family), graft="LT", continuation=continuation, dtype="float64")
     context = "Ana Lee stars in a movie alongside"
     head = lm.tokenizer(context)["input_ids"]
     ids, lead = list(head), len(head) - 1
@@ -335,5 +310,6 @@ def test_generation_under_a_graft_is_the_audited_algorithm_s(
         ids.append(int(logits[0].argmax()))
     wanted = lm.tokenizer.decode(ids[len(head) :], skip_special_tokens=True)
     assert lm.generate_until(
-        [_request((context, {"until": [], "max_gen_toks": 5}), "generate_until")], disable_tqdm=True
+        [request((context, {"until": [], "max_gen_toks": 5}), kind="generate_until")],
+        disable_tqdm=True,
     ) == [wanted]

@@ -6,65 +6,36 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from lm_eval_runs import NAMES, TOKENIZERS, ours, samples, stock, write_checkpoints, write_tasks
+from lm_eval_runs import NAMES, TOKENIZERS, ours, request, samples, stock
 
 from kgbench.errors import InputError, RegionError
 from kgbench.harness.metrics import TokenScore
 from kgbench.harness.model import KgbenchLM
 from kgbench.harness.passages import TaskDocument
 
+Checkpoints = Callable[[str], dict[str, Path]]
 families = pytest.mark.parametrize("family", TOKENIZERS)
 
 
-@pytest.fixture(scope="module")
-def everywhere(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Path]]:
-    """Checkpoints of each family."""
-    return {
-        family: write_checkpoints(tmp_path_factory.mktemp(family), family) for family in TOKENIZERS
-    }
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Tasks on facts with difficult names."""
-    return write_tasks(tmp_path_factory.mktemp("tasks"))
-
-
-def request(
-    arguments: tuple[Any, ...],
-    document: dict[str, Any] | None = None,
-    number: int = 0,
-    task: str = "plain",
-) -> Any:
-    from lm_eval.api.instance import Instance
-
-    return Instance(
-        request_type="loglikelihood",
-        doc=document or {},
-        arguments=arguments,
-        idx=0,
-        metadata=(task, number, 1),
-    )
-
-
-def own_row(lm: KgbenchLM, folder: Path) -> dict[str, Any]:
-    return samples(lm, ["mine"], folder, limit=1)["mine"][0]["doc"]  # type: ignore[no-any-return]
+def own_row(lm: KgbenchLM, tasks: Path) -> dict[str, Any]:
+    return samples(lm, ["mine"], tasks, limit=1)["mine"][0]["doc"]  # type: ignore[no-any-return]
 
 
 @families
 def test_the_last_query_of_a_context_is_meant(
-    family: str, everywhere: dict[str, dict[str, Path]], folder: Path
+    family: str, checkpoints: Checkpoints, tasks: Path
 ) -> None:
     """Where a description or an example holds the very query, regions are those of the one that is
     asked.
     """
-    lm = ours(everywhere[family], graft="FE")
-    row = own_row(lm, folder)
+    lm = ours(checkpoints(family), graft="FE")
+    row = own_row(lm, tasks)
     context = f"{row['query']} someone.\n\n{row['query']}"
     passage = lm.reader.passage(context, row["target"], TaskDocument("mine", row))
     first = passage.encoded.regions["FE"][0]
@@ -82,11 +53,11 @@ def test_the_last_query_of_a_context_is_meant(
 
 @pytest.mark.parametrize("family", ["llama", "gemma"])
 def test_a_bos_written_as_text_is_the_bos(
-    family: str, everywhere: dict[str, dict[str, Path]], folder: Path
+    family: str, checkpoints: Checkpoints, tasks: Path
 ) -> None:
     """A chat template writes it so: it is there once, and it is the region BOS."""
-    lm = ours(everywhere[family], graft="BOS")
-    row = own_row(lm, folder)
+    lm = ours(checkpoints(family), graft="BOS")
+    row = own_row(lm, tasks)
     for context in (row["query"], "<bos>" + row["query"]):
         passage = lm.reader.passage(context, row["target"], TaskDocument("mine", row))
         assert passage.encoded.ids.count(lm.tokenizer.bos_token_id) == 1
@@ -95,12 +66,12 @@ def test_a_bos_written_as_text_is_the_bos(
 
 @families
 def test_tokens_that_merge_over_the_boundary_are_read_as_lm_eval_does(
-    family: str, everywhere: dict[str, dict[str, Path]]
+    family: str, checkpoints: Checkpoints
 ) -> None:
     """Where nothing is known of regions; where they are known, there is no first token of the
     answer, and that is told.
     """
-    lm, theirs = ours(everywhere[family], graft="SFT"), stock(everywhere[family]["sft"])
+    lm, theirs = ours(checkpoints(family), graft="SFT"), stock(checkpoints(family)["sft"])
     requests = [
         request(pair)
         for pair in (
@@ -118,11 +89,11 @@ def test_tokens_that_merge_over_the_boundary_are_read_as_lm_eval_does(
         )
 
 
-def test_a_blank_context_loses_no_token(everywhere: dict[str, dict[str, Path]]) -> None:
+def test_a_blank_context_loses_no_token(checkpoints: Checkpoints) -> None:
     """Without a BOS, a context of blanks is the end token and the blanks, and every token after
     them is scored.
     """
-    lm = ours(everywhere["gpt2"], graft="SFT")
+    lm = ours(checkpoints("gpt2"), graft="SFT")
     (score,) = lm.loglikelihood([request((" ", "Bo Chen"))], disable_tqdm=True)
     ids = [lm.prefix_token_id, *lm.tokenizer(" Bo Chen")["input_ids"]]
     with torch.no_grad():
@@ -133,10 +104,10 @@ def test_a_blank_context_loses_no_token(everywhere: dict[str, dict[str, Path]]) 
 
 
 def test_equal_texts_with_other_spans_are_other_requests(
-    everywhere: dict[str, dict[str, Path]],
+    checkpoints: Checkpoints,
 ) -> None:
     """Two rows, or two tasks, that say otherwise where the entity is are each treated as they say."""
-    lm = ours(everywhere["gpt2"], graft="FE", dtype="float64")
+    lm = ours(checkpoints("gpt2"), graft="FE", dtype="float64")
     rows = [{"query": "Ana Lee stars", "spans": {"FE": span}} for span in ([0, 3], [0, 7])]
     for tasks in (("one", "one"), ("one", "other")):
         requests = [
@@ -150,9 +121,9 @@ def test_equal_texts_with_other_spans_are_other_requests(
         ] == pytest.approx(alone, abs=1e-9)
 
 
-def test_columns_of_others_mean_nothing(everywhere: dict[str, dict[str, Path]]) -> None:
+def test_columns_of_others_mean_nothing(checkpoints: Checkpoints) -> None:
     """A foreign task's columns `prompt` and `id` are taken neither for a template nor for a fact."""
-    lm = ours(everywhere["gpt2"], graft="LT", localizer="ablation")
+    lm = ours(checkpoints("gpt2"), graft="LT", localizer="ablation")
     rows = [{"prompt": f"How many {i}?", "id": 7} for i in range(3)]
     plain = lm.loglikelihood(
         [request((a, f" {b}"), {}, i) for i, (a, b) in enumerate(NAMES[:3])], disable_tqdm=True
@@ -168,12 +139,12 @@ def test_columns_of_others_mean_nothing(everywhere: dict[str, dict[str, Path]]) 
 
 
 def test_generation_ends_where_the_models_settings_say(
-    everywhere: dict[str, dict[str, Path]],
+    checkpoints: Checkpoints,
 ) -> None:
     """Tokens that a checkpoint's settings for generation name end a text, as in lm-eval's own
     model.
     """
-    lm, theirs = ours(everywhere["gpt2"], graft="SFT"), stock(everywhere["gpt2"]["sft"], 1)
+    lm, theirs = ours(checkpoints("gpt2"), graft="SFT"), stock(checkpoints("gpt2")["sft"], 1)
     asked = [request((a, {"until": [], "max_gen_toks": 12})) for a, _ in NAMES]
     texts = lm.generate_until(asked, disable_tqdm=True)
     context = lm.tokenizer(NAMES[4][0], return_tensors="pt")["input_ids"]
@@ -189,9 +160,9 @@ def test_generation_ends_where_the_models_settings_say(
     assert found != texts
 
 
-def test_no_stop_sequence_is_none(everywhere: dict[str, dict[str, Path]]) -> None:
+def test_no_stop_sequence_is_none(checkpoints: Checkpoints) -> None:
     """A task may say so with a null."""
-    lm = ours(everywhere["gpt2"], graft="LT")
+    lm = ours(checkpoints("gpt2"), graft="LT")
     one, other = (
         lm.generate_until([request(("Ana", {"until": u, "max_gen_toks": 4}))], disable_tqdm=True)
         for u in (None, [])
@@ -200,12 +171,12 @@ def test_no_stop_sequence_is_none(everywhere: dict[str, dict[str, Path]]) -> Non
 
 
 def test_a_template_without_a_system_s_message_does_without(
-    everywhere: dict[str, dict[str, Path]],
+    checkpoints: Checkpoints,
 ) -> None:
     """As in lm-eval's own model, which lm-eval's log says; a tokenizer without a template is told in a
     line.
     """
-    lm = ours(everywhere["gpt2"], graft="LT")
+    lm = ours(checkpoints("gpt2"), graft="LT")
     talk = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Who?"}]
     with pytest.raises(InputError, match="no chat template"):
         lm.apply_chat_template(talk)

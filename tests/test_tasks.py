@@ -153,31 +153,6 @@ def test_the_wheel_holds_the_tasks(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------- documents
 
 
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("name", dataset_names())
-def test_a_row_is_a_prompt(name: str) -> None:
-    """Query, target and spans are those of kgbench's prompts, to the character, also after
-    lm-eval's library has stored them.
-    """
-    data = load_dataset(name)
-    for prompt in prompts_of(name):
-        stored = list(load(kgbench_dataset=name, kgbench_prompt=prompt)["test"])
-        assert stored == rows(data, prompt)
-        for row, filled in zip(stored, load_prompts(data, [prompt]), strict=True):
-            assert (row["id"], row["dataset"], row["prompt"]) == (filled.fact.id, name, prompt)
-            assert (row["query"], row["object"], row["target"]) == (
-                filled.text,
-                filled.target,
-                f" {filled.target}",
-            )
-            assert {region: tuple(span) for region, span in row["spans"].items()} == filled.spans
-            assert (
-                row["query"][slice(*row["spans"]["FE"])]
-                == row["subject"]
-                == filled.fact.fields[data.subject]
-            )
-
-
 @pytest.mark.parametrize("name", dataset_names())
 def test_candidates(name: str) -> None:
     """Candidates are ten different objects of the data set, the right one among them once, at a
@@ -302,28 +277,17 @@ def test_a_users_own_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 # ------------------------------------------------------------------------------------------ figures
 
 
-def test_a_plain_pair_gives_the_name_alone() -> None:
-    """Of what other models answer, only the log-probability of the whole name can be told."""
-    assert process_results({}, [(-3.5, False)]) == {"name_logprob": -3.5}
-
-
-def test_our_answer_gives_all() -> None:
-    """Of a `TokenScore` also what the first token of the name says."""
+def test_figures() -> None:
+    """Of a `TokenScore` also what the first token of the name says; of what other models answer,
+    only the log-probability of the whole name.
+    """
     score = TokenScore(-3.5, False, rank=2, prob=0.25, logprob=-1.5)
-    expected = {
-        "top1": 0.0,
-        "top5": 1.0,
-        "mrr": 0.5,
-        "rank": 2.0,
-        "prob": 0.25,
-        "logprob": -1.5,
-        "name_logprob": -3.5,
-    }
-    assert process_results({}, [score]) == expected
-    assert set(loaded(HEADLINE)[HEADLINE].aggregation()) == set(expected)
-    assert {
-        name for name, more in loaded(HEADLINE)[HEADLINE].higher_is_better().items() if not more
-    } == {"rank"}
+    first = {"top1": 0.0, "top5": 1.0, "mrr": 0.5, "rank": 2.0, "prob": 0.25, "logprob": -1.5}
+    assert process_results({}, [score]) == {**first, "name_logprob": -3.5}
+    assert process_results({}, [(-3.5, False)]) == {"name_logprob": -3.5}
+    task = loaded(HEADLINE)[HEADLINE]
+    assert set(task.aggregation()) == {*first, "name_logprob"}
+    assert [name for name, more in task.higher_is_better().items() if not more] == ["rank"]
 
 
 def test_any_model_of_lm_eval_runs_both_forms() -> None:
@@ -454,6 +418,9 @@ def test_every_document_of_every_task_renders(entry: ShippedTask) -> None:
         assert {args[0] for args in requests} == {prompt.text}
         assert len(requests) == (len(doc["candidates"]) if chosen else 1)
         assert requests[task.doc_to_target(doc) if chosen else 0][1] == f" {prompt.target}"
+        assert (doc["id"], doc["object"]) == (prompt.fact.id, prompt.target)
+        assert doc["query"][slice(*doc["spans"]["FE"])] == doc["subject"]
+        assert doc["spans"].keys() >= prompt.spans.keys()
         for region, span in prompt.spans.items():
             assert doc["spans"][region] == list(span)
             words = doc["query"][slice(*span)]

@@ -476,7 +476,7 @@ def test_sound_localizers_pass(sound: AbstractLocalizer) -> None:
         (Lucky(), "declares_in_known_words", "'luck': expected some of donor"),
         (Priceless(), "declares_in_known_words", "expected one of none, forward"),
         (Mute(), "says_what_it_is", "one line that describes"),
-        (Mislabelled(), "says_what_it_is", "does not derive from InterventionLocalizer"),
+        (Mislabelled(), "says_what_it_is", "derives from the base class of this kind"),
     ],
     ids=lambda value: repr(value) if isinstance(value, AbstractLocalizer) else None,
 )

@@ -30,7 +30,6 @@ __all__ = [
     "MODEL",
     "ShippedTask",
     "describe_tasks",
-    "needs_lm_eval",
     "register",
     "shipped_tasks",
     "task_files",
@@ -43,25 +42,16 @@ MODEL = "kgbench"
 _CLASS = "kgbench.harness.model:KgbenchLM"
 
 
-def needs_lm_eval() -> None:
-    """Refuse what cannot be done without lm-eval.
-
-    Raises:
-        InputError: It is not installed.
-    """
-    if find_spec("lm_eval") is None:
-        raise InputError(
-            "this needs lm-eval, which is not installed: pip install 'kgbench[lm-eval]'"
-        )
-
-
 def register() -> None:
     """Register the model with lm-eval; call it once before `simple_evaluate(model="kgbench")`.
 
     Raises:
         InputError: lm-eval is not installed.
     """
-    needs_lm_eval()
+    if find_spec("lm_eval") is None:
+        raise InputError(
+            "this needs lm-eval, which is not installed: pip install 'kgbench[lm-eval]'"
+        )
     # This import fills lm-eval's registry. lm-eval does so by itself only while it is empty,
     # so that a model registered before would hide all built-in ones.
     import_module("lm_eval.models")

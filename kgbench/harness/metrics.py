@@ -46,9 +46,9 @@ def process_results(
         `rank`, `prob` and `logprob` (nats) of the first token.
     """
     score = results[0]
-    whole = {"name_logprob": float(score[0])}
+    name_logprob = {"name_logprob": float(score[0])}
     if not isinstance(score, TokenScore):
-        return whole
+        return name_logprob
     return {
         "top1": float(score.rank <= 1),
         "top5": float(score.rank <= 5),
@@ -56,5 +56,5 @@ def process_results(
         "rank": float(score.rank),
         "prob": score.prob,
         "logprob": score.logprob,
-        **whole,
+        **name_logprob,
     }

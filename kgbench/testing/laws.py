@@ -52,55 +52,59 @@ BASES = {"intervention": InterventionLocalizer, "scoring": ScoringLocalizer}
 
 def says_what_it_is(trial: Trial) -> None:
     """Name, version and description are text, on one line; the kind is that of the class."""
-    made = trial.localizer
+    localizer = trial.localizer
     for what in ("name", "version", "about", "paper"):
         expect(
-            isinstance(getattr(made, what), str),
+            isinstance(getattr(localizer, what), str),
             f'{what} is no text: set {what} = "..." in the class',
         )
     expect(
-        made.name.isidentifier(),
-        f"name is {made.name!r}: expected letters, digits and underscores, as in a Python name",
+        localizer.name.isidentifier(),
+        f"name is {localizer.name!r}: expected letters, digits and underscores, as in a Python name",
     )
     expect(
-        bool(made.version.strip()),
+        bool(localizer.version.strip()),
         'version is empty: set version = "1", and raise it whenever the answers change',
     )
     expect(
-        bool(made.about.strip()) and "\n" not in made.about,
-        f"about is {made.about!r}: expected one line that describes the method",
+        bool(localizer.about.strip()) and "\n" not in localizer.about,
+        f"about is {localizer.about!r}: expected one line that describes the method",
     )
-    base = BASES.get(made.kind)
-    expect(base is not None, f"kind is {made.kind!r}: expected one of {', '.join(BASES)}")
     expect(
-        base is not None and isinstance(made, base),
-        f"kind is {made.kind!r}, but the class does not derive from {base and base.__name__}",
+        isinstance(localizer, BASES.get(localizer.kind, ())),
+        f"kind is {localizer.kind!r}: expected one of {', '.join(BASES)}, and that the class "
+        "derives from the base class of this kind",
     )
 
 
 def declares_in_known_words(trial: Trial) -> None:
     """Needs, floor and cost are among the words that kgbench knows."""
-    made = trial.localizer
-    unknown = sorted(set(made.needs) - set(NEEDS))
+    localizer = trial.localizer
+    unknown = sorted(set(localizer.needs) - set(NEEDS))
     expect(
         not unknown,
         f"needs holds {', '.join(map(repr, unknown))}: expected some of {', '.join(NEEDS)}",
     )
-    expect(made.floor in FLOORS, f"floor is {made.floor!r}: expected one of {', '.join(FLOORS)}")
-    expect(made.cost in COSTS, f"cost is {made.cost!r}: expected one of {', '.join(COSTS)}")
+    expect(
+        localizer.floor in FLOORS,
+        f"floor is {localizer.floor!r}: expected one of {', '.join(FLOORS)}",
+    )
+    expect(
+        localizer.cost in COSTS, f"cost is {localizer.cost!r}: expected one of {', '.join(COSTS)}"
+    )
 
 
 def parameters_can_be_recorded(trial: Trial) -> None:
     """Parameters are fields of a frozen dataclass, and JSON: they identify a result."""
-    made = trial.localizer
-    declared = vars(type(made)).get("__dataclass_params__")
+    localizer = trial.localizer
+    declared = vars(type(localizer)).get("__dataclass_params__")
     expect(
         declared is not None and declared.frozen,
         "the class is no frozen dataclass: write @dataclass(frozen=True) above it",
     )
-    expect(replace(made) == made, "two of the same parameters are not equal")
+    expect(replace(localizer) == localizer, "two of the same parameters are not equal")
     try:
-        json.dumps(made.parameters(), allow_nan=False)
+        json.dumps(localizer.parameters(), allow_nan=False)
     except (TypeError, ValueError) as error:
         expect(
             False,
@@ -220,10 +224,13 @@ def depends_on_the_sites(trial: Trial) -> None:
 def a_kept_last_token_answers_its_prompt(trial: Trial) -> None:
     """Where the last token is kept, the answer depends on the prompt."""
     localizer = trial.fitted()
-    kept = [sites for sites in trial.parts if sites in KEPT]
-    if len({trial.pair.encoded(prompt).ids[-1] for prompt in trial.prompts}) == 1 and "LT" in kept:
-        kept.remove("LT")  # one token, such as a blank, whose own stream is the same everywhere
-    for sites in (EVERYTHING, *kept):
+    holding = [sites for sites in trial.parts if sites in KEPT]
+    if (
+        len({trial.pair.encoded(prompt).ids[-1] for prompt in trial.prompts}) == 1
+        and "LT" in holding
+    ):
+        holding.remove("LT")  # one token, such as a blank, whose own stream is the same everywhere
+    for sites in (EVERYTHING, *holding):
         first, *others = trial.answers([sites], localizer)[:, 0].unbind(dim=0)
         erased = all(_alike(other, first, trial) for other in others)
         expect(
@@ -422,5 +429,5 @@ def _alone(trial: Trial, model: PreTrainedModel) -> Float[Tensor, "prompt vocabu
     return torch.stack(rows)
 
 
-def _alike(one: Tensor, other: Tensor, trial: Trial) -> bool:
-    return bool((one - other).abs().max() <= tolerance(trial.pair, other))
+def _alike(first: Tensor, second: Tensor, trial: Trial) -> bool:
+    return bool((first - second).abs().max() <= tolerance(trial.pair, second))

@@ -161,7 +161,13 @@ def propose(config: dict[str, Any]) -> Proposal:
 
 def try_map(pair: ModelPair) -> Proposal:
     """Try the map of a pair."""
-    laws = {COVERED: _uncovered(pair)}
+    covered: set[int] = set()
+    for socket in Wiring(pair).sockets:
+        covered.update(map(id, socket.modules[0].parameters()))
+    left = [name for name, w in pair.recipient.named_parameters() if id(w) not in covered]
+    laws: dict[str, str | None] = {COVERED: None}
+    if left:
+        laws[COVERED] = f"{len(left)} weights belong to no component, such as {left[0]}"
     for name, law in LAWS.items():
         try:
             with torch.inference_mode():
@@ -171,11 +177,3 @@ def try_map(pair: ModelPair) -> Proposal:
             laws[name] = str(error)
     holds = not any(laws.values())
     return Proposal(pair.family, laws, packed_agrees(pair) if holds else "the map does not hold")
-
-
-def _uncovered(pair: ModelPair) -> str | None:
-    held: set[int] = set()
-    for socket in Wiring(pair).sockets:
-        held.update(map(id, socket.modules[0].parameters()))
-    left = [name for name, weight in pair.recipient.named_parameters() if id(weight) not in held]
-    return f"{len(left)} weights belong to no component, such as {left[0]}" if left else None
