@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -155,8 +156,8 @@ def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
 
-    def call(*arguments: object) -> Answer:
-        status = main(["data", "import", *map(str, arguments)])
+    def call(line: str = "", *more: object) -> Answer:
+        status = main(["data", "import", *shlex.split(line), *map(str, more)])
         captured = capsys.readouterr()
         return Answer(status, captured.out, captured.err)
 

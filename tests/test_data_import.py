@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shlex
 import string
 from pathlib import Path
 
@@ -42,8 +43,8 @@ def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     Path("cast.csv").write_text(CAST, encoding="utf-8")
 
-    def call(*arguments: object) -> Answer:
-        status = main(["data", "import", *map(str, arguments)])
+    def call(line: str = "", *more: object) -> Answer:
+        status = main(["data", "import", *shlex.split(line), *map(str, more)])
         captured = capsys.readouterr()
         return Answer(status, captured.out, captured.err)
 
@@ -235,7 +236,7 @@ def test_it_tells_what_it_kept_and_what_not(run) -> None:
 def test_a_column_with_gaps_is_told(run) -> None:
     """A column that nothing needs may have gaps; it is left out, and said so."""
     Path("own.csv").write_text("subject,object,note\na,b,x\nc,d,\n")
-    answer = run("own.csv", "--template", "ask={subject} met")
+    answer = run("own.csv --template 'ask={subject} met'")
     assert answer.status == 0 and "left out: column note (empty at line 3)" in answer.out
     assert load_dataset("own.jsonl").fields == ("subject", "object")
 
@@ -265,7 +266,7 @@ def test_a_prompt_is_shown_in_one_line(run) -> None:
     Path("odd.jsonl").write_text(
         json.dumps({"subject": "Line\nEnd\u2028er", "object": "b"}), encoding="utf-8"
     )
-    answer = run("odd.jsonl", "--template", "ask={subject} met", "-o", "out.jsonl")
+    answer = run("odd.jsonl --template 'ask={subject} met' -o out.jsonl")
     assert "    ask  [FE: Line\\nEnd\\u2028er] met → b" in answer.out.splitlines()
 
 
@@ -273,7 +274,7 @@ def test_builtin_prompts_are_used_where_they_fit(run) -> None:
     """With columns named as theirs, built-in prompts need no template; where the suite's do not
     fit, the commands name others.
     """
-    answer = run("cast.csv", "--column", "first_actor=actor", "--column", "second_actor=costar")
+    answer = run("cast.csv --column first_actor=actor --column second_actor=costar")
     assert (
         answer.status == 0 and "    headline " in answer.out and " movie_title " not in answer.out
     )
@@ -313,18 +314,17 @@ def test_without_a_prompt_nothing_is_written(run) -> None:
     )
 
 
-@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
-def test_its_output_is_input(run, suffix: str) -> None:
+def test_its_output_is_input(run) -> None:
     """What was written can be imported again, with another template; the file itself is never
     written over.
     """
     assert run("cast.csv", *ROLES, "--template", STARS).status == 0
     before = Path("cast.jsonl").read_bytes()
     assert "is the file that is read" in refused(
-        run("cast.jsonl", "--template", "more={actor} met", "--force")
+        run("cast.jsonl --template 'more={actor} met' --force")
     )
     assert Path("cast.jsonl").read_bytes() == before
-    assert run("cast.jsonl", "--template", "more={actor} met", "--name", "two").status == 0
+    assert run("cast.jsonl --template 'more={actor} met' --name two").status == 0
     assert list(load_dataset("two.jsonl").templates) == ["stars", "more"]
 
 
@@ -344,15 +344,13 @@ def test_the_first_word_of_the_answer_is_told(run) -> None:
     Path("own.csv").write_text(
         f"subject,object\nGuatemala,Guatemala City\nPanama,Panama City\n{rows}"
     )
-    answer = run("own.csv", "--template", "ask=The capital {P:of} {subject} is")
+    answer = run("own.csv --template 'ask=The capital {P:of} {subject} is'")
     told = (
         "prompt 'ask' holds the first word of the answer in 2 of 12 facts (own/1, own/2); "
         "top1, top5 and mrr ask for the first token only"
     )
     assert (answer.status, answer.err) == (0, f"kgbench: warning: {told}\n")
-    answer = run(
-        "own.csv", "--template", "ask=The capital {P:of} {subject} is", "--force", "--json"
-    )
+    answer = run("own.csv --template 'ask=The capital {P:of} {subject} is' --force --json")
     assert json.loads(answer.out)["first_word"] == {"ask": ["own/1", "own/2"]}
 
 
@@ -362,7 +360,7 @@ def test_many_first_tokens_in_the_prompt_are_told(run, many: int, told: bool) ->
     rows = [f"Pat {'Jo' if number < many else 'Al'}{number},Joquin" for number in range(12)]
     few = "kgbench: warning: prompt 'ask' has 1 distinct first token for 12 facts"
     Path("own.csv").write_text("\n".join(["subject,object", *rows]))
-    answer = run("own.csv", "--template", "ask=So {subject} has", "--tokenizer", "tiny-gemma")
+    answer = run("own.csv --template 'ask=So {subject} has' --tokenizer tiny-gemma")
     assert answer.status == 0
     assert (
         (f"holds the first token of the answer in {many} of 12 facts (own/1, own/2" in answer.err)
@@ -387,15 +385,7 @@ def test_choices_in_the_wording_are_no_leak(run, text: str, answers: list[str]) 
         "animal,answer\n" + "".join(f"animal{i},{answers[i % 2]}\n" for i in range(20))
     )
     answer = run(
-        "own.csv",
-        "--subject",
-        "animal",
-        "--object",
-        "answer",
-        "--template",
-        f"ask={text}",
-        "--tokenizer",
-        "tiny-gemma",
+        f"own.csv --subject animal --object answer --template 'ask={text}' --tokenizer tiny-gemma"
     )
     assert answer.status == 0 and answer.err == (
         "kgbench: warning: prompt 'ask' has 2 distinct first tokens for 20 facts: always giving "
@@ -418,9 +408,7 @@ def test_choices_in_the_wording_are_no_leak(run, text: str, answers: list[str]) 
 def test_a_subject_that_stands_twice_is_told(run, text: str, number: int) -> None:
     """By either of its names; the first mention alone is FE."""
     Path("own.csv").write_text("country,capital\n" + "".join(f"s{i},o{i}\n" for i in range(12)))
-    answer = run(
-        "own.csv", "--subject", "country", "--object", "capital", "--template", f"ask={text}"
-    )
+    answer = run(f"own.csv --subject country --object capital --template 'ask={text}'")
     assert answer.status == 0
     warning = (
         f"kgbench: warning: prompt 'ask' mentions the subject {number} times; only the first "
@@ -432,7 +420,7 @@ def test_a_subject_that_stands_twice_is_told(run, text: str, number: int) -> Non
 def test_one_fact_is_told_as_one(run) -> None:
     """Numbers agree with their nouns."""
     Path("own.csv").write_text("subject,object\na,b\n,\n")
-    answer = run("own.csv", "--template", "ask={subject} met")
+    answer = run("own.csv --template 'ask={subject} met'")
     assert (
         answer.out.startswith("wrote own.jsonl: 1 fact of own.csv,")
         and "1 fact is too few" in answer.err
@@ -444,15 +432,7 @@ def test_the_column_of_ids_can_be_asked_for_under_another_name(run) -> None:
     Path("own.csv").write_text("id,country\n7,a\n8,b\n")
     for role, other in (("object", "subject"), ("subject", "object")):
         told = refused(
-            run(
-                "own.csv",
-                f"--{other}",
-                "country",
-                f"--{role}",
-                "id",
-                "--template",
-                "ask={subject} met",
-            )
+            run(f"own.csv --{other} country --{role} id --template 'ask={{subject}} met'")
         )
         way = f"--column {role}=id"
         assert (
@@ -461,9 +441,7 @@ def test_the_column_of_ids_can_be_asked_for_under_another_name(run) -> None:
         )
         assert (
             run(
-                "own.csv",
-                f"--{other}",
-                "country",
+                f"own.csv --{other} country",
                 *way.split(),
                 "--template",
                 "ask={subject} met",
@@ -471,11 +449,7 @@ def test_the_column_of_ids_can_be_asked_for_under_another_name(run) -> None:
             ).status
             == 0
         )
-    told = refused(
-        run(
-            "own.csv", "--subject", "country", "--object", "town", "--template", "ask={subject} met"
-        )
-    )
+    told = refused(run("own.csv --subject country --object town --template 'ask={subject} met'"))
     assert told.endswith(
         "no column 'town' to be the object; there is only country, besides the ids\n"
     )
@@ -489,7 +463,7 @@ def test_a_template_that_gives_the_answer_away_is_refused(run) -> None:
     Path("own.csv").write_text(
         "subject,object,hint\n" + "".join(f"s{i},o{i},it is O{i}!\n" for i in range(12))
     )
-    told = refused(run("own.csv", "--template", "ask={hint} So {subject} has"))
+    told = refused(run("own.csv --template 'ask={hint} So {subject} has'"))
     assert (
         "holds the answer already in 12 of 12 facts, such as 'o0' in 'it is O0! So s0 has'" in told
     )
@@ -501,7 +475,7 @@ def test_a_few_facts_that_give_the_answer_away_are_told(run) -> None:
     Path("own.csv").write_text(
         "subject,object\n" + "".join(f"s{i},o{i}\n" for i in range(12)) + "New York,york\n"
     )
-    answer = run("own.csv", "--template", "ask={subject} has")
+    answer = run("own.csv --template 'ask={subject} has'")
     assert answer.status == 0 and answer.out.startswith("wrote own.jsonl: 13 facts")
     assert answer.err.startswith(
         "kgbench: warning: prompt 'ask' holds the answer already in 1 of 13 facts (own/13)"
@@ -512,13 +486,8 @@ def test_a_tokenizer_says_which_prompts_it_cannot_read(run) -> None:
     """Regions that share a token are counted and named, with exit status 1; the file is there."""
     Path("own.csv").write_text("subject,object\n" + "".join(f"s{i},o{i}\n" for i in range(12)))
     answer = run(
-        "own.csv",
-        "--template",
-        "glued={subject} a{P:long}side",
-        "--template",
-        "ask={subject} has",
-        "--tokenizer",
-        "tiny-gemma",
+        "own.csv --template 'glued={subject} a{P:long}side' --template "
+        "'ask={subject} has' --tokenizer tiny-gemma"
     )
     assert answer.status == 1 and Path("own.jsonl").exists()
     assert (
@@ -526,9 +495,7 @@ def test_a_tokenizer_says_which_prompts_it_cannot_read(run) -> None:
         " own/5, …); the first: region P" in answer.err
     )
     assert "cannot read prompt 'ask'" not in answer.err
-    answer = run(
-        "own.csv", "--template", "ask={subject} has", "--tokenizer", "tiny-gemma", "--force"
-    )
+    answer = run("own.csv --template 'ask={subject} has' --tokenizer tiny-gemma --force")
     assert (
         answer.status == 0
         and "tiny-gemma finds every region and target in its tokens" in answer.out

@@ -46,9 +46,7 @@ def test_the_region_of_every_prompt_is_its_subject(run: Run, source: str) -> Non
     """In the file that was written, whatever the source's schema; the answer is the object, and ids
     tell the row.
     """
-    answer = run(
-        "--source", source, write(source), "--relation", RELATIONS[source], "-o", "mine.jsonl"
-    )
+    answer = run(f"--source {source} {write(source)} --relation {RELATIONS[source]} -o mine.jsonl")
     assert answer.status == 0, answer.err
     dataset = load_dataset("mine.jsonl")
     prompts = load_prompts(dataset, tuple(dataset.templates))
@@ -66,7 +64,7 @@ def test_no_training_text_begins_as_a_prompt_does(run: Run, source: str) -> None
     """Evaluation and training wordings are kept apart; a training text tells subject and object."""
     assert (
         run(
-            "--source", source, write(source), "--relation", RELATIONS[source], "-o", "mine.jsonl"
+            f"--source {source} {write(source)} --relation {RELATIONS[source]} -o mine.jsonl"
         ).status
         == 0
     )
@@ -86,7 +84,7 @@ def test_no_training_text_begins_as_a_prompt_does(run: Run, source: str) -> None
 def test_licence_and_origin_are_told_first_and_in_the_summary(run: Run, source: str) -> None:
     """Also where nothing can be written."""
     file, licence = write(source), load_source(source).licence
-    answer = run("--source", source, file, "--relation", RELATIONS[source])
+    answer = run(f"--source {source} {file} --relation {RELATIONS[source]}")
     first = answer.err.splitlines()[:2]
     assert (
         first[0].startswith(f"kgbench: from {file}: ")
@@ -94,13 +92,13 @@ def test_licence_and_origin_are_told_first_and_in_the_summary(run: Run, source: 
     )
     assert [f"kgbench: {line}" for line in answer.out.splitlines()[1:3]] == first
     Path(answer.out.split(":")[0].removeprefix("wrote ")).unlink()
-    assert "unknown relation" in refused(run("--source", source, file, "--relation", "none such"))
+    assert "unknown relation" in refused(run(f"--source {source} {file} --relation 'none such'"))
 
 
 @pytest.mark.parametrize("source", RELATIONS)
 def test_a_relation_of_several_must_be_chosen(run: Run, source: str) -> None:
     """The error lists them with their sizes, the largest first; nothing is written."""
-    told = refused(run("--source", source, write(source)))
+    told = refused(run(f"--source {source} {write(source)}"))
     assert f"{RELATIONS[source]} (" in told and told.endswith("choose one by --relation")
     sizes = [int(n) for n in re.findall(r"\((\d+) rows\)", told)]
     assert len(sizes) > 1 and sizes == sorted(sizes, reverse=True)
@@ -114,10 +112,7 @@ def test_both_forms_of_counterfact_give_the_same_facts(run: Run) -> None:
     found = []
     for source in ("counterfact", "counterfact-rome"):
         assert (
-            run(
-                "--source", source, write(source), "--relation", "P103", "-o", f"{source}.jsonl"
-            ).status
-            == 0
+            run(f"--source {source} {write(source)} --relation P103 -o {source}.jsonl").status == 0
         )
         found.append(load_dataset(f"{source}.jsonl"))
     one, other = found
@@ -151,7 +146,7 @@ def test_other_columns_can_be_the_object_or_a_field(run: Run) -> None:
         "-o",
         "mine.jsonl",
     )
-    assert run("--source", "counterfact", file, *options).status == 0
+    assert run(f"--source counterfact {file}", *options).status == 0
     assert [tuple(fact.fields.values()) for fact in load_dataset("mine.jsonl").facts] == [
         (who, "Klingon", truth) for who, truth in PEOPLE
     ]
@@ -161,15 +156,8 @@ def test_own_templates_are_asked_instead_and_stay_out_of_training(run: Run) -> N
     """With marks of regions or without; whatever begins as they do is not trained in."""
     marked = "own={subject}, {R:a native}"
     answer = run(
-        "--source",
-        "counterfact",
-        write("counterfact"),
-        "--relation",
-        "P103",
-        "--template",
-        marked,
-        "-o",
-        "mine.jsonl",
+        f"--source counterfact {write('counterfact')} --relation P103 --template "
+        f"'{marked}' -o mine.jsonl"
     )
     assert answer.status == 0 and "wordings to train in: 2" in answer.out
     dataset = load_dataset("mine.jsonl")
@@ -182,7 +170,7 @@ def test_own_templates_are_asked_instead_and_stay_out_of_training(run: Run) -> N
 
 def test_a_file_in_another_schema_is_told(run: Run) -> None:
     """By the column that is lacking, and by the source that would read it."""
-    told = refused(run("--source", "popqa", write("counterfact-rome")))
+    told = refused(run(f"--source popqa {write('counterfact-rome')}"))
     assert (
         "unknown column of popqa 'prop'" in told
         and "It reads as --source counterfact-rome." in told
@@ -191,7 +179,7 @@ def test_a_file_in_another_schema_is_told(run: Run) -> None:
         {"target" if key == "target_true" else key: text for key, text in row.items()}
         for row in tracing()
     ]
-    told = refused(run("--source", "counterfact", write_json("odd.json", rows)))
+    told = refused(run(f"--source counterfact {write_json('odd.json', rows)}"))
     assert (
         "unknown column of counterfact 'target_true'. Did you mean 'target_true_id' or 'target'?"
         in told
@@ -206,15 +194,8 @@ def test_popqa_asks_as_its_authors_do(run: Run) -> None:
     question lacks it is dropped.
     """
     answer = run(
-        "--source",
-        "popqa",
-        write("popqa"),
-        "--relation",
-        "occupation",
-        "--column",
-        "popularity=s_pop",
-        "-o",
-        "mine.jsonl",
+        f"--source popqa {write('popqa')} --relation occupation --column "
+        "popularity=s_pop -o mine.jsonl"
     )
     assert answer.status == 0 and f"left out: 1 {NO_PROMPT} (row 5)" in answer.out
     assert "wordings to train in: none, so give some by kgbench train --template" in answer.out
@@ -237,16 +218,7 @@ def test_what_is_dropped_is_counted_by_its_row(run: Run) -> None:
     ]
     file = write_table("facts.csv", [*rows, *more, popqa()[4]])
     answer = run(
-        "--source",
-        "popqa",
-        file,
-        "--relation",
-        "occupation",
-        "--column",
-        "note=s_pop",
-        "-o",
-        "mine.jsonl",
-        "--json",
+        f"--source popqa {file} --relation occupation --column note=s_pop -o mine.jsonl --json"
     )
     told = json.loads(answer.out)
     assert told["dropped_lines"] == {

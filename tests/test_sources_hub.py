@@ -40,7 +40,7 @@ def test_a_source_is_read_at_the_commit_that_is_told(run: Run, hub: dict[str, An
     is a revision that is given.
     """
     write_parquet("counterfact-tracing/data/train-00000-of-00001.parquet", tracing())
-    answer = run("--source", "counterfact", "--relation", "P103", "-o", "mine.jsonl")
+    answer = run("--source counterfact --relation P103 -o mine.jsonl")
     assert answer.status == 0, answer.err
     place = f"hub:NeelNanda/counterfact-tracing@{COMMIT}, split train"
     assert f"kgbench: from {place}" in answer.err and f"from {place}" in answer.out
@@ -62,28 +62,18 @@ def test_a_folder_is_read_as_the_hub_reads_it(run: Run) -> None:
     """Its splits are those of its files."""
     write_parquet("folder/data/train-00000-of-00001.parquet", rome()[:6])
     write_parquet("folder/data/test-00000-of-00001.parquet", rome()[6:])
-    assert run("--source", "counterfact-rome", "folder", "-o", "a.jsonl").status == 0
+    assert run("--source counterfact-rome folder -o a.jsonl").status == 0
     assert len(load_dataset("a.jsonl").facts) == 6
     assert (
-        run(
-            "--source",
-            "counterfact-rome",
-            "folder",
-            "--split",
-            "train+test",
-            "--relation",
-            "P17",
-            "-o",
-            "b.jsonl",
-        ).status
+        run("--source counterfact-rome folder --split train+test --relation P17 -o b.jsonl").status
         == 0
     )
     assert len(load_dataset("b.jsonl").facts) == 2
     for file in Path().glob("*.jsonl"):
         file.unlink()
-    answer = run("--source", "counterfact-rome", "folder", "--split", "none")
+    answer = run("--source counterfact-rome folder --split none")
     assert 'Unknown split "none"' in refused(answer) and "kgbench: licence: " in answer.err
-    assert "has no splits" in refused(run("--source", "popqa", write("popqa"), "--split", "train"))
+    assert "has no splits" in refused(run(f"--source popqa {write('popqa')} --split train"))
 
 
 TOWNS = [
@@ -111,7 +101,7 @@ def test_any_set_on_the_hub(run: Run, hub: dict[str, Any]) -> None:
     """
     hub["licences"]["me/towns"] = ["cc0-1.0", "mit"]
     write_parquet("towns/data/test-00000-of-00001.parquet", TOWNS)
-    answer = run("hub:me/towns@v2", "--split", "test", *COLUMNS)
+    answer = run("hub:me/towns@v2 --split test", *COLUMNS)
     assert answer.status == 0, answer.err
     assert (
         "kgbench: from hub:me/towns@v2, split test\nkgbench: licence: its card on the Hub says"
@@ -127,15 +117,7 @@ def test_any_set_on_the_hub(run: Run, hub: dict[str, Any]) -> None:
     assert load_prompts(dataset, ["ask"])[1].target.strip() == "Town 1"
     assert (
         run(
-            "hub:me/towns",
-            "--split",
-            "test",
-            "--subject",
-            "land",
-            "--object",
-            "tags.1",
-            *COLUMNS[4:],
-            "--force",
+            "hub:me/towns --split test --subject land --object tags.1", *COLUMNS[4:], "--force"
         ).status
         == 0
     )
@@ -195,15 +177,8 @@ def test_of_many_relations_only_near_ones_are_named(run: Run, hub: dict[str, Any
     )
     told = refused(
         run(
-            "hub:me/towns",
-            "--subject",
-            "land",
-            "--object",
-            "town",
-            "--relation",
-            "town=Town x",
-            "--template",
-            "ask={land} has",
+            "hub:me/towns --subject land --object town --relation 'town=Town x' "
+            "--template 'ask={land} has'"
         )
     )
     assert "unknown relation of towns 'Town x'. Did you mean 'Town " in told and len(told) < 200
@@ -212,7 +187,7 @@ def test_of_many_relations_only_near_ones_are_named(run: Run, hub: dict[str, Any
 def test_columns_as_builtin_prompts_need_them(run: Run, hub: dict[str, Any]) -> None:
     """A set of movies needs no template of its own, as a file does not."""
     write_parquet("cast/train.parquet", [{"a": f"Ann {n}", "b": f"Bob {n}"} for n in range(12)])
-    answer = run("hub:me/cast", "--column", "first_actor=a", "--column", "second_actor=b")
+    answer = run("hub:me/cast --column first_actor=a --column second_actor=b")
     assert answer.status == 0 and "    headline " in answer.out, answer.err
     assert load_dataset("cast.jsonl").subject == "first_actor"
 
@@ -274,7 +249,7 @@ def test_a_set_of_several_configurations_needs_one(run: Run, hub: dict[str, Any]
 
 def test_without_the_network_a_file_is_asked_for(run: Run) -> None:
     """One line, with where the files are; tests run offline, so that this is what the client does."""
-    told = refused(run("--source", "popqa", "--relation", "occupation"))
+    told = refused(run("--source popqa --relation occupation"))
     assert (
         "the Hugging Face Hub cannot be reached for 'akariasai/PopQA'" in told
         and "offline mode is enabled" in told
@@ -312,10 +287,10 @@ def test_without_the_library_the_extra_is_named(
     monkeypatch.setitem(sys.modules, "datasets", None)
     assert re.search(
         r"takes the library datasets \(import of datasets halted.*\): pip install 'kgbench\[hub\]'$",
-        refused(run("--source", "popqa")),
+        refused(run("--source popqa")),
     )
     for source in RELATIONS:
-        assert run("--source", source, write(source), "--relation", RELATIONS[source]).status == 0
+        assert run(f"--source {source} {write(source)} --relation {RELATIONS[source]}").status == 0
 
 
 def test_data_needs_neither_torch_nor_datasets_at_import() -> None:
