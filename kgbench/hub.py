@@ -1,4 +1,4 @@
-"""The Hugging Face Hub: its refusals in words that say what to do."""
+"""The Hugging Face Hub: what to do where it refuses."""
 
 from __future__ import annotations
 

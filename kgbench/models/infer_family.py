@@ -88,16 +88,17 @@ def _inferred(model: PreTrainedModel) -> Family:
             f"{_paths(last_calls)}"
         )
     inside = _inside(model, last_calls, last)
-    parts = []
+    added = []
     for norm, projection in (("ln_1_post", "o"), ("ln_2_post", "down")):
         # What is added to the stream: the norm behind it, or what holds the last projection.
         within = inside[projection].module
-        parts.append(inside[norm].module if norm in inside else within.rpartition(".")[0] or within)
+        added.append(inside[norm].module if norm in inside else within.rpartition(".")[0] or within)
     outside = _outside(model, calls, layers)
     # In the order of computation.
     outside = {name: outside[name] for name in COMPONENTS if name in outside}
     inside = {name: inside[name] for name in COMPONENTS if name in inside}
-    return Family(model.config.model_type, layers, *parts, outside, inside)
+    attention, mlp = added
+    return Family(model.config.model_type, layers, attention, mlp, outside, inside)
 
 
 def _refuse_cubes(model: PreTrainedModel, layers: str) -> None:

@@ -293,7 +293,7 @@ def _plain(name: str) -> str:
 def _own_tensors(
     model: PeftModel, stored: Mapping[str, Tensor], recipient: PreTrainedModel
 ) -> tuple[dict[str, Tensor], int]:
-    """The stored tensors of an adapter's layers: all of them, and beside them only equal weights.
+    """The stored tensors of an adapter's layers: all of them, and equal weights elsewhere.
 
     Rows of tokens beyond the recipient's vocabulary are left out, and counted.
 

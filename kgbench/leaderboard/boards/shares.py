@@ -212,7 +212,7 @@ def _about(cells: Sequence[Cell]) -> str:
 
 
 def _further(table: Table) -> str:
-    """What a table says that LEADERBOARD.md does not have."""
+    """The best method of a table that LEADERBOARD.md does not have."""
     if table.ranked_by is None:
         return f"{table.title} has a table of its own on the board's pages."
     return f"{table.title}: {lead(table)}"

@@ -67,7 +67,7 @@ _LOCAL = ("localhost", "local", "internal", "lan", "home", "intranet", "arpa")
 _PLACEHOLDERS = frozenset(
     ("you", "me", "owner", "user", "username", "yourname", "your-name", "org", "repository", "repo")
 )
-"""Names of owners and repositories in addresses that nobody filled in."""
+"""Names of owners and repositories in addresses that were not filled in."""
 
 _HIDDEN = ("truth",)
 """Parameters by which a method knows where facts were planted."""
@@ -253,7 +253,7 @@ def claims(record: Result, submission: Submission | None) -> Iterator[Claim]:
 
     Args:
         record: The record.
-        submission: The submission beside it.
+        submission: The submission of it.
     """
     key: tuple[object, ...] = ("id", record.id[:_DIGITS])
     yield Claim(RECORD, "id", key, "the same result is", "each result once")
