@@ -101,7 +101,7 @@ def write_checkpoint(file: Path, folder: Path, card: Mapping[str, object]) -> No
         ModelError: The file does not load.
     """
     check_gguf()
-    from kgbench.models.loading import quiet_library  # which finds checkpoints, as this makes them
+    from kgbench.models.library import quiet_library
 
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)

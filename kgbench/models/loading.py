@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
-from threading import RLock
 from types import FunctionType
 from typing import Any
 
@@ -24,7 +23,6 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils import logging as transformers_logging
 
 from kgbench.errors import ModelError, check_choice, first_line
 from kgbench.models import DTYPE_NAMES, SHORT_DTYPES, catalog, check_dtype
@@ -40,6 +38,7 @@ from kgbench.models.checkpoints import (
 )
 from kgbench.models.family_map import Family, family_in, load_family, written
 from kgbench.models.in_memory import MEMORY, HeldModel, answers, refuse_hooks
+from kgbench.models.library import in_turn, quiet_library
 from kgbench.models.lora import (
     LowRank,
     base_module,
@@ -225,32 +224,6 @@ def _quietly(place: Checkpoint) -> Iterator[None]:
         # The details that it refers to are not shown.
         reason = first_line(error).partition(" For details look at")[0]
         raise ModelError(f"{place.origin} does not load: {reason}") from error
-
-
-_LIBRARY = RLock()
-
-
-@contextmanager
-def in_turn() -> Iterator[None]:
-    """One thread at a time: while it makes models, the library changes what the process shares."""
-    with _LIBRARY:
-        yield
-
-
-@contextmanager
-def quiet_library() -> Iterator[None]:
-    """Silence transformers' progress bars, advice and reports, `in_turn`."""
-    with in_turn():
-        bars = transformers_logging.is_progress_bar_enabled()
-        verbosity = transformers_logging.get_verbosity()
-        transformers_logging.disable_progress_bar()
-        transformers_logging.set_verbosity_error()
-        try:
-            yield
-        finally:
-            transformers_logging.set_verbosity(verbosity)
-            if bars:
-                transformers_logging.enable_progress_bar()
 
 
 def adapted_donor(

@@ -32,7 +32,8 @@ from kgbench.data.facts import hash_of
 from kgbench.models.catalog import CARD, DELTA
 from kgbench.models.checkpoints import Checkpoint
 from kgbench.models.family_map import load_family
-from kgbench.models.loading import quiet_library, read_pair
+from kgbench.models.library import quiet_library
+from kgbench.models.loading import read_pair
 from kgbench.models.pair import ModelPair
 from kgbench.models.tensors import stored_hash
 from kgbench.progress import Progress

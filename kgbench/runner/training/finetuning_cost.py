@@ -14,7 +14,8 @@ from kgbench.data import ImportOptions
 from kgbench.errors import InputError, ModelError
 from kgbench.models import catalog
 from kgbench.models.checkpoints import find_here
-from kgbench.models.loading import DTYPES, quiet_library
+from kgbench.models.library import quiet_library
+from kgbench.models.loading import DTYPES
 from kgbench.models.placement import DeviceMap, usable_device
 from kgbench.numbers import plain_text, size_text
 from kgbench.runner.costs import Cost, assumed_seconds, download_bytes, room

@@ -17,7 +17,8 @@ from transformers.pytorch_utils import Conv1D
 from kgbench.errors import InputError, ModelError, first_line
 from kgbench.models.checkpoints import Checkpoint, read_model_config
 from kgbench.models.family_map import Family, family_in, load_family
-from kgbench.models.loading import DTYPES, quiet_library, read_empty
+from kgbench.models.library import quiet_library
+from kgbench.models.loading import DTYPES, read_empty
 from kgbench.runner.training.recipes import FinetuningRecipe
 
 ATTENTION = "eager"

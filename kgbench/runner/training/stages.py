@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from kgbench.data.facts import hash_of
 from kgbench.errors import InputError, OutputError
-from kgbench.models.loading import quiet_library
+from kgbench.models.library import quiet_library
 from kgbench.records import write_whole
 from kgbench.resources import file_hash
 from kgbench.runner.training.recipes import Stage
