@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from kgbench.errors import InputError, ModelError, first_line
 from kgbench.models.catalog import CARD, HOME, home_folder, is_kept
+from kgbench.models.library import quiet_library
 from kgbench.resources import file_hash
 
 SUFFIX = ".gguf"
@@ -101,8 +102,6 @@ def write_checkpoint(file: Path, folder: Path, card: Mapping[str, object]) -> No
         ModelError: The file does not load.
     """
     check_gguf()
-    from kgbench.models.library import quiet_library
-
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     # One of the library's bars cannot be switched off.
