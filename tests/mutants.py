@@ -530,6 +530,12 @@ MUTANTS = (
         only="audited",
     ),
     mutant(
+        "scores of a passage begin with the first one's",
+        ("harness/answering.py", "                start = end\n", ""),
+        test="test_lm_eval_model.py",
+        only="own_model",
+    ),
+    mutant(
         "blanks of the context left out of the score",
         (
             "harness/passages.py",

@@ -22,7 +22,7 @@ from kgbench.cli import main
 from kgbench.errors import InputError, UnknownNameError
 from kgbench.estimate import Estimate
 from kgbench.harness.model import KgbenchLM
-from kgbench.records import RecordStore, StoredRecord, read_record
+from kgbench.records import RecordStore, read_record
 from kgbench.runner import Pairs, Settings, Spec, measure, run_job
 from kgbench.runner.run import compute_job
 from kgbench.runner.third_party import _json, _message, _parsed, method_of
@@ -468,59 +468,27 @@ class Spoiling(Base):
         return super().treat(pair, prompts, sites)
 """
 
-SPOILERS = {
-    "hook": (
-        "model.register_forward_hook(lambda module, given, out: setattr(out, 'logits',"
-        " -out.logits))"
-    ),
-    "inner hook": (
-        "model.model.layers[0].mlp.register_forward_hook(lambda module, given, out: -out)"
-    ),
-    "eps": "next(module for module in model.modules() if hasattr(module, 'eps')).eps = 10.0",
-    "buffers": "[buffer.mul_(2) for buffer in model.buffers()]",
-    "the pair's cache": (
-        "a, b = [p for p in pair._encoded if not hasattr(p, 'ids')][:2]; pair._encoded[a] ="
-        " pair._encoded[b]"
-    ),
-    "autocast": "torch.autocast('cpu', torch.bfloat16).__enter__()",
-    "patched function": (
-        "score = measure.score_logits; measure.score_logits = lambda logits, *of: score(-logits,"
-        " *of)"
-    ),
-    "sdpa": "torch.backends.cuda.enable_flash_sdp(False)",
-    "train mode": "model.train()",
-}
+HOOK = "model.register_forward_hook(lambda module, given, out: setattr(out, 'logits', -out.logits))"
 
 
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> StoredRecord:
-    """What dynamic_graft finds with nothing before it."""
-    spec = Spec(model="tiny-gemma", prompts=("headline",), limit=2)
-    return read_record(run_job(spec, Settings(output_dir=tmp_path_factory.mktemp("alone"))).path)
-
-
-@pytest.mark.nightly
-def test_a_record_does_not_depend_on_localizers_before(tmp_path: Path, alone: StoredRecord) -> None:
-    """Whatever somebody else's localizers leave behind is refused, and the next record is row for
-    row what it is by itself.
+def test_a_record_does_not_depend_on_localizers_before(tmp_path: Path) -> None:
+    """What somebody else's localizer leaves behind is refused, and the next record is row for row
+    what it is by itself; what can be left is a law of the contract.
     """
     spec = Spec(model="tiny-gemma", prompts=("headline",), limit=2)
+    alone = run_job(spec, Settings(output_dir=tmp_path / "alone"))
     pairs, settings = Pairs(), Settings(output_dir=tmp_path / "after")
-    for number, (name, spoiler) in enumerate(SPOILERS.items()):
-        file = tmp_path / f"spoiling_{number}.py"
-        file.write_text(SPOILED.format(spoiler))
-        # What it misreads in a process of its own misleads it alone.
-        run = compute_job if name == "the pair's cache" else run_job
-        with pytest.raises(InputError, match="'spoiling' changed "):
-            run(replace(spec, localizer=f"{file}:Spoiling"), settings, pairs=pairs)
+    name = loaded(tmp_path, SPOILED.format(HOOK))
+    with pytest.raises(InputError, match="'spoiling' changed "):
+        compute_job(replace(spec, localizer=name), settings, pairs=pairs)
     after = run_job(spec, settings, pairs=pairs)
-    assert [found.path for found in RecordStore(settings.output_dir).scan()] == [after.path]
-    assert read_record(after.path).facts().equals(alone.facts())
+    assert [stored.path for stored in RecordStore(settings.output_dir).scan()] == [after.path]
+    assert read_record(after.path).facts().equals(read_record(alone.path).facts())
 
 
 HONEST = "pass"
 BESIDE = {
-    "treat": SPOILED.format(SPOILERS["hook"]),
+    "treat": SPOILED.format(HOOK),
     "weights": SPOILED.format("model.get_input_embeddings().weight.data[-1].add_(1.0)"),
     "import": (
         SPOILED.format(HONEST)

@@ -16,7 +16,7 @@ from tiny import tiny_pair
 from kgbench.data import Prompt
 from kgbench.engine.edits import Add
 from kgbench.engine.treatment import graft_treatments
-from kgbench.errors import InputError, NotApplicableError, UnknownNameError
+from kgbench.errors import InputError, NotApplicableError
 from kgbench.localizers import create
 from kgbench.sites import parse_graft
 
@@ -284,36 +284,16 @@ def test_one_that_was_not_fitted() -> None:
 @pytest.mark.parametrize(
     ("name", "arguments", "text", "said"),
     [
-        (
-            "activation_patch",
-            (),
-            "LT:o+ffn@second_half",
-            "activation_patch treats whole activations",
-        ),
+        ("activation_patch", (), "LT:o+ffn@second_half", "treats whole activations"),
         ("activation_patch", (), "FE:emb", "cannot tell emb apart"),
-        (
-            "activation_patch",
-            (("point", "attn_out"),),
-            "FE:ffn",
-            "attn_out stands for ln_1\\+q\\+k\\+v\\+o together",
-        ),
-        (
-            "activation_patch",
-            (("point", "mlp_out"),),
-            "FE:up",
-            "mlp_out stands for ln_2\\+up\\+down together",
-        ),
+        ("activation_patch", (("point", "attn_out"),), "FE:ffn", r"stands for ln_1\+q\+k\+v\+o"),
+        ("activation_patch", (("point", "mlp_out"),), "FE:up", r"stands for ln_2\+up\+down"),
         ("directional_patch", (), "ALL; LT:o=recipient", "cannot tell o apart"),
-        ("ablation", (), "FE:attn", "cannot tell q\\+k\\+v apart"),
-        ("causal_trace", (), "FE:ffn+ln_2", "cannot tell ln_2\\+up\\+down apart"),
-        ("attention_knockout", (), "FE:attn+o+ln_1", "attention_knockout treats whole activations"),
-        ("path_patch", (), "LT:attn+ffn", "cannot tell q\\+k\\+v\\+up\\+down apart"),
-        (
-            "static_graft",
-            (),
-            "FE",
-            "has no positions: it swaps weights at all tokens, and 'FE' names some of them",
-        ),
+        ("ablation", (), "FE:attn", r"cannot tell q\+k\+v apart"),
+        ("causal_trace", (), "FE:ffn+ln_2", r"cannot tell ln_2\+up\+down apart"),
+        ("attention_knockout", (), "FE:attn+o+ln_1", "treats whole activations"),
+        ("path_patch", (), "LT:attn+ffn", r"cannot tell q\+k\+v\+up\+down apart"),
+        ("static_graft", (), "FE", "swaps weights at all tokens, and 'FE' names some of them"),
     ],
 )
 def test_not_applicable(
@@ -393,43 +373,25 @@ def test_positions_that_amount_to_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "error", "said"),
+    ("name", "arguments", "said"),
     [
-        ("activation_patch", {"point": "resid_mid"}, UnknownNameError, "Did you mean"),
-        ("directional_patch", {"directions": "median"}, UnknownNameError, "Did you mean 'mean'"),
-        ("directional_patch", {"k": "2"}, InputError, "k=2 needs directions=pca"),
-        ("directional_patch", {"directions": "pca", "k": "0"}, InputError, "k of 1 or more, got 0"),
-        ("ablation", {"method": "means"}, UnknownNameError, "Did you mean 'mean'"),
-        ("ablation", {"point": "resid_post"}, UnknownNameError, "Known: attn_out"),
-        ("causal_trace", {"draws": "0"}, InputError, "draws of 1 or more, got 0"),
-        ("causal_trace", {"noise": "nan"}, InputError, "0 or more standard deviations, got nan"),
-        (
-            "causal_trace",
-            {"window": "2"},
-            InputError,
-            "windows of attn_out and mlp_out only: .* give window=1 with point=resid_post",
-        ),
+        ("directional_patch", {"k": "2"}, "k=2 needs directions=pca"),
+        ("directional_patch", {"directions": "pca", "k": "0"}, "k of 1 or more, got 0"),
+        ("causal_trace", {"draws": "0"}, "draws of 1 or more, got 0"),
+        ("causal_trace", {"noise": "nan"}, "0 or more standard deviations, got nan"),
         (
             "causal_trace",
             {"window": "2", "point": "resid_pre"},
-            InputError,
-            "give window=1 with point=resid_pre",
+            "windows of attn_out and mlp_out only: .* give window=1 with point=resid_pre",
         ),
-        ("attention_knockout", {"window": "0"}, InputError, "window of 1 or more, got 0"),
-        ("static_graft", {"alpha": "inf"}, InputError, "finite alpha, got inf"),
-        (
-            "path_patch",
-            {"receiver": "head"},
-            InputError,
-            "no receiver 'head': give logits, or a hook and its layer",
-        ),
+        ("attention_knockout", {"window": "0"}, "window of 1 or more, got 0"),
+        ("static_graft", {"alpha": "inf"}, "finite alpha, got inf"),
+        ("path_patch", {"receiver": "head"}, "no receiver 'head': give logits, or a hook and its"),
     ],
 )
-def test_parameters_are_checked(
-    name: str, arguments: dict[str, str], error: type[Exception], said: str
-) -> None:
+def test_parameters_are_checked(name: str, arguments: dict[str, str], said: str) -> None:
     """A value that makes no sense is refused in one line."""
-    with pytest.raises(error, match=said) as caught:
+    with pytest.raises(InputError, match=said) as caught:
         create(name, arguments, seed=0)
     assert "\n" not in str(caught.value)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from importlib.util import find_spec
@@ -83,7 +82,7 @@ def _write(texts: Mapping[Path, str]) -> None:
                 f"{path} is there already: choose another name or another --output-dir, or remove "
                 "it"
             )
-        if path.stem in sys.stdlib_module_names or find_spec(path.stem) is not None:
+        if find_spec(path.stem) is not None:
             raise InputError(
                 f"a Python module {path.stem!r} is installed, and {path} would hide it: choose "
                 "another name"

@@ -161,7 +161,8 @@ class Reader:
         first = max(len(head), min(first, len(ids) - 1))  # of blanks alone the last is read
         regions = self._regions(context, text, spans, source, first)
         prompt = _prompt(context, continuation, spans, source)
-        return self._scored(source, prompt, ids[:first], ids[first:], len(head), regions)
+        before = ids[len(head) : first]
+        return self._scored(source, prompt, ids[:first], ids[first:], before, regions)
 
     def tokens(
         self, head: Sequence[int], continuation: Sequence[int], source: TaskDocument
@@ -194,20 +195,19 @@ class Reader:
         prompt: Prompt,
         head: Sequence[int],
         targets: Sequence[int],
-        context: int | None = None,
+        before: Sequence[int] = (),
         regions: Regions = MappingProxyType({}),
     ) -> Passage:
-        """A passage whose targets are scored after its head, with the head's blanks.
+        """A passage whose targets are scored after its head.
 
         Args:
             source: The document.
             prompt: The passage as a prompt.
             head: Tokens before the targets.
             targets: Tokens of the continuation from its first word on.
-            context: Number of the head's tokens that are not scored; by default all.
+            before: Blanks at the head's end, which are scored too.
             regions: Tokens of each region but LT.
         """
-        before = head[context:] if context else ()
         n = len(targets) + len(before)
         if n == 0:
             raise InputError(
