@@ -26,13 +26,13 @@ from kgbench.data.prompts import (
 from kgbench.data.rows import row_unit
 from kgbench.data.sources import (
     PREFIX,
-    escaped,
     fetch_rows,
     load_source,
     locate_source,
     source_names,
     source_table,
 )
+from kgbench.data.templates import escaped
 from kgbench.errors import InputError, ModelError, RegionError, UnknownNameError
 from kgbench.numbers import count_text
 from kgbench.runner.choices import CATALOGUES
