@@ -416,7 +416,7 @@ def _norms(
     for call in norms:
         for name, side in sides.items():
             normed = call.input if name.endswith("post") else call.output
-            if name not in places and _same(normed, side):
+            if name not in places and torch.equal(normed.flatten(), side.flatten()):
                 places[name] = call.place()
                 break
         else:
@@ -427,10 +427,6 @@ def _norms(
     for name, call in zip(free, left, strict=False):
         places[name] = call.place()
     return places
-
-
-def _same(first: Tensor, other: Tensor) -> bool:
-    return torch.equal(first.flatten(), other.flatten())
 
 
 # ---------------------------------------------------------------------- small random models

@@ -313,11 +313,9 @@ def read_pair(
     main = torch.device(device) if device_map is None else main_device(device_map)
     type_name = dtype or ("float32" if main.type == "cpu" else "auto")
     if in_memory:
-        _refuse_to_move(in_memory, dtype, device_map)
+        _refuse_to_convert(in_memory, stored, dtype, device_map)
         main = in_memory[0].model.device
         type_name = str(in_memory[0].model.dtype).removeprefix("torch.")
-        if dtype is None:
-            _refuse_to_round(in_memory[0], stored)
     check_dtype(type_name)
     files: dict[Path, Stamp] = {}
     for checkpoint in stored:
@@ -370,22 +368,6 @@ def widest(places: Iterable[Checkpoint]) -> torch.dtype:
     return reduce(torch.promote_types, kinds)
 
 
-def _refuse_to_round(model: HeldModel, stored: Sequence[Checkpoint]) -> None:
-    """Refuse files of a wider type than a model in memory, whose type would round their change.
-
-    Raises:
-        ModelError: There is one.
-    """
-    for each in stored:
-        kind = reduce(torch.promote_types, stored_types(each), model.model.dtype)
-        if kind != model.model.dtype:
-            narrow, wide = (str(k).removeprefix("torch.") for k in (model.model.dtype, kind))
-            raise ModelError(
-                f"{model.who} is in memory as {narrow}, to which {each.origin} would be rounded: "
-                f"convert it (model.to(torch.{wide})), or round by dtype={narrow!r}"
-            )
-
-
 def _look_for_bos(pair: ModelPair) -> None:
     """Warn where a tokenizer adds no BOS token and its models were surely trained with one."""
     kind, bos = pair.family.model_type, pair.tokenizer.bos_token
@@ -423,25 +405,36 @@ def _places(sources: Mapping[str, Source], revision: str | None) -> dict[str, Pl
     return places
 
 
-def _refuse_to_move(
-    models: Sequence[HeldModel], dtype: str | None, device_map: DeviceMap | None
+def _refuse_to_convert(
+    models: Sequence[HeldModel],
+    stored: Sequence[Checkpoint],
+    dtype: str | None,
+    device_map: DeviceMap | None,
 ) -> None:
-    """Refuse options that models in memory would have to be converted or moved for.
+    """Refuse what would move or convert models in memory, or round what files hold to their type.
 
     Raises:
-        ModelError: There is one.
+        ModelError: There is something.
     """
     if device_map is not None:
         raise ModelError(
             f"{models[0].who} is in memory, where it stays; device_map is for models that are read: "
             "give directories or Hub ids"
         )
+    kind = models[0].model.dtype
     for each in models:
         if dtype is not None and each.model.dtype != DTYPES.get(dtype):
-            kind = str(each.model.dtype).removeprefix("torch.")
             raise ModelError(
-                f"{each.who} is in memory as {kind}, and {dtype} is asked for: leave out dtype, "
-                f"or convert it (model.to(torch.{dtype}))"
+                f"{each.who} is in memory as {each.model.dtype}, and {dtype} is asked "
+                f"for: leave out dtype, or convert it (model.to(torch.{dtype}))"
+            )
+    for checkpoint in stored if dtype is None else ():
+        wide = reduce(torch.promote_types, stored_types(checkpoint), kind)
+        if wide != kind:
+            narrow = str(kind).removeprefix("torch.")
+            raise ModelError(
+                f"{models[0].who} is in memory as {narrow}, to which {checkpoint.origin} would be "
+                f"rounded: convert it (model.to({wide})), or round by dtype={narrow!r}"
             )
 
 
