@@ -97,7 +97,8 @@ def _inferred(model: PreTrainedModel) -> Family:
     # In the order of computation.
     outside = {name: outside[name] for name in COMPONENTS if name in outside}
     inside = {name: inside[name] for name in COMPONENTS if name in inside}
-    return Family(model.config.model_type, layers, *parts, outside, inside)
+    attention, mlp = parts
+    return Family(model.config.model_type, layers, attention, mlp, outside, inside)
 
 
 def _refuse_cubes(model: PreTrainedModel, layers: str) -> None:
