@@ -282,12 +282,15 @@ def _attention(model: PreTrainedModel, calls: Sequence[_Call], layer: str) -> di
     """
     components: dict[str, Place] = {}
     modules = {c.path: model.get_submodule(f"{layer}.{c.path}") for c in calls}
-    many, one = _derivatives(model, modules, _ids(_TOKENS)), _derivatives(model, modules, _ids(1))
+    many, single = (
+        _derivatives(model, modules, _ids(_TOKENS)),
+        _derivatives(model, modules, _ids(1)),
+    )
     for call in calls:
         earlier = many[call.path]
         tokens = call.place().tokens if earlier.ndim == 4 else 1
         matters = _nonzero(earlier.movedim(tokens, 1)[:, :-1])
-        alone = _nonzero(one[call.path])
+        alone = _nonzero(single[call.path])
         columns = {"q": ~matters, "k": matters & ~alone, "v": alone}
         roles = {role: c.nonzero()[:, 0] for role, c in columns.items() if c.any()}
         if isinstance(call.module, nn.Linear | Conv1D):

@@ -460,8 +460,8 @@ class _Reader:
         """The recipient, on the devices of the device map, if there is one."""
         if isinstance(place, HeldModel):
             probe = probe_of(self.tokenizer, place.model.config)
-            held, self.answers[RECIPIENT] = place.read(self.attention, probe)
-            return held
+            recipient, self.answers[RECIPIENT] = place.read(self.attention, probe)
+            return recipient
         free = None if self.device_map is None else free_memory()
         model = read_model(place, dtype, self.device, self.attention)
         if self.device_map is not None:
@@ -515,13 +515,13 @@ def pair_sources(
         ModelError: No recipient or no donor is named.
     """
     entry = catalog.entry(name) if name else None
-    given = dict(donors or {})
+    others = dict(donors or {})
     first = recipient
     if first is None and entry is not None:
         first = entry.recipient
     if first is None:
-        first = next(filter(is_peft, given.values()), None)
-    if first is None and given:
+        first = next(filter(is_peft, others.values()), None)
+    if first is None and others:
         raise ModelError(
             "no recipient given: add --recipient PATH, the model before finetuning; only of a "
             "PeftModel in memory it is known, as the model with the adapter off"
@@ -532,12 +532,12 @@ def pair_sources(
             "--donor sft=PATH)"
         )
     if entry is not None and recipient is None:
-        given = {**entry.donors, **given}
-    if RECIPIENT in given:
+        others = {**entry.donors, **others}
+    if RECIPIENT in others:
         raise ModelError(f"{RECIPIENT!r} is a reserved name and cannot name a donor")
-    if not given and entry is not None and recipient is None:
+    if not others and entry is not None and recipient is None:
         raise ModelError(no_donor_text(entry.name, entry.dataset))
-    if not given:
+    if not others:
         raise ModelError(
             "no donor given: add --donor sft=PATH, the finetuned checkpoint, or train one with "
             "'kgbench train --recipient PATH'"
@@ -548,7 +548,7 @@ def pair_sources(
     label = os.fspath(named).rstrip("/").rpartition("/")[2] or MEMORY
     if entry is not None and first == entry.recipient:
         label = entry.name
-    return label, {RECIPIENT: first, **given}
+    return label, {RECIPIENT: first, **others}
 
 
 def cut_vocabulary(model: PreTrainedModel, words: int) -> int:
@@ -636,8 +636,8 @@ def check_config(recipient: Place, other: Place, part: str) -> None:
     by_length = any(kind in str(ours.get("rope_parameters")) for kind in _BY_LENGTH)
     promised = ["max_position_embeddings"] if by_length else []
     for key in (*_SHAPE_KEYS, *_FORWARD_KEYS, *promised):
-        mine, given = _plainly(ours.get(key)), _plainly(theirs.get(key))
-        if mine == given:
+        mine, donor_value = _plainly(ours.get(key)), _plainly(theirs.get(key))
+        if mine == donor_value:
             continue
         remedy = "a graft needs two checkpoints of one architecture"
         if key not in _SHAPE_KEYS:
@@ -645,15 +645,15 @@ def check_config(recipient: Place, other: Place, part: str) -> None:
                 "a graft is computed by the recipient's forward pass, which would be another than "
                 "the donor's"
             )
-        elif key == "vocab_size" and isinstance(mine, int) and isinstance(given, int):
-            if mine < given:
+        elif key == "vocab_size" and isinstance(mine, int) and isinstance(donor_value, int):
+            if mine < donor_value:
                 continue  # the donor's further tokens are cut
             remedy = (
                 "a donor may have more tokens, not fewer: give a recipient of as many "
-                f"(model.resize_token_embeddings({given}), save_pretrained)"
+                f"(model.resize_token_embeddings({donor_value}), save_pretrained)"
             )
         raise ModelError(
-            f"recipient and donor {part!r} differ in {key}: {mine} against {given}; {remedy}"
+            f"recipient and donor {part!r} differ in {key}: {mine} against {donor_value}; {remedy}"
         )
 
 
@@ -722,7 +722,7 @@ def _shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
 
 
 def one_tokenizer(
-    places: Mapping[str, Place], given: PreTrainedTokenizerBase | None = None
+    places: Mapping[str, Place], tokenizer: PreTrainedTokenizerBase | None = None
 ) -> tuple[PreTrainedTokenizerBase, frozenset[str]]:
     """The tokenizer of a pair, and texts that are a token to a donor and none to the pair.
 
@@ -730,7 +730,7 @@ def one_tokenizer(
 
     Args:
         places: Where the models are, the recipient first.
-        given: A tokenizer in place of the recipient's.
+        tokenizer: A tokenizer in place of the recipient's.
 
     Raises:
         ModelError: Two differ, the recipient has none, or none is given of models in memory.
@@ -741,7 +741,7 @@ def one_tokenizer(
             folder = each.adapter or each.directory
             if part == RECIPIENT or (folder / "tokenizer.json").exists():
                 folders[part] = replace(each, directory=folder)
-    first = given
+    first = tokenizer
     if first is None:
         if not folders:
             raise ModelError("no tokenizer given: models in memory have none; add tokenizer=")
@@ -766,7 +766,7 @@ def one_tokenizer(
             or not more <= other.get_added_vocab().keys()
         ):
             owners = f"{RECIPIENT} and donor {part!r}"
-            if given is not None:
+            if tokenizer is not None:
                 owners = f"the pair (by tokenizer=) and {part!r}"
             raise ModelError(
                 f"{owners} have different tokenizers, and a graft needs one for both (a donor's may "
