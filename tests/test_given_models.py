@@ -228,10 +228,13 @@ REFUSED: Mapping[str, tuple[Callable[[str], PeftModel], str]] = {
         lambda folder: adapted(folder, alora_invocation_tokens=[5]),
         "q_proj cannot be merged (aLoRA does not support",
     ),
-    "biases of the base": (lambda folder: adapted(folder, bias="all"), "('bias' is \"all\")"),
+    "biases of the base": (
+        lambda folder: adapted(folder, bias="all"),
+        "(bias: Input should be 'none')",
+    ),
     "a changed base": (
         lambda folder: adapted(folder, init_lora_weights="pissa"),
-        "('init_lora_weights' is \"pissa\")",
+        "training changed too (init_lora_weights",
     ),
     "tokens before the prompt": (
         lambda folder: adapted(

@@ -265,27 +265,27 @@ def test_a_wording_that_was_found_fills_to_the_prompt(subjects: list[str], wordi
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ((), "give a FILE of your own, or a set by others"),
-        (("own.csv", "--relation", "x"), "--relation and --split are of one"),
-        (("--source", "popqua"), "unknown source 'popqua'. Did you mean 'popqa'"),
-        (("--source", "popqa", "none.json"), "none.json: there is no such file"),
+        ("", "give a FILE of your own, or a set by others"),
+        ("own.csv --relation x", "--relation and --split are of one"),
+        ("--source popqua", "unknown source 'popqua'. Did you mean 'popqa'"),
+        ("--source popqa none.json", "none.json: there is no such file"),
         (
-            ("--source", "popqa", "notes.txt"),
+            "--source popqa notes.txt",
             "expected a file that ends with .jsonl, .csv, .tsv, .json or .parquet",
         ),
-        (("--source", "popqa", "bad.json"), "bad.json, line 1: is not JSON"),
-        (("--source", "popqa", "bad.jsonl.parquet"), "bad.jsonl.parquet: is not PARQUET"),
+        ("--source popqa bad.json", "bad.json, line 1: is not JSON"),
+        ("--source popqa bad.jsonl.parquet", "bad.jsonl.parquet: is not PARQUET"),
         (
-            ("--source", "popqa", "wide.csv"),
+            "--source popqa wide.csv",
             "wide.csv, line 2: holds 3 cells, but there are 2 columns (subj, prop)",
         ),
-        (("--source", "popqa", "list.json"), "list.json, row 2: expected an object of fields"),
-        (("--source", "popqa", "bare.json"), "popqa: there are no facts in it"),
-        (("--source", "popqa", "lost.json"), f"popqa-p: no row is left (1 {NO_PROMPT})"),
-        (("hub:a/b/c",), "names no data set on the Hub: expected hub:OWNER/NAME"),
+        ("--source popqa list.json", "list.json, row 2: expected an object of fields"),
+        ("--source popqa bare.json", "popqa: there are no facts in it"),
+        ("--source popqa lost.json", f"popqa-p: no row is left (1 {NO_PROMPT})"),
+        ("hub:a/b/c", "names no data set on the Hub: expected hub:OWNER/NAME"),
     ],
 )
-def test_wrong_input_is_one_line(run: Run, options: tuple[str, ...], told: str) -> None:
+def test_wrong_input_is_one_line(run: Run, options: str, told: str) -> None:
     """What was wrong, what was expected, what to do."""
     Path("notes.txt").write_text("x")
     Path("bad.json").write_text("{")
@@ -294,4 +294,4 @@ def test_wrong_input_is_one_line(run: Run, options: tuple[str, ...], told: str) 
     write_json("list.json", [{"subj": "a"}, 3])
     write_json("bare.json", [])
     write_json("lost.json", [{"subj": "a", "prop": "p", "obj": "x", "question": "Who?"}])
-    assert told in refused(run(*options))
+    assert told in refused(run(options))

@@ -30,6 +30,7 @@ from source_sets import (
 )
 
 from kgbench.data import load_dataset, load_prompts
+from kgbench.data.imports import NO_VALUE
 from kgbench.data.sources import load_source
 
 __all__ = ["hub", "run"]
@@ -122,6 +123,18 @@ def test_any_set_on_the_hub(run: Run, hub: dict[str, Any]) -> None:
         == 0
     )
     assert load_dataset("towns.jsonl").facts[3].fields["tags.1"] == "tag 3"
+
+
+def test_rows_without_a_value_for_a_prompt_are_left_out(run: Run, hub: dict[str, Any]) -> None:
+    """They are counted by their row; a column that no prompt needs may have gaps, or lists."""
+    rows = [
+        {**row, "tags": None, "kind": row["kind"] if n != 4 else None}
+        for n, row in enumerate(TOWNS)
+    ]
+    write_parquet("towns/train.parquet", rows)
+    answer = run("hub:me/towns", *COLUMNS)
+    assert answer.status == 0 and f"left out: 1 {NO_VALUE} (row 5)" in answer.out, answer.err
+    assert len(load_dataset("towns.jsonl").facts) == len(TOWNS) - 1
 
 
 def test_rows_that_say_all_need_no_options(run: Run, hub: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,13 +27,13 @@ from kgbench.data.prompts import (
 from kgbench.data.rows import row_unit
 from kgbench.data.sources import (
     PREFIX,
-    escaped,
     fetch_rows,
     load_source,
     locate_source,
     source_names,
     source_table,
 )
+from kgbench.data.templates import escaped
 from kgbench.errors import InputError, ModelError, RegionError, UnknownNameError
 from kgbench.numbers import count_text
 from kgbench.runner.choices import CATALOGUES
@@ -315,7 +316,7 @@ def _token_remarks(
     from kgbench.stats.scores import DEFAULT_METRIC
 
     groups = (giveaways.by_field, giveaways.in_wording, giveaways.first_word)
-    reported = [prompt for group in groups for prompt in group]
+    reported = {prompt.fact.id for prompt in chain(*groups)}
     faults: dict[str, str] = {}
     targets, copied = [], []
     for prompt in prompts:
@@ -325,7 +326,7 @@ def _token_remarks(
             faults[prompt.fact.id] = str(error)
             continue
         targets.append(encoded.target)
-        if encoded.target in encoded.ids and prompt not in reported:
+        if encoded.target in encoded.ids and prompt.fact.id not in reported:
             copied.append(prompt.fact.id)
     if faults:
         why = next(iter(faults.values()))

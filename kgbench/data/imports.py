@@ -16,14 +16,11 @@ need neither: their own texts are asked, and their columns are known by name.
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, ValidationError
+from typing import Any
 
 from kgbench.data.rows import (
     CSV,
@@ -40,7 +37,7 @@ from kgbench.data.rows import (
     text_cells,
 )
 from kgbench.data.templates import parse_template
-from kgbench.errors import DataError, first_fault
+from kgbench.errors import DataError
 
 EMPTY = "row without subject or object"
 """Reason for dropping a row: a cell that every fact needs is empty."""
@@ -133,16 +130,11 @@ def read_fact_table(path: Path, options: ImportOptions | None = None) -> FactTab
     numbered = read_rows(path)
     header: dict[str, Any] = {}
     if numbered and "kgbench" in numbered[0][1]:
+        from kgbench.data.headers import header_fault  # which loads pydantic
+
         line, header = numbered.pop(0)
-        try:
-            _Header.model_validate(header)
-        except ValidationError as error:
-            raise _fail(
-                path,
-                line,
-                f"the header's field {first_fault(error, 'kgbench')}; it may hold "
-                f"{', '.join(_Header.model_fields)}",
-            ) from None
+        if fault := header_fault(header):
+            raise _fail(path, line, fault)
     return fact_table(path, numbered, header, options or ImportOptions())
 
 
@@ -265,34 +257,7 @@ def _fail(path: Path, line: int, message: str) -> DataError:
     return DataError(f"{row_name(path, line)}: {message}")
 
 
-# ------------------------------------------------------------------------------- header and rows
-
-_Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
-
-
-def _file_name(name: str) -> str:
-    """A name that can stand in records and in names of folders."""
-    if not re.fullmatch(r"\w[\w .:+-]{0,99}", name):
-        raise ValueError(
-            "expected letters, digits, blanks and _.:+-, at most 100 of them, and no path"
-        )
-    return name
-
-
-class _Header(BaseModel):
-    """The first line of a JSONL file; numbers in it arrive as text."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    kgbench: Literal["1"]
-    """Version of the file format."""
-    name: Annotated[str, AfterValidator(_file_name)] = "facts"
-    subject: _Text = ""
-    object: _Text = ""
-    columns: dict[str, _Text] = {}
-    templates: dict[str, _Text] = {}
-    training: list[_Text] = []
-    training_reversed: list[_Text] = []
+# --------------------------------------------------------------------------------------- columns
 
 
 class _Columns:

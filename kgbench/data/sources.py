@@ -31,7 +31,7 @@ from kgbench.data.rows import (
     rows_of,
     text_cells,
 )
-from kgbench.data.templates import PLACE, has_place, parse_template
+from kgbench.data.templates import PLACE, escaped, has_place, parse_template
 from kgbench.errors import DataError, InputError, UnknownNameError
 from kgbench.hub import ANSWER_WITHIN, hub_errors
 from kgbench.resources import read_toml
@@ -107,7 +107,6 @@ def source_table(
     if source.relation is None and relation is not None:
         column, _, value = relation.partition("=")
         source, relation = replace(source, relation=column), value or None
-    named_only = source.relation is not None or options != ImportOptions()
     if source.subject and source.object:
         roles = {
             "subject": options.subject or source.subject,
@@ -116,6 +115,7 @@ def source_table(
         options = replace(
             options, subject="subject", object="object", columns={**roles, **options.columns}
         )
+    named_only = source.relation is not None or options != ImportOptions()
     _check_columns(source, records[0], options.columns.values())
     name, numbered = _relation_rows(source, records, relation)
     header: dict[str, Any] = {"name": name}
@@ -123,7 +123,7 @@ def source_table(
     if source.prompt is not None:
         wordings = _wordings(source, name, numbered, options.columns)
         unplaced = [number for number, wording in wordings.items() if wording is None]
-        numbered = [(number, row) for number, row in numbered if number not in unplaced]
+        numbered = [each for each in numbered if wordings.get(each[0], "") is not None]
         ranked = [wording for wording, _ in Counter(wordings.values()).most_common() if wording]
         if not ranked:
             raise InputError(f"{name}: no row is left ({len(unplaced)} {NO_PROMPT})")
@@ -237,11 +237,6 @@ def _wordings(
     # A name may be a word of the prompt too: then the wording that most rows share is meant.
     shared = Counter(chain.from_iterable(possible.values()))
     return {n: max(texts_, key=shared.__getitem__, default=None) for n, texts_ in possible.items()}
-
-
-def escaped(text: str) -> str:
-    """A text as part of a template, in which braces are doubled."""
-    return text.replace("{", "{{").replace("}", "}}")
 
 
 # ------------------------------------------------------------------------------- Hub and files

@@ -38,6 +38,11 @@ def whole_words(text: str, words: str) -> list[tuple[int, int]]:
     return [(match.start(), match.start() + len(words)) for match in re.finditer(pattern, text)]
 
 
+def escaped(text: str) -> str:
+    """A text as part of a template, in which braces are doubled."""
+    return text.replace("{", "{{").replace("}", "}}")
+
+
 def has_place(text: str, subject: str) -> bool:
     """Whether the place of the subject is marked in a text by `{}`."""
     return PLACE in text and PLACE not in subject

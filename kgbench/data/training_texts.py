@@ -8,7 +8,7 @@ from itertools import chain
 from string import Formatter
 
 from kgbench.data.facts import Dataset, subject_texts
-from kgbench.data.templates import around_subject
+from kgbench.data.templates import around_subject, escaped
 from kgbench.errors import InputError, check_choice
 from kgbench.resources import read_toml
 
@@ -124,7 +124,7 @@ def question_of(wording: str, dataset: Dataset) -> str | None:
     """
     text, named = "", False
     for literal, field, _, _ in Formatter().parse(wording):
-        text += literal.replace("{", "{{").replace("}", "}}")
+        text += escaped(literal)
         if field == dataset.object:
             return text.rstrip() if named else None
         named = named or field == dataset.subject

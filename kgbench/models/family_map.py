@@ -215,10 +215,8 @@ class Family:
 
         layers = self._module(model, self.layers)
         if not isinstance(layers, nn.ModuleList) or not len(layers):
-            raise ModelError(
-                f"{self._source} does not fit this model: {self.layers!r} is no list of layers, "
-                f"but {type(layers).__name__}"
-            )
+            kind = type(layers).__name__
+            raise self._misfit(f"{self.layers!r} is no list of layers, but {kind}")
         fitted = replace(
             self,
             outside=kept(self.outside, ""),
@@ -238,10 +236,7 @@ class Family:
                 if path == fitted.path(layer, component):
                     misfit = misfit or fitted._misplaced(component, module)
                 if misfit:
-                    raise ModelError(
-                        f"{self._source} does not fit this model: {component!r} at {path!r}: "
-                        f"{misfit}"
-                    )
+                    raise self._misfit(f"{component!r} at {path!r}: {misfit}")
         return fitted
 
     def _misplaced(self, component: str, module: nn.Module) -> str | None:
@@ -261,11 +256,11 @@ class Family:
             return f"it is {'' if is_within else 'not '}in {attention!r}, where attention is"
         return None
 
-    @property
-    def _source(self) -> str:
-        """What to call the map in an error."""
+    def _misfit(self, reason: str) -> ModelError:
         file = f"families/{self.model_type}.json" if self.shipped else FAMILY_FILE
-        return f"the family map {file} of {self.model_type!r}"
+        return ModelError(
+            f"the family map {file} of {self.model_type!r} does not fit this model: {reason}"
+        )
 
     @property
     def shipped(self) -> bool:
@@ -274,7 +269,7 @@ class Family:
 
     def _module(self, model: nn.Module, path: str) -> nn.Module:
         if not _has(model, path):
-            raise ModelError(f"{self._source} does not fit this model: it has no module {path!r}")
+            raise self._misfit(f"it has no module {path!r}")
         return model.get_submodule(path)
 
     def place(self, component: str) -> Place:

@@ -88,16 +88,16 @@ def _inferred(model: PreTrainedModel) -> Family:
             f"{_paths(last_calls)}"
         )
     inside = _inside(model, last_calls, last)
-    added = []
+    parts = []
     for norm, projection in (("ln_1_post", "o"), ("ln_2_post", "down")):
         # What is added to the stream: the norm behind it, or what holds the last projection.
         within = inside[projection].module
-        added.append(inside[norm].module if norm in inside else within.rpartition(".")[0] or within)
+        parts.append(inside[norm].module if norm in inside else within.rpartition(".")[0] or within)
     outside = _outside(model, calls, layers)
     # In the order of computation.
     outside = {name: outside[name] for name in COMPONENTS if name in outside}
     inside = {name: inside[name] for name in COMPONENTS if name in inside}
-    attention, mlp = added
+    attention, mlp = parts
     return Family(model.config.model_type, layers, attention, mlp, outside, inside)
 
 
@@ -282,12 +282,15 @@ def _attention(model: PreTrainedModel, calls: Sequence[_Call], layer: str) -> di
     """
     components: dict[str, Place] = {}
     modules = {c.path: model.get_submodule(f"{layer}.{c.path}") for c in calls}
-    many, one = _derivatives(model, modules, _ids(_TOKENS)), _derivatives(model, modules, _ids(1))
+    many, single = (
+        _derivatives(model, modules, _ids(_TOKENS)),
+        _derivatives(model, modules, _ids(1)),
+    )
     for call in calls:
         earlier = many[call.path]
         tokens = call.place().tokens if earlier.ndim == 4 else 1
         matters = _nonzero(earlier.movedim(tokens, 1)[:, :-1])
-        alone = _nonzero(one[call.path])
+        alone = _nonzero(single[call.path])
         columns = {"q": ~matters, "k": matters & ~alone, "v": alone}
         roles = {role: c.nonzero()[:, 0] for role, c in columns.items() if c.any()}
         if isinstance(call.module, nn.Linear | Conv1D):
@@ -417,7 +420,7 @@ def _norms(
     for call in norms:
         for name, side in sides.items():
             normed = call.input if name.endswith("post") else call.output
-            if name not in places and _same(normed, side):
+            if name not in places and torch.equal(normed.flatten(), side.flatten()):
                 places[name] = call.place()
                 break
         else:
@@ -428,10 +431,6 @@ def _norms(
     for name, call in zip(free, left, strict=False):
         places[name] = call.place()
     return places
-
-
-def _same(first: Tensor, other: Tensor) -> bool:
-    return torch.equal(first.flatten(), other.flatten())
 
 
 # ---------------------------------------------------------------------- small random models

@@ -286,11 +286,9 @@ def read_pair(
     main = torch.device(device) if device_map is None else main_device(device_map)
     type_name = dtype or ("float32" if main.type == "cpu" else "auto")
     if in_memory:
-        _refuse_to_move(in_memory, dtype, device_map)
+        _refuse_to_convert(in_memory, stored, dtype, device_map)
         main = in_memory[0].model.device
         type_name = str(in_memory[0].model.dtype).removeprefix("torch.")
-        if dtype is None:
-            _refuse_to_round(in_memory[0], stored)
     check_dtype(type_name)
     files: dict[Path, Stamp] = {}
     for checkpoint in stored:
@@ -343,22 +341,6 @@ def widest(places: Iterable[Checkpoint]) -> torch.dtype:
     return reduce(torch.promote_types, kinds)
 
 
-def _refuse_to_round(model: HeldModel, stored: Sequence[Checkpoint]) -> None:
-    """Refuse files of a wider type than a model in memory, whose type would round their change.
-
-    Raises:
-        ModelError: There is one.
-    """
-    for each in stored:
-        kind = reduce(torch.promote_types, stored_types(each), model.model.dtype)
-        if kind != model.model.dtype:
-            narrow, wide = (str(k).removeprefix("torch.") for k in (model.model.dtype, kind))
-            raise ModelError(
-                f"{model.who} is in memory as {narrow}, to which {each.origin} would be rounded: "
-                f"convert it (model.to(torch.{wide})), or round by dtype={narrow!r}"
-            )
-
-
 def _look_for_bos(pair: ModelPair) -> None:
     """Warn where a tokenizer adds no BOS token and its models were surely trained with one."""
     kind, bos = pair.family.model_type, pair.tokenizer.bos_token
@@ -396,25 +378,36 @@ def _places(sources: Mapping[str, Source], revision: str | None) -> dict[str, Pl
     return places
 
 
-def _refuse_to_move(
-    models: Sequence[HeldModel], dtype: str | None, device_map: DeviceMap | None
+def _refuse_to_convert(
+    models: Sequence[HeldModel],
+    stored: Sequence[Checkpoint],
+    dtype: str | None,
+    device_map: DeviceMap | None,
 ) -> None:
-    """Refuse options that models in memory would have to be converted or moved for.
+    """Refuse what would move or convert models in memory, or round what files hold to their type.
 
     Raises:
-        ModelError: There is one.
+        ModelError: There is something.
     """
     if device_map is not None:
         raise ModelError(
             f"{models[0].who} is in memory, where it stays; device_map is for models that are read: "
             "give directories or Hub ids"
         )
+    kind = models[0].model.dtype
     for each in models:
         if dtype is not None and each.model.dtype != DTYPES.get(dtype):
-            kind = str(each.model.dtype).removeprefix("torch.")
             raise ModelError(
-                f"{each.who} is in memory as {kind}, and {dtype} is asked for: leave out dtype, "
-                f"or convert it (model.to(torch.{dtype}))"
+                f"{each.who} is in memory as {each.model.dtype}, and {dtype} is asked "
+                f"for: leave out dtype, or convert it (model.to(torch.{dtype}))"
+            )
+    for checkpoint in stored if dtype is None else ():
+        wide = reduce(torch.promote_types, stored_types(checkpoint), kind)
+        if wide != kind:
+            narrow = str(kind).removeprefix("torch.")
+            raise ModelError(
+                f"{models[0].who} is in memory as {narrow}, to which {checkpoint.origin} would be "
+                f"rounded: convert it (model.to({wide})), or round by dtype={narrow!r}"
             )
 
 
@@ -440,8 +433,8 @@ class _Reader:
         """The recipient, on the devices of the device map, if there is one."""
         if isinstance(place, HeldModel):
             probe = probe_of(self.tokenizer, place.model.config)
-            held, self.answers[RECIPIENT] = place.read(self.attention, probe)
-            return held
+            recipient, self.answers[RECIPIENT] = place.read(self.attention, probe)
+            return recipient
         free = None if self.device_map is None else free_memory()
         model = read_model(place, dtype, self.device, self.attention)
         if self.device_map is not None:
@@ -495,13 +488,13 @@ def pair_sources(
         ModelError: No recipient or no donor is named.
     """
     entry = catalog.entry(name) if name else None
-    given = dict(donors or {})
+    others = dict(donors or {})
     first = recipient
     if first is None and entry is not None:
         first = entry.recipient
     if first is None:
-        first = next(filter(is_peft, given.values()), None)
-    if first is None and given:
+        first = next(filter(is_peft, others.values()), None)
+    if first is None and others:
         raise ModelError(
             "no recipient given: add --recipient PATH, the model before finetuning; only of a "
             "PeftModel in memory it is known, as the model with the adapter off"
@@ -512,12 +505,12 @@ def pair_sources(
             "--donor sft=PATH)"
         )
     if entry is not None and recipient is None:
-        given = {**entry.donors, **given}
-    if RECIPIENT in given:
+        others = {**entry.donors, **others}
+    if RECIPIENT in others:
         raise ModelError(f"{RECIPIENT!r} is a reserved name and cannot name a donor")
-    if not given and entry is not None and recipient is None:
+    if not others and entry is not None and recipient is None:
         raise ModelError(no_donor_text(entry.name, entry.dataset))
-    if not given:
+    if not others:
         raise ModelError(
             "no donor given: add --donor sft=PATH, the finetuned checkpoint, or train one with "
             "'kgbench train --recipient PATH'"
@@ -528,7 +521,7 @@ def pair_sources(
     label = os.fspath(named).rstrip("/").rpartition("/")[2] or MEMORY
     if entry is not None and first == entry.recipient:
         label = entry.name
-    return label, {RECIPIENT: first, **given}
+    return label, {RECIPIENT: first, **others}
 
 
 def cut_vocabulary(model: PreTrainedModel, words: int) -> int:
@@ -616,8 +609,8 @@ def check_config(recipient: Place, other: Place, part: str) -> None:
     by_length = any(kind in str(ours.get("rope_parameters")) for kind in _BY_LENGTH)
     promised = ["max_position_embeddings"] if by_length else []
     for key in (*_SHAPE_KEYS, *_FORWARD_KEYS, *promised):
-        mine, given = _plainly(ours.get(key)), _plainly(theirs.get(key))
-        if mine == given:
+        mine, donor_value = _plainly(ours.get(key)), _plainly(theirs.get(key))
+        if mine == donor_value:
             continue
         remedy = "a graft needs two checkpoints of one architecture"
         if key not in _SHAPE_KEYS:
@@ -625,15 +618,15 @@ def check_config(recipient: Place, other: Place, part: str) -> None:
                 "a graft is computed by the recipient's forward pass, which would be another than "
                 "the donor's"
             )
-        elif key == "vocab_size" and isinstance(mine, int) and isinstance(given, int):
-            if mine < given:
+        elif key == "vocab_size" and isinstance(mine, int) and isinstance(donor_value, int):
+            if mine < donor_value:
                 continue  # the donor's further tokens are cut
             remedy = (
                 "a donor may have more tokens, not fewer: give a recipient of as many "
-                f"(model.resize_token_embeddings({given}), save_pretrained)"
+                f"(model.resize_token_embeddings({donor_value}), save_pretrained)"
             )
         raise ModelError(
-            f"recipient and donor {part!r} differ in {key}: {mine} against {given}; {remedy}"
+            f"recipient and donor {part!r} differ in {key}: {mine} against {donor_value}; {remedy}"
         )
 
 
@@ -702,7 +695,7 @@ def _shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
 
 
 def one_tokenizer(
-    places: Mapping[str, Place], given: PreTrainedTokenizerBase | None = None
+    places: Mapping[str, Place], tokenizer: PreTrainedTokenizerBase | None = None
 ) -> tuple[PreTrainedTokenizerBase, frozenset[str]]:
     """The tokenizer of a pair, and texts that are a token to a donor and none to the pair.
 
@@ -710,7 +703,7 @@ def one_tokenizer(
 
     Args:
         places: Where the models are, the recipient first.
-        given: A tokenizer in place of the recipient's.
+        tokenizer: A tokenizer in place of the recipient's.
 
     Raises:
         ModelError: Two differ, the recipient has none, or none is given of models in memory.
@@ -721,7 +714,7 @@ def one_tokenizer(
             folder = each.adapter or each.directory
             if part == RECIPIENT or (folder / "tokenizer.json").exists():
                 folders[part] = replace(each, directory=folder)
-    first = given
+    first = tokenizer
     if first is None:
         if not folders:
             raise ModelError("no tokenizer given: models in memory have none; add tokenizer=")
@@ -746,7 +739,7 @@ def one_tokenizer(
             or not more <= other.get_added_vocab().keys()
         ):
             owners = f"{RECIPIENT} and donor {part!r}"
-            if given is not None:
+            if tokenizer is not None:
                 owners = f"the pair (by tokenizer=) and {part!r}"
             raise ModelError(
                 f"{owners} have different tokenizers, and a graft needs one for both (a donor's may "

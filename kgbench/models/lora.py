@@ -271,9 +271,9 @@ def stored_donor(
             # First without storage: settings may name a rank that memory has no room for.
             config = LoraConfig(**fields, inference_mode=True)
             empty = PeftModel(shared_copy(recipient), config, low_cpu_mem_usage=True)
-            own, cut = _own_tensors(empty, stored, recipient)
+            tensors, cut = _own_tensors(empty, stored, recipient)
             model = PeftModel(shared_copy(recipient), LoraConfig(**fields, inference_mode=True))
-            set_peft_model_state_dict(model, own)
+            set_peft_model_state_dict(model, tensors)
         except ModelError as error:
             raise ModelError(f"{origin} does not fit the recipient: {error}{note}") from None
         except Exception as error:  # PEFT raises what it likes on an adapter of another model
@@ -305,7 +305,7 @@ def _own_tensors(
     expected = get_peft_model_state_dict(model, save_embedding_layers=False)
     weights, words, most = recipient.state_dict(), recipient.config.vocab_size, 0
 
-    def known(tensor: Tensor, like: Tensor) -> Tensor:
+    def cut(tensor: Tensor, like: Tensor) -> Tensor:
         """The rows of tokens that the recipient has."""
         nonlocal most
         if not (like.ndim and len(like) == words < len(tensor)):
@@ -317,7 +317,7 @@ def _own_tensors(
     for name, tensor in expected.items():
         if name not in stored:
             raise ModelError(f"it lacks {_plain(name)}, which its settings name")
-        tensors[name] = known(stored[name], tensor)
+        tensors[name] = cut(stored[name], tensor)
         if tensors[name].shape != tensor.shape:
             raise ModelError(
                 f"{_plain(name)} is {list(stored[name].shape)}, expected {list(tensor.shape)}"
@@ -329,7 +329,7 @@ def _own_tensors(
         weight = tensors.get(copied, weights.get(plain))
         if weight is None:
             raise ModelError(f"it holds {plain!r}, which its settings do not name")
-        rows = known(stored[name], weight)
+        rows = cut(stored[name], weight)
         if rows.shape != weight.shape or not torch.equal(rows.to(weight), weight):
             raise ModelError(
                 f"it holds other weights for {plain!r}, which its modules_to_save do not name"
