@@ -97,6 +97,11 @@ class Table:
         return tuple(sorted(self.columns, key=lambda column: column.key != self.ranked_by))
 
     @property
+    def named_runs(self) -> list[tuple[str, ...]]:
+        """The runs of each line, where it is on one cell, or on the seeds of one."""
+        return [line.runs if self.scope or line.coverage[1] == 1 else () for line in self.lines]
+
+    @property
     def ranked(self) -> bool:
         """Whether methods are compared with each other."""
         return any(line.ranks for line in self.lines)
