@@ -157,9 +157,9 @@ def publish(entries: Sequence[Entry], root: Path) -> list[Path]:
         path = root / RESULTS / folder_name(entry.result, entry.method)
         by_folder.setdefault(path, []).append(entry)
     places = []
-    for path, own in by_folder.items():
+    for path, drafted in by_folder.items():
         with changed(path) as (documents, rows):
-            for entry in own:
+            for entry in drafted:
                 place = path / entry.folder.name
                 if place.name in documents:
                     raise InputError(f"{place} is there already: an entry is never edited")

@@ -89,11 +89,11 @@ def contrast(
         return f"{' and '.join(dict.fromkeys(missing))} was not run"
     if (undefined := no_gain(hits)) is not None:
         return undefined.undefined or ""
-    whole = all(weight == int(weight) for weight in weights.values())
-    kind: type = np.int64 if whole else np.float64
+    are_hits = all(weight == int(weight) for weight in weights.values())
+    kind: type = np.int64 if are_hits else np.float64
     terms = [kind(weight) * hits[graft].astype(kind) for graft, weight in weights.items()]
     total = np.sum(terms, axis=0)
-    if not whole:
+    if not are_hits:
         # Rounded, so that facts tie exactly where nothing but the order of the sum differs.
         total = np.round(total, 12)
     return Contrast(prompt.facts, (total, hits["SFT"].astype(kind) - hits["PRE"]), anchors)
@@ -201,7 +201,7 @@ def _notes(runs: Runs, entries: Sequence[Entry], cells: Sequence[Cell]) -> tuple
         f"Means, intervals and ranks are for these {' and '.join(counts)}, each weighing the same; "
         "they say nothing of other models or wordings."
     )
-    counted = set(chain.from_iterable(own.values() for own in runs_on(cells, runs).values()))
+    counted = set(chain.from_iterable(ran.values() for ran in runs_on(cells, runs).values()))
     more = len(entries) - len(counted)
     further = (
         f"{more} further run{'s' * (more != 1)} with other seeds, facts or settings count in no "
@@ -381,7 +381,7 @@ def _budget_share(entry: Entry, cell: Cell) -> Mapping[str, Contrast | str]:
     for label, budget in budgets.items():
         if budget in KEYS:
             sums[KEYS[budget]] = {label: 1.0, "PRE": -1.0}
-    return {key: contrast(entry.hits[cell.prompt], own) for key, own in sums.items()}
+    return {key: contrast(entry.hits[cell.prompt], weights) for key, weights in sums.items()}
 
 
 PLACE = 2

@@ -153,12 +153,12 @@ def _name_findings(record: Result, name: str) -> Iterator[Finding]:
     if _ADDRESS.search(base):
         wrong = f"{shown(name)} can be read as an address"
         yield Finding("name", wrong, "no dot between letters")
-    given = set()
+    arguments = set()
     for key, value in method.parameters.items():
-        given |= {f"{key}={value}", f"{key}={json.dumps(value)}"}
+        arguments |= {f"{key}={value}", f"{key}={json.dumps(value)}"}
     match = _ARGUMENTS.fullmatch(name)
     for argument in re.split(r", *", match[2]) if match else re.findall(r"[()]", name):
-        if argument not in given:
+        if argument not in arguments:
             wrong = f"{shown(argument)} is no argument of the method"
             yield Finding("name", wrong, "brackets for arguments of the run only, key=value")
 
