@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from math import ceil
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -20,7 +21,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kgbench.leaderboard.entries import SAMPLE, Part, Submission, Verification, suites_of
+from kgbench.leaderboard.entries import (
+    SAMPLE,
+    Part,
+    Submission,
+    Verification,
+    entry_name,
+    folder_name,
+    suites_of,
+)
 from kgbench.leaderboard.folders import rows_hash
 from kgbench.leaderboard.hits import COLUMNS
 from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION, VERIFICATION
@@ -161,6 +170,20 @@ def _name_findings(record: Result, name: str) -> Iterator[Finding]:
         if argument not in arguments:
             wrong = f"{shown(argument)} is no argument of the method"
             yield Finding("name", wrong, "brackets for arguments of the run only, key=value")
+
+
+def place_findings(submission: Submission, record: Result, place: Path) -> Iterator[Finding]:
+    """An entry is in the folder of its method and board, under its own name.
+
+    Args:
+        submission: The submission.
+        record: The record.
+        place: The method folder and the entry's name.
+    """
+    if suites_of(record):
+        folder, name = folder_name(record, submission.name), entry_name(record, submission.name)
+        board, method, stated = place.absolute().parts[-3:]
+        yield from differing([("folder", f"{board}/{method}", folder), ("name", stated, name)])
 
 
 def verification_findings(

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from kgbench.data import dataset_names, is_shipped, prompt_hash
+from kgbench.data import Dataset, dataset_names, is_shipped, prompt_hash
 from kgbench.errors import KgbenchError
 from kgbench.leaderboard.entries import BOARD_FACTS, NAME, suite_of
 from kgbench.leaderboard.hits import METRIC
@@ -168,15 +168,15 @@ class SubmittedResult(Result):
 # -------------------------------------------------------------------------------- data and models
 
 
-def input_findings(record: Result, strict: bool) -> Iterator[Finding]:
+def input_findings(record: Result, dataset: Dataset | None, strict: bool) -> Iterator[Finding]:
     """Facts, prompts, weights and tokenizer against the shipped ones, and versions.
 
     Args:
         record: The record.
+        dataset: The shipped data set of its facts; None if unknown.
         strict: Whether results are refused that are of unknown data or models.
     """
-    what, dataset = record.identity, known_dataset(record)
-    stated = what.dataset
+    what, stated = record.identity, record.identity.dataset
     if dataset is None:
         field = f"identity.dataset.{'hash' if is_shipped(stated.name) else 'name'}"
         wrong = f"{shown(stated.name)} with these facts is not known here"
