@@ -183,7 +183,7 @@ def standings(new: Sequence[Entry], root: Path) -> list[Standing]:
         for table in board.tables:
             added = [line for line in table.lines if ids.intersection(line.runs)]
             methods, lines = frozenset(line.method for line in added), table.lines
-            if table.scope:  # beside the points of reference and the best so far
+            if table.scope:  # with the points of reference and the best so far
                 ranked = [line for line in lines if line.ranks and not line.baseline]
                 best = [line.method for line in ranked if line.method not in methods][:1]
                 compared = {*methods, "random", "all", *best}

@@ -86,7 +86,7 @@ def validate_entries(
         names |= aliases
         if others.board is not None and aliases.isdisjoint(withdrawn):
             others.board[entry.folder] = entry.hashes()
-            _add(entry, _beside(entry, others))
+            _add(entry, _compared(entry, others))
     if unknown := sorted(set(withdrawn) - names):
         raise InputError(f"{unknown[0]!r} is neither an entry nor a method of {str(board)!r}")
     left, met = dict.fromkeys(others.board or ()), set()
@@ -119,7 +119,7 @@ def check_entry(entry: CheckedEntry, others: Others, strict: bool) -> CheckedEnt
     _read(entry)
     for document, findings in _alone(entry, others, strict):
         entry.add(findings, document)
-    _add(entry, chain(_shipped(entry), _beside(entry, others)))
+    _add(entry, chain(_shipped(entry), _compared(entry, others)))
     return entry
 
 
@@ -179,7 +179,7 @@ def _alone(entry: CheckedEntry, others: Others, strict: bool) -> Checks:
 
 
 def _shipped(entry: CheckedEntry) -> Checks:
-    """An entry that is in order by itself, beside answers and sites that are shipped."""
+    """An entry that is in order by itself, compared with answers and sites that are shipped."""
     record, table = entry.result, entry.table
     if record is None or table is None:
         return
@@ -194,8 +194,8 @@ def _shipped(entry: CheckedEntry) -> Checks:
         yield FACTS, [Finding("rows", wrong)]
 
 
-def _beside(entry: CheckedEntry, others: Others) -> Checks:
-    """An entry that is in order, beside those before it."""
+def _compared(entry: CheckedEntry, others: Others) -> Checks:
+    """An entry that is in order, compared with those before it."""
     folder, record, table, submission = entry.folder, entry.result, entry.table, entry.submission
     if record is None:
         return

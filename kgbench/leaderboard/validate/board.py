@@ -83,7 +83,7 @@ _HIDDEN = ("truth",)
 
 
 def part_findings(part: Part, record: Result, hashes: Mapping[str, str]) -> Iterator[Finding]:
-    """A document goes with the very record and rows that are beside it.
+    """A document goes with the record and rows of its entry.
 
     Args:
         part: The document.
@@ -265,7 +265,7 @@ class Claim(NamedTuple):
     field: str
     key: tuple[object, ...]
     wrong: str
-    """What another entry is told: an entry that has it already, or states another value."""
+    """The fault of another entry that has it already, or states another value."""
     expected: str
     value: str | None = None
     """What all entries of the key have; None where one entry alone has the key."""
@@ -276,7 +276,7 @@ def claims(record: Result, submission: Submission | None) -> Iterator[Claim]:
 
     Args:
         record: The record.
-        submission: The submission beside it.
+        submission: Its submission.
     """
     key: tuple[object, ...] = ("id", record.id[:_DIGITS])
     yield Claim(RECORD, "id", key, "the same result is", "each result once")

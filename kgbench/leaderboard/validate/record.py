@@ -40,7 +40,7 @@ from kgbench.version import __version__
 
 
 def _law(holds: Callable[[Any], object], expected: str) -> AfterValidator:
-    """A law of one field, beside what its type says."""
+    """A law of one field that its type does not express."""
 
     def check(value: Any) -> Any:
         if not holds(value):
