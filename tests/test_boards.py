@@ -25,6 +25,7 @@ from kgbench.leaderboard.build import build, differences, make_leaderboard, outp
 from kgbench.leaderboard.cells import Cell, cell_of
 from kgbench.leaderboard.entries import Contract, Entry, read_entries
 from kgbench.leaderboard.folders import changed
+from kgbench.leaderboard.validate.known import known_dataset
 from kgbench.leaderboard.validate.record import input_findings
 from kgbench.records import LocalizerRef
 from tests.fake_runs import RATES
@@ -353,9 +354,8 @@ def test_each_board_asks_for_its_facts(
     record = entry.record.model_copy(update={"identity": what})
     cell = cell_of(replace(entry, result=record), "qa")
     assert (cell.core, cell.pair) == (not mark, f"tiny-gemma{mark}")
-    notes = [
-        finding for finding in input_findings(record, True) if finding.field == "identity.limit"
-    ]
+    found = input_findings(record, known_dataset(record), True)
+    notes = [finding for finding in found if finding.field == "identity.limit"]
     assert [finding.refuses for finding in notes] == [False] * bool(mark)
     if mark and configuration != "FE":
         assert "expected the first 100 (--limit 100)" in str(notes[0])

@@ -97,6 +97,11 @@ class Table:
         return tuple(sorted(self.columns, key=lambda column: column.key != self.ranked_by))
 
     @property
+    def named_runs(self) -> list[tuple[str, ...]]:
+        """The runs of each line, where it is on one cell, or on the seeds of one."""
+        return [line.runs if self.scope or line.coverage[1] == 1 else () for line in self.lines]
+
+    @property
     def ranked(self) -> bool:
         """Whether methods are compared with each other."""
         return any(line.ranks for line in self.lines)
@@ -144,8 +149,8 @@ def spread_text(figures: Iterable[Estimate], spread: Spread) -> str:
         return "Figures here have no interval"
     if spread == "range":
         return "Brackets hold the smallest and the largest value, not an interval"
-    some = "" if len(wide) == 1 else "; figures without brackets have none"
-    return f"Brackets hold 95 % intervals{some}"
+    rest = "" if len(wide) == 1 else "; figures without brackets have none"
+    return f"Brackets hold 95 % intervals{rest}"
 
 
 @dataclass(frozen=True)
@@ -240,8 +245,8 @@ def lead(table: Table) -> str:
     others = [name for name in first if name != best.method]
     if not others:
         return f"{leads}, and is significantly better than every other method that has a rank."
-    some = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
+    besides = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
     return (
-        f"{leads}; {len(first)} of {len(there)} methods may be the best ({some} besides): each "
+        f"{leads}; {len(first)} of {len(there)} methods may be the best ({besides} besides): each "
         "other is significantly worse than one of them."
     )

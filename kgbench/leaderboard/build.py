@@ -308,18 +308,13 @@ def write_site(leaderboard: Leaderboard, folder: Path) -> None:
         raise OutputError(f"cannot write the pages: {error.strerror or error}") from error
 
 
-@contextmanager
-def site_server(folder: Path, port: int) -> Iterator[LocalServer]:
+def site_server(folder: Path, port: int) -> LocalServer:
     """A server of a folder's files, for this machine alone.
 
     Raises:
         InputError: If the port cannot be had.
     """
-    server = LocalServer(partial(_Files, directory=str(folder)), port)
-    try:
-        yield server
-    finally:
-        server.server_close()
+    return LocalServer(partial(_Files, directory=str(folder)), port)
 
 
 class _Files(SimpleHTTPRequestHandler):

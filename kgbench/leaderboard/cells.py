@@ -81,12 +81,12 @@ def cell_of(entry: Entry, prompt: str = "") -> Cell:
         prompt: A prompt; empty for figures over all prompts of the record.
     """
     what = entry.result.identity
-    given = (what.weights.model_dump(mode="json"), what.dataset.hash, what.tokenizer)
+    inputs = (what.weights.model_dump(mode="json"), what.dataset.hash, what.tokenizer)
     marks = []
     pair, facts = known().pairs.get(entry.pair), own_facts(entry.pair)
     shipped = pair is not None and what.weights.by_part in pair.weights.values()
     if not shipped or facts is None or what.dataset.hash != facts.content_hash:
-        marks.append(sha256(canonical_json(given).encode()).hexdigest()[:6])
+        marks.append(sha256(canonical_json(inputs).encode()).hexdigest()[:6])
     if what.dtype != "float32":
         marks.append(what.dtype)
     if what.limit != BOARD_FACTS.get(entry.suite):

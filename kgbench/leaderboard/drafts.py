@@ -157,9 +157,9 @@ def publish(entries: Sequence[Entry], root: Path) -> list[Path]:
         path = root / RESULTS / folder_name(entry.result, entry.method)
         by_folder.setdefault(path, []).append(entry)
     places = []
-    for path, own in by_folder.items():
+    for path, drafted in by_folder.items():
         with changed(path) as (documents, rows):
-            for entry in own:
+            for entry in drafted:
                 place = path / entry.folder.name
                 if place.name in documents:
                     raise InputError(f"{place} is there already: an entry is never edited")
@@ -183,7 +183,7 @@ def standings(new: Sequence[Entry], root: Path) -> list[Standing]:
         for table in board.tables:
             added = [line for line in table.lines if ids.intersection(line.runs)]
             methods, lines = frozenset(line.method for line in added), table.lines
-            if table.scope:  # beside the points of reference and the best so far
+            if table.scope:  # with the points of reference and the best so far
                 ranked = [line for line in lines if line.ranks and not line.baseline]
                 best = [line.method for line in ranked if line.method not in methods][:1]
                 compared = {*methods, "random", "all", *best}

@@ -318,9 +318,9 @@ def suites_of(record: Result) -> tuple[str, ...]:
     """Boards that a record has figures for: `planted`, or `pathways`, `budget` or both."""
     if record.identity.truth is not None:
         return ("planted",)
-    asked = record.identity.configurations
-    pathways = ("pathways",) if "FE+LT" in asked else ()
-    return (*pathways, *(("budget",) if any(map(parse_top, asked)) else ()))
+    grafts = record.identity.configurations
+    pathways = ("pathways",) if "FE+LT" in grafts else ()
+    return (*pathways, *(("budget",) if any(map(parse_top, grafts)) else ()))
 
 
 def suite_of(record: Result) -> str:

@@ -73,8 +73,8 @@ def better(methods: Mapping[str, _C]) -> dict[str, frozenset[str]]:
         methods: By name, their figures; all on the same cells.
     """
     defined = {}
-    for name, own in methods.items():
-        if (value := own.figure.value) is not None:
+    for name, method in methods.items():
+        if (value := method.figure.value) is not None:
             defined[name] = value
     names = sorted(defined, key=lambda name: (-defined[name], name))
     first, second = np.triu_indices(len(names), 1)
@@ -101,12 +101,12 @@ def rank_sets(
         trusted: Methods for which such ones alone count: they are not put below others.
     """
     sets = {}
-    for name, own in above.items():
+    for name, over in above.items():
         others = {
             each for each in above if each != name and (name not in trusted or each in trusted)
         }
         worse = {each for each in others if name in above[each]}
-        sets[name] = 1 + len(own & others), 1 + len(others) - len(worse)
+        sets[name] = 1 + len(over & others), 1 + len(others) - len(worse)
     return sets
 
 
@@ -151,12 +151,12 @@ def _freedom(
         moving: Which of them differ between draws.
     """
     n = min(gap.n for gap in gaps)
-    known = [gap.freedom for gap in gaps if gap.freedom is not None]
-    if len(known) < len(gaps):
+    degrees = [gap.freedom for gap in gaps if gap.freedom is not None]
+    if len(degrees) < len(gaps):
         return np.full(len(gaps), max(n - 1.0, 0.0)), sqrt(n / (n - 1)) if n > 1 else inf
-    own = np.array(known)
-    most = float(np.quantile(own[moving], _LOWER)) if moving.any() else inf
-    return np.minimum(own, most), 1.0
+    freedom = np.array(degrees)
+    most = float(np.quantile(freedom[moving], _LOWER)) if moving.any() else inf
+    return np.minimum(freedom, most), 1.0
 
 
 def _standard_errors(gaps: list[Resampled], draws: NDArray[Any]) -> Float[np.ndarray, " pairs"]:

@@ -89,11 +89,11 @@ def contrast(
         return f"{' and '.join(dict.fromkeys(missing))} was not run"
     if (undefined := no_gain(hits)) is not None:
         return undefined.undefined or ""
-    whole = all(weight == int(weight) for weight in weights.values())
-    kind: type = np.int64 if whole else np.float64
+    are_hits = all(weight == int(weight) for weight in weights.values())
+    kind: type = np.int64 if are_hits else np.float64
     terms = [kind(weight) * hits[graft].astype(kind) for graft, weight in weights.items()]
     total = np.sum(terms, axis=0)
-    if not whole:
+    if not are_hits:
         # Rounded, so that facts tie exactly where nothing but the order of the sum differs.
         total = np.round(total, 12)
     return Contrast(prompt.facts, (total, hits["SFT"].astype(kind) - hits["PRE"]), anchors)
@@ -223,7 +223,7 @@ def _uncounted(
 ) -> Iterator[str]:
     """How many runs are on cells that no mean is over."""
     ran = runs_on(chain.from_iterable(groups.values()), runs).values()
-    counted = set(chain.from_iterable(own.values() for own in ran))
+    counted = set(chain.from_iterable(entries_of.values() for entries_of in ran))
     if more := len(entries) - len(counted):
         yield (
             f"{more} further run{'s' * (more != 1)} with other seeds, facts or settings count in "
@@ -402,7 +402,7 @@ def _budget_share(entry: Entry, cell: Cell) -> Mapping[str, Contrast | str]:
     for label, budget in budgets.items():
         if budget in KEYS:
             sums[KEYS[budget]] = {label: 1.0, "PRE": -1.0}
-    return {key: contrast(entry.hits[cell.prompt], own) for key, own in sums.items()}
+    return {key: contrast(entry.hits[cell.prompt], weights) for key, weights in sums.items()}
 
 
 PLACE = 2

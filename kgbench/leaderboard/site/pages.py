@@ -23,12 +23,12 @@ from kgbench.leaderboard.site.tables import (
     Cells,
     brief,
     compact_json,
+    lines_of,
     map_data,
     method_page,
     method_slug,
     run_name,
     script_call,
-    shown_lines,
     shown_table,
     table_curves,
 )
@@ -88,7 +88,7 @@ class _Site:
         filters = {f.__name__: f for f in (brief, capital, number_text, method_page, run_name)}
         self._templates.filters.update(filters, inline=inline_json)
         texts = {f.__name__: f for f in (count_text, duration_text, spread_text)}
-        constants = {"policy": POLICY, "trusted": TRUSTED, "sources": SOURCES}
+        constants = {"Cells": Cells, "policy": POLICY, "trusted": TRUSTED, "sources": SOURCES}
         self._templates.globals.update(texts, boards=self.boards, **constants)
 
     def page(self, template: str, up: str = "", **content: object) -> bytes:
@@ -146,7 +146,7 @@ class _Site:
             papers=dict.fromkeys(filter(None, papers)),
             mapped=mapped,
             data=data,
-            tables=filter(None, (shown_lines(board, name) for board in self.boards)),
+            tables=filter(None, (lines_of(board, name) for board in self.boards)),
         )
 
     def run(self, name: str, entry: Entry) -> bytes:

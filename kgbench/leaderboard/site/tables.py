@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import sha256
@@ -87,10 +87,6 @@ class Cells:
         exact = " ".join(_unpadded(f"{end:.4g}") for end in ends)
         return Markup(f'<td data-v="{exact} {estimate.n}">{text}')
 
-    def row(self, line: Line, columns: Iterable[Column]) -> list[Markup]:
-        """The cells of a line."""
-        return [self.cell(line.figures.get(column.key)) for column in columns]
-
     def precise(self, estimate: Estimate | None) -> Markup:
         """A plain cell with three decimals, for pages that draw pictures from their tables."""
         if estimate is None or estimate.undefined is not None:
@@ -116,32 +112,8 @@ def _decimals(value: float) -> str:
     return text[-5] if text.lstrip("−") == "0.000" or text == "1.000" else _unpadded(text)
 
 
-@dataclass(frozen=True)
-class ShownRow:
-    """A row; its first cell is a method, or, on a method's own page, a table."""
-
-    line: Line
-    href: str
-    """Where the first cell leads; empty where nowhere."""
-    cells: Sequence[Markup]
-    runs: Sequence[str] = ()
-    """Names of the runs that it is from; empty where they are too many to name."""
-
-
-@dataclass(frozen=True)
-class ShownTable:
-    """A table as pages show it."""
-
-    table: Table
-    """Its lines and columns in the order in which they are shown."""
-    rows: Sequence[ShownRow]
-    cells: Cells
-    first: str = "Method"
-    """Head of the first column."""
-
-
-def shown_table(table: Table, limit: int | None = None, keys: Sequence[str] = ()) -> ShownTable:
-    """A table of methods.
+def shown_table(table: Table, limit: int | None = None, keys: Sequence[str] = ()) -> Table:
+    """A table as pages show it: the reader's runs first.
 
     Args:
         table: The figures.
@@ -150,18 +122,11 @@ def shown_table(table: Table, limit: int | None = None, keys: Sequence[str] = ()
     """
     columns = tuple(column for column in table.ordered_columns if not keys or column.key in keys)
     lines = tuple(sorted(table.lines, key=lambda line: line.badge != "yours")[:limit])
-    cells, rows = Cells(), []
-    for line in lines:
-        # A line on one cell, or on the seeds of one, names its runs.
-        runs = line.runs if line.coverage[1] == 1 or table.scope else ()
-        figures = cells.row(line, columns)
-        rows.append(ShownRow(line, method_page(line), figures, list(map(run_name, runs))))
-    first = "Setting" if all(line.badge == "published" for line in lines) else "Method"
-    return ShownTable(replace(table, columns=columns, lines=lines), rows, cells, first)
+    return replace(table, columns=columns, lines=lines)
 
 
-def shown_lines(board: Board, method: str) -> ShownTable | None:
-    """All lines of a method on a board, one per table; None where it has none."""
+def lines_of(board: Board, method: str) -> tuple[Table, list[str]] | None:
+    """All lines of a method on a board, named by their tables, and these; None where it has none."""
     columns: dict[str, Column] = {}
     lines: dict[str, Line] = {}
     for table in board.tables:
@@ -171,10 +136,6 @@ def shown_lines(board: Board, method: str) -> ShownTable | None:
                 lines[table.key] = replace(line, method=brief(table.title))
     if not lines:
         return None
-    cells, rows = Cells(exact=False), []
-    for key, line in lines.items():
-        figures = cells.row(line, columns.values())
-        rows.append(ShownRow(line, f"{board.key}.html#t={key}", figures))
     summary = replace(
         board.tables[0],
         key=board.key,
@@ -183,7 +144,7 @@ def shown_lines(board: Board, method: str) -> ShownTable | None:
         lines=tuple(lines.values()),
         notes=(),
     )
-    return ShownTable(summary, rows, cells, "Where")
+    return summary, list(lines)
 
 
 # ------------------------------------------------------------------------------- data of pictures

@@ -7,7 +7,7 @@ from itertools import chain
 from pathlib import Path
 
 from kgbench.errors import InputError
-from kgbench.leaderboard.entries import Submission, Verification, entry_name, folder_name, suites_of
+from kgbench.leaderboard.entries import Submission, Verification
 from kgbench.leaderboard.folders import inside_folder
 from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION, VERIFICATION
 from kgbench.leaderboard.sandbox import SANDBOX
@@ -15,12 +15,13 @@ from kgbench.leaderboard.validate.board import (
     Others,
     claims,
     part_findings,
+    place_findings,
     submission_findings,
     verification_findings,
 )
 from kgbench.leaderboard.validate.files import CheckedEntry, entries_below
-from kgbench.leaderboard.validate.findings import Finding, differing, shown
-from kgbench.leaderboard.validate.known import judged_anew, planted_of
+from kgbench.leaderboard.validate.findings import Finding, shown
+from kgbench.leaderboard.validate.known import judged_anew, known_dataset, planted_of
 from kgbench.leaderboard.validate.record import (
     SubmittedResult,
     cost_findings,
@@ -85,7 +86,7 @@ def validate_entries(
         names |= aliases
         if others.board is not None and aliases.isdisjoint(withdrawn):
             others.board[entry.folder] = entry.hashes()
-            _add(entry, _beside(entry, others))
+            _add(entry, _compared(entry, others))
     if unknown := sorted(set(withdrawn) - names):
         raise InputError(f"{unknown[0]!r} is neither an entry nor a method of {str(board)!r}")
     left, met = dict.fromkeys(others.board or ()), set()
@@ -118,7 +119,7 @@ def check_entry(entry: CheckedEntry, others: Others, strict: bool) -> CheckedEnt
     _read(entry)
     for document, findings in _alone(entry, others, strict):
         entry.add(findings, document)
-    _add(entry, chain(_shipped(entry), _beside(entry, others)))
+    _add(entry, chain(_shipped(entry), _compared(entry, others)))
     return entry
 
 
@@ -156,23 +157,21 @@ def _alone(entry: CheckedEntry, others: Others, strict: bool) -> Checks:
         yield SUBMISSION, [Finding("file", "it is missing", expected)]
     if record is None:
         return
-    yield RECORD, input_findings(record, strict)
+    dataset = known_dataset(record)
+    yield RECORD, input_findings(record, dataset, strict)
     yield RECORD, method_findings(record, strict)
     yield RECORD, ranking_findings(record)
-    yield RECORD, others.outdated(entry.folder, record)
     if strict:
         yield RECORD, suite_findings(record)
     if table is not None:
         yield RECORD, cost_findings(record, table)
-        yield FACTS, table_findings(record, table)
+        yield FACTS, table_findings(record, table, dataset)
+    yield RECORD, others.outdated(entry.folder, record)
     if submission is not None:
         yield SUBMISSION, part_findings(submission, record, hashes)
         yield SUBMISSION, submission_findings(submission, record)
-        if strict and entry.home is not None and suites_of(record):
-            name, method = entry_name(record, submission.name), entry.home.path.absolute()
-            place = folder_name(record, submission.name)
-            yield "", differing([("folder", "/".join(method.parts[-2:]), place)])
-            yield "", differing([("name", entry.folder, name)])
+        if strict and entry.home is not None:
+            yield "", place_findings(submission, record, entry.home.path / entry.folder)
     if verification is not None:
         yield VERIFICATION, part_findings(verification, record, hashes)
         if table is not None:
@@ -180,7 +179,7 @@ def _alone(entry: CheckedEntry, others: Others, strict: bool) -> Checks:
 
 
 def _shipped(entry: CheckedEntry) -> Checks:
-    """An entry that is in order by itself, beside answers and sites that are shipped."""
+    """An entry that is in order by itself, compared with answers and sites that are shipped."""
     record, table = entry.result, entry.table
     if record is None or table is None:
         return
@@ -195,8 +194,8 @@ def _shipped(entry: CheckedEntry) -> Checks:
         yield FACTS, [Finding("rows", wrong)]
 
 
-def _beside(entry: CheckedEntry, others: Others) -> Checks:
-    """An entry that is in order, beside those before it."""
+def _compared(entry: CheckedEntry, others: Others) -> Checks:
+    """An entry that is in order, compared with those before it."""
     folder, record, table, submission = entry.folder, entry.result, entry.table, entry.submission
     if record is None:
         return

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from math import ceil
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -20,7 +21,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kgbench.leaderboard.entries import SAMPLE, Part, Submission, Verification, suites_of
+from kgbench.leaderboard.entries import (
+    SAMPLE,
+    Part,
+    Submission,
+    Verification,
+    entry_name,
+    folder_name,
+    suites_of,
+)
 from kgbench.leaderboard.folders import rows_hash
 from kgbench.leaderboard.hits import COLUMNS
 from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION, VERIFICATION
@@ -74,7 +83,7 @@ _HIDDEN = ("truth",)
 
 
 def part_findings(part: Part, record: Result, hashes: Mapping[str, str]) -> Iterator[Finding]:
-    """A document goes with the very record and rows that are beside it.
+    """A document goes with the record and rows of its entry.
 
     Args:
         part: The document.
@@ -153,14 +162,28 @@ def _name_findings(record: Result, name: str) -> Iterator[Finding]:
     if _ADDRESS.search(base):
         wrong = f"{shown(name)} can be read as an address"
         yield Finding("name", wrong, "no dot between letters")
-    given = set()
+    arguments = set()
     for key, value in method.parameters.items():
-        given |= {f"{key}={value}", f"{key}={json.dumps(value)}"}
+        arguments |= {f"{key}={value}", f"{key}={json.dumps(value)}"}
     match = _ARGUMENTS.fullmatch(name)
     for argument in re.split(r", *", match[2]) if match else re.findall(r"[()]", name):
-        if argument not in given:
+        if argument not in arguments:
             wrong = f"{shown(argument)} is no argument of the method"
             yield Finding("name", wrong, "brackets for arguments of the run only, key=value")
+
+
+def place_findings(submission: Submission, record: Result, place: Path) -> Iterator[Finding]:
+    """An entry is in the folder of its method and board, under its own name.
+
+    Args:
+        submission: The submission.
+        record: The record.
+        place: The method folder and the entry's name.
+    """
+    if suites_of(record):
+        folder, name = folder_name(record, submission.name), entry_name(record, submission.name)
+        board, method, stated = place.absolute().parts[-3:]
+        yield from differing([("folder", f"{board}/{method}", folder), ("name", stated, name)])
 
 
 def verification_findings(
@@ -242,7 +265,7 @@ class Claim(NamedTuple):
     field: str
     key: tuple[object, ...]
     wrong: str
-    """What another entry is told: an entry that has it already, or states another value."""
+    """The fault of another entry that has it already, or states another value."""
     expected: str
     value: str | None = None
     """What all entries of the key have; None where one entry alone has the key."""
@@ -253,7 +276,7 @@ def claims(record: Result, submission: Submission | None) -> Iterator[Claim]:
 
     Args:
         record: The record.
-        submission: The submission of it.
+        submission: Its submission.
     """
     key: tuple[object, ...] = ("id", record.id[:_DIGITS])
     yield Claim(RECORD, "id", key, "the same result is", "each result once")

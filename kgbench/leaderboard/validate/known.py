@@ -115,13 +115,13 @@ def known_answers(model: str, prompt: str, graft: str) -> pa.Table | None:
 
 def known_dataset(record: Result) -> Dataset | None:
     """The shipped data set of a record's facts, the pair's own or another; None if unknown."""
-    wanted = record.identity.dataset
-    if (own := own_facts(record.model)) is not None and own.content_hash == wanted.hash:
-        return own
-    if not is_shipped(wanted.name):  # anything else could be a path
+    stated = record.identity.dataset
+    if (facts := own_facts(record.model)) is not None and facts.content_hash == stated.hash:
+        return facts
+    if not is_shipped(stated.name):  # anything else could be a path
         return None
-    dataset = load_dataset(wanted.name)
-    return dataset if dataset.content_hash == wanted.hash else None
+    dataset = load_dataset(stated.name)
+    return dataset if dataset.content_hash == stated.hash else None
 
 
 def pair_of(record: Result) -> KnownPair | None:

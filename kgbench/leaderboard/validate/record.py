@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from kgbench.data import dataset_names, is_shipped, prompt_hash
+from kgbench.data import Dataset, dataset_names, is_shipped, prompt_hash
 from kgbench.errors import KgbenchError
 from kgbench.leaderboard.entries import BOARD_FACTS, NAME, suite_of
 from kgbench.leaderboard.hits import METRIC
@@ -40,7 +40,7 @@ from kgbench.version import __version__
 
 
 def _law(holds: Callable[[Any], object], expected: str) -> AfterValidator:
-    """A law of one field, beside what its type says."""
+    """A law of one field that its type does not express."""
 
     def check(value: Any) -> Any:
         if not holds(value):
@@ -159,8 +159,8 @@ class SubmittedResult(Result):
     @field_validator("not_applicable")
     @classmethod
     def _of_configurations(cls, reasons: dict[str, str], info: ValidationInfo) -> dict[str, str]:
-        asked = info.data["identity"].configurations if "identity" in info.data else reasons
-        if strange := sorted({*reasons} - {*asked} | {*reasons} & {*BASELINES}):
+        grafts = info.data["identity"].configurations if "identity" in info.data else reasons
+        if strange := sorted({*reasons} - {*grafts} | {*reasons} & {*BASELINES}):
             raise ValueError(f"{strange[0]!a} was not asked for, or is PRE or SFT")
         return reasons
 
@@ -168,15 +168,15 @@ class SubmittedResult(Result):
 # -------------------------------------------------------------------------------- data and models
 
 
-def input_findings(record: Result, strict: bool) -> Iterator[Finding]:
+def input_findings(record: Result, dataset: Dataset | None, strict: bool) -> Iterator[Finding]:
     """Facts, prompts, weights and tokenizer against the shipped ones, and versions.
 
     Args:
         record: The record.
+        dataset: The shipped data set of its facts; None if unknown.
         strict: Whether results are refused that are of unknown data or models.
     """
-    what, dataset = record.identity, known_dataset(record)
-    stated = what.dataset
+    what, stated = record.identity, record.identity.dataset
     if dataset is None:
         field = f"identity.dataset.{'hash' if is_shipped(stated.name) else 'name'}"
         wrong = f"{shown(stated.name)} with these facts is not known here"
@@ -273,8 +273,8 @@ def method_findings(record: Result, strict: bool) -> Iterator[Finding]:
         plant: Truth | str = "nothing"
         if entry is not None and entry.plant is not None:
             plant = Truth(plant=entry.plant, decoy=entry.decoy)
-        told = ", as the catalog says"
-        yield from differing([("identity.truth", truth, plant)], told, strict)
+        reason = ", as the catalog says"
+        yield from differing([("identity.truth", truth, plant)], reason, strict)
         if ground_of(record) is None:
             wrong = "the blocks that learned the facts are not known of these models and prompts"
             yield Finding("identity.truth", wrong, "a shipped plant on built-in prompts", strict)
@@ -328,8 +328,8 @@ def suite_findings(record: Result) -> Iterator[Finding]:
     missing = {}
     for name, by_kind in known().suites.items():
         if kind in by_kind:
-            asked = record.identity.configurations
-            missing[name] = [graft for graft in by_kind[kind] if graft not in asked]
+            grafts = record.identity.configurations
+            missing[name] = [graft for graft in by_kind[kind] if graft not in grafts]
     if all(missing.values()):
         name = min(missing, key=lambda suite: len(missing[suite]))
         wrong = f"{', '.join(missing[name])} of suite {name} were not run"

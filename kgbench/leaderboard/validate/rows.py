@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kgbench.data import Dataset
 from kgbench.leaderboard.hits import TOP
 from kgbench.leaderboard.validate.findings import Finding, shown
 from kgbench.leaderboard.validate.known import (
@@ -68,14 +69,15 @@ def _cell(prompt: str, graft: str) -> str:
     return f"configuration {shown(graft)} on prompt {shown(prompt)}"
 
 
-def table_findings(record: Result, table: pa.Table) -> Iterator[Finding]:
+def table_findings(record: Result, table: pa.Table, dataset: Dataset | None) -> Iterator[Finding]:
     """The rows are all facts under all configurations, with the same targets.
 
     Args:
         record: The record.
         table: Its per-fact rows, sorted.
+        dataset: The shipped data set of its facts; None if unknown.
     """
-    what, places, dataset = record.identity, spans(table), known_dataset(record)
+    what, places = record.identity, spans(table)
     asked = set(product(what.prompts, what.configurations))
     excused = set(product(what.prompts, record.not_applicable))
     for cells, wrong, expected in (
