@@ -174,10 +174,10 @@ def run_group(
             cost["token_rows"] += answers.token_rows
             yield answers
 
-    for batch in chunks(prompts, measurement.at_once):
-        plan, labels = measurement.plan(batch)
+    for some in chunks(prompts, measurement.at_once):
+        plan, labels = measurement.plan(some)
         for answers in mixed(run(plan), labels):
-            parts.append(scored(measurement, batch, answers))
+            parts.append(scored(measurement, some, answers))
     seconds = now(job.pair) - started
     if plain_each is None:
         # Before and after, so that a drift of the machine cancels.
@@ -229,7 +229,7 @@ def mixed(chunks: Iterable[Answers], labels: Sequence[int]) -> Iterator[Mixed]:
         of = torch.tensor(labels)
         yield from ((chunk.prompt, of[chunk.configuration], chunk.logits) for chunk in chunks)
         return
-    sums: dict[tuple[int, int], tuple[int, Tensor]] = {}
+    held: dict[tuple[int, int], tuple[int, Tensor]] = {}
     for chunk in chunks:
         done: list[tuple[int, int, Tensor]] = []
         for prompt, configuration, logits in zip(
@@ -237,19 +237,16 @@ def mixed(chunks: Iterable[Answers], labels: Sequence[int]) -> Iterator[Mixed]:
         ):
             label = labels[configuration]
             exact = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
-            number, total = sums.pop((prompt, label), (0, None))
-            logprobs = exact.log_softmax(0)
-            total, number = (
-                logprobs if total is None else torch.logaddexp(total, logprobs),
-                number + 1,
-            )
+            number, total = held.pop((prompt, label), (0, None))
+            own = exact.log_softmax(0)
+            total, number = own if total is None else torch.logaddexp(total, own), number + 1
             if number < sizes[label]:
-                sums[prompt, label] = (number, total)
+                held[prompt, label] = (number, total)
             else:
                 done.append((prompt, label, total - math.log(number)))
         if done:
-            prompts, columns, logits_of = zip(*done, strict=True)
-            yield torch.tensor(prompts), torch.tensor(columns), torch.stack(logits_of)
+            prompts, found, logits_of = zip(*done, strict=True)
+            yield torch.tensor(prompts), torch.tensor(found), torch.stack(logits_of)
 
 
 def ready(job: Job, journal: Journal, progress: Progress | None) -> Measurement:
@@ -304,8 +301,8 @@ def expressed(job: Job, most: int | None = None) -> Measurement:
         if not isinstance(graft, Graft):
             continue
         try:
-            for group in chunks(prompts[:most], GROUP):
-                treated(draws[0], job.pair, group, graft)
+            for some in chunks(prompts[:most], GROUP):
+                treated(draws[0], job.pair, some, graft)
         except NotApplicableError as error:
             absent[name][label] = str(error)
     return Measurement(job, method, absent)
@@ -396,14 +393,14 @@ class SiteRanking:
 
     def treatments(self, top: Top, prompts: Sequence[Prompt]) -> Treatments:
         """Treatments of prompts of one template, each by the ranking of the other half."""
-        treatments: dict[Prompt, Sequence[object]] = {}
+        found: dict[Prompt, Sequence[object]] = {}
         for half, facts in enumerate(self.halves):
-            of_half = [prompt for prompt in prompts if prompt.fact.id in facts]
+            own = [prompt for prompt in prompts if prompt.fact.id in facts]
             sites = self.best(top, prompts[0].name, 1 - half)
-            treatments |= dict(
-                zip(of_half, site_treatments(self.pair, of_half, sites, top.left_out), strict=True)
+            found |= dict(
+                zip(own, site_treatments(self.pair, own, sites, top.left_out), strict=True)
             )
-        return [treatments[prompt] for prompt in prompts]  # type: ignore[misc]
+        return [found[prompt] for prompt in prompts]  # type: ignore[misc]
 
     def best(self, top: Top, prompt: str, half: int) -> tuple[Site, ...]:
         """Highest sites of a half, up to a budget on a prompt or as many as the truth has."""
@@ -450,7 +447,7 @@ def counted(pair: ModelPair, on_forward: Callable[[Count], None] | None = None) 
     def begun(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         inputs = (kwargs.get("input_ids"), kwargs.get("inputs_embeds"), *args)
         count.forwards += 1
-        for tokens in (tensor for tensor in inputs if tensor is not None):
+        for tokens in (given for given in inputs if given is not None):
             count.token_rows += int(tokens.shape[0] * tokens.shape[1])
             break
         if on_forward is not None:
@@ -488,16 +485,16 @@ def _score_halves(
             if progress is not None:
                 progress(count.forwards, total, f"scoring, half {half + 1} of 2")
 
-        of_half = [prompt for prompt in job.all_prompts if prompt.fact.id in job.halves[half]]
-        before = plain_seconds(engine, of_half)
+        own = [prompt for prompt in job.all_prompts if prompt.fact.id in job.halves[half]]
+        before = plain_seconds(engine, own)
         started = now(engine.pair)
         with choosing(engine.executor, engine.budget), counted(engine.pair, report) as count:
-            scores = score_sites(measurement.method, engine.pair, of_half)
+            scores = score_sites(measurement.method, engine.pair, own)
         cost = {**vars(count), "seconds": now(engine.pair) - started}
         if isinstance(measurement.method, Elsewhere):
-            for key, value in measurement.method.spent(of_half).items():
+            for key, value in measurement.method.spent(own).items():
                 cost[key] += value
-        cost["plain_seconds"] = (before + plain_seconds(engine, of_half)) / 2
+        cost["plain_seconds"] = (before + plain_seconds(engine, own)) / 2
         return {"scores": [[*site, score] for site, score in scores.items()], "cost": cost}
 
     for name in journal.divide(names, lambda name: journal.kept(name) is not None):
@@ -507,9 +504,9 @@ def _score_halves(
     total: dict[str, float] = {}
     for half, name in enumerate(names):
         # Where another process has ended the run meanwhile, its scores are gone.
-        result = found.get(name) or journal.kept(name) or measure(half)
-        scores.append({Site(*row[:3]): float(row[3]) for row in result["scores"]})
-        for key, value in result["cost"].items():
+        known = found.get(name) or journal.kept(name) or measure(half)
+        scores.append({Site(*row[:3]): float(row[3]) for row in known["scores"]})
+        for key, value in known["cost"].items():
             total[key] = total.get(key, 0.0) + value
     return (scores[0], scores[1]), total
 
@@ -525,23 +522,23 @@ def score_sites(
     """
     with pair.lock:
         if isinstance(method, ScoringLocalizer):
-            scores: Mapping[Site, float] = method.scores(pair, prompts)
+            found: Mapping[Site, float] = method.scores(pair, prompts)
         else:
             assert isinstance(method, InterventionLocalizer)
-            scores = scan(method, pair, prompts)
-    if not isinstance(scores, Mapping):
+            found = scan(method, pair, prompts)
+    if not isinstance(found, Mapping):
         raise InputError(
             f"localizer {method.name!r}: scores must give a number for each site as a mapping, "
-            f"not {type(scores).__name__}"
+            f"not {type(found).__name__}"
         )
     sites = all_sites(pair, prompts)
     for site in sites:
-        if site not in scores or not math.isfinite(scores[site]):
-            what = "has no score" if site not in scores else f"has the score {scores[site]}"
+        if site not in found or not math.isfinite(found[site]):
+            what = "has no score" if site not in found else f"has the score {found[site]}"
             raise InputError(
                 f"localizer {method.name!r}: {tuple(site)} {what}; every site needs a finite number"
             )
-    return {site: float(scores[site]) for site in sites}
+    return {site: float(found[site]) for site in sites}
 
 
 def plain_seconds(engine: Engine, prompts: Sequence[Prompt]) -> float:

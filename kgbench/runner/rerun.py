@@ -40,7 +40,7 @@ def job_of(
     settings: Settings,
     localizer: str | None = None,
     pairs: Pairs | None = None,
-    in_memory: Held | None = None,
+    held: Held | None = None,
 ) -> Job:
     """The job that a record is of, loaded and checked.
 
@@ -50,7 +50,7 @@ def job_of(
         settings: How it is to be computed now.
         localizer: The name or file of its method, where that is not installed by its name.
         pairs: Where models are loaded.
-        in_memory: The localizer, where it is in memory.
+        held: The localizer, where it is in memory.
 
     Raises:
         InputError: A part is missing here, or is not the one of the record; the message names it.
@@ -58,7 +58,7 @@ def job_of(
     expected = record.identity.model_dump(mode="json")
     if record.identity.ties_count_for_the_target:  # all but tied ranks is still comparable
         del expected["metric_version"]
-    spec = replace(specification(record, sources, localizer), expected=expected, held=in_memory)
+    spec = replace(specification(record, sources, localizer), expected=expected, held=held)
     try:
         return prepare_job(spec, settings, pairs)
     except LawError as error:  # of the pair, which says nothing of the record
@@ -146,10 +146,10 @@ def _model(record: Record, sources: Sources) -> str | None:
         return sources.model
     if record.model in catalog.pair_names():
         return record.model
-    options = ", ".join(f"--donor {name}=PATH" for name in record.identity.weights.donors)
+    given = ", ".join(f"--donor {name}=PATH" for name in record.identity.weights.donors)
     raise InputError(
         f"the pair {record.model!r} is not in the catalog, and nothing says where its models are: "
-        f"give --recipient PATH {options} (of a plant --model PATH) to `kgbench rerun`, or to the "
+        f"give --recipient PATH {given} (of a plant --model PATH) to `kgbench rerun`, or to the "
         "same `kgbench eval` once more, which finds the run and notes it; models that were in "
         "memory are saved first, by save_pretrained"
     )
@@ -157,18 +157,18 @@ def _model(record: Record, sources: Sources) -> str | None:
 
 def _with_facts(spec: Spec, record: Record, sources: Sources) -> Spec:
     """Add the record's facts: a given file, those of the pair, or a shipped data set."""
-    dataset = record.identity.dataset
+    wanted = record.identity.dataset
     if sources.dataset is not None:
         return replace(spec, dataset=sources.dataset, imports=sources.imports)
-    if spec.model is not None and job_dataset(spec).content_hash == dataset.hash:
+    if spec.model is not None and job_dataset(spec).content_hash == wanted.hash:
         return spec
-    if not is_shipped(dataset.name):
+    if not is_shipped(wanted.name):
         raise InputError(
-            f"the facts {dataset.name!r} are not shipped: give the file with --dataset FILE, to "
+            f"the facts {wanted.name!r} are not shipped: give the file with --dataset FILE, to "
             "`kgbench rerun` or to the same `kgbench eval` once more; facts that were in memory "
             "are written to one first, with the same columns"
         )
-    return replace(spec, dataset=dataset.name)
+    return replace(spec, dataset=wanted.name)
 
 
 def _with_configurations(spec: Spec, record: Record) -> Spec:
@@ -179,23 +179,23 @@ def _with_configurations(spec: Spec, record: Record) -> Spec:
     Raises:
         InputError: None does.
     """
-    configurations = record.identity.configurations
-    named = (label for label in configurations if label not in (*BASELINES, "ALL"))
+    wanted = record.identity.configurations
+    named = (label for label in wanted if label not in (*BASELINES, "ALL"))
     ran = tuple(label for label in named if parse_top(label) is None)
-    choices = [(), ("ALL",), *(ran[: n + 1] for n in range(len(ran)))]
+    asked = [(), ("ALL",), *(ran[: n + 1] for n in range(len(ran)))]
     # Of suites that ask the same, the usual one.
     for name in sorted(suites(), key=lambda name: name != Spec.suite):
         suite = load_suite(name)
         if suite.truth != (record.identity.truth is not None):
             continue
-        for grafts in choices:
-            candidate = replace(spec, suite=name, grafts=grafts)
-            labels = job_configurations(candidate, suite, record.kind, record.floor)
-            if tuple(labels) == configurations:
-                return candidate
+        for grafts in asked:
+            found = replace(spec, suite=name, grafts=grafts)
+            labels = job_configurations(found, suite, record.kind, record.floor)
+            if tuple(labels) == wanted:
+                return found
     raise InputError(
         "no suite of this version of kgbench gives the configurations of the record: "
-        f"{', '.join(configurations)}"
+        f"{', '.join(wanted)}"
     )
 
 
@@ -276,13 +276,13 @@ def _measure(
         is given the answers.
     """
     pairs = Pairs()
-    parts, objects = (record, how.sources, settings, how.localizer, pairs), None
+    parts, held = (record, how.sources, settings, how.localizer, pairs), None
     if is_foreign(localizer := localizer_of(record, how.localizer)):
         method = method_of(specification(record, how.sources, localizer))
         request = _request(job_of(*parts, declared(method)), method, how)
         with TemporaryDirectory(prefix="kgbench-") as handed:
-            objects = declared(method, ask(request, method, Path(handed), progress, pairs))
-    job = job_of(*parts, objects)
+            held = declared(method, ask(request, method, Path(handed), progress, pairs))
+    job = job_of(*parts, held)
     ids = tuple(prompt.fact.id for prompt in job.all_prompts)
     journal = Journal(folder, f"kgbench {__version__}")
     chosen = sample_facts(ids, how.sample, how.seed)
@@ -304,6 +304,6 @@ def sample_facts(ids: Sequence[str], n: int | None, seed: int) -> tuple[str, ...
         n: How many; by default all.
         seed: The larger sample of a seed holds the smaller one.
     """
-    distinct = sorted(set(ids))
-    drawn = np.random.default_rng(seed).permutation(len(distinct))[:n]
-    return tuple(distinct[i] for i in sorted(drawn.tolist()))
+    known = sorted(set(ids))
+    drawn = np.random.default_rng(seed).permutation(len(known))[:n]
+    return tuple(known[i] for i in sorted(drawn.tolist()))

@@ -124,8 +124,8 @@ def compute_job(
     code = f"{code_stamp()}, {localizer.name} {localizer.version}"
 
     def known() -> Run | None:
-        entry = store.find(id)
-        return None if entry is None else reused(job.workload, settings, entry)
+        found = store.find(id)
+        return None if found is None else reused(job.workload, settings, found)
 
     if (run := known()) is not None:
         return run
@@ -141,8 +141,8 @@ def compute_job(
         is_narrow = free < 2 * weights_bytes(job.pair)  # no room for the models twice
         if is_narrow:
             del job
-        answers = _given(request, method, journal, recorded, progress, pairs if is_narrow else None)
-        job = prepare_job(replace(spec, held=declared(method, answers)), settings, pairs)
+        given = _given(request, method, journal, recorded, progress, pairs if is_narrow else None)
+        job = prepare_job(replace(spec, held=declared(method, given)), settings, pairs)
         if (run := known()) is not None:  # by another process
             journal.discard()
             return run
@@ -235,8 +235,8 @@ def _compute(
     job = measurement.job
     groups: dict[str, Sequence[Prompt]] = {}
     for prompts in job.prompts.values():
-        chosen = [p for p in prompts if facts is None or p.fact.id in facts]
-        for some in chunks(chosen, GROUP):
+        wanted = [p for p in prompts if facts is None or p.fact.id in facts]
+        for some in chunks(wanted, GROUP):
             groups[f"group-{len(groups)}"] = some
 
     def left(group: str) -> list[Prompt]:
@@ -324,8 +324,8 @@ def _reasons(absent: Absent) -> dict[str, str]:
         if len(by_prompt) == len(absent) and len(different) == 1:
             joined[label] = different.pop()
         else:
-            texts = (f"on {prompt}: {reason}" for prompt, reason in by_prompt.items())
-            joined[label] = "; ".join(texts)
+            told = (f"on {prompt}: {reason}" for prompt, reason in by_prompt.items())
+            joined[label] = "; ".join(told)
     return joined
 
 

@@ -69,8 +69,8 @@ def note_sources(spec: Spec, settings: Settings, folder: Path) -> None:
         settings: How.
         folder: The run's.
     """
-    objects = spec.in_memory
-    if objects.pair is not None or objects.dataset is not None:
+    held = spec.in_memory
+    if held.pair is not None or held.dataset is not None:
         return
     model, dataset = spec.model, spec.dataset
     if model is not None and model not in catalog.pair_names():

@@ -101,13 +101,13 @@ class Receipts:
             for name in there.intersection(names):
                 with suppress(OSError):
                     contents[f"{UNITS}/{name}"] = (self.folder / name).read_bytes()
-        receipts = {}
+        found = {}
         for path, content in contents.items():
             with suppress(ValueError):
                 read = json.loads(content)
                 if isinstance(read, dict):
-                    receipts[Path(path).stem] = Receipt(read)
-        return receipts
+                    found[Path(path).stem] = Receipt(read)
+        return found
 
     def write(self, unit: StudyUnit, content: Mapping[str, Any]) -> None:
         """Write the receipt of a unit, whole or not at all.
@@ -138,14 +138,14 @@ class Receipts:
 
         One of this machine whose process is gone is dead at once.
         """
-        workers = []
+        found = []
         for path in sorted(self.folder.glob("*.worker")):
             with suppress(OSError, ValueError, KeyError, TypeError, OverflowError):
                 worker = Worker(**json.loads(path.read_bytes()))
                 is_dead = worker.host == socket.gethostname() and not psutil.pid_exists(worker.pid)
                 if not is_dead and time.time() - path.stat().st_mtime < SILENT_S:
-                    workers.append(worker)
-        return workers
+                    found.append(worker)
+        return found
 
     @contextmanager
     def alive(self, child: bool) -> Iterator[dict[str, Any]]:
@@ -156,13 +156,13 @@ class Receipts:
         Args:
             child: Whether the process ends with the one that started it.
         """
-        state = {"host": socket.gethostname(), "pid": os.getpid(), "unit": "", "since": time.time()}
+        told = {"host": socket.gethostname(), "pid": os.getpid(), "unit": "", "since": time.time()}
         path, ended, parent = self.folder / f"{uuid4().hex}.worker", threading.Event(), os.getppid()
 
         def show() -> None:
             with suppress(OSError):
                 self.folder.mkdir(parents=True, exist_ok=True)
-                write_whole(path, json.dumps(state).encode())
+                write_whole(path, json.dumps(told).encode())
 
         def beat() -> None:
             while not ended.wait(BEAT_S):
@@ -174,7 +174,7 @@ class Receipts:
         thread = threading.Thread(target=beat, daemon=True)
         thread.start()
         try:
-            yield state
+            yield told
         finally:
             ended.set()
             thread.join()
@@ -188,8 +188,8 @@ def _stamps(unit: StudyUnit) -> list[list[str | int]]:
     """
     stamps: list[list[str | int]] = []
     for path in unit.files:
-        stat = path.stat()
-        stamps.append([path.name, stat.st_size, stat.st_mtime_ns])
+        found = path.stat()
+        stamps.append([path.name, found.st_size, found.st_mtime_ns])
     return stamps
 
 
@@ -215,14 +215,14 @@ def work(
     from kgbench.runner import Pairs
 
     receipts, loaded = Receipts(root), Pairs()
-    done = receipts.read([unit.key for unit in units])
-    with receipts.alive(child) as state:
+    known = receipts.read([unit.key for unit in units])
+    with receipts.alive(child) as told:
         for unit in units:
-            receipt = done.get(unit.key)
+            receipt = known.get(unit.key)
             ended = receipt is not None and (receipt.done or not retry_failed)
             if receipt is not None and ended and receipt.holds(unit):
                 continue
-            state |= {"unit": unit.key, "since": time.time()}
+            told |= {"unit": unit.key, "since": time.time()}
             began = time.monotonic()
             content = _computed(root, unit, loaded, progress)
             receipts.write(unit, {**content, "seconds": round(time.monotonic() - began, 3)})
