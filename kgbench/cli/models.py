@@ -29,7 +29,6 @@ from kgbench.runner.spec import Settings
 
 if TYPE_CHECKING:
     from kgbench.runner.training.finetuning_plan import FinetuneSpec
-    from kgbench.testing.pico import Proposal
 
 
 @click.group()
@@ -68,7 +67,13 @@ def infer(directory: ExistingFolder, *, as_json: bool) -> Output:
     with redirect_stdout(sys.stderr):  # what a library prints must not mix with the map
         proposal = propose(config)
     if not as_json:
-        _print_laws(proposal)
+        for law, why in proposal.laws.items():
+            verdict = f"holds: {law}" if why is None else f"does not hold: {law}: {why}"
+            click.echo(terminal_text(verdict), err=True)
+        if proposal.holds:
+            rows = f"one row per configuration: {proposal.packed}"
+            way = "all configurations in one forward" if proposal.packed is None else rows
+            click.echo(f"models of this type run {way}", err=True)
     family, laws = written(proposal.family), proposal.laws.items()
     answer = {
         "family": family,
@@ -93,19 +98,6 @@ def _config(directory: Path) -> dict[str, Any]:
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise ModelError(f"the config.json in {str(directory)!r} names no model_type")
     return config
-
-
-def _print_laws(proposal: Proposal) -> None:
-    for law, why in proposal.laws.items():
-        line = f"holds: {law}" if why is None else f"does not hold: {law}: {why}"
-        click.echo(terminal_text(line), err=True)
-    if proposal.holds:
-        way = (
-            "all configurations in one forward"
-            if proposal.packed is None
-            else f"one row per configuration: {proposal.packed}"
-        )
-        click.echo(f"models of this type run {way}", err=True)
 
 
 # ------------------------------------------------------------------------- donors

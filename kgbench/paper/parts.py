@@ -535,7 +535,7 @@ def costs(
                 runs[repr(spec)] = dry_run(spec, settings, pairs)
             cost = runs[repr(spec)]
         made.append(replace(cost, what=title))
-    return [*made, sum(made, Cost("in all"))]
+    return [*made, sum(made, Cost("in all", done=True))]
 
 
 def _pair_cost(part: FigurePart, settings: Settings) -> Cost:
