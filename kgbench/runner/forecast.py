@@ -189,8 +189,10 @@ def _measured_cost(spec: Spec, settings: Settings, pairs: Pairs) -> Cost:
     pair, prompts, n = job.pair, job.all_prompts, len(job.configurations)
     with pair.lock, blamed(job.localizer, job.spec.localizer):
         measurement, scoring = _ready(job)
-        costs = [scoring, *(_part(measurement, each) for each in job.prompts.values())]
-    total = {name: sum(cost[name] for cost in costs) for name in scoring}
+        total = dict(scoring)
+        for part in job.prompts.values():
+            for name, value in _part(measurement, part).items():
+                total[name] += value
     rows = sum(len(pair.encode(prompt)) for prompt in prompts)
     weights, vocabulary = weights_bytes(pair), pair.recipient.config.vocab_size
     done = RecordStore(settings.output_dir).find(job.identity.digest()) is not None
