@@ -472,11 +472,11 @@ def test_wrong_input(
         ({"changes": {"rate": 0}}, UnknownNameError, "learning_rate"),
         ({"recipe": "less_aggressive"}, InputError, "--supplement FILE"),
         ({"supplement": str(empty)}, InputError, "--supplement-n N"),
-        ({"supplement": str(empty), "changes": {"supplement_texts": 2}}, InputError, "no text"),
+        ({"supplement": str(empty), "changes": {"supplement_texts": 2}}, DataError, "is empty"),
         (
             {"supplement": "nobody/nothing", "changes": {"supplement_texts": 2}},
             DataError,
-            "nobody/nothing: cannot be read as text",
+            "nobody/nothing: cannot be read",
         ),
     ]
     for change, kind, message in wrong:

@@ -16,9 +16,9 @@ from kgbench.data import load_dataset, load_prompts
 from kgbench.engine import grafted_logits, load_pair
 from kgbench.errors import OutputError, UnknownNameError
 from kgbench.models import catalog
-from kgbench.runner.training.builds import read_card
 from kgbench.runner.training.hit_rates import PROMPTS
 from kgbench.zoo import tiny_pairs
+from kgbench.zoo.cards import read_card
 from kgbench.zoo.recipes import Recipe, recipe
 from kgbench.zoo.tiny_pairs import (
     build_recipe,

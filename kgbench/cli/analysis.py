@@ -64,18 +64,19 @@ def analysis_command(name: str) -> click.Command:
     for field in kind.takes:  # one of a run has no default but what the run has
         change = {"asked": True} if field in declared_fields(Spec) else {}
         changes[field] = {**change, **kind.changes.get(field, {})}
-    arguments = [_run_argument(metavar, not kind.of) for metavar in kind.arguments.split()]
+    arguments = []
+    for metavar in kind.arguments.split():
+        argument, nargs = f"run_{metavar.strip('.').lower()}", -1 if metavar.endswith("...") else 1
+        required = not kind.of
+        arguments.append(
+            click.Argument([argument], metavar=metavar, nargs=nargs, required=required)
+        )
     return (AnalysisCommand if kind.of else click.Command)(
         name,
         params=[*arguments, *options_of(names, changes, fields)],
         callback=callback,
         help=kind.__doc__,
     )
-
-
-def _run_argument(metavar: str, required: bool) -> click.Argument:
-    name, several = f"run_{metavar.strip('.').lower()}", metavar.endswith("...")
-    return click.Argument([name], metavar=metavar, nargs=-1 if several else 1, required=required)
 
 
 def _run(kind: type[Analysis], options: Mapping[str, Any], report: Progress | None) -> Output:

@@ -249,21 +249,16 @@ def _check_specs(specs: Sequence[Spec]) -> list[str]:
             try:
                 method_of(spec)
             except UnknownNameError as error:
-                raise InputError(f"{error}{_for_one(specs, spec, error.name)}") from None
+                others = [each.localizer for each in specs if each.localizer != spec.localizer]
+                hint = ""
+                if others and error.name in spec.localizer_args:
+                    hint = (
+                        " To give it to one localizer, write --localizer-arg "
+                        f"{others[0].rpartition(':')[2]}.{error.name}="
+                        f"{spec.localizer_args[error.name]}."
+                    )
+                raise InputError(f"{error}{hint}") from None
     return [line for line in warnings if line is not None]
-
-
-def _for_one(specs: Sequence[Spec], refusing: Spec, parameter: str) -> str:
-    """Hint on giving a parameter to one of several localizers, where one of them lacks it."""
-    others = dict.fromkeys(
-        spec.localizer.rpartition(":")[2] for spec in specs if spec.localizer != refusing.localizer
-    )
-    if not others or parameter not in refusing.localizer_args:
-        return ""
-    return (
-        " To give it to one localizer, write --localizer-arg "
-        f"{next(iter(others))}.{parameter}={refusing.localizer_args[parameter]}."
-    )
 
 
 def _check(options: Options) -> bool:

@@ -250,7 +250,7 @@ def read_rows(path: Path) -> list[Numbered]:
         return list(enumerate(_arrow_rows(table), 1))
     if kind not in _READERS:
         raise DataError(f"{path}: expected a file that ends with {KINDS}")
-    return list(_READERS[kind](path, _read_text(path)))
+    return list(_READERS[kind](path, read_text(path)))
 
 
 def row_unit(path: Path) -> str:
@@ -267,7 +267,7 @@ def _fail(path: Path, number: int, message: str) -> DataError:
     return DataError(f"{row_name(path, number)}: {message}")
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path) -> str:
     """The text of a file of facts.
 
     Raises:

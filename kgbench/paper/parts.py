@@ -37,13 +37,13 @@ from kgbench.records import RecordStore, write_whole
 from kgbench.runner import Pairs, Run, Settings, Spec, dry_run, run_job
 from kgbench.runner.costs import Cost, room
 from kgbench.runner.job import main_device_of
-from kgbench.runner.training.builds import read_card
 from kgbench.runner.training.finetuning import finetune
 from kgbench.runner.training.finetuning_cost import StepSeconds, finetuning_cost
 from kgbench.runner.training.finetuning_plan import FinetuneSpec, FinetuningPlan, plan_finetuning
 from kgbench.runner.training.model_setup import load_recipient, store_donor
 from kgbench.runner.training.recipes import FinetuningRecipe
 from kgbench.runner.workload import load_suite
+from kgbench.zoo.cards import read_card
 from kgbench.zoo.recipes import Recipe, recipe
 from kgbench.zoo.tiny_pairs import (
     build_identity,
@@ -535,7 +535,7 @@ def costs(
                 runs[repr(spec)] = dry_run(spec, settings, pairs)
             cost = runs[repr(spec)]
         made.append(replace(cost, what=title))
-    return [*made, sum(made, Cost("in all"))]
+    return [*made, sum(made, Cost("in all", done=True))]
 
 
 def _pair_cost(part: FigurePart, settings: Settings) -> Cost:

@@ -112,5 +112,5 @@ def recorded_runs(folder: Path) -> list[dict[str, str]]:
         raise InputError(
             f"--results {str(folder)!r}: no such folder; `kgbench eval` makes one, or name another"
         )
-    found = sorted(RecordStore(folder).scan(), key=lambda stored: stored.record.provenance.time)
-    return [{"id": stored.record.id[:12], **run_columns(stored.record)} for stored in found]
+    runs = sorted(RecordStore(folder).scan(), key=lambda stored: stored.record.provenance.time)
+    return [{"id": stored.record.id[:12], **run_columns(stored.record)} for stored in runs]

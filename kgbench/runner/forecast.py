@@ -124,20 +124,19 @@ def _refuse_too_large(spec: Spec, settings: Settings) -> None:
     place = find_here(sources.pop(RECIPIENT), spec.revision)
     if place is None:
         return
-    folders = {source: checkpoint_folder(source) for source in sources.values()}
-    donors = [
-        source
-        for source, folder in folders.items()
-        if not is_plant(folder) and not (folder / ADAPTER).is_file()
-    ]
+    donors = []
+    for source in sources.values():
+        folder = checkpoint_folder(source)
+        if not is_plant(folder) and not (folder / ADAPTER).is_file():
+            donors.append(source)
     device = main_device_of(settings)
     name = spec.dtype or ("float32" if torch.device(device).type == "cpu" else "auto")
     if (dtype := DTYPES.get(name)) is None:
         here = (find_here(source, spec.revision) for source in donors)
         dtype = widest([place, *filter(None, here)])
     weights = checkpoint_bytes(place, dtype) * (1 + len(donors))
-    where = room(device, device_map_of(settings), dtype)
-    cost = Cost("", memory={"weights": weights}, **where)
+    memory = {"weights": weights}
+    cost = Cost("", memory=memory, **room(device, device_map_of(settings), dtype))
     if not cost.fits:
         raise InputError(f"{cost.verdict}; nothing was loaded")
 
@@ -190,8 +189,10 @@ def _measured_cost(spec: Spec, settings: Settings, pairs: Pairs) -> Cost:
     pair, prompts, n = job.pair, job.all_prompts, len(job.configurations)
     with pair.lock, blamed(job.localizer, job.spec.localizer):
         measurement, scoring = _ready(job)
-        costs = [scoring, *(_part(measurement, each) for each in job.prompts.values())]
-    total = {name: sum(cost[name] for cost in costs) for name in scoring}
+        total = dict(scoring)
+        for part in job.prompts.values():
+            for name, value in _part(measurement, part).items():
+                total[name] += value
     rows = sum(len(pair.encode(prompt)) for prompt in prompts)
     weights, vocabulary = weights_bytes(pair), pair.recipient.config.vocab_size
     done = RecordStore(settings.output_dir).find(job.identity.digest()) is not None

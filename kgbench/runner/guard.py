@@ -48,12 +48,12 @@ class Watch:
         """
         if not self._is_needed:
             return ()
-        found = state_changes(
+        changes = state_changes(
             self._before, process_state() if self._pair is None else state_of(self._pair)
         )
-        if self._pair is None or not (weights or found):
-            return found
-        return (*(f"the weights of {name}" for name in self._pair.changed()), *found)
+        if self._pair is None or not (weights or changes):
+            return changes
+        return (*(f"the weights of {name}" for name in self._pair.changed()), *changes)
 
     def check(self, weights: bool = True) -> None:
         """Refuse to go on where something has changed.

@@ -65,8 +65,8 @@ def split_facts(prompts: Mapping[str, Sequence[Prompt]], seed: int) -> Halves:
         InputError: There is only one fact.
     """
     facts: set[str] = set()
-    for some in prompts.values():
-        facts |= {prompt.fact.id for prompt in some}
+    for group in prompts.values():
+        facts |= {prompt.fact.id for prompt in group}
     ids = sorted(facts)
     if len(ids) < 2:
         raise InputError(
@@ -95,9 +95,9 @@ class Pairs:
         if (pair := self.loaded(spec, settings)) is None:
             check_donor(spec)
             self.forget()  # the one before is freed first
-            self.state, wanted = files_state(spec), _wanted(spec, settings)
-            pair = load_pair(**wanted)
-            self._last = (wanted, pair)
+            self.state, arguments = files_state(spec), _wanted(spec, settings)
+            pair = load_pair(**arguments)
+            self._last = (arguments, pair)
         return pair
 
     def loaded(self, spec: Spec, settings: Settings) -> ModelPair | None:
@@ -108,8 +108,8 @@ class Pairs:
         """
         if spec.in_memory.pair is not None:
             return spec.in_memory.pair
-        wanted, pair = self._last or ({}, None)
-        return pair if wanted == _wanted(spec, settings) else None
+        arguments, pair = self._last or ({}, None)
+        return pair if arguments == _wanted(spec, settings) else None
 
     def forget(self) -> None:
         """Drop the pair, so that its memory is free."""
@@ -163,10 +163,10 @@ def device_map_of(settings: Settings) -> DeviceMap | None:
         raise InputError(
             "--device is one device, --device-map says which layers are where: give one of them"
         )
-    found = read_device_map(settings.device_map)
-    for device in named_devices(found):
+    device_map = read_device_map(settings.device_map)
+    for device in named_devices(device_map):
         usable_device(str(device))
-    return found
+    return device_map
 
 
 def main_device_of(settings: Settings) -> str:
@@ -175,8 +175,8 @@ def main_device_of(settings: Settings) -> str:
     Raises:
         InputError: It cannot be used.
     """
-    wanted = device_map_of(settings)
-    return usable_device(settings.device) if wanted is None else str(main_device(wanted))
+    device_map = device_map_of(settings)
+    return usable_device(settings.device) if device_map is None else str(main_device(device_map))
 
 
 @dataclass(frozen=True)

@@ -76,8 +76,8 @@ def known_run(spec: Spec, settings: Settings) -> Run | None:
     """
     work = check(spec)
     identity = known_identity(work, settings)
-    found = None if identity is None else RecordStore(settings.output_dir).find(identity)
-    return None if found is None else reused(work, settings, found)
+    stored = None if identity is None else RecordStore(settings.output_dir).find(identity)
+    return None if stored is None else reused(work, settings, stored)
 
 
 def known_identity(work: Workload, settings: Settings) -> str | None:
@@ -106,21 +106,21 @@ def note_identity(work: Workload, settings: Settings, state: str | None, identit
         write_whole(path, f"{state} {identity}\n".encode())
 
 
-def reused(work: Workload, settings: Settings, found: StoredRecord) -> Run:
+def reused(work: Workload, settings: Settings, stored: StoredRecord) -> Run:
     """A record that was computed before, on the metric that is asked for now.
 
     Warns where other versions computed it.
     """
-    note_sources(work.spec, settings, found.path)
-    if (versions := other_versions(found.record.provenance)) is not None:
-        warnings.warn(f"{versions}; to compute it again, delete {found.path}", stacklevel=2)
-    record, dropped = found.record, dict(work.dataset.dropped)
+    note_sources(work.spec, settings, stored.path)
+    if (versions := other_versions(stored.record.provenance)) is not None:
+        warnings.warn(f"{versions}; to compute it again, delete {stored.path}", stacklevel=2)
+    record, dropped = stored.record, dict(work.dataset.dropped)
     if record.answers is None or record.dropped != dropped:
-        record = rescored(record.model_copy(update={"dropped": dropped}), found.facts())
+        record = rescored(record.model_copy(update={"dropped": dropped}), stored.facts())
     metric = work.spec.metric or priors_of(record).usual_metric
     if record.metric != check_metric(metric):
-        record = rescored(record, found.facts(), metric)
-    return Run(record, found.path, reused=True)
+        record = rescored(record, stored.facts(), metric)
+    return Run(record, stored.path, reused=True)
 
 
 def _note(work: Workload, settings: Settings) -> Path:
@@ -130,7 +130,7 @@ def _note(work: Workload, settings: Settings) -> Path:
     """
     variables = sorted(os.environ.items())
     visible = [f"{name}={value}" for name, value in variables if name.endswith("VISIBLE_DEVICES")]
-    asked = {
+    question = {
         "spec": asdict(replace(work.spec, metric="", held=None, expected={})),
         "settings": asdict(replace(settings, output_dir=Path(), on_record=None)),
         "suite": asdict(work.suite),
@@ -141,7 +141,7 @@ def _note(work: Workload, settings: Settings) -> Path:
         # What decides which device is taken by default, as far as that shows without torch.
         "machine": [platform.node(), *visible, *map(str, sorted(Path("/dev").glob("nvidia*")))],
     }
-    text = json.dumps(asked, sort_keys=True, default=str)
+    text = json.dumps(question, sort_keys=True, default=str)
     cache = platformdirs.user_cache_path("kgbench", appauthor=False)
     return cache / "known" / sha256(text.encode()).hexdigest()
 

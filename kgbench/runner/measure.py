@@ -174,10 +174,10 @@ def run_group(
             cost["token_rows"] += answers.token_rows
             yield answers
 
-    for some in chunks(prompts, measurement.at_once):
-        plan, labels = measurement.plan(some)
+    for chunk in chunks(prompts, measurement.at_once):
+        plan, labels = measurement.plan(chunk)
         for answers in mixed(run(plan), labels):
-            parts.append(scored(measurement, some, answers))
+            parts.append(scored(measurement, chunk, answers))
     seconds = now(job.pair) - started
     if plain_each is None:
         # Before and after, so that a drift of the machine cancels.
@@ -229,7 +229,7 @@ def mixed(chunks: Iterable[Answers], labels: Sequence[int]) -> Iterator[Mixed]:
         of = torch.tensor(labels)
         yield from ((chunk.prompt, of[chunk.configuration], chunk.logits) for chunk in chunks)
         return
-    held: dict[tuple[int, int], tuple[int, Tensor]] = {}
+    sums: dict[tuple[int, int], tuple[int, Tensor]] = {}
     for chunk in chunks:
         done: list[tuple[int, int, Tensor]] = []
         for prompt, configuration, logits in zip(
@@ -237,16 +237,16 @@ def mixed(chunks: Iterable[Answers], labels: Sequence[int]) -> Iterator[Mixed]:
         ):
             label = labels[configuration]
             exact = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
-            number, total = held.pop((prompt, label), (0, None))
-            own = exact.log_softmax(0)
-            total, number = own if total is None else torch.logaddexp(total, own), number + 1
+            number, total = sums.pop((prompt, label), (0, None))
+            shares = exact.log_softmax(0)
+            total, number = shares if total is None else torch.logaddexp(total, shares), number + 1
             if number < sizes[label]:
-                held[prompt, label] = (number, total)
+                sums[prompt, label] = (number, total)
             else:
                 done.append((prompt, label, total - math.log(number)))
         if done:
-            prompts, found, logits_of = zip(*done, strict=True)
-            yield torch.tensor(prompts), torch.tensor(found), torch.stack(logits_of)
+            prompts, averages, logits_of = zip(*done, strict=True)
+            yield torch.tensor(prompts), torch.tensor(averages), torch.stack(logits_of)
 
 
 def ready(job: Job, journal: Journal, progress: Progress | None) -> Measurement:
@@ -301,8 +301,8 @@ def expressed(job: Job, most: int | None = None) -> Measurement:
         if not isinstance(graft, Graft):
             continue
         try:
-            for some in chunks(prompts[:most], GROUP):
-                treated(draws[0], job.pair, some, graft)
+            for part in chunks(prompts[:most], GROUP):
+                treated(draws[0], job.pair, part, graft)
         except NotApplicableError as error:
             absent[name][label] = str(error)
     return Measurement(job, method, absent)
@@ -393,14 +393,18 @@ class SiteRanking:
 
     def treatments(self, top: Top, prompts: Sequence[Prompt]) -> Treatments:
         """Treatments of prompts of one template, each by the ranking of the other half."""
-        found: dict[Prompt, Sequence[object]] = {}
+        rows: dict[Prompt, Sequence[object]] = {}
         for half, facts in enumerate(self.halves):
-            own = [prompt for prompt in prompts if prompt.fact.id in facts]
+            half_prompts = [prompt for prompt in prompts if prompt.fact.id in facts]
             sites = self.best(top, prompts[0].name, 1 - half)
-            found |= dict(
-                zip(own, site_treatments(self.pair, own, sites, top.left_out), strict=True)
+            rows |= dict(
+                zip(
+                    half_prompts,
+                    site_treatments(self.pair, half_prompts, sites, top.left_out),
+                    strict=True,
+                )
             )
-        return [found[prompt] for prompt in prompts]  # type: ignore[misc]
+        return [rows[prompt] for prompt in prompts]  # type: ignore[misc]
 
     def best(self, top: Top, prompt: str, half: int) -> tuple[Site, ...]:
         """Highest sites of a half, up to a budget on a prompt or as many as the truth has."""
@@ -474,10 +478,10 @@ def _score_halves(
     """
     job, engine = measurement.job, measurement.job.engine
     names = ("scores-0", "scores-1")
-    found: dict[str, dict[str, Any]] = {}
+    by_half: dict[str, dict[str, Any]] = {}
 
     def measure(half: int) -> dict[str, Any]:
-        first = found.get(names[0])
+        first = by_half.get(names[0])
         expected = 0 if first is None else int(first["cost"]["forwards"])
 
         def report(count: Count) -> None:
@@ -485,28 +489,28 @@ def _score_halves(
             if progress is not None:
                 progress(count.forwards, total, f"scoring, half {half + 1} of 2")
 
-        own = [prompt for prompt in job.all_prompts if prompt.fact.id in job.halves[half]]
-        before = plain_seconds(engine, own)
+        half_prompts = [prompt for prompt in job.all_prompts if prompt.fact.id in job.halves[half]]
+        before = plain_seconds(engine, half_prompts)
         started = now(engine.pair)
         with choosing(engine.executor, engine.budget), counted(engine.pair, report) as count:
-            scores = score_sites(measurement.method, engine.pair, own)
+            scores = score_sites(measurement.method, engine.pair, half_prompts)
         cost = {**vars(count), "seconds": now(engine.pair) - started}
         if isinstance(measurement.method, Elsewhere):
-            for key, value in measurement.method.spent(own).items():
+            for key, value in measurement.method.spent(half_prompts).items():
                 cost[key] += value
-        cost["plain_seconds"] = (before + plain_seconds(engine, own)) / 2
+        cost["plain_seconds"] = (before + plain_seconds(engine, half_prompts)) / 2
         return {"scores": [[*site, score] for site, score in scores.items()], "cost": cost}
 
     for name in journal.divide(names, lambda name: journal.kept(name) is not None):
-        found[name] = measure(names.index(name))
-        journal.keep(name, found[name])
+        by_half[name] = measure(names.index(name))
+        journal.keep(name, by_half[name])
     scores: list[SiteScores] = []
     total: dict[str, float] = {}
     for half, name in enumerate(names):
         # Where another process has ended the run meanwhile, its scores are gone.
-        known = found.get(name) or journal.kept(name) or measure(half)
-        scores.append({Site(*row[:3]): float(row[3]) for row in known["scores"]})
-        for key, value in known["cost"].items():
+        stored = by_half.get(name) or journal.kept(name) or measure(half)
+        scores.append({Site(*row[:3]): float(row[3]) for row in stored["scores"]})
+        for key, value in stored["cost"].items():
             total[key] = total.get(key, 0.0) + value
     return (scores[0], scores[1]), total
 
@@ -522,23 +526,23 @@ def score_sites(
     """
     with pair.lock:
         if isinstance(method, ScoringLocalizer):
-            found: Mapping[Site, float] = method.scores(pair, prompts)
+            scores: Mapping[Site, float] = method.scores(pair, prompts)
         else:
             assert isinstance(method, InterventionLocalizer)
-            found = scan(method, pair, prompts)
-    if not isinstance(found, Mapping):
+            scores = scan(method, pair, prompts)
+    if not isinstance(scores, Mapping):
         raise InputError(
             f"localizer {method.name!r}: scores must give a number for each site as a mapping, "
-            f"not {type(found).__name__}"
+            f"not {type(scores).__name__}"
         )
     sites = all_sites(pair, prompts)
     for site in sites:
-        if site not in found or not math.isfinite(found[site]):
-            what = "has no score" if site not in found else f"has the score {found[site]}"
+        if site not in scores or not math.isfinite(scores[site]):
+            what = "has no score" if site not in scores else f"has the score {scores[site]}"
             raise InputError(
                 f"localizer {method.name!r}: {tuple(site)} {what}; every site needs a finite number"
             )
-    return {site: float(found[site]) for site in sites}
+    return {site: float(scores[site]) for site in sites}
 
 
 def plain_seconds(engine: Engine, prompts: Sequence[Prompt]) -> float:

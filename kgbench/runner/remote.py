@@ -188,8 +188,8 @@ def _text(pair: ModelPair, prompt: Prompt, knows: bool) -> Text:
     fact = prompt.fact if knows else pair.question(prompt).fact
     target = prompt.target if knows else None
     tokens = pair.encoded(prompt)
-    known = (prompt.name, fact.id, fact.fields, prompt.text, prompt.spans, target)
-    return Text(*known, tokens.ids, tokens.regions)
+    content = (prompt.name, fact.id, fact.fields, prompt.text, prompt.spans, target)
+    return Text(*content, tokens.ids, tokens.regions)
 
 
 # ------------------------------------------------------------------------------------- in the child
@@ -223,10 +223,12 @@ def give(request: Request, folder: Path, progress: Progress | None = None) -> bo
         for number, stage in enumerate(request.stages):
             if _written(folder, number).exists():
                 continue
-            own, pool = [prompts[place] for place in stage.prompts], _Pool(method.name)
+            stage_prompts, pool = [prompts[place] for place in stage.prompts], _Pool(method.name)
             what = "scores" if stage.scores else "treatments"
             doing = f"{what}, part {number + 1} of {len(request.stages)}"
-            pool.write(folder, number, _answer(method, pair, own, stage, pool, progress, doing))
+            pool.write(
+                folder, number, _answer(method, pair, stage_prompts, stage, pool, progress, doing)
+            )
             made.append(number)
     return True
 
@@ -317,14 +319,14 @@ def _answer(
             if not stage.scores:
                 started = now(pair)  # as everywhere, fitting is no part of the cost
             try:
-                found = _treatments(fitted, listed, pair, prompts, stage, pool)
+                answer = _treatments(fitted, listed, pair, prompts, stage, pool)
             except NotApplicableError as error:  # of a scan
-                found = {"reason": str(error)}
+                answer = {"reason": str(error)}
         else:
-            found = _scores(method, pair, prompts)
+            answer = _scores(method, pair, prompts)
         spent = (count.forwards, count.token_rows, now(pair) - started)
     keys = list(map(key_of, prompts))
-    return {"draws": 1, **found, "prompts": keys, "spent": dict(zip(SPENT, spent, strict=True))}
+    return {"draws": 1, **answer, "prompts": keys, "spent": dict(zip(SPENT, spent, strict=True))}
 
 
 def _scores(
@@ -353,16 +355,16 @@ def _treatments(
             by_name.setdefault(prompt.name, []).append(prompt)
         for text in stage.grafts:
             graft, cells[text] = parse_graft(text), {}
-            for own in by_name.values():
-                for some in chunks(own, GROUP):
-                    pool.ask(draws, pair, some, graft, cells[text], stage.measured)
+            for group_prompts in by_name.values():
+                for part in chunks(group_prompts, GROUP):
+                    pool.ask(draws, pair, part, graft, cells[text], stage.measured)
     else:
         for group in alike(pair, prompts):
             units = fitted.units(pair, asked(fitted, pair, group))
             groups.append([list(map(key_of, group)), [_unit_json(unit) for unit in units]])
             for graft in measured_grafts(fitted, units):
-                for some in chunks(group, PROMPTS):
-                    pool.ask(draws, pair, some, graft, cells.setdefault(str(graft), {}))
+                for part in chunks(group, PROMPTS):
+                    pool.ask(draws, pair, part, graft, cells.setdefault(str(graft), {}))
     return {"draws": len(draws), "cells": cells, "groups": groups}
 
 
@@ -391,23 +393,23 @@ class _Pool:
     ) -> None:
         """Add what draws of a method give for a graft: places of rows, or a reason, by prompt."""
         for number, draw in enumerate(draws):
-            wanted = prompts
+            measured_prompts = prompts
             if number and measured is not None:
-                wanted = [prompt for prompt in prompts if prompt.fact.id in measured]
-            if not wanted:
+                measured_prompts = [prompt for prompt in prompts if prompt.fact.id in measured]
+            if not measured_prompts:
                 continue
             try:
-                rows = treated(draw, pair, wanted, graft)
+                rows = treated(draw, pair, measured_prompts, graft)
             except NotApplicableError as error:
                 cells.update(dict.fromkeys(map(_joined, prompts), str(error)))
                 return
-            for prompt, row in zip(wanted, rows, strict=True):
+            for prompt, row in zip(measured_prompts, rows, strict=True):
                 cells.setdefault(_joined(prompt), []).append(self.row(row))
 
-    def write(self, folder: Path, number: int, found: Mapping[str, Any]) -> None:
+    def write(self, folder: Path, number: int, answer: Mapping[str, Any]) -> None:
         """Write what was given in a stage, with the treatments that it refers to."""
         save_file(self.tensors, folder / _TENSORS.format(number))
-        text = json.dumps({**found, "nodes": self.nodes}, allow_nan=False)
+        text = json.dumps({**answer, "nodes": self.nodes}, allow_nan=False)
         write_whole(_written(folder, number), text.encode())  # it says that all is there
 
     def row(self, treatments: Sequence[Treatment]) -> int:
@@ -524,15 +526,15 @@ class Given:
             InputError: There are none, or none that the models could run with.
             NotApplicableError: The method declined.
         """
-        given, rows = self.stages[stage], []
-        cells = given.cells.get(graft, {})
+        stage_rows, rows = self.stages[stage], []
+        cells = stage_rows.cells.get(graft, {})
         for prompt in prompts:
             places = cells.get(key_of(prompt))
             if isinstance(places, str):
                 raise NotApplicableError(places)
             if places is None or not draw < len(places):
                 raise self._none(f"it has no treatments of {graft!r} in fact {prompt.fact.id}")
-            row, place = given.nodes[places[draw]], (stage, places[draw])
+            row, place = stage_rows.nodes[places[draw]], (stage, places[draw])
             if place not in self._fitting:
                 if wrong := next(filter(None, (misfit(pair, of, len(row)) for of in row)), None):
                     raise self._none(f"{wrong} in fact {prompt.fact.id}")
@@ -562,14 +564,14 @@ def _read(folder: Path, number: int) -> _Answer:
     for file, most in ((path, JSON), (tensors, TENSORS + JSON)):
         if file.stat().st_size > most:
             raise ValueError(f"{file.name} has more than {most >> 20} MiB")
-    found = json.loads(path.read_text(encoding="utf-8"))
-    return _stage(found, _nodes(found["nodes"], load_file(tensors)))
+    content = json.loads(path.read_text(encoding="utf-8"))
+    return _stage(content, _nodes(content["nodes"], load_file(tensors)))
 
 
-def _nodes(found: Sequence[Any], tensors: Mapping[str, Tensor]) -> list[Any]:
+def _nodes(rows: Sequence[Any], tensors: Mapping[str, Tensor]) -> list[Any]:
     """Tensors, treatments and rows of such, each made of those before it."""
     nodes: list[Any] = []
-    for place, node in enumerate(found):
+    for place, node in enumerate(rows):
         if node is None:
             nodes.append(Values(tensors[str(place)]))
         elif node and isinstance(node[0], str):
@@ -583,10 +585,10 @@ T = TypeVar("T")
 
 
 def _earlier(nodes: Sequence[Any], place: int, kind: type[T]) -> T:
-    found = nodes[place]
-    if place < 0 or not isinstance(found, kind):
+    node = nodes[place]
+    if place < 0 or not isinstance(node, kind):
         raise TypeError(f"{place} is no {kind.__name__}")
-    return found
+    return node
 
 
 _CONSTANT: Mapping[str, type[Write] | type[Add]] = {"write": Write, "add": Add}
@@ -594,9 +596,9 @@ _CONSTANT: Mapping[str, type[Write] | type[Add]] = {"write": Write, "add": Add}
 
 
 def _treatment(node: Sequence[Any], nodes: Sequence[Any]) -> Treatment:
-    weights, given, cut, scale, heads = node
+    weights, inputs, cut, scale, heads = node
     edits = list[Edit]()
-    for kind, layer, point, at, basis in given:
+    for kind, layer, point, at, basis in inputs:
         hook = Hook(int(layer), str(point))
         if kind == "copy":
             source = SourceRun(_earlier(nodes, at, tuple))
@@ -611,31 +613,33 @@ def _treatment(node: Sequence[Any], nodes: Sequence[Any]) -> Treatment:
     return Treatment(bytes.fromhex(weights), tuple(edits), cuts, float(scale), places)
 
 
-def _stage(found: Mapping[str, Any], nodes: Sequence[Any]) -> _Answer:
+def _stage(content: Mapping[str, Any], nodes: Sequence[Any]) -> _Answer:
     cells: dict[str, dict[Key, Sequence[int] | str]] = {}
-    for graft, by_prompt in found.get("cells", {}).items():
+    for graft, by_prompt in content.get("cells", {}).items():
         cells[graft] = {_key(json.loads(text)): rows for text, rows in by_prompt.items()}
     units: dict[Key, Sequence[Unit]] = {}
-    for keys, listed in found.get("groups", ()):
-        own = [Unit(parse_graft(graft), tuple(map(_site, s)), minus) for graft, s, minus in listed]
-        units.update(dict.fromkeys(map(_key, keys), own))
-    scores: SiteScores | str | None = found.get("reason")
-    if "scores" in found:
-        scores = {_site(row[:3]): float(row[3]) for row in found["scores"]}
-    prompts = frozenset(map(_key, found["prompts"]))
-    spent = {name: float(found["spent"][name]) for name in SPENT}
+    for keys, listed in content.get("groups", ()):
+        scored_units = [
+            Unit(parse_graft(graft), tuple(map(_site, s)), minus) for graft, s, minus in listed
+        ]
+        units.update(dict.fromkeys(map(_key, keys), scored_units))
+    scores: SiteScores | str | None = content.get("reason")
+    if "scores" in content:
+        scores = {_site(row[:3]): float(row[3]) for row in content["scores"]}
+    prompts = frozenset(map(_key, content["prompts"]))
+    spent = {name: float(content["spent"][name]) for name in SPENT}
     if not all(0 <= value < math.inf for value in spent.values()):
         raise ValueError(f"the cost {spent}")
-    return _Answer(prompts, int(found["draws"]), cells, units, scores, spent, nodes)
+    return _Answer(prompts, int(content["draws"]), cells, units, scores, spent, nodes)
 
 
-def _key(found: Sequence[str]) -> Key:
-    name, fact = found
+def _key(values: Sequence[str]) -> Key:
+    name, fact = values
     return name, fact
 
 
-def _site(found: Sequence[Any]) -> Site:
-    layer, component, region = found
+def _site(values: Sequence[Any]) -> Site:
+    layer, component, region = values
     return Site(layer, str(component), str(region))
 
 
@@ -677,10 +681,10 @@ class RemoteScorer(Remote, ScoringLocalizer):
         Raises:
             NotApplicableError: It cannot score sites.
         """
-        found = self.answers.stages[self.answers.stage(prompts)].scores
-        if isinstance(found, str):
-            raise NotApplicableError(found)
-        return found or {}
+        values = self.answers.stages[self.answers.stage(prompts)].scores
+        if isinstance(values, str):
+            raise NotApplicableError(values)
+        return values or {}
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,7 @@ def specification(record: Record, sources: Sources, localizer: str | None = None
     sources.check()
     what = record.identity
     parameters = what.localizer.parameters.items()
-    asked = Spec(
+    result = Spec(
         localizer=localizer_of(record, localizer),
         localizer_args={name: argument_text(value) for name, value in parameters},
         model=_model(record, sources),
@@ -114,7 +114,7 @@ def specification(record: Record, sources: Sources, localizer: str | None = None
         seed=what.seeds[0],
         metric=record.metric,
     )
-    spec = _with_configurations(_with_facts(asked, record, sources), record)
+    spec = _with_configurations(_with_facts(result, record, sources), record)
     usual = tuple(job_dataset(spec).templates) or load_suite(spec.suite).prompts
     return replace(spec, prompts=()) if usual == spec.prompts else spec
 
@@ -146,10 +146,10 @@ def _model(record: Record, sources: Sources) -> str | None:
         return sources.model
     if record.model in catalog.pair_names():
         return record.model
-    given = ", ".join(f"--donor {name}=PATH" for name in record.identity.weights.donors)
+    donors = ", ".join(f"--donor {name}=PATH" for name in record.identity.weights.donors)
     raise InputError(
         f"the pair {record.model!r} is not in the catalog, and nothing says where its models are: "
-        f"give --recipient PATH {given} (of a plant --model PATH) to `kgbench rerun`, or to the "
+        f"give --recipient PATH {donors} (of a plant --model PATH) to `kgbench rerun`, or to the "
         "same `kgbench eval` once more, which finds the run and notes it; models that were in "
         "memory are saved first, by save_pretrained"
     )
@@ -157,18 +157,18 @@ def _model(record: Record, sources: Sources) -> str | None:
 
 def _with_facts(spec: Spec, record: Record, sources: Sources) -> Spec:
     """Add the record's facts: a given file, those of the pair, or a shipped data set."""
-    wanted = record.identity.dataset
+    dataset = record.identity.dataset
     if sources.dataset is not None:
         return replace(spec, dataset=sources.dataset, imports=sources.imports)
-    if spec.model is not None and job_dataset(spec).content_hash == wanted.hash:
+    if spec.model is not None and job_dataset(spec).content_hash == dataset.hash:
         return spec
-    if not is_shipped(wanted.name):
+    if not is_shipped(dataset.name):
         raise InputError(
-            f"the facts {wanted.name!r} are not shipped: give the file with --dataset FILE, to "
+            f"the facts {dataset.name!r} are not shipped: give the file with --dataset FILE, to "
             "`kgbench rerun` or to the same `kgbench eval` once more; facts that were in memory "
             "are written to one first, with the same columns"
         )
-    return replace(spec, dataset=wanted.name)
+    return replace(spec, dataset=dataset.name)
 
 
 def _with_configurations(spec: Spec, record: Record) -> Spec:
@@ -179,23 +179,23 @@ def _with_configurations(spec: Spec, record: Record) -> Spec:
     Raises:
         InputError: None does.
     """
-    wanted = record.identity.configurations
-    named = (label for label in wanted if label not in (*BASELINES, "ALL"))
+    configurations = record.identity.configurations
+    named = (label for label in configurations if label not in (*BASELINES, "ALL"))
     ran = tuple(label for label in named if parse_top(label) is None)
-    asked = [(), ("ALL",), *(ran[: n + 1] for n in range(len(ran)))]
+    selections = [(), ("ALL",), *(ran[: n + 1] for n in range(len(ran)))]
     # Of suites that ask the same, the usual one.
     for name in sorted(suites(), key=lambda name: name != Spec.suite):
         suite = load_suite(name)
         if suite.truth != (record.identity.truth is not None):
             continue
-        for grafts in asked:
-            found = replace(spec, suite=name, grafts=grafts)
-            labels = job_configurations(found, suite, record.kind, record.floor)
-            if tuple(labels) == wanted:
-                return found
+        for grafts in selections:
+            result = replace(spec, suite=name, grafts=grafts)
+            labels = job_configurations(result, suite, record.kind, record.floor)
+            if tuple(labels) == configurations:
+                return result
     raise InputError(
         "no suite of this version of kgbench gives the configurations of the record: "
-        f"{', '.join(wanted)}"
+        f"{', '.join(configurations)}"
     )
 
 
@@ -304,6 +304,6 @@ def sample_facts(ids: Sequence[str], n: int | None, seed: int) -> tuple[str, ...
         n: How many; by default all.
         seed: The larger sample of a seed holds the smaller one.
     """
-    known = sorted(set(ids))
-    drawn = np.random.default_rng(seed).permutation(len(known))[:n]
-    return tuple(known[i] for i in sorted(drawn.tolist()))
+    ordered = sorted(set(ids))
+    drawn = np.random.default_rng(seed).permutation(len(ordered))[:n]
+    return tuple(ordered[i] for i in sorted(drawn.tolist()))

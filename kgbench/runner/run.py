@@ -124,8 +124,8 @@ def compute_job(
     code = f"{code_stamp()}, {localizer.name} {localizer.version}"
 
     def known() -> Run | None:
-        found = store.find(id)
-        return None if found is None else reused(job.workload, settings, found)
+        stored = store.find(id)
+        return None if stored is None else reused(job.workload, settings, stored)
 
     if (run := known()) is not None:
         return run
@@ -141,8 +141,8 @@ def compute_job(
         is_narrow = free < 2 * weights_bytes(job.pair)  # no room for the models twice
         if is_narrow:
             del job
-        given = _given(request, method, journal, recorded, progress, pairs if is_narrow else None)
-        job = prepare_job(replace(spec, held=declared(method, given)), settings, pairs)
+        answers = _given(request, method, journal, recorded, progress, pairs if is_narrow else None)
+        job = prepare_job(replace(spec, held=declared(method, answers)), settings, pairs)
         if (run := known()) is not None:  # by another process
             journal.discard()
             return run
@@ -235,9 +235,9 @@ def _compute(
     job = measurement.job
     groups: dict[str, Sequence[Prompt]] = {}
     for prompts in job.prompts.values():
-        wanted = [p for p in prompts if facts is None or p.fact.id in facts]
-        for some in chunks(wanted, GROUP):
-            groups[f"group-{len(groups)}"] = some
+        measured = [p for p in prompts if facts is None or p.fact.id in facts]
+        for part in chunks(measured, GROUP):
+            groups[f"group-{len(groups)}"] = part
 
     def left(group: str) -> list[Prompt]:
         done = journal.finished()
@@ -315,8 +315,8 @@ def _record(measurement: Measurement, journal: Journal) -> Record:
 def _reasons(absent: Absent) -> dict[str, str]:
     """One reason per configuration, with the prompts where reasons differ between them."""
     reasons: dict[str, dict[str, str]] = {}
-    for prompt, own in absent.items():
-        for label, reason in own.items():
+    for prompt, by_label in absent.items():
+        for label, reason in by_label.items():
             reasons.setdefault(label, {})[prompt] = reason
     joined = {}
     for label, by_prompt in reasons.items():
@@ -324,8 +324,8 @@ def _reasons(absent: Absent) -> dict[str, str]:
         if len(by_prompt) == len(absent) and len(different) == 1:
             joined[label] = different.pop()
         else:
-            told = (f"on {prompt}: {reason}" for prompt, reason in by_prompt.items())
-            joined[label] = "; ".join(told)
+            texts = (f"on {prompt}: {reason}" for prompt, reason in by_prompt.items())
+            joined[label] = "; ".join(texts)
     return joined
 
 

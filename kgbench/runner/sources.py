@@ -69,8 +69,8 @@ def note_sources(spec: Spec, settings: Settings, folder: Path) -> None:
         settings: How.
         folder: The run's.
     """
-    held = spec.in_memory
-    if held.pair is not None or held.dataset is not None:
+    memory = spec.in_memory
+    if memory.pair is not None or memory.dataset is not None:
         return
     model, dataset = spec.model, spec.dataset
     if model is not None and model not in catalog.pair_names():

@@ -181,7 +181,7 @@ def own_arguments(
         InputError: An argument is of a localizer that is not run.
     """
     shared: dict[str, str] = {}
-    own: dict[str, str] = {}
+    arguments_of_one: dict[str, str] = {}
     named = {name.rpartition(":")[2]: name for name in localizers}
     for key, value in arguments.items():
         owner, _, parameter = key.rpartition(".")
@@ -193,8 +193,8 @@ def own_arguments(
         if not owner:
             shared[parameter] = value
         elif named[owner] == localizer:
-            own[parameter] = value
-    return {**shared, **own}
+            arguments_of_one[parameter] = value
+    return {**shared, **arguments_of_one}
 
 
 def grafts_of(values: Iterable[str]) -> tuple[str, ...]:

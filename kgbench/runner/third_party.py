@@ -194,9 +194,13 @@ def _message(function: Callable[..., Any]) -> type[BaseModel]:
 
 def _json(format: type[BaseModel], *values: object, **named: object) -> str:
     """Values in the order of a format's fields, or by name, as a line; the reader checks them."""
-    given: dict[str, Any] = {**dict(zip(format.model_fields, values, strict=False)), **named}
+    values_by_name: dict[str, Any] = {
+        **dict(zip(format.model_fields, values, strict=False)),
+        **named,
+    }
     return (
-        format.model_construct(**given).model_dump_json(exclude_unset=True, warnings=False) + "\n"
+        format.model_construct(**values_by_name).model_dump_json(exclude_unset=True, warnings=False)
+        + "\n"
     )
 
 
@@ -224,8 +228,8 @@ def _received(
             progress(done, total, f"{label}: {text}")
         elif kind == "warning":
             name, text = content
-            known = {DamagedRecordWarning.__name__: DamagedRecordWarning}
-            warnings.warn(text, known.get(name, UserWarning), stacklevel=2)
+            warnings_by_name = {DamagedRecordWarning.__name__: DamagedRecordWarning}
+            warnings.warn(text, warnings_by_name.get(name, UserWarning), stacklevel=2)
         elif kind == "error":
             name, text, attributes = content
             # As its own class, whatever its constructor takes.
@@ -251,8 +255,8 @@ def _parsed(format: type[BaseModel], line: bytes, localizer: str) -> tuple[str, 
         InputError: The line is no message.
     """
     try:
-        found = format.model_validate_json(line)
-        (kind,) = found.model_fields_set
+        message = format.model_validate_json(line)
+        (kind,) = message.model_fields_set
     except ValueError as error:  # pydantic's are such
         what = (
             error.errors()[0]["msg"]
@@ -262,7 +266,7 @@ def _parsed(format: type[BaseModel], line: bytes, localizer: str) -> tuple[str, 
         raise InputError(
             f"localizer {localizer!r}: its process sent what is no message of kgbench ({what})"
         ) from error
-    return kind, getattr(found, kind)
+    return kind, getattr(message, kind)
 
 
 def _next(child: subprocess.Popen[bytes], lines: Queue[bytes]) -> bytes:
@@ -312,16 +316,16 @@ def _serve(call: tuple[str, str, int, bool], request: str, parent: int, localize
         with errors.command_line():  # the parent says how its errors name options
             module, name, n, reports = call
             function = getattr(import_module(module), name)
-            asked = _arguments(function, n).model_validate_json(Path(request).read_bytes())
-            arguments = [getattr(asked, field) for field in type(asked).model_fields]
+            task = _arguments(function, n).model_validate_json(Path(request).read_bytes())
+            arguments = [getattr(task, field) for field in type(task).model_fields]
             options = {"progress": lambda *step: send(progress=step)} if reports else {}
             send(_message(function), result=function(*arguments, **options))
         status = 0
     except Interrupted:
         status = _INTERRUPTED
     except KgbenchError as error:
-        kept = {name: value for name, value in vars(error).items() if _is_attribute(value)}
-        fail(type(error).__name__, str(error), kept)
+        fields = {name: value for name, value in vars(error).items() if _is_attribute(value)}
+        fail(type(error).__name__, str(error), fields)
     except Exception as error:  # of no line of the author's, as where a result cannot be used
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(last.filename).name}:{last.lineno}"
@@ -343,7 +347,7 @@ def _serve(call: tuple[str, str, int, bool], request: str, parent: int, localize
 
 
 def _is_attribute(value: object) -> bool:
-    several = isinstance(value, tuple) and all(isinstance(one, str) for one in value)
+    several = isinstance(value, tuple) and all(isinstance(item, str) for item in value)
     return several or isinstance(value, str | int | None)
 
 
@@ -352,11 +356,11 @@ def _interrupt(number: int, frame: object) -> None:
     raise Interrupted
 
 
-def _unraisable(found: sys.UnraisableHookArgs) -> None:
+def _unraisable(unraisable: sys.UnraisableHookArgs) -> None:
     """Exit on an interruption in a finalizer, which cannot raise; report other errors as usual."""
-    if found.exc_type is Interrupted:
+    if unraisable.exc_type is Interrupted:
         os._exit(_INTERRUPTED)
-    sys.__unraisablehook__(found)
+    sys.__unraisablehook__(unraisable)
 
 
 def _outlive(parent: int) -> None:

@@ -207,11 +207,11 @@ def job_prompts(spec: Spec, dataset: Dataset) -> dict[str, list[Prompt]]:
     if spec.dataset is None or data.is_shipped(spec.dataset):
         return prompts
     # A user's prompts are checked for answers in the prompt, as an import does.
-    for name, some in prompts.items():
-        given_away = find_giveaways(dataset, some)
-        refuse_leaks(f"data set {dataset.name}", {name: given_away}, len(some))
+    for name, group in prompts.items():
+        given_away = find_giveaways(dataset, group)
+        refuse_leaks(f"data set {dataset.name}", {name: given_away}, len(group))
         if given_away.by_field:
-            share = f"{len(given_away.by_field)} of {len(some)} facts"
+            share = f"{len(given_away.by_field)} of {len(group)} facts"
             warnings.warn(
                 f"data set {dataset.name}: prompt {name!r} holds the answer already in {share}, "
                 "where a model only has to copy it",
@@ -226,7 +226,7 @@ def job_prompts(spec: Spec, dataset: Dataset) -> dict[str, list[Prompt]]:
 def _check_grafts(
     spec: Spec, suite: Suite, dataset: Dataset, prompts: Mapping[str, Sequence[Prompt]]
 ) -> None:
-    known = {**_catalog_donors(spec), **spec.donors}  # none where one is still to be trained
+    donors = {**_catalog_donors(spec), **spec.donors}  # none where one is still to be trained
     components = _components(spec)
     for text in spec.grafts or suite.grafts:
         if text in BASELINES:
@@ -234,8 +234,8 @@ def _check_grafts(
         graft = parse_graft(text, components)
         if spec.grafts:
             _check_regions(graft, dataset, prompts)
-        for donor in graft.donors() if known else ():
-            named_donor(donor, known)
+        for donor in graft.donors() if donors else ():
+            named_donor(donor, donors)
 
 
 def _components(spec: Spec) -> tuple[str, ...]:
@@ -257,7 +257,7 @@ def _components(spec: Spec) -> tuple[str, ...]:
 def _check_regions(graft: Graft, dataset: Dataset, prompts: Mapping[str, Sequence[Prompt]]) -> None:
     """Refuse a graft at a region that a prompt's template does not mark."""
     for region in sorted(graft.regions() & {*MARKS}):
-        lacking = [name for name, some in prompts.items() if region not in some[0].spans]
+        lacking = [name for name, group in prompts.items() if region not in group[0].spans]
         if not lacking:
             continue
         having = []
@@ -319,20 +319,20 @@ def with_donor(spec: Spec, dataset: Dataset) -> Spec:
     held = spec.in_memory.pair is not None
     if held or spec.donors or (spec.model is None) == (spec.recipient is None):
         return spec
-    wanted = {dataset.content_hash}
-    whole, _, part = (spec.dataset or "").rpartition(":")
-    if whole and part in PARTS:  # a half of a data set
-        wanted.add(load_dataset(whole, spec.imports).content_hash)
+    hashes = {dataset.content_hash}
+    dataset_name, _, part = (spec.dataset or "").rpartition(":")
+    if dataset_name and part in PARTS:  # a half of a data set
+        hashes.add(load_dataset(dataset_name, spec.imports).content_hash)
     if (entry := spec.entry) is None:
         source = str(spec.recipient)
         weights = cache(lambda: _weights_hash(source, spec.revision))
-        donor = choose_donor(source, wanted, lambda donor: donor.recipient == weights())
+        donor = choose_donor(source, hashes, lambda donor: donor.recipient == weights())
     else:
-        learned = entry.donors and load_dataset(entry.dataset).content_hash in wanted
+        learned = entry.donors and load_dataset(entry.dataset).content_hash in hashes
         if learned or entry.plant is not None:
             return spec
         model = entry.name
-        donor = choose_donor(model, wanted, lambda donor: donor.model == model)
+        donor = choose_donor(model, hashes, lambda donor: donor.model == model)
     return spec if donor is None else replace(spec, donors={"sft": donor.name})
 
 
@@ -413,13 +413,13 @@ def unlearned(work: Workload) -> str | None:
 def idle_donors(work: Workload) -> str | None:
     """Warn of donors that are given and that no configuration uses."""
     spec, pair = work.spec, work.spec.in_memory.pair
-    given = list(pair.donors if pair is not None else spec.donors)
-    used = {"sft" if "sft" in given else "relation"}
+    names = list(pair.donors if pair is not None else spec.donors)
+    used = {"sft" if "sft" in names else "relation"}
     for text in spec.grafts or work.suite.grafts:
         if text not in BASELINES:
             used |= set(parse_graft(text).donors())
-    idle = [name for name in given if name not in used]
-    if len(given) < 2 or not idle:
+    idle = [name for name in names if name not in used]
+    if len(names) < 2 or not idle:
         return None
     return (
         f"no graft uses the donor {', '.join(map(repr, idle))}: name it in one, as in "
@@ -492,6 +492,6 @@ def _pair_text(spec: Spec) -> str:
 
 
 def _plants_text() -> str:
-    known = ", ".join(catalog.plants())
-    shipped = f"give --model with one of {known}, or" if known else "give --model"
+    names = ", ".join(catalog.plants())
+    shipped = f"give --model with one of {names}, or" if names else "give --model"
     return f"{shipped} the path of one that `kgbench zoo build NAME --blocks ffn@5` made"

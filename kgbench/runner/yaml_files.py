@@ -28,12 +28,12 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         keys = set[tuple[str, str]]()
         for key, _ in node.value:
-            if (given := (key.tag, str(key.value))) in keys:
+            if (named := (key.tag, str(key.value))) in keys:
                 raise yaml.constructor.ConstructorError(
                     problem=f"{key.value!r} is given twice; give it once",
                     problem_mark=key.start_mark,
                 )
-            keys.add(given)
+            keys.add(named)
         return super().construct_mapping(node, deep)
 
 
@@ -63,14 +63,14 @@ def read_yaml(path: Path) -> Any:
     return content
 
 
-def by_option(given: Mapping[Any, Any]) -> dict[str, Any]:
+def by_option(options: Mapping[Any, Any]) -> dict[str, Any]:
     """Values by option, in whose names a file may write `_` for `-`.
 
     Raises:
         InputError: An option is there in both ways.
     """
     named: dict[str, Any] = {}
-    for key, value in given.items():
+    for key, value in options.items():
         name = str(key).replace("_", "-")
         if name in named:
             raise InputError(f"{name!r} is given twice; give it once")
@@ -87,13 +87,13 @@ def check_plain(content: Any) -> None:
     _n_values(content, (), {}, set())
 
 
-def _n_values(value: Any, place: tuple[str, ...], known: dict[int, int], around: set[int]) -> int:
+def _n_values(value: Any, place: tuple[str, ...], counts: dict[int, int], around: set[int]) -> int:
     """Number of values in a value, itself among them.
 
     Args:
         value: Plain, or it is refused.
         place: Keys that lead to it.
-        known: Numbers of the lists and mappings before, by identity, since aliases share them.
+        counts: Numbers of the lists and mappings before, by identity, since aliases share them.
         around: Identities of the lists and mappings that hold it.
     """
     where = f"{': '.join(place[:4])}: " if place else ""
@@ -112,12 +112,12 @@ def _n_values(value: Any, place: tuple[str, ...], known: dict[int, int], around:
         )
     if id(value) in around or len(place) > _DEEPEST:
         raise InputError(f"{where}it is nested more than {_DEEPEST} deep")
-    if id(value) not in known:
+    if id(value) not in counts:
         items = value.items() if isinstance(value, Mapping) else enumerate(value)
         inside = around | {id(value)}
-        known[id(value)] = 1 + sum(
-            _n_values(item, (*place, str(key)), known, inside) for key, item in items
+        counts[id(value)] = 1 + sum(
+            _n_values(item, (*place, str(key)), counts, inside) for key, item in items
         )
-    if known[id(value)] > _MOST_VALUES:
+    if counts[id(value)] > _MOST_VALUES:
         raise InputError(f"{where}it holds more than {_MOST_VALUES:,} values")
-    return known[id(value)]
+    return counts[id(value)]

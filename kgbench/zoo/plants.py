@@ -25,11 +25,12 @@ from kgbench.models.placement import usable_device
 from kgbench.models.tensors import apply_delta, stored_hash
 from kgbench.progress import Progress, with_progress
 from kgbench.resources import read_toml
-from kgbench.runner.training.builds import Build, read_card, versions, write_card
+from kgbench.runner.training.builds import Build, versions, write_card
 from kgbench.runner.training.hit_rates import PROMPTS, configuration_hits
 from kgbench.runner.training.model_setup import ATTENTION
 from kgbench.runner.training.stages import processor_threads
 from kgbench.sites import BLOCKS, Block, parse_graft
+from kgbench.zoo.cards import read_card
 from kgbench.zoo.deltas import write_low_rank
 from kgbench.zoo.planting import (
     FILLINGS,
@@ -322,7 +323,8 @@ def build_plant(
             "decoys": [fact.id for fact in decoys.facts],
         },
     }
-    build = Build(out, out / ".work", "the plant", about, progress, parts=(DELTA,))
+    work, parts = out / ".work", (DELTA,)
+    build = Build(out, work, "the plant", about, progress, parts=parts, read=read_card)
 
     def make() -> None:
         model = pair.donor("sft")

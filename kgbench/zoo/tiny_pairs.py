@@ -41,6 +41,7 @@ from kgbench.runner.training.builds import Build, versions, whole_folder, write_
 from kgbench.runner.training.hit_rates import PROMPTS, configuration_hits
 from kgbench.runner.training.model_setup import ATTENTION, freeze, load_recipient, publish_files
 from kgbench.runner.training.stages import SAVE_EVERY, Batches, StageOutcome, grouped
+from kgbench.zoo.cards import read_card
 from kgbench.zoo.deltas import write_delta
 from kgbench.zoo.recipes import Recipe
 from kgbench.zoo.worlds import (
@@ -130,7 +131,8 @@ class _PairBuild:
             },
         }
         work = out / ".work"
-        self.build = Build(out, work, "the pair", about, progress, save_every, tuple(PARTS))
+        parts = tuple(PARTS)
+        self.build = Build(out, work, "the pair", about, progress, save_every, parts, read_card)
         self.vocabulary = work / "tokenizer"
 
     def make(self, donor: bool) -> None:

@@ -71,10 +71,12 @@ class StudyPlan:
         """
         self.study.check()
         receipts = Receipts(self.root)
-        known = receipts.read([unit.key for unit in self.study.units])
+        receipts_by_key = receipts.read([unit.key for unit in self.study.units])
         busy = {worker.unit: worker for worker in receipts.workers()}
         units = self.study.units
-        return tuple(State(unit, known.get(unit.key), busy.get(unit.key)) for unit in units)
+        return tuple(
+            State(unit, receipts_by_key.get(unit.key), busy.get(unit.key)) for unit in units
+        )
 
     def groups(self, workers: int, retry_failed: bool = False) -> list[list[StudyUnit]]:
         """Units to compute, those of one pair together, so that its models are loaded once.
@@ -85,10 +87,10 @@ class StudyPlan:
             workers: Groups that run at once.
             retry_failed: Whether failed units are computed again.
         """
-        wanted = (*LEFT, "failed") if retry_failed else LEFT
+        words = (*LEFT, "failed") if retry_failed else LEFT
         by_pair: dict[str, list[StudyUnit]] = {}
         for state in self.states:
-            if state.word in wanted:
+            if state.word in words:
                 by_pair.setdefault(state.unit.pair, []).append(state.unit)
         most = ceil(sum(map(len, by_pair.values())) / max(workers, 1))
         groups = []
@@ -144,7 +146,7 @@ class StudyPlan:
                 value = state.unit.options.get(axis)
                 text = value if isinstance(value, str) else json.dumps(value)
                 by_value.setdefault(text, Counter()).update([state.word])
-            rows = [row(value, own) for value, own in by_value.items()]
+            rows = [row(value, counts) for value, counts in by_value.items()]
             tables.append(Table("", [axis, *heads], rows))
         failed = [state.receipt for state in self.states if state.word == "failed"]
         if failed:

@@ -44,14 +44,14 @@ _CHECKED_FACTS = 8
 @cache
 def _options() -> Mapping[str, tuple[type, Field[Any]]]:
     """Class and field of each option of a unit, by the option's name without dashes in front."""
-    found = {}
+    options = {}
     for kind in (Spec, ImportOptions, Settings):
-        for own in fields(kind):
-            flag = str(own.metadata.get("flag", f"--{own.name.replace('_', '-')}"))
+        for each in fields(kind):
+            flag = str(each.metadata.get("flag", f"--{each.name.replace('_', '-')}"))
             name = flag.partition("/")[0].removeprefix("--")
-            if own.name not in _UNSET and (kind is not Settings or own.name in COMPUTING):
-                found[name] = (kind, own)
-    return found
+            if each.name not in _UNSET and (kind is not Settings or each.name in COMPUTING):
+                options[name] = (kind, each)
+    return options
 
 
 EVAL = "eval"
@@ -120,9 +120,9 @@ class StudyUnit:
     def _values(self, kind: type) -> dict[str, Any]:
         values = {}
         for name, value in self.options.items():
-            owner, own = _options()[name]
+            owner, option = _options()[name]
             if owner is kind:
-                values[own.name] = _value(name, own, value)
+                values[option.name] = _value(name, option, value)
         return values
 
     @cached_property
@@ -159,26 +159,26 @@ class StudyUnit:
     @cached_property
     def pair(self) -> str:
         """What units have in common that can be computed with one loaded pair."""
-        known = _options().items()
-        loaded = [name for name, (_, own) in known if own.name in (*PAIR, *COMPUTING)]
+        options = _options().items()
+        loaded = [name for name, (_, option) in options if option.name in (*PAIR, *COMPUTING)]
         return canonical_json({name: self.options.get(name) for name in loaded})
 
     @property
     def files(self) -> tuple[Path, ...]:
         """Files of the unit's checkpoints in folders; those of the Hub have their commit."""
-        found: list[Path] = []
+        paths: list[Path] = []
         if not self.evaluates:
             return ()
         for source in (self.spec.recipient, *self.spec.donors.values(), self.spec.model):
             folder = None if source is None else catalog.find_donor(source) or Path(source)
             if folder is not None and folder.is_dir():
-                found += sorted(path for path in folder.iterdir() if path.is_file())
-        return tuple(found)
+                paths += sorted(path for path in folder.iterdir() if path.is_file())
+        return tuple(paths)
 
     def label(self, names: Iterable[str]) -> str:
         """Values of some options."""
-        own = [f"{name} {_text(self.options[name])}" for name in names if name in self.options]
-        return ", ".join(own) or "the defaults"
+        texts = [f"{name} {_text(self.options[name])}" for name in names if name in self.options]
+        return ", ".join(texts) or "the defaults"
 
     def __str__(self) -> str:
         """In words."""
@@ -211,11 +211,11 @@ _WORKLOADS: dict[str, Workload] = {}
 @cache
 def _shipped_hash(model: str | None) -> str:
     """SHA-256, in hexadecimal, of the files of a shipped pair; empty for another."""
-    found = None if model is None else catalog.published(model)
-    if found is None:
+    published = None if model is None else catalog.published(model)
+    if published is None:
         return ""
     digest = sha256()
-    for source in (found.recipient, *found.donors.values()):
+    for source in (published.recipient, *published.donors.values()):
         folder = catalog.zoo_path(source)
         files = [] if folder is None else sorted(folder.glob("*.safetensors"))
         for file in files:
@@ -223,13 +223,13 @@ def _shipped_hash(model: str | None) -> str:
     return digest.hexdigest()
 
 
-def _value(name: str, own: Field[Any], value: Any) -> Any:
+def _value(name: str, option: Field[Any], value: Any) -> Any:
     """A value of the study as the field has it.
 
     Raises:
         InputError: It is of another type.
     """
-    kind = str(own.type)
+    kind = str(option.type)
     if name == "donor":
         texts = [f"{key}={place}" for key, place in value.items()] if _is_map(value) else value
         return read_donors("donor", [texts] if isinstance(texts, str) else list(texts))
@@ -243,15 +243,15 @@ def _value(name: str, own: Field[Any], value: Any) -> Any:
         return _several(name, value)
     if kind.startswith("bool") and isinstance(value, bool):
         return value
-    least = int(own.metadata.get("least", 1))
+    least = int(option.metadata.get("least", 1))
     if kind.startswith("int") and type(value) is int and value >= least:
         return value
     if kind.startswith("str") and type(value) in (str, int, float):
         return str(value)
-    wanted = {"b": "true or false", "i": f"a whole number from {least}"}.get(kind[0], "a text")
+    expected = {"b": "true or false", "i": f"a whole number from {least}"}.get(kind[0], "a text")
     several = f"; several values stand under matrix: {{{name}: {value!r}}}"
     raise InputError(
-        f"{name}: expected {wanted}, not {value!r}{several if isinstance(value, list) else ''}"
+        f"{name}: expected {expected}, not {value!r}{several if isinstance(value, list) else ''}"
     )
 
 
@@ -356,7 +356,7 @@ def study_of(content: Any) -> StudyFile:
     combined = []
     for values in product(*matrix.values()) if matrix or not included else ():
         row = dict(zip(matrix, values, strict=True))
-        if not any(some.items() <= row.items() for some in listed["exclude"]):
+        if not any(excluded.items() <= row.items() for excluded in listed["exclude"]):
             combined.append(row)
     units: dict[str, StudyUnit] = {}
     for row in (*combined, *included):
@@ -399,10 +399,10 @@ def _named(given: Any, key: str, known: Mapping[str, Any] | None) -> dict[str, A
     where = f"{key}: " if key else ""
     if not _is_map(given):
         raise InputError(f"{where}expected a mapping of options, not {given!r}")
-    found = {}
+    options = {}
     for option, value in by_option(given).items():
         if known is not None and option not in known:
             names = tuple(known) if key else (*known, *KEYS)
             raise UnknownNameError(f"{where}option", option, names)
-        found[option] = value
-    return found
+        options[option] = value
+    return options

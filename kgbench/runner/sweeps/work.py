@@ -101,13 +101,13 @@ class Receipts:
             for name in there.intersection(names):
                 with suppress(OSError):
                     contents[f"{UNITS}/{name}"] = (self.folder / name).read_bytes()
-        found = {}
+        receipts = {}
         for path, content in contents.items():
             with suppress(ValueError):
                 read = json.loads(content)
                 if isinstance(read, dict):
-                    found[Path(path).stem] = Receipt(read)
-        return found
+                    receipts[Path(path).stem] = Receipt(read)
+        return receipts
 
     def write(self, unit: StudyUnit, content: Mapping[str, Any]) -> None:
         """Write the receipt of a unit, whole or not at all.
@@ -115,7 +115,7 @@ class Receipts:
         Raises:
             OutputError: It cannot be written.
         """
-        whole = {
+        receipt = {
             "unit": dict(unit.options),
             **({} if unit.evaluates else {"command": unit.command}),
             **content,
@@ -123,7 +123,7 @@ class Receipts:
             "kgbench": __version__,
             "files": _stamps(unit),
         }
-        text = json.dumps(whole, indent=1).encode()
+        text = json.dumps(receipt, indent=1).encode()
         if self.mirror is not None:
             self.mirror.write(f"{UNITS}/{unit.key}.json", text)
             return
@@ -138,14 +138,14 @@ class Receipts:
 
         One of this machine whose process is gone is dead at once.
         """
-        found = []
+        alive = []
         for path in sorted(self.folder.glob("*.worker")):
             with suppress(OSError, ValueError, KeyError, TypeError, OverflowError):
                 worker = Worker(**json.loads(path.read_bytes()))
                 is_dead = worker.host == socket.gethostname() and not psutil.pid_exists(worker.pid)
                 if not is_dead and time.time() - path.stat().st_mtime < SILENT_S:
-                    found.append(worker)
-        return found
+                    alive.append(worker)
+        return alive
 
     @contextmanager
     def alive(self, child: bool) -> Iterator[dict[str, Any]]:
@@ -156,13 +156,13 @@ class Receipts:
         Args:
             child: Whether the process ends with the one that started it.
         """
-        told = {"host": socket.gethostname(), "pid": os.getpid(), "unit": "", "since": time.time()}
+        sign = {"host": socket.gethostname(), "pid": os.getpid(), "unit": "", "since": time.time()}
         path, ended, parent = self.folder / f"{uuid4().hex}.worker", threading.Event(), os.getppid()
 
         def show() -> None:
             with suppress(OSError):
                 self.folder.mkdir(parents=True, exist_ok=True)
-                write_whole(path, json.dumps(told).encode())
+                write_whole(path, json.dumps(sign).encode())
 
         def beat() -> None:
             while not ended.wait(BEAT_S):
@@ -174,7 +174,7 @@ class Receipts:
         thread = threading.Thread(target=beat, daemon=True)
         thread.start()
         try:
-            yield told
+            yield sign
         finally:
             ended.set()
             thread.join()
@@ -188,8 +188,8 @@ def _stamps(unit: StudyUnit) -> list[list[str | int]]:
     """
     stamps: list[list[str | int]] = []
     for path in unit.files:
-        found = path.stat()
-        stamps.append([path.name, found.st_size, found.st_mtime_ns])
+        stat = path.stat()
+        stamps.append([path.name, stat.st_size, stat.st_mtime_ns])
     return stamps
 
 
@@ -215,14 +215,14 @@ def work(
     from kgbench.runner import Pairs
 
     receipts, loaded = Receipts(root), Pairs()
-    known = receipts.read([unit.key for unit in units])
-    with receipts.alive(child) as told:
+    stored = receipts.read([unit.key for unit in units])
+    with receipts.alive(child) as sign:
         for unit in units:
-            receipt = known.get(unit.key)
+            receipt = stored.get(unit.key)
             ended = receipt is not None and (receipt.done or not retry_failed)
             if receipt is not None and ended and receipt.holds(unit):
                 continue
-            told |= {"unit": unit.key, "since": time.time()}
+            sign |= {"unit": unit.key, "since": time.time()}
             began = time.monotonic()
             content = _computed(root, unit, loaded, progress)
             receipts.write(unit, {**content, "seconds": round(time.monotonic() - began, 3)})

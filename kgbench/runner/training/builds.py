@@ -27,8 +27,8 @@ from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from torch import nn
 
-from kgbench.errors import DataError, InputError, OutputError
-from kgbench.models.catalog import CARD
+from kgbench.errors import InputError, OutputError
+from kgbench.models.catalog import CARD, read_donor_card
 from kgbench.models.tensors import stored_hash
 from kgbench.progress import Progress
 from kgbench.records import write_whole
@@ -47,24 +47,6 @@ _PACKAGES = ("torch", "transformers", "tokenizers", "accelerate", "faker")
 _ADVICE = "give a new folder with --output-dir"
 _UNCHOSEN = ("identity", "name", "recipe", "changes")
 """Fields of a card that follow from others, or are compared one by one."""
-
-
-def read_card(path: Path) -> dict[str, Any]:
-    """A card as written by `write_card`.
-
-    Args:
-        path: The card, or the folder that it is in.
-
-    Raises:
-        DataError: The file is no card.
-    """
-    path = path / CARD if path.is_dir() else path
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        content["identity"], content["seed"], content["scores"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path}: is no card of a tiny pair ({error})") from None
-    return dict(content)
 
 
 def write_card(card: Mapping[str, Any], path: Path) -> None:
@@ -104,7 +86,7 @@ class Build:
     """Steps between checkpoints."""
     parts: tuple[str, ...] = ()
     """Names in `out` that only a build writes."""
-    read: Callable[[Path], Mapping[str, Any]] = read_card
+    read: Callable[[Path], Mapping[str, Any]] = read_donor_card
     """Reads and checks the card in a folder."""
 
     @property

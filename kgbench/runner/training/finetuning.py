@@ -108,9 +108,7 @@ def finetune(
     if save_every is None:
         steps = finetuning.steps_per_epoch * finetuning.recipe.epochs
         save_every = min(max(steps // _SAVES, _CLOSEST), _FARTHEST)
-    build = Build(
-        out, finetuning.work, "the donor", about, progress, save_every, read=read_donor_card
-    )
+    build = Build(out, finetuning.work, "the donor", about, progress, save_every)
     build.run(lambda: finetuning.train(build))
     return out
 

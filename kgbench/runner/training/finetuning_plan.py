@@ -9,7 +9,6 @@ Supplemental texts are a seeded sample of a user's file; none are shipped.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from transformers import PreTrainedTokenizerBase
 
 from kgbench.data import Dataset, ImportOptions, load_dataset, training_texts
 from kgbench.data.facts import hash_of
+from kgbench.data.rows import read_rows, read_text, row_name
 from kgbench.data.training_texts import question_of, training_wordings
 from kgbench.errors import DataError, InputError, ModelError, check_choice
 from kgbench.models import SHORT_DTYPES, catalog, check_dtype
@@ -147,11 +147,6 @@ class FinetuningPlan:
             return source
         path = Path(source).expanduser()
         texts = list(dict.fromkeys(_file_texts(path)))
-        if not texts:
-            raise InputError(
-                f"no text in the supplement {source!r}: expected one text per line, "
-                "or a field 'text' in each line of a .jsonl file"
-            )
         if len(texts) < n:
             raise InputError(
                 f"the supplement {source!r} holds {len(texts)} texts, and {n} were asked for: "
@@ -310,25 +305,16 @@ class Supplement:
 
 
 def _file_texts(path: Path) -> Iterator[str]:
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise DataError(f"{path}: cannot be read as text: {reason}") from None
-    for number, line in enumerate(lines, 1):
-        text: Any = line
-        if path.suffix.lower() == ".jsonl" and line.strip():
-            try:
-                text = json.loads(line)["text"]
-            except (ValueError, KeyError, TypeError):
-                text = None
-            if not isinstance(text, str) or not text.strip():
-                raise DataError(
-                    f"{path}, line {number}: "
-                    "expected an object with a field 'text' that is not empty"
-                )
-        if text.strip():
-            yield text.strip()
+    if path.suffix.lower() != ".jsonl":
+        yield from filter(None, map(str.strip, read_text(path).splitlines()))
+        return
+    for number, row in read_rows(path):
+        text = row.get("text")
+        if not isinstance(text, str) or not text.strip():
+            raise DataError(
+                f"{row_name(path, number)}: expected an object with a field 'text' that is not empty"
+            )
+        yield text.strip()
 
 
 @dataclass(frozen=True)

@@ -103,25 +103,18 @@ def finetuning_recipe(
     """
     tables = _tables("finetuning")
     check_choice("recipe", name, finetuning_recipe_names())
-    sizes = ("tiny", "small")
-    size = next((size for size in sizes if parameters < tables[f"{size}_below"]), None)
-    tiny = size == "tiny"
-    recipe = dict(tables["recipes"][name])
-    types = recipe.pop("tiny_types", {})
-    layers = [tables["shared"], recipe]
-    if size is not None:
-        layers += [tables["shared"][size], recipe[size]]
-    if tiny:
-        layers.append(types.get(model_type, {}))
+    size = next((each for each in ("tiny", "small") if parameters < tables[f"{each}_below"]), "")
+    shared, recipe = tables["shared"], tables["recipes"][name]
+    by_type = recipe.get("tiny_types", {}) if size == "tiny" else {}
     values: dict[str, Any] = {}
-    for layer in layers:
-        values |= layer
-    for each in sizes:
-        del values[each]
+    for layer in (shared, recipe, shared.get(size), recipe.get(size), by_type.get(model_type)):
+        values |= layer or {}
     values |= changes or {}
     names = {each.name for each in fields(FinetuningRecipe)}
-    for key, value in values.items():
+    for key in changes or {}:
         check_choice("field of a recipe", key, names)
-        if key in _POSITIVE and not value > 0:
-            raise InputError(f"{key} {value}: expected a number above 0")
-    return FinetuningRecipe(name=name, tiny=tiny, **values)
+    for key in _POSITIVE:
+        if not values[key] > 0:
+            raise InputError(f"{key} {values[key]}: expected a number above 0")
+    values |= {"name": name, "tiny": size == "tiny"}
+    return FinetuningRecipe(**{key: values[key] for key in names & values.keys()})

@@ -23,6 +23,7 @@ from typing import Any, Protocol
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from kgbench.data.facts import hash_of
 from kgbench.errors import InputError, OutputError
@@ -72,13 +73,9 @@ class Batches:
 
     def __getitem__(self, step: int) -> dict[str, torch.Tensor]:
         # Padding is on the right and attention is causal, so no attention mask is needed.
-        ids, labels = (_even(self.rows[step], filler) for filler in (self.pad, IGNORED))
+        rows, fillers = list(map(torch.tensor, self.rows[step])), (self.pad, IGNORED)
+        ids, labels = (pad_sequence(rows, True, filler) for filler in fillers)
         return {"input_ids": ids, "labels": labels}
-
-
-def _even(rows: Sequence[Sequence[int]], filler: int) -> torch.Tensor:
-    width = max(map(len, rows))
-    return torch.tensor([[*row, *[filler] * (width - len(row))] for row in rows])
 
 
 def grouped(rows: Iterable[list[int]], size: int, rng: Random) -> list[list[list[int]]]:

@@ -52,14 +52,14 @@ def run_on_slurm(launch: Launch) -> Pending:
     submitit = need("submitit", "slurm")
     root = launch.root.resolve()  # a job's working directory may be another
     options = {"time": MINUTES, **launch.options}
-    own = {f"slurm_{name}": value for name, value in options.items() if name in _TYPED}
+    typed = {f"slurm_{name}": value for name, value in options.items() if name in _TYPED}
     other = {name: value for name, value in options.items() if name not in _TYPED}
     try:
         executor = submitit.AutoExecutor(root / LOGS / "%j", cluster="slurm")
         executor.update_parameters(
             slurm_job_name="kgbench",
             slurm_array_parallelism=launch.at_once,
-            **own,
+            **typed,
             slurm_additional_parameters={"requeue": True, **other},
         )
         jobs = []
