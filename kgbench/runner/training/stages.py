@@ -54,6 +54,9 @@ last, everything else, with the hashes of both. No pickles.
 _NOT_DECAYING = [r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)"]
 """Names of weights without weight decay, as transformers' Trainer has them."""
 
+_RANDOM = "random "
+"""Begins the names of states of random number generators; a device follows."""
+
 IGNORED = -100
 """Label of a token that the loss ignores."""
 HELD_OUT_LOSS = "held_out_loss"
@@ -209,6 +212,8 @@ class Training:
         self.device = torch.device(run.device)
         if len({weight.device for weight in model.parameters()}) == 1:
             model.to(self.device)
+        devices = {str(weight.device) for weight in model.parameters()}
+        self.accelerators = sorted(name for name in devices if name.startswith("cuda"))
         weights = {n: w for n, w in model.named_parameters() if w.requires_grad}
         decaying = set(get_parameter_names(model, [nn.LayerNorm], _NOT_DECAYING))
         groups = [
@@ -284,9 +289,9 @@ class Training:
         tensors = {f"weight {name}": tensor for name, tensor in self.tensors.items()}
         for number, moments in optimizer["state"].items():
             tensors |= {f"{number} {key}": tensor for key, tensor in moments.items()}
-        tensors["random cpu"] = torch.random.get_rng_state()
-        if torch.cuda.is_available():
-            tensors["random cuda"] = torch.cuda.random.get_rng_state()
+        tensors[f"{_RANDOM}cpu"] = torch.random.get_rng_state()
+        for device in self.accelerators:
+            tensors[f"{_RANDOM}{device}"] = torch.cuda.random.get_rng_state(device)
         contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
         save_file(contiguous, folder / _TENSORS)
         state = {
@@ -313,10 +318,9 @@ class Training:
         with torch.no_grad():
             for name, tensor in self.tensors.items():
                 tensor.copy_(tensors.pop(f"weight {name}"))
-        torch.random.set_rng_state(tensors.pop("random cpu"))
-        cuda = tensors.pop("random cuda", None)
-        if cuda is not None and torch.cuda.is_available():
-            torch.cuda.random.set_rng_state(cuda)
+        torch.random.set_rng_state(tensors.pop(f"{_RANDOM}cpu"))
+        for device in self.accelerators:
+            torch.cuda.random.set_rng_state(tensors.pop(f"{_RANDOM}{device}"), device)
         moments: dict[int, dict[str, Tensor]] = {}
         for name, tensor in tensors.items():
             weight, key = name.split()
