@@ -318,9 +318,12 @@ class Training:
         with torch.no_grad():
             for name, tensor in self.tensors.items():
                 tensor.copy_(tensors.pop(f"weight {name}"))
-        torch.random.set_rng_state(tensors.pop(f"{_RANDOM}cpu"))
-        for device in self.accelerators:
-            torch.cuda.random.set_rng_state(tensors.pop(f"{_RANDOM}{device}"), device)
+        for name in [name for name in tensors if name.startswith(_RANDOM)]:
+            numbers, device = tensors.pop(name), name.removeprefix(_RANDOM)
+            if device == "cpu":
+                torch.random.set_rng_state(numbers)
+            elif device in self.accelerators:  # else it goes on elsewhere
+                torch.cuda.random.set_rng_state(numbers, device)
         moments: dict[int, dict[str, Tensor]] = {}
         for name, tensor in tensors.items():
             weight, key = name.split()
