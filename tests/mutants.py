@@ -58,7 +58,7 @@ _FUSED_K, _FUSED_V = (
     for of in (("k", 1), ("v", 2))
 )
 _COLUMNS = "return torch.arange(width).reshape(blocks, -1)[:, first:last].reshape(-1)"
-_RESTORE = "        yield\n    finally:\n        for module, own in reversed(before):"
+_RESTORE = "        yield\n    finally:\n        for module, original in reversed(before):"
 
 MUTANTS = (
     mutant(
@@ -376,7 +376,7 @@ MUTANTS = (
     ),
     mutant(
         "norms of another epsilon taken for equal",
-        ("engine/weights.py", " or _plain_attributes(one) != _plain_attributes(other)", ""),
+        ("engine/weights.py", " or _plain_attributes(first) != _plain_attributes(other)", ""),
         only="one_weight",
     ),
     mutant(
@@ -386,7 +386,7 @@ MUTANTS = (
     ),
     mutant(
         "a module's own forward not put back",
-        ("engine/forward.py", "module.__dict__.update(own)", "pass"),
+        ("engine/forward.py", "module.__dict__.update(original)", "pass"),
         test="test_restoration.py",
     ),
     mutant(
@@ -588,7 +588,7 @@ MUTANTS = (
     ),
     families(
         "windows one token longer",
-        ("engine/masks.py", "- depths[:, None, :] < known", "- depths[:, None, :] <= known"),
+        ("engine/masks.py", "- depths[:, None, :] < limits", "- depths[:, None, :] <= limits"),
         only="agree",
     ),
     families(

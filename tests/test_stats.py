@@ -160,7 +160,7 @@ def test_mean_holds_its_value(values: list[float]) -> None:
     """
     figure = mean(np.array(values))
     if np.ptp(values) == 0:
-        assert figure.value is None and "nothing is known" in (figure.undefined or "")
+        assert figure.value is None and "cannot be estimated" in (figure.undefined or "")
     else:
         assert figure.low <= np.mean(values) <= figure.high
 

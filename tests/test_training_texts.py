@@ -152,7 +152,7 @@ def test_no_wordings(tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="a2b"):
         training_texts(dataset(tmp_path, training=WORDINGS), "a2")
     for wrong in ("text", [""], [{}]):
-        with pytest.raises(InputError, match="expected a list of texts"):
+        with pytest.raises(InputError, match="valid list"):
             dataset(tmp_path, training=wrong)
 
 
