@@ -152,7 +152,7 @@ def test_no_wordings(tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="a2b"):
         training_texts(dataset(tmp_path, training=WORDINGS), "a2")
     for wrong in ("text", [""], [{}]):
-        with pytest.raises(InputError, match="valid list"):
+        with pytest.raises(InputError, match="the header's field training"):
             dataset(tmp_path, training=wrong)
 
 

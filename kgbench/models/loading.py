@@ -398,17 +398,22 @@ def _refuse_to_convert(
     for each in models:
         if dtype is not None and each.model.dtype != DTYPES.get(dtype):
             raise ModelError(
-                f"{each.who} is in memory as {each.model.dtype}, and {dtype} is asked "
+                f"{each.who} is in memory as {_type_name(each.model.dtype)}, and {dtype} is asked "
                 f"for: leave out dtype, or convert it (model.to(torch.{dtype}))"
             )
     for checkpoint in stored if dtype is None else ():
         wide = reduce(torch.promote_types, stored_types(checkpoint), kind)
         if wide != kind:
-            narrow = str(kind).removeprefix("torch.")
+            narrow = _type_name(kind)
             raise ModelError(
                 f"{models[0].who} is in memory as {narrow}, to which {checkpoint.origin} would be "
-                f"rounded: convert it (model.to({wide})), or round by dtype={narrow!r}"
+                f"rounded: convert it (model.to(torch.{_type_name(wide)})), or round by "
+                f"dtype={narrow!r}"
             )
+
+
+def _type_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 @dataclass
