@@ -224,7 +224,7 @@ def test_made_once(ingredients: Ingredients, tmp_path: Path) -> None:
     assert write_report([second], tmp_path / "report") == report
     assert {path.name: path.read_bytes() for path in (tmp_path / "report").iterdir()} == kept
     check_records(first, RecordStore(results))
-    assert kept["figure-2.png"].startswith(b"\x89PNG")
+    assert kept["figure-2.webp"][8:12] == b"WEBP"
     text = report.read_text("utf-8")
     every = [one.setting for one in page().departures if "tiny" in one.scales]
     assert re.findall(r"^- \*\*(.+?)\*\*: in the paper ", text, re.MULTILINE) == every, "one list"

@@ -109,6 +109,6 @@ def test_killed_twice_it_ends_as_if_unbroken(
     assert broken.claims == unbroken.claims
     for found in (broken, unbroken):
         write_report([found], tmp_path / ("first" if found is broken else "second"))
-    assert (tmp_path / "first" / f"{FIGURE}.png").read_bytes() == (
-        tmp_path / "second" / f"{FIGURE}.png"
+    assert (tmp_path / "first" / f"{FIGURE}.webp").read_bytes() == (
+        tmp_path / "second" / f"{FIGURE}.webp"
     ).read_bytes()

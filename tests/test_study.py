@@ -510,7 +510,7 @@ def test_page_finds_a_planted_effect(tmp_path: Path) -> None:
     before = {file.name: file.read_bytes() for file in tmp_path.glob("*.*")}
     write_study(findings(design, finished(design, tmp_path)), tmp_path)
     assert {file.name: file.read_bytes() for file in tmp_path.glob("*.*")} == before
-    assert set(before) == {REPORT, "report.json", "effects.png", "runs.png"}
+    assert set(before) == {REPORT, "report.json", "effects.webp", "runs.webp"}
 
 
 def test_page_of_no_runs_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

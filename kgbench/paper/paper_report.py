@@ -34,7 +34,7 @@ from kgbench.paper.paper_figures import (
 )
 from kgbench.paper.published import experiments, paper
 from kgbench.report import Cell, Lines, Report, Table, filled_page, markdown_text
-from kgbench.report.bars import FAINT, INK, panels, small_png, styled
+from kgbench.report.bars import FAINT, INK, panels, small_picture, styled
 from kgbench.stats.scores import LOG_RANK
 
 if TYPE_CHECKING:
@@ -94,10 +94,10 @@ def write_report(
     """
     folder.mkdir(parents=True, exist_ok=True)
     for name in page().figures:
-        (folder / f"{name}.png").unlink(missing_ok=True)
+        (folder / f"{name}.webp").unlink(missing_ok=True)
     for figure in distinct(figures).values():
         if figure.spec.picture:
-            (folder / f"{figure.name}.png").write_bytes(small_png(draw, figure))
+            (folder / f"{figure.name}.webp").write_bytes(small_picture(draw, figure))
     path = folder / REPORT
     path.write_text(report_text(figures, left, control), encoding="utf-8")
     return path

@@ -12,7 +12,7 @@ from kgbench.estimate import Estimate
 from kgbench.numbers import figure_text, interval_text, number_text
 from kgbench.paper.architectures.factorial import BOTH, OUTCOMES, Findings, RunFigures
 from kgbench.report import filled_page
-from kgbench.report.bars import FAINT, INK, panels, small_png, styled
+from kgbench.report.bars import FAINT, INK, panels, small_picture, styled
 from kgbench.stats import LEVEL
 from kgbench.zoo.worlds import training_templates
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 REPORT, FIGURES = "REPORT.md", "report.json"
-_PICTURES = ("effects.png", "runs.png")
+_PICTURES = ("effects.webp", "runs.webp")
 _MARKS = ("o", "s", "^", "D", "v", "P")
 _TONES = ("#0072B2", "#D55E00")
 _MAIN = "LT − FE"
@@ -44,9 +44,9 @@ def write_study(results: Findings, folder: Path) -> Path:
     for name in _PICTURES:
         (folder / name).unlink(missing_ok=True)
     if results.runs:
-        (folder / _PICTURES[1]).write_bytes(small_png(_runs_drawing, results))
+        (folder / _PICTURES[1]).write_bytes(small_picture(_runs_drawing, results))
     if _are_known(results):
-        (folder / _PICTURES[0]).write_bytes(small_png(_effects_drawing, results))
+        (folder / _PICTURES[0]).write_bytes(small_picture(_effects_drawing, results))
     figures = json.dumps(
         _figures(results), ensure_ascii=False, allow_nan=False, separators=(",", ":")
     )
