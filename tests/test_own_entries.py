@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import secrets
-from pathlib import Path
 from random import Random
 
 import pytest
+from entries_again import agreement_table, own_entries
 
-from kgbench.leaderboard.entries import ENTRIES, Entry, read_entries
+from kgbench.leaderboard.entries import Entry
 from kgbench.models import catalog
 from kgbench.runner import Settings
 from kgbench.runner.rerun import Repetition, repeat
@@ -19,11 +19,7 @@ COSTLY = 60.0
 SEED = secrets.randbelow(10**6)
 """Of the draw, which a failure names."""
 
-OWN = [
-    entry
-    for entry in read_entries(Path(__file__).parent.parent / ENTRIES)
-    if entry.badge == "maintainers"
-]
+OWN = own_entries()
 HERE = [entry for entry in OWN if entry.pair.startswith(catalog.shipped())]
 """Those of pairs that come with the package."""
 
@@ -61,3 +57,15 @@ def test_a_random_share_of_costly_entries() -> None:
     """Likewise, of those that take longer."""
     for entry in drawn([entry for entry in HERE if entry.record.cost.seconds > COSTLY]):
         is_the_same(entry)
+
+
+def test_the_table_counts_what_differs() -> None:
+    """By board, and by whether the machine is another one; nothing that differs is left out."""
+    line = {"board": "planted", "agrees": True, "rows": 10, "flipped": 0, "largest": 1e-6}
+    here = {"stored_on": "a", "now_on": "a"}
+    lines = [{**line, **here}, {**line, **here, "agrees": False, "flipped": 2, "largest": 0.5}]
+    table = agreement_table([*lines, {**line, "stored_on": "b", "now_on": "a"}]).splitlines()
+    assert table[2:] == [
+        "| planted | a machine of this kind | 2 | 1 | 20 | 2 | 5e-01 |",
+        "| planted | another machine | 1 | 1 | 10 | 0 | 1e-06 |",
+    ]

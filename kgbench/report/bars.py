@@ -112,9 +112,7 @@ def small_picture(drawing: Callable[[_Shown], Figure], shown: _Shown) -> bytes:
         small = drawn.convert("RGB").resize(
             (drawn.width // 2, drawn.height // 2), Image.Resampling.LANCZOS
         )
-        few = small.quantize(
-            SMALL_COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE
-        )
+        few = small.quantize(SMALL_COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
         few.convert("RGB").save(buffer, "webp", lossless=True, quality=100, method=6)
     return buffer.getvalue()
 

@@ -85,7 +85,7 @@ def cost_table(costs: Sequence[Cost]) -> tuple[list[str], list[list[str]]]:
     for cost in costs:
         time = "none: it is there" if cost.done else f"about {duration_text(cost.seconds)}"
         needed = cost.verdict if len(costs) == 1 else size_text(cost.needed)
-        sizes = (size_text(cost.disk), size_text(cost.download))
+        sizes = [size_text(size) if size else "none" for size in (cost.disk, cost.download)]
         work = ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in cost.counts.items())
         table.append(
             [cost.what, time, needed, *sizes, "; from ".join(filter(None, (work, cost.basis)))]

@@ -130,12 +130,6 @@ class Spec:
         return None if self.model is None else catalog.entry(self.model)
 
     @property
-    def is_of_catalog(self) -> bool:
-        """Whether its models and facts are those of a pair in the catalog, and no others."""
-        others = self.recipient is not None or self.donors or self.dataset is not None
-        return self.entry is not None and not others
-
-    @property
     def in_memory(self) -> Held:
         """The objects that take the place of names."""
         return self.held if self.held is not None else NOTHING

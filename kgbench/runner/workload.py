@@ -443,7 +443,8 @@ def truth_of(spec: Spec) -> Truth | None:
         the catalog has no known truth.
     """
     entry = spec.entry
-    if entry is None or entry.plant is None or not spec.is_of_catalog:
+    others = spec.recipient is not None or spec.donors or spec.dataset is not None
+    if entry is None or entry.plant is None or others:
         return None
     return Truth(plant=entry.plant, decoy=entry.decoy)
 
