@@ -238,6 +238,23 @@ def test_a_budget_holds_the_longest_prefix(seed: int) -> None:
             )
 
 
+def test_rounding_does_not_change_an_order() -> None:
+    """Noise of another processor, on sites without effect and on others, leaves ties ties."""
+    pair = pico_pair("gpt2")
+    prompts = {name: load_prompts(DATASET, [name], 4) for name in ("headline", "qa")}
+    everything = [p for some in prompts.values() for p in some]
+    sites, rng = all_sites(pair, everything), np.random.default_rng(0)
+    effects = np.where(rng.random(len(sites)) < 0.5, 0.0, rng.integers(1, 9, len(sites)))
+
+    def orders(noise: float) -> list[tuple[Site, ...]]:
+        scores = effects + noise * rng.standard_normal(len(sites))
+        of = dict(zip(sites, scores.tolist(), strict=True))
+        return SiteRanking(pair, prompts, split_facts(prompts, 0), (of, of)).orders
+
+    assert orders(0) == orders(1e-6) == orders(1e-6)
+    assert orders(0) != orders(1e-2), "a difference that is more than rounding orders"
+
+
 def test_the_record_of_a_ranking(run: Run, settings: Settings) -> None:
     """The map, its agreement, the curve and what scoring cost are in the record; budget 0 is PRE,
     100 % is ALL.

@@ -334,7 +334,11 @@ def warm_up(job: Job) -> None:
 # ------------------------------------------------------------------------------------ ranking
 # Each half of the facts ranks, and the other half is measured. Ties are broken at random,
 # differently in each half: an order of computation would favour one end of the model, and a method
-# without information would seem to find a plant there.
+# without information would seem to find a plant there. A tie is what is equal within rounding: many
+# sites have no effect at all, of which another processor makes other noise, and another order.
+
+ROUNDING = 2.0**-16
+"""Share of the highest score, by amount, below which scores are equal: rounding and no effect."""
 
 
 @dataclass(frozen=True)
@@ -362,9 +366,12 @@ class SiteRanking:
         orders = []
         for half, scores in enumerate(self.scores):
             drawn = np.random.default_rng([self.seed, half]).permutation(len(self.sites)).tolist()
+            largest = max(map(abs, scores.values()), default=0.0)
+            # A power of two, so that the largest score's own rounding moves no other.
+            step = 2.0 ** np.floor(np.log2(ROUNDING * largest)) if largest else 1.0
             keys = {}
             for site, place in zip(self.sites, drawn, strict=True):
-                keys[site] = (-scores.get(site, -np.inf), place)
+                keys[site] = (-np.round(scores.get(site, -np.inf) / step), place)
             orders.append(tuple(sorted(self.sites, key=keys.__getitem__)))
         return orders
 
