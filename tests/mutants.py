@@ -149,8 +149,8 @@ MUTANTS = (
         "position ids by row instead of depth",
         (
             "engine/packed.py",
-            "position_ids=torch.from_numpy(depths)",
-            "position_ids=torch.arange(width).repeat(len(chunk), 1)",
+            "indices.add(ids), indices.add(depths)",
+            "indices.add(ids), indices.add(np.tile(np.arange(width), (len(chunk), 1)))",
         ),
     ),
     mutant(
@@ -165,8 +165,8 @@ MUTANTS = (
         "padding seen by the tokens",
         (
             "engine/masks.py",
-            "(tokens[:, None] >= tokens) & (tokens[:, None] < ends[:, None, :])",
-            "tokens[:, None] < ends[:, None, :]",
+            "(queries >= tokens) & (queries < self.ends.on(device)[:, None])",
+            "queries < self.ends.on(device)[:, None]",
         ),
     ),
     mutant(
@@ -286,8 +286,8 @@ MUTANTS = (
         "the fewer rows of a plain module forgotten",
         (
             "engine/forward.py",
-            "for part in parts if part[0] != most)",
-            "for part in parts if part[0] == -1)",
+            "return Split(most, parts)",
+            "return Split(most, ())",
         ),
     ),
     mutant(
@@ -334,8 +334,8 @@ MUTANTS = (
         "rotary embeddings of other rows than the stage's",
         (
             "engine/forward.py",
-            "_gathered(value, stage.rows) if by_token",
-            "value[:, : stage.rows.shape[1]] if by_token",
+            "_gathered(value, rows) if by_token",
+            "value[:, : rows.on(value.device).shape[1]] if by_token",
         ),
         only="true_maps",
         test="test_selftest.py",
@@ -354,7 +354,7 @@ MUTANTS = (
         "the bias of `o` counted once a head",
         (
             "engine/forward.py",
-            "forwards[weight_set](part.flatten(1)) - forwards[weight_set](nothing)",
+            "forwards[weight_set](part.flatten(1)) - forwards[weight_set](zeros)",
             "forwards[weight_set](part.flatten(1))",
         ),
         only="every_head",
@@ -588,7 +588,7 @@ MUTANTS = (
     ),
     families(
         "windows one token longer",
-        ("engine/masks.py", "- depths[:, None, :] < limits", "- depths[:, None, :] <= limits"),
+        ("engine/masks.py", "- depths[:, None] < self", "- depths[:, None] <= self"),
         only="agree",
     ),
     families(
@@ -598,7 +598,7 @@ MUTANTS = (
     ),
     families(
         "windows by row, not by depth",
-        ("engine/masks.py", "near = depths[", "near = np.sort(depths)["),
+        ("engine/masks.py", "near = depths[", "near = depths.sort().values["),
         only="agree and mistral",
     ),
     families(

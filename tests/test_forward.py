@@ -14,6 +14,7 @@ from torch import nn
 
 from kgbench.engine import forward
 from kgbench.engine.forward import Weights, Wiring, one_treatment, reading, treated
+from kgbench.engine.indices import Indices
 from kgbench.testing import PICO_FAMILIES, pico_pair
 
 sets_of = st.integers(1, 60).flatmap(
@@ -32,7 +33,7 @@ def test_each_row_goes_through_its_own_module(sets: np.ndarray) -> None:
     it.
     """
     modules, x = linears(3), torch.randn(len(sets), 3, dtype=torch.float64)
-    got = forward._divided([m.forward for m in modules], forward._split(sets, x.device), x)
+    got = forward._divided([m.forward for m in modules], forward._split(sets, Indices()), x)
     wanted = torch.stack([modules[s](row) for s, row in zip(sets.tolist(), x, strict=True)])
     assert torch.allclose(got, wanted, atol=1e-12)
 
@@ -47,7 +48,7 @@ def test_each_slice_comes_from_its_own_module(sets: np.ndarray) -> None:
     """
     modules, x = linears(3), torch.randn(len(sets), 3, dtype=torch.float64)
     columns = [torch.tensor([0, 3]), torch.tensor([1, 4]), torch.tensor([2, 5])]
-    got = forward._fused([m.forward for m in modules], forward._fuse(sets, x.device), columns, x)
+    got = forward._fused([m.forward for m in modules], forward._fuse(sets, Indices()), columns, x)
     whole = torch.stack([m(x) for m in modules])
     for row, of in enumerate(sets.tolist()):
         for slot, weight_set in enumerate(of):
@@ -64,7 +65,7 @@ def test_an_input_handed_through_is_not_written_to() -> None:
     before = x.clone()
     sets = np.array([0] * 9 + [1], dtype=np.uint8)
     got = forward._divided(
-        [nn.Identity().forward, lambda rows: -rows], forward._split(sets, x.device), x
+        [nn.Identity().forward, lambda rows: -rows], forward._split(sets, Indices()), x
     )
     assert torch.equal(x, before)
     assert torch.equal(got, torch.cat([before[:9], -before[9:]]))
@@ -80,7 +81,7 @@ def test_only_what_is_read_reaches_the_head(family: str) -> None:
     vocabulary = pair.recipient.config.vocab_size
     with torch.no_grad():
         plain = pair.recipient(input_ids=ids).logits.reshape(16, vocabulary)
-        read = torch.tensor([15, 0, 7, 7])
+        read = np.array([15, 0, 7, 7])
         with reading(wiring, read) as model:
             assert torch.allclose(model(input_ids=ids).logits, plain[read], atol=1e-12)
         table = np.zeros((1, len(wiring.slots)), dtype=np.uint8)
@@ -95,7 +96,7 @@ def test_a_batch_of_one_treatment(family: str) -> None:
     """
     pair = pico_pair(family, donors=("sft", "task"))
     wiring, ids = Wiring(pair), torch.arange(3, 19).reshape(2, 8)
-    last = torch.tensor([7, 15])
+    last = np.array([7, 15])
 
     @settings(max_examples=10)
     @given(hnp.arrays(np.uint8, len(wiring.slots), elements=st.integers(0, 2)))

@@ -124,9 +124,9 @@ def test_blocks_restore_when_their_body_raises() -> None:
     before = state(pair.recipient)
     table = np.array([[0] * len(wiring.slots), [1] * len(wiring.slots)], dtype=np.uint8)
     blocks = (
-        lambda: treated(wiring, Weights(table), np.array([0, 1, 1]), torch.tensor([2])),
+        lambda: treated(wiring, Weights(table), np.array([0, 1, 1]), np.array([2])),
         lambda: one_treatment(wiring, Weights(table[1:2])),
-        lambda: reading(wiring, torch.tensor([2])),
+        lambda: reading(wiring, np.array([2])),
     )
     for block in blocks:
         with pytest.raises(KeyboardInterrupt), block() as model:

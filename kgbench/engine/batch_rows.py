@@ -15,6 +15,7 @@ from torch import Tensor
 
 from kgbench.engine.edits import Hook
 from kgbench.engine.forward import Activity, Weights, Wiring, reading, treated
+from kgbench.engine.indices import Indices
 from kgbench.engine.masks import make_masks
 from kgbench.engine.plan import Answers, Budget, Plan
 from kgbench.engine.schedule import Schedule, make_schedule
@@ -55,7 +56,8 @@ def read_activations(
         for row, (prompt, configuration) in enumerate(chunk):
             if configuration == 0:
                 n = len(plan.requests[prompt].ids)
-                by_prompt[prompt] = torch.stack([seen[hook][row, :n] for hook in hooks])
+                at = [seen[hook][row, :n].to(wiring.pair.device) for hook in hooks]
+                by_prompt[prompt] = torch.stack(at)
     return by_prompt
 
 
@@ -71,13 +73,10 @@ def plain(wiring: Wiring, plan: Plan, budget: Budget) -> int:
     )
     for chunk in _chunks(wiring, single, budget):
         ids, positions, leaves = _batch(single, chunk)
-        device = wiring.pair.device
-        with reading(wiring, leaves, ids.shape[1]) as model:
-            model(
-                input_ids=torch.from_numpy(ids).to(device),
-                position_ids=torch.from_numpy(positions).to(device),
-                use_cache=False,
-            )
+        device, indices = wiring.pair.device, Indices()
+        inputs, places = indices.add(ids), indices.add(positions)
+        with reading(wiring, leaves, ids.shape[1], indices) as model:
+            model(input_ids=inputs.on(device), position_ids=places.on(device), use_cache=False)
         rows += sum(len(single.requests[p].ids) for p, _ in chunk)
     return rows
 
@@ -97,20 +96,20 @@ def _forward(
         numbers[row, : len(treatments)] = treatments
         # Padding takes the last token's treatment, so that it adds no weight set to any module.
         numbers[row, len(treatments) :] = treatments[-1]
-    device = wiring.pair.device
-    activity = _activity(wiring, plan, chunk, ids.shape[1])
+    device, indices = wiring.pair.device, Indices()
+    activity = _activity(wiring, plan, chunk, ids.shape[1], indices)
     edits: dict[Hook, Callable[[Tensor], Tensor]] = dict(activity.edits)
     if seen is not None:
         for hook in hooks:
             edits[hook] = partial(_seen, seen, len(chunk), hook, edits.get(hook))
-    weights, activity = Weights(plan.table, plan.heads), Activity(edits, activity.masks)
+    weights = Weights(plan.table, plan.heads)
+    activity = Activity(edits, activity.masks, indices=indices)
+    inputs, places = indices.add(ids), indices.add(positions)
     tokens, length = numbers.reshape(-1), ids.shape[1]
     with treated(wiring, weights, tokens, leaves, activity, length=length) as model:
-        batch = {
-            "input_ids": torch.from_numpy(ids).to(device),
-            "position_ids": torch.from_numpy(positions).to(device),
-        }
-        logits: Tensor = model(**batch, use_cache=False).logits
+        logits: Tensor = model(
+            input_ids=inputs.on(device), position_ids=places.on(device), use_cache=False
+        ).logits
     return logits
 
 
@@ -135,7 +134,9 @@ def _treatments(plan: Plan, row: Row) -> Int[np.ndarray, " token"]:
     return treatments
 
 
-def _activity(wiring: Wiring, plan: Plan, chunk: list[Row], width: int) -> Activity:
+def _activity(
+    wiring: Wiring, plan: Plan, chunk: list[Row], width: int, indices: Indices
+) -> Activity:
     """Edits and cuts of a chunk; rows share no tokens, unlike paths of a token tree."""
     if not plan.treatments:
         return Activity()
@@ -149,12 +150,13 @@ def _activity(wiring: Wiring, plan: Plan, chunk: list[Row], width: int) -> Activ
             if chunk[row][1] < 0:
                 runs[request.runs[-1 - chunk[row][1]]] = i
         schedule.extend(make_schedule(plan.treatments, numbers, nodes, runs), 0)
-    edits = schedule.edits(wiring.pair.device)
+    edits = schedule.edits(indices)
     if not any(schedule.cuts.values()):
         return Activity(edits)
     shape = len(chunk), width
-    masks = make_masks(wiring.pair, np.full(shape, width), np.broadcast_to(np.arange(width), shape))
-    return Activity(edits, schedule.masks(masks))
+    depths = np.broadcast_to(np.arange(width), shape)
+    masks = make_masks(wiring.pair, np.full(shape, width), depths, indices)
+    return Activity(edits, schedule.masks(masks, indices))
 
 
 def _by_prompt(chunk: list[Row]) -> Mapping[int, list[int]]:

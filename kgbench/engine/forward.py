@@ -39,6 +39,7 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 
 from kgbench.engine.edits import HEADS, POINTS, Hook
+from kgbench.engine.indices import Index, Indices
 from kgbench.engine.rotary import Rotary
 from kgbench.engine.treatment import n_heads
 from kgbench.errors import ModelError
@@ -46,8 +47,8 @@ from kgbench.models.family_map import Place, output_width
 from kgbench.models.pair import ModelPair
 
 Forward = Callable[..., Tensor]
-Readout = Int[Tensor, " answer"] | Int[np.ndarray, " answer"]
-"""Rows of the flattened batch at which the head is computed; numpy arrays avoid a device sync."""
+Readout = Int[np.ndarray, " answer"]
+"""Rows of the flattened batch at which the head is computed."""
 
 SPARSE = 0.15
 """Share of minority rows up to which one weight set computes all rows and the minority is
@@ -80,7 +81,9 @@ class Socket:
         """Flatten the module's input or output to one row per token; it may be flat already."""
         if not x.is_floating_point():
             return x.reshape(-1)
-        return x if x.ndim == 2 else x.movedim(self.place.tokens, 1).flatten(0, 1)
+        if x.ndim == 2:
+            return x
+        return (x if self.place.tokens == 1 else x.movedim(self.place.tokens, 1)).flatten(0, 1)
 
     def whole(self, y: Tensor, x: Tensor) -> Tensor:
         """Reshape output rows `y` to the leading shape of the input `x`."""
@@ -88,9 +91,8 @@ class Socket:
             return y.reshape(*x.shape, y.shape[-1])
         if x.ndim == 2:
             return y
-        return y.reshape(x.shape[0], x.shape[self.place.tokens], *y.shape[1:]).movedim(
-            1, self.place.tokens
-        )
+        y = y.reshape(x.shape[0], x.shape[self.place.tokens], *y.shape[1:])
+        return y if self.place.tokens == 1 else y.movedim(1, self.place.tokens)
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,8 @@ class Activity:
     """Rows at a hook whose activations no edit keeps a part of."""
     sources: Mapping[Hook, Sequence[int]] = field(default_factory=dict)
     """Rows at a hook that edits copy from."""
+    indices: Indices = field(default_factory=Indices)
+    """Index arrays of the batch, those of edits and masks among them."""
 
 
 @dataclass(frozen=True)
@@ -246,37 +250,39 @@ class Split:
 
     everywhere: int | None
     """The weight set that computes all rows first, if one does."""
-    parts: tuple[tuple[int, Int[Tensor, " _rows"]], ...]
+    parts: tuple[tuple[int, Index], ...]
     """Weight sets and the rows they compute."""
-    order: Int[Tensor, " row"] | None = None
+    order: Index | None = None
     """Index of each row in the concatenation of the parts."""
 
 
-def _split(sets: UInt8[np.ndarray, " row"], device: torch.device) -> Split:
+def _split(sets: UInt8[np.ndarray, " row"], indices: Indices) -> Split:
     present, counts = np.unique(sets, return_counts=True)
     most = int(present[counts.argmax()])
     if len(present) == 1:
         return Split(most, ())
-    rows = {int(s): np.flatnonzero(sets == s) for s in present}
-    parts = tuple((s, torch.from_numpy(r).to(device)) for s, r in rows.items())
-    if len(sets) - counts.max() <= SPARSE * len(sets):
-        return Split(most, tuple(part for part in parts if part[0] != most))
-    order = np.argsort(np.concatenate(list(rows.values())))
-    return Split(None, parts, torch.from_numpy(order).to(device))
+    sparse = len(sets) - counts.max() <= SPARSE * len(sets)
+    rows = {int(s): np.flatnonzero(sets == s) for s in present if not sparse or s != most}
+    parts = tuple((s, indices.add(r)) for s, r in rows.items())
+    if sparse:
+        return Split(most, parts)
+    return Split(None, parts, indices.add(np.argsort(np.concatenate(list(rows.values())))))
 
 
 def _divided(forwards: Sequence[Forward], split: Split, x: Tensor) -> Tensor:
     """Send each row of `x` [row, ...] through the forward of its weight set."""
-    computed = [forwards[weight_set](x.index_select(0, rows)) for weight_set, rows in split.parts]
+    computed = []
+    for weight_set, rows in split.parts:
+        computed.append(forwards[weight_set](x.index_select(0, rows.on(x.device))))
     if split.order is not None:
         # Gathering from the parts takes half the time of scattering them.
-        return torch.cat(computed).index_select(0, split.order)
+        return torch.cat(computed).index_select(0, split.order.on(x.device))
     assert split.everywhere is not None
     y = forwards[split.everywhere](x)
     if computed and y.data_ptr() == x.data_ptr():
         y = y.clone()  # an identity module returns its input, which must not be overwritten
     for (_, rows), part in zip(split.parts, computed, strict=True):
-        y.index_copy_(0, rows, part)
+        y.index_copy_(0, rows.on(x.device), part)
     return y
 
 
@@ -286,22 +292,23 @@ class Fusion:
 
     most: int
     """The weight set that computes all rows first."""
-    others: tuple[tuple[int, Int[Tensor, " _rows"], tuple[Int[Tensor, " _rows"], ...]], ...]
+    others: tuple[tuple[int, Index, tuple[tuple[Index, Index], ...]], ...]
     """Per further weight set: its number, the rows with at least one slice of it, and for each
-    slice the indices, among these rows, of those that take the slice from it."""
+    slice the rows that take it from there, among all and among these."""
 
 
-def _fuse(sets: UInt8[np.ndarray, "row slice"], device: torch.device) -> Fusion:
+def _fuse(sets: UInt8[np.ndarray, "row slice"], indices: Indices) -> Fusion:
     present, counts = np.unique(sets, return_counts=True)
     most = int(present[counts.argmax()])
     others = []
     for weight_set in (int(s) for s in present if s != most):
         cells = sets == weight_set
         rows = np.flatnonzero(cells.any(axis=1))
-        slices = tuple(
-            torch.from_numpy(np.flatnonzero(column)).to(device) for column in cells[rows].T
-        )
-        others.append((weight_set, torch.from_numpy(rows).to(device), slices))
+        slices = []
+        for column in cells[rows].T:
+            among = np.flatnonzero(column)
+            slices.append((indices.add(rows[among][:, None]), indices.add(among[:, None])))
+        others.append((weight_set, indices.add(rows), tuple(slices)))
     return Fusion(most, tuple(others))
 
 
@@ -314,9 +321,9 @@ def _fused(
     """Compute a fused projection with each slice of each row from its weight set."""
     y = forwards[fusion.most](x)
     for weight_set, rows, slices in fusion.others:
-        part = forwards[weight_set](x.index_select(0, rows))
-        for subset, column in zip(slices, columns, strict=True):
-            y[rows[subset][:, None], column] = part[subset[:, None], column]
+        part = forwards[weight_set](x.index_select(0, rows.on(x.device)))
+        for (to, among), column in zip(slices, columns, strict=True):
+            y[to.on(x.device), column] = part[among.on(x.device), column]
     return y
 
 
@@ -326,34 +333,38 @@ class Mixture:
 
     whole: Split
     """Of rows whose heads have one weight set."""
-    rows: Int[Tensor, " _rows"]
+    rows: Index
     """The others."""
-    own: UInt8[np.ndarray, " _rows"]
-    """Weight set of the module in each of them, which gives the bias."""
-    heads: UInt8[np.ndarray, "_rows head"]
+    heads: Mapping[int, Index]
+    """Per weight set, 1 for each head [row, head, 1] of the others that has it, else 0."""
+    biases: Mapping[int, Index]
+    """Per weight set, which of the others have it as that of the module, which gives the bias."""
 
 
 def _mix(
-    sets: UInt8[np.ndarray, " row"], heads: UInt8[np.ndarray, "row head"], device: torch.device
+    sets: UInt8[np.ndarray, " row"], heads: UInt8[np.ndarray, "row head"], indices: Indices
 ) -> Mixture:
     mixed = np.flatnonzero((heads != heads[:, :1]).any(axis=1) | (heads[:, 0] != sets))
-    parts = _split(sets, device)
-    return Mixture(parts, torch.from_numpy(mixed).to(device), sets[mixed], heads[mixed])
+    inside, biases = dict[int, Index](), dict[int, Index]()
+    for weight_set in np.unique(heads[mixed]).tolist():
+        inside[weight_set] = indices.add((heads[mixed] == weight_set)[:, :, None])
+    for weight_set in np.unique(sets[mixed]).tolist():
+        biases[weight_set] = indices.add(np.flatnonzero(sets[mixed] == weight_set))
+    return Mixture(_split(sets, indices), indices.add(mixed), inside, biases)
 
 
 def _mixed(forwards: Sequence[Forward], mixture: Mixture, x: Tensor) -> Tensor:
     """A module of attention heads' outputs: the sum of what each head's weight set makes of it."""
-    y = _divided(forwards, mixture.whole, x)
-    inputs, count = x.index_select(0, mixture.rows), mixture.heads.shape[1]
-    total, nothing = torch.zeros_like(y[: len(inputs)]), torch.zeros_like(x[:1])
-    for weight_set in np.unique(mixture.heads).tolist():
-        inside = torch.from_numpy(mixture.heads == weight_set).to(x)
-        part = inputs.reshape(len(inputs), count, -1) * inside[:, :, None]
-        total += forwards[weight_set](part.flatten(1)) - forwards[weight_set](nothing)
-    for weight_set in np.unique(mixture.own).tolist():
-        rows = torch.from_numpy(np.flatnonzero(mixture.own == weight_set)).to(x.device)
-        total[rows] += forwards[weight_set](nothing)
-    return y.index_copy(0, mixture.rows, total)
+    y, rows = _divided(forwards, mixture.whole, x), mixture.rows.on(x.device)
+    inputs, zeros = x.index_select(0, rows), torch.zeros_like(x[:1])
+    total = torch.zeros_like(y[: len(inputs)])
+    for weight_set, heads in mixture.heads.items():
+        inside = heads.on(x.device).to(x.dtype)
+        part = inputs.reshape(*inside.shape[:2], -1) * inside
+        total += forwards[weight_set](part.flatten(1)) - forwards[weight_set](zeros)
+    for weight_set, of in mixture.biases.items():
+        total[of.on(x.device)] += forwards[weight_set](zeros)
+    return y.index_copy(0, rows, total)
 
 
 @contextmanager
@@ -401,22 +412,22 @@ def _treatments(
     """Replacements of a batch, as `treated` installs them."""
     # Most modules have the same column of the table, and so the same split: index tensors are built
     # once per distinct one and stage. The head is apart, since it counts readout rows.
-    splits: dict[tuple[bytes, int | None, torch.device], Split | Fusion] = {}
-    read = readout.cpu().numpy() if isinstance(readout, Tensor) else readout
+    splits: dict[tuple[bytes, int | None], Split | Fusion] = {}
+    indices = activity.indices
     tokens_of: dict[int | None, np.ndarray] = {None: tokens}
     stage_of: dict[int | None, int] = {}
     for number, stage in enumerate(stages):
         tokens_of[number] = tokens[stage.rows.reshape(-1)]
         stage_of |= dict.fromkeys(stage.layers, number)
     counts = [len(tokens_of[stage_of.get(layer)]) for layer in range(wiring.slots.n_layers)]
-    mlp_rows = _mlp_rows(wiring, read, counts, activity)
+    mlp_rows = _mlp_rows(wiring, readout, counts, activity)
 
     def treatments(socket: Socket) -> tuple[int | None, Int[np.ndarray, " row"]]:
         """Stage of a module, and treatments of its rows; MLPs at fewer rows are stages as well."""
         layer = wiring.slots.sites[socket.slots[0]][0]
         number = stage_of.get(layer)
         if socket.is_head:
-            return number, tokens[read]
+            return number, tokens[readout]
         if layer in mlp_rows and socket.path.startswith(f"{_mlp(wiring, layer)}."):
             return -1 - layer, tokens_of[number][mlp_rows[layer]]
         return number, tokens_of[number]
@@ -424,29 +435,30 @@ def _treatments(
     def override(socket: Socket, forwards: Sequence[Forward]) -> Forward | None:
         number, rows = treatments(socket)
         if not weights.heads.keys().isdisjoint(socket.slots):
-            return _headed(wiring, socket, forwards, weights, rows)
+            return _headed(wiring, socket, forwards, weights, rows, indices)
         sets = weights.table[:, socket.slots]
         uniform = bool((sets == sets[:, :1]).all())
-        key = sets.tobytes() + bytes([len(socket.slots), socket.is_head]), number, socket.device
+        key = sets.tobytes() + bytes([len(socket.slots), socket.is_head]), number
         if key not in splits:
             # A fused module whose slices agree in every treatment is split like a plain one.
-            splits[key] = (
-                _split(sets[rows, 0], socket.device)
-                if uniform
-                else _fuse(sets[rows], socket.device)
-            )
-        n = len(tokens_of[number]) if socket.is_head else len(rows)
-        return _override(socket, forwards, splits[key], readout, n)
+            splits[key] = _split(sets[rows, 0], indices) if uniform else _fuse(sets[rows], indices)
+        if socket.is_head:
+            read = indices.add(readout)
+            return _override(socket, forwards, splits[key], len(tokens_of[number]), read)
+        return _override(socket, forwards, splits[key], len(rows))
 
     at_rows: dict[nn.Module, Callable[..., object]] = {}
     for layer, needed in mlp_rows.items():
         module = wiring.model.get_submodule(_mlp(wiring, layer))
-        at_rows[module] = _at_rows(module.forward, needed, counts[layer])
+        at_rows[module] = _at_rows(module.forward, indices.add(needed), counts[layer])
     plans = _plans(wiring, override, activity, at_rows)
     for stage in stages:
+        rows, entering = indices.add(stage.rows), indices.add(stage.entering)
         for layer in stage.layers:
             module = wiring.model.get_submodule(f"{wiring.pair.family.layers}.{layer}")
-            plans[module] = _staged(plans.get(module) or module.forward, stage, layer, stages[-1])
+            entered = entering if layer == stage.layers[0] else None
+            forward = plans.get(module) or module.forward
+            plans[module] = _staged(forward, rows, entered, stages[-1].rows.shape)
     return plans
 
 
@@ -490,9 +502,7 @@ def _mlp_rows(
     return rows
 
 
-def _at_rows(
-    forward: Callable[..., Any], rows: Int[np.ndarray, " row"], n: int
-) -> Callable[..., Any]:
+def _at_rows(forward: Callable[..., Any], rows: Index, n: int) -> Callable[..., Any]:
     """A module's forward at some of `n` rows, and zeros elsewhere.
 
     Its inputs and its (first) output are of shape [row, token, width] or flat.
@@ -501,8 +511,7 @@ def _at_rows(
     def some(value: Any) -> Any:
         if not isinstance(value, Tensor) or value.shape[:-1].numel() != n:
             return value
-        at = torch.from_numpy(rows).to(value.device)
-        part = value.reshape(n, -1).index_select(0, at)
+        part = value.reshape(n, -1).index_select(0, rows.on(value.device))
         return part if value.ndim == 2 else part[None]
 
     def at_rows(*inputs: Any, **options: Any) -> Any:
@@ -510,9 +519,8 @@ def _at_rows(
         others = {name: some(value) for name, value in options.items()}
         output = forward(*map(some, inputs), **others)
         first = output[0] if isinstance(output, tuple) else output
-        at = torch.from_numpy(rows).to(first.device)
         outputs = first.new_zeros(n, first.shape[-1])
-        outputs.index_copy_(0, at, first.reshape(len(rows), -1))
+        outputs.index_copy_(0, rows.on(first.device), first.reshape(-1, first.shape[-1]))
         outputs = outputs.reshape(*x.shape[:-1], -1)
         return (outputs, *output[1:]) if isinstance(output, tuple) else outputs
 
@@ -520,36 +528,40 @@ def _at_rows(
 
 
 def _staged(
-    forward: Callable[..., Any], stage: Stage, layer: int, last: Stage
+    forward: Callable[..., Any], rows: Index, entering: Index | None, shape: tuple[int, ...]
 ) -> Callable[..., Any]:
     """A layer's forward on the rows of its stage.
 
     Whatever else the model gives to its layers by token, such as rotary embeddings, is of the whole
     batch in every layer.
+
+    Args:
+        forward: The layer's forward.
+        rows: Those of the stage, as in `Stage`.
+        entering: In the stage's first layer, the rows of the stage before that they continue.
+        shape: Of the whole batch [row, token].
     """
-    shape = last.rows.shape
 
     def of_stage(value: Any) -> Any:
         if isinstance(value, tuple):
             return tuple(map(of_stage, value))
         by_token = isinstance(value, Tensor) and value.shape[:2] == shape
-        return _gathered(value, stage.rows) if by_token else value
-
-    def entered(x: Tensor) -> Tensor:
-        return _gathered(x, stage.entering) if layer == stage.layers[0] else x
+        return _gathered(value, rows) if by_token else value
 
     def staged(*inputs: Any, **options: Any) -> Any:
         hidden = options.pop("hidden_states") if not inputs else inputs[0]
+        hidden = hidden if entering is None else _gathered(hidden, entering)
         others = {name: of_stage(value) for name, value in options.items()}
-        return forward(entered(hidden), *map(of_stage, inputs[1:]), **others)
+        return forward(hidden, *map(of_stage, inputs[1:]), **others)
 
     return staged
 
 
-def _gathered(x: Tensor, rows: Int[np.ndarray, "row token"]) -> Tensor:
+def _gathered(x: Tensor, rows: Index) -> Tensor:
     """The rows of `x` [row, token, ...], by their numbers in the flattened batch."""
-    flat = torch.from_numpy(rows.reshape(-1)).to(x.device)
-    return x.flatten(0, 1).index_select(0, flat).reshape(*rows.shape, *x.shape[2:])
+    numbers = rows.on(x.device)
+    flat = x.flatten(0, 1).index_select(0, numbers.reshape(-1))
+    return flat.reshape(*numbers.shape, *x.shape[2:])
 
 
 def _headed(
@@ -558,6 +570,7 @@ def _headed(
     forwards: Sequence[Forward],
     weights: Weights,
     rows: Int[np.ndarray, " row"],
+    indices: Indices,
 ) -> Forward | None:
     """Replacement of the forward of a module of attention heads."""
     parts: list[tuple[UInt8[np.ndarray, "treatment slice"], Sequence[Tensor]]] = []
@@ -569,13 +582,13 @@ def _headed(
         count = n_heads(wiring.pair, component)
         heads = weights.by_head(slot, count)
         if component == "o":
-            mixture = _mix(weights.table[rows, slot], heads[rows], socket.device)
-            return _override(socket, forwards, mixture, np.array([]), len(rows))
+            mixture = _mix(weights.table[rows, slot], heads[rows], indices)
+            return _override(socket, forwards, mixture, len(rows))
         parts.append((heads, columns.reshape(count, -1).unbind()))
     sets = np.concatenate([part[0] for part in parts], axis=1)
     slices = tuple(chain.from_iterable(part[1] for part in parts))
-    fusion = _fuse(sets[rows], socket.device)
-    return _override(replace(socket, columns=slices), forwards, fusion, np.array([]), len(rows))
+    fusion = _fuse(sets[rows], indices)
+    return _override(replace(socket, columns=slices), forwards, fusion, len(rows))
 
 
 def _columns(socket: Socket, weights: Weights) -> Sequence[Tensor]:
@@ -591,18 +604,16 @@ def _override(
     socket: Socket,
     forwards: Sequence[Forward],
     split: Split | Fusion | Mixture,
-    readout: Readout,
     n: int | None = None,
+    read: Index | None = None,
 ) -> Forward | None:
-    """Replacement of a module's forward in a batch of `n` tokens; None if the original serves."""
+    """Replacement of a module's forward in a batch of `n` tokens; None if the original serves.
+
+    The head is computed at the rows that are `read`.
+    """
     everywhere = split.everywhere if isinstance(split, Split) and not split.parts else None
-    if everywhere == 0 and not socket.is_head:
+    if everywhere == 0 and read is None:
         return None
-    read = (
-        (readout if isinstance(readout, Tensor) else torch.from_numpy(readout)).to(socket.device)
-        if socket.is_head
-        else None
-    )
 
     def forward(*inputs: Any, **options: Any) -> Tensor:
         name = socket.place.input
@@ -617,7 +628,7 @@ def _override(
                 f"rows for {n} tokens, so that its input, of shape {tuple(x.shape)}, "
                 f"does not count tokens in dimension {socket.place.tokens}"
             )
-        flat = flat if read is None else flat.index_select(0, read)
+        flat = flat if read is None else flat.index_select(0, read.on(flat.device))
         if isinstance(split, Split):
             y = _divided(by_rows, split, flat)
         elif isinstance(split, Fusion):
@@ -625,7 +636,7 @@ def _override(
         else:
             y = _mixed(by_rows, split, flat)
         # Logits stay flat, [answer, vocabulary].
-        return y if socket.is_head else socket.whole(y, x)
+        return y if read is not None else socket.whole(y, x)
 
     return forward
 
@@ -691,11 +702,14 @@ def one_treatment(
 
 
 @contextmanager
-def reading(wiring: Wiring, readout: Readout, length: int | None = None) -> Iterator[nn.Module]:
+def reading(
+    wiring: Wiring, readout: Readout, length: int | None = None, indices: Indices | None = None
+) -> Iterator[nn.Module]:
     """The unmodified recipient, with the head computed at readout rows only."""
+    read = (indices or Indices()).add(readout)
 
     def override(socket: Socket, forwards: Sequence[Forward]) -> Forward | None:
-        return _override(socket, forwards, Split(0, ()), readout) if socket.is_head else None
+        return _override(socket, forwards, Split(0, ()), None, read) if socket.is_head else None
 
     with wiring.pair.lock:
         plans = dict(_by_socket(wiring.sockets, override))
@@ -763,9 +777,7 @@ def _plans(
     for layer in sorted({hook.layer for hook in activity.edits} | set(activity.masks)):
         path = f"{family.layers}.{layer}"
         device = _device(wiring.model.get_submodule(path), home)
-        at = {}
-        for point in (*POINTS, HEADS):
-            at[point] = _at_home(activity.edits.get(Hook(layer, point)), device, home)
+        at = {point: activity.edits.get(Hook(layer, point)) for point in (*POINTS, HEADS)}
         edit(path, before=at["resid_pre"], after=at["resid_post"])
         edit(f"{path}.{family.attending}", mask=_mask_on(device, activity.masks.get(layer)))
         edit(f"{path}.{family.attention}", after=at["attn_out"])
@@ -773,13 +785,6 @@ def _plans(
             edit(family.path(layer, "o"), before=at[HEADS])
         edit(f"{path}.{family.mlp}", after=at["mlp_out"])
     return plans
-
-
-def _at_home(
-    edit: Callable[[Tensor], Tensor] | None, device: torch.device, home: torch.device
-) -> Callable[[Tensor], Tensor] | None:
-    """Run an edit, whose tensors are on the pair's device, on activations of another device."""
-    return edit if edit is None or device == home else lambda x: edit(x.to(home)).to(device)
 
 
 def _mask_on(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from kgbench.engine.indices import Index, Indices
 from kgbench.errors import NotApplicableError
 from kgbench.models.pair import ModelPair, once_for_each
 
@@ -90,52 +92,74 @@ def _other_limits(config: Mapping[str, Any]) -> list[str]:
 
 @dataclass(frozen=True)
 class Masks:
-    """Additive attention masks: 0 for visible keys, the type's minimum for hidden ones."""
+    """Additive attention masks: 0 for visible keys, the type's minimum for hidden ones.
 
-    whole: Float[Tensor, "row 1 token token"]
-    """Mask of layers with full attention."""
-    narrow: Float[Tensor, "row 1 token token"] | None
-    """Mask of layers with a window; None if the window hides nothing in this batch."""
+    They are made when they are needed, in the forward of the batch.
+    """
+
+    pair: ModelPair
+    width: int
+    """Tokens of a row, padding included."""
+    ends: Index
+    """[row, token]; tokens i to ends[i] - 1 of a row, i and its descendants in a token tree, attend
+    to i."""
+    depths: Index | None
+    """Position of each token in its prompt [row, token], which windows count by; None if the window
+    hides nothing in this batch."""
     windows: Windows
+
+    @cached_property
+    def whole(self) -> Float[Tensor, "row 1 token token"]:
+        """Mask of layers with full attention."""
+        return self._additive(self._earlier)
+
+    @cached_property
+    def _earlier(self) -> Bool[Tensor, "row token token"]:
+        device = self.pair.device
+        tokens = torch.arange(self.width, device=device)
+        queries = tokens[:, None]
+        return (queries >= tokens) & (queries < self.ends.on(device)[:, None])
+
+    @cached_property
+    def _narrow(self) -> Float[Tensor, "row 1 token token"]:
+        """Mask of layers with a window."""
+        assert self.depths is not None
+        depths = self.depths.on(self.pair.device)
+        near = depths[:, :, None] - depths[:, None] < self.windows.size
+        return self._additive(self._earlier & near)
+
+    def _additive(self, visible: Tensor) -> Float[Tensor, "row 1 token token"]:
+        mask = torch.zeros(visible.shape, dtype=self.pair.dtype, device=visible.device)
+        return mask.masked_fill_(~visible, torch.finfo(self.pair.dtype).min)[:, None]
 
     def of(self, layer: int) -> Float[Tensor, "row 1 token token"]:
         """The mask of a layer."""
-        return self.own().get(layer, self.whole)
+        return self._narrow if layer in self.own else self.whole
 
-    def own(self) -> Mapping[int, Float[Tensor, "row 1 token token"]]:
-        """Masks of the layers that differ from the whole one."""
-        return {} if self.narrow is None else dict.fromkeys(self.windows.layers, self.narrow)
+    @property
+    def own(self) -> frozenset[int]:
+        """The layers whose mask differs from the whole one."""
+        return frozenset() if self.depths is None else self.windows.layers
 
 
 def make_masks(
     pair: ModelPair,
     ends: Int[np.ndarray, "row token"],
     depths: Int[np.ndarray, "row token"],
+    indices: Indices,
 ) -> Masks:
     """Masks of a batch.
 
     Args:
         pair: The models.
-        ends: Tokens i to ends[i] - 1 of a row, i and its descendants in a token tree, attend to i.
-        depths: Position of each token in its prompt, which windows count by; in a token tree it
-            differs from the position in the row.
+        ends: As in `Masks`.
+        depths: As in `Masks`; in a token tree it differs from the position in the row.
+        indices: Those of the batch.
 
     Raises:
         NotApplicableError: The models limit attention in a way that is unknown here.
     """
     limits = known_windows(pair)
-    tokens = np.arange(ends.shape[1])
-    earlier = (tokens[:, None] >= tokens) & (tokens[:, None] < ends[:, None, :])
-    unlimited = _additive(earlier, pair)
-    if not limits.layers or depths.max(initial=0) < limits.size:
-        return Masks(unlimited, None, limits)
-    near = depths[:, :, None] - depths[:, None, :] < limits.size
-    return Masks(unlimited, _additive(earlier & near, pair), limits)
-
-
-def _additive(
-    visible: Bool[np.ndarray, "row token token"], pair: ModelPair
-) -> Float[Tensor, "row 1 token token"]:
-    hidden = ~torch.from_numpy(visible).to(pair.device)
-    mask = torch.zeros(hidden.shape, dtype=pair.dtype, device=pair.device)
-    return mask.masked_fill_(hidden, torch.finfo(pair.dtype).min)[:, None]
+    limited = bool(limits.layers) and depths.max(initial=0) >= limits.size
+    at = indices.add(depths) if limited else None
+    return Masks(pair, ends.shape[1], indices.add(ends), at, limits)

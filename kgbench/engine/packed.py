@@ -29,6 +29,7 @@ from torch import Tensor
 
 from kgbench.engine.edits import Treatment
 from kgbench.engine.forward import Activity, Stage, Weights, Wiring, treated
+from kgbench.engine.indices import Indices
 from kgbench.engine.masks import Masks, make_masks
 from kgbench.engine.plan import Answers, Budget, Plan
 from kgbench.engine.schedule import Schedule, make_schedule
@@ -247,7 +248,7 @@ def _chunks(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[list[Group]]
 def _answer(
     wiring: Wiring, plan: Plan, chunk: Sequence[Group], rooted: Sequence[Rooted]
 ) -> Answers:
-    device, trees = wiring.pair.device, [each.tree for each in rooted]
+    device, trees, indices = wiring.pair.device, [each.tree for each in rooted], Indices()
     width = max(map(len, trees))
     ids, numbers = (np.zeros((len(chunk), width), dtype=np.int64) for _ in range(2))
     for row, (group, tree) in enumerate(zip(chunk, trees, strict=True)):
@@ -256,21 +257,24 @@ def _answer(
         # Padding takes the last node's treatment, so that it adds no weight set to any module.
         numbers[row, n:] = numbers[row, n - 1]
     leaves = np.concatenate([row * width + t.leaves.reshape(-1) for row, t in enumerate(trees)])
-    depths, masks = _masks(wiring, trees)
-    stages, activity = _stages(wiring, rooted, masks)
+    depths, masks = _masks(wiring, trees, indices)
+    stages, activity = _stages(wiring, rooted, masks, indices)
+    inputs, positions = indices.add(ids), indices.add(depths)
     weights = Weights(plan.table, plan.heads)
     tokens, length = numbers.reshape(-1), max(group.kin.length for group in chunk)
     with treated(wiring, weights, tokens, leaves, activity, stages, length) as model:
         logits = model(
-            input_ids=torch.from_numpy(ids).to(device),
+            input_ids=inputs.on(device),
             attention_mask=masks.whole,
-            position_ids=torch.from_numpy(depths).to(device),
+            position_ids=positions.on(device),
             use_cache=False,
         ).logits
     return Answers(*_labels(chunk), logits, sum(map(len, trees)))
 
 
-def _masks(wiring: Wiring, trees: Sequence[Tree]) -> tuple[Int[np.ndarray, "row node"], Masks]:
+def _masks(
+    wiring: Wiring, trees: Sequence[Tree], indices: Indices
+) -> tuple[Int[np.ndarray, "row node"], Masks]:
     """Depth of each node of a padded batch of trees, and masks."""
     shape = len(trees), max(map(len, trees))
     depths = np.zeros(shape, dtype=np.int64)
@@ -278,46 +282,51 @@ def _masks(wiring: Wiring, trees: Sequence[Tree]) -> tuple[Int[np.ndarray, "row 
     ends = np.tile(np.arange(1, shape[1] + 1), (shape[0], 1))
     for row, tree in enumerate(trees):
         depths[row, : len(tree)], ends[row, : len(tree)] = tree.depths, tree.ends
-    return depths, make_masks(wiring.pair, ends, depths)
+    return depths, make_masks(wiring.pair, ends, depths, indices)
 
 
-def _stages(wiring: Wiring, rooted: Sequence[Rooted], masks: Masks) -> tuple[list[Stage], Activity]:
+def _stages(
+    wiring: Wiring, rooted: Sequence[Rooted], masks: Masks, indices: Indices
+) -> tuple[list[Stage], Activity]:
     """Rows of the layers, where they are not those of the batch; edits, and masks of layers.
 
     Args:
         wiring: The pair's sockets.
         rooted: Trees of the batch.
         masks: Masks of the whole trees.
+        indices: Those of the batch.
     """
     starts: set[int] = set()
     for each in rooted:
         starts.update(trunk.layers.start for trunk in each.trunks)
     if len(starts) == 1:
-        by_layer = {layer: partial(masks.of, layer) for layer in masks.own()}
-        schedule = _schedule(rooted, masks.whole.shape[-1])
+        by_layer = {layer: partial(masks.of, layer) for layer in masks.own}
+        schedule = _schedule(rooted, masks.width)
         return [], Activity(
-            schedule.edits(masks.whole.device),
-            {**by_layer, **schedule.masks(masks)},
+            schedule.edits(indices),
+            {**by_layer, **schedule.masks(masks, indices)},
             schedule.overwritten(),
             schedule.sources(),
+            indices,
         )
     stages: list[Stage] = []
-    activity = Activity()
+    activity = Activity(indices=indices)
     for start, stop in pairwise([*sorted(starts), wiring.slots.n_layers]):
         layers, trunks = range(start, stop), [each.trunk(start) for each in rooted]
-        trunk_masks = _masks(wiring, [trunk.tree for trunk in trunks])[1]
+        trunk_masks = _masks(wiring, [trunk.tree for trunk in trunks], indices)[1]
         before = [each.trunk(start - 1) for each in rooted] if stages else None
         stages.append(_stage(layers, trunks, before))
-        schedule = _schedule(rooted, trunk_masks.whole.shape[-1], layers)
+        schedule = _schedule(rooted, trunk_masks.width, layers)
         activity = Activity(
-            {**activity.edits, **schedule.edits(trunk_masks.whole.device)},
+            {**activity.edits, **schedule.edits(indices)},
             {
                 **activity.masks,
                 **{layer: partial(trunk_masks.of, layer) for layer in layers},
-                **schedule.masks(trunk_masks),
+                **schedule.masks(trunk_masks, indices),
             },
             {**activity.overwritten, **schedule.overwritten()},
             {**activity.sources, **schedule.sources()},
+            indices,
         )
     return stages, activity
 

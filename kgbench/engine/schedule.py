@@ -19,6 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kgbench.engine.edits import Add, Copy, Edit, Hook, SourceRun, Treatment, Values, Write
+from kgbench.engine.indices import Index, Indices
 from kgbench.engine.masks import Masks
 
 
@@ -84,11 +85,11 @@ class Schedule:
                 part.cuts[layer] = list(dict.fromkeys(map(tuple, nodes[np.array(pairs)].tolist())))
         return part
 
-    def edits(self, device: torch.device) -> Mapping[Hook, Callable[[Tensor], Tensor]]:
+    def edits(self, indices: Indices) -> Mapping[Hook, Callable[[Tensor], Tensor]]:
         """Function of the whole batch's activations [..., width] at each hook."""
         by_hook: dict[Hook, list[Callable[[Tensor], Tensor]]] = defaultdict(list)
         for (hook, _, kind, basis), step in sorted(self.steps.items(), key=lambda item: item[0][1]):
-            by_hook[hook].append(_edit(kind, basis, step, device))
+            by_hook[hook].append(_edit(kind, basis, step, indices))
         return {hook: partial(_all, done) for hook, done in by_hook.items()}
 
     def overwritten(self) -> Mapping[Hook, list[int]]:
@@ -106,23 +107,23 @@ class Schedule:
             rows[hook] += step.sources
         return rows
 
-    def masks(self, masks: Masks) -> Mapping[int, Callable[[], Tensor]]:
+    def masks(self, masks: Masks, indices: Indices) -> Mapping[int, Callable[[], Tensor]]:
         """Function that makes the mask of each layer with cuts, given the masks without them."""
         by_layer = {}
         for layer, pairs in self.cuts.items():
             if pairs:
-                by_layer[layer] = partial(_cut, masks, layer, pairs)
+                # Flattened row i is position i % width of batch row i // width.
+                nodes, keys = np.array(pairs).T
+                cells = np.stack([nodes // masks.width, nodes % masks.width, keys % masks.width])
+                by_layer[layer] = partial(_cut, masks, layer, indices.add(cells))
         return by_layer
 
 
-def _cut(
-    masks: Masks, layer: int, pairs: Sequence[tuple[int, int]]
-) -> Float[Tensor, "row 1 token token"]:
+def _cut(masks: Masks, layer: int, cells: Index) -> Float[Tensor, "row 1 token token"]:
+    """The mask of a layer without the cells (row, query, key) that are cut."""
     mask = masks.of(layer).clone()
-    nodes, keys = torch.tensor(pairs, device=mask.device).unbind(1)
-    # Flattened row i is position i % width of batch row i // width.
-    width = mask.shape[-1]
-    mask[nodes // width, 0, nodes % width, keys % width] = torch.finfo(mask.dtype).min
+    rows, queries, keys = cells.on(mask.device)
+    mask[rows, 0, queries, keys] = torch.finfo(mask.dtype).min
     return mask
 
 
@@ -134,30 +135,29 @@ def _all(done: Sequence[Callable[[Tensor], Tensor]], activations: Tensor) -> Ten
 
 
 def _edit(
-    kind: type[Edit], basis: Values | None, step: Step, device: torch.device
+    kind: type[Edit], basis: Values | None, step: Step, indices: Indices
 ) -> Callable[[Tensor], Tensor]:
-    nodes = torch.tensor(step.nodes, device=device)
+    nodes = indices.add(np.array(step.nodes))
     if kind is Copy:
-        sources = torch.tensor(step.sources, device=device)
-        return partial(_copied, nodes, sources, basis)
-    values = torch.stack([value.tensor for value in step.values]).to(device)
+        return partial(_copied, nodes, indices.add(np.array(step.sources)), basis)
+    values = torch.stack([value.tensor for value in step.values])
     return partial(_added if kind is Add else _written, nodes, values)
 
 
-def _copied(nodes: Tensor, sources: Tensor, basis: Values | None, flat: Tensor) -> Tensor:
-    copied = flat.index_select(0, sources)
+def _copied(nodes: Index, sources: Index, basis: Values | None, flat: Tensor) -> Tensor:
+    to, copied = nodes.on(flat.device), flat.index_select(0, sources.on(flat.device))
     if basis is not None:
-        rows, targets = basis.tensor.to(flat), flat.index_select(0, nodes)
+        rows, targets = basis.tensor.to(flat), flat.index_select(0, to)
         copied = targets + (copied - targets) @ rows.T @ rows
-    return flat.index_copy(0, nodes, copied)
+    return flat.index_copy(0, to, copied)
 
 
-def _written(nodes: Tensor, values: Tensor, flat: Tensor) -> Tensor:
-    return flat.index_copy(0, nodes, values.to(flat))
+def _written(nodes: Index, values: Tensor, flat: Tensor) -> Tensor:
+    return flat.index_copy(0, nodes.on(flat.device), values.to(flat))
 
 
-def _added(nodes: Tensor, values: Tensor, flat: Tensor) -> Tensor:
-    return flat.index_add(0, nodes, values.to(flat))
+def _added(nodes: Index, values: Tensor, flat: Tensor) -> Tensor:
+    return flat.index_add(0, nodes.on(flat.device), values.to(flat))
 
 
 def make_schedule(
