@@ -251,7 +251,7 @@ def test_rounding_does_not_change_an_order() -> None:
         of = dict(zip(sites, scores.tolist(), strict=True))
         return SiteRanking(pair, prompts, split_facts(prompts, 0), (of, of)).orders
 
-    assert orders(0) == orders(1e-6) == orders(1e-6)
+    assert orders(0) == orders(3e-7) == orders(3e-7)
     assert orders(0) != orders(1e-2), "a difference that is more than rounding orders"
 
 

@@ -40,6 +40,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "sweep": "Compute studies of many runs: here, SLURM, Ray.",
     },
     "Look": {
+        "diff": "Show which weights finetuning changed (no facts).",
         "ls": "List models, data sets, prompts, methods and more.",
         "show": "Print the table of a recorded run.",
         "compare": "Print paired differences of two runs.",

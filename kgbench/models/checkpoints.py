@@ -352,6 +352,18 @@ def stored_tensors(directory: Path, origin: str) -> dict[str, Stored]:
     return tensors
 
 
+def tensor_files(directory: Path, origin: str) -> dict[str, Path]:
+    """The file of each of a checkpoint's tensors.
+
+    Raises:
+        ModelError: A file is missing or does not read.
+    """
+    files: dict[str, Path] = {}
+    for path in _weight_files(directory, origin):
+        files |= dict.fromkeys(_header(path, origin), path)
+    return files
+
+
 def _header(path: Path, origin: str) -> dict[str, Stored]:
     """The tensors of one file by name.
 

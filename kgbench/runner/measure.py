@@ -337,7 +337,7 @@ def warm_up(job: Job) -> None:
 # without information would seem to find a plant there. A tie is what is equal within rounding: many
 # sites have no effect at all, of which another processor makes other noise, and another order.
 
-ROUNDING = 2.0**-16
+ROUNDING = 2.0**-20
 """Share of the highest score, by amount, below which scores are equal: rounding and no effect."""
 
 

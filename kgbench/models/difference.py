@@ -1,0 +1,318 @@
+"""How the weights of two checkpoints differ: read one tensor at a time, and nothing is run.
+
+It says where weights changed, never that something is stored there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from kgbench.errors import ModelError
+from kgbench.models.checkpoints import (
+    Checkpoint,
+    read_model_config,
+    stored_tensors,
+    tensor_files,
+)
+from kgbench.models.family_map import Slots, family_in, output_width
+from kgbench.models.library import quiet_library
+from kgbench.models.loading import adapted_donor, read_empty, read_model, read_tokenizer
+from kgbench.models.tensors import read_delta
+from kgbench.progress import Progress
+
+Read = Callable[[str], Tensor | None]
+"""A tensor by its name in the model; None where the checkpoint has none of its own."""
+
+Site = tuple[int | None, str]
+"""Layer, None outside the layers, and component; or the name of a tensor that is no component's."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """How a component differs, or a tensor of no component, over all of its tensors."""
+
+    layer: int | None
+    component: str
+    weights: int
+    norm: float
+    """‖W' − W‖ / ‖W‖; over ‖W'‖ where W is 0."""
+    rank: float | None
+    """(Σs²)² / Σs⁴ of the singular values s of the change, of the matrix that changed most: 1 where
+    it has one direction, and `full` where all directions changed alike. None without a change."""
+    full: int | None
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A base, and what finetuning made of it."""
+
+    base: str
+    finetuned: str
+    changes: tuple[Change, ...]
+    """All components in the order of computation, then other tensors by name."""
+    tensors: int
+    equal: int
+    """Tensors of which every number is the same."""
+    notes: tuple[str, ...]
+    """What could not be compared."""
+    settings: Mapping[str, tuple[Any, Any]]
+    """Settings of the configurations that differ: the base's, and the other's."""
+    tokenizer: str
+    """How the tokenizers differ; empty where they do not, as is the next."""
+    chat_template: str
+
+
+def difference(
+    base: Checkpoint, finetuned: Checkpoint, progress: Progress | None = None
+) -> Difference:
+    """Compare two checkpoints of one architecture.
+
+    Args:
+        base: The model before finetuning.
+        finetuned: The model after it, an adapter or a plant; located with `base` as its recipient.
+        progress: Progress callback: tensors.
+
+    Raises:
+        ModelError: A file does not read, or they are of different types.
+    """
+    kinds = [str(place.config.get("model_type")) for place in (base, finetuned)]
+    if kinds[0] != kinds[1]:
+        raise ModelError(
+            f"{base.origin} is of type {kinds[0]!r} and {finetuned.origin} of type {kinds[1]!r}; "
+            "expected a model and what it was finetuned to"
+        )
+    model = read_empty(base, torch.float32, "eager")
+    sites, parts = _sites(base, model)
+    pieces: dict[Site, list[_Piece]] = {site: [] for site in sites}
+    notes, equal = list[str](), 0
+    before = _reader(base, base, model)
+    after = _reader(finetuned, base, model)
+    embedding, head = (_name(model, kind) for kind in ("input", "output"))
+    names = list(dict(model.named_parameters(remove_duplicate=False)))
+    if head in names and before(head) is None and after(head) is None:
+        names.remove(head)  # the embeddings in both
+    for number, name in enumerate(names):
+        if progress is not None:
+            progress(number, len(names), name)
+        first, second = before(name), after(name)
+        if name == head:  # tied in one of them
+            first = before(embedding) if first is None else first
+            second = after(embedding) if second is None else second
+        if first is None or second is None:
+            notes.append(f"{name} is not in {(base if first is None else finetuned).origin}")
+            continue
+        if first.shape != second.shape:
+            shapes = f"{name} is {list(first.shape)} and {list(second.shape)}"
+            if first.shape[1:] != second.shape[1:]:
+                notes.append(f"{shapes}: not compared")
+                continue
+            rows = min(len(first), len(second))
+            notes.append(f"{shapes}: the first {rows:,} rows are compared")
+            first, second = first[:rows], second[:rows]
+        same = _equal(first, second)
+        equal += same
+        for site, (dim, columns) in parts.get(name, {(None, name): (0, None)}).items():
+            ours, theirs = first, second
+            if columns is not None:
+                ours, theirs = (each.index_select(dim, columns) for each in (first, second))
+            pieces.setdefault(site, []).append(_Piece.of(ours, theirs, same))
+    if progress is not None:
+        progress(len(names), len(names), "")
+    changes = [_change(site, of) for site, of in pieces.items() if of]
+    return Difference(
+        base.origin,
+        finetuned.origin,
+        tuple(changes),
+        len(names),
+        equal,
+        tuple(notes),
+        _settings_apart(base, finetuned),
+        *_texts_apart(base, finetuned),
+    )
+
+
+def _equal(first: Tensor, second: Tensor) -> bool:
+    if first.dtype != second.dtype:
+        first, second = first.float(), second.float()
+    return torch.equal(first, second)
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """What a component has of one tensor: its number of weights, and sums of squares."""
+
+    weights: int
+    before: float
+    after: float
+    change: float = 0.0
+    rank: float | None = None
+    full: int | None = None
+
+    @classmethod
+    def of(cls, ours: Tensor, theirs: Tensor, same: bool) -> _Piece:
+        before = _square(ours)
+        if same:
+            return cls(ours.numel(), before, before)
+        change, after = theirs.float() - ours.float(), _square(theirs)
+        square = _square(change)
+        if not square or change.ndim != 2:
+            return cls(ours.numel(), before, after, square)
+        gram = change @ change.T if len(change) <= change.shape[1] else change.T @ change
+        rank = square**2 / _square(gram)
+        return cls(ours.numel(), before, after, square, rank, len(gram))
+
+
+def _square(tensor: Tensor) -> float:
+    """Sum of squares, in double precision."""
+    return float(torch.linalg.vector_norm(tensor.float(), dtype=torch.float64)) ** 2
+
+
+def _change(site: Site, pieces: Sequence[_Piece]) -> Change:
+    before, after, change = (
+        math.fsum(getattr(piece, name) for piece in pieces)
+        for name in ("before", "after", "change")
+    )
+    scale = before or after
+    most = max(pieces, key=lambda piece: piece.change)
+    weights = sum(piece.weights for piece in pieces)
+    return Change(*site, weights, math.sqrt(change / scale) if scale else 0.0, most.rank, most.full)
+
+
+def _sites(
+    place: Checkpoint, model: PreTrainedModel
+) -> tuple[Sequence[Site], Mapping[str, Mapping[Site, tuple[int, Tensor | None]]]]:
+    """All components, and those that each parameter holds: output dimension, and places there.
+
+    None of a type without a map, whose tensors have names alone.
+    """
+    parts: dict[str, dict[Site, tuple[int, Tensor | None]]] = {}
+    with suppress(ModelError):
+        family = family_in(place.directory, model.config.model_type, place.origin).fitted(model)
+        slots = Slots(family, model.config.num_hidden_layers)
+        for site in slots.sites:
+            at = family.place(site[1])
+            for path in family.paths(*site):
+                module, columns = model.get_submodule(path), None
+                if at.fused:
+                    columns = at.columns(output_width(module), model.config)
+                for name, _ in module.named_parameters():
+                    dim = int(isinstance(module, Conv1D) and name == "weight")
+                    parts.setdefault(f"{path}.{name}", {})[site] = dim, columns
+        return slots.sites, parts
+    return (), {}
+
+
+def _name(model: PreTrainedModel, kind: str) -> str:
+    """Name of the weight of a model's input or output embeddings; empty where it has none."""
+    module = getattr(model, f"get_{kind}_embeddings")()
+    names = (f"{name}.weight" for name, each in model.named_modules() if each is module)
+    return next(names, "")
+
+
+def _reader(place: Checkpoint, base: Checkpoint, model: PreTrainedModel) -> Read:
+    """Reads a checkpoint's tensors, one at a time."""
+    if place.adapter is not None:
+        whole = read_model(base, "auto", "cpu", "eager")
+        donor = adapted_donor(whole, place.adapter, place.origin, base.origin)[0]
+        return lambda name: donor.get_parameter(name).detach()
+    names, paths = _stored_names(place, model), tensor_files(place.directory, place.origin)
+
+    def read(name: str) -> Tensor | None:
+        if name not in names:
+            return None
+        # Opened each time, since what was read of an open file stays in memory.
+        with safe_open(paths[names[name]], "pt") as file:
+            tensor: Tensor = file.get_tensor(names[name])
+        return tensor
+
+    if place.delta is None:
+        return read
+    changes = read_delta(place.delta, place.origin)
+
+    def changed(name: str) -> Tensor | None:
+        tensor = read(name)
+        if tensor is None or name not in changes:
+            return tensor
+        change, other = (each.float() for each in changes[name])
+        steps = changes[name][0].dtype == torch.int8
+        return tensor.float() + (change * other if steps else change @ other)
+
+    return changed
+
+
+def _stored_names(place: Checkpoint, model: PreTrainedModel) -> dict[str, str]:
+    """The stored name of each tensor, by its name in the model.
+
+    Files may leave out the name of the base model, or have it where a model alone has none; and a
+    few tensors, such as the head of GPT-NeoX, have other names in files, and a shape of their own.
+    """
+    prefix, names = f"{model.base_model_prefix}.", dict[str, str]()
+    stored = stored_tensors(place.directory, place.origin)
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    for key in stored:
+        for name in (key, f"{prefix}{key}", key.removeprefix(prefix)):
+            if name in parameters and name not in names:
+                names[name] = key
+                break
+    keys = [key for key in stored.keys() - {*names.values()} if not stored[key].is_buffer(key)]
+    for name, parameter in parameters.items():
+        alike = [key for key in keys if stored[key].shape == tuple(parameter.shape)]
+        if name not in names and len(alike) == 1:
+            names[name] = alike[0]
+    if unread := sorted({*keys} - {*names.values()}):
+        raise ModelError(
+            f"{place.origin}: the model has no weights of the names {', '.join(unread[:3])}"
+        )
+    return names
+
+
+_NAMES = ("_name_or_path", "transformers_version", "dtype", "architectures")
+"""Settings that say nothing of what a model computes."""
+
+
+def _settings_apart(base: Checkpoint, finetuned: Checkpoint) -> dict[str, tuple[Any, Any]]:
+    """Settings that differ, with the library's default where a file has none."""
+    with quiet_library():
+        ours, theirs = (
+            dict(read_model_config(place.directory).to_dict()) for place in (base, finetuned)
+        )
+    apart = {}
+    for name in sorted({*ours, *theirs} - {*_NAMES}):
+        if ours.get(name) != theirs.get(name):
+            apart[name] = ours.get(name), theirs.get(name)
+    return apart
+
+
+def _texts_apart(base: Checkpoint, finetuned: Checkpoint) -> tuple[str, str]:
+    """How two tokenizers and their chat templates differ."""
+    folder = finetuned.adapter or finetuned.directory
+    if folder == base.directory:
+        return "", ""
+    own = replace(finetuned, directory=folder)
+    try:
+        ours, theirs = read_tokenizer(base), read_tokenizer(own)
+    except ModelError:
+        return ("", "") if finetuned.adapter else ("one of them has none", "")
+    words, others = ours.get_vocab(), theirs.get_vocab()
+    tokens = ""
+    if words != others:
+        more, fewer = len(others.keys() - words.keys()), len(words.keys() - others.keys())
+        tokens = f"{more} tokens added, {fewer} removed"
+        if not more and not fewer:
+            tokens = "tokens have other numbers"
+    elif ours.backend_tokenizer.to_str() != theirs.backend_tokenizer.to_str():
+        tokens = "the same tokens by other rules"
+    before, after = ours.chat_template, theirs.chat_template
+    if before == after:
+        return tokens, ""
+    return tokens, "added" if before is None else "removed" if after is None else "another text"
