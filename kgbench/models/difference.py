@@ -178,10 +178,9 @@ def _square(tensor: Tensor) -> float:
 
 
 def _change(site: Site, pieces: Sequence[_Piece]) -> Change:
-    before, after, change = (
-        math.fsum(getattr(piece, name) for piece in pieces)
-        for name in ("before", "after", "change")
-    )
+    before = math.fsum(piece.before for piece in pieces)
+    after = math.fsum(piece.after for piece in pieces)
+    change = math.fsum(piece.change for piece in pieces)
     scale = before or after
     most = max(pieces, key=lambda piece: piece.change)
     weights = sum(piece.weights for piece in pieces)
