@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         sweep,
         train,
     )
-    from kgbench.engine import grafted_logits, load_pair
+    from kgbench.engine import as_model, grafted_logits, load_pair
     from kgbench.runner import load_prompts
     from kgbench.sites import parse_graft
     from kgbench.submission import submit
@@ -32,6 +32,7 @@ __all__ = [
     "Evaluation",
     "Evaluations",
     "__version__",
+    "as_model",
     "compare",
     "evaluate",
     "explore",
@@ -47,6 +48,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "as_model": "kgbench.engine",
     "Evaluation": "kgbench.api",
     "Evaluations": "kgbench.api",
     "compare": "kgbench.api",

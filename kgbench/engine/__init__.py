@@ -2,6 +2,7 @@
 
 from kgbench.engine.edits import Treatment
 from kgbench.engine.engine import EXECUTORS, Engine, grafted_logits
+from kgbench.engine.grafted_model import as_model
 from kgbench.engine.plan import Answers, Budget, Plan
 from kgbench.engine.selftest import load_pair
 
@@ -12,6 +13,7 @@ __all__ = [
     "Engine",
     "Plan",
     "Treatment",
+    "as_model",
     "grafted_logits",
     "load_pair",
 ]

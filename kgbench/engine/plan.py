@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -243,16 +243,32 @@ class _Table:
                 numbered(donor, treatment.scale)
             rows.append(bytes(numbered(w, treatment.scale) for w in treatment.weights))
         table = np.frombuffer(b"".join(rows), dtype=np.uint8).reshape(len(rows), len(self.slots))
-        widths: dict[int, int] = {}
-        for treatment in self.numbers:
-            for slot, head, _ in treatment.heads:
-                widths[slot] = max(head + 1, widths.get(slot, 0))
-        heads = {slot: table[:, [slot] * width] for slot, width in widths.items()}
-        for number, treatment in enumerate(self.numbers):
-            for slot, head, weight_set in treatment.heads:
-                heads[slot][number, head] = numbered(weight_set, treatment.scale)
+        heads = head_sets(self.numbers, table, numbered)
         treatments = tuple(self.numbers) if edited else ()
         return Plan(table, tuple(requests), treatments, tuple(scaled), heads)
+
+
+def head_sets(
+    treatments: Collection[Treatment],
+    table: UInt8[np.ndarray, "treatment slot"],
+    numbered: Callable[[int, float], int] = lambda weight_set, scale: weight_set,
+) -> dict[int, UInt8[np.ndarray, "treatment head"]]:
+    """Weight sets of single attention heads by slot, as in `Plan.heads`.
+
+    Args:
+        treatments: The treatments.
+        table: Weight set of each slot.
+        numbered: Number of a weight set under a scale.
+    """
+    widths: dict[int, int] = {}
+    for treatment in treatments:
+        for slot, head, _ in treatment.heads:
+            widths[slot] = max(head + 1, widths.get(slot, 0))
+    heads = {slot: table[:, [slot] * width] for slot, width in widths.items()}
+    for number, treatment in enumerate(treatments):
+        for slot, head, weight_set in treatment.heads:
+            heads[slot][number, head] = numbered(weight_set, treatment.scale)
+    return heads
 
 
 def _check_readouts(prompts: Sequence[Encoded], readouts: Sequence[Sequence[int]]) -> None:
