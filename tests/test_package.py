@@ -123,6 +123,7 @@ def test_the_public_names_are_the_documented_ones() -> None:
         "Evaluation",
         "Evaluations",
         "__version__",
+        "as_model",
         "compare",
         "evaluate",
         "explore",
