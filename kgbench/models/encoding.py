@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -100,7 +101,7 @@ class Encoder:
                 )
             turn = [{"role": "user", "content": _MARK}]
             try:
-                text = tokenizer.apply_chat_template(
+                text: Any = tokenizer.apply_chat_template(
                     turn, tokenize=False, add_generation_prompt=True
                 )
             except Exception as error:  # the template is a program from outside
