@@ -55,7 +55,7 @@ def plain(family: Family) -> Family:
 def test_the_maps_that_are_shipped_are_found(family: str, variant: str) -> None:
     """From the configuration alone, never from the shipped map, each variant's own map."""
     model = reduced_model(reduced_config(tiny_config(family, variant).to_dict()), 0)
-    found, shipped = infer_family([model]), plain(load_family(family).fitted(model))
+    found, shipped = infer_family(model), plain(load_family(family).fitted(model))
     if (family, variant) == BEHIND:
         inside = shipped.inside
         shipped = replace(
@@ -141,8 +141,8 @@ def test_a_map_that_holds_for_one_number_of_heads() -> None:
 
 
 def test_columns_that_no_map_can_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Columns whose places follow from no number of the model are refused, with what they are in
-    either small model.
+    """Of columns whose places follow from no number of the model it is said, in a small model with
+    another number of heads, that they do not hold.
     """
     from transformers.models.codegen import modeling_codegen
 
@@ -160,13 +160,9 @@ def test_columns_that_no_map_can_say(monkeypatch: pytest.MonkeyPatch) -> None:
             del self.__dict__["qkv_proj"]
 
     monkeypatch.setattr(modeling_codegen.CodeGenAttention, "forward", by_embedding)
-    with pytest.raises(
-        ModelError,
-        match=(
-            r"lie as no map can say: in models with other numbers of heads they are part 0 of 3 per"
-        ),
-    ):
-        propose(AutoConfig.for_model("codegen").to_dict())
+    proposal = propose(AutoConfig.for_model("codegen").to_dict())
+    assert not proposal.holds
+    assert "'attn.qkv_proj' holds" in " ".join(filter(None, proposal.laws.values()))
 
 
 @pytest.mark.parametrize("component", ["q", "gate", "ln_2"])
