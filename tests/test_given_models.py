@@ -433,7 +433,7 @@ def test_a_model_that_torch_quantised(folder: str) -> None:
     """Its weights are no tensors that a graft could take."""
     model = torch.ao.quantization.quantize_dynamic(base_of(folder), {nn.Linear}, torch.qint8)
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    assert "donor 'sft' is quantised by torch" in refused(
+    assert "donor 'sft' is quantised" in refused(
         recipient=folder, donors={"sft": model}, tokenizer=tokenizer
     )
 
@@ -520,5 +520,4 @@ def test_hooks_on_a_loaded_pair(tmp_path: Path) -> None:
     ):
         evaluate(pair, output_dir=tmp_path, **options)
     handle.remove()
-    pair.recipient.model.register_forward_hook(lambda *seen: None)  # one that only looks on
     evaluate(pair, output_dir=tmp_path, **options)

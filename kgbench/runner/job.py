@@ -337,7 +337,7 @@ def load_job(work: Workload, settings: Settings, pairs: Pairs | None = None) -> 
         )
     labels = job_configurations(spec, suite, localizer.kind, localizer.floor)
     pair = (pairs or Pairs()).load(spec, settings)
-    refuse_hooks(pair.recipient, *pair.donors.values(), probe=pair.probe)
+    refuse_hooks(pair.recipient, *pair.donors.values())
     job = Job(work, settings, labels, localizer, pair)
     _check_expected(job)
     most = getattr(pair.recipient.config, "max_position_embeddings", None)
