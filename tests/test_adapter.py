@@ -260,16 +260,11 @@ def test_tensors_that_do_not_fit(spoiled: tuple[Path, Path]) -> None:
         ),
     }
     whole = (folder / "adapter_model.safetensors").read_bytes()
-    rewrite(folder, lambda config: config.update(base_model_name_or_path="someone/of-another-name"))
     for said, change in cases.items():
         (folder / "adapter_model.safetensors").write_bytes(whole)
         respoil(folder, change)
         line = refusal(ModelError, lambda: adapter_pair(recipient, folder))
         assert said in line
-        fits = "does not fit the recipient" in line
-        assert fits == line.endswith(
-            "; the adapter says that it was made for 'someone/of-another-name'"
-        )
     (folder / "adapter_model.safetensors").write_bytes(whole[: len(whole) // 2])
     assert "is no safetensors file" in refusal(ModelError, lambda: adapter_pair(recipient, folder))
 

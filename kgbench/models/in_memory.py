@@ -108,14 +108,14 @@ class HeldModel:
         return self.part == RECIPIENT and is_peft(self.given)
 
     def read(
-        self, attention: str, probe: Sequence[int], recipient: PreTrainedModel | None = None
+        self, attention: str | None, probe: Sequence[int], recipient: PreTrainedModel | None = None
     ) -> tuple[PreTrainedModel, Float[Tensor, "token vocabulary"]]:
         """The model ready for a pair, and what it answers to some tokens as it was given.
 
         Of an adapted model only what its adapters add is held besides its base.
 
         Args:
-            attention: The pair's attention backend.
+            attention: The pair's attention backend; by default the library's.
             probe: Token ids.
             recipient: The pair's recipient, where this is a donor.
 
@@ -149,7 +149,8 @@ class HeldModel:
         for path, layer in adapter_layers(ready):
             replaced = hasattr(layer, "original_module")
             ready.set_submodule(path, layer.original_module if replaced else layer.get_base_layer())
-        ready.config._attn_implementation = attention
+        usual = "sdpa" if ready._supports_sdpa else "eager"
+        ready.config._attn_implementation = attention or usual
         make_ready(ready)
         for name, tensor in ready.state_dict().items():
             refuse_non_finite(name, tensor, self.who)

@@ -7,7 +7,7 @@ import os
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 from types import FunctionType
@@ -17,7 +17,6 @@ import torch
 from accelerate import init_empty_weights
 from torch import Tensor, nn
 from transformers import (
-    MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoModelForCausalLM,
     AutoTokenizer,
     PreTrainedModel,
@@ -62,7 +61,7 @@ DTYPES = WEIGHT_TYPES | {short: WEIGHT_TYPES[name] for short, name in SHORT_DTYP
 Source = str | os.PathLike[str] | nn.Module
 """A model of a pair: a directory, a Hub id or a name, or the model itself."""
 
-_SHAPE_KEYS = (
+_SETTINGS = (
     "model_type",
     "num_hidden_layers",
     "hidden_size",
@@ -75,8 +74,6 @@ _SHAPE_KEYS = (
     "n_embd",
     "n_head",
     "n_inner",
-)
-_FORWARD_KEYS = (
     "sliding_window",
     "layer_types",
     "rope_parameters",
@@ -97,7 +94,7 @@ _FORWARD_KEYS = (
     "scale_attn_weights",
     "scale_attn_by_inverse_layer_idx",
 )
-"""Parts of a configuration that no weight-bearing module holds.
+"""Parts of a configuration that both models must have alike.
 
 Under a graft the recipient's count, at whatever tokens.
 """
@@ -139,25 +136,18 @@ class MissingBosWarning(UserWarning):
 _ATTENTION = ("auto", "sdpa", "eager")
 
 
-def attention_backend(recipient: Place, attention: str) -> str:
-    """The attention backend of all models of a pair.
-
-    What a checkpoint asks for is not heeded, since it may be code from outside.
-    """
-    check_choice("attention backend", attention, _ATTENTION)
-    if attention != "auto":
-        return attention
-    if isinstance(recipient, HeldModel):
-        return "sdpa" if recipient.model._supports_sdpa else "eager"
-    with _quietly(recipient):
-        model: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(read_model_config(recipient.directory))]
-    return "sdpa" if model._supports_sdpa else "eager"
-
-
 def read_model(
-    place: Checkpoint, dtype: torch.dtype | str, device: str, attention: str
+    place: Checkpoint, dtype: torch.dtype | str, device: str, attention: str | None
 ) -> PreTrainedModel:
     """A checkpoint's model, ready for a pair.
+
+    What attention backend the checkpoint asks for is not heeded, since it may be code from outside.
+
+    Args:
+        place: The checkpoint.
+        dtype: Type of the weights.
+        device: Where they are put.
+        attention: The attention backend; None leaves it to the library.
 
     Raises:
         ModelError: It does not load, or lacks weights.
@@ -235,18 +225,14 @@ def adapted_donor(
     """
     settings = stored_settings(folder, origin)
     named = settings.base_model_name_or_path
-    alike = not named or base == MEMORY or _last_name(named) == _last_name(base)
-    note = "" if alike else f"; the adapter says that it was made for {named!r}"
-    donor = stored_donor(recipient, settings, folder, origin, note)
-    if not alike:
+    if named and base != MEMORY and _last_name(named) != _last_name(base):
         warnings.warn(
             f"{origin} is an adapter of {named!r}, which is not by its name the recipient "
-            f"{base}: it fits in shape, and whether it "
-            "was made for these weights is not known",
+            f"{base}: whether it was made for these weights is not known",
             UnconfirmedBaseWarning,
             stacklevel=2,
         )
-    return donor
+    return stored_donor(recipient, settings, folder, origin)
 
 
 def _last_name(origin: str) -> str:
@@ -278,6 +264,7 @@ def read_pair(
     and shares what is equal by default.
     """
     refuse_hooks()
+    check_choice("attention backend", attention, _ATTENTION)
     label, sources = pair_sources(name, recipient, donors)
     places = _places(sources, revision)
     base = places[RECIPIENT]
@@ -288,7 +275,7 @@ def read_pair(
     if in_memory:
         _refuse_to_convert(in_memory, stored, dtype, device_map)
         main = in_memory[0].model.device
-        type_name = str(in_memory[0].model.dtype).removeprefix("torch.")
+        type_name = _type_name(in_memory[0].model.dtype)
     check_dtype(type_name)
     files: dict[Path, Stamp] = {}
     for checkpoint in stored:
@@ -301,15 +288,23 @@ def read_pair(
     )
     for part, each in places.items():
         check_config(base, each, part)
-    backend = attention_backend(base, attention)
-    read_to = str(main) if device_map is None else "cpu"
     reads, unread = one_tokenizer(places, tokenizer)
-    reader = _Reader(family, backend, read_to, share, device_map, reads)
-    first = reader.recipient(base, DTYPES.get(type_name) or widest(stored), places)
-    others = {}
-    for part, each in places.items():
-        if part != RECIPIENT:
-            others[part] = reader.donor(first, base, each, part)
+    read_to = str(main) if device_map is None else "cpu"
+    backend = None if attention == "auto" else attention
+    free = None if device_map is None else free_memory()
+    given_answers: dict[str, Tensor] = {}
+    if isinstance(base, HeldModel):
+        probe = probe_of(reads, base.model.config)
+        first, given_answers[RECIPIENT] = base.read(backend, probe)
+    else:
+        first = read_model(base, DTYPES.get(type_name) or widest(stored), read_to, backend)
+    devices: Mapping[str, torch.device] = {}
+    if device_map is not None:
+        models = sum(each.adapter is None for each in places.values())
+        devices = devices_of(first, family.layers, device_map, models, free)
+        place(first, devices, family.layers)
+    if isinstance(base, Checkpoint):
+        hold(first)
     origins = {part: each.origin for part, each in places.items()}
     arguments = {
         "model": name,
@@ -318,15 +313,63 @@ def read_pair(
         "revision": revision,
         "chat_template": chat_template,
     }
+    others: dict[str, PreTrainedModel] = {}
     pair = ModelPair(label, first, others, reads, family, origins, chat_template, files, arguments)
-    pair.answers, pair.notes, pair.unread = reader.answers, reader.notes, unread
+    pair.answers, pair.unread = given_answers, unread
+    for part, each in places.items():
+        if part != RECIPIENT:
+            others[part] = _read_donor(pair, base, each, part, devices, share)
     _look_for_bos(pair)
     if not in_memory and tokenizer is None:
-        how = (*places, first.dtype, read_to, str(device_map), backend, share, chat_template)
+        how = (*places, first.dtype, read_to, device_map, attention, share, chat_template)
         pair.reading = (*files.items(), *how, json.dumps(written(family), sort_keys=True))
     if in_memory:
         _ = pair.weight_hashes  # of the weights as they are now, which the caller may change
     return pair
+
+
+def _read_donor(
+    pair: ModelPair,
+    base: Place,
+    source: Place,
+    part: str,
+    devices: Mapping[str, torch.device],
+    share: bool,
+) -> PreTrainedModel:
+    """A donor that fits the recipient of a pair, of its type and on its devices.
+
+    Args:
+        pair: The pair as far as it is read; the donor's answers and notes are added.
+        base: Where the recipient is.
+        source: Where the donor is.
+        part: The donor's name.
+        devices: The device of each part of a model, where they are on several.
+        share: Whether to share weights that equal the recipient's.
+    """
+    first = pair.recipient
+    backend, words = first.config._attn_implementation, first.config.vocab_size
+    if source.adapter is not None:
+        model, by_peft, cut = adapted_donor(first, source.adapter, source.origin, base.origin)
+        pair.answers[part] = answers(by_peft, pair.probe, f"donor {part!r}")
+    elif isinstance(source, HeldModel):
+        model, answer = source.read(backend, pair.probe, first)
+        cut, pair.answers[part] = cut_vocabulary(model, words), answer[:, :words]
+    else:
+        model = read_model(source, first.dtype, "cpu" if devices else str(first.device), backend)
+        cut = cut_vocabulary(model, words)
+    if cut:
+        pair.notes[part] = (
+            f"{cut} tokens of donor {part!r} beyond the recipient's {words} are left out"
+        )
+    check_weights(first, model, part)
+    if isinstance(source, HeldModel) or source.adapter is not None:
+        return model  # what the caller or the recipient holds goes on sharing with it
+    if devices:
+        place(model, devices, pair.family.layers)
+    if share:
+        share_equal(first, model)
+    hold(model, first)
+    return model
 
 
 def widest(places: Iterable[Checkpoint]) -> torch.dtype:
@@ -414,74 +457,6 @@ def _refuse_to_convert(
 
 def _type_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-@dataclass
-class _Reader:
-    """Loads the models of a pair, one after the other; fields as arguments of `read_pair`."""
-
-    family: Family
-    attention: str
-    device: str
-    share: bool
-    device_map: DeviceMap | None
-    tokenizer: PreTrainedTokenizerBase
-    devices: Mapping[str, torch.device] = field(default_factory=dict)
-    answers: dict[str, Tensor] = field(default_factory=dict)
-    """As `ModelPair.answers`."""
-    notes: dict[str, str] = field(default_factory=dict)
-    """As `ModelPair.notes`."""
-
-    def recipient(
-        self, place: Place, dtype: torch.dtype, places: Mapping[str, Place]
-    ) -> PreTrainedModel:
-        """The recipient, on the devices of the device map, if there is one."""
-        if isinstance(place, HeldModel):
-            probe = probe_of(self.tokenizer, place.model.config)
-            recipient, self.answers[RECIPIENT] = place.read(self.attention, probe)
-            return recipient
-        free = None if self.device_map is None else free_memory()
-        model = read_model(place, dtype, self.device, self.attention)
-        if self.device_map is not None:
-            models = sum(each.adapter is None for each in places.values())
-            self.devices = devices_of(model, self.family.layers, self.device_map, models, free)
-        model = self._placed(model)
-        hold(model)
-        return model
-
-    def donor(
-        self, first: PreTrainedModel, base: Place, place: Place, part: str
-    ) -> PreTrainedModel:
-        """A donor that fits the recipient, of its type and on its devices."""
-        probe, words = probe_of(self.tokenizer, first.config), first.config.vocab_size
-        if place.adapter is not None:
-            model, by_peft, cut = adapted_donor(first, place.adapter, place.origin, base.origin)
-            self.answers[part] = answers(by_peft, probe, f"donor {part!r}")
-        elif isinstance(place, HeldModel):
-            model, answer = place.read(self.attention, probe, first)
-            cut, self.answers[part] = cut_vocabulary(model, words), answer[:, :words]
-        else:
-            model = read_model(place, first.dtype, self.device, self.attention)
-            cut = cut_vocabulary(model, words)
-        if cut:
-            self.notes[part] = (
-                f"{cut} tokens of donor {part!r} beyond the recipient's {words} are left out"
-            )
-        if place.adapter is not None:
-            return model
-        check_weights(first, model, part)
-        if isinstance(place, HeldModel):
-            return model  # what the caller holds goes on sharing with the caller's model
-        model = self._placed(model)
-        if self.share:
-            share_equal(first, model)
-        hold(model, first)
-        return model
-
-    def _placed(self, model: PreTrainedModel) -> PreTrainedModel:
-        if self.devices:
-            place(model, self.devices, self.family.layers)
-        return model
 
 
 def pair_sources(
@@ -613,17 +588,14 @@ def check_config(recipient: Place, other: Place, part: str) -> None:
     ours, theirs = _settings(recipient), _settings(other)
     by_length = any(kind in str(ours.get("rope_parameters")) for kind in _BY_LENGTH)
     promised = ["max_position_embeddings"] if by_length else []
-    for key in (*_SHAPE_KEYS, *_FORWARD_KEYS, *promised):
+    for key in (*_SETTINGS, *promised):
         mine, donor_value = _plainly(ours.get(key)), _plainly(theirs.get(key))
         if mine == donor_value:
             continue
-        remedy = "a graft needs two checkpoints of one architecture"
-        if key not in _SHAPE_KEYS:
-            remedy = (
-                "a graft is computed by the recipient's forward pass, which would be another than "
-                "the donor's"
-            )
-        elif key == "vocab_size" and isinstance(mine, int) and isinstance(donor_value, int):
+        remedy = (
+            "a graft is computed by the recipient's forward pass: give checkpoints of one model"
+        )
+        if key == "vocab_size" and isinstance(mine, int) and isinstance(donor_value, int):
             if mine < donor_value:
                 continue  # the donor's further tokens are cut
             remedy = (

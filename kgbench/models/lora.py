@@ -225,7 +225,7 @@ def stored_settings(folder: Path, origin: str) -> AdapterSettings:
 
 
 def stored_donor(
-    recipient: PreTrainedModel, settings: AdapterSettings, folder: Path, origin: str, note: str = ""
+    recipient: PreTrainedModel, settings: AdapterSettings, folder: Path, origin: str
 ) -> tuple[PreTrainedModel, PeftModel, int]:
     """The donor that a stored adapter makes of a recipient, PEFT's own model of both, and a number.
 
@@ -237,7 +237,6 @@ def stored_donor(
         settings: The adapter's settings.
         folder: Where its files are.
         origin: What to call it in an error.
-        note: What to add where it does not fit.
 
     Raises:
         ModelError: A file does not read, the adapter does not fit the recipient, or PEFT is missing.
@@ -275,11 +274,9 @@ def stored_donor(
             model = PeftModel(shared_copy(recipient), LoraConfig(**fields, inference_mode=True))
             set_peft_model_state_dict(model, tensors)
         except ModelError as error:
-            raise ModelError(f"{origin} does not fit the recipient: {error}{note}") from None
+            raise ModelError(f"{origin} does not fit the recipient: {error}") from None
         except Exception as error:  # PEFT raises what it likes on an adapter of another model
-            raise ModelError(
-                f"{origin} does not fit the recipient: {first_line(error)}{note}"
-            ) from error
+            raise ModelError(f"{origin} does not fit the recipient: {first_line(error)}") from error
         donor = shared_copy(recipient)
         put_adapters(donor, adapter_layers(model.get_base_model()), origin)
         return donor, model, cut

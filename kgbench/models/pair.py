@@ -69,12 +69,12 @@ class ModelPair:
     """What the pair was loaded by: fields `model`, `recipient`, `donors`, … of a specification."""
     lock: RLock = field(default_factory=RLock, repr=False)
     """Held by the thread that uses the models or reads prompts; others wait."""
-    answers: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
+    answers: MutableMapping[str, Tensor] = field(default_factory=dict, repr=False)
     """Logits [token, vocabulary] to `probe` of models that were given in another form.
 
     As each computed them by itself.
     """
-    notes: Mapping[str, str] = field(default_factory=dict)
+    notes: MutableMapping[str, str] = field(default_factory=dict)
     """What was done to donors so that they fit the recipient, by name."""
     unread: Collection[str] = frozenset()
     """Texts that are one token to a donor and several to the pair, which no prompt may hold."""
