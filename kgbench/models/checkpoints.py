@@ -9,7 +9,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path, PurePath
 from typing import Any
@@ -32,8 +32,6 @@ from kgbench.models.tensors import stored_hash
 _FILES = ("*.json", "*.safetensors", "*.model", "merges.txt", "vocab.txt", "*.jinja")
 _ONE_FILE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-_DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-_NUMBERED = re.compile(r"(?P<list>[^\d]*?)\.(?P<layer>\d+)\..*")
 _ROWS = re.compile(r".*\.lora_[AB]\.weight")
 """Rows of LoRA in an adapter's file."""
 _BUFFER = re.compile(
@@ -134,23 +132,6 @@ def locate(
     return _found(folder, source, f"{source}@{folder.name}", recipient)
 
 
-def locate_beside_held(source: str, revision: str | None = None) -> Checkpoint:
-    """As `locate`, of a donor whose recipient is in memory.
-
-    Raises:
-        ModelError: As `locate` does; or it holds changed weights of a recipient on disk.
-    """
-    if (place := _on_disk(source)) is not None and is_delta(place[0]):
-        card = read_delta_card(place[0])
-        raise ModelError(
-            f"{place[1]} holds changed weights only; give its recipient by name, "
-            f"{_made_from(card, source)}, and no model in memory"
-        )
-    donor = locate(source, revision, Checkpoint(Path(source), source))
-    # An adapter's folder says nothing of its base; the model in memory is that.
-    return replace(donor, directory=donor.adapter) if donor.adapter else donor
-
-
 def _on_disk(source: str) -> tuple[Path, str] | None:
     """Directory and origin of a source; None for a Hub id."""
     folder = zoo_path(source) or find_donor(source)
@@ -184,7 +165,7 @@ def _found(directory: Path, source: str, origin: str, recipient: Checkpoint | No
     """What a directory holds: an adapter or a checkpoint."""
     if not (directory / ADAPTER_CONFIG).is_file():
         place = Checkpoint(_complete(directory, source), origin)
-        _check_headers(place)
+        _check_types(place)
         return place
     if any(path.name != ADAPTER_WEIGHTS for path in directory.glob("*.safetensors")):
         raise ModelError(
@@ -238,15 +219,10 @@ def _made_from(card: Mapping[str, Any], source: str) -> str:
 
 def _complete(directory: Path, source: str) -> Path:
     """The directory, if it holds a configuration and safetensors weights."""
-    if directory.is_file():
-        raise ModelError(
-            f"{source!r} is a file; give its folder: a directory that holds config.json and "
-            "*.safetensors"
-        )
     if not directory.is_dir():
         raise ModelError(
-            f"no checkpoint at {source!r}: no such directory; give one that holds config.json, or "
-            "a Hub id such as owner/name"
+            f"no checkpoint at {source!r}: no such directory; give one that holds config.json and "
+            "*.safetensors, or a Hub id such as owner/name"
         )
     if not (directory / "config.json").is_file():
         inner = sorted({path.parent.name for path in directory.glob("*/*config.json")})
@@ -258,11 +234,6 @@ def _complete(directory: Path, source: str) -> Path:
         raise ModelError(
             f"{source!r}: its config.json names a file of weights (transformers_weights), which is "
             "never followed; remove it"
-        )
-    if not any(directory.glob("*.safetensors")):
-        raise ModelError(
-            f"{source!r} holds no weights as *.safetensors; pickled ones are never loaded: save "
-            "the model with save_pretrained"
         )
     return directory
 
@@ -288,38 +259,34 @@ def stored_config(directory: Path, source: str) -> dict[str, Any]:
     return config
 
 
-def _weight_files(directory: Path, origin: str) -> dict[Path, set[str]]:
+def _weight_files(directory: Path, origin: str) -> list[Path]:
     """The files that hold a checkpoint's weights, those that the model library reads.
-
-    Each with its tensors by the index; none where there is no index.
 
     Raises:
         ModelError: There is none, or the index names another than a safetensors file in the folder.
     """
     if (directory / _ONE_FILE).is_file():
-        return {directory / _ONE_FILE: set()}
+        return [directory / _ONE_FILE]
     if not (directory / _INDEX).is_file():
         raise ModelError(
-            f"{origin} does not load: it has neither {_ONE_FILE} nor {_INDEX}; save the model with "
-            "save_pretrained"
+            f"{origin} does not load: it has neither {_ONE_FILE} nor {_INDEX}, and pickled weights "
+            "are never loaded; save the model with save_pretrained"
         )
-    files: dict[str, set[str]] = {}
     try:
-        for name, file in json.loads((directory / _INDEX).read_text("utf-8"))["weight_map"].items():
-            files.setdefault(str(file), set()).add(name)
+        named = json.loads((directory / _INDEX).read_text("utf-8"))["weight_map"].values()
+        names = sorted({str(name) for name in named})
     except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise ModelError(
             f"{origin} does not load: its {_INDEX} does not read ({type(error).__name__}: {error})"
         ) from error
-    for name in files:
-        if Path(name).name != name or "\\" in name or not name.endswith(".safetensors"):
+    for name in names:
+        path = directory / name
+        if path.parent != directory or path.suffix != ".safetensors" or not path.is_file():
             raise ModelError(
                 f"{origin} does not load: {_INDEX} names {name!r}, expected a *.safetensors file "
                 "beside it"
             )
-        if not (directory / name).is_file():
-            raise ModelError(f"{origin} does not load: {_INDEX} names {name!r}, which is not there")
-    return {directory / name: files[name] for name in sorted(files)}
+    return [directory / name for name in names]
 
 
 def stored_tensors(directory: Path, origin: str) -> dict[str, Stored]:
@@ -330,24 +297,16 @@ def stored_tensors(directory: Path, origin: str) -> dict[str, Stored]:
         origin: What to call it in an error.
 
     Raises:
-        ModelError: A file is missing or does not read, or they are not the tensors of the index,
-            each once.
+        ModelError: A file is missing or does not read, or two hold a tensor of one name.
     """
     tensors: dict[str, Stored] = {}
-    holders: dict[str, str] = {}
-    for path, named in _weight_files(directory, origin).items():
+    for path in _weight_files(directory, origin):
         header = _header(path, origin)
-        for name in sorted(named - header.keys()):
+        for name in sorted(header.keys() & tensors.keys()):
             raise ModelError(
-                f"{origin} does not load: {_INDEX} says that {name!r} is in {path.name}, which "
-                "does not hold it; give the files as they were saved together"
-            )
-        for name in sorted(header.keys() & holders.keys()):
-            raise ModelError(
-                f"{origin} does not load: {holders[name]} and {path.name} both hold {name!r}, of "
+                f"{origin} does not load: {path.name} and another of its files hold {name!r}, of "
                 "which one would be left out; give the files as they were saved together"
             )
-        holders |= dict.fromkeys(header, path.name)
         tensors |= header
     return tensors
 
@@ -393,22 +352,9 @@ def stored_types(place: Checkpoint) -> list[torch.dtype]:
     return [_FLOATS[kind] for kind in kinds if kind in _FLOATS]
 
 
-def _check_headers(place: Checkpoint) -> None:
-    """Refuse weights of another depth than the configuration's, or of no float type."""
-    config, tensors = place.config, stored_tensors(place.directory, place.origin)
-    numbers: dict[str, set[int]] = {}
-    for name in tensors:
-        if match := _NUMBERED.fullmatch(name):
-            numbers.setdefault(match["list"], set()).add(int(match["layer"]))
-    layers = len(max(numbers.values(), key=len, default=()))
-    said = next((key for key in _DEPTHS if isinstance(config.get(key), int)), None)
-    if said is not None and layers not in (0, config[said]):
-        raise ModelError(
-            f"{place.origin} does not load: its config.json says {config[said]} layers ({said}), "
-            f"and its weights are of {layers}; "
-            "give the config.json that was saved with the weights"
-        )
-    for name, stored in tensors.items():
+def _check_types(place: Checkpoint) -> None:
+    """Refuse weights of no float type."""
+    for name, stored in stored_tensors(place.directory, place.origin).items():
         if stored.dtype not in _FLOATS and not stored.is_buffer(name):
             raise ModelError(
                 f"{place.origin} does not load: {name!r} is of type {stored.dtype}; expected "
@@ -449,15 +395,13 @@ def refuse_unused(place: Checkpoint, names: Collection[str], tensors: Mapping[st
     left = []
     for name in sorted(names):
         if name not in tensors or not tensors[name].is_buffer(name):
-            left.append(name)
+            left.append(repr(name))
     if left:
         more = f" and {len(left) - 3} further tensors" if len(left) > 3 else ""
-        shown = ", ".join(map(repr, left[:3])) + more
         raise ModelError(
-            f"{place.origin} does not load: no module of its model takes {shown} of its "
-            "files, so that they would be dropped; the "
-            "likely cause is a config.json of another model: give the one that was saved with the "
-            "weights"
+            f"{place.origin} does not load: no module of its model takes {', '.join(left[:3])}{more} "
+            "of its files, so that they would be dropped; the likely cause is a config.json of "
+            "another model: give the one that was saved with the weights"
         )
 
 

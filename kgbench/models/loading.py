@@ -29,13 +29,12 @@ from kgbench.models.checkpoints import (
     Checkpoint,
     Stamp,
     locate,
-    locate_beside_held,
     read_model_config,
     refuse_unused,
     stored_tensors,
     stored_types,
 )
-from kgbench.models.family_map import Family, family_in, load_family, written
+from kgbench.models.family_map import family_in, load_family, written
 from kgbench.models.in_memory import MEMORY, HeldModel, answers, refuse_hooks
 from kgbench.models.library import in_turn, quiet_library
 from kgbench.models.lora import (
@@ -61,7 +60,7 @@ DTYPES = WEIGHT_TYPES | {short: WEIGHT_TYPES[name] for short, name in SHORT_DTYP
 Source = str | os.PathLike[str] | nn.Module
 """A model of a pair: a directory, a Hub id or a name, or the model itself."""
 
-_SETTINGS = (
+_CONFIG_KEYS = (
     "model_type",
     "num_hidden_layers",
     "hidden_size",
@@ -105,7 +104,7 @@ _BY_LENGTH = ("dynamic", "longrope")
 Elsewhere that number is a promise only.
 """
 
-_NO_SETTINGS = ("training", "gradient_checkpointing")
+_NO_CONFIG_KEYS = ("training", "gradient_checkpointing")
 """Attributes of modules that change no answer in eval mode."""
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
@@ -408,16 +407,17 @@ Place = Checkpoint | HeldModel
 def _places(sources: Mapping[str, Source], revision: str | None) -> dict[str, Place]:
     """Where each model is, the recipient first."""
     places: dict[str, Place] = {}
-    base: Checkpoint | None = None
     for part, source in sources.items():
         if not isinstance(source, str | os.PathLike):
             places[part] = HeldModel(source, part)
-        elif part == RECIPIENT:
-            places[part] = base = locate(os.fspath(source), revision)
-        elif base is None:
-            places[part] = locate_beside_held(os.fspath(source), revision)
-        else:
-            places[part] = locate(os.fspath(source), revision, base)
+            continue
+        text, base = os.fspath(source), places.get(RECIPIENT)
+        if not isinstance(base, HeldModel):
+            places[part] = locate(text, revision, base)
+            continue
+        donor = locate(text, revision, Checkpoint(Path(text), f"the model in {MEMORY}"))
+        # An adapter's folder says nothing of its base; the model in memory is that.
+        places[part] = replace(donor, directory=donor.adapter) if donor.adapter else donor
     return places
 
 
@@ -588,7 +588,7 @@ def check_config(recipient: Place, other: Place, part: str) -> None:
     ours, theirs = _settings(recipient), _settings(other)
     by_length = any(kind in str(ours.get("rope_parameters")) for kind in _BY_LENGTH)
     promised = ["max_position_embeddings"] if by_length else []
-    for key in (*_SETTINGS, *promised):
+    for key in (*_CONFIG_KEYS, *promised):
         mine, donor_value = _plainly(ours.get(key)), _plainly(theirs.get(key))
         if mine == donor_value:
             continue
@@ -635,7 +635,7 @@ def forward_difference(
         for name, value in vars(ours).items() if path else ():
             other = vars(theirs).get(name)
             is_setting = isinstance(value, bool | int | float | str | None | FunctionType)
-            if is_setting and value != other and name not in _NO_SETTINGS and name[0] != "_":
+            if is_setting and value != other and name not in _NO_CONFIG_KEYS and name[0] != "_":
                 return f"{path}.{name}: {value} against {other}"
         for name, buffer in ours.named_buffers(recurse=False):
             other = theirs.get_buffer(name)
