@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path, PurePath
@@ -375,34 +375,6 @@ def read_model_config(directory: Path) -> PreTrainedConfig:
     )
     config._attn_implementation = None
     return config
-
-
-def refuse_unused(place: Checkpoint, names: Collection[str], tensors: Mapping[str, Stored]) -> None:
-    """Refuse a checkpoint that holds weights which its model does not take.
-
-    Left out in silence are buffers that a model computes itself. What the model library's own list
-    for the model leaves out is none of `names`, and nor are copies of tied weights, which the model
-    takes.
-
-    Args:
-        place: The checkpoint.
-        names: Of tensors that no module takes.
-        tensors: All tensors of its files.
-
-    Raises:
-        ModelError: There are such weights.
-    """
-    left = []
-    for name in sorted(names):
-        if name not in tensors or not tensors[name].is_buffer(name):
-            left.append(repr(name))
-    if left:
-        more = f" and {len(left) - 3} further tensors" if len(left) > 3 else ""
-        raise ModelError(
-            f"{place.origin} does not load: no module of its model takes {', '.join(left[:3])}{more} "
-            "of its files, so that they would be dropped; the likely cause is a config.json of "
-            "another model: give the one that was saved with the weights"
-        )
 
 
 def _cached(source: str, revision: str | None) -> Path | None:

@@ -30,7 +30,6 @@ from kgbench.models.checkpoints import (
     Stamp,
     locate,
     read_model_config,
-    refuse_unused,
     stored_tensors,
     stored_types,
 )
@@ -104,7 +103,7 @@ _BY_LENGTH = ("dynamic", "longrope")
 Elsewhere that number is a promise only.
 """
 
-_NO_CONFIG_KEYS = ("training", "gradient_checkpointing")
+_NO_SETTINGS = ("training", "gradient_checkpointing")
 """Attributes of modules that change no answer in eval mode."""
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
@@ -164,18 +163,21 @@ def read_model(
             ignore_mismatched_sizes=True,  # refused below, by name
         )
     model, info = loaded
-    for name, stored, expected in sorted(info["mismatched_keys"]):
-        raise ModelError(
-            f"{place.origin} does not load: {len(info['mismatched_keys'])} of its weights have "
-            "other shapes than its config.json says, "
-            f"such as {name!r}, {list(stored)} in its files and {list(expected)} by the configuration"
-        )
-    refuse_unused(place, info["unexpected_keys"], stored_tensors(place.directory, place.origin))
-    if missing := sorted(info["missing_keys"]):
-        raise ModelError(
-            f"{place.origin} does not load: it lacks {len(missing)} of the model's weights, such "
-            f"as {missing[0]}"
-        )
+    tensors = stored_tensors(place.directory, place.origin)
+    # Of what the library would leave out, buffers that a model computes itself may go.
+    unused = [n for n in info["unexpected_keys"] if n not in tensors or not tensors[n].is_buffer(n)]
+    faults = {
+        "are missing": info["missing_keys"],
+        "are taken by no module": unused,
+        "have another shape": [name for name, *_ in info["mismatched_keys"]],
+    }
+    for fault, names in faults.items():
+        if names:
+            raise ModelError(
+                f"{place.origin} does not load: {len(names)} weights {fault}, such as "
+                f"{min(names)!r}; the likely cause is a config.json of another model: give the one "
+                "that was saved with the weights"
+            )
     ready = make_ready(nn.Module.to(model, device))
     if place.delta is not None:
         apply_delta(ready, place.delta, place.origin)
@@ -635,7 +637,7 @@ def forward_difference(
         for name, value in vars(ours).items() if path else ():
             other = vars(theirs).get(name)
             is_setting = isinstance(value, bool | int | float | str | None | FunctionType)
-            if is_setting and value != other and name not in _NO_CONFIG_KEYS and name[0] != "_":
+            if is_setting and value != other and name not in _NO_SETTINGS and name[0] != "_":
                 return f"{path}.{name}: {value} against {other}"
         for name, buffer in ours.named_buffers(recurse=False):
             other = theirs.get_buffer(name)
