@@ -25,7 +25,6 @@ from kgbench.errors import ModelError
 from kgbench.hub import ANSWER_WITHIN, hub_errors
 from kgbench.models.catalog import DELTA, find_donor, is_delta, read_delta_card, zoo_path
 from kgbench.models.fetching import fetch, fetched_model
-from kgbench.models.gguf_file import gguf_in, kept_checkpoint
 from kgbench.models.lora import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from kgbench.models.tensors import stored_hash
 
@@ -111,8 +110,8 @@ def locate(
     """Find a checkpoint; downloads one only where it is a Hub id that is not in the local cache.
 
     Args:
-        source: `zoo:NAME/PART`, `fetched:NAME`, a directory, a GGUF file, the name of a trained
-            donor, or a Hub id; for a donor, also the directory of a plant, or an adapter's
+        source: `zoo:NAME/PART`, `fetched:NAME`, a directory, the name of a trained donor,
+            or a Hub id; for a donor, also the directory of a plant, or an adapter's
             directory or Hub id.
         revision: Commit, tag or branch of a Hub id.
         recipient: The pair's recipient, where a donor is looked for.
@@ -138,8 +137,6 @@ def _on_disk(source: str) -> tuple[Path, str] | None:
     if folder is not None:
         return folder, source
     directory = Path(source).expanduser()
-    if (file := gguf_in(directory)) is not None:
-        return kept_checkpoint(file), f"local:{file.name}"
     if not directory.exists():
         try:
             validate_repo_id(source)

