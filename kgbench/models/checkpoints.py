@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -327,26 +325,24 @@ def _header(path: Path, origin: str) -> dict[str, Stored]:
         ) from error
 
 
-def stored_types(place: Checkpoint) -> list[torch.dtype]:
+def stored_types(place: Checkpoint) -> set[torch.dtype]:
     """Types of weights that a model must be held in, or in a wider one, to lose nothing.
 
-    Of a whole checkpoint that of most of its numbers. Rows of LoRA do not count, since they stay
-    apart from the base's weights and keep their own type.
+    Rows of LoRA do not count, since they stay apart from the base's weights and keep their own
+    type.
 
     Raises:
         ModelError: A file does not read.
     """
-    kinds = []
+    kinds: set[str] = set()
     if place.adapter is None:
-        numbers: Counter[str] = Counter()
-        for tensor in stored_tensors(place.directory, place.origin).values():
-            numbers[tensor.dtype] += prod(tensor.shape)
-        kinds = [max(_FLOATS, key=lambda kind: numbers[kind])]
-        kinds += [] if place.delta is None else ["F32"]  # its steps
+        tensors = stored_tensors(place.directory, place.origin)
+        kinds = {tensor.dtype for name, tensor in tensors.items() if not tensor.is_buffer(name)}
+        kinds |= set() if place.delta is None else {"F32"}  # its steps
     elif (place.adapter / ADAPTER_WEIGHTS).is_file():
-        for name, tensor in _header(place.adapter / ADAPTER_WEIGHTS, place.origin).items():
-            kinds += [] if _ROWS.fullmatch(name) else [tensor.dtype]
-    return [_FLOATS[kind] for kind in kinds if kind in _FLOATS]
+        header = _header(place.adapter / ADAPTER_WEIGHTS, place.origin)
+        kinds = {tensor.dtype for name, tensor in header.items() if not _ROWS.fullmatch(name)}
+    return {_FLOATS[kind] for kind in kinds & _FLOATS.keys()}
 
 
 def _check_types(place: Checkpoint) -> None:

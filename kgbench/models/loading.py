@@ -379,10 +379,7 @@ def widest(places: Iterable[Checkpoint]) -> torch.dtype:
     Raises:
         ModelError: A file does not read.
     """
-    kinds: list[torch.dtype] = []
-    for each in places:
-        kinds += stored_types(each)
-    return reduce(torch.promote_types, kinds)
+    return reduce(torch.promote_types, set[torch.dtype]().union(*map(stored_types, places)))
 
 
 def _look_for_bos(pair: ModelPair) -> None:
