@@ -280,20 +280,17 @@ def _sliced(config: PreTrainedConfig, call: _Call, roles: Mapping[str, Tensor]) 
     # As many blocks as a number of the configuration, or as many as there are.
     blocks = int((roles[order[0]].diff() > 1).sum()) + 1
     for of, per in product(ways, (None, "num_attention_heads", *_GROUPS, blocks)):
-        parts = range(of if isinstance(of, int) else len(of))
-        slices = [call.place(part=part, of=of, per=per) for part in parts]
+        slices: dict[tuple[int, ...], Place] = {}
         try:
-            each = [place.columns(call.output.shape[-1], config) for place in slices]
+            for part in range(of if isinstance(of, int) else len(of)):
+                place = call.place(part=part, of=of, per=per)
+                slices[tuple(place.columns(call.output.shape[-1], config).tolist())] = place
         except (ModelError, RuntimeError):
             # No such number in the configuration, or one that does not divide the width.
             continue
-        places: dict[str, Place] = {}
-        for role, columns in roles.items():
-            for place, part in zip(slices, each, strict=True):
-                if torch.equal(part, columns):
-                    places.setdefault(role, place)
-        if len(places) == len(roles):
-            return places
+        columns = {role: tuple(numbers.tolist()) for role, numbers in roles.items()}
+        if slices.keys() >= set(columns.values()):
+            return {role: slices[numbers] for role, numbers in columns.items()}
     raise ModelError(
         f"the columns of {' and '.join(roles)} in the output of {call.path!r} lie as no map can say"
     )
@@ -332,8 +329,8 @@ def _norms(
     """
     sides = {
         "ln_1": attention[0].input,
-        "ln_1_post": attention[-1].output,
         "ln_2": mlp[0].input,
+        "ln_1_post": attention[-1].output,
         "ln_2_post": mlp[-1].output,
     }
     places: dict[str, Place] = {}
@@ -346,7 +343,7 @@ def _norms(
                 break
         else:
             left.append(call)
-    free = [name for name in ("ln_1", "ln_2", "ln_1_post", "ln_2_post") if name not in places]
+    free = [name for name in sides if name not in places]
     for name, call in zip(free, left, strict=False):
         places[name] = call.place()
     return places
