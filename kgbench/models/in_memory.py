@@ -42,10 +42,6 @@ _WRAPPED = ("_orig_mod", "module")
 """Where compiled and distributed models hold the one that they were made of."""
 
 
-class ModelHooksWarning(UserWarning):
-    """A model has hooks or replaced functions, which a pair leaves out."""
-
-
 @dataclass(frozen=True)
 class HeldModel:
     """A model of a pair that the caller holds."""
@@ -121,9 +117,11 @@ class HeldModel:
 
         Raises:
             ModelError: It cannot be copied, computed or read, or is no donor of the recipient.
+            InputError: It has hooks.
         """
         layers = adapter_layers(self.model)
         self._check_adapters(layers)
+        refuse_hooks(self.given, who=self.who)
         if recipient is not None:
             for what in ("dtype", "device"):
                 ours, theirs = getattr(recipient, what), getattr(self.model, what)
@@ -142,7 +140,7 @@ class HeldModel:
                 f"{self.who} does not copy ({first_line(error)}): save it (save_pretrained), and "
                 "give its folder"
             ) from error
-        _remove_hooks(copy, self.who)
+        _remove_hooks(copy)
         with copy.disable_adapter() if self._is_before else nullcontext():
             answer = answers(copy.eval(), probe, self.who)
         ready = copy.get_base_model() if is_peft(copy) else copy
@@ -229,22 +227,12 @@ def answers(model: nn.Module, probe: Sequence[int], who: str) -> Float[Tensor, "
 # ------------------------------------------------------------------------------------------- hooks
 
 
-def _remove_hooks(copy: nn.Module, who: str) -> None:
-    """Leave the class's own forward pass; say so where the caller's model had another.
-
-    Hooks of the libraries, which move tensors or turn on gradients, change no answer.
-    """
+def _remove_hooks(copy: nn.Module) -> None:
+    """Leave the class's own forward pass, without the libraries' hooks, which change no answer."""
     if any(hasattr(module, "_hf_hook") for module in copy.modules()):
         from accelerate.hooks import remove_hook_from_module
 
         remove_hook_from_module(copy, recurse=True)
-    if foreign := hooked_modules(copy):
-        warnings.warn(
-            f"{who} has hooks or replaced functions at {_few(foreign)}; the pair leaves them out "
-            "and computes what its weights answer",
-            ModelHooksWarning,
-            stacklevel=2,
-        )
     for module in copy.modules():
         for kind in _HOOKS:
             getattr(module, kind).clear()
@@ -265,10 +253,6 @@ def hooked_modules(model: nn.Module) -> list[str]:
     return foreign
 
 
-def _few(paths: Sequence[str]) -> str:
-    return ", ".join(paths[:3]) + (", …" if len(paths) > 3 else "")
-
-
 def _is_of_library(hook: Any) -> bool:
     hook = getattr(hook, "func", hook)  # of a partial function
     place = getattr(hook, "__module__", None) or type(hook).__module__
@@ -284,19 +268,21 @@ def global_hooks() -> list[Any]:
     return hooks
 
 
-def refuse_hooks(*models: nn.Module) -> None:
+def refuse_hooks(*models: nn.Module, who: str = "a model of the pair") -> None:
     """Refuse to compute where models may answer otherwise than by their weights.
 
     Args:
-        *models: Models of a pair.
+        *models: Models.
+        who: What to call one in an error.
 
     Raises:
         InputError: There are hooks, at some modules or at all, or torch chooses types by itself.
     """
     for model in models:
         if foreign := hooked_modules(model):
+            more = ", …" if len(foreign) > 3 else ""
             raise InputError(
-                f"a model of the pair has hooks or replaced functions at {_few(foreign)}, which "
+                f"{who} has hooks or replaced functions at {', '.join(foreign[:3])}{more}, which "
                 "may change its answers: remove them first (their handles' remove())"
             )
     if hooks := global_hooks():
