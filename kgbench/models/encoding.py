@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -22,7 +22,7 @@ class Encoded:
     ids: tuple[int, ...]
     regions: Mapping[str, tuple[int, ...]]
     """Token indices of each region the prompt has."""
-    target: int
+    target: int = field(repr=False)
     """Id of the first token that `prompt + " " + object` adds to `ids`."""
     blanks: int = 0
     """Tokens at the end of `ids` that are the blank before the object.
@@ -58,18 +58,6 @@ class EncodedQuestion(Encoded):
             InputError: Always.
         """
         raise InputError(WITHHELD)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, EncodedQuestion) and (self.ids, self.regions) == (
-            other.ids,
-            other.regions,
-        )
-
-    def __hash__(self) -> int:
-        return hash(self.ids)
-
-    def __repr__(self) -> str:
-        return f"EncodedQuestion(ids={self.ids}, regions={self.regions})"
 
 
 class Encoder:
