@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
@@ -26,7 +25,7 @@ from kgbench.models.fetching import fetch, fetched_model
 from kgbench.models.lora import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from kgbench.models.tensors import stored_hash
 
-_FILES = ("*.json", "*.safetensors", "*.model", "merges.txt", "vocab.txt", "*.jinja")
+_FILES = ["*.json", "*.safetensors", "*.model", "merges.txt", "vocab.txt", "*.jinja"]
 _ONE_FILE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _ROWS = re.compile(r".*\.lora_[AB]\.weight")
@@ -125,7 +124,12 @@ def locate(
         if is_delta(directory):
             return _changed(directory, source, origin, recipient)
         return _found(directory, source, origin, recipient)
-    folder = _cached(source, revision) or _downloaded(source, revision)
+    if (folder := _cached(source, revision)) is None:
+        otherwise = "it is no directory here either: connect, or give a checkpoint on this machine"
+        with hub_errors(source, revision, otherwise, ModelError):
+            # One quick question first: without it, the client retries every file.
+            HfApi().model_info(source, revision=revision, timeout=ANSWER_WITHIN)
+            folder = Path(snapshot_download(source, revision=revision, allow_patterns=_FILES))
     return _found(folder, source, f"{source}@{folder.name}", recipient)
 
 
@@ -184,7 +188,9 @@ def _changed(directory: Path, source: str, origin: str, recipient: Checkpoint | 
     card names. A plant has no meaning with another recipient.
     """
     card = read_delta_card(directory)
-    needed, base = card["recipient"]["weights"], _made_from(card, source)
+    needed, base = card["recipient"]["weights"], str(card["recipient"]["source"])
+    if zoo_path(base) is None:  # a folder next to the donor's
+        base = (PurePath(source).parent / PurePath(base).name).as_posix()
     if recipient is None or recipient.delta is not None:
         raise ModelError(
             f"{origin} holds changed weights only and so cannot be a recipient; "
@@ -204,12 +210,6 @@ def _changed(directory: Path, source: str, origin: str, recipient: Checkpoint | 
             "whole checkpoint, or build the pair again"
         )
     return Checkpoint(original.directory, origin, directory / DELTA)
-
-
-def _made_from(card: Mapping[str, Any], source: str) -> str:
-    """The checkpoint that changed weights belong to: a shipped one, or a folder next to theirs."""
-    named = str(card["recipient"]["source"])
-    return named if zoo_path(named) else (PurePath(source).parent / PurePath(named).name).as_posix()
 
 
 def _complete(directory: Path, source: str) -> Path:
@@ -371,18 +371,10 @@ def read_model_config(directory: Path) -> PreTrainedConfig:
 
 
 def _cached(source: str, revision: str | None) -> Path | None:
-    options: dict[str, Any] = {"revision": revision, "allow_patterns": list(_FILES)}
+    options: dict[str, Any] = {"revision": revision, "allow_patterns": _FILES}
     try:
         folder = Path(snapshot_download(source, **options, local_files_only=True))
     except LocalEntryNotFoundError:
         return None
     named = (folder / "config.json").is_file() or (folder / ADAPTER_CONFIG).is_file()
     return folder if named and any(folder.glob("*.safetensors")) else None
-
-
-def _downloaded(source: str, revision: str | None) -> Path:
-    otherwise = "it is no directory here either: connect, or give a checkpoint on this machine"
-    with hub_errors(source, revision, otherwise, ModelError):
-        # One quick question first: without it, the client retries every file before it gives up.
-        HfApi().model_info(source, revision=revision, timeout=ANSWER_WITHIN)
-        return Path(snapshot_download(source, revision=revision, allow_patterns=list(_FILES)))

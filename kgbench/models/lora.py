@@ -371,10 +371,10 @@ def put_adapters(model: PreTrainedModel, layers: Sequence[tuple[str, Any]], orig
             names = active_adapters(layer)
             if not names:
                 continue
-            base = model.get_submodule(path)
-            if isinstance(base, nn.Linear | Conv1D) and _is_low_rank(layer, names):
-                model.set_submodule(path, _low_rank(base, layer, names))
-                for name, rows in model.get_submodule(path).named_parameters(recurse=False):
+            low_rank = _low_rank(model.get_submodule(path), layer, names)
+            if low_rank is not None:
+                model.set_submodule(path, low_rank)
+                for name, rows in low_rank.named_parameters(recurse=False):
                     refuse_non_finite(f"{path}.{name}", rows, origin)
                 continue
             try:
@@ -399,18 +399,18 @@ def active_adapters(layer: Any) -> list[str]:
     return [] if layer.disable_adapters else [n for n in layer.active_adapters if n in there]
 
 
-def _is_low_rank(layer: Any, names: Sequence[str]) -> bool:
-    """Whether a layer of PEFT adds rows to a linear module, and nothing else."""
+def _low_rank(base: nn.Module, layer: Any, names: Sequence[str]) -> LowRank | None:
+    """The base and the rows of some adapters, in the wider of their types.
+
+    None where a layer of PEFT does not add rows to a linear module, and nothing else.
+    """
     from peft.tuners.lora.layer import Linear
 
-    if type(layer) is not Linear or not isinstance(layer.get_base_layer(), nn.Linear | Conv1D):
-        return False
+    if type(layer) is not Linear or not isinstance(base, nn.Linear | Conv1D):
+        return None
     more = {**layer.lora_variant, **{name: bias for name, bias in layer.lora_bias.items() if bias}}
-    return all(name in layer.lora_A and not more.get(name) for name in names)
-
-
-def _low_rank(base: nn.Linear | Conv1D, layer: Any, names: Sequence[str]) -> LowRank:
-    """The base and the rows of some adapters, in the wider of their types."""
+    if any(name not in layer.lora_A or more.get(name) for name in names):
+        return None
     inward = [layer.lora_A[name].weight for name in names]
     scaled = [layer.lora_B[name].weight.double() * layer.scaling[name] for name in names]
     a = inward[0] if len(names) == 1 else torch.cat(inward)
