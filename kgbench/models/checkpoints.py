@@ -38,17 +38,8 @@ _BUFFER = re.compile(
 Rotary frequencies and causal masks, which follow from the configuration.
 """
 
-Stamp = tuple[int, int, int] | None
-"""Size, time of the last change in nanoseconds, and inode of a file; None where it is not there."""
-
-
-def stamp_of(path: Path) -> Stamp:
-    """What changes when a file is written, replaced or removed."""
-    try:
-        at = path.stat()
-    except OSError:
-        return None
-    return at.st_size, at.st_mtime_ns, at.st_ino
+Stamp = tuple[int, int, int]
+"""Size, time of the last change in nanoseconds, and inode of a file."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +89,11 @@ class Checkpoint:
             files += [self.adapter / ADAPTER_CONFIG, self.adapter / ADAPTER_WEIGHTS]
         elif self.delta:
             files.append(self.delta)
-        return {path: stamp_of(path) for path in files}
+        stamps: dict[Path, Stamp] = {}
+        for path in filter(Path.is_file, files):  # what is missing is said where it is read
+            at = path.stat()
+            stamps[path] = at.st_size, at.st_mtime_ns, at.st_ino
+        return stamps
 
 
 def locate(

@@ -315,7 +315,7 @@ def read_pair(
         "chat_template": chat_template,
     }
     others: dict[str, PreTrainedModel] = {}
-    pair = ModelPair(label, first, others, reads, family, origins, chat_template, files, arguments)
+    pair = ModelPair(label, first, others, reads, family, origins, chat_template, arguments)
     pair.answers, pair.unread = given_answers, unread
     for part, each in places.items():
         if part != RECIPIENT:
