@@ -71,9 +71,8 @@ class Checkpoint:
 
     The directory is then the recipient's.
     """
-    adapter: Path | None = None
-    """The adapter's directory, where this is one; the other is then the recipient's, or the same
-    where the recipient is in memory."""
+    is_adapter: bool = False
+    """Whether the directory holds an adapter of the recipient."""
 
     @property
     def config(self) -> dict[str, Any]:
@@ -82,13 +81,10 @@ class Checkpoint:
 
     def stamps(self) -> dict[Path, Stamp]:
         """The files that a pair is read from, as they are now."""
-        files: list[Path] = []
-        if self.directory != self.adapter:  # whose base is in memory
+        files = [self.directory / ADAPTER_CONFIG, self.directory / ADAPTER_WEIGHTS]
+        if not self.is_adapter:
             files = [self.directory / "config.json", *_weight_files(self.directory, self.origin)]
-        if self.adapter:
-            files += [self.adapter / ADAPTER_CONFIG, self.adapter / ADAPTER_WEIGHTS]
-        elif self.delta:
-            files.append(self.delta)
+        files += [] if self.delta is None else [self.delta]
         stamps: dict[Path, Stamp] = {}
         for path in filter(Path.is_file, files):  # what is missing is said where it is read
             at = path.stat()
@@ -173,7 +169,7 @@ def _found(directory: Path, source: str, origin: str, recipient: Checkpoint | No
             "recipient; give the model that it was made for with --recipient (the adapter is a "
             "donor), or both merged into one (peft: merge_and_unload, save_pretrained)"
         )
-    return Checkpoint(recipient.directory, origin, adapter=directory)
+    return Checkpoint(directory, origin, is_adapter=True)
 
 
 def _changed(directory: Path, source: str, origin: str, recipient: Checkpoint | None) -> Checkpoint:
@@ -329,14 +325,15 @@ def stored_types(place: Checkpoint) -> set[torch.dtype]:
     Raises:
         ModelError: A file does not read.
     """
-    kinds: set[str] = set()
-    if place.adapter is None:
+    if not place.is_adapter:
         tensors = stored_tensors(place.directory, place.origin)
         kinds = {tensor.dtype for name, tensor in tensors.items() if not tensor.is_buffer(name)}
         kinds |= set() if place.delta is None else {"F32"}  # its steps
-    elif (place.adapter / ADAPTER_WEIGHTS).is_file():
-        header = _header(place.adapter / ADAPTER_WEIGHTS, place.origin)
+    elif (file := place.directory / ADAPTER_WEIGHTS).is_file():
+        header = _header(file, place.origin)
         kinds = {tensor.dtype for name, tensor in header.items() if not _ROWS.fullmatch(name)}
+    else:
+        kinds = set()  # which is said where it is read
     return {_FLOATS[kind] for kind in kinds & _FLOATS.keys()}
 
 

@@ -51,7 +51,7 @@ class HeldModel:
     part: str
     """`recipient`, or the donor's name."""
     origin: str = MEMORY
-    adapter: None = None
+    is_adapter: bool = False
     """Adapters in memory are part of the model."""
 
     @property

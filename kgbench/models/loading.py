@@ -7,7 +7,6 @@ import os
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 from types import FunctionType
@@ -301,7 +300,7 @@ def read_pair(
         first = read_model(base, DTYPES.get(type_name) or widest(stored), read_to, backend)
     devices: Mapping[str, torch.device] = {}
     if device_map is not None:
-        models = sum(each.adapter is None for each in places.values())
+        models = sum(not each.is_adapter for each in places.values())
         devices = devices_of(first, family.layers, device_map, models, free)
         place(first, devices, family.layers)
     if isinstance(base, Checkpoint):
@@ -349,12 +348,12 @@ def _read_donor(
     """
     first = pair.recipient
     backend, words = first.config._attn_implementation, first.config.vocab_size
-    if source.adapter is not None:
-        model, by_peft, cut = adapted_donor(first, source.adapter, source.origin, base.origin)
-        pair.answers[part] = answers(by_peft, pair.probe, f"donor {part!r}")
-    elif isinstance(source, HeldModel):
+    if isinstance(source, HeldModel):
         model, answer = source.read(backend, pair.probe, first)
         cut, pair.answers[part] = cut_vocabulary(model, words), answer[:, :words]
+    elif source.is_adapter:
+        model, by_peft, cut = adapted_donor(first, source.directory, source.origin, base.origin)
+        pair.answers[part] = answers(by_peft, pair.probe, f"donor {part!r}")
     else:
         model = read_model(source, first.dtype, "cpu" if devices else str(first.device), backend)
         cut = cut_vocabulary(model, words)
@@ -363,7 +362,7 @@ def _read_donor(
             f"{cut} tokens of donor {part!r} beyond the recipient's {words} are left out"
         )
     check_weights(first, model, part)
-    if isinstance(source, HeldModel) or source.adapter is not None:
+    if isinstance(source, HeldModel) or source.is_adapter:
         return model  # what the caller or the recipient holds goes on sharing with it
     if devices:
         place(model, devices, pair.family.layers)
@@ -411,12 +410,9 @@ def _places(sources: Mapping[str, Source], revision: str | None) -> dict[str, Pl
             places[part] = HeldModel(source, part)
             continue
         text, base = os.fspath(source), places.get(RECIPIENT)
-        if not isinstance(base, HeldModel):
-            places[part] = locate(text, revision, base)
-            continue
-        donor = locate(text, revision, Checkpoint(Path(text), f"the model in {MEMORY}"))
-        # An adapter's folder says nothing of its base; the model in memory is that.
-        places[part] = replace(donor, directory=donor.adapter) if donor.adapter else donor
+        if isinstance(base, HeldModel):
+            base = Checkpoint(Path(text), f"the model in {MEMORY}")
+        places[part] = locate(text, revision, base)
     return places
 
 
@@ -582,7 +578,7 @@ def check_config(recipient: Place, other: Place, part: str) -> None:
     Raises:
         ModelError: They are not.
     """
-    if other.adapter is not None:
+    if other.is_adapter:
         return  # its configuration is the recipient's
     ours, theirs = _settings(recipient), _settings(other)
     by_length = any(kind in str(ours.get("rope_parameters")) for kind in _BY_LENGTH)
@@ -686,10 +682,10 @@ def one_tokenizer(
     """
     folders: dict[str, Checkpoint] = {}
     for part, each in places.items():
-        if isinstance(each, Checkpoint):
-            folder = each.adapter or each.directory
-            if part == RECIPIENT or (folder / "tokenizer.json").exists():
-                folders[part] = replace(each, directory=folder)
+        if isinstance(each, HeldModel):
+            continue
+        if part == RECIPIENT or (each.directory / "tokenizer.json").exists():
+            folders[part] = each
     first = tokenizer
     if first is None:
         if not folders:
@@ -714,11 +710,8 @@ def one_tokenizer(
             or any(theirs.get(token) != number for token, number in ours.items())
             or not more <= other.get_added_vocab().keys()
         ):
-            owners = f"{RECIPIENT} and donor {part!r}"
-            if tokenizer is not None:
-                owners = f"the pair (by tokenizer=) and {part!r}"
             raise ModelError(
-                f"{owners} have different tokenizers, and a graft needs one for both (a donor's may "
+                f"the pair and {part!r} have different tokenizers, and a graft needs one for both (a donor's may "
                 "have added tokens); if the donor was trained with the other's, take the tokenizer's "
                 "files out of its folder"
             )
