@@ -406,7 +406,8 @@ def _low_rank(base: nn.Module, layer: Any, names: Sequence[str]) -> LowRank | No
     """
     from peft.tuners.lora.layer import Linear
 
-    if type(layer) is not Linear or not isinstance(base, nn.Linear | Conv1D):
+    kind = type(layer)
+    if kind is not Linear or not isinstance(base, nn.Linear | Conv1D):
         return None
     more = {**layer.lora_variant, **{name: bias for name, bias in layer.lora_bias.items() if bias}}
     if any(name not in layer.lora_A or more.get(name) for name in names):
