@@ -301,36 +301,28 @@ def _own_tensors(
 
     expected = get_peft_model_state_dict(model, save_embedding_layers=False)
     weights, words, most = recipient.state_dict(), recipient.config.vocab_size, 0
-
-    def cut(tensor: Tensor, like: Tensor) -> Tensor:
-        """The rows of tokens that the recipient has."""
-        nonlocal most
-        if not (like.ndim and len(like) == words < len(tensor)):
-            return tensor
-        most = max(most, len(tensor) - words)
-        return tensor[:words].contiguous()
-
-    tensors = {}
-    for name, tensor in expected.items():
-        if name not in stored:
-            raise ModelError(f"it lacks {_plain(name)}, which its settings name")
-        tensors[name] = cut(stored[name], tensor)
-        if tensors[name].shape != tensor.shape:
-            raise ModelError(
-                f"{_plain(name)} is {list(stored[name].shape)}, expected {list(tensor.shape)}"
-            )
-    for name in sorted(stored.keys() - tensors.keys()):
+    tensors: dict[str, Tensor] = {}
+    for name in sorted(stored, key=lambda name: name not in expected):
         # Of embeddings that were resized PEFT stores whole modules twice, and those of the base.
         copied = name.replace(".modules_to_save.", ".")
         plain = re.sub(r"\.(base_layer|original_module)\.", ".", _plain(copied))
-        weight = tensors.get(copied, weights.get(plain))
-        if weight is None:
+        like = expected.get(name, tensors.get(copied, weights.get(plain)))
+        if like is None:
             raise ModelError(f"it holds {plain!r}, which its settings do not name")
-        rows = cut(stored[name], weight)
-        if rows.shape != weight.shape or not torch.equal(rows.to(weight), weight):
+        rows = stored[name]
+        if like.ndim and len(like) == words < len(rows):
+            most, rows = max(most, len(rows) - words), rows[:words].contiguous()
+        if rows.shape != like.shape:
+            raise ModelError(f"{plain} is {list(stored[name].shape)}, expected {list(like.shape)}")
+        if name in expected:
+            tensors[name] = rows
+        elif not torch.equal(rows.to(like), like):
             raise ModelError(
                 f"it holds other weights for {plain!r}, which its modules_to_save do not name"
             )
+    for name in expected:
+        if name not in tensors:
+            raise ModelError(f"it lacks {_plain(name)}, which its settings name")
     return tensors, most
 
 
