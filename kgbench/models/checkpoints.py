@@ -154,9 +154,8 @@ def find_here(source: str, revision: str | None = None) -> Checkpoint | None:
 def _found(directory: Path, source: str, origin: str, recipient: Checkpoint | None) -> Checkpoint:
     """What a directory holds: an adapter or a checkpoint."""
     if not (directory / ADAPTER_CONFIG).is_file():
-        place = Checkpoint(_complete(directory, source), origin)
-        _check_types(place)
-        return place
+        _check_folder(directory, source, origin)
+        return Checkpoint(directory, origin)
     if any(path.name != ADAPTER_WEIGHTS for path in directory.glob("*.safetensors")):
         raise ModelError(
             f"{source!r} holds both an adapter and other weights; expected one of them: give a "
@@ -203,8 +202,8 @@ def _changed(directory: Path, source: str, origin: str, recipient: Checkpoint | 
     return Checkpoint(original.directory, origin, directory / DELTA)
 
 
-def _complete(directory: Path, source: str) -> Path:
-    """The directory, if it holds a configuration and safetensors weights."""
+def _check_folder(directory: Path, source: str, origin: str) -> None:
+    """Refuse what is no folder with a configuration and safetensors weights of float types."""
     if not directory.is_dir():
         raise ModelError(
             f"no checkpoint at {source!r}: no such directory; give one that holds config.json and "
@@ -221,7 +220,14 @@ def _complete(directory: Path, source: str) -> Path:
             f"{source!r}: its config.json names a file of weights (transformers_weights), which is "
             "never followed; remove it"
         )
-    return directory
+    for name, stored in stored_tensors(directory, origin).items():
+        if stored.dtype not in _FLOATS and not stored.is_buffer(name):
+            raise ModelError(
+                f"{origin} does not load: {name!r} is of type {stored.dtype}; expected "
+                "weights of a float type "
+                f"({', '.join(_FLOATS)}): give the dequantised model (model.dequantize(), "
+                "save_pretrained)"
+            )
 
 
 def stored_config(directory: Path, source: str) -> dict[str, Any]:
@@ -335,18 +341,6 @@ def stored_types(place: Checkpoint) -> set[torch.dtype]:
     else:
         kinds = set()  # which is said where it is read
     return {_FLOATS[kind] for kind in kinds & _FLOATS.keys()}
-
-
-def _check_types(place: Checkpoint) -> None:
-    """Refuse weights of no float type."""
-    for name, stored in stored_tensors(place.directory, place.origin).items():
-        if stored.dtype not in _FLOATS and not stored.is_buffer(name):
-            raise ModelError(
-                f"{place.origin} does not load: {name!r} is of type {stored.dtype}; expected "
-                "weights of a float type "
-                f"({', '.join(_FLOATS)}): give the dequantised model (model.dequantize(), "
-                "save_pretrained)"
-            )
 
 
 def read_model_config(directory: Path) -> PreTrainedConfig:
