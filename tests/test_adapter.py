@@ -60,41 +60,25 @@ FIRST = "transformer.h.0.attn.c_attn"
 
 CONFIGURATIONS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "another method": ({"peft_type": "IA3"}, "peft_type: Input should be 'LORA'; from files only"),
-    "no method": ({"peft_type": None}, "peft_type"),
     "biases": ({"bias": "lora_only"}, "bias: Input should be 'none'"),
     "code by name": ({"megatron_config": {"a": 1}}, "megatron_config: Extra inputs are not"),
     "invocation": ({"alora_invocation_tokens": [3]}, "alora_invocation_tokens"),
-    "single tokens": ({"trainable_token_indices": [3]}, "trainable_token_indices"),
-    "tied weights": ({"ensure_weight_tying": True}, "ensure_weight_tying"),
-    "parameters": ({"target_parameters": ["wte"]}, "target_parameters"),
     "a changed base": ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights"),
     "what is not known": ({"use_next_year": {"much": 1}}, "use_next_year: Extra inputs are not"),
     "no rank": ({"r": 0}, "r: Input should be greater than 0"),
     "a rank that is none": ({"r": "4"}, "r: Input should be a valid integer"),
-    "a rank that is true": ({"r": True}, "r: Input should be a valid integer"),
     "an endless alpha": ({"lora_alpha": float("nan")}, "lora_alpha: Input should be a finite"),
-    "no targets": ({"target_modules": None}, "target_modules"),
     "a pattern of targets": ({"target_modules": r".*\.(c_attn|c_proj)"}, "target_modules"),
     "one name for a list": ({"target_modules": "c_attn"}, "list the names, or have PEFT read it"),
     "a pattern of exclusions": ({"exclude_modules": "(a?)?"}, "exclude_modules"),
     "a pattern of ranks": ({"rank_pattern": {"([a-z_.0-9]+)+!": 2}}, "rank_pattern"),
     "a pattern of alphas": ({"alpha_pattern": {"^c_attn": 2}}, "alpha_pattern"),
     "a pattern of layers": ({"layers_pattern": "layers|h"}, "layers_pattern"),
-    "a long pattern": ({"target_modules": "(" * 3000}, "target_modules"),
     "a rank beyond all": ({"r": 10**400}, "r: Input should be less than or equal to 65536"),
-    "a rank beyond all somewhere": (
-        {"rank_pattern": {"c_attn": 10**400}},
-        "rank_pattern.c_attn: Input should be less than",
-    ),
-    "an alpha beyond all": ({"lora_alpha": 10**400}, "lora_alpha: Input should be"),
     "another rank": ({"r": 3}, f"{FIRST}.lora_A.weight is [4, 32], expected [3, 32]"),
     "a rank that memory has no room for": (
         {"rank_pattern": {"c_attn": 65536}},
         f"{FIRST}.lora_A.weight is [4, 32], expected [65536, 32]",
-    ),
-    "another rank somewhere": (
-        {"rank_pattern": {"mlp.c_proj": 2}},
-        "transformer.h.0.mlp.c_proj.lora_A.weight is [4, 48], expected [2, 48]",
     ),
     "fewer targets": (
         {"target_modules": ["c_proj"]},
@@ -103,10 +87,6 @@ CONFIGURATIONS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "more targets": (
         {"target_modules": ["c_attn", "c_proj", "c_fc"]},
         "it lacks transformer.h.0.mlp.c_fc.lora_A.weight",
-    ),
-    "an embedding": (
-        {"target_modules": ["c_attn", "c_proj", "wte"]},
-        "it lacks transformer.wte.lora_embedding_A",
     ),
     "magnitudes": ({"use_dora": True}, f"it lacks {FIRST}.lora_magnitude_vector"),
     "no such module": (
@@ -155,7 +135,6 @@ MEASURED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 """What an adapter can be, on disk as in memory."""
 OF_LAYERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "a pattern": ("llama", {"target_modules": r".*layers\.[02]\..*down_proj"}),
-    "single tokens": ("llama", {"trainable_token_indices": [3, 5]}),
     "single tokens of a tied model": ("gemma", {"trainable_token_indices": [3, 5]}),
     "a parameter": (
         "llama",
@@ -260,16 +239,11 @@ def test_tensors_that_do_not_fit(spoiled: tuple[Path, Path]) -> None:
         ),
     }
     whole = (folder / "adapter_model.safetensors").read_bytes()
-    rewrite(folder, lambda config: config.update(base_model_name_or_path="someone/of-another-name"))
     for said, change in cases.items():
         (folder / "adapter_model.safetensors").write_bytes(whole)
         respoil(folder, change)
         line = refusal(ModelError, lambda: adapter_pair(recipient, folder))
         assert said in line
-        fits = "does not fit the recipient" in line
-        assert fits == line.endswith(
-            "; the adapter says that it was made for 'someone/of-another-name'"
-        )
     (folder / "adapter_model.safetensors").write_bytes(whole[: len(whole) // 2])
     assert "is no safetensors file" in refusal(ModelError, lambda: adapter_pair(recipient, folder))
 

@@ -40,7 +40,6 @@ from kgbench.errors import (
 )
 from kgbench.localizers import InterventionLocalizer
 from kgbench.localizers.dynamic_graft import DynamicGraft
-from kgbench.models.in_memory import ModelHooksWarning
 from kgbench.registry import source_fingerprint
 from kgbench.runner.choices import KINDS
 from kgbench.testing import assert_not_at, pico_pair
@@ -290,23 +289,18 @@ def test_weights_that_changed_are_noticed(folder: Path, tmp_path: Path) -> None:
         evaluated(tmp_path, recipient=before, donors={"sft": before}, tokenizer=tokenizer)
 
 
-def test_hooks_are_left_out_and_said(folder: Path, models: dict[str, Any]) -> None:
-    """They stay on the caller's model, whose pair computes what its weights answer."""
+def test_hooks_are_refused(folder: Path, models: dict[str, Any]) -> None:
+    """Those of libraries are left out, and stay on the caller's model."""
     plain = kgbench.load_pair(**models)
-    hooked = loaded(folder, "before")
-    hooked.transformer.h[1].register_forward_hook(lambda *_: 1 / 0)
-    hooked.enable_input_require_grads()  # of the library, and changes no answer
-    with pytest.warns(ModelHooksWarning, match=r"at transformer\.h\.1; the pair leaves them out"):
-        pair = kgbench.load_pair(**{**models, "recipient": hooked})
+    trained = loaded(folder, "before")
+    trained.enable_input_require_grads()  # of the library, and changes no answer
+    Accelerator(mixed_precision="bf16", cpu=True).prepare(trained)  # as a Trainer leaves it
+    pair = kgbench.load_pair(**{**models, "recipient": trained})
     ids = torch.tensor([[3, 4, 5]])
     assert torch.equal(pair.recipient(input_ids=ids).logits, plain.recipient(input_ids=ids).logits)
-    trained = loaded(folder, "before")
-    Accelerator(mixed_precision="bf16", cpu=True).prepare(trained)  # as a Trainer leaves it
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", ModelHooksWarning)
-        pair = kgbench.load_pair(**{**models, "recipient": trained})
-    assert torch.equal(pair.recipient(input_ids=ids).logits, plain.recipient(input_ids=ids).logits)
-    assert len(hooked.transformer.h[1]._forward_hooks) == 1
+    trained.transformer.h[1].register_forward_hook(lambda *_: 1 / 0)
+    with pytest.raises(InputError, match=r"recipient has hooks .* at transformer\.h\.1, which may"):
+        kgbench.load_pair(**{**models, "recipient": trained})
 
 
 # ----------------------------------------------------------------------------------------- methods

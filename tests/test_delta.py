@@ -179,15 +179,15 @@ SPOILED: Mapping[
         },
         "does not fit the recipient",
     ),
-    "lonely": (lambda change, step: {f"{MATRIX}#change": change}, "is not one of a pair"),
-    "plain": (lambda change, step: {MATRIX: change}, "is not one of a pair"),
+    "lonely": (lambda change, step: {f"{MATRIX}#change": change}, "is no change with its"),
+    "plain": (lambda change, step: {MATRIX: change}, "is no change with its partner"),
     "type": (
         lambda change, step: {f"{MATRIX}#change": change.float(), f"{MATRIX}#step": step},
-        "expected int8 and float32",
+        "is no change with its partner",
     ),
     "steps": (
         lambda change, step: {f"{MATRIX}#change": change, f"{MATRIX}#step": step[:1].contiguous()},
-        "one step for each row",
+        "is no change with its partner",
     ),
     "not finite": (
         lambda change, step: {f"{MATRIX}#change": change, f"{MATRIX}#step": step * torch.inf},

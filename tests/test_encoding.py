@@ -200,24 +200,21 @@ def test_a_chat_template_that_changes_the_words_is_refused() -> None:
         Encoder(tokenizer, chat_template=True)
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
-    ("template", "told"),
+    ("template", "reason"),
     [
-        ("{{ 'a' * 10**10 }}", "MemoryError|too much"),
         ("{{ messages.__class__.__mro__[1].__subclasses__() }}", "SecurityError"),
-        ("{{ messages[0]['content'] * 100000 }}", "it writes too much"),
         ("{% if %}", "TemplateSyntaxError"),
         ("{% include '/etc/passwd' %}", "loader"),
     ],
 )
-def test_chat_templates_that_fail_or_take_too_much(template: str, told: str) -> None:
-    """A chat template is a program from outside: whatever it does is one line, and no more memory
-    than it may have.
+def test_chat_templates_that_fail(template: str, reason: str) -> None:
+    """A chat template is a program from outside, which runs in the library's sandbox: where it
+    fails, the error is one line.
     """
     tokenizer = pico_tokenizer(bos=True)
     tokenizer.chat_template = template
     with pytest.raises(
-        ModelError, match=rf"chat template does not render: .*({told}).*leave --chat-template off"
+        ModelError, match=rf"chat template does not render: .*({reason}).*leave --chat-template off"
     ):
         Encoder(tokenizer, chat_template=True)

@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from kgbench import evaluate, grafted_logits
 from kgbench.data import load_prompts
 from kgbench.engine import load_pair
-from kgbench.errors import InputError, KgbenchError, ModelError, RegionError, UnknownNameError
+from kgbench.errors import KgbenchError, ModelError, RegionError, UnknownNameError
 from kgbench.models import catalog
 from kgbench.models.loading import MissingBosWarning
 from kgbench.models.pair import prepare, weights_hash
@@ -453,18 +453,19 @@ def test_weights_that_no_module_takes(copied: Folders) -> None:
     )
     said = refusal(ModelError, lambda: loaded(copied))
     assert (
-        "local:sft does not load: no module of its model takes 'transformer.h.0.adapter.weight' of"
-        " its files" in said
+        "local:sft does not load: 1 weights are taken by no module, such as"
+        " 'transformer.h.0.adapter.weight'" in said
     )
 
 
-@pytest.mark.parametrize("layers", [2, 10**7])
-def test_another_depth_than_the_weights(copied: Folders, layers: int) -> None:
-    """A number of layers that the files do not have is refused before a model is built."""
+@pytest.mark.parametrize(
+    ("layers", "reason"), [(2, "weights are taken by no module"), (4, "weights are missing")]
+)
+def test_another_depth_than_the_weights(copied: Folders, layers: int, reason: str) -> None:
+    """A number of layers that the files do not have is refused."""
     for folder in copied.values():
         rewrite(folder / "config.json", lambda config: config.update(n_layer=layers))
-    said = refusal(ModelError, lambda: loaded(copied))
-    assert f"its config.json says {layers} layers (n_layer), and its weights are of 3" in said
+    assert reason in refusal(ModelError, lambda: loaded(copied))
 
 
 def test_weights_of_other_shapes_than_the_configuration_says(copied: Folders) -> None:
@@ -472,10 +473,7 @@ def test_weights_of_other_shapes_than_the_configuration_says(copied: Folders) ->
     for folder in copied.values():
         rewrite(folder / "config.json", lambda config: config.update(n_inner=64))
     said = refusal(ModelError, lambda: loaded(copied))
-    assert (
-        "of its weights have other shapes than its config.json says, such as"
-        " 'transformer.h.0.mlp.c_fc.bias'" in said
-    )
+    assert "weights have another shape, such as 'transformer.h.0.mlp.c_fc.bias'" in said
     assert "report" not in said
 
 
@@ -503,8 +501,7 @@ def test_an_index_that_names_other_files(copied: Folders, named: str) -> None:
     index.write_text(
         json.dumps({"metadata": {}, "weight_map": dict.fromkeys(tensors, "model-1.safetensors")})
     )
-    before = loaded(copied)
-    assert not before.changed_files()
+    loaded(copied)
     index.write_text(json.dumps({"metadata": {}, "weight_map": dict.fromkeys(tensors, named)}))
     assert f"model.safetensors.index.json names {named!r}" in refusal(
         ModelError, lambda: loaded(copied)
@@ -512,7 +509,7 @@ def test_an_index_that_names_other_files(copied: Folders, named: str) -> None:
 
 
 def test_shards_that_are_not_what_the_index_says(copied: Folders) -> None:
-    """A tensor in two files, and one that is not in the file that the index names, are refused."""
+    """A tensor in two files is refused."""
     folder = copied["sft"]
     tensors = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
@@ -529,51 +526,17 @@ def test_shards_that_are_not_what_the_index_says(copied: Folders) -> None:
     loaded(copied)
     write({name: first[name] + 1}, places)
     said = refusal(ModelError, lambda: loaded(copied))
-    assert f"a.safetensors and b.safetensors both hold {name!r}" in said
-    write({}, {**places, name: "b.safetensors"})
-    said = refusal(ModelError, lambda: loaded(copied))
-    assert f"says that {name!r} is in b.safetensors, which does not hold it" in said
+    assert f"b.safetensors and another of its files hold {name!r}" in said
 
 
 def test_files_that_change_after_loading(copied: Folders) -> None:
-    """A pair knows which of its files changed; what is held stays as it was read, also where the
-    file was mapped and is cut off.
-    """
+    """What is held stays as it was read, also where the file was mapped and is cut off."""
     pair = loaded(copied)
     hashes, file = dict(pair.weight_hashes), copied["sft"] / "model.safetensors"
-    assert pair.changed_files() == ()
     with file.open("r+b") as opened:
         opened.truncate(1000)
-    assert pair.changed_files() == ("sft/model.safetensors",)
     assert pair.changed() == ()
     assert dict(pair.weight_hashes) == hashes
-
-
-def test_no_record_of_a_checkpoint_that_changes_during_the_run(
-    copied: Folders, tmp_path: Path
-) -> None:
-    """Weights that are written again while prompts are measured, be they the same, end the run
-    without a record or a journal.
-    """
-    file, out = copied["sft"] / "model.safetensors", tmp_path / "out"
-
-    def write_again(*_: object) -> None:
-        file.write_bytes(file.read_bytes())
-
-    options = {
-        "recipient": str(copied["recipient"]),
-        "donors": {"sft": str(copied["sft"])},
-    }
-    with pytest.raises(InputError, match=r"model.safetensors changed on disk"):
-        evaluate(
-            dataset="fake_movies_fake_actors",
-            prompts=["headline"],
-            limit=3,
-            output_dir=out,
-            progress=write_again,
-            **options,
-        )
-    assert not list(out.glob("*/record.json"))
 
 
 @pytest.mark.parametrize("place", ["ALL:attn@0", "ALL:ffn@0-1"])

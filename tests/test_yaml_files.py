@@ -105,14 +105,6 @@ def test_a_study_has_a_bound() -> None:
         study_of({"matrix": {"seed": many, "limit": many, "batch-size": many}})
 
 
-def test_json_options_hold_each_key_once(capsys: pytest.CaptureFixture[str]) -> None:
-    """A map of devices is JSON, of which the same holds."""
-    from kgbench.models.placement import read_device_map
-
-    with pytest.raises(InputError, match="'lm_head' twice"):
-        read_device_map('{"lm_head": 0, "": 0, "lm_head": 1}')
-
-
 # ------------------------------------------------------------------------------ places
 
 

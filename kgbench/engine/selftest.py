@@ -511,8 +511,7 @@ def load_pair(
         chat_template: Put prompts into the tokenizer's chat template.
         attention: `sdpa`, `eager`, or `auto` for sdpa where a model can be computed by it.
         share: Hold parameters of a donor that equal the recipient's once.
-        device_map: In the place of `device`: `auto`, `balanced`, `sequential`, or for paths of
-            modules their devices.
+        device_map: In the place of `device`: `auto`, `balanced`, `sequential`.
 
     Raises:
         UnknownNameError: There is no pair of this name, or `dtype` or `attention` is unknown.

@@ -273,8 +273,6 @@ HOME = "KGBENCH_HOME"
 """Environment variable: the folder in which what is made is kept."""
 
 _DONOR = re.compile(r"[A-Za-z0-9_][\w.-]*/[A-Za-z0-9_][\w.-]*")
-_USUAL = ("aggressive", "both", 0)
-"""Recipe, direction and seed of the donor that is meant where several would do."""
 
 
 class DamagedDonorWarning(UserWarning):
@@ -339,22 +337,16 @@ class TrainedDonor:
         return str(self.card["recipient"]["weights"])
 
     @property
-    def kind(self) -> tuple[str, str, int]:
-        """Recipe, direction and seed."""
-        return self.card["recipe"]["name"], self.card["data"]["direction"], self.card["seed"]
-
-    @property
     def about(self) -> str:
         """One line."""
-        recipe, direction, seed = self.kind
         data, scores = self.card["data"], self.card["scores"]
         shares = ", ".join(
             f"{prompt} top-5 {number_text(row['PRE'])} → {number_text(row['SFT'])}"
             for prompt, row in scores.items()
         )
         line = (
-            f"donor trained on {data['facts']} facts of {data['name']} ({direction}), "
-            f"{recipe}, seed {seed}"
+            f"donor trained on {data['facts']} facts of {data['name']} ({data['direction']}), "
+            f"{self.card['recipe']['name']}, seed {self.card['seed']}"
         )
         return f"{line}: {shares}" if shares else line
 
@@ -429,10 +421,6 @@ def choose_donor(
 ) -> TrainedDonor | None:
     """The trained donor of a recipient that learned some facts, in whichever folder it is kept.
 
-    Of several, the one by the recipe aggressive, in both directions, with seed 0 and nothing else
-    changed, with a warning if another was trained later; there is no guess where not exactly one
-    such exists.
-
     Args:
         recipient: What to call the recipient in a message.
         hashes: Content hashes of the data sets that would do.
@@ -440,23 +428,20 @@ def choose_donor(
             the facts.
 
     Raises:
-        ModelError: There are several, and that one is not among them.
+        ModelError: There are several.
     """
     candidates = []
     for donor in trained_donors().values():
         if donor.card["data"]["hash"] in hashes and is_of(donor):
             candidates.append(donor)
-    usual = [donor for donor in candidates if donor.kind == _USUAL and not donor.card["changes"]]
     if len(candidates) > 1:
         candidates.sort(key=lambda donor: (donor.folder / CARD).stat().st_mtime_ns)
-        trained = f"{len(candidates)} donors of {recipient} were trained on these facts"
-        last = f"--donor sft={candidates[-1].name} was trained last"
-        if len(usual) != 1:
-            others = " or ".join(f"--donor sft={donor.name}" for donor in candidates[:-1])
-            raise ModelError(f"{trained}; say which: {last}, before it {others}")
-        if usual != candidates[-1:]:
-            warnings.warn(f"{trained}: {usual[0].name} is taken, and {last}", stacklevel=2)
-    return next(iter(usual or candidates), None)
+        first, *others = (f"--donor sft={donor.name}" for donor in reversed(candidates))
+        raise ModelError(
+            f"{len(candidates)} donors of {recipient} were trained on these facts; say which: "
+            f"{first} was trained last, before it {' or '.join(others)}"
+        )
+    return next(iter(candidates), None)
 
 
 def read_donor_card(folder: Path) -> dict[str, Any]:

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
-from math import prod
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -25,15 +22,12 @@ from kgbench.errors import ModelError
 from kgbench.hub import ANSWER_WITHIN, hub_errors
 from kgbench.models.catalog import DELTA, find_donor, is_delta, read_delta_card, zoo_path
 from kgbench.models.fetching import fetch, fetched_model
-from kgbench.models.gguf_file import gguf_in, kept_checkpoint
 from kgbench.models.lora import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from kgbench.models.tensors import stored_hash
 
-_FILES = ("*.json", "*.safetensors", "*.model", "merges.txt", "vocab.txt", "*.jinja")
+_FILES = ["*.json", "*.safetensors", "*.model", "merges.txt", "vocab.txt", "*.jinja"]
 _ONE_FILE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-_DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-_NUMBERED = re.compile(r"(?P<list>[^\d]*?)\.(?P<layer>\d+)\..*")
 _ROWS = re.compile(r".*\.lora_[AB]\.weight")
 """Rows of LoRA in an adapter's file."""
 _BUFFER = re.compile(
@@ -44,17 +38,8 @@ _BUFFER = re.compile(
 Rotary frequencies and causal masks, which follow from the configuration.
 """
 
-Stamp = tuple[int, int, int] | None
-"""Size, time of the last change in nanoseconds, and inode of a file; None where it is not there."""
-
-
-def stamp_of(path: Path) -> Stamp:
-    """What changes when a file is written, replaced or removed."""
-    try:
-        at = path.stat()
-    except OSError:
-        return None
-    return at.st_size, at.st_mtime_ns, at.st_ino
+Stamp = tuple[int, int, int]
+"""Size, time of the last change in nanoseconds, and inode of a file."""
 
 
 @dataclass(frozen=True)
@@ -86,9 +71,8 @@ class Checkpoint:
 
     The directory is then the recipient's.
     """
-    adapter: Path | None = None
-    """The adapter's directory, where this is one; the other is then the recipient's, or the same
-    where the recipient is in memory."""
+    is_adapter: bool = False
+    """Whether the directory holds an adapter of the recipient."""
 
     @property
     def config(self) -> dict[str, Any]:
@@ -97,14 +81,15 @@ class Checkpoint:
 
     def stamps(self) -> dict[Path, Stamp]:
         """The files that a pair is read from, as they are now."""
-        files: list[Path] = []
-        if self.directory != self.adapter:  # whose base is in memory
+        files = [self.directory / ADAPTER_CONFIG, self.directory / ADAPTER_WEIGHTS]
+        if not self.is_adapter:
             files = [self.directory / "config.json", *_weight_files(self.directory, self.origin)]
-        if self.adapter:
-            files += [self.adapter / ADAPTER_CONFIG, self.adapter / ADAPTER_WEIGHTS]
-        elif self.delta:
-            files.append(self.delta)
-        return {path: stamp_of(path) for path in files}
+        files += [] if self.delta is None else [self.delta]
+        stamps: dict[Path, Stamp] = {}
+        for path in filter(Path.is_file, files):  # what is missing is said where it is read
+            at = path.stat()
+            stamps[path] = at.st_size, at.st_mtime_ns, at.st_ino
+        return stamps
 
 
 def locate(
@@ -113,8 +98,8 @@ def locate(
     """Find a checkpoint; downloads one only where it is a Hub id that is not in the local cache.
 
     Args:
-        source: `zoo:NAME/PART`, `fetched:NAME`, a directory, a GGUF file, the name of a trained
-            donor, or a Hub id; for a donor, also the directory of a plant, or an adapter's
+        source: `zoo:NAME/PART`, `fetched:NAME`, a directory, the name of a trained donor,
+            or a Hub id; for a donor, also the directory of a plant, or an adapter's
             directory or Hub id.
         revision: Commit, tag or branch of a Hub id.
         recipient: The pair's recipient, where a donor is looked for.
@@ -130,25 +115,13 @@ def locate(
         if is_delta(directory):
             return _changed(directory, source, origin, recipient)
         return _found(directory, source, origin, recipient)
-    folder = _cached(source, revision) or _downloaded(source, revision)
+    if (folder := _cached(source, revision)) is None:
+        otherwise = "it is no directory here either: connect, or give a checkpoint on this machine"
+        with hub_errors(source, revision, otherwise, ModelError):
+            # One quick question first: without it, the client retries every file.
+            HfApi().model_info(source, revision=revision, timeout=ANSWER_WITHIN)
+            folder = Path(snapshot_download(source, revision=revision, allow_patterns=_FILES))
     return _found(folder, source, f"{source}@{folder.name}", recipient)
-
-
-def locate_beside_held(source: str, revision: str | None = None) -> Checkpoint:
-    """As `locate`, of a donor whose recipient is in memory.
-
-    Raises:
-        ModelError: As `locate` does; or it holds changed weights of a recipient on disk.
-    """
-    if (place := _on_disk(source)) is not None and is_delta(place[0]):
-        card = read_delta_card(place[0])
-        raise ModelError(
-            f"{place[1]} holds changed weights only; give its recipient by name, "
-            f"{_made_from(card, source)}, and no model in memory"
-        )
-    donor = locate(source, revision, Checkpoint(Path(source), source))
-    # An adapter's folder says nothing of its base; the model in memory is that.
-    return replace(donor, directory=donor.adapter) if donor.adapter else donor
 
 
 def _on_disk(source: str) -> tuple[Path, str] | None:
@@ -157,8 +130,6 @@ def _on_disk(source: str) -> tuple[Path, str] | None:
     if folder is not None:
         return folder, source
     directory = Path(source).expanduser()
-    if (file := gguf_in(directory)) is not None:
-        return kept_checkpoint(file), f"local:{file.name}"
     if not directory.exists():
         try:
             validate_repo_id(source)
@@ -183,9 +154,8 @@ def find_here(source: str, revision: str | None = None) -> Checkpoint | None:
 def _found(directory: Path, source: str, origin: str, recipient: Checkpoint | None) -> Checkpoint:
     """What a directory holds: an adapter or a checkpoint."""
     if not (directory / ADAPTER_CONFIG).is_file():
-        place = Checkpoint(_complete(directory, source), origin)
-        _check_headers(place)
-        return place
+        _check_folder(directory, source, origin)
+        return Checkpoint(directory, origin)
     if any(path.name != ADAPTER_WEIGHTS for path in directory.glob("*.safetensors")):
         raise ModelError(
             f"{source!r} holds both an adapter and other weights; expected one of them: give a "
@@ -198,7 +168,7 @@ def _found(directory: Path, source: str, origin: str, recipient: Checkpoint | No
             "recipient; give the model that it was made for with --recipient (the adapter is a "
             "donor), or both merged into one (peft: merge_and_unload, save_pretrained)"
         )
-    return Checkpoint(recipient.directory, origin, adapter=directory)
+    return Checkpoint(directory, origin, is_adapter=True)
 
 
 def _changed(directory: Path, source: str, origin: str, recipient: Checkpoint | None) -> Checkpoint:
@@ -208,7 +178,9 @@ def _changed(directory: Path, source: str, origin: str, recipient: Checkpoint | 
     card names. A plant has no meaning with another recipient.
     """
     card = read_delta_card(directory)
-    needed, base = card["recipient"]["weights"], _made_from(card, source)
+    needed, base = card["recipient"]["weights"], str(card["recipient"]["source"])
+    if zoo_path(base) is None:  # a folder next to the donor's
+        base = (PurePath(source).parent / PurePath(base).name).as_posix()
     if recipient is None or recipient.delta is not None:
         raise ModelError(
             f"{origin} holds changed weights only and so cannot be a recipient; "
@@ -230,23 +202,12 @@ def _changed(directory: Path, source: str, origin: str, recipient: Checkpoint | 
     return Checkpoint(original.directory, origin, directory / DELTA)
 
 
-def _made_from(card: Mapping[str, Any], source: str) -> str:
-    """The checkpoint that changed weights belong to: a shipped one, or a folder next to theirs."""
-    named = str(card["recipient"]["source"])
-    return named if zoo_path(named) else (PurePath(source).parent / PurePath(named).name).as_posix()
-
-
-def _complete(directory: Path, source: str) -> Path:
-    """The directory, if it holds a configuration and safetensors weights."""
-    if directory.is_file():
-        raise ModelError(
-            f"{source!r} is a file; give its folder: a directory that holds config.json and "
-            "*.safetensors"
-        )
+def _check_folder(directory: Path, source: str, origin: str) -> None:
+    """Refuse what is no folder with a configuration and safetensors weights of float types."""
     if not directory.is_dir():
         raise ModelError(
-            f"no checkpoint at {source!r}: no such directory; give one that holds config.json, or "
-            "a Hub id such as owner/name"
+            f"no checkpoint at {source!r}: no such directory; give one that holds config.json and "
+            "*.safetensors, or a Hub id such as owner/name"
         )
     if not (directory / "config.json").is_file():
         inner = sorted({path.parent.name for path in directory.glob("*/*config.json")})
@@ -259,12 +220,14 @@ def _complete(directory: Path, source: str) -> Path:
             f"{source!r}: its config.json names a file of weights (transformers_weights), which is "
             "never followed; remove it"
         )
-    if not any(directory.glob("*.safetensors")):
-        raise ModelError(
-            f"{source!r} holds no weights as *.safetensors; pickled ones are never loaded: save "
-            "the model with save_pretrained"
-        )
-    return directory
+    for name, stored in stored_tensors(directory, origin).items():
+        if stored.dtype not in _FLOATS and not stored.is_buffer(name):
+            raise ModelError(
+                f"{origin} does not load: {name!r} is of type {stored.dtype}; expected "
+                "weights of a float type "
+                f"({', '.join(_FLOATS)}): give the dequantised model (model.dequantize(), "
+                "save_pretrained)"
+            )
 
 
 def stored_config(directory: Path, source: str) -> dict[str, Any]:
@@ -288,38 +251,34 @@ def stored_config(directory: Path, source: str) -> dict[str, Any]:
     return config
 
 
-def _weight_files(directory: Path, origin: str) -> dict[Path, set[str]]:
+def _weight_files(directory: Path, origin: str) -> list[Path]:
     """The files that hold a checkpoint's weights, those that the model library reads.
-
-    Each with its tensors by the index; none where there is no index.
 
     Raises:
         ModelError: There is none, or the index names another than a safetensors file in the folder.
     """
     if (directory / _ONE_FILE).is_file():
-        return {directory / _ONE_FILE: set()}
+        return [directory / _ONE_FILE]
     if not (directory / _INDEX).is_file():
         raise ModelError(
-            f"{origin} does not load: it has neither {_ONE_FILE} nor {_INDEX}; save the model with "
-            "save_pretrained"
+            f"{origin} does not load: it has neither {_ONE_FILE} nor {_INDEX}, and pickled weights "
+            "are never loaded; save the model with save_pretrained"
         )
-    files: dict[str, set[str]] = {}
     try:
-        for name, file in json.loads((directory / _INDEX).read_text("utf-8"))["weight_map"].items():
-            files.setdefault(str(file), set()).add(name)
+        named = json.loads((directory / _INDEX).read_text("utf-8"))["weight_map"].values()
+        names = sorted({str(name) for name in named})
     except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise ModelError(
             f"{origin} does not load: its {_INDEX} does not read ({type(error).__name__}: {error})"
         ) from error
-    for name in files:
-        if Path(name).name != name or "\\" in name or not name.endswith(".safetensors"):
+    for name in names:
+        path = directory / name
+        if path.parent != directory or path.suffix != ".safetensors" or not path.is_file():
             raise ModelError(
                 f"{origin} does not load: {_INDEX} names {name!r}, expected a *.safetensors file "
                 "beside it"
             )
-        if not (directory / name).is_file():
-            raise ModelError(f"{origin} does not load: {_INDEX} names {name!r}, which is not there")
-    return {directory / name: files[name] for name in sorted(files)}
+    return [directory / name for name in names]
 
 
 def stored_tensors(directory: Path, origin: str) -> dict[str, Stored]:
@@ -330,24 +289,16 @@ def stored_tensors(directory: Path, origin: str) -> dict[str, Stored]:
         origin: What to call it in an error.
 
     Raises:
-        ModelError: A file is missing or does not read, or they are not the tensors of the index,
-            each once.
+        ModelError: A file is missing or does not read, or two hold a tensor of one name.
     """
     tensors: dict[str, Stored] = {}
-    holders: dict[str, str] = {}
-    for path, named in _weight_files(directory, origin).items():
+    for path in _weight_files(directory, origin):
         header = _header(path, origin)
-        for name in sorted(named - header.keys()):
+        for name in sorted(header.keys() & tensors.keys()):
             raise ModelError(
-                f"{origin} does not load: {_INDEX} says that {name!r} is in {path.name}, which "
-                "does not hold it; give the files as they were saved together"
-            )
-        for name in sorted(header.keys() & holders.keys()):
-            raise ModelError(
-                f"{origin} does not load: {holders[name]} and {path.name} both hold {name!r}, of "
+                f"{origin} does not load: {path.name} and another of its files hold {name!r}, of "
                 "which one would be left out; give the files as they were saved together"
             )
-        holders |= dict.fromkeys(header, path.name)
         tensors |= header
     return tensors
 
@@ -383,51 +334,25 @@ def _header(path: Path, origin: str) -> dict[str, Stored]:
         ) from error
 
 
-def stored_types(place: Checkpoint) -> list[torch.dtype]:
+def stored_types(place: Checkpoint) -> set[torch.dtype]:
     """Types of weights that a model must be held in, or in a wider one, to lose nothing.
 
-    Of a whole checkpoint that of most of its numbers. Rows of LoRA do not count, since they stay
-    apart from the base's weights and keep their own type.
+    Rows of LoRA do not count, since they stay apart from the base's weights and keep their own
+    type.
 
     Raises:
         ModelError: A file does not read.
     """
-    kinds = []
-    if place.adapter is None:
-        numbers: Counter[str] = Counter()
-        for tensor in stored_tensors(place.directory, place.origin).values():
-            numbers[tensor.dtype] += prod(tensor.shape)
-        kinds = [max(_FLOATS, key=lambda kind: numbers[kind])]
-        kinds += [] if place.delta is None else ["F32"]  # its steps
-    elif (place.adapter / ADAPTER_WEIGHTS).is_file():
-        for name, tensor in _header(place.adapter / ADAPTER_WEIGHTS, place.origin).items():
-            kinds += [] if _ROWS.fullmatch(name) else [tensor.dtype]
-    return [_FLOATS[kind] for kind in kinds if kind in _FLOATS]
-
-
-def _check_headers(place: Checkpoint) -> None:
-    """Refuse weights of another depth than the configuration's, or of no float type."""
-    config, tensors = place.config, stored_tensors(place.directory, place.origin)
-    numbers: dict[str, set[int]] = {}
-    for name in tensors:
-        if match := _NUMBERED.fullmatch(name):
-            numbers.setdefault(match["list"], set()).add(int(match["layer"]))
-    layers = len(max(numbers.values(), key=len, default=()))
-    said = next((key for key in _DEPTHS if isinstance(config.get(key), int)), None)
-    if said is not None and layers not in (0, config[said]):
-        raise ModelError(
-            f"{place.origin} does not load: its config.json says {config[said]} layers ({said}), "
-            f"and its weights are of {layers}; "
-            "give the config.json that was saved with the weights"
-        )
-    for name, stored in tensors.items():
-        if stored.dtype not in _FLOATS and not stored.is_buffer(name):
-            raise ModelError(
-                f"{place.origin} does not load: {name!r} is of type {stored.dtype}; expected "
-                "weights of a float type "
-                f"({', '.join(_FLOATS)}): give the dequantised model (model.dequantize(), "
-                "save_pretrained)"
-            )
+    if not place.is_adapter:
+        tensors = stored_tensors(place.directory, place.origin)
+        kinds = {tensor.dtype for name, tensor in tensors.items() if not tensor.is_buffer(name)}
+        kinds |= set() if place.delta is None else {"F32"}  # its steps
+    elif (file := place.directory / ADAPTER_WEIGHTS).is_file():
+        header = _header(file, place.origin)
+        kinds = {tensor.dtype for name, tensor in header.items() if not _ROWS.fullmatch(name)}
+    else:
+        kinds = set()  # which is said where it is read
+    return {_FLOATS[kind] for kind in kinds & _FLOATS.keys()}
 
 
 def read_model_config(directory: Path) -> PreTrainedConfig:
@@ -443,49 +368,11 @@ def read_model_config(directory: Path) -> PreTrainedConfig:
     return config
 
 
-def refuse_unused(place: Checkpoint, names: Collection[str], tensors: Mapping[str, Stored]) -> None:
-    """Refuse a checkpoint that holds weights which its model does not take.
-
-    Left out in silence are buffers that a model computes itself. What the model library's own list
-    for the model leaves out is none of `names`, and nor are copies of tied weights, which the model
-    takes.
-
-    Args:
-        place: The checkpoint.
-        names: Of tensors that no module takes.
-        tensors: All tensors of its files.
-
-    Raises:
-        ModelError: There are such weights.
-    """
-    left = []
-    for name in sorted(names):
-        if name not in tensors or not tensors[name].is_buffer(name):
-            left.append(name)
-    if left:
-        more = f" and {len(left) - 3} further tensors" if len(left) > 3 else ""
-        shown = ", ".join(map(repr, left[:3])) + more
-        raise ModelError(
-            f"{place.origin} does not load: no module of its model takes {shown} of its "
-            "files, so that they would be dropped; the "
-            "likely cause is a config.json of another model: give the one that was saved with the "
-            "weights"
-        )
-
-
 def _cached(source: str, revision: str | None) -> Path | None:
-    options: dict[str, Any] = {"revision": revision, "allow_patterns": list(_FILES)}
+    options: dict[str, Any] = {"revision": revision, "allow_patterns": _FILES}
     try:
         folder = Path(snapshot_download(source, **options, local_files_only=True))
     except LocalEntryNotFoundError:
         return None
     named = (folder / "config.json").is_file() or (folder / ADAPTER_CONFIG).is_file()
     return folder if named and any(folder.glob("*.safetensors")) else None
-
-
-def _downloaded(source: str, revision: str | None) -> Path:
-    otherwise = "it is no directory here either: connect, or give a checkpoint on this machine"
-    with hub_errors(source, revision, otherwise, ModelError):
-        # One quick question first: without it, the client retries every file before it gives up.
-        HfApi().model_info(source, revision=revision, timeout=ANSWER_WITHIN)
-        return Path(snapshot_download(source, revision=revision, allow_patterns=list(_FILES)))

@@ -2,43 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
 from kgbench.data import Prompt
 from kgbench.data.prompts import WITHHELD, token_regions
-from kgbench.errors import InputError, ModelError, RegionError
+from kgbench.errors import InputError, ModelError, RegionError, first_line
 
 _MARK = "kgbench-user-turn"
-_SECONDS, _BYTES, _CHARACTERS = 60, 2**31, 100_000
-"""What a chat template, a program from outside, may take to render one turn.
-
-Time, memory, and length of what it writes.
-"""
-_RENDER = """
-import json, sys
-given = json.load(sys.stdin)
-try:
-    import resource
-    resource.setrlimit(resource.RLIMIT_AS, (given["bytes"], given["bytes"]))
-except (ImportError, ValueError, OSError):
-    pass  # no such limit on this system; that of time holds
-try:
-    from transformers.utils.chat_template_utils import render_jinja_template
-    turn = [{"role": "user", "content": given["mark"]}]
-    options = {"chat_template": given["template"], "add_generation_prompt": True}
-    text = render_jinja_template([turn], **options, **given["tokens"])[0][0]
-    fits = len(text) <= given["characters"]
-    answer = {"text": text} if fits else {"error": "it writes too much"}
-except Exception as error:
-    answer = {"error": f"{type(error).__name__}: {error}"}
-print(json.dumps(answer))
-"""
 
 
 @dataclass(frozen=True)
@@ -48,7 +22,7 @@ class Encoded:
     ids: tuple[int, ...]
     regions: Mapping[str, tuple[int, ...]]
     """Token indices of each region the prompt has."""
-    target: int
+    target: int = field(repr=False)
     """Id of the first token that `prompt + " " + object` adds to `ids`."""
     blanks: int = 0
     """Tokens at the end of `ids` that are the blank before the object.
@@ -85,18 +59,6 @@ class EncodedQuestion(Encoded):
         """
         raise InputError(WITHHELD)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, EncodedQuestion) and (self.ids, self.regions) == (
-            other.ids,
-            other.regions,
-        )
-
-    def __hash__(self) -> int:
-        return hash(self.ids)
-
-    def __repr__(self) -> str:
-        return f"EncodedQuestion(ids={self.ids}, regions={self.regions})"
-
 
 class Encoder:
     """Turns prompts into tokens with one tokenizer.
@@ -125,7 +87,17 @@ class Encoder:
                     "the base's tokenizer has no chat template; leave --chat-template off, or give "
                     "it the finetuned model's (tokenizer.chat_template = …, save_pretrained)"
                 )
-            parts = _rendered(tokenizer).split(_MARK)
+            turn = [{"role": "user", "content": _MARK}]
+            try:
+                text: Any = tokenizer.apply_chat_template(
+                    turn, tokenize=False, add_generation_prompt=True
+                )
+            except Exception as error:  # the template is a program from outside
+                raise ModelError(
+                    f"the tokenizer's chat template does not render: {type(error).__name__}: "
+                    f"{first_line(error)}; leave --chat-template off, or mend the template"
+                ) from error
+            parts = text.split(_MARK)
             if len(parts) != 2:
                 raise ModelError(
                     "the tokenizer's chat template does not repeat the user's words as they are; "
@@ -201,43 +173,3 @@ def first_word(text: str, offsets: Sequence[tuple[int, int]], start: int) -> int
     while start < len(offsets) and not text[slice(*offsets[start])].strip():
         start += 1
     return start
-
-
-def _rendered(tokenizer: PreTrainedTokenizerBase) -> str:
-    """One turn under a tokenizer's chat template, which runs in a process of its own.
-
-    Raises:
-        ModelError: The template fails, or takes too much.
-    """
-    tokens = {}
-    for name, token in tokenizer.special_tokens_map.items():
-        if isinstance(token, str):
-            tokens[name] = str(token)
-    question = {
-        "template": tokenizer.get_chat_template(),
-        "tokens": tokens,
-        "mark": _MARK,
-        "bytes": _BYTES,
-        "characters": _CHARACTERS,
-    }
-    message = (
-        "the tokenizer's chat template does not render: {}; "
-        "leave --chat-template off, or mend the template"
-    )
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", _RENDER],
-            input=json.dumps(question),
-            capture_output=True,
-            text=True,
-            timeout=_SECONDS,
-            check=False,
-        )
-        answer = json.loads(done.stdout)
-    except subprocess.TimeoutExpired:
-        raise ModelError(message.format(f"it takes longer than {_SECONDS} s")) from None
-    except ValueError:
-        raise ModelError(message.format("it takes too much memory, or ends its process")) from None
-    if "error" in answer:
-        raise ModelError(message.format((str(answer["error"]).splitlines() or [""])[0]))
-    return str(answer["text"])

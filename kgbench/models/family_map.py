@@ -10,9 +10,8 @@ model's configuration, or one of the map's own `numbers`.
 
 from __future__ import annotations
 
-import inspect
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from importlib.resources import files
@@ -27,14 +26,11 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from kgbench.data.rows import unique_fields
-from kgbench.errors import ModelError, UnknownNameError, first_fault
-from kgbench.sites import COMPONENTS, GROUPS, HEADED, OUTSIDE, PER_LAYER, Graft, head_of
+from kgbench.errors import ModelError, UnknownNameError, first_fault, first_line
+from kgbench.sites import COMPONENTS, GROUPS, HEADED, OUTSIDE, Graft, head_of
 
 FAMILY_FILE = "kgbench_family.json"
 """A map that a checkpoint's folder may hold, for a model type of which the package has none."""
-
-
-_OTHERWISE = "otherwise"
 
 ModulePath = Annotated[str, Field(min_length=1)]
 Parts = Annotated[int, Field(ge=1, le=64)]
@@ -109,37 +105,6 @@ class Place:
         module = self.module if present or self.otherwise is None else self.otherwise
         return replace(self, module=module, of=of, per=None if per == 1 else per, otherwise=None)
 
-    def misfit(self, module: nn.Module, config: object) -> str | None:
-        """Why a module cannot compute the component, judged without running it; or None.
-
-        Args:
-            module: What is at the place.
-            config: The model's configuration.
-        """
-        module = getattr(module, "base", module)  # of a low-rank module, the one that it adds to
-        kinds = nn.Linear | Conv1D | nn.Embedding
-        if not isinstance(module, kinds) and any(
-            isinstance(part, kinds) for part in module.modules()
-        ):
-            return f"it holds several modules, being of type {type(module).__name__}"
-        if next(module.parameters(), None) is None:
-            return f"it has no weights, being of type {type(module).__name__}"
-        parameters = inspect.signature(module.forward).parameters
-        takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-        if self.input is not None and self.input not in parameters and not takes_any:
-            return f"it takes no argument {self.input!r}"
-        if not self.fused:
-            return None
-        if not isinstance(module, nn.Linear | Conv1D):
-            return f"only linear modules have parts, not {type(module).__name__}"
-        try:
-            shares, blocks = self._shares(config)
-        except ModelError as error:
-            return str(error)
-        pieces = sum(shares) * blocks
-        width = output_width(module)
-        return f"its {width} columns are not {pieces} equal pieces" if width % pieces else None
-
 
 @dataclass(frozen=True)
 class Family:
@@ -202,7 +167,8 @@ class Family:
         numbers = {}
         for name, cases in self.numbers.items():
             settings = (key for key in cases if getattr(model.config, key, None) is True)
-            numbers[name] = cases[next(settings, _OTHERWISE)]
+            # Without a last case the name is refused where it is looked up.
+            numbers[name] = cases.get(next(settings, "otherwise"), name)
 
         def kept(places: Mapping[str, Place], within: str) -> dict[str, Place]:
             present = {}
@@ -230,13 +196,16 @@ class Family:
         sites += product(range(len(layers)), fitted.inside)
         for layer, component in sites:
             place = fitted.place(component)
-            for path in fitted.paths(layer, component):
-                module = self._module(model, path)
-                misfit = place.misfit(module, model.config)
-                if path == fitted.path(layer, component):
-                    misfit = misfit or fitted._misplaced(component, module)
-                if misfit:
-                    raise self._misfit(f"{component!r} at {path!r}: {misfit}")
+            module, *_ = [self._module(model, path) for path in fitted.paths(layer, component)]
+            misfit = fitted._misplaced(component, module)
+            if place.fused and not misfit:
+                try:
+                    place.columns(output_width(module), model.config)
+                except (ModelError, RuntimeError, AttributeError) as error:  # of a norm
+                    misfit = f"its parts are none of its columns ({first_line(error)})"
+            if misfit:
+                at = fitted.path(layer, component)
+                raise self._misfit(f"{component!r} at {at!r}: {misfit}")
         return fitted
 
     def _misplaced(self, component: str, module: nn.Module) -> str | None:
@@ -411,38 +380,11 @@ def read_family(text: str, source: str) -> Family:
         ) from error
     except (ValueError, RecursionError) as error:
         raise ModelError(f"the family map {source} does not read: {error}") from error
-    for fault in _faults(family):
-        raise ModelError(f"the family map {source} {fault}")
-    return family
-
-
-def _faults(family: Family) -> Iterator[str]:
-    """What is wrong with a map that fits no model."""
-    for part, places, components in (
-        ("outside", family.outside, OUTSIDE),
-        ("inside", family.inside, PER_LAYER),
-    ):
-        for component in places:
-            if component not in components:
-                yield (
-                    f"has {component!r} {part} the layers; components there are {', '.join(components)}"
-                )
-    for number, cases in family.numbers.items():
-        if [*cases][-1:] != [_OTHERWISE]:
-            yield f"does not read: numbers.{number}: expected {_OTHERWISE!r} as the last case"
-    for component, place in {**family.outside, **family.inside}.items():
-        parts = place.of if isinstance(place.of, int) else len(place.of)
-        if place.part >= parts:
-            yield f"does not read: {component}: 'part' is {place.part}, expected 0 to {parts - 1}"
-    for places in (family.outside, family.inside):
-        named = {place.module for place in places.values()}
-        for place in places.values():
-            for path in place.also:
-                if path in named:
-                    yield f"does not read: also: {path!r} is named twice"
-                named.add(path)
     if "o" not in family.inside:
-        yield "lacks the component 'o', attention's output projection"
+        raise ModelError(
+            f"the family map {source} lacks the component 'o', attention's output projection"
+        )
+    return family
 
 
 def written(family: Family) -> dict[str, Any]:

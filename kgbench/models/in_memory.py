@@ -8,8 +8,8 @@ was given is noted, and compared when the pair is verified.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -40,12 +40,6 @@ _PEFT_PATH = "base_model.model."
 """What paths begin with in a model of PEFT."""
 _WRAPPED = ("_orig_mod", "module")
 """Where compiled and distributed models hold the one that they were made of."""
-_LISTED = 3
-"""Modules that a message names."""
-
-
-class ModelHooksWarning(UserWarning):
-    """A model has hooks or replaced functions, which a pair leaves out."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +51,7 @@ class HeldModel:
     part: str
     """`recipient`, or the donor's name."""
     origin: str = MEMORY
-    adapter: None = None
+    is_adapter: bool = False
     """Adapters in memory are part of the model."""
 
     @property
@@ -84,15 +78,11 @@ class HeldModel:
                 "of transformers, a PeftModel, a directory or a Hub id"
                 + (f": give the model inside it (its .{inner})" if inner else "")
             )
-        if getattr(model, "is_quantized", False) or getattr(model, "hf_quantizer", None):
+        is_quantized = getattr(model, "is_quantized", False) or getattr(model, "hf_quantizer", None)
+        if is_quantized or not all(isinstance(w, Tensor) for w in model.state_dict().values()):
             raise ModelError(
                 f"{self.who} is quantised, and a graft needs plain weights: dequantise it "
-                "(model.dequantize())"
-            )
-        if not all(isinstance(each, Tensor) for each in model.state_dict().values()):
-            raise ModelError(
-                f"{self.who} is quantised by torch, and a graft needs plain weights: give the "
-                "model before that"
+                "(model.dequantize()), or give the model before that"
             )
         devices = sorted({str(weight.device) for weight in model.parameters()})
         if "meta" in devices or len(devices) > 1:
@@ -114,22 +104,24 @@ class HeldModel:
         return self.part == RECIPIENT and is_peft(self.given)
 
     def read(
-        self, attention: str, probe: Sequence[int], recipient: PreTrainedModel | None = None
+        self, attention: str | None, probe: Sequence[int], recipient: PreTrainedModel | None = None
     ) -> tuple[PreTrainedModel, Float[Tensor, "token vocabulary"]]:
         """The model ready for a pair, and what it answers to some tokens as it was given.
 
         Of an adapted model only what its adapters add is held besides its base.
 
         Args:
-            attention: The pair's attention backend.
+            attention: The pair's attention backend; by default the library's.
             probe: Token ids.
             recipient: The pair's recipient, where this is a donor.
 
         Raises:
             ModelError: It cannot be copied, computed or read, or is no donor of the recipient.
+            InputError: It has hooks.
         """
         layers = adapter_layers(self.model)
         self._check_adapters(layers)
+        refuse_hooks(self.given, who=self.who)
         if recipient is not None:
             for what in ("dtype", "device"):
                 ours, theirs = getattr(recipient, what), getattr(self.model, what)
@@ -148,14 +140,15 @@ class HeldModel:
                 f"{self.who} does not copy ({first_line(error)}): save it (save_pretrained), and "
                 "give its folder"
             ) from error
-        _remove_hooks(copy, self.who)
+        _remove_hooks(copy)
         with copy.disable_adapter() if self._is_before else nullcontext():
             answer = answers(copy.eval(), probe, self.who)
         ready = copy.get_base_model() if is_peft(copy) else copy
         for path, layer in adapter_layers(ready):
             replaced = hasattr(layer, "original_module")
             ready.set_submodule(path, layer.original_module if replaced else layer.get_base_layer())
-        ready.config._attn_implementation = attention
+        usual = "sdpa" if ready._supports_sdpa else "eager"
+        ready.config._attn_implementation = attention or usual
         make_ready(ready)
         for name, tensor in ready.state_dict().items():
             refuse_non_finite(name, tensor, self.who)
@@ -234,22 +227,12 @@ def answers(model: nn.Module, probe: Sequence[int], who: str) -> Float[Tensor, "
 # ------------------------------------------------------------------------------------------- hooks
 
 
-def _remove_hooks(copy: nn.Module, who: str) -> None:
-    """Leave the class's own forward pass; say so where the caller's model had another.
-
-    Hooks of the libraries, which move tensors or turn on gradients, change no answer.
-    """
+def _remove_hooks(copy: nn.Module) -> None:
+    """Leave the class's own forward pass, without the libraries' hooks, which change no answer."""
     if any(hasattr(module, "_hf_hook") for module in copy.modules()):
         from accelerate.hooks import remove_hook_from_module
 
         remove_hook_from_module(copy, recurse=True)
-    if foreign := hooked_modules(copy):
-        warnings.warn(
-            f"{who} has hooks or replaced functions at {_few(foreign)}; the pair leaves them out "
-            "and computes what its weights answer",
-            ModelHooksWarning,
-            stacklevel=2,
-        )
     for module in copy.modules():
         for kind in _HOOKS:
             getattr(module, kind).clear()
@@ -270,10 +253,6 @@ def hooked_modules(model: nn.Module) -> list[str]:
     return foreign
 
 
-def _few(paths: Sequence[str]) -> str:
-    return ", ".join(paths[:_LISTED]) + (", …" if len(paths) > _LISTED else "")
-
-
 def _is_of_library(hook: Any) -> bool:
     hook = getattr(hook, "func", hook)  # of a partial function
     place = getattr(hook, "__module__", None) or type(hook).__module__
@@ -289,46 +268,22 @@ def global_hooks() -> list[Any]:
     return hooks
 
 
-@contextmanager
-def _without_hooks(model: nn.Module) -> Iterator[None]:
-    hooks, forwards = [], []
-    for module in model.modules():
-        if "_original_forward" not in vars(module):  # accelerate's moves tensors
-            forwards.append((vars(module), vars(module).pop("forward", None)))
-        for kind in _HOOKS:
-            hooks.append((getattr(module, kind), dict(getattr(module, kind))))
-            getattr(module, kind).clear()
-    try:
-        yield
-    finally:
-        for attributes, forward in forwards:
-            attributes.update({"forward": forward} if forward else {})
-        for place, entries in hooks:
-            place.update(entries)
-
-
-def refuse_hooks(*models: nn.Module, probe: Sequence[int] = ()) -> None:
-    """Refuse to compute where models would answer otherwise than by their weights.
+def refuse_hooks(*models: nn.Module, who: str = "a model of the pair") -> None:
+    """Refuse to compute where models may answer otherwise than by their weights.
 
     Args:
-        *models: Models of a pair. Hooks that change no answer to the probe, such as those of a tool
-            that only looks on, may stay.
-        probe: Token ids.
+        *models: Models.
+        who: What to call one in an error.
 
     Raises:
-        InputError: There are such hooks, at some modules or at all, or torch chooses types by
-            itself.
+        InputError: There are hooks, at some modules or at all, or torch chooses types by itself.
     """
     for model in models:
-        if not (foreign := hooked_modules(model)):
-            continue
-        hooked = answers(model, probe, "a model of the pair")
-        with _without_hooks(model):
-            plain = answers(model, probe, "a model of the pair")
-        if not torch.equal(hooked, plain):
+        if foreign := hooked_modules(model):
+            more = ", …" if len(foreign) > 3 else ""
             raise InputError(
-                f"a model of the pair has hooks or replaced functions at {_few(foreign)}, which "
-                "change its answers: remove them first (their handles' remove())"
+                f"{who} has hooks or replaced functions at {', '.join(foreign[:3])}{more}, which "
+                "may change its answers: remove them first (their handles' remove())"
             )
     if hooks := global_hooks():
         named = getattr(hooks[0], "__qualname__", type(hooks[0]).__name__)

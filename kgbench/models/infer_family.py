@@ -8,8 +8,8 @@ matter.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -41,6 +41,8 @@ class _Call:
     name: str | None
     """The keyword that the input came by, if it was not the first argument."""
     output: Tensor
+    gradient: Tensor
+    """Of the last tokens' logits, by the output."""
 
     def place(self, **slices: Any) -> Place:
         """The place of a component that this module computes."""
@@ -49,45 +51,20 @@ class _Call:
         return Place(self.path, tokens=tokens, input=self.name, **slices)
 
 
-def infer_family(models: Sequence[PreTrainedModel]) -> Family:
+def infer_family(model: PreTrainedModel) -> Family:
     """Propose a map of a model type.
 
     Args:
-        models: Small random models of the type in float64, of different sizes.
+        model: A small random model of the type in float64.
 
     Raises:
-        ModelError: No map can describe the models.
+        ModelError: No map can describe it.
     """
-    family, *others = map(_inferred, models)
-    for other in others:
-        for component, place in {**family.outside, **family.inside}.items():
-            if other.place(component) != place:
-                raise ModelError(
-                    f"the columns of {component!r} in the output of {place.module!r} lie as no map "
-                    "can say: "
-                    f"in models with other numbers of heads they are {_slice_text(place)} and "
-                    f"{_slice_text(other.place(component))}"
-                )
-    return family
-
-
-def _slice_text(place: Place) -> str:
-    return f"part {place.part} of {place.of} per {place.per or 'the whole'}"
-
-
-def _inferred(model: PreTrainedModel) -> Family:
-    """The map that fits one small model."""
     layers = _layers(model)
-    _refuse_cubes(model, layers)
-    calls = _probed(model)
     last = f"{layers}.{model.config.num_hidden_layers - 1}"
-    first_calls, last_calls = _calls_within(calls, f"{layers}.0"), _calls_within(calls, last)
-    if _paths(first_calls) != _paths(last_calls):
-        raise ModelError(
-            f"the first layer has other modules than the last one: {_paths(first_calls)} and "
-            f"{_paths(last_calls)}"
-        )
-    inside = _inside(model, last_calls, last)
+    calls = _probed(model, _TOKENS)
+    single_calls = _calls_within(_probed(model, 1), last)
+    inside = _inside(model, _calls_within(calls, last), single_calls, last)
     parts = []
     for norm, projection in (("ln_1_post", "o"), ("ln_2_post", "down")):
         # What is added to the stream: the norm behind it, or what holds the last projection.
@@ -99,19 +76,6 @@ def _inferred(model: PreTrainedModel) -> Family:
     inside = {name: inside[name] for name in COMPONENTS if name in inside}
     attention, mlp = parts
     return Family(model.config.model_type, layers, attention, mlp, outside, inside)
-
-
-def _refuse_cubes(model: PreTrainedModel, layers: str) -> None:
-    """Refuse layers that hold more than projections and norms.
-
-    Raises:
-        ModelError: They do.
-    """
-    if any(weight.ndim > 2 for weight in model.get_submodule(layers).parameters()):
-        raise ModelError(
-            f"models of type {model.config.model_type!r} have no map: "
-            "their layers have weights of three dimensions, such as experts or convolutions"
-        )
 
 
 def _calls_within(calls: Sequence[_Call], path: str) -> list[_Call]:
@@ -134,21 +98,6 @@ def _projections(calls: Iterable[_Call]) -> list[_Call]:
 # ---------------------------------------------------------------------- running the model
 
 
-def _ids(tokens: int) -> Tensor:
-    return torch.randint(3, VOCABULARY, (_ROWS, tokens), generator=torch.Generator().manual_seed(0))
-
-
-def _run(model: PreTrainedModel, ids: Tensor) -> Tensor:
-    positions = torch.arange(ids.shape[1]).expand_as(ids)
-    try:
-        logits: Tensor = model(input_ids=ids, position_ids=positions, use_cache=False).logits
-    except Exception as error:  # models raise what they like
-        raise ModelError(
-            f"a model of type {model.config.model_type!r} cannot be run plainly: {error}"
-        ) from error
-    return logits
-
-
 def _units(model: nn.Module) -> dict[str, nn.Module]:
     """The modules that families name: projections, embeddings, and norms with weights."""
     units: dict[str, nn.Module] = {}
@@ -162,26 +111,12 @@ def _units(model: nn.Module) -> dict[str, nn.Module]:
     return units
 
 
-@contextmanager
-def _watching(
-    modules: Mapping[str, nn.Module], see: Callable[..., Tensor | None]
-) -> Iterator[None]:
-    """Call a function at each call of some modules; it may replace the output.
-
-    Args:
-        modules: The modules by path.
-        see: Called with path, module, arguments, keyword arguments and output.
-    """
-    with ExitStack() as hooks:
-        for path, module in modules.items():
-            handle = module.register_forward_hook(partial(see, path), with_kwargs=True)
-            hooks.callback(handle.remove)
-        yield
-
-
-def _probed(model: PreTrainedModel) -> list[_Call]:
-    """All calls of units in order."""
-    calls: list[_Call] = []
+def _probed(model: PreTrainedModel, n_tokens: int) -> list[_Call]:
+    """All calls of units in order, in one forward of random tokens."""
+    shape, generator = (_ROWS, n_tokens), torch.Generator().manual_seed(0)
+    ids = torch.randint(3, VOCABULARY, shape, generator=generator)
+    positions = torch.arange(n_tokens).expand_as(ids)
+    calls: list[dict[str, Any]] = []
 
     def see(
         path: str,
@@ -194,17 +129,39 @@ def _probed(model: PreTrainedModel) -> list[_Call]:
         arguments: list[tuple[str | None, Any]] = [(None, x) for x in inputs[:1]]
         for name, x in (*arguments, *options.items()):
             is_input = isinstance(x, Tensor) and x.is_floating_point() == is_float
-            if is_input and x.numel() >= _ROWS * _TOKENS:
-                calls.append(_Call(path, module, x, name, output))
+            if is_input and x.numel() >= ids.numel():
+                call = {"path": path, "module": module, "input": x, "name": name, "output": output}
+                calls.append(call)
                 return
         raise ModelError(f"the module {path!r} takes no input by which its tokens could be told")
 
-    with torch.no_grad(), _watching(_units(model), see):
-        _run(model, _ids(_TOKENS))
-    return calls
+    with ExitStack() as hooks, torch.enable_grad():
+        for path, module in _units(model).items():
+            handle = module.register_forward_hook(partial(see, path), with_kwargs=True)
+            hooks.callback(handle.remove)
+        try:
+            logits = model(input_ids=ids, position_ids=positions, use_cache=False).logits[:, -1]
+        except Exception as error:  # models raise what they like
+            raise ModelError(
+                f"a model of type {model.config.model_type!r} cannot be run plainly: {error}"
+            ) from error
+    weights = torch.randn(logits.shape, generator=generator, dtype=logits.dtype)
+    gradients = torch.autograd.grad(
+        (logits * weights).sum(),
+        [call["output"] for call in calls],
+        retain_graph=True,
+        allow_unused=True,
+        materialize_grads=True,
+    )
+    return [_Call(**call, gradient=each) for call, each in zip(calls, gradients, strict=True)]
 
 
 def _layers(model: PreTrainedModel) -> str:
+    """Path of the list of layers, which hold projections and norms only.
+
+    Raises:
+        ModelError: There is none, or layers hold something else.
+    """
     n = model.config.num_hidden_layers
     lists: list[str] = []
     for path, module in model.named_modules():
@@ -213,7 +170,13 @@ def _layers(model: PreTrainedModel) -> str:
             lists.append(path)
     if not lists:
         raise ModelError(f"a model of type {model.config.model_type!r} has no list of {n} layers")
-    return min(lists, key=len)
+    layers = min(lists, key=len)
+    if any(weight.ndim > 2 for weight in model.get_submodule(layers).parameters()):
+        raise ModelError(
+            f"models of type {model.config.model_type!r} have no map: "
+            "their layers have weights of three dimensions, such as experts or convolutions"
+        )
+    return layers
 
 
 # ---------------------------------------------------------------------- outside the layers
@@ -226,12 +189,7 @@ def _outside(model: PreTrainedModel, calls: Sequence[_Call], layers: str) -> dic
     before, after = calls[: in_layers[0]], calls[in_layers[-1] + 1 :]
     positions = [c for c in before if isinstance(c.module, nn.Embedding) and c.path != emb]
     norms = [c for c in after if not isinstance(c.module, nn.Linear | Conv1D | nn.Embedding)]
-    if len(positions) > 1 or len(norms) > 1:
-        raise ModelError(
-            "a map holds one module for positions and one final norm; here are "
-            f"{_paths((*positions, *norms))}"
-        )
-    single = {emb, head, *_paths((*positions, *norms))}
+    single = {emb, head, *_paths((*positions[:1], *norms[:1]))}
     places = {
         "emb": Place(emb, also=tuple(c.path for c in before if c.path not in single)),
         "head": Place(head, also=tuple(c.path for c in after if c.path not in single)),
@@ -246,8 +204,10 @@ def _outside(model: PreTrainedModel, calls: Sequence[_Call], layers: str) -> dic
 # ---------------------------------------------------------------------- inside the layers
 
 
-def _inside(model: PreTrainedModel, calls: Sequence[_Call], layer: str) -> dict[str, Place]:
-    """Places of a layer's components, by its calls."""
+def _inside(
+    model: PreTrainedModel, calls: Sequence[_Call], single_calls: Sequence[_Call], layer: str
+) -> dict[str, Place]:
+    """Places of a layer's components, by its calls with several tokens and with a single one."""
     attentions = []
     for path, child in model.get_submodule(layer).named_children():
         if "attention" in type(child).__name__.lower():
@@ -268,47 +228,39 @@ def _inside(model: PreTrainedModel, calls: Sequence[_Call], layer: str) -> dict[
             "in attention and two or three in the MLP: mixtures of experts have no map"
         )
     o, down = projections[-1], mlp[-1]
+    alone = {call.path: call.gradient for call in single_calls}
     places = {"o": o.place(), "down": down.place()}
-    places |= _attention(model, [c for c in attending if c is not o], layer)
-    places |= _feed_forward(model, mlp, layer)
+    places |= _attention(model.config, [c for c in attending if c is not o], alone)
+    places |= _feed_forward(mlp)
     norms = [c for c in rest if c not in mlp]
     return places | _norms(norms, projections, mlp)
 
 
-def _attention(model: PreTrainedModel, calls: Sequence[_Call], layer: str) -> dict[str, Place]:
+def _attention(
+    config: PreTrainedConfig, calls: Sequence[_Call], alone: Mapping[str, Tensor]
+) -> dict[str, Place]:
     """Places of the components of attention, by what the output columns of its modules matter to.
 
     Queries matter to the last token alone, and with a single token neither queries nor keys matter.
+
+    Args:
+        config: The model's configuration.
+        calls: Calls of the modules.
+        alone: Their gradients with a single token, by path.
     """
     components: dict[str, Place] = {}
-    modules = {c.path: model.get_submodule(f"{layer}.{c.path}") for c in calls}
-    many, single = (
-        _derivatives(model, modules, _ids(_TOKENS)),
-        _derivatives(model, modules, _ids(1)),
-    )
     for call in calls:
-        earlier = many[call.path]
-        tokens = call.place().tokens if earlier.ndim == 4 else 1
-        matters = _nonzero(earlier.movedim(tokens, 1)[:, :-1])
-        alone = _nonzero(single[call.path])
-        columns = {"q": ~matters, "k": matters & ~alone, "v": alone}
+        tokens = call.place().tokens if call.gradient.ndim == 4 else 1
+        matters = _nonzero(call.gradient.movedim(tokens, 1)[:, :-1])
+        alone_matters = _nonzero(alone[call.path])
+        columns = {"q": ~matters, "k": matters & ~alone_matters, "v": alone_matters}
         roles = {role: c.nonzero()[:, 0] for role, c in columns.items() if c.any()}
         if isinstance(call.module, nn.Linear | Conv1D):
             places = {role: call.place() for role in roles}
             if len(roles) > 1:
-                places = _sliced(model, call, roles)
-        elif set(roles) in ({"q"}, {"k"}):
-            places = {f"{next(iter(roles))}_norm": call.place()}
+                places = _sliced(config, call, roles)
         else:
-            raise ModelError(
-                f"the module {call.path!r} is a norm of {' and '.join(roles)}, for which there is "
-                "no component"
-            )
-        if twice := set(places) & set(components):
-            raise ModelError(
-                f"{call.path!r} computes {twice.pop()!r}, which another module of attention "
-                "computes too"
-            )
+            places = {f"{role}_norm": call.place() for role in roles if role != "v"}
         components |= places
     return components
 
@@ -319,30 +271,7 @@ def _nonzero(gradient: Tensor) -> Tensor:
     return sizes > _NOTHING
 
 
-def _derivatives(
-    model: PreTrainedModel, modules: Mapping[str, nn.Module], ids: Tensor
-) -> dict[str, Tensor]:
-    """Of the last tokens' logits, by the outputs of some modules."""
-    outputs: dict[str, Tensor] = {}
-
-    def see(path: str, module: nn.Module, inputs: object, options: object, output: Tensor) -> None:
-        outputs[path] = output
-
-    with torch.enable_grad(), _watching(modules, see):
-        logits = _run(model, ids)[:, -1]
-        weights = torch.randn(
-            logits.shape, generator=torch.Generator().manual_seed(1), dtype=logits.dtype
-        )
-        gradients = torch.autograd.grad(
-            (logits * weights).sum(),
-            list(outputs.values()),
-            allow_unused=True,
-            materialize_grads=True,
-        )
-    return dict(zip(outputs, gradients, strict=True))
-
-
-def _sliced(model: PreTrainedModel, call: _Call, roles: Mapping[str, Tensor]) -> dict[str, Place]:
+def _sliced(config: PreTrainedConfig, call: _Call, roles: Mapping[str, Tensor]) -> dict[str, Place]:
     """The slices of a fused projection that have the columns that were found."""
     order = sorted(roles, key=lambda role: int(roles[role][0]))
     ways: list[int | tuple[int | str, ...]] = [len(roles)]
@@ -351,55 +280,44 @@ def _sliced(model: PreTrainedModel, call: _Call, roles: Mapping[str, Tensor]) ->
     # As many blocks as a number of the configuration, or as many as there are.
     blocks = int((roles[order[0]].diff() > 1).sum()) + 1
     for of, per in product(ways, (None, "num_attention_heads", *_GROUPS, blocks)):
-        parts = range(of if isinstance(of, int) else len(of))
-        slices = [call.place(part=part, of=of, per=per) for part in parts]
+        slices: dict[tuple[int, ...], Place] = {}
         try:
-            each = [place.columns(call.output.shape[-1], model.config) for place in slices]
+            for part in range(of if isinstance(of, int) else len(of)):
+                place = call.place(part=part, of=of, per=per)
+                slices[tuple(place.columns(call.output.shape[-1], config).tolist())] = place
         except (ModelError, RuntimeError):
             # No such number in the configuration, or one that does not divide the width.
             continue
-        places: dict[str, Place] = {}
-        for role, columns in roles.items():
-            for place, part in zip(slices, each, strict=True):
-                if torch.equal(part, columns):
-                    places.setdefault(role, place)
-        if len(places) == len(roles):
-            return places
+        columns = {role: tuple(numbers.tolist()) for role, numbers in roles.items()}
+        if slices.keys() >= set(columns.values()):
+            return {role: slices[numbers] for role, numbers in columns.items()}
     raise ModelError(
         f"the columns of {' and '.join(roles)} in the output of {call.path!r} lie as no map can say"
     )
 
 
-def _feed_forward(model: PreTrainedModel, mlp: Sequence[_Call], layer: str) -> dict[str, Place]:
+def _feed_forward(mlp: Sequence[_Call]) -> dict[str, Place]:
+    """Places of the projections into the MLP; where there are two, `up` is the linear one."""
     *ups, down = mlp
-    if len(ups) == 1 and ups[0].output.shape[-1] == down.input.shape[-1]:
+    outputs = [call.output for call in ups]
+    if len(ups) == 1 and outputs[0].shape[-1] == down.input.shape[-1]:
         return {"up": ups[0].place()}
     places = [call.place() for call in ups]
     if len(ups) == 1:
         places = [ups[0].place(part=0, of=2), ups[0].place(part=1, of=2)]
-    straight = [_is_linear(model, place, down, layer) for place in places]
+    slopes = torch.autograd.grad(down.input.sum(), outputs, retain_graph=True)
+    # What is linear in a number is its slope times the number.
+    lines = torch.cat([slope * x for slope, x in zip(slopes, outputs, strict=True)], -1)
+    straight = []
+    for line in lines.chunk(2, -1):
+        alike = line.shape == down.input.shape
+        straight.append(alike and torch.allclose(line, down.input, rtol=1e-9, atol=1e-12))
     if sorted(straight) != [False, True]:
         raise ModelError(
             f"of {_paths(ups)} one should gate the other, in whose output the MLP is linear"
         )
     up = straight.index(True)
     return {"gate": places[1 - up], "up": places[up]}
-
-
-def _is_linear(model: PreTrainedModel, place: Place, down: _Call, layer: str) -> bool:
-    """Whether twice a component's output is twice what goes into the down projection."""
-
-    def doubled(
-        path: str, module: nn.Module, inputs: object, options: object, output: Tensor
-    ) -> Tensor:
-        output = output.clone()
-        output[..., place.columns(output.shape[-1], model.config)] *= 2
-        return output
-
-    with _watching({"up": model.get_submodule(f"{layer}.{place.module}")}, doubled):
-        calls = _calls_within(_probed(model), layer)
-    (then,) = (call.input for call in calls if call.path == down.path)
-    return torch.allclose(then, 2 * down.input, rtol=1e-9, atol=1e-12)
 
 
 def _norms(
@@ -411,8 +329,8 @@ def _norms(
     """
     sides = {
         "ln_1": attention[0].input,
-        "ln_1_post": attention[-1].output,
         "ln_2": mlp[0].input,
+        "ln_1_post": attention[-1].output,
         "ln_2_post": mlp[-1].output,
     }
     places: dict[str, Place] = {}
@@ -425,9 +343,7 @@ def _norms(
                 break
         else:
             left.append(call)
-    free = [name for name in ("ln_1", "ln_2", "ln_1_post", "ln_2_post") if name not in places]
-    if len(left) > len(free):
-        raise ModelError(f"a layer has more norms than there are components: {_paths(norms)}")
+    free = [name for name in sides if name not in places]
     for name, call in zip(free, left, strict=False):
         places[name] = call.place()
     return places
@@ -436,53 +352,51 @@ def _norms(
 # ---------------------------------------------------------------------- small random models
 
 
-@dataclass(frozen=True)
-class Probe:
-    """Sizes of a small model, no two of which are alike, so that none can be taken for another."""
+def _sizes(heads: int, groups: int, inner: int, head: int) -> dict[str, int]:
+    """Settings of a small model, in place of those that a configuration has.
 
-    heads: int
-    groups: int
-    """Heads of keys and values, where there are fewer than of queries."""
-    inner: int
-    """Width of the MLP."""
-    head: int
-    """Width of a head where the configuration sets one; elsewhere it is 8."""
+    No two are alike, so that none can be taken for another.
 
-    @property
-    def hidden(self) -> int:
-        """Width of the stream."""
-        return 8 * self.heads
-
-    def sizes(self) -> dict[str, int]:
-        """Settings of a small model, in place of those that a configuration has."""
-        settings = {"rotary_dim": 4, "vocab_size": VOCABULARY, "sliding_window": WINDOW}
-        for names, size in (
-            (("hidden_size", "n_embd", "d_model"), self.hidden),
-            (("num_attention_heads", "n_head", "n_heads", "num_heads"), self.heads),
-            (("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size"), self.inner),
-            (("head_dim", "query_pre_attn_scalar"), self.head),
-            (("pad_token_id", "bos_token_id", "eos_token_id"), 2),
-        ):
-            settings |= dict.fromkeys(names, size)
-        return settings
+    Args:
+        heads: Number of heads.
+        groups: Heads of keys and values, where there are fewer than of queries.
+        inner: Width of the MLP.
+        head: Width of a head where the configuration sets one; elsewhere it is 8.
+    """
+    settings = {"rotary_dim": 4, "vocab_size": VOCABULARY, "sliding_window": WINDOW}
+    for names, size in (
+        (("hidden_size", "n_embd", "d_model"), 8 * heads),
+        (("num_attention_heads", "n_head", "n_heads", "num_heads"), heads),
+        (_GROUPS, groups),
+        (("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size"), inner),
+        (("head_dim", "query_pre_attn_scalar"), head),
+        (("word_embed_proj_dim",), 4 * heads),
+        (("pad_token_id", "bos_token_id", "eos_token_id"), 2),
+    ):
+        settings |= dict.fromkeys(names, size)
+    return settings
 
 
 PROBES = (
-    Probe(heads=8, groups=2, inner=112, head=12),
-    Probe(heads=12, groups=3, inner=80, head=10),
+    _sizes(heads=8, groups=2, inner=112, head=12),
+    _sizes(heads=12, groups=3, inner=80, head=10),
 )
 """Two small models of one architecture: numbers of a map must hold in both."""
 
+_EQUALS = {**dict.fromkeys(_GROUPS, "num_attention_heads"), "word_embed_proj_dim": "hidden_size"}
+"""Settings that are the same in a small model where they are in the large one."""
 _DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 _DROPPED = ("dtype", "transformers_version", "architectures", "rope_scaling")
 """Settings that a small model does not take over."""
 
 
-def reduced_config(config: dict[str, Any], probe: Probe = PROBES[0]) -> PreTrainedConfig:
+def reduced_config(
+    config: dict[str, Any], probe: Mapping[str, int] = PROBES[0]
+) -> PreTrainedConfig:
     """The configuration of a small model of the same architecture.
 
-    It has the first layers, enough for one of each kind; as many heads of keys as of queries only
-    where the model has; and plain rotary embeddings of the same share of a head.
+    It has the first layers, enough for one of each kind, and plain rotary embeddings of the same
+    share of a head.
 
     Args:
         config: A checkpoint's `config.json`.
@@ -491,48 +405,46 @@ def reduced_config(config: dict[str, Any], probe: Probe = PROBES[0]) -> PreTrain
     Raises:
         ModelError: The library does not know the architecture, or takes no such small one.
     """
-    large: PreTrainedConfig | None = None
     try:
         large = AutoConfig.for_model(**config)
+        _layers(_empty_model(large))
         settings = large.to_dict()
-        for key in _DROPPED:
-            settings.pop(key, None)
         kinds = settings.get("layer_types") or []
         firsts = [kinds.index(kind) + 1 for kind in kinds]
         n = min(large.num_hidden_layers, MOST_LAYERS, max([3, *firsts]))
-        small = dict(settings)
+        sizes = {**probe, **dict.fromkeys(_DEPTHS, n)}
+        for key, like in _EQUALS.items():
+            if settings.get(key) == getattr(large, like, None):
+                sizes[key] = sizes[like]
         for key, value in settings.items():
             if isinstance(value, list) and len(value) == large.num_hidden_layers:
-                small[key] = value[:n]
-        for key, size in probe.sizes().items():
+                settings[key] = value[:n]
+        for key, size in sizes.items():
             if settings.get(key) is not None:
-                small[key] = size
-        for key in _GROUPS:
-            if settings.get(key) is not None:
-                as_queries = settings[key] == large.num_attention_heads
-                small[key] = probe.heads if as_queries else probe.groups
-        if "word_embed_proj_dim" in settings:
-            as_stream = settings["word_embed_proj_dim"] == large.hidden_size
-            small["word_embed_proj_dim"] = probe.hidden if as_stream else probe.hidden // 2
-        if isinstance(rope := settings.get("rope_parameters"), dict):
-            small["rope_parameters"] = _plain_rotary(rope)
-        for key in _DEPTHS:
-            if key in settings:
-                small[key] = n
-        return AutoConfig.for_model(**small)
+                settings[key] = size
+        if settings.get("rope_parameters"):
+            settings["rope_parameters"] = _plain_rotary(settings["rope_parameters"])
+        small = {key: value for key, value in settings.items() if key not in _DROPPED}
+        reduced = AutoConfig.for_model(**small)
+        _empty_model(reduced)
+        return reduced
     except Exception as error:  # the library raises anything on an unknown configuration
-        if large is not None:
-            with suppress(RuntimeError, ValueError, TypeError), torch.device("meta"):
-                model = AutoModelForCausalLM.from_config(large)
-                _refuse_cubes(model, _layers(model))
         raise ModelError(
             f"no small model of type {config.get('model_type')!r} can be made: "
             f"{' '.join(str(error).split())}"
         ) from error
 
 
+def _empty_model(config: PreTrainedConfig) -> PreTrainedModel:
+    """A model without storage."""
+    config._attn_implementation = None  # see `read_model_config`
+    with torch.device("meta"):
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config)
+    return model
+
+
 def _plain_rotary(rope: dict[str, Any]) -> dict[str, Any]:
-    if rope and all(isinstance(each, dict) for each in rope.values()):
+    if all(isinstance(each, dict) for each in rope.values()):
         return {kind: _plain_rotary(each) for kind, each in rope.items()}
     plain = {"rope_type": "default", "rope_theta": rope.get("rope_theta") or 10000.0}
     if rope.get("partial_rotary_factor"):
@@ -541,19 +453,8 @@ def _plain_rotary(rope: dict[str, Any]) -> dict[str, Any]:
 
 
 def random_model(config: PreTrainedConfig, seed: int) -> PreTrainedModel:
-    """A model in float64 whose weights, norms and biases are all random.
-
-    Raises:
-        ModelError: The library makes no causal language model of this configuration.
-    """
-    config._attn_implementation = None  # see `read_model_config`
-    try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(config).double().eval()
-    except Exception as error:  # as above
-        raise ModelError(
-            f"no small model of type {config.model_type!r} can be made: "
-            f"{' '.join(str(error).split())}"
-        ) from error
+    """A model in float64 whose weights, norms and biases are all random."""
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(config).double().eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():

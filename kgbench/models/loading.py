@@ -7,7 +7,6 @@ import os
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
 from types import FunctionType
@@ -17,7 +16,6 @@ import torch
 from accelerate import init_empty_weights
 from torch import Tensor, nn
 from transformers import (
-    MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoModelForCausalLM,
     AutoTokenizer,
     PreTrainedModel,
@@ -30,13 +28,11 @@ from kgbench.models.checkpoints import (
     Checkpoint,
     Stamp,
     locate,
-    locate_beside_held,
     read_model_config,
-    refuse_unused,
     stored_tensors,
     stored_types,
 )
-from kgbench.models.family_map import Family, family_in, load_family, written
+from kgbench.models.family_map import family_in, load_family, written
 from kgbench.models.in_memory import MEMORY, HeldModel, answers, refuse_hooks
 from kgbench.models.library import in_turn, quiet_library
 from kgbench.models.lora import (
@@ -62,7 +58,7 @@ DTYPES = WEIGHT_TYPES | {short: WEIGHT_TYPES[name] for short, name in SHORT_DTYP
 Source = str | os.PathLike[str] | nn.Module
 """A model of a pair: a directory, a Hub id or a name, or the model itself."""
 
-_SHAPE_KEYS = (
+_CONFIG_KEYS = (
     "model_type",
     "num_hidden_layers",
     "hidden_size",
@@ -75,8 +71,6 @@ _SHAPE_KEYS = (
     "n_embd",
     "n_head",
     "n_inner",
-)
-_FORWARD_KEYS = (
     "sliding_window",
     "layer_types",
     "rope_parameters",
@@ -97,7 +91,7 @@ _FORWARD_KEYS = (
     "scale_attn_weights",
     "scale_attn_by_inverse_layer_idx",
 )
-"""Parts of a configuration that no weight-bearing module holds.
+"""Parts of a configuration that both models must have alike.
 
 Under a graft the recipient's count, at whatever tokens.
 """
@@ -139,25 +133,18 @@ class MissingBosWarning(UserWarning):
 _ATTENTION = ("auto", "sdpa", "eager")
 
 
-def attention_backend(recipient: Place, attention: str) -> str:
-    """The attention backend of all models of a pair.
-
-    What a checkpoint asks for is not heeded, since it may be code from outside.
-    """
-    check_choice("attention backend", attention, _ATTENTION)
-    if attention != "auto":
-        return attention
-    if isinstance(recipient, HeldModel):
-        return "sdpa" if recipient.model._supports_sdpa else "eager"
-    with _quietly(recipient):
-        model: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(read_model_config(recipient.directory))]
-    return "sdpa" if model._supports_sdpa else "eager"
-
-
 def read_model(
-    place: Checkpoint, dtype: torch.dtype | str, device: str, attention: str
+    place: Checkpoint, dtype: torch.dtype | str, device: str, attention: str | None
 ) -> PreTrainedModel:
     """A checkpoint's model, ready for a pair.
+
+    What attention backend the checkpoint asks for is not heeded, since it may be code from outside.
+
+    Args:
+        place: The checkpoint.
+        dtype: Type of the weights.
+        device: Where they are put.
+        attention: The attention backend; None leaves it to the library.
 
     Raises:
         ModelError: It does not load, or lacks weights.
@@ -175,18 +162,21 @@ def read_model(
             ignore_mismatched_sizes=True,  # refused below, by name
         )
     model, info = loaded
-    for name, stored, expected in sorted(info["mismatched_keys"]):
-        raise ModelError(
-            f"{place.origin} does not load: {len(info['mismatched_keys'])} of its weights have "
-            "other shapes than its config.json says, "
-            f"such as {name!r}, {list(stored)} in its files and {list(expected)} by the configuration"
-        )
-    refuse_unused(place, info["unexpected_keys"], stored_tensors(place.directory, place.origin))
-    if missing := sorted(info["missing_keys"]):
-        raise ModelError(
-            f"{place.origin} does not load: it lacks {len(missing)} of the model's weights, such "
-            f"as {missing[0]}"
-        )
+    tensors = stored_tensors(place.directory, place.origin)
+    # Of what the library would leave out, buffers that a model computes itself may go.
+    unused = [n for n in info["unexpected_keys"] if n not in tensors or not tensors[n].is_buffer(n)]
+    faults = {
+        "are missing": info["missing_keys"],
+        "are taken by no module": unused,
+        "have another shape": [name for name, *_ in info["mismatched_keys"]],
+    }
+    for fault, names in faults.items():
+        if names:
+            raise ModelError(
+                f"{place.origin} does not load: {len(names)} weights {fault}, such as "
+                f"{min(names)!r}; the likely cause is a config.json of another model: give the one "
+                "that was saved with the weights"
+            )
     ready = make_ready(nn.Module.to(model, device))
     if place.delta is not None:
         apply_delta(ready, place.delta, place.origin)
@@ -235,18 +225,14 @@ def adapted_donor(
     """
     settings = stored_settings(folder, origin)
     named = settings.base_model_name_or_path
-    alike = not named or base == MEMORY or _last_name(named) == _last_name(base)
-    note = "" if alike else f"; the adapter says that it was made for {named!r}"
-    donor = stored_donor(recipient, settings, folder, origin, note)
-    if not alike:
+    if named and base != MEMORY and _last_name(named) != _last_name(base):
         warnings.warn(
             f"{origin} is an adapter of {named!r}, which is not by its name the recipient "
-            f"{base}: it fits in shape, and whether it "
-            "was made for these weights is not known",
+            f"{base}: whether it was made for these weights is not known",
             UnconfirmedBaseWarning,
             stacklevel=2,
         )
-    return donor
+    return stored_donor(recipient, settings, folder, origin)
 
 
 def _last_name(origin: str) -> str:
@@ -278,6 +264,7 @@ def read_pair(
     and shares what is equal by default.
     """
     refuse_hooks()
+    check_choice("attention backend", attention, _ATTENTION)
     label, sources = pair_sources(name, recipient, donors)
     places = _places(sources, revision)
     base = places[RECIPIENT]
@@ -288,7 +275,7 @@ def read_pair(
     if in_memory:
         _refuse_to_convert(in_memory, stored, dtype, device_map)
         main = in_memory[0].model.device
-        type_name = str(in_memory[0].model.dtype).removeprefix("torch.")
+        type_name = _type_name(in_memory[0].model.dtype)
     check_dtype(type_name)
     files: dict[Path, Stamp] = {}
     for checkpoint in stored:
@@ -301,15 +288,23 @@ def read_pair(
     )
     for part, each in places.items():
         check_config(base, each, part)
-    backend = attention_backend(base, attention)
-    read_to = str(main) if device_map is None else "cpu"
     reads, unread = one_tokenizer(places, tokenizer)
-    reader = _Reader(family, backend, read_to, share, device_map, reads)
-    first = reader.recipient(base, DTYPES.get(type_name) or widest(stored), places)
-    others = {}
-    for part, each in places.items():
-        if part != RECIPIENT:
-            others[part] = reader.donor(first, base, each, part)
+    read_to = str(main) if device_map is None else "cpu"
+    backend = None if attention == "auto" else attention
+    free = None if device_map is None else free_memory()
+    given_answers: dict[str, Tensor] = {}
+    if isinstance(base, HeldModel):
+        probe = probe_of(reads, base.model.config)
+        first, given_answers[RECIPIENT] = base.read(backend, probe)
+    else:
+        first = read_model(base, DTYPES.get(type_name) or widest(stored), read_to, backend)
+    devices: Mapping[str, torch.device] = {}
+    if device_map is not None:
+        models = sum(not each.is_adapter for each in places.values())
+        devices = devices_of(first, family.layers, device_map, models, free)
+        place(first, devices, family.layers)
+    if isinstance(base, Checkpoint):
+        hold(first)
     origins = {part: each.origin for part, each in places.items()}
     arguments = {
         "model": name,
@@ -318,15 +313,63 @@ def read_pair(
         "revision": revision,
         "chat_template": chat_template,
     }
-    pair = ModelPair(label, first, others, reads, family, origins, chat_template, files, arguments)
-    pair.answers, pair.notes, pair.unread = reader.answers, reader.notes, unread
+    others: dict[str, PreTrainedModel] = {}
+    pair = ModelPair(label, first, others, reads, family, origins, chat_template, arguments)
+    pair.answers, pair.unread = given_answers, unread
+    for part, each in places.items():
+        if part != RECIPIENT:
+            others[part] = _read_donor(pair, base, each, part, devices, share)
     _look_for_bos(pair)
     if not in_memory and tokenizer is None:
-        how = (*places, first.dtype, read_to, str(device_map), backend, share, chat_template)
+        how = (*places, first.dtype, read_to, device_map, attention, share, chat_template)
         pair.reading = (*files.items(), *how, json.dumps(written(family), sort_keys=True))
     if in_memory:
         _ = pair.weight_hashes  # of the weights as they are now, which the caller may change
     return pair
+
+
+def _read_donor(
+    pair: ModelPair,
+    base: Place,
+    source: Place,
+    part: str,
+    devices: Mapping[str, torch.device],
+    share: bool,
+) -> PreTrainedModel:
+    """A donor that fits the recipient of a pair, of its type and on its devices.
+
+    Args:
+        pair: The pair as far as it is read; the donor's answers and notes are added.
+        base: Where the recipient is.
+        source: Where the donor is.
+        part: The donor's name.
+        devices: The device of each part of a model, where they are on several.
+        share: Whether to share weights that equal the recipient's.
+    """
+    first = pair.recipient
+    backend, words = first.config._attn_implementation, first.config.vocab_size
+    if isinstance(source, HeldModel):
+        model, answer = source.read(backend, pair.probe, first)
+        cut, pair.answers[part] = cut_vocabulary(model, words), answer[:, :words]
+    elif source.is_adapter:
+        model, by_peft, cut = adapted_donor(first, source.directory, source.origin, base.origin)
+        pair.answers[part] = answers(by_peft, pair.probe, f"donor {part!r}")
+    else:
+        model = read_model(source, first.dtype, "cpu" if devices else str(first.device), backend)
+        cut = cut_vocabulary(model, words)
+    if cut:
+        pair.notes[part] = (
+            f"{cut} tokens of donor {part!r} beyond the recipient's {words} are left out"
+        )
+    check_weights(first, model, part)
+    if isinstance(source, HeldModel) or source.is_adapter:
+        return model  # what the caller or the recipient holds goes on sharing with it
+    if devices:
+        place(model, devices, pair.family.layers)
+    if share:
+        share_equal(first, model)
+    hold(model, first)
+    return model
 
 
 def widest(places: Iterable[Checkpoint]) -> torch.dtype:
@@ -335,10 +378,7 @@ def widest(places: Iterable[Checkpoint]) -> torch.dtype:
     Raises:
         ModelError: A file does not read.
     """
-    kinds: list[torch.dtype] = []
-    for each in places:
-        kinds += stored_types(each)
-    return reduce(torch.promote_types, kinds)
+    return reduce(torch.promote_types, set[torch.dtype]().union(*map(stored_types, places)))
 
 
 def _look_for_bos(pair: ModelPair) -> None:
@@ -365,16 +405,14 @@ Place = Checkpoint | HeldModel
 def _places(sources: Mapping[str, Source], revision: str | None) -> dict[str, Place]:
     """Where each model is, the recipient first."""
     places: dict[str, Place] = {}
-    base: Checkpoint | None = None
     for part, source in sources.items():
         if not isinstance(source, str | os.PathLike):
             places[part] = HeldModel(source, part)
-        elif part == RECIPIENT:
-            places[part] = base = locate(os.fspath(source), revision)
-        elif base is None:
-            places[part] = locate_beside_held(os.fspath(source), revision)
-        else:
-            places[part] = locate(os.fspath(source), revision, base)
+            continue
+        text, base = os.fspath(source), places.get(RECIPIENT)
+        if isinstance(base, HeldModel):
+            base = Checkpoint(Path(text), f"the model in {MEMORY}")
+        places[part] = locate(text, revision, base)
     return places
 
 
@@ -414,74 +452,6 @@ def _refuse_to_convert(
 
 def _type_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-@dataclass
-class _Reader:
-    """Loads the models of a pair, one after the other; fields as arguments of `read_pair`."""
-
-    family: Family
-    attention: str
-    device: str
-    share: bool
-    device_map: DeviceMap | None
-    tokenizer: PreTrainedTokenizerBase
-    devices: Mapping[str, torch.device] = field(default_factory=dict)
-    answers: dict[str, Tensor] = field(default_factory=dict)
-    """As `ModelPair.answers`."""
-    notes: dict[str, str] = field(default_factory=dict)
-    """As `ModelPair.notes`."""
-
-    def recipient(
-        self, place: Place, dtype: torch.dtype, places: Mapping[str, Place]
-    ) -> PreTrainedModel:
-        """The recipient, on the devices of the device map, if there is one."""
-        if isinstance(place, HeldModel):
-            probe = probe_of(self.tokenizer, place.model.config)
-            recipient, self.answers[RECIPIENT] = place.read(self.attention, probe)
-            return recipient
-        free = None if self.device_map is None else free_memory()
-        model = read_model(place, dtype, self.device, self.attention)
-        if self.device_map is not None:
-            models = sum(each.adapter is None for each in places.values())
-            self.devices = devices_of(model, self.family.layers, self.device_map, models, free)
-        model = self._placed(model)
-        hold(model)
-        return model
-
-    def donor(
-        self, first: PreTrainedModel, base: Place, place: Place, part: str
-    ) -> PreTrainedModel:
-        """A donor that fits the recipient, of its type and on its devices."""
-        probe, words = probe_of(self.tokenizer, first.config), first.config.vocab_size
-        if place.adapter is not None:
-            model, by_peft, cut = adapted_donor(first, place.adapter, place.origin, base.origin)
-            self.answers[part] = answers(by_peft, probe, f"donor {part!r}")
-        elif isinstance(place, HeldModel):
-            model, answer = place.read(self.attention, probe, first)
-            cut, self.answers[part] = cut_vocabulary(model, words), answer[:, :words]
-        else:
-            model = read_model(place, first.dtype, self.device, self.attention)
-            cut = cut_vocabulary(model, words)
-        if cut:
-            self.notes[part] = (
-                f"{cut} tokens of donor {part!r} beyond the recipient's {words} are left out"
-            )
-        if place.adapter is not None:
-            return model
-        check_weights(first, model, part)
-        if isinstance(place, HeldModel):
-            return model  # what the caller holds goes on sharing with the caller's model
-        model = self._placed(model)
-        if self.share:
-            share_equal(first, model)
-        hold(model, first)
-        return model
-
-    def _placed(self, model: PreTrainedModel) -> PreTrainedModel:
-        if self.devices:
-            place(model, self.devices, self.family.layers)
-        return model
 
 
 def pair_sources(
@@ -608,22 +578,19 @@ def check_config(recipient: Place, other: Place, part: str) -> None:
     Raises:
         ModelError: They are not.
     """
-    if other.adapter is not None:
+    if other.is_adapter:
         return  # its configuration is the recipient's
     ours, theirs = _settings(recipient), _settings(other)
     by_length = any(kind in str(ours.get("rope_parameters")) for kind in _BY_LENGTH)
     promised = ["max_position_embeddings"] if by_length else []
-    for key in (*_SHAPE_KEYS, *_FORWARD_KEYS, *promised):
+    for key in (*_CONFIG_KEYS, *promised):
         mine, donor_value = _plainly(ours.get(key)), _plainly(theirs.get(key))
         if mine == donor_value:
             continue
-        remedy = "a graft needs two checkpoints of one architecture"
-        if key not in _SHAPE_KEYS:
-            remedy = (
-                "a graft is computed by the recipient's forward pass, which would be another than "
-                "the donor's"
-            )
-        elif key == "vocab_size" and isinstance(mine, int) and isinstance(donor_value, int):
+        remedy = (
+            "a graft is computed by the recipient's forward pass: give checkpoints of one model"
+        )
+        if key == "vocab_size" and isinstance(mine, int) and isinstance(donor_value, int):
             if mine < donor_value:
                 continue  # the donor's further tokens are cut
             remedy = (
@@ -715,10 +682,10 @@ def one_tokenizer(
     """
     folders: dict[str, Checkpoint] = {}
     for part, each in places.items():
-        if isinstance(each, Checkpoint):
-            folder = each.adapter or each.directory
-            if part == RECIPIENT or (folder / "tokenizer.json").exists():
-                folders[part] = replace(each, directory=folder)
+        if isinstance(each, HeldModel):
+            continue
+        if part == RECIPIENT or (each.directory / "tokenizer.json").exists():
+            folders[part] = each
     first = tokenizer
     if first is None:
         if not folders:
@@ -743,11 +710,8 @@ def one_tokenizer(
             or any(theirs.get(token) != number for token, number in ours.items())
             or not more <= other.get_added_vocab().keys()
         ):
-            owners = f"{RECIPIENT} and donor {part!r}"
-            if tokenizer is not None:
-                owners = f"the pair (by tokenizer=) and {part!r}"
             raise ModelError(
-                f"{owners} have different tokenizers, and a graft needs one for both (a donor's may "
+                f"the pair and {part!r} have different tokenizers, and a graft needs one for both (a donor's may "
                 "have added tokens); if the donor was trained with the other's, take the tokenizer's "
                 "files out of its folder"
             )

@@ -225,7 +225,7 @@ def stored_settings(folder: Path, origin: str) -> AdapterSettings:
 
 
 def stored_donor(
-    recipient: PreTrainedModel, settings: AdapterSettings, folder: Path, origin: str, note: str = ""
+    recipient: PreTrainedModel, settings: AdapterSettings, folder: Path, origin: str
 ) -> tuple[PreTrainedModel, PeftModel, int]:
     """The donor that a stored adapter makes of a recipient, PEFT's own model of both, and a number.
 
@@ -237,7 +237,6 @@ def stored_donor(
         settings: The adapter's settings.
         folder: Where its files are.
         origin: What to call it in an error.
-        note: What to add where it does not fit.
 
     Raises:
         ModelError: A file does not read, the adapter does not fit the recipient, or PEFT is missing.
@@ -275,11 +274,9 @@ def stored_donor(
             model = PeftModel(shared_copy(recipient), LoraConfig(**fields, inference_mode=True))
             set_peft_model_state_dict(model, tensors)
         except ModelError as error:
-            raise ModelError(f"{origin} does not fit the recipient: {error}{note}") from None
+            raise ModelError(f"{origin} does not fit the recipient: {error}") from None
         except Exception as error:  # PEFT raises what it likes on an adapter of another model
-            raise ModelError(
-                f"{origin} does not fit the recipient: {first_line(error)}{note}"
-            ) from error
+            raise ModelError(f"{origin} does not fit the recipient: {first_line(error)}") from error
         donor = shared_copy(recipient)
         put_adapters(donor, adapter_layers(model.get_base_model()), origin)
         return donor, model, cut
@@ -304,36 +301,28 @@ def _own_tensors(
 
     expected = get_peft_model_state_dict(model, save_embedding_layers=False)
     weights, words, most = recipient.state_dict(), recipient.config.vocab_size, 0
-
-    def cut(tensor: Tensor, like: Tensor) -> Tensor:
-        """The rows of tokens that the recipient has."""
-        nonlocal most
-        if not (like.ndim and len(like) == words < len(tensor)):
-            return tensor
-        most = max(most, len(tensor) - words)
-        return tensor[:words].contiguous()
-
-    tensors = {}
-    for name, tensor in expected.items():
-        if name not in stored:
-            raise ModelError(f"it lacks {_plain(name)}, which its settings name")
-        tensors[name] = cut(stored[name], tensor)
-        if tensors[name].shape != tensor.shape:
-            raise ModelError(
-                f"{_plain(name)} is {list(stored[name].shape)}, expected {list(tensor.shape)}"
-            )
-    for name in sorted(stored.keys() - tensors.keys()):
+    tensors: dict[str, Tensor] = {}
+    for name in sorted(stored, key=lambda name: name not in expected):
         # Of embeddings that were resized PEFT stores whole modules twice, and those of the base.
         copied = name.replace(".modules_to_save.", ".")
         plain = re.sub(r"\.(base_layer|original_module)\.", ".", _plain(copied))
-        weight = tensors.get(copied, weights.get(plain))
-        if weight is None:
+        like = expected.get(name, tensors.get(copied, weights.get(plain)))
+        if like is None:
             raise ModelError(f"it holds {plain!r}, which its settings do not name")
-        rows = cut(stored[name], weight)
-        if rows.shape != weight.shape or not torch.equal(rows.to(weight), weight):
+        rows = stored[name]
+        if like.ndim and len(like) == words < len(rows):
+            most, rows = max(most, len(rows) - words), rows[:words].contiguous()
+        if rows.shape != like.shape:
+            raise ModelError(f"{plain} is {list(stored[name].shape)}, expected {list(like.shape)}")
+        if name in expected:
+            tensors[name] = rows
+        elif not torch.equal(rows.to(like), like):
             raise ModelError(
                 f"it holds other weights for {plain!r}, which its modules_to_save do not name"
             )
+    for name in expected:
+        if name not in tensors:
+            raise ModelError(f"it lacks {_plain(name)}, which its settings name")
     return tensors, most
 
 
@@ -374,10 +363,10 @@ def put_adapters(model: PreTrainedModel, layers: Sequence[tuple[str, Any]], orig
             names = active_adapters(layer)
             if not names:
                 continue
-            base = model.get_submodule(path)
-            if isinstance(base, nn.Linear | Conv1D) and _is_low_rank(layer, names):
-                model.set_submodule(path, _low_rank(base, layer, names))
-                for name, rows in model.get_submodule(path).named_parameters(recurse=False):
+            low_rank = _low_rank(model.get_submodule(path), layer, names)
+            if low_rank is not None:
+                model.set_submodule(path, low_rank)
+                for name, rows in low_rank.named_parameters(recurse=False):
                     refuse_non_finite(f"{path}.{name}", rows, origin)
                 continue
             try:
@@ -402,18 +391,19 @@ def active_adapters(layer: Any) -> list[str]:
     return [] if layer.disable_adapters else [n for n in layer.active_adapters if n in there]
 
 
-def _is_low_rank(layer: Any, names: Sequence[str]) -> bool:
-    """Whether a layer of PEFT adds rows to a linear module, and nothing else."""
+def _low_rank(base: nn.Module, layer: Any, names: Sequence[str]) -> LowRank | None:
+    """The base and the rows of some adapters, in the wider of their types.
+
+    None where a layer of PEFT does not add rows to a linear module, and nothing else.
+    """
     from peft.tuners.lora.layer import Linear
 
-    if type(layer) is not Linear or not isinstance(layer.get_base_layer(), nn.Linear | Conv1D):
-        return False
+    kind = type(layer)
+    if kind is not Linear or not isinstance(base, nn.Linear | Conv1D):
+        return None
     more = {**layer.lora_variant, **{name: bias for name, bias in layer.lora_bias.items() if bias}}
-    return all(name in layer.lora_A and not more.get(name) for name in names)
-
-
-def _low_rank(base: nn.Linear | Conv1D, layer: Any, names: Sequence[str]) -> LowRank:
-    """The base and the rows of some adapters, in the wider of their types."""
+    if any(name not in layer.lora_A or more.get(name) for name in names):
+        return None
     inward = [layer.lora_A[name].weight for name in names]
     scaled = [layer.lora_B[name].weight.double() * layer.scaling[name] for name in names]
     a = inward[0] if len(names) == 1 else torch.cat(inward)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, M
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
-from pathlib import Path
 from threading import RLock
 from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
@@ -19,7 +18,6 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from kgbench.data import Prompt, Question
 from kgbench.errors import InputError, RegionError, check_choice
-from kgbench.models.checkpoints import Stamp, stamp_of
 from kgbench.models.encoding import Encoded, EncodedQuestion, Encoder
 from kgbench.models.family_map import Family, Slots, written
 from kgbench.models.tensors import hash_tensors, shared_copy
@@ -63,18 +61,16 @@ class ModelPair:
     origins: Mapping[str, str] = field(default_factory=dict)
     """Where `recipient` and each donor came from, without places on this machine."""
     chat_template: bool = False
-    files: Mapping[Path, Stamp] = field(default_factory=dict)
-    """The files that the models were read from, as they were before that."""
     asked: Mapping[str, Any] = field(default_factory=dict)
     """What the pair was loaded by: fields `model`, `recipient`, `donors`, … of a specification."""
     lock: RLock = field(default_factory=RLock, repr=False)
     """Held by the thread that uses the models or reads prompts; others wait."""
-    answers: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
+    answers: MutableMapping[str, Tensor] = field(default_factory=dict, repr=False)
     """Logits [token, vocabulary] to `probe` of models that were given in another form.
 
     As each computed them by itself.
     """
-    notes: Mapping[str, str] = field(default_factory=dict)
+    notes: MutableMapping[str, str] = field(default_factory=dict)
     """What was done to donors so that they fit the recipient, by name."""
     unread: Collection[str] = frozenset()
     """Texts that are one token to a donor and several to the pair, which no prompt may hold."""
@@ -230,14 +226,6 @@ class ModelPair:
         """Names of the models that changed since `weight_hashes`."""
         before = self.weight_hashes
         return tuple(name for name, digest in self._hashes().items() if digest != before[name])
-
-    def changed_files(self) -> tuple[str, ...]:
-        """Files that changed since the models were read from them, as `folder/file`."""
-        names = []
-        for path, stamp in self.files.items():
-            if stamp_of(path) != stamp:
-                names.append(f"{path.parent.name}/{path.name}")
-        return tuple(names)
 
     @cached_property
     def tokenizer_hash(self) -> str:

@@ -30,7 +30,6 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 CHANGE, STEP = "#change", "#step"
 UP, DOWN = "#up", "#down"
 """Ends of the names of what is stored of a changed tensor."""
-_PARTNERS = {CHANGE: STEP, STEP: CHANGE, UP: DOWN, DOWN: UP}
 
 
 def read_delta(path: Path, origin: str) -> dict[str, tuple[Tensor, Tensor]]:
@@ -53,40 +52,29 @@ def read_delta(path: Path, origin: str) -> dict[str, tuple[Tensor, Tensor]]:
             f"{origin} does not load: {path.name} is no safetensors file ({error})"
         ) from error
     changes: dict[str, tuple[Tensor, Tensor]] = {}
-    for key, tensor in stored.items():
-        name, mark, rest = key.rpartition("#")
-        partner = stored.get(f"{name}{_PARTNERS.get(mark + rest)}")
-        if partner is None:
-            raise ModelError(
-                f"{origin} does not load: {path.name}: {key!r} is not one of a pair; "
-                f"expected NAME{CHANGE} with NAME{STEP}, or NAME{UP} with NAME{DOWN}, for each "
-                "tensor that changed"
-            )
-        if mark + rest in (CHANGE, UP):
-            if name in changes:
-                raise ModelError(f"{origin} does not load: {path.name}: {name!r} has two changes")
-            changes[name] = tensor, partner
-    for name, (change, step) in changes.items():
-        what = f"{origin} does not load: {path.name}: {name!r}"
-        types = (change.dtype, step.dtype)
-        if f"{name}{UP}" in stored:
-            if types != (torch.bfloat16,) * 2:
-                raise ModelError(f"{what} has factors of {types}; expected bfloat16")
-            if (change.ndim, step.ndim) != (2, 2) or change.shape[1] != step.shape[0]:
-                raise ModelError(
-                    f"{what} has factors of {list(change.shape)} and {list(step.shape)}; expected "
-                    "[output, rank] and [rank, input]"
-                )
+    for key in sorted(stored):
+        name, mark, end = key.rpartition("#")
+        if mark + end in (STEP, DOWN):
             continue
-        if types != (torch.int8, torch.float32):
-            raise ModelError(f"{what} has changes and steps of {types}; expected int8 and float32")
-        rows = [len(change), *[1] * (change.ndim - 1)] if change.ndim > 1 else [1]
-        if list(step.shape) != rows:
+        partner = stored.get(f"{name}{STEP if mark + end == CHANGE else DOWN}")
+        if name in changes or partner is None or not _is_change(stored[key], partner):
             raise ModelError(
-                f"{what} has changes of {list(change.shape)} and steps of {list(step.shape)}; "
-                "expected one step for each row"
+                f"{origin} does not load: {path.name}: {key!r} is no change with its partner; "
+                f"expected NAME{CHANGE} (int8) with NAME{STEP} (float32, one step for each row), or "
+                f"NAME{UP} [output, rank] with NAME{DOWN} [rank, input] (bfloat16)"
             )
+        changes[name] = stored[key], partner
     return changes
+
+
+def _is_change(change: Tensor, partner: Tensor) -> bool:
+    """Whether two tensors are whole numbers and their steps, or factors of a matrix."""
+    types = (change.dtype, partner.dtype)
+    if types == (torch.int8, torch.float32):
+        rows = [len(change), *[1] * (change.ndim - 1)] if change.ndim > 1 else [1]
+        return list(partner.shape) == rows
+    is_matrix = change.ndim == partner.ndim == 2 and change.shape[1] == partner.shape[0]
+    return types == (torch.bfloat16,) * 2 and is_matrix
 
 
 def apply_delta(model: nn.Module, path: Path, origin: str) -> None:
@@ -101,22 +89,15 @@ def apply_delta(model: nn.Module, path: Path, origin: str) -> None:
         ModelError: The file does not read, or does not fit the model.
     """
     weights = model.state_dict()
-    for name, stored in read_delta(path, origin).items():
-        if name not in weights:
+    for name, (change, partner) in read_delta(path, origin).items():
+        is_counted = change.dtype == torch.int8
+        product = change.float() * partner if is_counted else change.float() @ partner.float()
+        if name not in weights or weights[name].shape != product.shape:
             raise ModelError(
-                f"{origin} does not fit the recipient: it changes {name!r}, which the recipient "
-                "does not have"
+                f"{origin} does not fit the recipient: it changes {name!r} of the shape "
+                f"{list(product.shape)}, which the recipient does not have"
             )
-        old, (change, other) = weights[name], stored
-        change = (
-            change.float() * other if change.dtype == torch.int8 else change.float() @ other.float()
-        )
-        if change.shape != old.shape:
-            raise ModelError(
-                f"{origin} does not fit the recipient: {name!r} is {list(old.shape)} there, the "
-                f"changed weights are {list(change.shape)}"
-            )
-        old.copy_(old.float() + change.to(old.device))
+        weights[name].copy_(weights[name].float() + product.to(weights[name].device))
 
 
 def stored_hash(directory: Path) -> str:

@@ -11,7 +11,7 @@ import torch
 from kgbench.models.catalog import FLOPS, Entry
 from kgbench.models.fetching import fetched_model
 from kgbench.models.loading import DTYPES
-from kgbench.models.placement import DeviceMap, free_memory, named_devices
+from kgbench.models.placement import DeviceMap, free_memory
 from kgbench.numbers import duration_text, size_text
 
 
@@ -121,15 +121,12 @@ def room(
         dtype: Type of the weights.
         loaded: Bytes of the needed memory that are in use already.
     """
-
-    def listed(device: torch.device) -> str:
-        """What `free_memory` calls a device; what it does not list has the processor's."""
-        return f"cuda:{device.index or 0}" if device.type == "cuda" else "cpu"
-
     free = free_memory()
-    names = {listed(torch.device(device))}
-    if device_map is not None:
-        names = set(map(listed, named_devices(device_map))) or set(free)
+    names = set(free)
+    if device_map is None:
+        main = torch.device(device)
+        # What `free_memory` does not list has the processor's.
+        names = {f"cuda:{main.index or 0}" if main.type == "cuda" else "cpu"}
     options = {
         "--dtype bfloat16": dtype.itemsize > torch.bfloat16.itemsize,
         "--device-map auto": device_map is None,

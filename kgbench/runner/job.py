@@ -33,8 +33,6 @@ from kgbench.models.pair import ModelPair
 from kgbench.models.placement import (
     DeviceMap,
     main_device,
-    named_devices,
-    read_device_map,
     usable_device,
 )
 from kgbench.records import DatasetRef, Identity, LocalizerRef, Truth, WeightHashes, canonical_json
@@ -152,10 +150,10 @@ def check_donor(spec: Spec) -> None:
 
 
 def device_map_of(settings: Settings) -> DeviceMap | None:
-    """Device of each layer; None where no map is given.
+    """How layers are spread over devices; None where no map is given.
 
     Raises:
-        InputError: It is no map, names an unusable device, or --device is given too.
+        InputError: It is no map, or --device is given too.
     """
     if settings.device_map is None:
         return None
@@ -163,10 +161,8 @@ def device_map_of(settings: Settings) -> DeviceMap | None:
         raise InputError(
             "--device is one device, --device-map says which layers are where: give one of them"
         )
-    device_map = read_device_map(settings.device_map)
-    for device in named_devices(device_map):
-        usable_device(str(device))
-    return device_map
+    main_device(settings.device_map)  # refuses what is no map
+    return settings.device_map
 
 
 def main_device_of(settings: Settings) -> str:
@@ -341,7 +337,7 @@ def load_job(work: Workload, settings: Settings, pairs: Pairs | None = None) -> 
         )
     labels = job_configurations(spec, suite, localizer.kind, localizer.floor)
     pair = (pairs or Pairs()).load(spec, settings)
-    refuse_hooks(pair.recipient, *pair.donors.values(), probe=pair.probe)
+    refuse_hooks(pair.recipient, *pair.donors.values())
     job = Job(work, settings, labels, localizer, pair)
     _check_expected(job)
     most = getattr(pair.recipient.config, "max_position_embeddings", None)

@@ -150,7 +150,7 @@ class Settings:
     attention: str = option("auto", "NAME")
     """Attention backend: auto, sdpa or eager."""
     device_map: str | None = option(None, "MAP")
-    """Spread layers over devices: auto, balanced, sequential, or JSON of paths and devices."""
+    """Spread layers over devices: auto, balanced or sequential."""
     on_record: Callable[[Any], None] | None = field(default=None, repr=False, compare=False)
     """Called with each `Run` once its record is there, found or computed; no option."""
 

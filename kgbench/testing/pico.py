@@ -150,7 +150,7 @@ def propose(config: dict[str, Any]) -> Proposal:
         ModelError: No small model can be made of it, or none that a map could describe.
     """
     configs = [reduced_config(config, probe) for probe in PROBES]
-    family = infer_family([random_model(small, 0) for small in configs])
+    family = infer_family(random_model(configs[0], 0))
     proposals = []
     for small in configs:
         recipient, donor = prepare(random_model(small, 0)), prepare(random_model(small, 1))

@@ -241,11 +241,9 @@ def read_from_disk(subject: Subject) -> Iterator[Figure]:
     """The pair read from disk, held on one device and on several."""
     pair, few, device = subject.pair, subject.few, str(subject.device)
     held = grafted_logits(pair, few, PATHWAYS)
-    last = f"{pair.family.layers}.{pair.n_layers - 1}"
     ways: Mapping[str, Mapping[str, Any]] = {
         "both models held": {"device": device},
         "--device-map auto": {"device_map": "auto"},
-        "--device-map, the last layer on the CPU": {"device_map": {"": device, last: "cpu"}},
     }
     with tempfile.TemporaryDirectory() as folder:
         for part, model in {"recipient": pair.recipient, **pair.donors}.items():
