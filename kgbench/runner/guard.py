@@ -15,7 +15,6 @@ from kgbench.localizers import AbstractLocalizer, is_foreign
 from kgbench.models.pair import ModelPair
 from kgbench.registry import code_file, frames_in, told
 from kgbench.runner.measure import is_theirs
-from kgbench.runner.third_party import Interrupted
 
 
 class Watch:
@@ -119,7 +118,7 @@ def blamed(localizer: AbstractLocalizer, target: str) -> Iterator[None]:
     """
     try:
         yield
-    except (Interrupted, NotApplicableError):
+    except NotApplicableError:
         raise
     except BaseException as error:  # whatever an author's code raises
         frames = []

@@ -51,7 +51,6 @@ from kgbench.runner.remote import (
     answered,
     ask,
     declared,
-    leave_out_damaged,
     request_of,
 )
 from kgbench.runner.sources import note_sources
@@ -166,7 +165,7 @@ def _given(
     pairs: Pairs | None,
 ) -> Given:
     """What a third party's localizer gives; parts that an earlier process left are taken up."""
-    leave_out_damaged(folder := journal.place("given"), len(request.stages))
+    folder = journal.place("given")
     for _ in journal.divide(("asked",), lambda _: answered(request, folder) or recorded()):
         try:
             return ask(request, method, folder, progress, pairs)
