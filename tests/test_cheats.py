@@ -30,7 +30,15 @@ from kgbench.models.pair import ModelPair
 from kgbench.models.renaming import exchanged_answers, renamed_pair
 from kgbench.records import StoredRecord, read_record
 from kgbench.runner import Settings, Spec, remote, run_job
-from kgbench.runner.remote import Given, Stage, Writer, answer_of, declared, key_of
+from kgbench.runner.remote import (
+    Answer,
+    Stage,
+    Writer,
+    answer_of,
+    answers_in,
+    declared,
+    key_of,
+)
 from kgbench.runner.third_party import Method
 from kgbench.sites import parse_graft
 from kgbench.testing import pico_pair
@@ -148,7 +156,7 @@ METHODS = (
 
 def given(
     folder: Path, pair: ModelPair, prompts: Sequence[Prompt], name: str, *grafts: str
-) -> tuple[Given, InterventionLocalizer]:
+) -> tuple[tuple[Answer, ...], InterventionLocalizer]:
     """What a built-in intervention gives, read back, and the method."""
     method = create(name, {}, 0)
     facts = frozenset(prompt.fact.id for prompt in prompts)
@@ -156,10 +164,11 @@ def given(
     for number, stage in enumerate((Stage(facts, grafts), scan)):
         part = [prompt for prompt in prompts if prompt.fact.id in stage.facts]
         writer = Writer(name)
-        answer = answer_of(method, pair, part, stage, writer)
-        writer.write(folder / f"stage-{number}.json", answer)
+        content = {"prompts": list(map(key_of, part)), "spent": (0, 0, 0)}
+        content |= answer_of(method, pair, part, stage, writer)
+        writer.write(folder / f"stage-{number}.json", content)
     assert isinstance(method, InterventionLocalizer)
-    return Given(folder, name), method
+    return answers_in(folder, name), method
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -200,8 +209,16 @@ def outcome(treat: Callable[[], Treatments]) -> tuple[object, dict[str, torch.Te
 
 def answer(prompt: Prompt, *rows: int) -> dict[str, object]:
     """What a stage gives of one prompt under FE."""
-    key, spent = key_of(prompt), {"forwards": 0, "token_rows": 0, "seconds": 0}
-    return {"prompts": [key], "cells": {"FE": {key: rows}}, "spent": spent}
+    key = key_of(prompt)
+    return {"prompts": [key], "cells": {"FE": {key: rows}}, "spent": (0, 0, 0)}
+
+
+def read(folder: Path, pair: ModelPair, prompts: Sequence[Prompt]) -> Treatments:
+    """What was given of the facts of some prompts under FE."""
+    method = Method("mine", "intervention", {}, {}, "1", "", "recipient", frozenset())
+    remote = declared(method, answers_in(folder, "mine")).localizer
+    assert isinstance(remote, InterventionLocalizer)
+    return remote.fitted(pair, prompts).treat(pair, prompts, parse_graft("FE"))
 
 
 TREATMENT = ["{weights}", [], [], 1.0, []]
@@ -236,7 +253,7 @@ def test_what_is_no_treatment_is_refused(
     (tmp_path / "stage-0.json").write_text(f'{{"nodes": {text}, {stage[1:]}')
     save_file({}, tmp_path / "stage-0.safetensors")
     with pytest.raises(InputError, match="localizer 'mine': its process gave what are no"):
-        Given(tmp_path, "mine").treatments(pair, 0, 0, prompts[:1], "FE")
+        read(tmp_path, pair, prompts[:1])
 
 
 def test_numbers_of_numpy_travel(tmp_path: Path, pair: ModelPair, prompts: list[Prompt]) -> None:
@@ -248,8 +265,7 @@ def test_numbers_of_numpy_travel(tmp_path: Path, pair: ModelPair, prompts: list[
     treatment = Treatment(weights, edits, (cut,), np.float32(0.5), heads)
     row, writer = [treatment] * len(pair.encode(prompts[0])), Writer("mine")
     writer.write(tmp_path / "stage-0.json", answer(prompts[0], writer.row(row)))
-    read = Given(tmp_path, "mine").treatments(pair, 0, 0, prompts[:1], "FE")
-    assert read == [tuple(row)]
+    assert read(tmp_path, pair, prompts[:1]) == [tuple(row)]
 
 
 @pytest.mark.parametrize("name", ["stage-0.json", "stage-1.safetensors"])
@@ -261,7 +277,7 @@ def test_a_damaged_answer_is_asked_for_again(
         Writer("mine").write(tmp_path / f"stage-{stage}.json", answer(prompts[0]))
     (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-1])
     with pytest.raises(InputError, match=r"stage-[01]\.json"):
-        Given(tmp_path, "mine")
+        answers_in(tmp_path, "mine")
     assert len([*tmp_path.glob("*.json")]) == 1
 
 
@@ -269,16 +285,20 @@ def test_too_much_to_hand_on_is_refused(monkeypatch: pytest.MonkeyPatch, pair: M
     """The line says what fits: fewer facts, or the class in Python."""
     monkeypatch.setattr(remote, "LIMIT", 64)
     weights, edits = bytes(len(pair.slots)), (Write(Hook(0, "resid_pre"), Values(torch.ones(32))),)
-    with pytest.raises(InputError, match=r"more than 0 GiB, and cannot .*: give fewer facts"):
+    with pytest.raises(
+        InputError, match=r"more than 0 GiB of tensors, and cannot .*: give fewer facts"
+    ):
         Writer("mine").row([Treatment(weights, edits)])
 
 
-def test_only_data_is_handed_on(pair: ModelPair) -> None:
+def test_only_data_is_handed_on(tmp_path: Path, pair: ModelPair, prompts: list[Prompt]) -> None:
     """A treatment with code in it is refused by name."""
 
     class Sly(Write):
         pass
 
-    row = [Treatment(bytes(len(pair.slots)), (Sly(Hook(0, "resid_pre"), Values(torch.ones(32))),))]
-    with pytest.raises(InputError, match="'mine': its treatments hold an edit of type Sly"):
-        Writer("mine").row(row)
+    edit, writer = Sly(Hook(0, "resid_pre"), Values(torch.ones(pair.width))), Writer("mine")
+    row = [Treatment(bytes(len(pair.slots)), (edit,))] * len(pair.encode(prompts[0]))
+    writer.write(tmp_path / "stage-0.json", answer(prompts[0], writer.row(row)))
+    with pytest.raises(InputError, match=r"'mine': its process gave .*Input should be 'Copy'"):
+        read(tmp_path, pair, prompts[:1])

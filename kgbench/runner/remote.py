@@ -10,14 +10,14 @@ others.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, product, starmap
 from pathlib import Path
 from secrets import randbits
-from typing import Annotated, Any, Literal, NamedTuple, NoReturn
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import Field, NonNegativeFloat
+from pydantic import Field, NonNegativeFloat, PrivateAttr, ValidationError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -26,7 +26,7 @@ from kgbench.engine import Budget, Treatment
 from kgbench.engine.edits import Add, Copy, Cut, Edit, Hook, SourceRun, Values, Write
 from kgbench.engine.engine import choosing
 from kgbench.engine.treatment import misfit
-from kgbench.errors import InputError, NotApplicableError
+from kgbench.errors import InputError, NotApplicableError, first_fault
 from kgbench.localizers import (
     AbstractLocalizer,
     InterventionLocalizer,
@@ -40,12 +40,13 @@ from kgbench.localizers._scan import PROMPTS, alike, measured_grafts
 from kgbench.models.encoding import Encoded
 from kgbench.models.pair import ModelPair
 from kgbench.models.renaming import exchanged_answers, renamed_pair, unanswered
-from kgbench.progress import Progress, numbered
+from kgbench.progress import Progress
 from kgbench.records import Strict, write_whole
+from kgbench.registry import told
 from kgbench.runner.guard import guarded
 from kgbench.runner.job import Job, Pairs
 from kgbench.runner.measure import GROUP, Count, chunks, counted, drawn, now, score_sites, treated
-from kgbench.runner.spec import PAIR, Held, Settings, Spec
+from kgbench.runner.spec import Held, Settings, Spec
 from kgbench.runner.third_party import Method, isolated
 from kgbench.sites import Graft, Site, SiteScores, parse_graft
 
@@ -65,19 +66,14 @@ class Stage:
     facts: frozenset[str]
     grafts: tuple[str, ...] | None = None
     """Sets of sites that it treats; None where it ranks sites, by its scores or by a scan."""
-    measured: frozenset[str] | None = None
-    """Facts that all draws of a random method are needed of, and not the first alone; or all."""
 
 
 @dataclass(frozen=True)
 class Request:
     """All that a child gets."""
 
-    localizer: str
-    arguments: Mapping[str, str]
-    seed: int
-    pair: Spec
-    """Names the models alone."""
+    spec: Spec
+    """Names the localizer and the models."""
     settings: Settings
     alias: str
     """Name of the pair."""
@@ -88,16 +84,13 @@ class Request:
     stages: tuple[Stage, ...]
 
 
-def request_of(
-    job: Job, method: Method, exchanged: bool = False, measured: Iterable[str] | None = None
-) -> Request:
+def request_of(job: Job, method: Method, exchanged: bool = False) -> Request:
     """What a child is asked for a job.
 
     Args:
         job: The job, of the localizer as it declares itself.
         method: The declaration.
         exchanged: Whether the pair has another name and exchanged answers, drawn now.
-        measured: Ids of the facts that are measured; by default all.
     """
     alias, exchange, prompts = job.pair.name, dict[int, int](), job.all_prompts
     if exchanged:
@@ -114,18 +107,10 @@ def request_of(
     if intervenes:
         facts = frozenset(prompt.fact.id for prompt in prompts)
         grafts = tuple(label for label, graft in job.grafts.items() if isinstance(graft, Graft))
-        stages.insert(0, Stage(facts, grafts, facts if measured is None else frozenset(measured)))
-    return Request(
-        job.spec.localizer,
-        method.arguments,
-        job.spec.seed,
-        Spec(**{name: getattr(job.spec, name) for name in (*PAIR, "dtype")}),
-        replace(job.settings, on_record=None),
-        alias,
-        exchange,
-        tuple(questions),
-        tuple(stages),
-    )
+        stages.insert(0, Stage(facts, grafts))
+    spec = replace(job.spec, held=None, localizer_args=method.arguments)
+    settings = replace(job.settings, on_record=None)
+    return Request(spec, settings, alias, exchange, tuple(questions), tuple(stages))
 
 
 # ----------------------------------------------------------------------------- between the processes
@@ -147,7 +132,13 @@ class _Treatment(NamedTuple):
     heads: tuple[tuple[int, int, int], ...]
 
 
-class _Answer(Strict):
+class _Spent(NamedTuple):
+    forwards: NonNegativeFloat
+    token_rows: NonNegativeFloat
+    seconds: NonNegativeFloat
+
+
+class Answer(Strict):
     """What a method gave in a stage, as JSON; constants are in a safetensors file, by number."""
 
     prompts: frozenset[str]
@@ -158,10 +149,11 @@ class _Answer(Strict):
     """By prompt, of a scan."""
     scores: tuple[tuple[Site, float], ...] = ()
     reason: str | None = None
-    """Why sites are not ranked."""
-    spent: Mapping[Literal["forwards", "token_rows", "seconds"], NonNegativeFloat]
+    """Why there are none of these."""
+    spent: _Spent
     nodes: tuple[_Treatment | tuple[int, ...], ...]
     """Treatments, and rows of such by their numbers; each of those before it."""
+    _rows: list[SourceRun] = PrivateAttr(default_factory=list)
 
 
 def _written(folder: Path, number: int) -> Path:
@@ -181,25 +173,35 @@ def give(request: Request, folder: Path, progress: Progress | None = None) -> bo
         InputError: A treatment cannot be described by data, or is too large; or the localizer
             fails, or changes the models.
     """
-    method = create(request.localizer, request.arguments, request.seed)
-    loaded = Pairs().load(request.pair, request.settings)
-    pair = renamed_pair(loaded, request.alias, request.exchange)
+    spec, settings = request.spec, request.settings
+    method = create(spec.localizer, spec.localizer_args, spec.seed)
+    pair = renamed_pair(Pairs().load(spec, settings), request.alias, request.exchange)
     prompts = []
     for prompt, tokens in request.prompts:
         prompts.append(prompt if prompt.target else unanswered(pair, [prompt], [tokens])[0])
-    budget = Budget.on(pair.device, pair.width, request.settings.batch_size)
+    budget = Budget.on(pair.device, pair.width, settings.batch_size)
+
+    def report(count: Count) -> None:
+        if progress is not None:
+            progress(count.forwards, 0, f"part {number + 1} of {len(request.stages)}")
+
     for number, stage in enumerate(request.stages):
         if (path := _written(folder, number)).exists():
             continue
         part = [prompt for prompt in prompts if prompt.fact.id in stage.facts]
-        report = numbered(progress, number + 1, len(request.stages))
         writer = Writer(method.name)
         with (
-            choosing(request.settings.executor, budget),
-            guarded(method, request.localizer, pair, lambda: None),
+            choosing(settings.executor, budget),
+            guarded(method, spec.localizer, pair, lambda: None),
+            counted(pair, report) as count,
         ):
-            answer = answer_of(method, pair, part, stage, writer, report)
-        writer.write(path, answer)
+            started = now(pair)
+            try:
+                answer = answer_of(method, pair, part, stage, writer)
+            except NotApplicableError as error:
+                answer = {"reason": str(error)}
+            spent = (count.forwards, count.token_rows, now(pair) - started)
+        writer.write(path, {**answer, "prompts": list(map(key_of, part)), "spent": spent})
     return True
 
 
@@ -209,42 +211,18 @@ def answer_of(
     prompts: Sequence[Prompt],
     stage: Stage,
     writer: Writer,
-    progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """What a method gives in a stage, and what it spent; as JSON but for the treatments."""
+    """What a method gives in a stage, as JSON but for the treatments.
 
-    def report(count: Count) -> None:
-        if progress is not None:
-            progress(count.forwards, 0, "scores" if stage.grafts is None else "treatments")
-
-    answer: dict[str, Any] = {"prompts": list(map(key_of, prompts))}
-    started = now(pair)
-    with counted(pair, report) as count:
-        if isinstance(method, InterventionLocalizer):
-            fitted = method.fitted(pair, asked(method, pair, prompts))
-            draws = drawn(method, fitted)
-            answer |= {"draws": len(draws), "cells": {}, "units": {}}
-        try:
-            if isinstance(method, InterventionLocalizer):
-                _treat(fitted, draws, pair, prompts, stage, writer, answer)
-            else:
-                answer["scores"] = list(score_sites(method, pair, prompts).items())
-        except NotApplicableError as error:
-            answer["reason"] = str(error)
-        answer["spent"] = {**vars(count), "seconds": now(pair) - started}
-    return answer
-
-
-def _treat(
-    fitted: InterventionLocalizer,
-    draws: Sequence[InterventionLocalizer],
-    pair: ModelPair,
-    prompts: Sequence[Prompt],
-    stage: Stage,
-    writer: Writer,
-    answer: Mapping[str, Any],
-) -> None:
-    """Add the treatments of a stage to its answer, and the units of a scan."""
+    Raises:
+        NotApplicableError: It gives nothing.
+    """
+    if not isinstance(method, InterventionLocalizer):
+        return {"scores": list(score_sites(method, pair, prompts).items())}
+    fitted = method.fitted(pair, asked(method, pair, prompts))
+    draws = drawn(method, fitted)
+    cells: dict[str, dict[str, Any]] = {}
+    units: dict[str, Any] = {}
     size, groups = PROMPTS, alike(pair, prompts)
     if stage.grafts is not None:  # as they are measured
         by_template = groupby(prompts, lambda prompt: prompt.name)
@@ -252,35 +230,19 @@ def _treat(
     for group in groups:
         grafts = tuple(map(parse_graft, stage.grafts or ()))
         if stage.grafts is None:
-            units = fitted.units(pair, asked(fitted, pair, group))
-            grafts = measured_grafts(fitted, units)
-            listed = [(str(unit.graft), unit.sites, unit.minus) for unit in units]
-            answer["units"].update(dict.fromkeys(map(key_of, group), listed))
+            scanned = fitted.units(pair, asked(fitted, pair, group))
+            listed = [(str(unit.graft), unit.sites, unit.minus) for unit in scanned]
+            units |= dict.fromkeys(map(key_of, group), listed)
+            grafts = measured_grafts(fitted, scanned)
         for graft, part in product(grafts, chunks(group, size)):
-            cells = _cells(draws, pair, part, graft, stage.measured, writer)
-            answer["cells"].setdefault(str(graft), {}).update(cells)
-
-
-def _cells(
-    draws: Sequence[InterventionLocalizer],
-    pair: ModelPair,
-    prompts: Sequence[Prompt],
-    graft: Graft,
-    measured: frozenset[str] | None,
-    writer: Writer,
-) -> dict[str, Any]:
-    """By prompt the row of each draw for a graft, or why there is none."""
-    cells: dict[str, Any] = {key_of(prompt): [] for prompt in prompts}
-    part = prompts
-    for draw in draws:
-        try:
-            rows = treated(draw, pair, part, graft) if part else ()
-        except NotApplicableError as error:
-            return dict.fromkeys(cells, str(error))
-        for prompt, row in zip(part, rows, strict=True):
-            cells[key_of(prompt)].append(writer.row(row))
-        part = [prompt for prompt in prompts if measured is None or prompt.fact.id in measured]
-    return cells
+            keys = list(map(key_of, part))
+            try:
+                rows = [list(map(writer.row, treated(draw, pair, part, graft))) for draw in draws]
+                entries: Any = zip(keys, zip(*rows, strict=True), strict=True)
+            except NotApplicableError as error:
+                entries = dict.fromkeys(keys, str(error))
+            cells.setdefault(str(graft), {}).update(entries)
+    return {"draws": len(draws), "cells": cells, "units": units}
 
 
 class Writer:
@@ -303,9 +265,8 @@ class Writer:
         """The number of a row."""
         row = tuple(map(self._treatment, treatments))
         if row not in self._rows:
-            self._rows[row] = len(self._rows)
             self.nodes.append(row)
-        return self._rows[row]
+        return self._rows.setdefault(row, len(self._rows))
 
     def write(self, path: Path, answer: Mapping[str, Any]) -> None:
         """Write what was given in a stage; the file of JSON comes last, and says that all is there.
@@ -314,60 +275,38 @@ class Writer:
             path: Of that file.
             answer: All but the treatments that it refers to.
         """
-        content = {**answer, "nodes": self.nodes}
-        text = json.dumps(content, allow_nan=False, default=_plain).encode()
-        self._check_size(len(text))
         save_file(self.tensors, path.with_suffix(".safetensors"))
-        write_whole(path, text)
+        content = {**answer, "nodes": self.nodes}
+        write_whole(path, json.dumps(content, allow_nan=False, default=_plain).encode())
 
     def _treatment(self, treatment: Treatment) -> int:
         if treatment not in self._treatments:
-            node = _Treatment(
-                treatment.weights.hex(),
-                tuple(map(self._edit, treatment.edits)),
-                tuple((cut.layer, cut.keys) for cut in treatment.cuts),
-                treatment.scale,
-                treatment.heads,
-            )
-            self._treatments[treatment] = len(self._treatments)
-            self.nodes.append(node)
-        return self._treatments[treatment]
+            edits = tuple(map(self._edit, treatment.edits))
+            cuts = [(cut.layer, cut.keys) for cut in treatment.cuts]
+            content = (treatment.weights.hex(), edits, cuts, treatment.scale, treatment.heads)
+            self.nodes.append(content)
+        return self._treatments.setdefault(treatment, len(self._treatments))
 
-    def _edit(self, edit: Edit) -> _Edit:
-        if type(edit) is Copy:
+    def _edit(self, edit: Edit) -> tuple[Any, ...]:
+        """Of whichever class: the parent refuses what it does not know."""
+        if isinstance(edit, Copy):
+            number = self.row(edit.source.treatments)
             basis = None if edit.basis is None else self._value(edit.basis)
-            return _Edit("Copy", edit.hook, self.row(edit.source.treatments), basis)
-        if type(edit) is Write:
-            return _Edit("Write", edit.hook, self._value(edit.value))
-        if type(edit) is Add:
-            return _Edit("Add", edit.hook, self._value(edit.value))
-        self._refuse(
-            f"an edit of type {type(edit).__name__}",
-            "expected Treatment with Copy, Write, Add and Cut",
-        )
+            return type(edit).__name__, edit.hook, number, basis
+        return type(edit).__name__, edit.hook, self._value(edit.value), None
 
     def _value(self, value: Values) -> int:
         if value not in self._values:
-            number = self._values[value] = len(self._values)
-            tensor = value.tensor.detach().cpu().contiguous().clone()
-            self._bytes += tensor.nbytes
-            self._check_size(self._bytes)
-            self.tensors[str(number)] = tensor
-        return self._values[value]
-
-    def _check_size(self, size: int) -> None:
-        if size > LIMIT:
-            self._refuse(
-                f"more than {LIMIT >> 30} GiB",
-                "give fewer facts (--limit), or in Python the class, which runs in the same "
-                "process (kgbench.evaluate(..., localizer=CLASS))",
-            )
-
-    def _refuse(self, what: str, remedy: str) -> NoReturn:
-        raise InputError(
-            f"localizer {self.method!r}: its treatments hold {what}, and cannot be handed on as "
-            f"data: {remedy}"
-        )
+            self.tensors[str(len(self._values))] = value.tensor.cpu().contiguous().clone()
+            self._bytes += value.tensor.nbytes
+            if self._bytes > LIMIT:
+                raise InputError(
+                    f"localizer {self.method!r}: its treatments hold more than {LIMIT >> 30} GiB "
+                    "of tensors, and cannot be handed on as data: give fewer facts (--limit), or "
+                    "in Python the class, which runs in the same process "
+                    "(kgbench.evaluate(..., localizer=CLASS))"
+                )
+        return self._values.setdefault(value, len(self._values))
 
 
 def _plain(value: Any) -> Any:
@@ -384,7 +323,7 @@ def ask(
     folder: Path,
     progress: Progress | None = None,
     pairs: Pairs | None = None,
-) -> Given:
+) -> tuple[Answer, ...]:
     """Have a localizer answer in a process of its own.
 
     Args:
@@ -398,8 +337,8 @@ def ask(
         InputError: As of `give`; or what the process wrote is no answer.
     """
     if not answered(request, folder):
-        isolated(request.localizer, give, request, folder, progress=progress, pairs=pairs)
-    return Given(folder, method.name)
+        isolated(request.spec.localizer, give, request, folder, progress=progress, pairs=pairs)
+    return answers_in(folder, method.name)
 
 
 def answered(request: Request, folder: Path) -> bool:
@@ -407,7 +346,7 @@ def answered(request: Request, folder: Path) -> bool:
     return all(_written(folder, number).exists() for number in range(len(request.stages)))
 
 
-class Given:
+def answers_in(folder: Path, method: str) -> tuple[Answer, ...]:
     """What a child gave.
 
     Args:
@@ -415,89 +354,51 @@ class Given:
         method: The method's name.
 
     Raises:
-        InputError: It is no answer to a request; the file is deleted, so that the next run asks
-            again.
+        InputError: It is no answer to a request; its file is deleted, so that the same command
+            asks again.
     """
-
-    def __init__(self, folder: Path, method: str) -> None:
-        self.method = method
-        self.stages: list[_Answer] = []
-        self._rows: list[Sequence[SourceRun]] = []
-        self._fitting = set[SourceRun]()
-        while (path := _written(folder, len(self.stages))).exists():
-            try:
-                answer, rows = _read(path)
-            except Exception as error:  # of whatever a stranger wrote
-                path.unlink()
-                raise self._refusal(f"{path}: {type(error).__name__}: {error}") from error
-            self.stages.append(answer)
-            self._rows.append(rows)
-
-    def stage(self, prompts: Sequence[Prompt]) -> int:
-        """The stage of some prompts."""
-        keys = frozenset(map(key_of, prompts))
-        for number, stage in enumerate(self.stages):
-            if stage.prompts == keys:
-                return number
-        raise self._refusal("it was not asked about these prompts")
-
-    def treatments(
-        self, pair: ModelPair, stage: int, draw: int, prompts: Sequence[Prompt], graft: str
-    ) -> Treatments:
-        """Treatments of some prompts.
-
-        Raises:
-            InputError: There are none, or none that the models could run with.
-            NotApplicableError: The method declined.
-        """
-        treatments = []
-        for prompt in prompts:
-            try:
-                numbers = self.stages[stage].cells[graft][key_of(prompt)]
-                if isinstance(numbers, str):
-                    raise NotApplicableError(numbers)
-                run = self._rows[stage][numbers[draw]]
-            except LookupError as error:
-                why = f"no treatments of {graft!r} in fact {prompt.fact.id}"
-                raise self._refusal(why) from error
-            row = run.treatments
-            if run not in self._fitting:
-                if wrong := next(filter(None, (misfit(pair, of, len(row)) for of in row)), None):
-                    raise self._refusal(f"{wrong} in fact {prompt.fact.id}")
-                self._fitting.add(run)
-            treatments.append(row)
-        return treatments
-
-    def _refusal(self, why: str) -> InputError:
-        return InputError(
-            f"localizer {self.method!r}: its process gave what are no treatments or scores ({why})"
-        )
+    answers: list[Answer] = []
+    while (path := _written(folder, len(answers))).exists():
+        try:
+            answers.append(_read(path))
+        except Exception as error:  # of whatever a stranger wrote
+            path.unlink()
+            why = told(error)
+            if isinstance(error, ValidationError):
+                why = first_fault(error, "answer")
+            raise _refusal(method, f"{path}: {why}") from error
+    return tuple(answers)
 
 
-def _read(path: Path) -> tuple[_Answer, list[SourceRun]]:
-    """A stage, and its rows by number."""
+def _refusal(method: str, why: str) -> InputError:
+    return InputError(
+        f"localizer {method!r}: its process gave what are no treatments or scores ({why})"
+    )
+
+
+def _read(path: Path) -> Answer:
     tensors = path.with_suffix(".safetensors")
     for file in (path, tensors):
         if file.stat().st_size > 2 * LIMIT:
             raise ValueError(f"{file.name} has more than {2 * LIMIT >> 30} GiB")
-    answer = _Answer.model_validate_json(path.read_bytes())
+    answer = Answer.model_validate_json(path.read_bytes())
     values = {int(number): Values(tensor) for number, tensor in load_file(tensors).items()}
     treatments: list[Treatment] = []
-    rows: list[SourceRun] = []
     for node in answer.nodes:
         if not isinstance(node, _Treatment):
-            rows.append(SourceRun([treatments[number] for number in node]))
+            answer._rows.append(SourceRun([treatments[number] for number in node]))
             continue
         edits = list[Edit]()
         for kind, hook, number, basis in node.edits:
             if kind == "Copy":
-                edits.append(Copy(hook, rows[number], None if basis is None else values[basis]))
+                rows = None if basis is None else values[basis]
+                edits.append(Copy(hook, answer._rows[number], rows))
             else:
                 edits.append((Write if kind == "Write" else Add)(hook, values[number]))
         cuts = tuple(starmap(Cut, node.cuts))
         weights = bytes.fromhex(node.weights)
         treatments.append(Treatment(weights, tuple(edits), cuts, node.scale, node.heads))
-    return answer, rows
+    return answer
 
 
 @dataclass(frozen=True)
@@ -505,8 +406,8 @@ class Remote(AbstractLocalizer):
     """A localizer of a third party as it declares itself, without its code."""
 
     method: Method
-    given: Given | None = None
-    """None before it was asked."""
+    answers: tuple[Answer, ...] = field(default=(), repr=False)
+    """The one that it is fitted on first, in an intervention; none before it was asked."""
 
     def __post_init__(self) -> None:
         """Declare by the instance what other localizers declare by their class."""
@@ -517,69 +418,83 @@ class Remote(AbstractLocalizer):
         """As it declares them."""
         return dict(self.method.parameters)
 
-    @property
-    def answers(self) -> Given:
-        """What it gave."""
-        assert self.given is not None
-        return self.given
+    def answer(self, prompts: Sequence[Prompt]) -> Answer:
+        """What it gave when it was asked about some prompts.
+
+        Raises:
+            InputError: It was not.
+            NotApplicableError: It gave nothing.
+        """
+        keys = frozenset(map(key_of, prompts))
+        for answer in self.answers:
+            if answer.prompts == keys and answer.reason is not None:
+                raise NotApplicableError(answer.reason)
+            if answer.prompts == keys:
+                return answer
+        raise _refusal(self.name, "none about these prompts")
 
     def spent(self, prompts: Sequence[Prompt]) -> Mapping[str, float]:
         """What it cost in its process to answer about some prompts."""
-        return self.answers.stages[self.answers.stage(prompts)].spent
+        return self.answer(prompts).spent._asdict()
 
 
 class RemoteScorer(Remote, ScoringLocalizer):
     """One that ranks sites."""
 
     def scores(self, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
-        """As it gave them.
-
-        Raises:
-            NotApplicableError: It cannot score sites.
-        """
-        answer = self.answers.stages[self.answers.stage(prompts)]
-        if answer.reason is not None:
-            raise NotApplicableError(answer.reason)
-        return dict(answer.scores)
+        """As it gave them."""
+        return dict(self.answer(prompts).scores)
 
 
 @dataclass(frozen=True)
 class RemoteIntervention(Remote, InterventionLocalizer):
     """One that intervenes."""
 
-    stage: int = field(default=0, compare=False)
     draw: int = field(default=0, compare=False)
+    fitting: set[SourceRun] = field(default_factory=set, compare=False, repr=False)
+    """Rows that the models can run with."""
 
     def fitted(self, pair: ModelPair, prompts: Sequence[Prompt]) -> InterventionLocalizer:
         """As it was fitted on these prompts."""
-        return replace(self, stage=self.answers.stage(prompts))
+        return replace(self, answers=(self.answer(prompts), *self.answers))
 
     def variants(self) -> Sequence[InterventionLocalizer]:
         """Its draws."""
-        return [replace(self, draw=i) for i in range(self.answers.stages[self.stage].draws)]
+        return [replace(self, draw=i) for i in range(self.answers[0].draws)]
 
     def units(self, pair: ModelPair, prompts: Sequence[Prompt]) -> Sequence[Unit]:
-        """Its measurements of a scan.
-
-        Raises:
-            NotApplicableError: It has none.
-        """
-        answer = self.answers.stages[self.stage]
-        if answer.reason is not None:
-            raise NotApplicableError(answer.reason)
-        units = answer.units[key_of(prompts[0])]
+        """Its measurements of a scan."""
+        units = self.answers[0].units[key_of(prompts[0])]
         return [Unit(parse_graft(graft), sites, minus) for graft, sites, minus in units]
 
     def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
         """As it gave them.
 
         Raises:
+            InputError: It gave none, or none that the models could run with.
             NotApplicableError: It cannot express these sites.
         """
-        return self.answers.treatments(pair, self.stage, self.draw, prompts, str(sites))
+        answer = self.answers[0]
+        treatments = []
+        for prompt in prompts:
+            try:
+                numbers = answer.cells[str(sites)][key_of(prompt)]
+                if isinstance(numbers, str):
+                    raise NotApplicableError(numbers)
+                run = answer._rows[numbers[self.draw]]
+            except LookupError as error:
+                why = f"none of {sites} in fact {prompt.fact.id}"
+                raise _refusal(self.name, why) from error
+            row = run.treatments
+            if run not in self.fitting:
+                if wrong := next(filter(None, (misfit(pair, of, len(row)) for of in row)), None):
+                    raise _refusal(self.name, f"{wrong} in fact {prompt.fact.id}")
+                self.fitting.add(run)
+            treatments.append(row)
+        return treatments
 
 
-def declared(method: Method, given: Given | None = None) -> Held:
+def declared(method: Method, answers: tuple[Answer, ...] = ()) -> Held:
     """A localizer of a third party as it stands in a specification, with what it gave."""
     of = RemoteIntervention if method.kind == InterventionLocalizer.kind else RemoteScorer
-    return Held(localizer=of(method, given), code=method.code)
+    return Held(localizer=of(method, answers), code=method.code)

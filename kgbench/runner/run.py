@@ -46,9 +46,10 @@ from kgbench.runner.measure import (
     run_group,
 )
 from kgbench.runner.remote import (
-    Given,
+    Answer,
     Request,
     answered,
+    answers_in,
     ask,
     declared,
     request_of,
@@ -163,7 +164,7 @@ def _given(
     recorded: Callable[[], bool],
     progress: Progress | None,
     pairs: Pairs | None,
-) -> Given:
+) -> tuple[Answer, ...]:
     """What a third party's localizer gives; parts that an earlier process left are taken up."""
     folder = journal.place("given")
     for _ in journal.divide(("asked",), lambda _: answered(request, folder) or recorded()):
@@ -173,7 +174,7 @@ def _given(
             if not any(folder.iterdir()):
                 journal.discard()
             raise
-    return Given(folder, method.name)
+    return answers_in(folder, method.name)
 
 
 def measure_job(

@@ -14,12 +14,11 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from queue import Empty, Queue
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, get_type_hints
 
@@ -40,7 +39,6 @@ T = TypeVar("T")
 
 _GRACE_S = 5.0
 """Time for a child that has closed its stream to end by itself, before it is killed."""
-_POLL_S = 1.0
 _AS_JSON = ConfigDict(extra="forbid", ser_json_inf_nan="constants")
 
 
@@ -132,14 +130,22 @@ def isolated(
         )
         # subprocess, not multiprocessing, which would run the caller's script again; in a session
         # of its own, so that Ctrl-C interrupts the parent alone.
-        child = subprocess.Popen(
+        with subprocess.Popen(
             [sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True
-        )
-        try:
-            return _result(child, message, localizer, progress)
-        finally:
-            child.kill()
-            child.wait()
+        ) as child:
+            threading.Thread(target=_end_rest, args=(child,), daemon=True).start()
+            try:
+                return _result(child, message, localizer, progress)
+            finally:
+                child.kill()
+
+
+def _end_rest(child: subprocess.Popen[bytes]) -> None:
+    """Once a child has ended, end the processes that it started: they may hold its stream open."""
+    child.wait()
+    if os.name == "posix":
+        with suppress(OSError):
+            os.killpg(child.pid, signal.SIGKILL)
 
 
 class _Message(BaseModel, Generic[T]):
@@ -173,7 +179,8 @@ def _result(
     label = localizer.rpartition("/")[2]
     if progress is not None:
         progress(0, 0, f"{label}: loading")
-    for line in _lines(child):
+    assert child.stdout is not None
+    for line in child.stdout:
         try:
             message = format.model_validate_json(line)
         except ValidationError as error:
@@ -204,36 +211,13 @@ def _result(
     raise InputError(f"localizer {localizer!r}: its process ended {how}, without a result")
 
 
-def _lines(child: subprocess.Popen[bytes]) -> Iterator[bytes]:
-    """What a child sends, to its end even if a process of the localizer holds the stream open."""
-    lines: Queue[bytes] = Queue()
-
-    def read() -> None:
-        assert child.stdout is not None
-        with child.stdout:
-            for line in child.stdout:
-                lines.put(line)
-        lines.put(b"")
-
-    threading.Thread(target=read, daemon=True).start()
-    while True:
-        ended = child.poll() is not None
-        with suppress(Empty):
-            if not (line := lines.get(timeout=_POLL_S)):
-                return
-            yield line
-            continue
-        if ended:
-            return
-
-
 def _serve(call: tuple[str, str, int, bool], request: str, localizer: str) -> NoReturn:
     """Answer one request; the whole life of a child."""
     channel = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a localizer writes to descriptor 1 is no message
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a TextIOWrapper
 
-    def send(format: type[BaseModel] = _Message, **message: object) -> None:
+    def send(format: type[BaseModel] = _Message, **message: Any) -> None:
         line = format.model_construct(**message).model_dump_json(exclude_unset=True, warnings=False)
         channel.write(f"{line}\n".encode())
         channel.flush()
@@ -243,7 +227,7 @@ def _serve(call: tuple[str, str, int, bool], request: str, localizer: str) -> No
         with suppress(OSError):
             while True:
                 send()
-                time.sleep(_POLL_S)
+                time.sleep(1.0)
         os._exit(1)
 
     try:
