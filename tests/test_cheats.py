@@ -39,7 +39,7 @@ from kgbench.runner.remote import (
     declared,
     key_of,
 )
-from kgbench.runner.third_party import Method
+from kgbench.runner.third_party import DECLARED, Method
 from kgbench.sites import parse_graft
 from kgbench.testing import pico_pair
 from kgbench.testing.laws import names_and_answers_do_not_matter
@@ -178,8 +178,8 @@ def test_treatments_travel_as_data(
     """What comes back is equal to what the method gives, for grafts and units of a scan."""
     grafts = ("FE+LT", "LT:o.h1+ffn@1", "NONE")
     found, method = given(tmp_path, pair, prompts, name, *grafts)
-    about = (method.name, method.kind, {}, {}, method.version, "", method.floor, method.needs)
-    proxy = declared(Method(*about, scanned=method.scanned), found).localizer
+    about = {key: getattr(method, key) for key in DECLARED}
+    proxy = declared(Method(**about, parameters={}, arguments={}, code=""), found).localizer
     assert isinstance(proxy, InterventionLocalizer)
     own = method.fitted(pair, asked(method, pair, prompts))
     theirs = proxy.fitted(pair, prompts)
@@ -215,10 +215,10 @@ def answer(prompt: Prompt, *rows: int) -> dict[str, object]:
 
 def read(folder: Path, pair: ModelPair, prompts: Sequence[Prompt]) -> Treatments:
     """What was given of the facts of some prompts under FE."""
-    method = Method("mine", "intervention", {}, {}, "1", "", "recipient", frozenset())
-    remote = declared(method, answers_in(folder, "mine")).localizer
-    assert isinstance(remote, InterventionLocalizer)
-    return remote.fitted(pair, prompts).treat(pair, prompts, parse_graft("FE"))
+    about = ("mine", "intervention", "1", "recipient", frozenset[str](), False, "alone")
+    proxy = declared(Method(*about, {}, {}, ""), answers_in(folder, "mine")).localizer
+    assert isinstance(proxy, InterventionLocalizer)
+    return proxy.fitted(pair, prompts).treat(pair, prompts, parse_graft("FE"))
 
 
 TREATMENT = ["{weights}", [], [], 1.0, []]

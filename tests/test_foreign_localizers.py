@@ -458,7 +458,7 @@ def test_a_record_does_not_depend_on_localizers_before(tmp_path: Path) -> None:
     alone = run_job(spec, Settings(output_dir=tmp_path / "alone"))
     pairs, settings = Pairs(), Settings(output_dir=tmp_path / "after")
     name = loaded(tmp_path, SPOILED.format(HOOK))
-    with pytest.raises(InputError, match="'spoiling' changed "):
+    with pytest.raises(InputError, match="Spoiling', or what was run with it, changed "):
         compute_job(replace(spec, localizer=name), settings, pairs=pairs)
     after = run_job(spec, settings, pairs=pairs)
     assert [stored.path for stored in RecordStore(settings.output_dir).scan()] == [after.path]

@@ -89,20 +89,16 @@ def guarded(
     if not is_theirs(localizer):
         yield
         return
-    changed: tuple[str, ...] = ()
     watch = Watch(target)
     watch.add(pair)
     try:
         with blamed(localizer, target):
             yield
-    finally:
-        if changed := watch.changed():
+        watch.check()
+    except BaseException:
+        if watch.changed():
             discard()
-    if changed:
-        raise InputError(
-            f"localizer {localizer.name!r} changed {' and '.join(changed)}, so that no "
-            f"record is written; run `kgbench check-localizer {target}`"
-        )
+        raise
 
 
 @contextmanager

@@ -47,7 +47,7 @@ from kgbench.runner.guard import guarded
 from kgbench.runner.job import Job, Pairs
 from kgbench.runner.measure import GROUP, Count, chunks, counted, drawn, now, score_sites, treated
 from kgbench.runner.spec import Held, Settings, Spec
-from kgbench.runner.third_party import Method, isolated
+from kgbench.runner.third_party import DECLARED, Method, isolated
 from kgbench.sites import Graft, Site, SiteScores, parse_graft
 
 LIMIT = 1 << 31
@@ -411,8 +411,7 @@ class Remote(AbstractLocalizer):
 
     def __post_init__(self) -> None:
         """Declare by the instance what other localizers declare by their class."""
-        for name in ("name", "version", "kind", "floor", "needs", "baseline", "scanned"):
-            vars(self)[name] = getattr(self.method, name)
+        vars(self).update({name: getattr(self.method, name) for name in DECLARED})
 
     def parameters(self) -> dict[str, Any]:
         """As it declares them."""

@@ -92,8 +92,7 @@ def note_sources(spec: Spec, settings: Settings, folder: Path) -> None:
     noted = options.model_copy(update={"model": model, "dataset": dataset})
     content = noted.model_dump_json(indent=1, exclude_defaults=True).encode() + b"\n"
     with suppress(OSError):
-        if not path.is_file() or path.read_bytes() != content:
-            write_whole(path, content)
+        write_whole(path, content)
 
 
 def _checkpoint(source: str) -> str:

@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from kgbench import errors
 from kgbench.errors import InputError, KgbenchError, first_fault
-from kgbench.localizers import InterventionLocalizer, create, fingerprint, is_foreign
+from kgbench.localizers import create, fingerprint, is_foreign
 from kgbench.progress import Progress
 from kgbench.registry import told
 from kgbench.runner.spec import Spec
@@ -48,16 +48,21 @@ class Method:
 
     name: str
     kind: str
+    version: str
+    floor: str
+    needs: frozenset[str]
+    baseline: bool | None
+    scanned: str | None
+    """None where it ranks sites, and intervenes in nothing."""
     parameters: Mapping[str, Any]
     arguments: Mapping[str, str]
     """By which it is made."""
-    version: str
     code: str
     """Hash of its code."""
-    floor: str
-    needs: frozenset[str]
-    baseline: bool = False
-    scanned: str = "alone"
+
+
+DECLARED = ("name", "kind", "version", "floor", "needs", "baseline", "scanned")
+"""What a localizer declares by its class."""
 
 
 def method_of(spec: Spec) -> Method:
@@ -73,20 +78,9 @@ def method_of(spec: Spec) -> Method:
 def _method(spec: Spec) -> Method:
     arguments = localizer_arguments(spec)
     made = create(spec.localizer, arguments, spec.seed)
-    scan: dict[str, Any] = {}
-    if isinstance(made, InterventionLocalizer):
-        scan = {"baseline": made.baseline, "scanned": made.scanned}
-    return Method(
-        made.name,
-        made.kind,
-        made.parameters(),
-        arguments,
-        made.version,
-        fingerprint(spec.localizer),
-        made.floor,
-        made.needs,
-        **scan,
-    )
+    declared: dict[str, Any] = {name: getattr(made, name, None) for name in DECLARED}
+    code = fingerprint(spec.localizer)
+    return Method(**declared, parameters=made.parameters(), arguments=arguments, code=code)
 
 
 def isolated(
