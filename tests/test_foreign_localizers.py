@@ -161,6 +161,22 @@ def test_what_declines_to_rank_is_the_same_in_its_process(tmp_path: Path) -> Non
     assert runs[0] == runs[1] and set(runs[0].values()) == {"no units"}
 
 
+def test_what_its_process_gave_is_kept(tmp_path: Path) -> None:
+    """A run whose second half failed does not ask for the first half again."""
+    calls = tmp_path / "calls"
+    body = f"""
+    with open({str(calls)!r}, "a") as file: file.write("x")
+    if len(open({str(calls)!r}).read()) == 2: raise KeyError("boom")
+    return super().scores(pair, prompts)"""
+    name = written(tmp_path, "scores", body)
+    spec = Spec(model="tiny-gpt2", localizer=name, prompts=("headline",), limit=4)
+    settings = Settings(output_dir=tmp_path / "runs")
+    with pytest.raises(InputError, match="scores raised KeyError: 'boom'"):
+        run_job(spec, settings)
+    assert not run_job(spec, settings).reused
+    assert calls.read_text() == "xxx" and not list(tmp_path.glob("runs/.partial/*"))
+
+
 @pytest.mark.filterwarnings("always")
 def test_a_warning_is_shown_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """However often a command loads the file, or the models, that it is about."""

@@ -336,8 +336,7 @@ def ask(
     Raises:
         InputError: As of `give`; or what the process wrote is no answer.
     """
-    if not answered(request, folder):
-        isolated(request.spec.localizer, give, request, folder, progress=progress, pairs=pairs)
+    isolated(request.spec.localizer, give, request, folder, progress=progress, pairs=pairs)
     return answers_in(folder, method.name)
 
 

@@ -175,6 +175,8 @@ def _result(
         progress(0, 0, f"{label}: loading")
     assert child.stdout is not None
     for line in child.stdout:
+        if not line.endswith(b"\n"):
+            break  # it was ended as it wrote
         try:
             message = format.model_validate_json(line)
         except ValidationError as error:
