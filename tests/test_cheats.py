@@ -31,13 +31,13 @@ from kgbench.models.renaming import exchanged_answers, renamed_pair
 from kgbench.records import StoredRecord, read_record
 from kgbench.runner import Settings, Spec, remote, run_job
 from kgbench.runner.remote import (
-    Answer,
+    Reply,
     Stage,
     Writer,
-    answer_of,
-    answers_in,
     declared,
     key_of,
+    replies_in,
+    reply_of,
 )
 from kgbench.runner.third_party import DECLARED, Method
 from kgbench.sites import parse_graft
@@ -156,7 +156,7 @@ METHODS = (
 
 def given(
     folder: Path, pair: ModelPair, prompts: Sequence[Prompt], name: str, *grafts: str
-) -> tuple[tuple[Answer, ...], InterventionLocalizer]:
+) -> tuple[tuple[Reply, ...], InterventionLocalizer]:
     """What a built-in intervention gives, read back, and the method."""
     method = create(name, {}, 0)
     facts = frozenset(prompt.fact.id for prompt in prompts)
@@ -165,10 +165,10 @@ def given(
         part = [prompt for prompt in prompts if prompt.fact.id in stage.facts]
         writer = Writer(name)
         content = {"prompts": list(map(key_of, part)), "spent": (0, 0, 0)}
-        content |= answer_of(method, pair, part, stage, writer)
+        content |= reply_of(method, pair, part, stage, writer)
         writer.write(folder / f"stage-{number}.json", content)
     assert isinstance(method, InterventionLocalizer)
-    return answers_in(folder, name), method
+    return replies_in(folder, name), method
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -207,7 +207,7 @@ def outcome(treat: Callable[[], Treatments]) -> tuple[object, dict[str, torch.Te
     return (rows, writer.nodes), writer.tensors
 
 
-def answer(prompt: Prompt, *rows: int) -> dict[str, object]:
+def reply(prompt: Prompt, *rows: int) -> dict[str, object]:
     """What a stage gives of one prompt under FE."""
     key = key_of(prompt)
     return {"prompts": [key], "cells": {"FE": {key: rows}}, "spent": (0, 0, 0)}
@@ -216,7 +216,7 @@ def answer(prompt: Prompt, *rows: int) -> dict[str, object]:
 def read(folder: Path, pair: ModelPair, prompts: Sequence[Prompt]) -> Treatments:
     """What was given of the facts of some prompts under FE."""
     about = ("mine", "intervention", "1", "recipient", frozenset[str](), False, "alone")
-    proxy = declared(Method(*about, {}, {}, ""), answers_in(folder, "mine")).localizer
+    proxy = declared(Method(*about, {}, {}, ""), replies_in(folder, "mine")).localizer
     assert isinstance(proxy, InterventionLocalizer)
     return proxy.fitted(pair, prompts).treat(pair, prompts, parse_graft("FE"))
 
@@ -249,7 +249,7 @@ def test_what_is_no_treatment_is_refused(
 ) -> None:
     """A line that names the localizer, whatever its process wrote."""
     text = json.dumps(nodes).replace("{weights}", "00" * len(pair.slots))
-    stage = json.dumps(answer(prompts[0], 0))
+    stage = json.dumps(reply(prompts[0], 0))
     (tmp_path / "stage-0.json").write_text(f'{{"nodes": {text}, {stage[1:]}')
     save_file({}, tmp_path / "stage-0.safetensors")
     with pytest.raises(InputError, match="localizer 'mine': its process gave what are no"):
@@ -264,7 +264,7 @@ def test_numbers_of_numpy_travel(tmp_path: Path, pair: ModelPair, prompts: list[
     edits = (Add(hook, Values(torch.ones(pair.width))),)
     treatment = Treatment(weights, edits, (cut,), np.float32(0.5), heads)
     row, writer = [treatment] * len(pair.encode(prompts[0])), Writer("mine")
-    writer.write(tmp_path / "stage-0.json", answer(prompts[0], writer.row(row)))
+    writer.write(tmp_path / "stage-0.json", reply(prompts[0], writer.row(row)))
     assert read(tmp_path, pair, prompts[:1]) == [tuple(row)]
 
 
@@ -274,10 +274,10 @@ def test_a_damaged_answer_is_asked_for_again(
 ) -> None:
     """A file that is cut off is named, and its stage is no longer there for the next run."""
     for stage in range(2):
-        Writer("mine").write(tmp_path / f"stage-{stage}.json", answer(prompts[0]))
+        Writer("mine").write(tmp_path / f"stage-{stage}.json", reply(prompts[0]))
     (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-1])
     with pytest.raises(InputError, match=r"stage-[01]\.json"):
-        answers_in(tmp_path, "mine")
+        replies_in(tmp_path, "mine")
     assert len([*tmp_path.glob("*.json")]) == 1
 
 
@@ -299,6 +299,6 @@ def test_only_data_is_handed_on(tmp_path: Path, pair: ModelPair, prompts: list[P
 
     edit, writer = Sly(Hook(0, "resid_pre"), Values(torch.ones(pair.width))), Writer("mine")
     row = [Treatment(bytes(len(pair.slots)), (edit,))] * len(pair.encode(prompts[0]))
-    writer.write(tmp_path / "stage-0.json", answer(prompts[0], writer.row(row)))
+    writer.write(tmp_path / "stage-0.json", reply(prompts[0], writer.row(row)))
     with pytest.raises(InputError, match=r"'mine': its process gave .*Input should be 'Copy'"):
         read(tmp_path, pair, prompts[:1])

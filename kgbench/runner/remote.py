@@ -138,7 +138,7 @@ class _Spent(NamedTuple):
     seconds: NonNegativeFloat
 
 
-class Answer(Strict):
+class Reply(Strict):
     """What a method gave in a stage, as JSON; constants are in a safetensors file, by number."""
 
     prompts: frozenset[str]
@@ -197,15 +197,15 @@ def give(request: Request, folder: Path, progress: Progress | None = None) -> bo
         ):
             started = now(pair)
             try:
-                answer = answer_of(method, pair, part, stage, writer)
+                reply = reply_of(method, pair, part, stage, writer)
             except NotApplicableError as error:
-                answer = {"reason": str(error)}
+                reply = {"reason": str(error)}
             spent = (count.forwards, count.token_rows, now(pair) - started)
-        writer.write(path, {**answer, "prompts": list(map(key_of, part)), "spent": spent})
+        writer.write(path, {**reply, "prompts": list(map(key_of, part)), "spent": spent})
     return True
 
 
-def answer_of(
+def reply_of(
     method: AbstractLocalizer,
     pair: ModelPair,
     prompts: Sequence[Prompt],
@@ -268,15 +268,15 @@ class Writer:
             self.nodes.append(row)
         return self._rows.setdefault(row, len(self._rows))
 
-    def write(self, path: Path, answer: Mapping[str, Any]) -> None:
+    def write(self, path: Path, reply: Mapping[str, Any]) -> None:
         """Write what was given in a stage; the file of JSON comes last, and says that all is there.
 
         Args:
             path: Of that file.
-            answer: All but the treatments that it refers to.
+            reply: All but the treatments that it refers to.
         """
         save_file(self.tensors, path.with_suffix(".safetensors"))
-        content = {**answer, "nodes": self.nodes}
+        content = {**reply, "nodes": self.nodes}
         write_whole(path, json.dumps(content, allow_nan=False, default=_plain).encode())
 
     def _treatment(self, treatment: Treatment) -> int:
@@ -323,7 +323,7 @@ def ask(
     folder: Path,
     progress: Progress | None = None,
     pairs: Pairs | None = None,
-) -> tuple[Answer, ...]:
+) -> tuple[Reply, ...]:
     """Have a localizer answer in a process of its own.
 
     Args:
@@ -337,7 +337,7 @@ def ask(
         InputError: As of `give`; or what the process wrote is no answer.
     """
     isolated(request.spec.localizer, give, request, folder, progress=progress, pairs=pairs)
-    return answers_in(folder, method.name)
+    return replies_in(folder, method.name)
 
 
 def answered(request: Request, folder: Path) -> bool:
@@ -345,7 +345,7 @@ def answered(request: Request, folder: Path) -> bool:
     return all(_written(folder, number).exists() for number in range(len(request.stages)))
 
 
-def answers_in(folder: Path, method: str) -> tuple[Answer, ...]:
+def replies_in(folder: Path, method: str) -> tuple[Reply, ...]:
     """What a child gave.
 
     Args:
@@ -356,17 +356,17 @@ def answers_in(folder: Path, method: str) -> tuple[Answer, ...]:
         InputError: It is no answer to a request; its file is deleted, so that the same command
             asks again.
     """
-    answers: list[Answer] = []
-    while (path := _written(folder, len(answers))).exists():
+    replies: list[Reply] = []
+    while (path := _written(folder, len(replies))).exists():
         try:
-            answers.append(_read(path))
+            replies.append(_read(path))
         except Exception as error:  # of whatever a stranger wrote
             path.unlink()
             why = told(error)
             if isinstance(error, ValidationError):
-                why = first_fault(error, "answer")
+                why = first_fault(error, "reply")
             raise _refusal(method, f"{path}: {why}") from error
-    return tuple(answers)
+    return tuple(replies)
 
 
 def _refusal(method: str, why: str) -> InputError:
@@ -375,29 +375,29 @@ def _refusal(method: str, why: str) -> InputError:
     )
 
 
-def _read(path: Path) -> Answer:
+def _read(path: Path) -> Reply:
     tensors = path.with_suffix(".safetensors")
     for file in (path, tensors):
         if file.stat().st_size > 2 * LIMIT:
             raise ValueError(f"{file.name} has more than {2 * LIMIT >> 30} GiB")
-    answer = Answer.model_validate_json(path.read_bytes())
+    reply = Reply.model_validate_json(path.read_bytes())
     values = {int(number): Values(tensor) for number, tensor in load_file(tensors).items()}
     treatments: list[Treatment] = []
-    for node in answer.nodes:
+    for node in reply.nodes:
         if not isinstance(node, _Treatment):
-            answer._rows.append(SourceRun([treatments[number] for number in node]))
+            reply._rows.append(SourceRun([treatments[number] for number in node]))
             continue
         edits = list[Edit]()
         for kind, hook, number, basis in node.edits:
             if kind == "Copy":
                 rows = None if basis is None else values[basis]
-                edits.append(Copy(hook, answer._rows[number], rows))
+                edits.append(Copy(hook, reply._rows[number], rows))
             else:
                 edits.append((Write if kind == "Write" else Add)(hook, values[number]))
         cuts = tuple(starmap(Cut, node.cuts))
         weights = bytes.fromhex(node.weights)
         treatments.append(Treatment(weights, tuple(edits), cuts, node.scale, node.heads))
-    return answer
+    return reply
 
 
 @dataclass(frozen=True)
@@ -405,7 +405,7 @@ class Remote(AbstractLocalizer):
     """A localizer of a third party as it declares itself, without its code."""
 
     method: Method
-    answers: tuple[Answer, ...] = field(default=(), repr=False)
+    replies: tuple[Reply, ...] = field(default=(), repr=False)
     """The one that it is fitted on first, in an intervention; none before it was asked."""
 
     def __post_init__(self) -> None:
@@ -416,7 +416,7 @@ class Remote(AbstractLocalizer):
         """As it declares them."""
         return dict(self.method.parameters)
 
-    def answer(self, prompts: Sequence[Prompt]) -> Answer:
+    def reply(self, prompts: Sequence[Prompt]) -> Reply:
         """What it gave when it was asked about some prompts.
 
         Raises:
@@ -424,16 +424,16 @@ class Remote(AbstractLocalizer):
             NotApplicableError: It gave nothing.
         """
         keys = frozenset(map(key_of, prompts))
-        for answer in self.answers:
-            if answer.prompts == keys and answer.reason is not None:
-                raise NotApplicableError(answer.reason)
-            if answer.prompts == keys:
-                return answer
+        for reply in self.replies:
+            if reply.prompts == keys and reply.reason is not None:
+                raise NotApplicableError(reply.reason)
+            if reply.prompts == keys:
+                return reply
         raise _refusal(self.name, "none about these prompts")
 
     def spent(self, prompts: Sequence[Prompt]) -> Mapping[str, float]:
         """What it cost in its process to answer about some prompts."""
-        return self.answer(prompts).spent._asdict()
+        return self.reply(prompts).spent._asdict()
 
 
 class RemoteScorer(Remote, ScoringLocalizer):
@@ -441,7 +441,7 @@ class RemoteScorer(Remote, ScoringLocalizer):
 
     def scores(self, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
         """As it gave them."""
-        return dict(self.answer(prompts).scores)
+        return dict(self.reply(prompts).scores)
 
 
 @dataclass(frozen=True)
@@ -454,15 +454,15 @@ class RemoteIntervention(Remote, InterventionLocalizer):
 
     def fitted(self, pair: ModelPair, prompts: Sequence[Prompt]) -> InterventionLocalizer:
         """As it was fitted on these prompts."""
-        return replace(self, answers=(self.answer(prompts), *self.answers))
+        return replace(self, replies=(self.reply(prompts), *self.replies))
 
     def variants(self) -> Sequence[InterventionLocalizer]:
         """Its draws."""
-        return [replace(self, draw=i) for i in range(self.answers[0].draws)]
+        return [replace(self, draw=i) for i in range(self.replies[0].draws)]
 
     def units(self, pair: ModelPair, prompts: Sequence[Prompt]) -> Sequence[Unit]:
         """Its measurements of a scan."""
-        units = self.answers[0].units[key_of(prompts[0])]
+        units = self.replies[0].units[key_of(prompts[0])]
         return [Unit(parse_graft(graft), sites, minus) for graft, sites, minus in units]
 
     def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
@@ -472,14 +472,14 @@ class RemoteIntervention(Remote, InterventionLocalizer):
             InputError: It gave none, or none that the models could run with.
             NotApplicableError: It cannot express these sites.
         """
-        answer = self.answers[0]
+        reply = self.replies[0]
         treatments = []
         for prompt in prompts:
             try:
-                numbers = answer.cells[str(sites)][key_of(prompt)]
+                numbers = reply.cells[str(sites)][key_of(prompt)]
                 if isinstance(numbers, str):
                     raise NotApplicableError(numbers)
-                run = answer._rows[numbers[self.draw]]
+                run = reply._rows[numbers[self.draw]]
             except LookupError as error:
                 why = f"none of {sites} in fact {prompt.fact.id}"
                 raise _refusal(self.name, why) from error
@@ -492,7 +492,7 @@ class RemoteIntervention(Remote, InterventionLocalizer):
         return treatments
 
 
-def declared(method: Method, answers: tuple[Answer, ...] = ()) -> Held:
+def declared(method: Method, replies: tuple[Reply, ...] = ()) -> Held:
     """A localizer of a third party as it stands in a specification, with what it gave."""
     of = RemoteIntervention if method.kind == InterventionLocalizer.kind else RemoteScorer
-    return Held(localizer=of(method, answers), code=method.code)
+    return Held(localizer=of(method, replies), code=method.code)

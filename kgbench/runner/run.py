@@ -46,12 +46,12 @@ from kgbench.runner.measure import (
     run_group,
 )
 from kgbench.runner.remote import (
-    Answer,
+    Reply,
     Request,
     answered,
-    answers_in,
     ask,
     declared,
+    replies_in,
     request_of,
 )
 from kgbench.runner.sources import note_sources
@@ -164,7 +164,7 @@ def _given(
     recorded: Callable[[], bool],
     progress: Progress | None,
     pairs: Pairs | None,
-) -> tuple[Answer, ...]:
+) -> tuple[Reply, ...]:
     """What a third party's localizer gives; parts that an earlier process left are taken up."""
     folder = journal.place("given")
     for _ in journal.divide(("asked",), lambda _: answered(request, folder) or recorded()):
@@ -174,7 +174,7 @@ def _given(
             if not any(folder.iterdir()):
                 journal.discard()
             raise
-    return answers_in(folder, method.name)
+    return replies_in(folder, method.name)
 
 
 def measure_job(
