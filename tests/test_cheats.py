@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import cheats
 import numpy as np
@@ -30,10 +29,17 @@ from kgbench.localizers._base import asked
 from kgbench.models.pair import ModelPair
 from kgbench.models.renaming import exchanged_answers, renamed_pair
 from kgbench.records import StoredRecord, read_record
-from kgbench.runner import Settings, Spec, run_job
-from kgbench.runner import remote as remote_module
-from kgbench.runner.remote import Given, _answer, _Pool, key_of, leave_out_damaged, remote
-from kgbench.runner.remote import Stage as Asked
+from kgbench.runner import Settings, Spec, remote, run_job
+from kgbench.runner.remote import (
+    Reply,
+    Stage,
+    Writer,
+    declared,
+    key_of,
+    replies_in,
+    reply_of,
+)
+from kgbench.runner.third_party import DECLARED, Method
 from kgbench.sites import parse_graft
 from kgbench.testing import pico_pair
 from kgbench.testing.laws import names_and_answers_do_not_matter
@@ -150,18 +156,19 @@ METHODS = (
 
 def given(
     folder: Path, pair: ModelPair, prompts: Sequence[Prompt], name: str, *grafts: str
-) -> tuple[Given, InterventionLocalizer]:
+) -> tuple[tuple[Reply, ...], InterventionLocalizer]:
     """What a built-in intervention gives, read back, and the method."""
     method = create(name, {}, 0)
-    places = tuple(range(len(prompts)))
     facts = frozenset(prompt.fact.id for prompt in prompts)
-    stages = (Asked(places, grafts, facts), Asked(places[:2], scores=True))
-    for number, stage in enumerate(stages):
-        own = [prompts[place] for place in stage.prompts]
-        pool = _Pool(name)
-        pool.write(folder, number, _answer(method, pair, own, stage, pool))
+    scan = Stage(frozenset(prompt.fact.id for prompt in prompts[:2]))
+    for number, stage in enumerate((Stage(facts, grafts), scan)):
+        part = [prompt for prompt in prompts if prompt.fact.id in stage.facts]
+        writer = Writer(name)
+        content = {"prompts": list(map(key_of, part)), "spent": (0, 0, 0)}
+        content |= reply_of(method, pair, part, stage, writer)
+        writer.write(folder / f"stage-{number}.json", content)
     assert isinstance(method, InterventionLocalizer)
-    return Given(folder, name), method
+    return replies_in(folder, name), method
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -171,13 +178,8 @@ def test_treatments_travel_as_data(
     """What comes back is equal to what the method gives, for grafts and units of a scan."""
     grafts = ("FE+LT", "LT:o.h1+ffn@1", "NONE")
     found, method = given(tmp_path, pair, prompts, name, *grafts)
-    about = SimpleNamespace(
-        **{
-            **{key: getattr(method, key) for key in ("name", "version", "kind", "floor", "needs")},
-            **{"baseline": False, "scanned": method.scanned, "parameters": {}, "code": ""},
-        }
-    )
-    proxy = remote(about, found)  # type: ignore[arg-type]  # a declaration in all that it says
+    about = {key: getattr(method, key) for key in DECLARED}
+    proxy = declared(Method(**about, parameters={}, arguments={}, code=""), found).localizer
     assert isinstance(proxy, InterventionLocalizer)
     own = method.fitted(pair, asked(method, pair, prompts))
     theirs = proxy.fitted(pair, prompts)
@@ -190,18 +192,33 @@ def test_treatments_travel_as_data(
             assert got[0] == expected[0] and got[1].keys() == expected[1].keys()
             for place, tensor in expected[1].items():  # each was fitted by itself
                 torch.testing.assert_close(got[1][place], tensor)
-    units = method.fitted(pair, asked(method, pair, prompts[:2])).units(pair, prompts[:2])
-    assert list(proxy.fitted(pair, prompts[:2]).units(pair, prompts[:2])) == list(units)
+    part = [prompt for prompt in prompts if prompt.fact in (prompts[0].fact, prompts[1].fact)]
+    units = method.fitted(pair, asked(method, pair, part)).units(pair, part)
+    assert list(proxy.fitted(pair, part).units(pair, part)) == list(units)
 
 
 def outcome(treat: Callable[[], Treatments]) -> tuple[object, dict[str, torch.Tensor]]:
     """Treatments with their tensors apart, or the words with which a method declines."""
-    pool = _Pool("")
+    writer = Writer("")
     try:
-        rows = [pool.row(row) for row in treat()]
+        rows = [writer.row(row) for row in treat()]
     except NotApplicableError as error:
         return str(error), {}
-    return (rows, pool.nodes), pool.tensors
+    return (rows, writer.nodes), writer.tensors
+
+
+def reply(prompt: Prompt, *rows: int) -> dict[str, object]:
+    """What a stage gives of one prompt under FE."""
+    key = key_of(prompt)
+    return {"prompts": [key], "cells": {"FE": {key: rows}}, "spent": (0, 0, 0)}
+
+
+def read(folder: Path, pair: ModelPair, prompts: Sequence[Prompt]) -> Treatments:
+    """What was given of the facts of some prompts under FE."""
+    about = ("mine", "intervention", "1", "recipient", frozenset[str](), False, "alone")
+    proxy = declared(Method(*about, {}, {}, ""), replies_in(folder, "mine")).localizer
+    assert isinstance(proxy, InterventionLocalizer)
+    return proxy.fitted(pair, prompts).treat(pair, prompts, parse_graft("FE"))
 
 
 TREATMENT = ["{weights}", [], [], 1.0, []]
@@ -210,14 +227,16 @@ TREATMENT = ["{weights}", [], [], 1.0, []]
 @pytest.mark.parametrize(
     "nodes",
     [
-        [[1], TREATMENT],  # a row of what comes later
-        [TREATMENT, [-1]],
+        [[0], TREATMENT],  # a row of what comes later
         [TREATMENT, ["x"]],
         [TREATMENT, [[0]]],
         [["zz", [], [], 1.0, []], [0]],
-        [["{weights}", [["read", 0, "resid_pre", 0, None]], [], 1.0, []], [0]],
+        [["{weights}", [["read", [0, "resid_pre"], 0, None]], [], 1.0, []], [0]],
+        [["{weights}", [["Copy", [0, "resid_pre"], 0, None]], [], 1.0, []], [0]],
+        [["{weights}", [["Write", [0, "resid_pre"], 0, None]], [], 1.0, []], [0]],
         [["{weights}", [], [], "NaN", []], [0]],
         [None, [0]],
+        [TREATMENT],
         [["{weights}00", [], [], 1.0, []], [0] * 40],  # weights of another model
         [["{weights}", [], [[99, [0]]], 1.0, []], [0] * 40],
         [["{weights}", [], [], 1.0, [[9999, 0, 1]]], [0] * 40],
@@ -230,14 +249,11 @@ def test_what_is_no_treatment_is_refused(
 ) -> None:
     """A line that names the localizer, whatever its process wrote."""
     text = json.dumps(nodes).replace("{weights}", "00" * len(pair.slots))
-    keys = [[prompt.name, prompt.fact.id] for prompt in prompts[:1]]
-    cells = {"FE": {json.dumps(keys[0]): [1]}}
-    spent = dict.fromkeys(("forwards", "token_rows", "seconds"), 0)
-    stage = {"prompts": keys, "draws": 1, "cells": cells, "groups": [], "spent": spent}
-    (tmp_path / "stage-0.json").write_text(f'{{"nodes": {text}, {json.dumps(stage)[1:]}')
+    stage = json.dumps(reply(prompts[0], 0))
+    (tmp_path / "stage-0.json").write_text(f'{{"nodes": {text}, {stage[1:]}')
     save_file({}, tmp_path / "stage-0.safetensors")
     with pytest.raises(InputError, match="localizer 'mine': its process gave what are no"):
-        Given(tmp_path, "mine").rows(pair, 0, 0, prompts[:1], "FE")
+        read(tmp_path, pair, prompts[:1])
 
 
 def test_numbers_of_numpy_travel(tmp_path: Path, pair: ModelPair, prompts: list[Prompt]) -> None:
@@ -247,51 +263,42 @@ def test_numbers_of_numpy_travel(tmp_path: Path, pair: ModelPair, prompts: list[
     heads = ((token, token, token),)
     edits = (Add(hook, Values(torch.ones(pair.width))),)
     treatment = Treatment(weights, edits, (cut,), np.float32(0.5), heads)
-    row, pool = [treatment] * len(pair.encode(prompts[0])), _Pool("mine")
-    stage = _empty_stage(prompts[0], {"FE": pool.row(row)})
-    pool.write(tmp_path, 0, stage)
-    assert Given(tmp_path, "mine").rows(pair, 0, 0, prompts[:1], "FE") == [tuple(row)]
+    row, writer = [treatment] * len(pair.encode(prompts[0])), Writer("mine")
+    writer.write(tmp_path / "stage-0.json", reply(prompts[0], writer.row(row)))
+    assert read(tmp_path, pair, prompts[:1]) == [tuple(row)]
 
 
-def test_a_damaged_answer_is_asked_for_again(tmp_path: Path, prompts: list[Prompt]) -> None:
-    """Whichever of its files is cut off, with a warning; a whole one stays."""
-    for number, file in ((0, "stage-0.json"), (1, "stage-1.safetensors")):
-        for stage in range(3):
-            _Pool("mine").write(tmp_path, stage, _empty_stage(prompts[0], {}))
-        (tmp_path / file).write_bytes((tmp_path / file).read_bytes()[:-1])
-        with pytest.warns(UserWarning, match=f"stage-{number}.json is damaged"):
-            leave_out_damaged(tmp_path, 3)
-        left = {path.name for path in tmp_path.glob("*.json")}
-        assert left == {"stage-0.json", "stage-1.json", "stage-2.json"} - {f"stage-{number}.json"}
-    (tmp_path / "stage-0.json").unlink()
-    (tmp_path / "stage-2.json").write_bytes(b"{")
-    with pytest.warns(UserWarning, match="stage-2.json is damaged"):
-        leave_out_damaged(tmp_path, 3)  # also where an earlier one is missing
-    assert not list(tmp_path.glob("*.json"))
-
-
-def _empty_stage(prompt: Prompt, rows: dict[str, int]) -> dict[str, object]:
-    """What a stage gives of one prompt."""
-    key = key_of(prompt)
-    cells = {graft: {json.dumps(key): [row]} for graft, row in rows.items()}
-    spent = dict.fromkeys(("forwards", "token_rows", "seconds"), 0)
-    return {"prompts": [key], "draws": 1, "cells": cells, "groups": [], "spent": spent}
+@pytest.mark.parametrize("name", ["stage-0.json", "stage-1.safetensors"])
+def test_a_damaged_answer_is_asked_for_again(
+    tmp_path: Path, prompts: list[Prompt], name: str
+) -> None:
+    """A file that is cut off is named, and its stage is no longer there for the next run."""
+    for stage in range(2):
+        Writer("mine").write(tmp_path / f"stage-{stage}.json", reply(prompts[0]))
+    (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-1])
+    with pytest.raises(InputError, match=r"stage-[01]\.json"):
+        replies_in(tmp_path, "mine")
+    assert len([*tmp_path.glob("*.json")]) == 1
 
 
 def test_too_much_to_hand_on_is_refused(monkeypatch: pytest.MonkeyPatch, pair: ModelPair) -> None:
     """The line says what fits: fewer facts, or the class in Python."""
-    monkeypatch.setattr(remote_module, "TENSORS", 64)
+    monkeypatch.setattr(remote, "LIMIT", 64)
     weights, edits = bytes(len(pair.slots)), (Write(Hook(0, "resid_pre"), Values(torch.ones(32))),)
-    with pytest.raises(InputError, match=r"GiB of tensors, and cannot .*: give fewer facts"):
-        _Pool("mine").row([Treatment(weights, edits)])
+    with pytest.raises(
+        InputError, match=r"more than 0 GiB of tensors, and cannot .*: give fewer facts"
+    ):
+        Writer("mine").row([Treatment(weights, edits)])
 
 
-def test_only_data_is_handed_on(pair: ModelPair, prompts: list[Prompt]) -> None:
-    """A treatment with code in it, or with more numbers than fit, is refused by name."""
+def test_only_data_is_handed_on(tmp_path: Path, pair: ModelPair, prompts: list[Prompt]) -> None:
+    """A treatment with code in it is refused by name."""
 
-    class Sly(Values):
+    class Sly(Write):
         pass
 
-    row = [Treatment(bytes(len(pair.slots)), (Write(Hook(0, "resid_pre"), Sly(torch.ones(32))),))]
-    with pytest.raises(InputError, match="'mine': its treatments hold a value of type Sly"):
-        _Pool("mine").row(row)
+    edit, writer = Sly(Hook(0, "resid_pre"), Values(torch.ones(pair.width))), Writer("mine")
+    row = [Treatment(bytes(len(pair.slots)), (edit,))] * len(pair.encode(prompts[0]))
+    writer.write(tmp_path / "stage-0.json", reply(prompts[0], writer.row(row)))
+    with pytest.raises(InputError, match=r"'mine': its process gave .*Input should be 'Copy'"):
+        read(tmp_path, pair, prompts[:1])

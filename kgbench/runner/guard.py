@@ -15,7 +15,6 @@ from kgbench.localizers import AbstractLocalizer, is_foreign
 from kgbench.models.pair import ModelPair
 from kgbench.registry import code_file, frames_in, told
 from kgbench.runner.measure import is_theirs
-from kgbench.runner.third_party import Interrupted
 
 
 class Watch:
@@ -90,20 +89,16 @@ def guarded(
     if not is_theirs(localizer):
         yield
         return
-    changed: tuple[str, ...] = ()
     watch = Watch(target)
     watch.add(pair)
     try:
         with blamed(localizer, target):
             yield
-    finally:
-        if changed := watch.changed():
+        watch.check()
+    except BaseException:
+        if watch.changed():
             discard()
-    if changed:
-        raise InputError(
-            f"localizer {localizer.name!r} changed {' and '.join(changed)}, so that no "
-            f"record is written; run `kgbench check-localizer {target}`"
-        )
+        raise
 
 
 @contextmanager
@@ -119,7 +114,7 @@ def blamed(localizer: AbstractLocalizer, target: str) -> Iterator[None]:
     """
     try:
         yield
-    except (Interrupted, NotApplicableError):
+    except NotApplicableError:
         raise
     except BaseException as error:  # whatever an author's code raises
         frames = []

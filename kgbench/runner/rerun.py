@@ -19,11 +19,11 @@ from kgbench.models import catalog
 from kgbench.progress import Progress
 from kgbench.records import Journal, Record, SiteScore
 from kgbench.runner.job import Job, Pairs, job_configurations, prepare_job
-from kgbench.runner.remote import Request, ask, declared, request_of
+from kgbench.runner.remote import ask, declared, request_of
 from kgbench.runner.run import measure_job
 from kgbench.runner.sources import Sources
 from kgbench.runner.spec import Held, Settings, Spec
-from kgbench.runner.third_party import Method, method_of
+from kgbench.runner.third_party import method_of
 from kgbench.runner.workload import job_dataset, load_suite, suites
 from kgbench.sites import BASELINES
 from kgbench.sites.configurations import parse_top
@@ -279,7 +279,7 @@ def _measure(
     parts, held = (record, how.sources, settings, how.localizer, pairs), None
     if is_foreign(localizer := localizer_of(record, how.localizer)):
         method = method_of(specification(record, how.sources, localizer))
-        request = _request(job_of(*parts, declared(method)), method, how)
+        request = request_of(job_of(*parts, declared(method)), method, exchanged=True)
         with TemporaryDirectory(prefix="kgbench-") as handed:
             held = declared(method, ask(request, method, Path(handed), progress, pairs))
     job = job_of(*parts, held)
@@ -289,11 +289,6 @@ def _measure(
     ranking = measure_job(job, journal, pairs, progress, facts=chosen).ranking
     knows = "answer" in job.localizer.needs and isinstance(job.localizer, InterventionLocalizer)
     return ids, None if ranking is None else ranking.map, knows
-
-
-def _request(job: Job, method: Method, how: Repetition) -> Request:
-    ids = [prompt.fact.id for prompt in job.all_prompts]
-    return request_of(job, method, True, sample_facts(ids, how.sample, how.seed))
 
 
 def sample_facts(ids: Sequence[str], n: int | None, seed: int) -> tuple[str, ...]:

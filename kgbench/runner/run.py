@@ -46,12 +46,12 @@ from kgbench.runner.measure import (
     run_group,
 )
 from kgbench.runner.remote import (
-    Given,
+    Reply,
     Request,
     answered,
     ask,
     declared,
-    leave_out_damaged,
+    replies_in,
     request_of,
 )
 from kgbench.runner.sources import note_sources
@@ -164,9 +164,9 @@ def _given(
     recorded: Callable[[], bool],
     progress: Progress | None,
     pairs: Pairs | None,
-) -> Given:
+) -> tuple[Reply, ...]:
     """What a third party's localizer gives; parts that an earlier process left are taken up."""
-    leave_out_damaged(folder := journal.place("given"), len(request.stages))
+    folder = journal.place("given")
     for _ in journal.divide(("asked",), lambda _: answered(request, folder) or recorded()):
         try:
             return ask(request, method, folder, progress, pairs)
@@ -174,7 +174,7 @@ def _given(
             if not any(folder.iterdir()):
                 journal.discard()
             raise
-    return Given(folder, method.name)
+    return replies_in(folder, method.name)
 
 
 def measure_job(

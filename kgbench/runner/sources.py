@@ -9,7 +9,7 @@ facts, which are data and are compared with the hashes of the record, and never 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -72,39 +72,35 @@ def note_sources(spec: Spec, settings: Settings, folder: Path) -> None:
     memory = spec.in_memory
     if memory.pair is not None or memory.dataset is not None:
         return
-    model, dataset = spec.model, spec.dataset
-    if model is not None and model not in catalog.pair_names():
-        model = _absolute(model)
-    if dataset is not None and not is_shipped(dataset):
-        dataset = _absolute(dataset)  # with its part, as in FILE:first150
-    options = Sources(
-        recipient=None if spec.recipient is None else _checkpoint(spec.recipient),
-        donors={name: _checkpoint(source) for name, source in spec.donors.items()},
+    noted = Sources(
+        model=_place(spec.model, catalog.pair_names().__contains__),
+        recipient=_place(spec.recipient, _is_name),
+        donors={name: str(_place(source, _is_name)) for name, source in spec.donors.items()},
         revision=spec.revision,
         chat_template=spec.chat_template,
+        dataset=_place(spec.dataset, is_shipped),  # with its part, as in FILE:first150
         imports=spec.imports,
         device_map=settings.device_map,
     )
     path = folder / SOURCES
-    named = options == Sources() and (model, dataset) == (spec.model, spec.dataset)
-    if named and not path.exists():
-        return
-    noted = options.model_copy(update={"model": model, "dataset": dataset})
-    content = noted.model_dump_json(indent=1, exclude_defaults=True).encode() + b"\n"
-    with suppress(OSError):
-        if not path.is_file() or path.read_bytes() != content:
-            write_whole(path, content)
+    if noted != Sources(model=spec.model, dataset=spec.dataset) or path.exists():
+        with suppress(OSError):
+            text = noted.model_dump_json(indent=1, exclude_defaults=True)
+            write_whole(path, f"{text}\n".encode())
 
 
-def _checkpoint(source: str) -> str:
-    """A checkpoint's path from the root; names of the zoo, of donors and of the Hub as they are."""
-    if catalog.zoo_path(source) is not None or catalog.find_donor(source) is not None:
+def _place(source: str | None, is_name: Callable[[str], bool]) -> str | None:
+    """A path from the root; a name as it is."""
+    if source is None or is_name(source):
         return source
-    return _absolute(source) if Path(source).expanduser().exists() else source
+    return os.path.abspath(Path(source).expanduser())
 
 
-def _absolute(path: str) -> str:
-    return os.path.abspath(Path(path).expanduser())
+def _is_name(checkpoint: str) -> bool:
+    """Whether a checkpoint is one of the zoo, a donor that was trained here, or of the Hub."""
+    if catalog.zoo_path(checkpoint) is not None or catalog.find_donor(checkpoint) is not None:
+        return True
+    return not Path(checkpoint).expanduser().exists()
 
 
 def sources_of(folder: Path) -> Sources:

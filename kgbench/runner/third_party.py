@@ -6,8 +6,6 @@ another localizer's record, since the process ends with the call.
 
 from __future__ import annotations
 
-import contextlib
-import inspect
 import os
 import signal
 import subprocess
@@ -17,26 +15,19 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from queue import Empty, Queue
 from tempfile import TemporaryDirectory
-from typing import IO, TYPE_CHECKING, Any, NoReturn, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, get_type_hints
 
-import psutil
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from kgbench import errors
-from kgbench.errors import InputError, KgbenchError
-from kgbench.localizers import (
-    InterventionLocalizer,
-    create,
-    fingerprint,
-    is_foreign,
-)
+from kgbench.errors import InputError, KgbenchError, first_fault
+from kgbench.localizers import create, fingerprint, is_foreign
 from kgbench.progress import Progress
-from kgbench.records import DamagedRecordWarning
 from kgbench.registry import told
 from kgbench.runner.spec import Spec
 from kgbench.runner.workload import localizer_arguments
@@ -45,19 +36,10 @@ if TYPE_CHECKING:
     from kgbench.runner.job import Pairs
 
 T = TypeVar("T")
-Attribute = str | int | tuple[str, ...] | None
-"""Of an error, such as the names that are near to an unknown one."""
 
-_INTERRUPTED = 130
-"""Exit status of a child that ended on Ctrl-C."""
 _GRACE_S = 5.0
-"""Time for a child to end by itself, before it is killed."""
-_POLL_S = 1.0
-_AS_JSON = ConfigDict(extra="forbid", populate_by_name=True, ser_json_inf_nan="constants")
-
-
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C in a child; a plain `KeyboardInterrupt` is one that the localizer raised."""
+"""Time for a child that has closed its stream to end by itself, before it is killed."""
+_AS_JSON = ConfigDict(extra="forbid", ser_json_inf_nan="constants")
 
 
 @dataclass(frozen=True)
@@ -66,16 +48,21 @@ class Method:
 
     name: str
     kind: str
+    version: str
+    floor: str
+    needs: frozenset[str]
+    baseline: bool | None
+    scanned: str | None
+    """None where it ranks sites, and intervenes in nothing."""
     parameters: Mapping[str, Any]
     arguments: Mapping[str, str]
     """By which it is made."""
-    version: str
     code: str
     """Hash of its code."""
-    floor: str
-    needs: tuple[str, ...]
-    baseline: bool = False
-    scanned: str = "alone"
+
+
+DECLARED = ("name", "kind", "version", "floor", "needs", "baseline", "scanned")
+"""What a localizer declares by its class."""
 
 
 def method_of(spec: Spec) -> Method:
@@ -91,20 +78,9 @@ def method_of(spec: Spec) -> Method:
 def _method(spec: Spec) -> Method:
     arguments = localizer_arguments(spec)
     made = create(spec.localizer, arguments, spec.seed)
-    scan: dict[str, Any] = {}
-    if isinstance(made, InterventionLocalizer):
-        scan = {"baseline": made.baseline, "scanned": made.scanned}
-    return Method(
-        made.name,
-        made.kind,
-        made.parameters(),
-        arguments,
-        made.version,
-        fingerprint(spec.localizer),
-        made.floor,
-        tuple(sorted(made.needs)),
-        **scan,
-    )
+    declared: dict[str, Any] = {name: getattr(made, name, None) for name in DECLARED}
+    code = fingerprint(spec.localizer)
+    return Method(**declared, parameters=made.parameters(), arguments=arguments, code=code)
 
 
 def isolated(
@@ -135,240 +111,137 @@ def isolated(
     if not is_foreign(localizer):
         given = {"progress": progress, "pairs": pairs}
         return function(*arguments, **{k: v for k, v in given.items() if v is not None})
-    label = localizer.rpartition("/")[2]
     if pairs is not None:
         pairs.forget()  # there may be no room for the models twice
-    if progress is not None:
-        progress(0, 0, f"{label}: loading")
+    format, message = _formats(function, len(arguments))
     with TemporaryDirectory(prefix="kgbench-") as folder:
         request = Path(folder) / "request.json"
-        request.write_text(
-            _json(_arguments(function, len(arguments)), *arguments), encoding="utf-8"
-        )
+        request.write_bytes(format.dump_json(arguments, warnings=False))
         call = (function.__module__, function.__name__, len(arguments), progress is not None)
         code = (
-            "import signal, sys; signal.getsignal(2) is signal.SIG_IGN or "
-            "signal.signal(2, signal.SIG_DFL); "
-            f"sys.path[:] = {sys.path!r}; from kgbench.runner.third_party import _serve; "
-            f"_serve({call!r}, {str(request)!r}, {os.getpid()}, {localizer!r})"
+            f"import sys; sys.path[:] = {sys.path!r}; from kgbench.runner.third_party import "
+            f"_serve; _serve({call!r}, {str(request)!r}, {localizer!r})"
         )
-        # subprocess, not multiprocessing, which would run the caller's script again.
-        child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
-        try:
-            found: T = _received(child, _message(function), localizer, label, progress)
-            return found
-        except BaseException:
-            if child.poll() is None and os.name == "posix":
-                child.send_signal(signal.SIGINT)
-            elif child.poll() is None:  # Windows has no signal for one process
-                child.terminate()
-            raise
-        finally:
-            _end(child)
+        # subprocess, not multiprocessing, which would run the caller's script again; in a session
+        # of its own, so that Ctrl-C interrupts the parent alone.
+        with subprocess.Popen(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True
+        ) as child:
+            threading.Thread(target=_end_rest, args=(child,), daemon=True).start()
+            try:
+                return _result(child, message, localizer, progress)
+            finally:
+                child.kill()
 
 
-class _Message(BaseModel):
-    """A line of the stream between the processes, with one of these or a result."""
+def _end_rest(child: subprocess.Popen[bytes]) -> None:
+    """Once a child has ended, end the processes that it started: they may hold its stream open."""
+    child.wait()
+    if os.name == "posix":
+        with suppress(OSError):
+            os.killpg(child.pid, signal.SIGKILL)
+
+
+class _Message(BaseModel, Generic[T]):
+    """A line of the stream between the processes; one without content says that a child runs."""
 
     model_config = _AS_JSON
 
-    progress: tuple[int, int, str] = (0, 0, "")
-    warning: tuple[str, str] = ("", "")
-    error: tuple[str, str, Mapping[str, Attribute]] = ("", "", {})
+    progress: tuple[int, int, str] | None = None
+    warning: str | None = None
+    error: tuple[str, str] | None = None
+    """Its class and its text."""
+    result: T | None = None
 
 
-def _arguments(function: Callable[..., Any], n: int) -> type[BaseModel]:
-    """The format of a function's first arguments."""
-    hints = get_type_hints(function)
-    fields: dict[str, Any] = {
-        name: (hints[name], ...) for name in list(inspect.signature(function).parameters)[:n]
-    }
-    return create_model("Arguments", __config__=_AS_JSON, **fields)
+def _formats(
+    function: Callable[..., T], n: int
+) -> tuple[TypeAdapter[tuple[Any, ...]], type[_Message[T]]]:
+    """The formats of a function's first arguments, and of the messages with its result."""
+    *hints, result = get_type_hints(function).values()
+    arguments: Any = tuple[tuple(hints[:n])]  # type: ignore[misc]  # known when it runs
+    return TypeAdapter(arguments, config=_AS_JSON), _Message[result]  # type: ignore[valid-type]
 
 
-def _message(function: Callable[..., Any]) -> type[BaseModel]:
-    """The format of all messages, the result among them."""
-    result: Any = (get_type_hints(function)["return"], None)
-    return create_model("Message", __base__=_Message, result=result)
-
-
-def _json(format: type[BaseModel], *values: object, **named: object) -> str:
-    """Values in the order of a format's fields, or by name, as a line; the reader checks them."""
-    values_by_name: dict[str, Any] = {
-        **dict(zip(format.model_fields, values, strict=False)),
-        **named,
-    }
-    return (
-        format.model_construct(**values_by_name).model_dump_json(exclude_unset=True, warnings=False)
-        + "\n"
-    )
-
-
-def _received(
+def _result(
     child: subprocess.Popen[bytes],
-    format: type[BaseModel],
+    format: type[_Message[T]],
     localizer: str,
-    label: str,
     progress: Progress | None,
-) -> Any:
+) -> T:
     """Pass on what a child reports, until it gives its result."""
-    lines: Queue[bytes] = Queue()
-
-    def read(stream: IO[bytes]) -> None:
-        with stream:
-            for line in stream:
-                lines.put(line)
-        lines.put(b"")
-
-    threading.Thread(target=read, args=(child.stdout,), daemon=True).start()
-    while (line := _next(child, lines)).endswith(b"\n"):
-        kind, content = _parsed(format, line, localizer)
-        if kind == "progress" and progress is not None:
-            done, total, text = content
+    label = localizer.rpartition("/")[2]
+    if progress is not None:
+        progress(0, 0, f"{label}: loading")
+    assert child.stdout is not None
+    for line in child.stdout:
+        if not line.endswith(b"\n"):
+            break  # it was ended as it wrote
+        try:
+            message = format.model_validate_json(line)
+        except ValidationError as error:
+            raise InputError(
+                f"localizer {localizer!r}: its process sent what is no message of kgbench "
+                f"({first_fault(error, 'message')})"
+            ) from error
+        if progress is not None and message.progress is not None:
+            done, total, text = message.progress
             progress(done, total, f"{label}: {text}")
-        elif kind == "warning":
-            name, text = content
-            warnings_by_name = {DamagedRecordWarning.__name__: DamagedRecordWarning}
-            warnings.warn(text, warnings_by_name.get(name, UserWarning), stacklevel=2)
-        elif kind == "error":
-            name, text, attributes = content
-            # As its own class, whatever its constructor takes.
-            of = getattr(errors, name) if name in errors.__all__ else InputError
-            error: KgbenchError = of.__new__(of, text)
-            vars(error).update(attributes)
-            raise error
-        elif kind == "result":
-            return content
-    _end(child)
-    status = child.returncode
-    how = f"with exit status {status}"
-    if status < 0:
-        memory = ", as when memory runs out" if -status == signal.SIGKILL else ""
-        how = f"by signal {-status} ({signal.strsignal(-status)}{memory})"
+        if message.warning is not None:
+            warnings.warn(message.warning, stacklevel=2)
+        if message.error is not None:
+            name, text = message.error
+            of = getattr(errors, name, None)
+            if not (isinstance(of, type) and issubclass(of, KgbenchError)):
+                of = InputError
+            raise of.__new__(of, text)  # whatever its constructor takes
+        if message.result is not None:
+            return message.result
+    with suppress(subprocess.TimeoutExpired):
+        child.wait(_GRACE_S)
+    child.kill()
+    how = f"with exit status {child.wait()}"
+    if (number := -child.returncode) > 0:
+        memory = ", as when memory runs out" if number == signal.SIGKILL else ""
+        how = f"by signal {number} ({signal.strsignal(number)}{memory})"
     raise InputError(f"localizer {localizer!r}: its process ended {how}, without a result")
 
 
-def _parsed(format: type[BaseModel], line: bytes, localizer: str) -> tuple[str, Any]:
-    """The kind of a message, and its content.
-
-    Raises:
-        InputError: The line is no message.
-    """
-    try:
-        message = format.model_validate_json(line)
-        (kind,) = message.model_fields_set
-    except ValueError as error:  # pydantic's are such
-        what = (
-            error.errors()[0]["msg"]
-            if isinstance(error, ValidationError)
-            else "it has not one content"
-        )
-        raise InputError(
-            f"localizer {localizer!r}: its process sent what is no message of kgbench ({what})"
-        ) from error
-    return kind, getattr(message, kind)
-
-
-def _next(child: subprocess.Popen[bytes], lines: Queue[bytes]) -> bytes:
-    """Next line, empty at the end, even if a process of the localizer holds the stream open."""
-    while True:
-        ended = child.poll() is not None
-        with contextlib.suppress(Empty):
-            return lines.get(timeout=_POLL_S)
-        if ended:
-            return b""
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    try:
-        child.wait(timeout=_GRACE_S)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.wait()
-
-
-def _serve(call: tuple[str, str, int, bool], request: str, parent: int, localizer: str) -> NoReturn:
+def _serve(call: tuple[str, str, int, bool], request: str, localizer: str) -> NoReturn:
     """Answer one request; the whole life of a child."""
     channel = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a localizer writes to descriptor 1 is no message
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a TextIOWrapper
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, _interrupt)
-        sys.unraisablehook = _unraisable
-    threading.Thread(target=_outlive, args=(parent,), daemon=True).start()
 
-    def send(format: type[BaseModel] = _Message, **message: object) -> None:
-        channel.write(_json(format, **message).encode())
+    def send(format: type[BaseModel] = _Message, **message: Any) -> None:
+        line = format.model_construct(**message).model_dump_json(exclude_unset=True, warnings=False)
+        channel.write(f"{line}\n".encode())
         channel.flush()
 
-    def fail(error: str, message: str, attributes: Mapping[str, Attribute]) -> None:
-        signal.signal(
-            signal.SIGINT, signal.SIG_IGN
-        )  # the parent interrupts a child as soon as it has its error
-        send(error=(error, message, attributes))
+    def live() -> None:
+        """End with the parent, however that ended."""
+        with suppress(OSError):
+            while True:
+                send()
+                time.sleep(1.0)
+        os._exit(1)
 
-    def warn(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
-        send(warning=(category.__name__, str(message)))
-
-    status = 1
     try:
-        warnings.showwarning = warn
+        warnings.showwarning = lambda message, *_, **__: send(warning=str(message))
+        threading.Thread(target=live, daemon=True).start()
         with errors.command_line():  # the parent says how its errors name options
             module, name, n, reports = call
             function = getattr(import_module(module), name)
-            task = _arguments(function, n).model_validate_json(Path(request).read_bytes())
-            arguments = [getattr(task, field) for field in type(task).model_fields]
+            format, message = _formats(function, n)
+            arguments = format.validate_json(Path(request).read_bytes())
             options = {"progress": lambda *step: send(progress=step)} if reports else {}
-            send(_message(function), result=function(*arguments, **options))
-        status = 0
-    except Interrupted:
-        status = _INTERRUPTED
+            send(message, result=function(*arguments, **options))
     except KgbenchError as error:
-        fields = {name: value for name, value in vars(error).items() if _is_attribute(value)}
-        fail(type(error).__name__, str(error), fields)
-    except Exception as error:  # of no line of the author's, as where a result cannot be used
+        send(error=(type(error).__name__, str(error)))
+    except BaseException as error:  # whatever an author's code raises, or where it cannot be used
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(last.filename).name}:{last.lineno}"
-        fail(
-            "InputError",
-            f"localizer {localizer!r}: {told(error)} ({where}); "
-            f"run `kgbench check-localizer {localizer}`",
-            {},
-        )
-    except (
-        BaseException
-    ) as error:  # GeneratorExit, KeyboardInterrupt or SystemExit, which nothing of kgbench raises
-        fail("InputError", f"localizer {localizer!r} raised {told(error)}", {})
+        remedy = f"run `kgbench check-localizer {localizer}`"
+        send(error=("InputError", f"localizer {localizer!r}: {told(error)} ({where}); {remedy}"))
     finally:
-        with contextlib.suppress(Exception):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(status)  # threads that a localizer left do not keep the process
-
-
-def _is_attribute(value: object) -> bool:
-    several = isinstance(value, tuple) and all(isinstance(item, str) for item in value)
-    return several or isinstance(value, str | int | None)
-
-
-def _interrupt(number: int, frame: object) -> None:
-    signal.signal(signal.SIGINT, lambda *_: None)  # once: what cleans up is not interrupted again
-    raise Interrupted
-
-
-def _unraisable(unraisable: sys.UnraisableHookArgs) -> None:
-    """Exit on an interruption in a finalizer, which cannot raise; report other errors as usual."""
-    if unraisable.exc_type is Interrupted:
-        os._exit(_INTERRUPTED)
-    sys.__unraisablehook__(unraisable)
-
-
-def _outlive(parent: int) -> None:
-    """End with the parent, however that ended.
-
-    On Windows a virtual environment's Python starts another one, so that the parent need not be
-    what the system calls so.
-    """
-    while os.getppid() == parent if os.name == "posix" else psutil.pid_exists(parent):
-        time.sleep(_POLL_S)
-    os._exit(_INTERRUPTED)
+        os._exit(1)  # threads that a localizer left do not keep the process
