@@ -340,13 +340,13 @@ def test_wrong_requests(job: Job) -> None:
     """They are told before a model is loaded."""
     nowhere = Settings(device="no such device")
     with pytest.raises(InputError, match="ranks sites"):
-        specificity(Spec(model="tiny-gpt2", localizer="snip"), nowhere)
+        specificity(Spec(model="tiny-gpt2", localizer="snip"), nowhere, Specificity())
     with pytest.raises(InputError, match="random draws"):
-        specificity(Spec(model="tiny-gpt2", localizer="causal_trace"), nowhere)
+        specificity(Spec(model="tiny-gpt2", localizer="causal_trace"), nowhere, Specificity())
     with pytest.raises(InputError, match="data set"):
         specificity(Spec(model="tiny-gpt2"), nowhere, Specificity(known="tiny_moves"))
     with pytest.raises(InputError, match=r"FE\+"):
-        specificity(Spec(model="tiny-gpt2", grafts=("FE+",)), nowhere)
+        specificity(Spec(model="tiny-gpt2", grafts=("FE+",)), nowhere, Specificity())
 
 
 def test_command(

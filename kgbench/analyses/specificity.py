@@ -30,10 +30,9 @@ from kgbench.localizers import InterventionLocalizer, ScoringLocalizer, create
 from kgbench.localizers._base import asked
 from kgbench.models import catalog
 from kgbench.numbers import (
+    count_text,
     figure_text,
     interval_text,
-    is_readable,
-    percent_text,
     reason_text,
     significant_text,
 )
@@ -46,7 +45,6 @@ from kgbench.sites import Graft, parse_graft
 from kgbench.stats.intervals import (
     Array,
     Resampled,
-    difference,
     mean,
     open_to,
     ratio,
@@ -86,8 +84,6 @@ LABEL_WIDTH = 16
 
 _MOVIES = ("first_actor", "second_actor")
 _REAL, _BATTLES, _INVENTED = "real_movies_real_actors", "battles", "fake_movies_fake_actors"
-_MARGIN = 2
-"""Movies taken per fact asked for, since some may share a name with the facts."""
 
 
 @dataclass(frozen=True)
@@ -140,8 +136,6 @@ class MeasuredTexts:
     """By configuration; one that can be read on no prompt is left out."""
     absent: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """By configuration, the reasons why it cannot be read on a prompt, with their counts."""
-    unread: Mapping[str, int] = field(default_factory=dict)
-    """Reasons why the tokenizer cannot split a prompt into regions, with their counts."""
 
 
 # ---------------------------------------------------------------------------- texts and measurement
@@ -162,48 +156,42 @@ def sample_texts(job: Job, sample: Specificity) -> list[Texts]:
     return [
         Texts("target", about, target),
         Texts("sibling", KINDS["sibling"], tuple(sibling_prompts(job.dataset, chosen))),
-        _known(job, sample),
-        _other(job, sample),
+        _unrelated(job, "known", sample.known, sample.facts),
+        _unrelated(job, "other", sample.other, sample.facts),
         Texts("neutral", KINDS["neutral"], tuple(neutral_prompts())),
     ]
 
 
-def _known(job: Job, sample: Specificity) -> Texts:
-    templates = tuple(job.prompts)
-    if sample.known is not None:
-        dataset = load_dataset(sample.known, job.spec.imports)
-        return _filled(job, "known", dataset, sample.known, templates, sample.facts)
+def _unrelated(job: Job, kind: str, name: str | None, n: int) -> Texts:
+    """Facts of a data set that is named, or else shipped; `_filled` chooses among them."""
+    templates = tuple(job.prompts) if kind == "known" else ()
+    if name is not None:
+        dataset = load_dataset(name, job.spec.imports)
+        if kind == "other" and not dataset.templates:
+            templates = ("headline",)
+        return _filled(job, kind, dataset, name, templates, n)
+    of_movies = (job.dataset.subject, job.dataset.object) == _MOVIES
     base = _tiny_pair(job.spec)
-    movies = (job.dataset.subject, job.dataset.object) == _MOVIES
-    if base is not None and movies:
-        dataset = _shipped("known", sample)
+    about = ""
+    if base is not None and (of_movies or kind == "other"):
+        name = str(Path(__file__).with_name(f"specificity_{kind}.jsonl"))
         about = f"movies that {base}'s recipient was pretrained on"
-    elif movies and not job.dataset.name.startswith(_REAL):
-        dataset = load_dataset(_REAL)
-        about = f"{_REAL}: what the recipient may know of real movies"
+        if kind == "other":
+            about = "where other invented movies were filmed, in wordings of pretraining"
+    elif kind == "other" and job.dataset.subject == "battle":
+        name = about = _INVENTED
+        templates = ("headline", "qa")
+    elif kind == "other":
+        name = about = _BATTLES
+    elif of_movies and not job.dataset.name.startswith(_REAL):
+        name, about = _REAL, f"{_REAL}: what the recipient may know of real movies"
     else:
         about = "no such facts are shipped for this data set; name some with --known NAME|FILE"
-        return Texts("known", about)
+        return Texts(kind, about)
     try:
-        return _filled(job, "known", dataset, about, templates, sample.facts)
+        return _filled(job, kind, load_dataset(name), about, templates, n)
     except InputError as error:
-        return Texts("known", f"{about} do not fit: {error}")
-
-
-def _other(job: Job, sample: Specificity) -> Texts:
-    templates: tuple[str, ...] = ()
-    if sample.other is not None:
-        dataset, about = load_dataset(sample.other, job.spec.imports), sample.other
-        templates = tuple(dataset.templates) or ("headline",)
-    elif _tiny_pair(job.spec) is not None:
-        dataset = _shipped("other", sample)
-        about = "where other invented movies were filmed, in wordings of pretraining"
-    elif job.dataset.subject == "battle":
-        dataset, about, templates = load_dataset(_INVENTED), _INVENTED, ("headline", "qa")
-    else:
-        dataset, about = load_dataset(_BATTLES), _BATTLES
-    templates = templates or tuple(dataset.templates)
-    return _filled(job, "other", dataset, about, templates, sample.facts)
+        return Texts(kind, f"{about} do not fit: {error}")
 
 
 def _tiny_pair(spec: Spec) -> str | None:
@@ -215,12 +203,6 @@ def _tiny_pair(spec: Spec) -> str | None:
     if folder is None or spec.recipient not in (None, source):
         return None
     return folder.parent.name
-
-
-def _shipped(kind: str, sample: Specificity) -> Dataset:
-    """The first of the facts that are shipped for the tiny pairs."""
-    dataset = load_dataset(str(Path(__file__).with_name(f"specificity_{kind}.jsonl")))
-    return replace(dataset, facts=dataset.facts[: _MARGIN * sample.facts])
 
 
 def _filled(
@@ -244,7 +226,8 @@ def _filled(
     wordings = dict(dataset.templates)
     if kind == "known":
         wordings = {**job.dataset.templates, **wordings}
-    prompts = load_prompts(replace(dataset, facts=facts, templates=wordings), list(templates))
+    names_of_prompts = list(templates or dataset.templates)
+    prompts = load_prompts(replace(dataset, facts=facts, templates=wordings), names_of_prompts)
     return Texts(kind, about, tuple(prompts))
 
 
@@ -257,112 +240,103 @@ def measure(
         job: Model pair, method and engine; a method that learns from prompts learns from `texts`.
         texts: Prompts of one kind.
         labels: Configurations.
-        progress: Called after each batch with the prompts done, all of them, and the kind.
+        progress: Called after each configuration with their number, all of them, and the kind.
     """
-    import torch
-
-    from kgbench.metrics import require_finite
-    from kgbench.runner.measure import GROUP, chunks
-
-    configurations = list(dict.fromkeys(["PRE", *labels]))
-    prompts: list[Prompt] = []
+    method: InterventionLocalizer | NotApplicableError
+    absent: dict[str, Counter[str]] = {}
+    moved: dict[str, Moved] = {}
     unread: Counter[str] = Counter()
+    prompts = []
     for prompt in texts.prompts:
         try:
             job.pair.encoded(prompt)
+            prompts.append(prompt)
         except RegionError as error:
             unread[str(error)] += 1
-        else:
-            prompts.append(prompt)
-    treatments, absent = _treatments(job, prompts, configurations)
-    vocabulary = int(job.pair.recipient.config.vocab_size)
-    at_once = max(1, job.engine.budget.logits // (len(configurations) * vocabulary))
-    planned: list[list[Sequence[Treatment]]] = []
-    for label in configurations:
-        # PRE takes the place of a configuration that is absent, and is not kept.
-        rows = zip(treatments[label], treatments["PRE"], strict=True)
-        planned.append([row or pre or () for row, pre in rows])
-    compared: dict[str, list[tuple[Any, ...]]] = {label: [] for label in configurations}
-    for places in chunks(range(len(prompts)), min(at_once, GROUP)):
-        batch = [prompts[place] for place in places]
-        cells = [rows[places[0] : places[-1] + 1] for rows in planned]
-        logits = job.engine.logits(job.engine.plan_treatments(batch, cells))[:, :, 0]
-        encoded = [job.pair.encoded(prompt).target for prompt in batch]
-        targets = torch.tensor(encoded, device=logits.device)
-        ids = [(prompt.fact.id, prompt.name) for prompt in batch]
-        for number, label in enumerate(configurations):
-            names = [f"configuration {label}, text {fact}, prompt {name!r}" for fact, name in ids]
-            require_finite(logits[:, number], targets, names.__getitem__)
-            columns = _compared(targets, logits[:, 0], logits[:, number])
-            for place, *row in zip(places, ids, *columns, strict=True):
-                if treatments[label][place]:
-                    compared[label].append(tuple(row))
-        if progress is not None:
-            progress(places[-1] + 1, len(prompts), texts.kind)
-    moved = {}
-    for label in labels:
-        if compared[label]:
-            read, *scores = zip(*compared[label], strict=True)
-            moved[label] = Moved(read, *map(np.array, scores))
-    return MeasuredTexts(texts, moved, absent, unread)
-
-
-def _treatments(
-    job: Job, prompts: Sequence[Prompt], labels: Sequence[str]
-) -> tuple[dict[str, list[Sequence[Treatment]]], dict[str, dict[str, int]]]:
-    """By configuration, treatments of each prompt's tokens; reasons why some prompts have none."""
-    from kgbench.engine.treatment import graft_treatments, parse_configuration
-    from kgbench.runner.measure import treated
-
+    assert isinstance(job.localizer, InterventionLocalizer)
     method = job.localizer
-    assert isinstance(method, InterventionLocalizer)
-    unfit: NotApplicableError | None = None
     try:
         if prompts:
             method = method.fitted(job.pair, asked(method, job.pair, prompts))
     except NotApplicableError as error:
-        unfit = error
-    treatments: dict[str, list[Sequence[Treatment]]] = {}
-    absent: dict[str, dict[str, int]] = {}
-    for label in labels:
-        configuration = parse_configuration(label)
-        reasons: Counter[str] = Counter()
-        rows = treatments[label] = []
-        for prompt in prompts:
-            try:
-                if not isinstance(configuration, Graft):
-                    rows += graft_treatments(job.pair, [prompt], configuration)
-                elif unfit is not None:
-                    raise unfit
-                else:
-                    rows += treated(method, job.pair, [prompt], configuration)
-            except (NotApplicableError, RegionError) as error:
-                rows.append(())
-                # The cause of a missing region is the same for all prompts of a kind.
-                reasons[str(error.__cause__ or error)] += 1
-        if reasons:
+        method = error
+    for number, label in enumerate(labels, 1):
+        treatments, reasons = _treatments(job, method, prompts, label)
+        if reasons := unread + reasons:
             absent[label] = reasons
-    return treatments, absent
+        if treatments:
+            moved[label] = _moved(job, label, treatments)
+        if progress is not None:
+            progress(number, len(labels), texts.kind)
+    return MeasuredTexts(texts, moved, absent)
 
 
-def _compared(
-    targets: torch.Tensor, before: torch.Tensor, after: torch.Tensor
-) -> list[list[float]]:
-    """The scores of `Moved`; targets [prompt], logits [prompt, vocabulary]."""
-    from kgbench.metrics import worst_rank
+def _treatments(
+    job: Job,
+    method: InterventionLocalizer | NotApplicableError,
+    prompts: Sequence[Prompt],
+    label: str,
+) -> tuple[dict[Prompt, Sequence[Treatment]], Counter[str]]:
+    """Treatments of the tokens of each prompt; reasons why some prompts have none."""
+    from kgbench.engine.treatment import graft_treatments, parse_configuration
+    from kgbench.runner.measure import treated
 
-    places = targets[:, None]
-    first, second = (
-        logits.double().log_softmax(-1).gather(-1, places) for logits in (before, after)
-    )
-    scores = (
-        divergence(before, after),
-        before.argmax(-1) != after.argmax(-1),
-        (second - first)[:, 0],
-        worst_rank(after, after.gather(-1, places)) <= TOP,
-        worst_rank(before, before.gather(-1, places)) <= TOP,
-    )
-    return [score.tolist() for score in scores]
+    configuration = parse_configuration(label)
+    reasons: Counter[str] = Counter()
+    treatments = {}
+    for prompt in prompts:
+        try:
+            if not isinstance(configuration, Graft):
+                (treatments[prompt],) = graft_treatments(job.pair, [prompt], configuration)
+            elif isinstance(method, NotApplicableError):
+                raise method
+            else:
+                (treatments[prompt],) = treated(method, job.pair, [prompt], configuration)
+        except (NotApplicableError, RegionError) as error:
+            # The cause of a missing region is the same for all prompts of a kind.
+            reasons[str(error.__cause__ or error)] += 1
+    return treatments, reasons
+
+
+def _moved(job: Job, label: str, treatments: Mapping[Prompt, Sequence[Treatment]]) -> Moved:
+    """The effect of a configuration, given its treatments of the tokens of each prompt."""
+    import torch
+
+    from kgbench.engine.treatment import graft_treatments
+    from kgbench.metrics import require_finite, worst_rank
+    from kgbench.runner.measure import GROUP, chunks
+
+    vocabulary = int(job.pair.recipient.config.vocab_size)
+    at_once = max(1, job.engine.budget.logits // (2 * vocabulary))
+    columns: list[tuple[Any, ...]] = []
+    for batch in chunks(list(treatments), min(at_once, GROUP)):
+        grafted = [treatments[prompt] for prompt in batch]
+        plan = job.engine.plan_treatments(
+            batch, [graft_treatments(job.pair, batch, "PRE"), grafted]
+        )
+        before, after = job.engine.logits(plan)[:, :, 0].unbind(1)
+        encoded = [job.pair.encoded(prompt).target for prompt in batch]
+        targets = torch.tensor(encoded, device=after.device)
+        for name, logits in (("PRE", before), (label, after)):
+            which = [
+                f"configuration {name}, text {prompt.fact.id}, prompt {prompt.name!r}"
+                for prompt in batch
+            ]
+            require_finite(logits, targets, which.__getitem__)
+        places = targets[:, None]
+        first, second = (
+            logits.double().log_softmax(-1).gather(-1, places)[:, 0] for logits in (before, after)
+        )
+        scores = (
+            divergence(before, after),
+            before.argmax(-1) != after.argmax(-1),
+            second - first,
+            worst_rank(after, after.gather(-1, places)) <= TOP,
+            worst_rank(before, before.gather(-1, places)) <= TOP,
+        )
+        columns.append(tuple(score.cpu().numpy() for score in scores))
+    ids = tuple((prompt.fact.id, prompt.name) for prompt in treatments)
+    return Moved(ids, *map(np.concatenate, zip(*columns, strict=True)))
 
 
 def divergence(
@@ -418,28 +392,6 @@ class DivergenceRow:
     """Share of true answers among PRE's five likeliest tokens."""
     top5: Estimate | None = None
     """The same under the configuration."""
-    top5_change: Estimate | None = None
-    """The difference of the two."""
-
-
-Draws = Mapping[str, Array]
-"""Mean KL in each draw [draws], by configuration."""
-
-
-def _draws(measured: MeasuredTexts, seed: int) -> Draws:
-    """The mean KL of every configuration under one resample per number of facts.
-
-    One product for all of them: a resample of 10,000 facts takes 160 MB.
-    """
-    by_number: dict[int, dict[str, Array]] = {}
-    for label, moved in measured.moved.items():
-        kl = moved.by_fact(moved.kl)
-        by_number.setdefault(len(kl), {})[label] = kl
-    draws: dict[str, Array] = {}
-    for n, columns in by_number.items():
-        means = resampled_means(np.stack(list(columns.values()), axis=1), resample(n, seed=seed))
-        draws |= dict(zip(columns, means.T, strict=True))
-    return draws
 
 
 def rows_of(
@@ -447,53 +399,38 @@ def rows_of(
 ) -> list[DivergenceRow]:
     """The estimates of every configuration on every kind of texts.
 
-    Facts are resampled whole. Kinds that have the same facts share a resample, so that their ratio
-    is paired; others are resampled apart.
-
     Args:
         measured: The kinds of texts, the target facts first.
         labels: Configurations.
         seed: Seed of the resamples.
     """
-    draws = {}
-    for place, texts in enumerate(measured):
-        kind = texts.texts.kind
-        draws[kind] = _draws(texts, seed if kind in ("target", "sibling") else seed + place)
     rows: list[DivergenceRow] = []
     for label in labels:
-        rows += (_row(label, texts, measured[0].moved, draws) for texts in measured)
+        target = measured[0].moved.get(label)
+        rows += (_row(label, texts, target, seed) for texts in measured)
     return rows
 
 
-def _row(
-    label: str,
-    measured: MeasuredTexts,
-    target: Mapping[str, Moved],
-    draws: Mapping[str, Draws],
-) -> DivergenceRow:
+def _row(label: str, measured: MeasuredTexts, target: Moved | None, seed: int) -> DivergenceRow:
     kind, moved = measured.texts.kind, measured.moved.get(label)
-    lacking = sum(measured.absent.get(label, {}).values()) + sum(measured.unread.values())
+    reasons = measured.absent.get(label, {})
+    lacking = sum(reasons.values())
     if moved is None:
-        reasons = [measured.texts.about]
-        if measured.texts.prompts:
-            reasons = [*measured.absent.get(label, {}), *measured.unread]
-        missing = Estimate.missing(f"absent: {'; '.join(reasons[:2])}")
+        listed = list(reasons)[:2] or [measured.texts.about]
+        missing = Estimate.missing(f"absent: {'; '.join(listed)}")
         return DivergenceRow(label, kind, 0, lacking, None, missing, missing)
     every = measured.moved.values()
-    before, after = map(moved.by_fact, (moved.top5_before, moved.top5))
     estimates: dict[str, Estimate] = {}
-    if kind != "target" and label in target:
-        means = draws[kind][label], draws["target"][label]
-        estimates["leak"] = _leak(moved, target[label], means)
+    if kind != "target" and target is not None:
+        estimates["leak"] = _leak(moved, target, seed)
     if label != "SFT" and "SFT" in measured.moved:
         estimates["of_sft"] = _share(moved, measured.moved["SFT"])
     if kind in ANSWERED:
         changes = [0.0, *(float(other.logprob.mean()) for other in every)]
         estimates |= {
             "logprob_change": mean(moved.by_fact(moved.logprob), (min(changes), max(changes))),
-            "top5_pre": mean(before, (0.0, 1.0)),
-            "top5": mean(after, (0.0, 1.0)),
-            "top5_change": difference(after, before),
+            "top5_pre": mean(moved.by_fact(moved.top5_before), (0.0, 1.0)),
+            "top5": mean(moved.by_fact(moved.top5), (0.0, 1.0)),
         }
     return DivergenceRow(
         label,
@@ -519,13 +456,13 @@ def _share(moved: Moved, donor_moved: Moved) -> Estimate:
     return ratio(moved.by_fact(moved.kl), donor)
 
 
-def _leak(near: Moved, target: Moved, draws: tuple[Array, Array]) -> Estimate:
+def _leak(near: Moved, target: Moved, seed: int) -> Estimate:
     """The ratio of two mean divergences, of the same facts or of facts that are resampled apart.
 
     Args:
         near: On texts that the graft is not meant for.
         target: On those that it is meant for.
-        draws: The means of both in each draw.
+        seed: Of the resamples.
     """
     above, below = near.by_fact(near.kl), target.by_fact(target.kl)
     n = min(len(above), len(below))
@@ -539,8 +476,9 @@ def _leak(near: Moved, target: Moved, draws: tuple[Array, Array]) -> Estimate:
     # As in `stats.intervals.ratio_floor`: facts without an exception leave a share of exceptions open.
     gap = float(below.mean())
     share, rest = float(above.mean()) / gap, open_to(above)
-    ratios = ratio_draws(*draws, gap)
-    return Resampled(share, ratios, (share - rest, share + rest), n).figure()
+    means = resampled_means(above, resample(len(above), seed=seed + 1))
+    draws = ratio_draws(means, resampled_means(below, resample(len(below), seed=seed)), gap)
+    return Resampled(share, draws, (share - rest, share + rest), n).figure()
 
 
 @dataclass(frozen=True)
@@ -551,8 +489,6 @@ class KindSummary:
     about: str
     facts: int
     prompts: int
-    unread: dict[str, int]
-    """Reasons why the tokenizer cannot split a prompt into regions, with their counts."""
     absent: dict[str, dict[str, int]]
     """By configuration, the reasons why it cannot be read on a prompt, with their counts."""
 
@@ -562,15 +498,14 @@ class KindSummary:
         texts = measured.texts
         facts = len({prompt.fact.id for prompt in texts.prompts})
         absent = {label: dict(reasons) for label, reasons in measured.absent.items()}
-        unread = dict(measured.unread)
-        return cls(texts.kind, texts.about, facts, len(texts.prompts), unread, absent)
+        return cls(texts.kind, texts.about, facts, len(texts.prompts), absent)
 
     def __str__(self) -> str:
         if not self.prompts:
             return f"{self.kind:<8} {self.about}"
-        counted = f"{self.prompts} prompt{'s' * (self.prompts != 1)}"
+        counted = count_text(self.prompts, "prompt")
         if self.facts < self.prompts:
-            counted += f" of {self.facts} fact{'s' * (self.facts != 1)}"
+            counted += f" of {count_text(self.facts, 'fact')}"
         return f"{self.kind:<8} {counted}, {self.about}"
 
 
@@ -610,8 +545,12 @@ class Divergences:
                 "No graft has a defined effect on the target facts, so that its specificity is "
                 "undefined."
             )
-        return _sentence(
-            {kind: self.row(label, kind) for kind in KINDS}, self.row("SFT", "neutral")
+        target, neutral = (self.row(label, kind) for kind in ("target", "neutral"))
+        sideways = f"0 in all {neutral.prompts}" if neutral.kl_largest == 0 else _text(neutral.kl)
+        return (
+            f"{label} moves the next token of the facts that it is meant for by "
+            f"{_text(target.kl)} nats and that of everyday sentences by {sideways}; its leak is "
+            f"{_text(neutral.leak)}, the donor's {_text(self.row('SFT', 'neutral').leak)}."
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -651,16 +590,15 @@ class Divergences:
         for label in self.labels[1:] if name == "of_sft" else self.labels:
             cells = [_cell(self.row(label, kind), name) for kind in kinds]
             rows.append([label, *cells])
-        text = _share_text if name == "top1_changed" else _nats_text
-        columns = [Column(kind, text) for kind in kinds]
-        return Table(title, ["graft", *columns], rows, label_width=LABEL_WIDTH)
+        text = figure_text if name == "top1_changed" else _text
+        return Table(title, ["graft", *(Column(kind, text) for kind in kinds)], rows, LABEL_WIDTH)
 
     def _answers(self) -> Table:
         """Hits, PRE's first, and changes of log-probability, where the true answer is known."""
         columns: list[str | Column] = ["graft"]
         before: list[Cell] = ["PRE"]
         for kind in ANSWERED:
-            columns += [Column(f"{kind} top5", _share_text), Column(f"{kind} logprob", _nats_text)]
+            columns += [f"{kind} top5", Column(f"{kind} logprob", _text)]
             before += [self.row(self.labels[0], kind).top5_pre or Dash(), Dash()]
         rows = [before]
         for label in self.labels:
@@ -670,85 +608,35 @@ class Divergences:
                 cells += [row.top5 or Dash(), row.logprob_change or Dash()]
             rows.append(cells)
         title = "true answers: top5, and the change of their logprob against PRE"
-        return Table(title, columns, rows, label_width=LABEL_WIDTH)
+        return Table(title, columns, rows, LABEL_WIDTH)
 
     def _lacking(self) -> list[str]:
-        """Configurations that some prompts of a kind lack, and prompts that could not be read."""
-        lines = []
+        """Configurations that some prompts of a kind lack; what all lack has a footnote."""
+        lines: dict[str, list[str]] = {}
         for kind in self.kinds:
-            of = f"of {kind.prompts} prompts"
-            for reason, count in kind.unread.items():
-                lines.append(f"{kind.kind}: {count} {of} left out: {reason}")
-            for label in self.labels:
-                # A configuration that all prompts lack has a footnote.
-                if not self.row(label, kind.kind).prompts:
-                    continue
-                for reason, count in kind.absent.get(label, {}).items():
-                    lines.append(f"{label} on {kind.kind}: absent in {count} {of}: {reason}")
-        return lines
+            for label, reasons in kind.absent.items():
+                for reason, count in reasons.items():
+                    if self.row(label, kind.kind).prompts:
+                        line = f"{kind.kind}: absent in {count} of {kind.prompts} prompts: {reason}"
+                        lines.setdefault(line, []).append(label)
+        return [f"{', '.join(labels)} on {line}" for line, labels in lines.items()]
 
 
 def _cell(row: DivergenceRow, name: str) -> Cell:
     """An estimate of a row; a mean divergence of zeros alone, which has no interval, in words."""
-    estimate = getattr(row, name)
+    estimate: Estimate | None = getattr(row, name)
     if estimate is None:
         return Dash()
     zeros = row.kl_largest == 0 and name != "top1_changed"
-    if zeros and (name == "kl" or estimate.undefined is None):
-        return f"0 in all {row.prompts}"
-    assert isinstance(estimate, Estimate)
-    return estimate
+    return f"0 in all {row.prompts}" if zeros and name == "kl" else estimate
 
 
-def _share_text(estimate: Estimate) -> str:
-    return figure_text(estimate.rounded())
-
-
-def _nats_text(estimate: Estimate) -> str:
+def _text(estimate: Estimate | None) -> str:
     """`2.4 [2.0, 2.8]`, or why it is undefined."""
-    if estimate.numbers is None:
-        return f"undefined ({reason_text(estimate.undefined or '')})"
+    if estimate is None or estimate.numbers is None:
+        reason = estimate and estimate.undefined
+        return f"undefined ({reason_text(reason)})" if reason else "undefined"
     return interval_text(estimate.numbers, significant_text)
-
-
-def _sentence(rows: Mapping[str, DivergenceRow], donor: DivergenceRow) -> str:
-    """What one graft does to texts of all kinds.
-
-    Args:
-        rows: The graft's, by kind of texts.
-        donor: The whole donor's on neutral texts.
-    """
-    target, neutral, taught = rows["target"], rows["neutral"], rows["known"]
-    sideways = "nothing that could be measured"
-    if neutral.kl_largest == 0:
-        sideways = f"0 in all {neutral.prompts}"
-    elif neutral.kl.undefined is None or neutral.prompts:
-        sideways = _nats_text(neutral.kl)
-    text = (
-        f"{target.graft} moves the next token of the facts that it is meant for by "
-        f"{_nats_text(target.kl)} nats and that of everyday sentences by {sideways}"
-    )
-    if neutral.of_sft is not None and neutral.of_sft.value is not None:
-        text += f", {_percent(neutral.of_sft)} of what the whole donor does to them"
-    if neutral.leak is not None:
-        donor_leak = _percent(donor.leak) if donor.leak else "undefined"
-        text += f"; its leak is {_percent(neutral.leak)}, the donor's {donor_leak}"
-    if taught.top5_pre is not None and taught.top5 is not None and taught.top5.value is not None:
-        text += (
-            f"; of known answers {_percent(taught.top5_pre)} are among the five likeliest tokens "
-            f"before and {_percent(taught.top5)} after"
-        )
-    return f"{text}."
-
-
-def _percent(estimate: Estimate) -> str:
-    """`46 % [34, 59]`; small shares, which leaks are, with two significant digits."""
-    if estimate.numbers is None or not is_readable(estimate):
-        return _nats_text(estimate)
-    texts = []
-    for share in estimate.numbers:
-        texts.append(significant_text(100 * share) if abs(share) < 0.1 else percent_text(share))
-    return f"{texts[0]} % [{texts[1]}, {texts[2]}]"
 
 
 @dataclass(frozen=True)
@@ -793,15 +681,14 @@ class Specificity(Analysis):
     def answer(self, inputs: Inputs) -> Answer:
         """Measure the divergences on texts of all kinds."""
         (spec,) = inputs.specs
-        divergences = specificity(spec, inputs.settings, self, inputs.progress)
+        divergences = isolated(
+            spec.localizer, specificity, spec, inputs.settings, self, progress=inputs.progress
+        )
         return Answer(divergences.report(), divergences.to_json(), origins=divergences.origins)
 
 
 def specificity(
-    spec: Spec,
-    settings: Settings,
-    sample: Specificity | None = None,
-    progress: Progress | None = None,
+    spec: Spec, settings: Settings, sample: Specificity, progress: Progress | None = None
 ) -> Divergences:
     """Compare the next token under grafts with that of the recipient, on texts of all kinds.
 
@@ -810,18 +697,12 @@ def specificity(
             resamples them.
         settings: Batch size, device and so on.
         sample: Choice of texts.
-        progress: Called with the prompts done, all of a kind, and the kind.
+        progress: Called with the configurations done, all of them, and the kind.
 
     Raises:
         InputError: Something in the specification is wrong, or the method ranks or draws.
     """
-    sample = sample or Specificity()
-    return isolated(spec.localizer, _specificity, spec, settings, sample, progress=progress)
-
-
-def _specificity(
-    spec: Spec, settings: Settings, sample: Specificity, progress: Progress | None = None
-) -> Divergences:
+    from kgbench.runner.guard import blamed
     from kgbench.runner.job import load_job
 
     spec = replace(spec, grafts=spec.grafts or GRAFTS)
@@ -834,8 +715,6 @@ def _specificity(
         load_dataset(name, spec.imports)
     job = load_job(work, settings)
     texts = sample_texts(job, sample)
-    from kgbench.runner.guard import blamed
-
     with blamed(job.localizer, job.spec.localizer):
         measured = [measure(job, kind, labels, progress) for kind in texts]
     return Divergences(
