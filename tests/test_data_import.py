@@ -441,9 +441,7 @@ def test_the_column_of_ids_can_be_asked_for_under_another_name(run) -> None:
             == 0
         )
     told = refused(run("own.csv --subject country --object town --template 'ask={subject} met'"))
-    assert told.endswith(
-        "no column 'town' to be the object; there is only country, besides the ids\n"
-    )
+    assert told.endswith("no column 'town' to be the object; there are id, country\n")
 
 
 def test_a_template_that_gives_the_answer_away_is_refused(run) -> None:
