@@ -129,7 +129,10 @@ def test_one_of_a_kind_has_no_standard_deviation() -> None:
     assert isinstance(row.wordings_sd, Estimate) and row.wordings_sd.value is None
     assert isinstance(row.smallest, float)
     text = text_of(alone)
-    assert "standard deviation of undefined (one wording only" in text and "one seed only" in text
+    assert (
+        "standard deviation of FE+LT is undefined (one wording only" in text
+        and "one seed only" in text
+    )
 
 
 def test_wordings_without_a_value_are_left_out() -> None:
@@ -156,7 +159,9 @@ def test_two_methods() -> None:
     methods = methods_of([part(), worse])
     assert [method.name for method in methods] == ["dynamic_graft", "worse"]
     report = audit_report([(method, spreads(method)) for method in methods], "this")
-    assert len(report.tables) == 2 and "worse: FE+LT has" in str(report.verdict)
+    assert len(report.tables) == 2 and "worse: the standard deviation of FE+LT is" in str(
+        report.verdict
+    )
     twins = methods_of([part(**named("twin", k=k)) for k in (1, 2)])
     assert [method.name for method in twins] == ["twin (k=1)", "twin (k=2)"]
 

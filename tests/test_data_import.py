@@ -545,7 +545,7 @@ def test_a_file_is_replaced_only_by_force(run) -> None:
         ),
         (
             f"cast.csv --subject actor --object costar --template '{STARS}' -o dir.jsonl --force",
-            "dir.jsonl is a directory",
+            "dir.jsonl cannot be written: Is a directory",
         ),
         (
             f"cast.csv --subject actor --object costar --template '{STARS}' -o cast.csv/out.jsonl",
@@ -580,11 +580,8 @@ def test_wrong_input_writes_nothing(run, options: str, told: str) -> None:
 def test_what_would_not_read_again_is_not_written(tmp_path: Path) -> None:
     """A data set that the format cannot hold is refused before it takes a name."""
     dataset = load_dataset(facts(tmp_path, ("a", "b", "c")))
-    for fault, told in (
-        (" ", "cannot be written so that it reads again"),
-        ("\ud800", "half of a surrogate pair"),
-    ):
+    for fault in (" ", "\ud800"):
         broken = Dataset(**{**vars(dataset), "name": fault})
-        with pytest.raises(OutputError, match=told):
+        with pytest.raises(OutputError, match="cannot be written so that it reads again"):
             write_dataset(broken, tmp_path / "out.jsonl")
     assert [path.name for path in tmp_path.iterdir()] == ["own.csv"]

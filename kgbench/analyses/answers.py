@@ -19,7 +19,7 @@ from kgbench.analyses import GRAFTS, SAMPLED, Analysis, Answer, Inputs, fact_sam
 from kgbench.data import Prompt
 from kgbench.errors import InputError, RegionError
 from kgbench.estimate import Estimate, plain
-from kgbench.numbers import number_text
+from kgbench.numbers import count_text
 from kgbench.progress import Progress
 from kgbench.records.record import BOUNDS
 from kgbench.report import Cell, Line, Lines, Report, Table, csv_lines
@@ -381,20 +381,14 @@ def score_answers(
         )
     chosen = set(fact_sample(job.all_prompts, n_facts, spec.seed))
     configurations = tuple(dict.fromkeys([*BASELINES, *spec.grafts]))
-    prompts = {}
-    for name, of_prompt in job.prompts.items():
-        prompts[name] = [prompt for prompt in of_prompt if prompt.fact.id in chosen]
-    total, done = sum(map(len, prompts.values())), 0
+    prompts = [prompt for prompt in job.all_prompts if prompt.fact.id in chosen]
     rows: list[ScoredAnswer] = []
-    budget = job.engine.budget
-    budget = replace(budget, tokens=max(budget.tokens, ROWS_AT_ONCE))
+    budget = replace(job.engine.budget, tokens=max(job.engine.budget.tokens, ROWS_AT_ONCE))
     engine = Engine(job.pair, job.engine.executor, budget)
-    for name, of_prompt in prompts.items():
-        for group in chunks(of_prompt, max(1, PASSAGES_AT_ONCE // len(names))):
-            if progress is not None:
-                progress(done, total, name)
-            rows += score_prompts(engine, group, names, configurations)
-            done += len(group)
+    for group in chunks(prompts, max(1, PASSAGES_AT_ONCE // len(names))):
+        if progress is not None:
+            progress(len(rows) // len(configurations), len(prompts), group[0].name)
+        rows += score_prompts(engine, group, names, configurations)
     return AnswersRun(
         job.pair.name,
         job.dataset.name,
@@ -445,10 +439,6 @@ class PromptFigures:
     """By configuration, then by the names in `FIGURES`."""
     colliding: Estimate
     """Share of the answers whose first token is another candidate's too."""
-    sharers: float
-    """How many other candidates have an answer's first token, on average."""
-    several: Estimate
-    """Share of the answers that can begin with several tokens."""
     counts: tuple[int, ...]
     """How often each first token is the answer's, the most frequent first."""
 
@@ -487,8 +477,6 @@ def _prompt_figures(answers: Sequence[ScoredAnswer]) -> PromptFigures:
         len(facts),
         figures,
         hit_rate(sum(row.collisions > 0 for row in facts), len(facts)),
-        float(np.mean([row.collisions for row in facts])),
-        hit_rate(sum(len(row.alternatives) > 1 for row in facts), len(facts)),
         answer_counts([row.first_token for row in facts]),
     )
 
@@ -517,7 +505,7 @@ LEGEND = (
 def answers_report(run: AnswersRun, prompts: Sequence[PromptFigures]) -> Report:
     """Two tables per prompt, of the whole answer among the candidates and of its first token."""
     facts = max(prompt.n for prompt in prompts)
-    sample = f"all {_facts(facts)}"
+    sample = f"all {count_text(facts, 'fact')}"
     if facts < run.n_facts:
         sample = f"{facts} of {run.n_facts} facts, seed {run.seed}"
     title = (
@@ -528,16 +516,13 @@ def answers_report(run: AnswersRun, prompts: Sequence[PromptFigures]) -> Report:
     chance = ", ".join(f"top{k} {min(k, n)}/{n}" for k in (1, 5))
     parts: list[Table | Lines] = []
     for prompt in prompts:
-        of = _facts(prompt.n)
+        of = count_text(prompt.n, "fact")
         whole_title = (
             f"{prompt.name}: the whole answer among {n} candidates, {of} (by chance: {chance})"
         )
         about = (
             "Share of these answers whose first token is another candidate's too: ",
             prompt.colliding.rounded(),
-            f", with {number_text(prompt.sharers)} others on average; "
-            "that can begin with several tokens: ",
-            prompt.several.rounded(),
             ".",
         )
         first = f"{prompt.name}: the first token, {of}"
@@ -557,24 +542,14 @@ def _table(prompt: PromptFigures, title: str, heads: Mapping[str, str]) -> Table
     return Table(title, ["graft", *heads.values()], rows, GRAFT_WIDTH)
 
 
-def _facts(n: int) -> str:
-    return f"{n} fact{'s' * (n > 1)}"
-
-
 def answers_json(run: AnswersRun, prompts: Sequence[PromptFigures]) -> dict[str, Any]:
     """The object that `kgbench answers --json` prints; `facts` has a row per scored answer."""
-    rows, first_tokens = [], {}
+    rows, colliding = [], {}
     for prompt in prompts:
         for graft, figures in prompt.configurations.items():
-            row: dict[str, Any] = {"prompt": prompt.name, "graft": graft, "n": prompt.n}
-            for name, figure in figures.items():
-                row[name] = figure.rounded().answer()
-            rows.append(row)
-        first_tokens[prompt.name] = {
-            "colliding": prompt.colliding.rounded().answer(),
-            "sharers": prompt.sharers,
-            "several_first_tokens": prompt.several.rounded().answer(),
-        }
+            estimates = {name: figure.rounded().answer() for name, figure in figures.items()}
+            rows.append({"prompt": prompt.name, "graft": graft, "n": prompt.n, **estimates})
+        colliding[prompt.name] = prompt.colliding.rounded().answer()
     return {
         "model": run.model,
         "dataset": run.dataset,
@@ -583,7 +558,7 @@ def answers_json(run: AnswersRun, prompts: Sequence[PromptFigures]) -> dict[str,
         "candidates": len(run.candidates),
         "origins": dict(run.origins),
         "rows": rows,
-        "first_tokens": first_tokens,
+        "colliding": colliding,
         "facts": plain(run.answers),
     }
 

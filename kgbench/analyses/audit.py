@@ -249,8 +249,9 @@ def _spread(label: str, method: AuditedMethod) -> Spread:
         no = Estimate.missing(next(iter(left_out.values())), n)
         return Spread(label, no, no, no, no, left_out)
     every = list(chain.from_iterable(estimates))
-    value, low, high = map(float, np.mean([estimate.numbers for estimate in every], axis=0))
-    values = np.reshape([estimate.value for estimate in every], (len(estimates), -1))
+    numbers = [estimate.numbers for estimate in every if estimate.numbers is not None]
+    value, low, high = map(float, np.mean(numbers, axis=0))
+    values = np.reshape([value for value, _, _ in numbers], (len(estimates), -1))
     varies = method.drawn or len(method.seeds) > 1  # else another seed gives the same
     return Spread(
         graft=label,
@@ -304,8 +305,9 @@ def audit_report(audited: Sequence[tuple[AuditedMethod, Sequence[Spread]]], titl
     for method, rows in audited:
         cells: list[list[Cell]] = []
         for row in rows:
-            figures = map(_cell, (row.wordings_sd, row.seeds_sd, row.smallest))
-            cells.append([row.graft, row.value.rounded(), *figures])
+            cells.append([row.graft, row.value.rounded()])
+            for figure in (row.wordings_sd, row.seeds_sd, row.smallest):
+                cells[-1].append(figure if isinstance(figure, Estimate) else number_text(figure))
         heads = ["graft", "mean", "SD over wordings", "SD over seeds", "smallest difference"]
         sizes = {"wording": len(method.wordings), "seed": len(method.seeds), "fact": method.n}
         counts = [count_text(n, noun) for noun, n in sizes.items()]
@@ -319,14 +321,10 @@ def audit_report(audited: Sequence[tuple[AuditedMethod, Sequence[Spread]]], titl
     return Report(title, parts, notes=[explained], verdict=" ".join(sentences))
 
 
-def _cell(figure: Figure) -> Cell:
-    return figure if isinstance(figure, Estimate) else number_text(figure)
-
-
 def _text(figure: Figure) -> str:
-    return (
-        f"undefined ({figure.undefined})" if isinstance(figure, Estimate) else number_text(figure)
-    )
+    if isinstance(figure, Estimate):
+        return f"undefined ({figure.undefined})"
+    return number_text(figure)
 
 
 def _sentence(method: AuditedMethod, rows: Sequence[Spread]) -> str:
@@ -338,8 +336,8 @@ def _sentence(method: AuditedMethod, rows: Sequence[Spread]) -> str:
     row = next(row for row in rows if row.graft == label)
     name = "the area under the curve" if row.graft == AREA else row.graft
     return (
-        f"{method.name}: {name} has a standard deviation of {_text(row.wordings_sd)} over wordings "
-        f"and {_text(row.seeds_sd)} over seeds; {count_text(method.n, 'fact')} detect "
+        f"{method.name}: the standard deviation of {name} is {_text(row.wordings_sd)} over "
+        f"wordings and {_text(row.seeds_sd)} over seeds; {count_text(method.n, 'fact')} detect "
         f"differences of {_text(row.smallest)} or more."
     )
 

@@ -82,8 +82,11 @@ SMALL = 1e-3
 
 LABEL_WIDTH = 16
 
-_MOVIES = ("first_actor", "second_actor")
-_REAL, _BATTLES, _INVENTED = "real_movies_real_actors", "battles", "fake_movies_fake_actors"
+SHIPPED = {
+    "known": "movies that the recipient was pretrained on",
+    "other": "where other invented movies were filmed, in wordings of pretraining",
+}
+"""Facts for the tiny pairs."""
 
 
 @dataclass(frozen=True)
@@ -163,52 +166,30 @@ def sample_texts(job: Job, sample: Specificity) -> list[Texts]:
 
 
 def _unrelated(job: Job, kind: str, name: str | None, n: int) -> Texts:
-    """Facts of a data set that is named, or else shipped; `_filled` chooses among them."""
-    templates = tuple(job.prompts) if kind == "known" else ()
+    """Facts of a data set that is named, or shipped for the tiny pairs."""
     if name is not None:
-        dataset = load_dataset(name, job.spec.imports)
-        if kind == "other" and not dataset.templates:
-            templates = ("headline",)
-        return _filled(job, kind, dataset, name, templates, n)
-    of_movies = (job.dataset.subject, job.dataset.object) == _MOVIES
-    base = _tiny_pair(job.spec)
-    about = ""
-    if base is not None and (of_movies or kind == "other"):
-        name = str(Path(__file__).with_name(f"specificity_{kind}.jsonl"))
-        about = f"movies that {base}'s recipient was pretrained on"
-        if kind == "other":
-            about = "where other invented movies were filmed, in wordings of pretraining"
-    elif kind == "other" and job.dataset.subject == "battle":
-        name = about = _INVENTED
-        templates = ("headline", "qa")
-    elif kind == "other":
-        name = about = _BATTLES
-    elif of_movies and not job.dataset.name.startswith(_REAL):
-        name, about = _REAL, f"{_REAL}: what the recipient may know of real movies"
-    else:
-        about = "no such facts are shipped for this data set; name some with --known NAME|FILE"
-        return Texts(kind, about)
+        return _filled(job, kind, load_dataset(name, job.spec.imports), name, n)
+    of_movies = (job.dataset.subject, job.dataset.object) == ("first_actor", "second_actor")
+    if not _is_tiny(job.spec) or (kind == "known" and not of_movies):
+        return Texts(kind, f"no such facts are shipped for these models; name some with --{kind}")
+    shipped = load_dataset(str(Path(__file__).with_name(f"specificity_{kind}.jsonl")))
     try:
-        return _filled(job, kind, load_dataset(name), about, templates, n)
+        return _filled(job, kind, shipped, SHIPPED[kind], n)
     except InputError as error:
-        return Texts(kind, f"{about} do not fit: {error}")
+        return Texts(kind, f"{SHIPPED[kind]} do not fit: {error}")
 
 
-def _tiny_pair(spec: Spec) -> str | None:
-    """The tiny pair whose recipient a job has, by itself or below a plant."""
-    if spec.model is None:
-        return None
-    source = catalog.entry(spec.model).recipient
-    folder = catalog.zoo_path(source)
-    if folder is None or spec.recipient not in (None, source):
-        return None
-    return folder.parent.name
+def _is_tiny(spec: Spec) -> bool:
+    """Whether the recipient is that of a tiny pair, by itself or below a plant."""
+    source = "" if spec.model is None else catalog.entry(spec.model).recipient
+    return catalog.zoo_path(source) is not None and spec.recipient in (None, source)
 
 
-def _filled(
-    job: Job, kind: str, dataset: Dataset, about: str, templates: Sequence[str], n: int
-) -> Texts:
-    """Facts that share neither subject nor object with those of the job, in templates."""
+def _filled(job: Job, kind: str, dataset: Dataset, about: str, n: int) -> Texts:
+    """Facts that share neither subject nor object with those of the job.
+
+    Known ones are asked in the prompts of the job, others in templates of their own.
+    """
     names = set()
     for fact in job.dataset.facts:
         names |= {fact.fields[job.dataset.subject], fact.fields[job.dataset.object]}
@@ -223,11 +204,12 @@ def _filled(
         reason = "left out, since a name in them is in the facts too"
         about = f"{about}; {shared} of {len(dataset.facts)} {reason}"
     facts = tuple(sampled(apart, n, job.spec.seed))
-    wordings = dict(dataset.templates)
+    templates, names_of_prompts = dict(dataset.templates), list(job.prompts)
     if kind == "known":
-        wordings = {**job.dataset.templates, **wordings}
-    names_of_prompts = list(templates or dataset.templates)
-    prompts = load_prompts(replace(dataset, facts=facts, templates=wordings), names_of_prompts)
+        templates = {**job.dataset.templates, **templates}
+    else:
+        names_of_prompts = list(templates) or ["headline"]
+    prompts = load_prompts(replace(dataset, facts=facts, templates=templates), names_of_prompts)
     return Texts(kind, about, tuple(prompts))
 
 
@@ -283,7 +265,7 @@ def _treatments(
 
     configuration = parse_configuration(label)
     reasons: Counter[str] = Counter()
-    treatments = {}
+    treatments: dict[Prompt, Sequence[Treatment]] = {}
     for prompt in prompts:
         try:
             if not isinstance(configuration, Graft):
@@ -374,8 +356,8 @@ class DivergenceRow:
     kind: str
     prompts: int
     """Number of prompts that the configuration was read on."""
-    lacking: int
-    """Number of prompts that it cannot be read on."""
+    absent: dict[str, int]
+    """Reasons why it cannot be read on other prompts, with their counts."""
     kl_largest: float | None
     """The largest KL of any prompt."""
     kl: Estimate
@@ -384,8 +366,6 @@ class DivergenceRow:
     """Share of prompts of which another token is the likeliest."""
     leak: Estimate | None = None
     """Mean KL, as a share of that on the target facts under the same configuration."""
-    of_sft: Estimate | None = None
-    """Mean KL, as a share of what the whole donor does to the same prompts."""
     logprob_change: Estimate | None = None
     """Mean change of the true answer's log-probability against PRE."""
     top5_pre: Estimate | None = None
@@ -413,18 +393,15 @@ def rows_of(
 
 def _row(label: str, measured: MeasuredTexts, target: Moved | None, seed: int) -> DivergenceRow:
     kind, moved = measured.texts.kind, measured.moved.get(label)
-    reasons = measured.absent.get(label, {})
-    lacking = sum(reasons.values())
+    absent = dict(measured.absent.get(label, {}))
     if moved is None:
-        listed = list(reasons)[:2] or [measured.texts.about]
+        listed = list(absent)[:2] or [measured.texts.about]
         missing = Estimate.missing(f"absent: {'; '.join(listed)}")
-        return DivergenceRow(label, kind, 0, lacking, None, missing, missing)
+        return DivergenceRow(label, kind, 0, absent, None, missing, missing)
     every = measured.moved.values()
     estimates: dict[str, Estimate] = {}
     if kind != "target" and target is not None:
         estimates["leak"] = _leak(moved, target, seed)
-    if label != "SFT" and "SFT" in measured.moved:
-        estimates["of_sft"] = _share(moved, measured.moved["SFT"])
     if kind in ANSWERED:
         changes = [0.0, *(float(other.logprob.mean()) for other in every)]
         estimates |= {
@@ -436,24 +413,12 @@ def _row(label: str, measured: MeasuredTexts, target: Moved | None, seed: int) -
         label,
         kind,
         len(moved.kl),
-        lacking,
+        absent,
         float(moved.kl.max()),
         mean(moved.by_fact(moved.kl), (0.0, max(float(other.kl.mean()) for other in every))),
         mean(moved.by_fact(moved.changed), (0.0, 1.0)),
         **estimates,
     )
-
-
-def _share(moved: Moved, donor_moved: Moved) -> Estimate:
-    """The ratio of two mean divergences over the prompts that both were read on."""
-    places = {prompt: place for place, prompt in enumerate(donor_moved.prompts)}
-    donor = moved.by_fact(donor_moved.kl[[places[prompt] for prompt in moved.prompts]])
-    n = len(donor)
-    if not donor.any():
-        return Estimate.missing("the whole donor moves none of these texts", n)
-    if n < 2:
-        return Estimate.missing(f"{n} fact, and an interval needs two", n)
-    return ratio(moved.by_fact(moved.kl), donor)
 
 
 def _leak(near: Moved, target: Moved, seed: int) -> Estimate:
@@ -473,7 +438,7 @@ def _leak(near: Moved, target: Moved, seed: int) -> Estimate:
         return Estimate.missing(reason, n)
     if near.facts == target.facts:
         return ratio(above, below)
-    # As in `stats.intervals.ratio_floor`: facts without an exception leave a share of exceptions open.
+    # As in `stats.intervals._floor`: facts without an exception leave a share of exceptions open.
     gap = float(below.mean())
     share, rest = float(above.mean()) / gap, open_to(above)
     means = resampled_means(above, resample(len(above), seed=seed + 1))
@@ -489,16 +454,12 @@ class KindSummary:
     about: str
     facts: int
     prompts: int
-    absent: dict[str, dict[str, int]]
-    """By configuration, the reasons why it cannot be read on a prompt, with their counts."""
 
     @classmethod
-    def of(cls, measured: MeasuredTexts) -> KindSummary:
-        """The description of measured texts."""
-        texts = measured.texts
+    def of(cls, texts: Texts) -> KindSummary:
+        """The description of texts."""
         facts = len({prompt.fact.id for prompt in texts.prompts})
-        absent = {label: dict(reasons) for label, reasons in measured.absent.items()}
-        return cls(texts.kind, texts.about, facts, len(texts.prompts), absent)
+        return cls(texts.kind, texts.about, facts, len(texts.prompts))
 
     def __str__(self) -> str:
         if not self.prompts:
@@ -555,18 +516,7 @@ class Divergences:
 
     def to_json(self) -> dict[str, Any]:
         """The object that `kgbench specificity --json` prints."""
-        return {
-            "model": self.model,
-            "dataset": self.dataset,
-            "localizer": self.localizer,
-            "dtype": self.dtype,
-            "seed": self.seed,
-            "origins": dict(self.origins),
-            "unit": "nats",
-            "kinds": plain(self.kinds),
-            "rows": plain(self.rows, counted=True),
-            "verdict": self.verdict,
-        }
+        return {**plain(self, counted=True), "unit": "nats", "verdict": self.verdict}
 
     def report(self) -> Report:
         """Tables of the divergences, their shares, and the true answers."""
@@ -575,7 +525,6 @@ class Divergences:
             self._table("KL from PRE to the graft, in nats", "kl"),
             self._table("share of prompts with another likeliest token", "top1_changed"),
             self._table("leak: KL as a share of that on the target facts", "leak", near),
-            self._table("KL as a share of the whole donor's (SFT)", "of_sft"),
             self._answers(),
         ]
         title = (
@@ -587,7 +536,7 @@ class Divergences:
     def _table(self, title: str, name: str, kinds: Iterable[str] = KINDS) -> Table:
         """One estimate of every configuration on kinds of texts."""
         rows: list[list[Cell]] = []
-        for label in self.labels[1:] if name == "of_sft" else self.labels:
+        for label in self.labels:
             cells = [_cell(self.row(label, kind), name) for kind in kinds]
             rows.append([label, *cells])
         text = figure_text if name == "top1_changed" else _text
@@ -613,12 +562,10 @@ class Divergences:
     def _lacking(self) -> list[str]:
         """Configurations that some prompts of a kind lack; what all lack has a footnote."""
         lines: dict[str, list[str]] = {}
-        for kind in self.kinds:
-            for label, reasons in kind.absent.items():
-                for reason, count in reasons.items():
-                    if self.row(label, kind.kind).prompts:
-                        line = f"{kind.kind}: absent in {count} of {kind.prompts} prompts: {reason}"
-                        lines.setdefault(line, []).append(label)
+        for row in self.rows:
+            for reason, n in row.absent.items() if row.prompts else ():
+                line = f"{row.kind}: absent in {count_text(n, 'prompt')}: {reason}"
+                lines.setdefault(line, []).append(row.graft)
         return [f"{', '.join(labels)} on {line}" for line, labels in lines.items()]
 
 
@@ -669,9 +616,9 @@ class Specificity(Analysis):
     }
 
     known: str | None = field(default=None, metadata={"metavar": "NAME|FILE"})
-    """Facts that finetuning did not teach.  [default: what pretraining taught, where known]"""
+    """Facts that finetuning did not teach.  [default: those shipped for the tiny pairs]"""
     other: str | None = field(default=None, metadata={"metavar": "NAME|FILE"})
-    """Facts of another kind.  [default: of a shipped data set]"""
+    """Facts of another kind.  [default: those shipped for the tiny pairs]"""
     facts: int = field(
         default=100,
         metadata={"flag": "--limit", "alias": "--facts", "metavar": "N", "least": 2},
@@ -724,7 +671,7 @@ def specificity(
         str(job.pair.dtype).removeprefix("torch."),
         spec.seed,
         labels,
-        tuple(map(KindSummary.of, measured)),
+        tuple(map(KindSummary.of, texts)),
         tuple(rows_of(measured, labels, spec.seed)),
         job.pair.origins,
     )
