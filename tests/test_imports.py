@@ -121,9 +121,8 @@ def test_defaults_prefer_actors(tmp_path: Path) -> None:
         ),
         (
             ROW + '\n{"subject": {}, "object": "d"}\n',
-            "line 2: field 'subject': expected a text or a number, found an object",
+            "line 2: field 'subject': expected a text or a number, found a dict",
         ),
-        ('{"subject": "a", "object": NaN}', "line 1: is not a row of facts: NaN is no JSON number"),
         (
             '{"subject": "a", "subject": "b"}',
             "line 1: is not a row of facts: it holds the field 'subject' twice",

@@ -200,9 +200,6 @@ def _filled(job: Job, kind: str, dataset: Dataset, about: str, n: int) -> Texts:
     if not apart:
         reason = "every fact shares its subject or object with the facts that the donor learned"
         return Texts(kind, f"{about}: {reason}")
-    if shared := len(dataset.facts) - len(apart):
-        reason = "left out, since a name in them is in the facts too"
-        about = f"{about}; {shared} of {len(dataset.facts)} {reason}"
     facts = tuple(sampled(apart, n, job.spec.seed))
     templates, names_of_prompts = dict(dataset.templates), list(job.prompts)
     if kind == "known":

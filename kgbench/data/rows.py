@@ -90,11 +90,7 @@ def text_cells(cells: Sequence[Any]) -> list[Any]:
     Libraries make fractions of whole numbers of which one is missing, so that a column with gaps
     and nothing but whole numbers in it has no ``.0``. Days without times have none either.
     """
-    values = []
-    for cell in cells:
-        if type(cell).__name__ == "datetime64":
-            cell = cell.astype("datetime64[us]").item()
-        values.append(None if _is_missing(cell) else _opened(cell))
+    values = [None if _is_missing(cell) else _opened(cell) for cell in cells]
     there = [value for value in values if value is not None]
     numbers = all(isinstance(value, Real | Digits) for value in there)
     no_fractions = (
@@ -134,9 +130,7 @@ def _text(value: Any) -> Any:
 def cell_fault(column: str, text: object) -> str | None:
     """What is wrong with a cell of `text_cells`; None for nothing."""
     if not isinstance(text, str):
-        kinds = {"dict": "an object", "list": "a list"}
-        kind = kinds.get(type(text).__name__, f"a {type(text).__name__}")
-        fault = f"expected a text or a number, found {kind}"
+        fault = f"expected a text or a number, found a {type(text).__name__}"
         if isinstance(text, list | dict):
             inner = next(iter(text), "field") if isinstance(text, dict) else 0
             fault += f"; name one value in it, as by '{column}.{inner}'"
@@ -325,7 +319,7 @@ def _parsed(text: str, where: str, what: str) -> Any:
             object_pairs_hook=unique_fields,
             parse_int=Digits,
             parse_float=Digits,
-            parse_constant=_refuse_constant,
+            parse_constant=lambda _: None,  # Python writes NaN for nothing
         )
     except json.JSONDecodeError as error:
         place = f"column {error.colno}" if error.lineno == 1 else f"line {error.lineno}"
@@ -346,10 +340,6 @@ def unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise ValueError(f"it holds the field {name!r} twice")
         fields[name] = value
     return fields
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON number")
 
 
 def _read_csv(path: Path, text: str) -> Iterator[Numbered]:
