@@ -525,7 +525,8 @@ def test_a_file_is_replaced_only_by_force(run) -> None:
         ),
         (
             "cast.csv --subject actor --object costar --template 'a={film} has'",
-            "does not mention the subject: write {actor} or {subject} in its template",
+            "no facts left (6 without the subject in the prompt): every 'actor' needs one 'costar', and a "
+            "template {actor}",
         ),
         (
             "cast.csv --column subject=actor --object costar --template 'a=he has'",

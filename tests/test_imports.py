@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgbench.data import ImportOptions, load_dataset
-from kgbench.data.imports import EMPTY, read_fact_table
+from kgbench.data.imports import EMPTY, NO_VALUE, read_fact_table
 from kgbench.data.rows import rows_of
 from kgbench.errors import DataError, InputError
 
@@ -181,7 +181,7 @@ def test_malformed_jsonl_is_one_clear_line(tmp_path: Path, text: str, message: s
     ("text", "message"),
     [
         ("subject,object\n", "holds no facts"),
-        ("subject,object\na\n", "line 2: no row has both 'subject' and 'object'"),
+        ("subject,object\na\n", "line 2: no row has all of 'subject', 'object'"),
         (
             "subject,object\na,b,c\n",
             r"line 2: holds 3 cells, but there are 2 columns \(subject, object\)",
@@ -204,8 +204,8 @@ def test_malformed_csv_is_one_clear_line(tmp_path: Path, text: str, message: str
 
 
 def test_a_column_with_gaps_is_left_out(tmp_path: Path) -> None:
-    """A column that is empty in some row is no field of any; a template that needs it is told the
-    line.
+    """A column that is empty in some row is no field of any; where a template needs it, the row is
+    left out, and its line kept.
     """
     path = tmp_path / "own.csv"
     path.write_text("id,subject,object,note,year\n7,a,b,,1\n8,c,d,x\n9,e,f,y,3\n")
@@ -214,10 +214,8 @@ def test_a_column_with_gaps_is_left_out(tmp_path: Path) -> None:
     assert [row.fields for row in table.rows] == [
         {"subject": s, "object": o} for s, o in ("ab", "cd", "ef")
     ]
-    with pytest.raises(
-        DataError, match=r"own.csv, line 3: field 'year' is empty; prompt 'ask' needs a text"
-    ):
-        load_dataset(str(path), ImportOptions(templates={"ask": "In {year}, {subject} met"}))
+    asked = read_fact_table(path, ImportOptions(templates={"ask": "In {year}, {subject} met"}))
+    assert asked.dropped == {NO_VALUE: [3]} and len(asked.rows) == 2
     path = tmp_path / "own.jsonl"
     path.write_text(ROW + '\n{"subject": "c", "year": 1}\n{"subject": "e", "object": "f"}\n')
     table = read_fact_table(path)

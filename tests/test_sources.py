@@ -205,7 +205,7 @@ def test_what_is_dropped_is_counted_by_its_row(run: Run) -> None:
         ),
         ("--source popqa list.json", "list.json, row 2: expected an object of fields"),
         ("--source popqa bare.json", "popqa: there are no facts in it"),
-        ("--source popqa lost.json", "popqa-p, row 1: prompt 'ask' does not mention the subject"),
+        ("--source popqa lost.json", f"popqa-p: no facts left (1 {NO_PROMPT})"),
         ("hub:a/b/c", "names no data set on the Hub: expected hub:OWNER/NAME"),
     ],
 )

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from kgbench.data import Dataset, ImportOptions, load_prompts, training_texts
 from kgbench.data.facts import NO_PROMPT, TWICE, dataset_of
+from kgbench.data.imports import NO_VALUE
 from kgbench.errors import DataError, InputError
 
 CSV = """subject,object,kind,born,score,alive
@@ -325,12 +326,10 @@ def test_a_prompt_that_does_not_tell_its_subject_is_left_out() -> None:
         {"prompt": text, "subject": "Peru", "target": f"t{n}"} for n, text in enumerate(prompts)
     ]
     dataset = dataset_of(rows)
-    assert dataset.dropped == {NO_PROMPT: 3, TWICE: 1}
+    assert dataset.dropped == {NO_PROMPT: 2, TWICE: 1, NO_VALUE: 1}
     assert asked(dataset)[3] == ("Peru is Peru or", "Peru", "t4")
     assert load_prompts(dataset, ["prompt"])[3].spans["FE"] == (0, 4)
-    with pytest.raises(
-        InputError, match=r"facts, row 1: prompt 'prompt' does not mention the subj"
-    ):
+    with pytest.raises(DataError, match="no facts left .*a text that mentions it once"):
         dataset_of(rows[3:6])
 
 

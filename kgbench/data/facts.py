@@ -266,21 +266,13 @@ def dataset_from(table: FactTable) -> Dataset:
     """The data set of a table; see `load_dataset`.
 
     Raises:
-        DataError: A field that a prompt needs is empty in some row, or no facts are left.
+        DataError: An id stands for two facts, or no facts are left.
         InputError: A template does not fit the fields.
     """
     first = table.rows[0]
-    templates = []
     for name, text in table.templates.items():
         template = parse_template(name, text)
-        for named in template.fields:
-            if named in table.incomplete:
-                raise DataError(
-                    f"{row_name(table.path, table.incomplete[named])}: field {named!r} is empty; "
-                    f"prompt {name!r} needs a text or a number there in every row"
-                )
-        bound = template.bind(table.subject, table.object, first.fields, table.name)
-        templates.append(bound)
+        template.bind(table.subject, table.object, first.fields, table.name)
     dropped = left_out(table)
     lines = set(chain.from_iterable(dropped.values()))
     by_id: dict[str, FactRow] = {}
@@ -297,15 +289,10 @@ def dataset_from(table: FactTable) -> Dataset:
         if row.line not in lines:
             facts.append(Fact(identifier, row.fields))
     if not facts:
-        try:
-            for bound in templates:
-                bound.fill(first.fields)
-        except InputError as error:
-            raise InputError(f"{row_name(table.path, first.line)}: {error}") from None
         why = ", ".join(f"{len(rows)} {reason}" for reason, rows in dropped.items())
         raise DataError(
             f"{table.path}: no facts left ({why}): every {table.subject!r} needs one "
-            f"{table.object!r}"
+            f"{table.object!r}, and a template {{{table.subject}}} or a text that mentions it once"
         )
     return Dataset(
         table.name,

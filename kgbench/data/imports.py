@@ -41,7 +41,7 @@ from kgbench.errors import DataError
 EMPTY = "row without subject or object"
 """Reason for dropping a row: a cell that every fact needs is empty."""
 NO_VALUE = "without a value for a prompt"
-"""Reason for dropping a row of a public set: a field of a template is empty."""
+"""Reason for dropping a row: a field of a template is empty."""
 
 SCHEMA_VERSION = 1
 """Version of the file format, the value of a header's ``kgbench``."""
@@ -121,7 +121,8 @@ def read_fact_table(path: Path, options: ImportOptions | None = None) -> FactTab
 
     Numbers become the text that they are written as; blanks around a value are removed. A column
     that is empty in some row, or holds lists or objects, is left out; a row without subject or
-    object is left out too, and its line kept in `FactTable.dropped`.
+    object, or without a field of a template, is left out too, and its line kept in
+    `FactTable.dropped`.
 
     Raises:
         DataError: The file or a row of it does not read; names line and field.
@@ -172,8 +173,7 @@ def fact_table(
         numbered: The rows with their numbers.
         header: What a file's header says.
         options: What overrules it.
-        named_only: Only columns that options and templates name are fields; others may differ from
-            row to row. A row without a field that a template names is left out.
+        named_only: Only columns that options and templates name are fields.
 
     Raises:
         DataError: A row does not read; names its number and the field.
@@ -189,28 +189,22 @@ def fact_table(
     if prompt is not None and not templates and subject != _MOVIES:
         templates = {"prompt": f"{{{prompt}}}"}
         training["training"] = training["training"] or (f"{{{prompt}}} {{{object}}}.",)
-    texts = set()  # the subject is looked for in them, so that empty ones are left out with reason
     for name, text in templates.items():
-        parsed = parse_template(name, text)
-        for column in filter(columns.has, parsed.fields):
+        for column in filter(columns.has, parse_template(name, text).fields):
             columns.add(column)
-        texts.add(parsed.subject_text(subject))
     complete: list[FactRow] = []
     dropped: dict[str, list[int]] = {}
     for row in columns.rows():
         if not (row.fields[subject] and row.fields[object]):
             dropped.setdefault(EMPTY, []).append(row.line)
-        elif named_only and not all(row.fields[name] for name in columns.required):
+        elif not all(row.fields[name] for name in columns.required):
             dropped.setdefault(NO_VALUE, []).append(row.line)
         else:
             complete.append(row)
     if not complete:
-        raise _fail(
-            path,
-            numbered[0][0],
-            f"no row has both {subject!r} and {object!r}; every fact needs a text or a number "
-            "there",
-        )
+        needed = ", ".join(map(repr, columns.required))
+        expected = "every fact needs a text or a number there"
+        raise _fail(path, numbered[0][0], f"no row has all of {needed}; {expected}")
     if all(WHOLE.fullmatch(row.fields[object]) for row in complete):
         answer = complete[0].fields[object]
         warnings.warn(
@@ -221,7 +215,7 @@ def fact_table(
     incomplete: dict[str, int] = {}
     for row in complete:
         for name, text in row.fields.items():
-            if not text and name not in texts:
+            if not text:
                 incomplete.setdefault(name, row.line)
     rows = []
     for row in complete:
@@ -290,7 +284,7 @@ class _Columns:
         for name in () if named_only else self.names:
             if name not in columns.values() and not any(is_nested(row.get(name)) for row in rows):
                 self.fields[name] = name
-        self.required = set[str]()
+        self.required: dict[str, None] = {}
 
     def _holds(self, column: str) -> bool:
         """Whether some row has such a column."""
@@ -306,7 +300,7 @@ class _Columns:
     def add(self, field: str) -> None:
         """Require a field; a column becomes one."""
         self.fields.setdefault(field, field)
-        self.required.add(field)
+        self.required[field] = None
 
     def rows(self) -> Iterator[FactRow]:
         """All rows, with the texts of the fields.
