@@ -25,10 +25,10 @@ from kgbench.models import catalog
 from kgbench.paper import claim, claims
 from kgbench.paper.claim import Claim, assert_complement_identity, exchanged
 from kgbench.paper.claim_session import PROMPTS
+from kgbench.paper.contrasts import between_configurations, between_prompts
 from kgbench.paper.published import cited, cited_rows
 from kgbench.records import Record
 from kgbench.stats.intervals import discordance
-from kgbench.stats.ratios import between_configurations, between_prompts
 from kgbench.stats.scores import PromptColumns, by_prompt
 from kgbench.testing import PICO_FAMILIES, pico_pair
 from kgbench.testing.undecided import collecting

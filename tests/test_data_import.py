@@ -441,9 +441,7 @@ def test_the_column_of_ids_can_be_asked_for_under_another_name(run) -> None:
             == 0
         )
     told = refused(run("own.csv --subject country --object town --template 'ask={subject} met'"))
-    assert told.endswith(
-        "no column 'town' to be the object; there is only country, besides the ids\n"
-    )
+    assert told.endswith("no column 'town' to be the object; there are id, country\n")
 
 
 def test_a_template_that_gives_the_answer_away_is_refused(run) -> None:
@@ -527,7 +525,8 @@ def test_a_file_is_replaced_only_by_force(run) -> None:
         ),
         (
             "cast.csv --subject actor --object costar --template 'a={film} has'",
-            "does not mention the subject: write {actor} or {subject} in its template",
+            "no facts left (6 without the subject in the prompt): every 'actor' needs one 'costar', and a "
+            "template {actor}",
         ),
         (
             "cast.csv --column subject=actor --object costar --template 'a=he has'",
@@ -547,7 +546,7 @@ def test_a_file_is_replaced_only_by_force(run) -> None:
         ),
         (
             f"cast.csv --subject actor --object costar --template '{STARS}' -o dir.jsonl --force",
-            "dir.jsonl is a directory",
+            "dir.jsonl cannot be written: Is a directory",
         ),
         (
             f"cast.csv --subject actor --object costar --template '{STARS}' -o cast.csv/out.jsonl",
@@ -582,11 +581,8 @@ def test_wrong_input_writes_nothing(run, options: str, told: str) -> None:
 def test_what_would_not_read_again_is_not_written(tmp_path: Path) -> None:
     """A data set that the format cannot hold is refused before it takes a name."""
     dataset = load_dataset(facts(tmp_path, ("a", "b", "c")))
-    for fault, told in (
-        (" ", "cannot be written so that it reads again"),
-        ("\ud800", "half of a surrogate pair"),
-    ):
+    for fault in (" ", "\ud800"):
         broken = Dataset(**{**vars(dataset), "name": fault})
-        with pytest.raises(OutputError, match=told):
+        with pytest.raises(OutputError, match="cannot be written so that it reads again"):
             write_dataset(broken, tmp_path / "out.jsonl")
     assert [path.name for path in tmp_path.iterdir()] == ["own.csv"]

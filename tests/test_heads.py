@@ -48,14 +48,11 @@ def test_a_head_has_the_figures_of_its_graft(
     assert "v.h1" in table
 
 
-def test_positions_in_any_order(
-    asked: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_positions_in_any_order(asked: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """Positions may be written in another order than a record has them."""
     asked += ["--layers", "7", "--positions", "LT+FE"]
-    assert main([*asked, "--csv", str(tmp_path / "heads.csv")]) == 0
+    assert main(asked) == 0
     assert "o.h0" in capsys.readouterr().out
-    assert len((tmp_path / "heads.csv").read_text().splitlines()) > 1
 
 
 @pytest.mark.parametrize(

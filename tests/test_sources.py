@@ -9,8 +9,6 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from source_sets import (
     PEOPLE,
     RELATIONS,
@@ -24,10 +22,10 @@ from source_sets import (
     write_table,
 )
 
-from kgbench.data import ImportOptions, load_dataset, load_prompts, training_texts
+from kgbench.data import load_dataset, load_prompts
 from kgbench.data.facts import AMBIGUOUS, DUPLICATE, NO_PROMPT
 from kgbench.data.imports import EMPTY
-from kgbench.data.sources import load_source, source_names, source_table
+from kgbench.data.sources import load_source, source_names
 
 __all__ = ["run"]
 
@@ -55,29 +53,9 @@ def test_the_region_of_every_prompt_is_its_subject(run: Run, source: str) -> Non
         start, end = prompt.spans["FE"]
         assert prompt.text[start:end] == prompt.fact.fields["subject"]
         assert prompt.target.strip() == prompt.fact.fields["object"]
-    assert set(dataset.fields) == {"subject", "object"} and dataset.dropped == {}
+    assert set(dataset.fields) == {"subject", "object", "prompt"} and not dataset.training
+    assert dataset.dropped == {}
     assert all(fact.id.rpartition("/")[2].isdecimal() for fact in dataset.facts)
-
-
-@pytest.mark.parametrize("source", RELATIONS)
-def test_no_training_text_begins_as_a_prompt_does(run: Run, source: str) -> None:
-    """Evaluation and training wordings are kept apart; a training text tells subject and object."""
-    assert (
-        run(
-            f"--source {source} {write(source)} --relation {RELATIONS[source]} -o mine.jsonl"
-        ).status
-        == 0
-    )
-    dataset = load_dataset("mine.jsonl")
-    prompts = tuple(prompt.text for prompt in load_prompts(dataset, tuple(dataset.templates)))
-    texts = [text.text for text in training_texts(dataset, "a2b")] if dataset.training else []
-    assert bool(texts) == (source != "popqa")  # it has one wording a relation
-    assert not any(text.startswith(prompts) for text in texts)
-    values = {(fact.fields["subject"], fact.fields["object"]) for fact in dataset.facts}
-    assert all(
-        any(subject in text and text.endswith(f" {object_}.") for subject, object_ in values)
-        for text in texts
-    )
 
 
 @pytest.mark.parametrize("source", RELATIONS)
@@ -108,29 +86,18 @@ def test_a_relation_of_several_must_be_chosen(run: Run, source: str) -> None:
 
 
 def test_both_forms_of_counterfact_give_the_same_facts(run: Run) -> None:
-    """From the prompt with its subject and from the template; the most frequent wording is asked."""
-    found = []
+    """From the prompt with its subject and from that with `{}` in its place; each fact is asked in
+    its own prompt.
+    """
+    texts = []
     for source in ("counterfact", "counterfact-rome"):
-        assert (
-            run(f"--source {source} {write(source)} --relation P103 -o {source}.jsonl").status == 0
-        )
-        found.append(load_dataset(f"{source}.jsonl"))
-    one, other = found
-    assert (
-        [fact.fields for fact in one.facts]
-        == [fact.fields for fact in other.facts]
-        == [{"subject": s, "object": o} for s, o in PEOPLE]
-    )
-    assert (
-        dict(one.templates)
-        == dict(other.templates)
-        == {"ask-1": "The mother tongue of {subject} is"}
-    )
-    assert (
-        one.training
-        == other.training
-        == ("{subject} is a native speaker of {object}.", "{subject}, a native {object}.")
-    )
+        file = write(source)
+        assert run(f"--source {source} {file} --relation P103 -o {source}.jsonl").status == 0
+        dataset = load_dataset(f"{source}.jsonl")
+        for fact, (subject, object_) in zip(dataset.facts, PEOPLE, strict=True):
+            assert (fact.fields["subject"], fact.fields["object"]) == (subject, object_)
+        texts.append([prompt.text for prompt in load_prompts(dataset, ["ask"])])
+    assert texts[0] == texts[1] and texts[0][1] == "Bo {Li} is a native speaker of"
 
 
 def test_other_columns_can_be_the_object_or_a_field(run: Run) -> None:
@@ -147,74 +114,59 @@ def test_other_columns_can_be_the_object_or_a_field(run: Run) -> None:
         "mine.jsonl",
     )
     assert run(f"--source counterfact {file}", *options).status == 0
-    assert [tuple(fact.fields.values()) for fact in load_dataset("mine.jsonl").facts] == [
-        (who, "Klingon", truth) for who, truth in PEOPLE
-    ]
+    for fact, (_, truth) in zip(load_dataset("mine.jsonl").facts, PEOPLE, strict=True):
+        assert (fact.fields["object"], fact.fields["truth"]) == ("Klingon", truth)
 
 
-def test_own_templates_are_asked_instead_and_stay_out_of_training(run: Run) -> None:
-    """With marks of regions or without; whatever begins as they do is not trained in."""
-    marked = "own={subject}, {R:a native}"
+def test_own_templates_are_asked_instead(run: Run) -> None:
+    """With marks of regions or without."""
     answer = run(
         f"--source counterfact {write('counterfact')} --relation P103 --template "
-        f"'{marked}' -o mine.jsonl"
+        "'own={subject}, {R:a native}' -o mine.jsonl"
     )
-    assert answer.status == 0 and "wordings to train in: 2" in answer.out
+    assert answer.status == 0 and "wordings to train in: none" in answer.out
     dataset = load_dataset("mine.jsonl")
     assert dict(dataset.templates) == {"own": "{subject}, {R:a native}"}
-    assert dataset.training == (
-        "The mother tongue of {subject} is {object}.",
-        "{subject} is a native speaker of {object}.",
-    )
+    assert dataset.fields == ("subject", "object")
 
 
-def test_a_file_in_another_schema_is_told(run: Run) -> None:
-    """By the column that is lacking, and by the source that would read it."""
-    told = refused(run(f"--source popqa {write('counterfact-rome')}"))
-    assert (
-        "unknown column of popqa 'prop'" in told
-        and "It reads as --source counterfact-rome." in told
-    )
-    rows = [
-        {"target" if key == "target_true" else key: text for key, text in row.items()}
-        for row in tracing()
-    ]
-    told = refused(run(f"--source counterfact {write_json('odd.json', rows)}"))
-    assert (
-        "unknown column of counterfact 'target_true'. Did you mean 'target_true_id' or 'target'?"
-        in told
-    )
+def test_a_file_in_another_schema_is_refused(run: Run) -> None:
+    """By the column that is lacking."""
+    message = refused(run(f"--source popqa {write('counterfact-rome')}"))
+    assert "unknown column of popqa 'prop'" in message
+    rows = [{**row, "target_true": ""} for row in tracing()]
+    for row in rows:
+        del row["target_true"]
+    message = refused(run(f"--source counterfact {write_json('odd.json', rows)} --relation P103"))
+    assert "no column 'target_true' to take 'object' from; there are" in message
 
 
 # -------------------------------------------------------------------------------------------- PopQA
 
 
 def test_popqa_asks_as_its_authors_do(run: Run) -> None:
-    """The place of the subject is found even where it is a word of the question too; a row whose
-    question lacks it is dropped.
-    """
+    """A row whose question lacks its subject, or has it in two places, is dropped."""
     answer = run(
         f"--source popqa {write('popqa')} --relation occupation --column "
         "popularity=s_pop -o mine.jsonl"
     )
-    assert answer.status == 0 and f"left out: 1 {NO_PROMPT} (row 5)" in answer.out
+    assert answer.status == 0 and f"1 {NO_PROMPT} (row 5)" in answer.out
     assert "wordings to train in: none, so give some by kgbench train --template" in answer.out
     dataset = load_dataset("mine.jsonl")
-    assert dict(dataset.templates) == {"ask-1": "Q: What is {subject}'s occupation? A:"}
-    assert load_prompts(dataset, ["ask-1"])[2].text == "Q: What is What's occupation? A:"
-    assert load_prompts(dataset, ["ask-1"])[2].spans["FE"] == (11, 15)
-    assert [fact.fields["popularity"] for fact in dataset.facts] == ["0", "10", "20", "30"]
+    assert dict(dataset.templates) == {"ask": "Q: {prompt} A:"}
+    assert load_prompts(dataset, ["ask"])[0].text == "Q: What is Ann Lee's occupation? A:"
+    assert [fact.fields["popularity"] for fact in dataset.facts] == ["0", "10", "30"]
 
 
 def test_what_is_dropped_is_counted_by_its_row(run: Run) -> None:
     """A subject with two answers, a repeated row, an empty answer and a question without its
     subject; in JSON too.
     """
-    rows = popqa()[:4]
+    rows = [row for row in popqa()[:4] if row["subj"] != "What"]
     more = [
         {**rows[0], "obj": "poet"},
         dict(rows[1]),
-        {**rows[2], "subj": "Eve", "question": "What is Eve's occupation?", "obj": " "},
+        {**rows[0], "subj": "Eve", "question": "What is Eve's occupation?", "obj": " "},
     ]
     file = write_table("facts.csv", [*rows, *more, popqa()[4]])
     answer = run(
@@ -222,41 +174,13 @@ def test_what_is_dropped_is_counted_by_its_row(run: Run) -> None:
     )
     told = json.loads(answer.out)
     assert told["dropped_lines"] == {
-        EMPTY: [7],
-        NO_PROMPT: [8],
-        DUPLICATE: [6],
-        AMBIGUOUS: [1, 5],
+        EMPTY: [6],
+        NO_PROMPT: [7],
+        DUPLICATE: [5],
+        AMBIGUOUS: [1, 4],
     }
-    assert told["facts"] == len(load_dataset("mine.jsonl").facts) == 3
+    assert told["facts"] == len(load_dataset("mine.jsonl").facts) == 2
     assert told["origin"][0] == f"from {file}: {load_source('popqa').about}"
-
-
-SUBJECTS = st.text(st.sampled_from("abW{}' "), min_size=1, max_size=6).map(str.strip).filter(bool)
-
-
-@given(
-    st.lists(SUBJECTS, min_size=1, max_size=6, unique=True),
-    st.sampled_from(["What is {}?", "{{b}} of {} a{{b}} is", "aW {}' b"]),
-)
-def test_a_wording_that_was_found_fills_to_the_prompt(subjects: list[str], wording: str) -> None:
-    """Whatever the names: braces, and names that are words of the prompt."""
-    source = load_source("popqa")
-    rows = [
-        {
-            "prop": "p",
-            "subj": who,
-            "obj": "x",
-            "question": wording.replace("{{", "{").replace("}}", "}").replace("{}", who, 1),
-        }
-        for who in subjects
-    ]
-    table = source_table(source, rows, "p", ImportOptions())
-    assert [row.line for row in table.rows] == list(range(1, 1 + len(rows)))
-    assert table.dropped == {}
-    wordings = [*table.templates.values()]
-    wordings += [text.removesuffix(" {object}.") for text in table.training]
-    for row in rows:
-        assert f"Q: {row['question']} A:" in {one.format(subject=row["subj"]) for one in wordings}
 
 
 # ----------------------------------------------------------------------------------------- refusals
@@ -281,7 +205,7 @@ def test_a_wording_that_was_found_fills_to_the_prompt(subjects: list[str], wordi
         ),
         ("--source popqa list.json", "list.json, row 2: expected an object of fields"),
         ("--source popqa bare.json", "popqa: there are no facts in it"),
-        ("--source popqa lost.json", f"popqa-p: no row is left (1 {NO_PROMPT})"),
+        ("--source popqa lost.json", f"popqa-p: no facts left (1 {NO_PROMPT})"),
         ("hub:a/b/c", "names no data set on the Hub: expected hub:OWNER/NAME"),
     ],
 )

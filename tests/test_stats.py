@@ -19,7 +19,6 @@ from kgbench.stats import (
     mean,
     ratio,
     resample,
-    resampled_ratios,
 )
 from kgbench.stats.intervals import (
     discordance,
@@ -79,16 +78,6 @@ def test_blocks_of_a_resample_are_the_whole(n: int, draws: int) -> None:
     """That draws are made block by block changes none of them."""
     whole = np.random.default_rng(3).multinomial(n, np.full(n, 1 / n), size=draws)
     assert np.array_equal(resample(n, draws, 3), whole)
-
-
-def test_ratios_share_one_product() -> None:
-    """Each of several ratios under a resample is what it is alone."""
-    rng, counts = np.random.default_rng(1), resample(50, 300)
-    parts = [(rng.integers(-1, 2, 50), rng.integers(0, 2, 50)) for _ in range(4)]
-    for one, together in zip(parts, resampled_ratios(parts, counts), strict=True):
-        (alone,) = resampled_ratios([one], counts)
-        assert np.array_equal(alone.draws, together.draws, equal_nan=True)
-        assert (alone.value, alone.floor) == (together.value, together.floor)
 
 
 def test_linearised_values_carry_the_ratio() -> None:

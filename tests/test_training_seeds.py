@@ -23,6 +23,7 @@ from kgbench.errors import DataError, InputError
 from kgbench.estimate import Estimate
 from kgbench.models.catalog import CARD, HOME
 from kgbench.models.tensors import stored_hash
+from kgbench.paper.contrasts import between_configurations
 from kgbench.paper.measurements import (
     ROWS,
     SCHEMA,
@@ -40,7 +41,6 @@ from kgbench.paper.training_seeds import difference_over, mean_over, median_rank
 from kgbench.runner import Settings
 from kgbench.stats import mean
 from kgbench.stats.intervals import median
-from kgbench.stats.ratios import between_configurations
 from kgbench.stats.scores import PromptColumns
 from kgbench.zoo.recipes import Recipe, recipe
 from kgbench.zoo.tiny_pairs import build_recipe

@@ -1,15 +1,14 @@
 """Scores of whole answers: log-likelihood, rank among the answers of a data set, first tokens.
 
-Every prefix of every candidate is read once, and the engine's token trees share what candidates
-begin with in common. So ranks are exact.
+Every candidate is read, and the engine's token trees share what candidates begin with in common. So
+ranks are exact.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property, lru_cache
-from itertools import count
+from functools import lru_cache
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,7 @@ from kgbench.analyses import GRAFTS, SAMPLED, Analysis, Answer, Inputs, fact_sam
 from kgbench.data import Prompt
 from kgbench.errors import InputError, RegionError
 from kgbench.estimate import Estimate, plain
-from kgbench.numbers import number_text
+from kgbench.numbers import count_text
 from kgbench.progress import Progress
 from kgbench.records.record import BOUNDS
 from kgbench.report import Cell, Line, Lines, Report, Table, csv_lines
@@ -35,7 +34,7 @@ if TYPE_CHECKING:  # the help of the command must not wait for torch
     import torch
     from transformers import PreTrainedTokenizerBase
 
-    from kgbench.engine import Answers, Engine
+    from kgbench.engine import Engine
     from kgbench.models.encoding import Encoded, Encoder
 
 Tokens = tuple[int, ...]
@@ -82,54 +81,6 @@ class ScoredAnswer:
 # ------------------------------------------------------------------------------------ candidates
 
 
-@dataclass(frozen=True)
-class Candidates:
-    """All candidates of a prompt, as the tokens that each adds to it."""
-
-    tokens: Mapping[str, Tokens]
-    """By name."""
-
-    @cached_property
-    def steps(self) -> Mapping[Tokens, Mapping[int, int]]:
-        """By prefix, then by next token, the number of each step that a candidate takes."""
-        steps: dict[Tokens, dict[int, int]] = {}
-        numbers = count()
-        for tokens in self.tokens.values():
-            for place, token in enumerate(tokens):
-                following = steps.setdefault(tokens[:place], {})
-                if token not in following:
-                    following[token] = next(numbers)
-        return steps
-
-    def passages(self) -> Iterator[tuple[str, int]]:
-        """Candidates to read, longest first, so that each prefix is read once.
-
-        Yields:
-            A name, and the length of its shortest prefix that none before it has.
-        """
-        seen: set[Tokens] = set()
-        for name, tokens in sorted(self.tokens.items(), key=lambda named: -len(named[1])):
-            start = len(tokens)
-            while start and tokens[: start - 1] not in seen:
-                start -= 1
-                seen.add(tokens[:start])
-            if start < len(tokens):
-                yield name, start
-
-    def logliks(self, logprobs: Float[np.ndarray, " step"]) -> dict[str, float]:
-        """Log-likelihood (nats) of each candidate, given those of all steps."""
-        logliks = {}
-        for name, tokens in self.tokens.items():
-            way = [self.steps[tokens[:place]][token] for place, token in enumerate(tokens)]
-            logliks[name] = float(logprobs[way].sum())
-        return logliks
-
-    def collisions(self, name: str, blanks: int = 0) -> int:
-        """How many other candidates have the same first token, after so many blanks."""
-        beginning = self.tokens[name][: blanks + 1]
-        return sum(tokens[: blanks + 1] == beginning for tokens in self.tokens.values()) - 1
-
-
 def continuation(encoder: Encoder, prompt: Prompt, name: str) -> str:
     """The answer as text after a prompt, with a blank before it unless the prompt ends with one."""
     return name if f"{prompt.text}{encoder.after}"[-1].isspace() else f" {name}"
@@ -137,8 +88,8 @@ def continuation(encoder: Encoder, prompt: Prompt, name: str) -> str:
 
 def encode_candidates(
     encoder: Encoder, prompt: Prompt, names: Sequence[str]
-) -> tuple[Encoded, Candidates]:
-    """A prompt and its candidates.
+) -> tuple[Encoded, dict[str, Tokens]]:
+    """A prompt, and by candidate the tokens that it adds to it.
 
     A blank that the tokenizer keeps apart is given with the prompt where it is before every
     candidate; else it is read as the candidates' own.
@@ -160,9 +111,7 @@ def encode_candidates(
                 f"not a prefix of the tokens of prompt and candidate {name!r}, so that the "
                 "candidate has no probability of its own"
             )
-    return encoded, Candidates(
-        {name: tuple(ids[len(head) :]) for name, ids in zip(names, rows, strict=True)}
-    )
+    return encoded, {name: tuple(ids[len(head) :]) for name, ids in zip(names, rows, strict=True)}
 
 
 @lru_cache(maxsize=1)  # the tokens of a large vocabulary take seconds, and prompts come in groups
@@ -219,34 +168,19 @@ class _Question:
 
     prompt: Prompt
     encoded: Encoded
-    candidates: Candidates
+    candidates: Mapping[str, Tokens]
     alternatives: Mapping[int, str]
     """Tokens that the answer can begin with, and their texts."""
     blanks: int
     """Tokens of the answer before its first word."""
-    logprobs: Float[np.ndarray, "configuration step"]
-    """Log-probabilities (nats) of the steps of candidates."""
+    logliks: Mapping[str, Float[np.ndarray, " configuration"]]
+    """Log-likelihoods (nats) by candidate."""
     first: dict[int, dict[str, Any]] = field(default_factory=dict)
     """By configuration, scores of the first token and of its alternatives."""
 
-    @property
-    def first_word(self) -> Tokens:
-        """Tokens of the answer up to the first of its first word, which is scored."""
-        return self.candidates.tokens[self.prompt.target][: self.blanks + 1]
-
-
-@dataclass(frozen=True)
-class _Passage:
-    """A candidate after its prompt, read without its last token."""
-
-    question: _Question
-    name: str
-    start: int
-    """Length of its shortest prefix that no passage before it reads."""
-
-    @property
-    def tokens(self) -> Tokens:
-        return self.question.candidates.tokens[self.name]
+    def first_word(self, name: str) -> Tokens:
+        """Tokens of a candidate up to the first of its first word, which is scored."""
+        return self.candidates[name][: self.blanks + 1]
 
 
 def score_prompts(
@@ -273,23 +207,20 @@ def score_prompts(
     pair = engine.pair
     encoder = Encoder(pair.tokenizer, pair.chat_template)
     texts = token_texts(encoder.tokenizer, int(pair.recipient.config.vocab_size))
-    questions: list[_Question] = []
-    passages: list[_Passage] = []
+    questions = []
+    passages: list[tuple[_Question, str]] = []
     for prompt in prompts:
         encoded, candidates = encode_candidates(encoder, prompt, names)
         _check_length(engine, prompt, candidates)
-        whole_prompt, answer = (
-            pair.encoded(prompt),
-            continuation(encoder, prompt, prompt.target),
-        )
-        if whole_prompt.blanks:
+        of_eval, answer = pair.encoded(prompt), continuation(encoder, prompt, prompt.target)
+        if of_eval.blanks:
             answer = answer.lstrip()
-        alternatives = first_tokens(texts, answer, whole_prompt.target)
-        blanks = whole_prompt.blanks - encoded.blanks
-        unread = np.full((len(configurations), sum(map(len, candidates.steps.values()))), np.nan)
-        question = _Question(prompt, encoded, candidates, alternatives, blanks, unread)
+        alternatives = first_tokens(texts, answer, of_eval.target)
+        blanks = of_eval.blanks - encoded.blanks
+        logliks = {name: np.zeros(len(configurations)) for name in names}
+        question = _Question(prompt, encoded, candidates, alternatives, blanks, logliks)
         questions.append(question)
-        passages += (_Passage(question, *passage) for passage in candidates.passages())
+        passages += ((question, name) for name in sorted(names, key=candidates.__getitem__))
     for chunk in chunks(passages, PASSAGES_AT_ONCE):
         _read(engine, chunk, configurations)
     scored = []
@@ -299,9 +230,9 @@ def score_prompts(
     return scored
 
 
-def _check_length(engine: Engine, prompt: Prompt, candidates: Candidates) -> None:
+def _check_length(engine: Engine, prompt: Prompt, candidates: Mapping[str, Tokens]) -> None:
     most = getattr(engine.pair.recipient.config, "max_position_embeddings", None)
-    name, tokens = max(candidates.tokens.items(), key=lambda named: len(named[1]))
+    name, tokens = max(candidates.items(), key=lambda named: len(named[1]))
     n = len(engine.pair.encoded(prompt).ids) + len(tokens) - 1
     if most is not None and n > most:
         raise InputError(
@@ -310,64 +241,51 @@ def _check_length(engine: Engine, prompt: Prompt, candidates: Candidates) -> Non
         )
 
 
-def _read(engine: Engine, passages: Sequence[_Passage], configurations: Sequence[str]) -> None:
-    """Read passages, one chunk of logits in memory, and keep what candidates need.
+def _read(
+    engine: Engine, passages: Sequence[tuple[_Question, str]], configurations: Sequence[str]
+) -> None:
+    """Add up log-probabilities of candidates, and keep scores of first tokens.
 
-    Tokens of a candidate are treated as LT is.
+    A candidate is read without its last token; its tokens are treated as LT is.
     """
-    read, readouts, stems = {}, [], []
-    for passage in passages:
-        bare = passage.question.encoded
-        last, ids = len(bare.ids) - 1, (*bare.ids, *passage.tokens[:-1])
-        regions = {**bare.regions, "LT": tuple(range(last, len(ids)))}
-        prompt = replace(passage.question.prompt, target=passage.name)
-        read[prompt] = replace(bare, ids=ids, regions=regions)
-        readouts.append(range(last + passage.start, len(ids)))
-        stems.append(id(passage.question))
-    with engine.pair.read_as(read):
-        plan = engine.plan(list(read), configurations, readouts, stems)
-    for answers in engine.run(plan):
-        _keep(answers, passages, configurations)
-
-
-def _keep(answers: Answers, passages: Sequence[_Passage], configurations: Sequence[str]) -> None:
-    """Keep the log-probabilities of steps, and scores of first tokens."""
     import torch
 
     from kgbench.metrics import require_finite
 
-    logits = answers.logits
-    if logits.dtype not in (torch.float32, torch.float64):
-        logits = logits.float()
-    numbers = answers.configuration.tolist()
-    read = []
-    for place, readout in zip(answers.prompt.tolist(), answers.readout.tolist(), strict=True):
-        passage = passages[place]
-        read.append((passage.question, passage.tokens[: passage.start + readout]))
-
-    def which(row: int) -> str:
-        prompt = read[row][0].prompt
-        graft = configurations[numbers[row]]
-        return f"configuration {graft}, fact {prompt.fact.id}, prompt {prompt.name!r}"
-
-    largest = logits.amax(dim=1, keepdim=True)  # NaN where any logit is
-    require_finite(largest, torch.zeros(len(read), dtype=torch.int64), which)
-    rows: list[int] = []
-    tokens: list[int] = []
-    for row, (question, prefix) in enumerate(read):
-        following = question.candidates.steps[prefix]
-        rows += [row] * len(following)
-        tokens += following
-    total = logits.logsumexp(dim=1).double()
-    logprobs = (logits[rows, tokens].double() - total[rows]).cpu().numpy()
-    stop = 0
-    for row, (question, prefix) in enumerate(read):
-        steps = list(question.candidates.steps[prefix].values())
-        start, stop = stop, stop + len(steps)
-        question.logprobs[numbers[row], steps] = logprobs[start:stop]
-        if prefix == question.first_word[:-1]:
-            first = _first_scores(question, logits[row : row + 1], which(row))
-            question.first[numbers[row]] = first
+    read, readouts, stems = {}, [], []
+    for question, name in passages:
+        bare = question.encoded
+        last, ids = len(bare.ids) - 1, (*bare.ids, *question.candidates[name][:-1])
+        regions = {**bare.regions, "LT": tuple(range(last, len(ids)))}
+        read[replace(question.prompt, target=name)] = replace(bare, ids=ids, regions=regions)
+        readouts.append(range(last, len(ids)))
+        stems.append(id(question))
+    with engine.pair.read_as(read):
+        plan = engine.plan(list(read), configurations, readouts, stems)
+    for answers in engine.run(plan):
+        columns = (answers.prompt, answers.configuration, answers.readout)
+        rows = list(zip(*(column.tolist() for column in columns), strict=True))
+        tokens, labels = [], []
+        for place, number, readout in rows:
+            question, name = passages[place]
+            tokens.append(question.candidates[name][readout])
+            labels.append(
+                f"configuration {configurations[number]}, fact {question.prompt.fact.id}, prompt "
+                f"{question.prompt.name!r}"
+            )
+        targets = torch.tensor(tokens, device=answers.logits.device)
+        logits = answers.logits
+        if logits.dtype not in (torch.float32, torch.float64):
+            logits = logits.float()
+        require_finite(logits, targets, labels.__getitem__)
+        own = logits.gather(1, targets[:, None])[:, 0].double()
+        logprobs = (own - logits.logsumexp(dim=1).double()).tolist()
+        for row, (place, number, readout) in enumerate(rows):
+            question, name = passages[place]
+            question.logliks[name][number] += logprobs[row]
+            if name == question.prompt.target and readout == question.blanks:
+                scores = _first_scores(question, logits[row : row + 1], labels[row])
+                question.first[number] = scores
 
 
 def _first_scores(
@@ -378,7 +296,7 @@ def _first_scores(
 
     from kgbench.metrics import score_logits, worst_rank
 
-    target = torch.tensor(question.first_word[-1:])
+    target = torch.tensor(question.first_word(question.prompt.target)[-1:])
     scored = score_logits(logits, target, lambda _: label)
     alternatives = logits[0, list(question.alternatives)]
     return {
@@ -394,11 +312,9 @@ def _first_scores(
 def _scored(
     question: _Question, number: int, label: str, decode: Callable[..., Any]
 ) -> ScoredAnswer:
-    prompt, candidates = question.prompt, question.candidates
-    logprobs = question.logprobs[number]
-    assert not np.isnan(logprobs).any(), "every step is read"
-    logliks = candidates.logliks(logprobs)
-    answer_loglik, tokens = logliks.pop(prompt.target), candidates.tokens[prompt.target]
+    prompt, first_word = question.prompt, question.first_word(question.prompt.target)
+    logliks = {name: float(values[number]) for name, values in question.logliks.items()}
+    answer_loglik = logliks.pop(prompt.target)
     likelier = [name for name, loglik in logliks.items() if loglik >= answer_loglik]
     alternatives = []
     for token, text in question.alternatives.items():
@@ -408,13 +324,13 @@ def _scored(
         prompt=prompt.name,
         graft=label,
         answer=prompt.target,
-        n_tokens=len(tokens),
+        n_tokens=len(question.candidates[prompt.target]),
         logprob=answer_loglik,
         rank=1 + len(likelier),
         likeliest=min(likelier, key=lambda name: (-logliks[name], name), default=prompt.target),
-        first_token=str(decode(question.first_word[-1:])),
+        first_token=str(decode(first_word[-1:])),
         alternatives=tuple(alternatives),
-        collisions=candidates.collisions(prompt.target, question.blanks),
+        collisions=sum(question.first_word(name) == first_word for name in logliks),
         **question.first[number],
     )
 
@@ -465,20 +381,14 @@ def score_answers(
         )
     chosen = set(fact_sample(job.all_prompts, n_facts, spec.seed))
     configurations = tuple(dict.fromkeys([*BASELINES, *spec.grafts]))
-    prompts = {}
-    for name, of_prompt in job.prompts.items():
-        prompts[name] = [prompt for prompt in of_prompt if prompt.fact.id in chosen]
-    total, done = sum(map(len, prompts.values())), 0
+    prompts = [prompt for prompt in job.all_prompts if prompt.fact.id in chosen]
     rows: list[ScoredAnswer] = []
-    budget = job.engine.budget
-    budget = replace(budget, tokens=max(budget.tokens, ROWS_AT_ONCE))
+    budget = replace(job.engine.budget, tokens=max(job.engine.budget.tokens, ROWS_AT_ONCE))
     engine = Engine(job.pair, job.engine.executor, budget)
-    for name, of_prompt in prompts.items():
-        for group in chunks(of_prompt, max(1, PASSAGES_AT_ONCE // len(names))):
-            if progress is not None:
-                progress(done, total, name)
-            rows += score_prompts(engine, group, names, configurations)
-            done += len(group)
+    for group in chunks(prompts, max(1, PASSAGES_AT_ONCE // len(names))):
+        if progress is not None:
+            progress(len(rows) // len(configurations), len(prompts), group[0].name)
+        rows += score_prompts(engine, group, names, configurations)
     return AnswersRun(
         job.pair.name,
         job.dataset.name,
@@ -529,10 +439,6 @@ class PromptFigures:
     """By configuration, then by the names in `FIGURES`."""
     colliding: Estimate
     """Share of the answers whose first token is another candidate's too."""
-    sharers: float
-    """How many other candidates have an answer's first token, on average."""
-    several: Estimate
-    """Share of the answers that can begin with several tokens."""
     counts: tuple[int, ...]
     """How often each first token is the answer's, the most frequent first."""
 
@@ -571,8 +477,6 @@ def _prompt_figures(answers: Sequence[ScoredAnswer]) -> PromptFigures:
         len(facts),
         figures,
         hit_rate(sum(row.collisions > 0 for row in facts), len(facts)),
-        float(np.mean([row.collisions for row in facts])),
-        hit_rate(sum(len(row.alternatives) > 1 for row in facts), len(facts)),
         answer_counts([row.first_token for row in facts]),
     )
 
@@ -601,7 +505,7 @@ LEGEND = (
 def answers_report(run: AnswersRun, prompts: Sequence[PromptFigures]) -> Report:
     """Two tables per prompt, of the whole answer among the candidates and of its first token."""
     facts = max(prompt.n for prompt in prompts)
-    sample = f"all {_facts(facts)}"
+    sample = f"all {count_text(facts, 'fact')}"
     if facts < run.n_facts:
         sample = f"{facts} of {run.n_facts} facts, seed {run.seed}"
     title = (
@@ -612,16 +516,13 @@ def answers_report(run: AnswersRun, prompts: Sequence[PromptFigures]) -> Report:
     chance = ", ".join(f"top{k} {min(k, n)}/{n}" for k in (1, 5))
     parts: list[Table | Lines] = []
     for prompt in prompts:
-        of = _facts(prompt.n)
+        of = count_text(prompt.n, "fact")
         whole_title = (
             f"{prompt.name}: the whole answer among {n} candidates, {of} (by chance: {chance})"
         )
         about = (
             "Share of these answers whose first token is another candidate's too: ",
             prompt.colliding.rounded(),
-            f", with {number_text(prompt.sharers)} others on average; "
-            "that can begin with several tokens: ",
-            prompt.several.rounded(),
             ".",
         )
         first = f"{prompt.name}: the first token, {of}"
@@ -641,24 +542,14 @@ def _table(prompt: PromptFigures, title: str, heads: Mapping[str, str]) -> Table
     return Table(title, ["graft", *heads.values()], rows, GRAFT_WIDTH)
 
 
-def _facts(n: int) -> str:
-    return f"{n} fact{'s' * (n > 1)}"
-
-
 def answers_json(run: AnswersRun, prompts: Sequence[PromptFigures]) -> dict[str, Any]:
     """The object that `kgbench answers --json` prints; `facts` has a row per scored answer."""
-    rows, first_tokens = [], {}
+    rows, colliding = [], {}
     for prompt in prompts:
         for graft, figures in prompt.configurations.items():
-            row: dict[str, Any] = {"prompt": prompt.name, "graft": graft, "n": prompt.n}
-            for name, figure in figures.items():
-                row[name] = figure.rounded().answer()
-            rows.append(row)
-        first_tokens[prompt.name] = {
-            "colliding": prompt.colliding.rounded().answer(),
-            "sharers": prompt.sharers,
-            "several_first_tokens": prompt.several.rounded().answer(),
-        }
+            estimates = {name: figure.rounded().answer() for name, figure in figures.items()}
+            rows.append({"prompt": prompt.name, "graft": graft, "n": prompt.n, **estimates})
+        colliding[prompt.name] = prompt.colliding.rounded().answer()
     return {
         "model": run.model,
         "dataset": run.dataset,
@@ -667,7 +558,7 @@ def answers_json(run: AnswersRun, prompts: Sequence[PromptFigures]) -> dict[str,
         "candidates": len(run.candidates),
         "origins": dict(run.origins),
         "rows": rows,
-        "first_tokens": first_tokens,
+        "colliding": colliding,
         "facts": plain(run.answers),
     }
 

@@ -16,69 +16,56 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
-from itertools import product
-from math import sqrt
-from typing import Any, ClassVar
+from itertools import chain, product
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import pyarrow as pa
 
 from kgbench.analyses import GRAFTS, Analysis, Answer, Inputs
 from kgbench.data import Dataset, builtin_prompts, fitting_prompts
 from kgbench.errors import InputError
 from kgbench.estimate import Estimate, plain
 from kgbench.numbers import count_text, number_text
-from kgbench.progress import Progress, numbered
-from kgbench.records import Identity, Record, canonical_json, facts_table, read_record
+from kgbench.progress import numbered
+from kgbench.records import Identity, Record, StoredRecord, canonical_json, read_record
 from kgbench.records.identity import identity_differences
 from kgbench.report import Cell, Lines, Report, Table
 from kgbench.report.export import differing_parameters
-from kgbench.runner.spec import INSTALLED, Settings, Spec
+from kgbench.runner.spec import INSTALLED, Spec
 from kgbench.runner.third_party import method_of
 from kgbench.runner.workload import check, job_dataset
 from kgbench.sites import BASELINES
-from kgbench.stats import FEW, Parts, linearised, mean_of, resample, resampled_ratios
-from kgbench.stats.intervals import RECOVERIES, Array
-from kgbench.stats.ratios import area_parts, no_gain, recovery_parts
-from kgbench.stats.scores import PromptColumns, Scores, by_prompt, check_metric
-from kgbench.stats.summary import ORDER, budgets_in
+from kgbench.stats.intervals import Array
+from kgbench.stats.scores import check_metric
+from kgbench.stats.summary import rescored
+
+if TYPE_CHECKING:
+    from kgbench.leaderboard.entries import Entry
 
 SEEDS = 3
 """Default number of seeds of a method that draws at random."""
 
+_SUPERSEDED = re.compile(r"(.+)_v\d+")
+"""Names of earlier states of another prompt, the same wording but for a slip."""
 
-@dataclass(frozen=True)
-class AuditPlan:
-    """What is run of one method."""
+AREA = "area"
+"""The figure under the curve of recovery over budgets."""
 
-    spec: Spec
-    """Without prompts and seed."""
-    wordings: tuple[str, ...]
-    seeds: int
-    why: str
-    """Why so many seeds."""
+SAME = ("dataset.hash", "limit", "weights", "tokenizer", "dtype", "metric_version")
+"""Parts of the identity that are equal in all runs of an audit."""
 
-    @property
-    def specs(self) -> list[Spec]:
-        """A specification per wording and seed; a method is fitted on that wording alone."""
-        specs = []
-        for seed in range(self.seeds):
-            specs += [replace(spec, seed=seed) for spec in self.wording_specs]
-        return specs
+DETECTED = 2.8
+"""Standard errors: z(.975) + z(.8)."""
 
-    @property
-    def wording_specs(self) -> list[Spec]:
-        """A specification per wording, under the first seed."""
-        return [replace(self.spec, prompts=(wording,)) for wording in self.wordings]
+MAIN = ("FE+LT", AREA, "LT", "FE")
+"""What the sentence is about: the first that has a smallest difference, else any graft."""
 
-    def __str__(self) -> str:
-        wordings = f"{count_text(len(self.wordings), 'wording')} ({', '.join(self.wordings)})"
-        return f"{self.spec.localizer}: {wordings} × {count_text(self.seeds, 'seed')}"
+Figure = float | Estimate
+"""A number, or the undefined estimate with the reason why there is none."""
 
 
-def planned(spec: Spec, seeds: int | None = None) -> AuditPlan:
-    """Choose the wordings and seeds of a method, and check what needs no model.
+def audit_specs(spec: Spec, seeds: int | None = None) -> list[Spec]:
+    """A specification per wording and seed; a method is fitted on that wording alone.
 
     Args:
         spec: Pair, facts and method; its prompts are the wordings, by default all that ask the data
@@ -89,52 +76,17 @@ def planned(spec: Spec, seeds: int | None = None) -> AuditPlan:
         InputError: Something in the specification is wrong.
     """
     check(replace(spec, prompts=()))
-    wordings = spec.prompts or wordings_of(job_dataset(spec))
     method = method_of(spec)
-    seeded, ranks = "seed" in method.parameters, method.kind == "scoring"
-    fixed = seeded and "seed" in spec.localizer_args
-    if ranks:
-        why = (
-            "a seed splits the facts in two, to rank sites by and to try them "
-            f"on{', and the method draws' * (seeded and not fixed)}"
-        )
-    elif fixed:
-        why = f"the method's seed is fixed by --localizer-arg seed={spec.localizer_args['seed']}"
-    elif seeded:
-        why = "the method draws at random"
-    else:
-        why = "the method draws nothing at random, so that another seed gives the same"
+    ranks = method.kind == "scoring"  # a seed splits the facts in two, to rank by and to try on
+    drawn = ranks or ("seed" in method.parameters and "seed" not in spec.localizer_args)
     if not spec.grafts and not ranks:
         spec = replace(spec, grafts=GRAFTS)
-    draws = ranks or (seeded and not fixed)
-    plan = AuditPlan(spec, tuple(wordings), seeds or (SEEDS if draws else 1), why)
-    for wording_spec in plan.wording_specs:
-        check(wording_spec)
-    return plan
-
-
-def run_plans(
-    plans: Sequence[AuditPlan], settings: Settings, progress: Progress | None = None
-) -> list[AuditedRun]:
-    """Find or compute the records; an interrupted audit resumes.
-
-    Raises:
-        InputError: Something in a specification is wrong.
-    """
-    from kgbench.runner import Pairs, run_job
-
-    specs: list[Spec] = []
-    for plan in plans:
-        specs += plan.specs
-    pairs, runs = Pairs(), []
-    for number, spec in enumerate(specs, 1):
-        run = run_job(spec, settings, numbered(progress, number, len(specs)), pairs)
-        runs.append(AuditedRun(run.record, read_record(run.path).facts()))
-    return runs
-
-
-_SUPERSEDED = re.compile(r"(.+)_v\d+")
-"""Names of earlier states of another prompt, the same wording but for a slip."""
+    wordings = spec.prompts or wordings_of(job_dataset(spec))
+    specs = []
+    for seed, wording in product(range(seeds or (SEEDS if drawn else 1)), wordings):
+        specs.append(replace(spec, prompts=(wording,), seed=seed))
+        check(specs[-1])
+    return specs
 
 
 def wordings_of(dataset: Dataset) -> tuple[str, ...]:
@@ -162,80 +114,45 @@ def wordings_of(dataset: Dataset) -> tuple[str, ...]:
     return tuple(fitting)
 
 
-AREA = "area"
-"""The figure under the curve of recovery over budgets."""
-
-SAME = ("dataset.hash", "weights", "tokenizer", "dtype", "metric_version")
-"""Parts of the identity that are equal in all runs of an audit."""
-
-DETECTED = 2.8
-"""Standard errors: z(.975) + z(.8)."""
-
-MAIN = ("FE+LT", AREA, "LT", "FE")
-"""What the sentence is about: the first that has a smallest difference, else any graft."""
-
-Figure = float | Estimate
-"""A number, or the undefined estimate with the reason why there is none."""
-
-
 @dataclass(frozen=True)
-class AuditedRun:
-    """A record and its per-fact rows."""
-
-    record: Record
-    facts: pa.Table
-
-
-@dataclass(frozen=True)
-class MethodScores:
-    """A method's scores of the same facts in every wording under every seed."""
+class AuditedMethod:
+    """Recoveries of a method, in wordings under seeds."""
 
     name: str
     drawn: bool
     """Whether a seed has a part in its answers."""
     wordings: tuple[str, ...]
     seeds: tuple[str, ...]
-    cells: Mapping[tuple[str, str], PromptColumns]
-    """By wording and seed."""
-    facts: Array
-    """Ids of those that every cell has."""
-    notes: tuple[str, ...] = ()
-    """What was left out, and what the wordings share."""
+    figures: Mapping[str, Mapping[tuple[str, str], Estimate]]
+    """By configuration or `AREA`, then by wording and seed."""
 
     @property
-    def grafts(self) -> list[str]:
-        """Configurations that some wording has under every seed, in the order of the runs."""
-        every: dict[str, None] = {}
-        complete: set[str] = set()
-        for wording in self.wordings:
-            columns = [self.cells[wording, seed].columns for seed in self.seeds]
-            for cell in columns:
-                every |= dict.fromkeys(cell)
-            complete |= set.intersection(*map(set, columns))
-        return [graft for graft in every if graft in complete - {*BASELINES}]
+    def n(self) -> int:
+        """Number of facts."""
+        every = chain.from_iterable(cells.values() for cells in self.figures.values())
+        return max((estimate.n for estimate in every), default=0)
 
 
-def methods_of(runs: Sequence[AuditedRun]) -> list[MethodScores]:
-    """Sort records into methods, each over the facts that all of its cells have.
+def methods_of(records: Sequence[Record]) -> list[AuditedMethod]:
+    """Sort records into methods.
 
     Args:
-        runs: Records of one pair on one set of facts.
+        records: Of one pair on one set of facts, with ratios on one metric.
 
     Raises:
-        InputError: They are not of the same pair and facts, name different wordings alike, give a
-            cell twice, or leave a method fewer than two facts or no wording that all of its seeds
-            have.
+        InputError: They are not of the same pair and facts, name different wordings alike, or give
+            a method's wording twice under one seed.
     """
-    _check_alike([run.record.identity for run in runs])
-    groups: dict[str, list[AuditedRun]] = {}
-    for run in runs:
-        what = run.record.identity
-        groups.setdefault(canonical_json([what.localizer.name, _parameters(what)]), []).append(run)
-    firsts = [group[0].record.identity for group in groups.values()]
+    _check_alike([record.identity for record in records])
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        key = canonical_json([record.identity.localizer.name, _parameters(record.identity)])
+        groups.setdefault(key, []).append(record)
+    firsts = [group[0].identity for group in groups.values()]
     methods = []
     for first, group in zip(firsts, groups.values(), strict=True):
         name = first.localizer.name
-        alike = [_parameters(what) for what in firsts if what.localizer.name == name]
+        alike = [_parameters(other) for other in firsts if other.localizer.name == name]
         differing = ", ".join(differing_parameters(_parameters(first), alike))
         methods.append(_method(f"{name} ({differing})" if differing else name, group))
     return methods
@@ -243,15 +160,15 @@ def methods_of(runs: Sequence[AuditedRun]) -> list[MethodScores]:
 
 def _check_alike(identities: Sequence[Identity]) -> None:
     hashes: dict[str, str] = {}
-    for what in identities:
-        differing = identity_differences(identities[0], what)
+    for identity in identities:
+        differing = identity_differences(identities[0], identity)
         texts = [part.text() for part in differing if part.field.startswith(SAME)]
         if texts:
             raise InputError(
                 "an audit is of one pair on one set of facts, and these runs differ in "
                 f"{'; '.join(texts)}"
             )
-        for name, text in what.prompts.items():
+        for name, text in identity.prompts.items():
             if hashes.setdefault(name, text) != text:
                 raise InputError(
                     f"the prompt {name!r} has one wording in one of these runs and another in "
@@ -259,62 +176,37 @@ def _check_alike(identities: Sequence[Identity]) -> None:
                 )
 
 
-def _parameters(what: Identity) -> dict[str, Any]:
+def _parameters(identity: Identity) -> dict[str, Any]:
     """Parameters and version of the method, without its seed."""
-    values = {**what.localizer.parameters, "version": what.localizer.version}
+    values = {**identity.localizer.parameters, "version": identity.localizer.version}
     values.pop("seed", None)
     return values
 
 
-def _method(name: str, runs: Sequence[AuditedRun]) -> MethodScores:
-    cells: dict[tuple[str, str], PromptColumns] = {}
-    drawn, shared, notes = False, False, []
-    for run in runs:
-        what, ranked = run.record.identity, run.record.ranking is not None
-        drawn = drawn or ranked or "seed" in what.localizer.parameters
-        shared = shared or (ranked and len(what.prompts) > 1)
-        seed = _seed(what)
-        for prompt in by_prompt(facts_table(run.facts), ORDER):
-            if (prompt.name, seed) in cells:
+def _method(name: str, records: Sequence[Record]) -> AuditedMethod:
+    figures: dict[str, dict[tuple[str, str], Estimate]] = {}
+    cells: dict[tuple[str, str], None] = {}
+    drawn = False
+    for record in records:
+        parameters, run_seed = record.identity.localizer.parameters, record.identity.seeds[0]
+        drawn = drawn or record.ranking is not None or "seed" in parameters
+        seed, method_seed = str(run_seed), parameters.get("seed", run_seed)
+        if method_seed != run_seed:
+            seed += f", method's {method_seed}"
+        for wording in record.by_prompt:
+            if (wording, seed) in cells:
                 raise InputError(
-                    f"two runs of {name} have the prompt {prompt.name!r} under seed {seed}; give "
-                    "one of them"
+                    f"two runs of {name} have the prompt {wording!r} under seed {seed}; give one "
+                    "of them"
                 )
-            cells[prompt.name, seed] = prompt
-    seeds = tuple(dict.fromkeys(seed for _, seed in cells))
-    every = dict.fromkeys(wording for wording, _ in cells)
-    wordings = [name for name in every if {*product([name], seeds)} <= {*cells}]
-    if not wordings:
-        raise InputError(
-            f"{name}: no prompt was run under all of its seeds, {', '.join(seeds)}; give runs of "
-            "one at least under each"
-        )
-    if left_out := [wording for wording in every if wording not in wordings]:
-        notes.append(f"{name}: {', '.join(left_out)} left out: not every seed was run on it")
-    if shared:
-        notes.append(
-            f"{name} ranked sites by several prompts together, so that its wordings differ less "
-            "than if it saw one alone"
-        )
-    complete = {cell: cells[cell] for cell in product(wordings, seeds)}
-    ids = [columns.facts for columns in complete.values()]
-    facts, union = reduce(np.intersect1d, ids), reduce(np.union1d, ids)
-    if len(facts) < 2:
-        raise InputError(
-            f"the runs of {name} have {count_text(len(facts), 'fact')} in common, and an audit "
-            "needs two at least; give runs over the same facts"
-        )
-    if others := len(union) - len(facts):
-        notes.append(
-            f"{name}: {others} of {len(union)} facts left out: not every run and wording has them"
-        )
-    return MethodScores(name, drawn, tuple(wordings), seeds, complete, facts, tuple(notes))
-
-
-def _seed(what: Identity) -> str:
-    """The seed of a run, and of its method where that has another."""
-    seed = what.localizer.parameters.get("seed", what.seeds[0])
-    return str(what.seeds[0]) if seed == what.seeds[0] else f"{what.seeds[0]}, method's {seed}"
+            cells[wording, seed] = None
+        for wording, curve in (record.curve or {}).items():
+            figures.setdefault(AREA, {})[wording, seed] = curve.area
+        for row in record.rows:
+            if row.graft not in BASELINES:
+                figures.setdefault(row.graft, {})[row.prompt, seed] = row.sufficiency
+    wordings, seeds = (tuple(dict.fromkeys(names)) for names in zip(*cells, strict=True))
+    return AuditedMethod(name, drawn, wordings, seeds, figures)
 
 
 @dataclass(frozen=True)
@@ -323,7 +215,7 @@ class Spread:
 
     graft: str
     value: Estimate
-    """Mean over wordings and seeds; its interval is over facts."""
+    """Mean over wordings and seeds, and of their intervals over facts."""
     wordings_sd: Figure
     """Standard deviation over wordings, of means over seeds."""
     seeds_sd: Figure
@@ -331,56 +223,42 @@ class Spread:
     smallest: Figure
     """Smallest difference that is detected, see `smallest_difference`."""
     left_out: Mapping[str, str]
-    """Wordings without a value, and why."""
+    """Wordings without a value under every seed, and why."""
 
 
-def spreads(method: MethodScores, metric: str = "top5") -> list[Spread]:
-    """Of each configuration; the area comes first where there is a curve.
-
-    Raises:
-        UnknownNameError: There is no such metric.
-    """
-    check_metric(metric)
-    scores = {cell: columns.scores(metric, method.facts) for cell, columns in method.cells.items()}
-    counts, grafts = resample(len(method.facts)), method.grafts
-    budgets = budgets_in(grafts)
-    labels = [AREA, *grafts] if budgets else grafts
-    return [_spread(label, method, scores, budgets, counts) for label in labels]
+def spreads(method: AuditedMethod) -> list[Spread]:
+    """Of each configuration; the area comes first where there is a curve."""
+    return [_spread(label, method) for label in method.figures]
 
 
-def _spread(
-    label: str,
-    method: MethodScores,
-    scores: Mapping[tuple[str, str], Scores],
-    budgets: Mapping[str, float],
-    counts: Array,
-) -> Spread:
-    needed, n = budgets if label == AREA else [label], len(method.facts)
-    ratios: dict[tuple[str, str], Parts] = {}
+def _spread(label: str, method: AuditedMethod) -> Spread:
+    n = method.n
+    estimates: list[list[Estimate]] = []
     left_out: dict[str, str] = {}
-    for cell, column in scores.items():
-        absent = [graft for graft in needed if graft not in column]
-        if absent:
-            left_out.setdefault(cell[0], f"{absent[0]} was not run")
-        elif (missing := no_gain(column)) is not None:
-            left_out.setdefault(cell[0], str(missing.undefined))
+    for wording in method.wordings:
+        row = []
+        for seed in method.seeds:
+            lacking = Estimate.missing(f"{label} was not run under seed {seed}")
+            row.append(method.figures[label].get((wording, seed), lacking))
+        undefined = [str(estimate.undefined) for estimate in row if estimate.numbers is None]
+        if undefined:
+            left_out[wording] = undefined[0]
         else:
-            ratios[cell] = (
-                area_parts(column, budgets) if label == AREA else recovery_parts(column, label)
-            )
-    parts = [ratio for cell, ratio in ratios.items() if cell[0] not in left_out]
-    if not parts:
+            estimates.append(row)
+    if not estimates:
         no = Estimate.missing(next(iter(left_out.values())), n)
         return Spread(label, no, no, no, no, left_out)
-    resampled = resampled_ratios(parts, counts)
-    values = np.reshape([ratio.value for ratio in resampled], (-1, len(method.seeds)))
+    every = list(chain.from_iterable(estimates))
+    numbers = [estimate.numbers for estimate in every if estimate.numbers is not None]
+    value, low, high = map(float, np.mean(numbers, axis=0))
+    values = np.reshape([value for value, _, _ in numbers], (len(estimates), -1))
     varies = method.drawn or len(method.seeds) > 1  # else another seed gives the same
     return Spread(
         graft=label,
-        value=mean_of(resampled, n).figure(),
+        value=Estimate(value, low, high, n),
         wordings_sd=_sd(values.mean(axis=1), "wording", n),
         seeds_sd=_sd(values.mean(axis=0), "seed", n) if varies else 0.0,
-        smallest=smallest_difference(parts),
+        smallest=smallest_difference(every),
         left_out=left_out,
     )
 
@@ -391,90 +269,77 @@ def _sd(values: Array, noun: str, n: int) -> Figure:
     return float(np.std(values, ddof=1))
 
 
-def smallest_difference(ratios: Sequence[Parts]) -> Figure:
+def smallest_difference(recoveries: Sequence[Estimate]) -> float:
     """2.8 * sqrt(2) standard errors of a recovery over its facts, see the head of this module.
 
     Args:
-        ratios: Contrasts [n] of numerator and denominator of each wording and seed; their standard
-            errors are averaged as variances.
+        recoveries: Of each wording and seed, with intervals of 2 * 1.96 standard errors, which are
+            averaged as variances.
     """
-    n, exceptions = len(ratios[0][0]), []
-    for anchor in RECOVERIES:
-        unlike = np.any([top != anchor * bottom for top, bottom in ratios], axis=0)
-        exceptions.append(int(np.count_nonzero(unlike)))
-    if min(exceptions) < FEW:
-        few = f"{min(exceptions)} of {n} facts came out otherwise than the rest"
-        return Estimate.missing(f"{few}, too few for a standard error", n)
-    variances = [np.var(linearised(*ratio), ddof=1) / n for ratio in ratios]
-    return DETECTED * sqrt(2 * np.mean(variances))
+    _, low, high = np.transpose([recovery.numbers for recovery in recoveries])
+    return DETECTED * float(np.sqrt(2 * np.mean(((high - low) / (2 * 1.96)) ** 2)))
 
 
-Spreads = Sequence[tuple[MethodScores, Sequence[Spread]]]
-"""By method."""
+def notes_of(method: AuditedMethod, rows: Sequence[Spread]) -> list[str]:
+    """Wordings that were left out, and why."""
+    grafts: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        if len(row.left_out) < len(method.wordings):  # else it is undefined for that reason
+            for missing in row.left_out.items():
+                grafts.setdefault(missing, []).append(row.graft)
+    return [
+        f"{method.name}, {wording}: {', '.join(names)} left out: {why}"
+        for (wording, why), names in grafts.items()
+    ]
 
 
-def audit_report(audited: Spreads, title: str) -> Report:
-    """A table of each method, and what was left out."""
+def audit_report(audited: Sequence[tuple[AuditedMethod, Sequence[Spread]]], title: str) -> Report:
+    """A table and a sentence of each method, and what was left out.
+
+    Args:
+        audited: Methods and the spreads of their configurations.
+        title: Of the report.
+    """
     parts: list[Table | Lines] = []
+    sentences = []
     for method, rows in audited:
         cells: list[list[Cell]] = []
-        notes = list(method.notes)
-        left_out: dict[tuple[str, str], list[str]] = {}
         for row in rows:
-            figures = map(_cell, (row.wordings_sd, row.seeds_sd, row.smallest))
-            cells.append([row.graft, row.value.rounded(), *figures])
-            if len(row.left_out) < len(method.wordings):  # else it is undefined for that reason
-                for missing in row.left_out.items():
-                    left_out.setdefault(missing, []).append(row.graft)
-        for (wording, why), grafts in left_out.items():
-            notes.append(f"{method.name}, {wording}: {', '.join(grafts)} left out: {why}")
+            cells.append([row.graft, row.value.rounded()])
+            for figure in (row.wordings_sd, row.seeds_sd, row.smallest):
+                cells[-1].append(figure if isinstance(figure, Estimate) else number_text(figure))
         heads = ["graft", "mean", "SD over wordings", "SD over seeds", "smallest difference"]
-        parts.append(Table(_sizes(method), heads, cells, 16))
-        parts += [Lines([note], "  ") for note in notes]
+        sizes = {"wording": len(method.wordings), "seed": len(method.seeds), "fact": method.n}
+        counts = [count_text(n, noun) for noun, n in sizes.items()]
+        parts.append(Table(f"{method.name}: {', '.join(counts)}", heads, cells, 16))
+        parts += [Lines([note], "  ") for note in notes_of(method, rows)]
+        sentences.append(_sentence(method, rows))
     explained = (
         "smallest difference: of two methods on one wording and one seed, each on so many facts; a "
         "two-sided test of 5 % detects it in 80 % of repetitions. Four times the facts halve it."
     )
-    return Report(title, parts, notes=[explained], verdict=audit_verdict(audited))
+    return Report(title, parts, notes=[explained], verdict=" ".join(sentences))
 
 
-def _sizes(method: MethodScores) -> str:
-    sizes = {"wording": method.wordings, "seed": method.seeds, "fact": method.facts}
-    counts = [count_text(len(items), noun) for noun, items in sizes.items()]
-    return f"{method.name}: {', '.join(counts)}"
+def _text(figure: Figure) -> str:
+    if isinstance(figure, Estimate):
+        return f"undefined ({figure.undefined})"
+    return number_text(figure)
 
 
-def _cell(figure: Figure) -> Cell:
-    return figure if isinstance(figure, Estimate) else number_text(figure)
-
-
-def audit_verdict(audited: Spreads) -> str:
-    """One plain sentence for each method."""
-    sentences = []
-    for method, rows in audited:
-        main = {row.graft: row for row in rows if not isinstance(row.smallest, Estimate)}
-        if not main:
-            why = "no graft was run under every seed"
-            if rows and isinstance(rows[0].smallest, Estimate):
-                why = str(rows[0].smallest.undefined)
-            sentences.append(f"{method.name}: no smallest difference is defined: {why}.")
-            continue
-        grafts = sorted(main, key=("ALL", "NONE").count)  # these come last
-        label = next(label for label in (*MAIN, *grafts) if label in main)
-        row, n = main[label], count_text(len(method.facts), "fact")
-        name = "the area under the curve" if label == AREA else label
-        defined, unknown = [], []
-        for noun, sd in (("wordings", row.wordings_sd), ("seeds", row.seeds_sd)):
-            if isinstance(sd, Estimate):
-                unknown.append(f"over {noun} it is undefined ({sd.undefined}); ")
-            else:
-                defined.append(f"{number_text(sd)} over {noun}")
-        of = f"has a standard deviation of {' and '.join(defined)}" if defined else ""
-        lead = f"{name} {of or 'has no defined standard deviation'}; {''.join(unknown)}"
-        sentences.append(
-            f"{method.name}: {lead}{n} detect differences of {_cell(row.smallest)} or more."
-        )
-    return " ".join(sentences)
+def _sentence(method: AuditedMethod, rows: Sequence[Spread]) -> str:
+    labels = [row.graft for row in rows if not isinstance(row.smallest, Estimate)]
+    if not labels:
+        why = next((str(row.value.undefined) for row in rows), "no graft was run")
+        return f"{method.name}: no smallest difference is defined: {why}."
+    label = next(label for label in (*MAIN, *labels) if label in labels)
+    row = next(row for row in rows if row.graft == label)
+    name = "the area under the curve" if row.graft == AREA else row.graft
+    return (
+        f"{method.name}: the standard deviation of {name} is {_text(row.wordings_sd)} over "
+        f"wordings and {_text(row.seeds_sd)} over seeds; {count_text(method.n, 'fact')} detect "
+        f"differences of {_text(row.smallest)} or more."
+    )
 
 
 @dataclass(frozen=True)
@@ -515,18 +380,17 @@ class Audit(Analysis):
 
     def answer(self, inputs: Inputs) -> Answer:
         """Run what is missing, and compute the spreads."""
-        if inputs.runs:
-            stored = {run.folder: run for run in inputs.runs}.values()
-            runs = [AuditedRun(run.record, run.facts()) for run in stored]
-        else:
-            plans = self._plans(inputs)
-            for plan in plans:
-                inputs.announce(f"{plan}: {plan.why}")
-            runs = run_plans(plans, inputs.settings, inputs.progress)
-        first, methods = runs[0].record, methods_of(runs)
-        metric = self.metric or first.metric
-        audited = [(method, spreads(method, metric)) for method in methods]
-        what = {
+        runs: Sequence[Entry | StoredRecord] = inputs.runs or self._run(inputs)
+        first = runs[0].record
+        metric = check_metric(self.metric or first.metric)
+        by_id = {run.record.id: run for run in runs}
+        records = []
+        for run in by_id.values():
+            is_on = run.record.metric == metric
+            records.append(run.record if is_on else rescored(run.record, run.facts(), metric))
+        methods = methods_of(records)
+        audited = [(method, spreads(method)) for method in methods]
+        subject = {
             "model": first.model,
             "dataset": first.identity.dataset.name,
             "dtype": first.identity.dtype,
@@ -535,35 +399,47 @@ class Audit(Analysis):
         named = origins.items() if isinstance(origins, dict) else ()
         report = audit_report(
             audited,
-            f"audit of {', '.join(what.values())}: recovery on {metric}, with 95 % intervals "
+            f"audit of {', '.join(subject.values())}: recovery on {metric}, with 95 % intervals "
             "over facts",
         )
         json = {
-            **what,
+            **subject,
             "metric": metric,
             "methods": [_method_json(method, rows) for method, rows in audited],
-            "runs": [run.record.id for run in runs],
+            "runs": list(by_id),
             "verdict": report.verdict,
         }
         return Answer(report, json, origins={name: str(source) for name, source in named})
 
-    def _plans(self, inputs: Inputs) -> list[AuditPlan]:
-        plans = []
-        for spec in inputs.specs:
-            if spec.prompts and spec.imports is not None:  # own templates are wordings too
-                wordings = dict.fromkeys((*spec.prompts, *spec.imports.templates))
-                spec = replace(spec, prompts=tuple(wordings))
-            plans.append(planned(spec, self.seeds))
-        return plans
+    def _run(self, inputs: Inputs) -> list[StoredRecord]:
+        """Find or compute the records; an interrupted audit resumes."""
+        from kgbench.runner import Pairs, run_job
+
+        (spec,) = inputs.specs
+        if spec.prompts and spec.imports is not None:  # own templates are wordings too
+            wordings = dict.fromkeys((*spec.prompts, *spec.imports.templates))
+            spec = replace(spec, prompts=tuple(wordings))
+        specs = audit_specs(spec, self.seeds)
+        names = dict.fromkeys(specified.prompts[0] for specified in specs)
+        inputs.announce(
+            f"{spec.localizer}: {count_text(len(names), 'wording')} ({', '.join(names)}) × "
+            f"{count_text(len({specified.seed for specified in specs}), 'seed')}"
+        )
+        pairs = Pairs()
+        runs = []
+        for number, spec in enumerate(specs, 1):
+            progress = numbered(inputs.progress, number, len(specs))
+            runs.append(read_record(run_job(spec, inputs.settings, progress, pairs).path))
+        return runs
 
 
-def _method_json(method: MethodScores, rows: Sequence[Spread]) -> dict[str, Any]:
+def _method_json(method: AuditedMethod, rows: Sequence[Spread]) -> dict[str, Any]:
     return {
         "localizer": method.name,
         "drawn": method.drawn,
         "wordings": method.wordings,
         "seeds": method.seeds,
-        "n": len(method.facts),
-        "notes": method.notes,
+        "n": method.n,
+        "notes": notes_of(method, rows),
         "rows": plain(rows, counted=True),
     }

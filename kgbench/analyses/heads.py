@@ -10,7 +10,7 @@ from kgbench.analyses import Analysis, Answer, Inputs
 from kgbench.errors import InputError
 from kgbench.numbers import count_text
 from kgbench.records import Record
-from kgbench.report import Cell, Report, Table, csv_lines
+from kgbench.report import Cell, Report, Table
 from kgbench.sites import HEADED, parse_graft
 from kgbench.sites.configurations import canonical
 
@@ -41,7 +41,6 @@ class Heads(Analysis):
         "layers": {"help": "Layers of the heads, such as second_half or 8-17.  [default: all]"},
         "limit": {"help": "Only the first N facts.  [default: the run's]"},
     }
-    writes_csv = True
 
     component: str = field(default="o", metadata={"metavar": "NAME"})
     """Component of the heads: q, k, v or o."""
@@ -70,20 +69,19 @@ class Heads(Analysis):
             for head in range(n_heads(pair, component)):
                 graft = parse_graft(f"{self.positions}:{component}.h{head}@{layer}")
                 grafts[layer, head] = str(canonical(graft))  # as the record names it
-        run = run_job(
-            replace(all_layers, grafts=tuple(grafts.values())),
-            inputs.settings,
-            inputs.progress,
-            pairs,
-        )
-        record = run.record
+        of_heads = replace(all_layers, grafts=tuple(grafts.values()))
+        record = run_job(of_heads, inputs.settings, inputs.progress, pairs).record
         title = (
             f"heads of {record.model}, {record.identity.dataset.name}, {record.identity.dtype}: "
             f"shares of what finetuning added on {record.metric}, with 95 % intervals over facts"
         )
         report = Report(title, _tables(record, self.component, grafts))
-        rows = _rows(run.record, grafts)
-        return Answer(report, {"id": run.record.id, "rows": rows}, _csv(rows))
+        rows = []
+        for (layer, head), label in grafts.items():
+            for prompt, by_graft in record.by_prompt.items():
+                figures = {name: getattr(by_graft[label], name).answer() for name in FIGURES}
+                rows.append({"prompt": prompt, "layer": layer, "head": head, **figures})
+        return Answer(report, {"id": record.id, "rows": rows})
 
 
 def _tables(record: Record, component: str, grafts: dict[tuple[int, int], str]) -> Sequence[Table]:
@@ -100,26 +98,3 @@ def _tables(record: Record, component: str, grafts: dict[tuple[int, int], str]) 
             n = count_text(by_graft["SFT"].n, "fact")
             tables.append(Table(f"{prompt}: {title}, {n}", columns, rows))
     return tables
-
-
-def _rows(record: Record, grafts: dict[tuple[int, int], str]) -> list[dict[str, Any]]:
-    rows = []
-    places = {graft: place for place, graft in grafts.items()}
-    for row in record.rows:
-        if row.graft in places:
-            layer, head = places[row.graft]
-            figures = {name: getattr(row, name).answer() for name in FIGURES}
-            rows.append({"prompt": row.prompt, "layer": layer, "head": head, **figures})
-    return rows
-
-
-def _csv(rows: Sequence[dict[str, Any]]) -> str:
-    """A line per prompt and head, with value, low and high end of each figure."""
-    lines = []
-    for row in rows:
-        line = {name: row[name] for name in ("prompt", "layer", "head")}
-        for name in FIGURES:
-            for end in ("value", "low", "high"):
-                line[f"{name}_{end}"] = row[name].get(end)
-        lines.append(line)
-    return csv_lines(lines, list(lines[0]))

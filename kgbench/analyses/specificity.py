@@ -30,10 +30,9 @@ from kgbench.localizers import InterventionLocalizer, ScoringLocalizer, create
 from kgbench.localizers._base import asked
 from kgbench.models import catalog
 from kgbench.numbers import (
+    count_text,
     figure_text,
     interval_text,
-    is_readable,
-    percent_text,
     reason_text,
     significant_text,
 )
@@ -46,7 +45,6 @@ from kgbench.sites import Graft, parse_graft
 from kgbench.stats.intervals import (
     Array,
     Resampled,
-    difference,
     mean,
     open_to,
     ratio,
@@ -84,10 +82,11 @@ SMALL = 1e-3
 
 LABEL_WIDTH = 16
 
-_MOVIES = ("first_actor", "second_actor")
-_REAL, _BATTLES, _INVENTED = "real_movies_real_actors", "battles", "fake_movies_fake_actors"
-_MARGIN = 2
-"""Movies taken per fact asked for, since some may share a name with the facts."""
+SHIPPED = {
+    "known": "movies that the recipient was pretrained on",
+    "other": "where other invented movies were filmed, in wordings of pretraining",
+}
+"""Facts for the tiny pairs."""
 
 
 @dataclass(frozen=True)
@@ -140,8 +139,6 @@ class MeasuredTexts:
     """By configuration; one that can be read on no prompt is left out."""
     absent: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """By configuration, the reasons why it cannot be read on a prompt, with their counts."""
-    unread: Mapping[str, int] = field(default_factory=dict)
-    """Reasons why the tokenizer cannot split a prompt into regions, with their counts."""
 
 
 # ---------------------------------------------------------------------------- texts and measurement
@@ -162,71 +159,37 @@ def sample_texts(job: Job, sample: Specificity) -> list[Texts]:
     return [
         Texts("target", about, target),
         Texts("sibling", KINDS["sibling"], tuple(sibling_prompts(job.dataset, chosen))),
-        _known(job, sample),
-        _other(job, sample),
+        _unrelated(job, "known", sample.known, sample.facts),
+        _unrelated(job, "other", sample.other, sample.facts),
         Texts("neutral", KINDS["neutral"], tuple(neutral_prompts())),
     ]
 
 
-def _known(job: Job, sample: Specificity) -> Texts:
-    templates = tuple(job.prompts)
-    if sample.known is not None:
-        dataset = load_dataset(sample.known, job.spec.imports)
-        return _filled(job, "known", dataset, sample.known, templates, sample.facts)
-    base = _tiny_pair(job.spec)
-    movies = (job.dataset.subject, job.dataset.object) == _MOVIES
-    if base is not None and movies:
-        dataset = _shipped("known", sample)
-        about = f"movies that {base}'s recipient was pretrained on"
-    elif movies and not job.dataset.name.startswith(_REAL):
-        dataset = load_dataset(_REAL)
-        about = f"{_REAL}: what the recipient may know of real movies"
-    else:
-        about = "no such facts are shipped for this data set; name some with --known NAME|FILE"
-        return Texts("known", about)
+def _unrelated(job: Job, kind: str, name: str | None, n: int) -> Texts:
+    """Facts of a data set that is named, or shipped for the tiny pairs."""
+    if name is not None:
+        return _filled(job, kind, load_dataset(name, job.spec.imports), name, n)
+    of_movies = (job.dataset.subject, job.dataset.object) == ("first_actor", "second_actor")
+    if not _is_tiny(job.spec) or (kind == "known" and not of_movies):
+        return Texts(kind, f"no such facts are shipped for these models; name some with --{kind}")
+    shipped = load_dataset(str(Path(__file__).with_name(f"specificity_{kind}.jsonl")))
     try:
-        return _filled(job, "known", dataset, about, templates, sample.facts)
+        return _filled(job, kind, shipped, SHIPPED[kind], n)
     except InputError as error:
-        return Texts("known", f"{about} do not fit: {error}")
+        return Texts(kind, f"{SHIPPED[kind]} do not fit: {error}")
 
 
-def _other(job: Job, sample: Specificity) -> Texts:
-    templates: tuple[str, ...] = ()
-    if sample.other is not None:
-        dataset, about = load_dataset(sample.other, job.spec.imports), sample.other
-        templates = tuple(dataset.templates) or ("headline",)
-    elif _tiny_pair(job.spec) is not None:
-        dataset = _shipped("other", sample)
-        about = "where other invented movies were filmed, in wordings of pretraining"
-    elif job.dataset.subject == "battle":
-        dataset, about, templates = load_dataset(_INVENTED), _INVENTED, ("headline", "qa")
-    else:
-        dataset, about = load_dataset(_BATTLES), _BATTLES
-    templates = templates or tuple(dataset.templates)
-    return _filled(job, "other", dataset, about, templates, sample.facts)
+def _is_tiny(spec: Spec) -> bool:
+    """Whether the recipient is that of a tiny pair, by itself or below a plant."""
+    source = "" if spec.model is None else catalog.entry(spec.model).recipient
+    return catalog.zoo_path(source) is not None and spec.recipient in (None, source)
 
 
-def _tiny_pair(spec: Spec) -> str | None:
-    """The tiny pair whose recipient a job has, by itself or below a plant."""
-    if spec.model is None:
-        return None
-    source = catalog.entry(spec.model).recipient
-    folder = catalog.zoo_path(source)
-    if folder is None or spec.recipient not in (None, source):
-        return None
-    return folder.parent.name
+def _filled(job: Job, kind: str, dataset: Dataset, about: str, n: int) -> Texts:
+    """Facts that share neither subject nor object with those of the job.
 
-
-def _shipped(kind: str, sample: Specificity) -> Dataset:
-    """The first of the facts that are shipped for the tiny pairs."""
-    dataset = load_dataset(str(Path(__file__).with_name(f"specificity_{kind}.jsonl")))
-    return replace(dataset, facts=dataset.facts[: _MARGIN * sample.facts])
-
-
-def _filled(
-    job: Job, kind: str, dataset: Dataset, about: str, templates: Sequence[str], n: int
-) -> Texts:
-    """Facts that share neither subject nor object with those of the job, in templates."""
+    Known ones are asked in the prompts of the job, others in templates of their own.
+    """
     names = set()
     for fact in job.dataset.facts:
         names |= {fact.fields[job.dataset.subject], fact.fields[job.dataset.object]}
@@ -237,14 +200,13 @@ def _filled(
     if not apart:
         reason = "every fact shares its subject or object with the facts that the donor learned"
         return Texts(kind, f"{about}: {reason}")
-    if shared := len(dataset.facts) - len(apart):
-        reason = "left out, since a name in them is in the facts too"
-        about = f"{about}; {shared} of {len(dataset.facts)} {reason}"
     facts = tuple(sampled(apart, n, job.spec.seed))
-    wordings = dict(dataset.templates)
+    templates, names_of_prompts = dict(dataset.templates), list(job.prompts)
     if kind == "known":
-        wordings = {**job.dataset.templates, **wordings}
-    prompts = load_prompts(replace(dataset, facts=facts, templates=wordings), list(templates))
+        templates = {**job.dataset.templates, **templates}
+    else:
+        names_of_prompts = list(templates) or ["headline"]
+    prompts = load_prompts(replace(dataset, facts=facts, templates=templates), names_of_prompts)
     return Texts(kind, about, tuple(prompts))
 
 
@@ -257,112 +219,103 @@ def measure(
         job: Model pair, method and engine; a method that learns from prompts learns from `texts`.
         texts: Prompts of one kind.
         labels: Configurations.
-        progress: Called after each batch with the prompts done, all of them, and the kind.
+        progress: Called after each configuration with their number, all of them, and the kind.
     """
-    import torch
-
-    from kgbench.metrics import require_finite
-    from kgbench.runner.measure import GROUP, chunks
-
-    configurations = list(dict.fromkeys(["PRE", *labels]))
-    prompts: list[Prompt] = []
+    method: InterventionLocalizer | NotApplicableError
+    absent: dict[str, Counter[str]] = {}
+    moved: dict[str, Moved] = {}
     unread: Counter[str] = Counter()
+    prompts = []
     for prompt in texts.prompts:
         try:
             job.pair.encoded(prompt)
+            prompts.append(prompt)
         except RegionError as error:
             unread[str(error)] += 1
-        else:
-            prompts.append(prompt)
-    treatments, absent = _treatments(job, prompts, configurations)
-    vocabulary = int(job.pair.recipient.config.vocab_size)
-    at_once = max(1, job.engine.budget.logits // (len(configurations) * vocabulary))
-    planned: list[list[Sequence[Treatment]]] = []
-    for label in configurations:
-        # PRE takes the place of a configuration that is absent, and is not kept.
-        rows = zip(treatments[label], treatments["PRE"], strict=True)
-        planned.append([row or pre or () for row, pre in rows])
-    compared: dict[str, list[tuple[Any, ...]]] = {label: [] for label in configurations}
-    for places in chunks(range(len(prompts)), min(at_once, GROUP)):
-        batch = [prompts[place] for place in places]
-        cells = [rows[places[0] : places[-1] + 1] for rows in planned]
-        logits = job.engine.logits(job.engine.plan_treatments(batch, cells))[:, :, 0]
-        encoded = [job.pair.encoded(prompt).target for prompt in batch]
-        targets = torch.tensor(encoded, device=logits.device)
-        ids = [(prompt.fact.id, prompt.name) for prompt in batch]
-        for number, label in enumerate(configurations):
-            names = [f"configuration {label}, text {fact}, prompt {name!r}" for fact, name in ids]
-            require_finite(logits[:, number], targets, names.__getitem__)
-            columns = _compared(targets, logits[:, 0], logits[:, number])
-            for place, *row in zip(places, ids, *columns, strict=True):
-                if treatments[label][place]:
-                    compared[label].append(tuple(row))
-        if progress is not None:
-            progress(places[-1] + 1, len(prompts), texts.kind)
-    moved = {}
-    for label in labels:
-        if compared[label]:
-            read, *scores = zip(*compared[label], strict=True)
-            moved[label] = Moved(read, *map(np.array, scores))
-    return MeasuredTexts(texts, moved, absent, unread)
-
-
-def _treatments(
-    job: Job, prompts: Sequence[Prompt], labels: Sequence[str]
-) -> tuple[dict[str, list[Sequence[Treatment]]], dict[str, dict[str, int]]]:
-    """By configuration, treatments of each prompt's tokens; reasons why some prompts have none."""
-    from kgbench.engine.treatment import graft_treatments, parse_configuration
-    from kgbench.runner.measure import treated
-
+    assert isinstance(job.localizer, InterventionLocalizer)
     method = job.localizer
-    assert isinstance(method, InterventionLocalizer)
-    unfit: NotApplicableError | None = None
     try:
         if prompts:
             method = method.fitted(job.pair, asked(method, job.pair, prompts))
     except NotApplicableError as error:
-        unfit = error
-    treatments: dict[str, list[Sequence[Treatment]]] = {}
-    absent: dict[str, dict[str, int]] = {}
-    for label in labels:
-        configuration = parse_configuration(label)
-        reasons: Counter[str] = Counter()
-        rows = treatments[label] = []
-        for prompt in prompts:
-            try:
-                if not isinstance(configuration, Graft):
-                    rows += graft_treatments(job.pair, [prompt], configuration)
-                elif unfit is not None:
-                    raise unfit
-                else:
-                    rows += treated(method, job.pair, [prompt], configuration)
-            except (NotApplicableError, RegionError) as error:
-                rows.append(())
-                # The cause of a missing region is the same for all prompts of a kind.
-                reasons[str(error.__cause__ or error)] += 1
-        if reasons:
+        method = error
+    for number, label in enumerate(labels, 1):
+        treatments, reasons = _treatments(job, method, prompts, label)
+        if reasons := unread + reasons:
             absent[label] = reasons
-    return treatments, absent
+        if treatments:
+            moved[label] = _moved(job, label, treatments)
+        if progress is not None:
+            progress(number, len(labels), texts.kind)
+    return MeasuredTexts(texts, moved, absent)
 
 
-def _compared(
-    targets: torch.Tensor, before: torch.Tensor, after: torch.Tensor
-) -> list[list[float]]:
-    """The scores of `Moved`; targets [prompt], logits [prompt, vocabulary]."""
-    from kgbench.metrics import worst_rank
+def _treatments(
+    job: Job,
+    method: InterventionLocalizer | NotApplicableError,
+    prompts: Sequence[Prompt],
+    label: str,
+) -> tuple[dict[Prompt, Sequence[Treatment]], Counter[str]]:
+    """Treatments of the tokens of each prompt; reasons why some prompts have none."""
+    from kgbench.engine.treatment import graft_treatments, parse_configuration
+    from kgbench.runner.measure import treated
 
-    places = targets[:, None]
-    first, second = (
-        logits.double().log_softmax(-1).gather(-1, places) for logits in (before, after)
-    )
-    scores = (
-        divergence(before, after),
-        before.argmax(-1) != after.argmax(-1),
-        (second - first)[:, 0],
-        worst_rank(after, after.gather(-1, places)) <= TOP,
-        worst_rank(before, before.gather(-1, places)) <= TOP,
-    )
-    return [score.tolist() for score in scores]
+    configuration = parse_configuration(label)
+    reasons: Counter[str] = Counter()
+    treatments: dict[Prompt, Sequence[Treatment]] = {}
+    for prompt in prompts:
+        try:
+            if not isinstance(configuration, Graft):
+                (treatments[prompt],) = graft_treatments(job.pair, [prompt], configuration)
+            elif isinstance(method, NotApplicableError):
+                raise method
+            else:
+                (treatments[prompt],) = treated(method, job.pair, [prompt], configuration)
+        except (NotApplicableError, RegionError) as error:
+            # The cause of a missing region is the same for all prompts of a kind.
+            reasons[str(error.__cause__ or error)] += 1
+    return treatments, reasons
+
+
+def _moved(job: Job, label: str, treatments: Mapping[Prompt, Sequence[Treatment]]) -> Moved:
+    """The effect of a configuration, given its treatments of the tokens of each prompt."""
+    import torch
+
+    from kgbench.engine.treatment import graft_treatments
+    from kgbench.metrics import require_finite, worst_rank
+    from kgbench.runner.measure import GROUP, chunks
+
+    vocabulary = int(job.pair.recipient.config.vocab_size)
+    at_once = max(1, job.engine.budget.logits // (2 * vocabulary))
+    columns: list[tuple[Any, ...]] = []
+    for batch in chunks(list(treatments), min(at_once, GROUP)):
+        grafted = [treatments[prompt] for prompt in batch]
+        plan = job.engine.plan_treatments(
+            batch, [graft_treatments(job.pair, batch, "PRE"), grafted]
+        )
+        before, after = job.engine.logits(plan)[:, :, 0].unbind(1)
+        encoded = [job.pair.encoded(prompt).target for prompt in batch]
+        targets = torch.tensor(encoded, device=after.device)
+        for name, logits in (("PRE", before), (label, after)):
+            which = [
+                f"configuration {name}, text {prompt.fact.id}, prompt {prompt.name!r}"
+                for prompt in batch
+            ]
+            require_finite(logits, targets, which.__getitem__)
+        places = targets[:, None]
+        first, second = (
+            logits.double().log_softmax(-1).gather(-1, places)[:, 0] for logits in (before, after)
+        )
+        scores = (
+            divergence(before, after),
+            before.argmax(-1) != after.argmax(-1),
+            second - first,
+            worst_rank(after, after.gather(-1, places)) <= TOP,
+            worst_rank(before, before.gather(-1, places)) <= TOP,
+        )
+        columns.append(tuple(score.cpu().numpy() for score in scores))
+    ids = tuple((prompt.fact.id, prompt.name) for prompt in treatments)
+    return Moved(ids, *map(np.concatenate, zip(*columns, strict=True)))
 
 
 def divergence(
@@ -400,8 +353,8 @@ class DivergenceRow:
     kind: str
     prompts: int
     """Number of prompts that the configuration was read on."""
-    lacking: int
-    """Number of prompts that it cannot be read on."""
+    absent: dict[str, int]
+    """Reasons why it cannot be read on other prompts, with their counts."""
     kl_largest: float | None
     """The largest KL of any prompt."""
     kl: Estimate
@@ -410,36 +363,12 @@ class DivergenceRow:
     """Share of prompts of which another token is the likeliest."""
     leak: Estimate | None = None
     """Mean KL, as a share of that on the target facts under the same configuration."""
-    of_sft: Estimate | None = None
-    """Mean KL, as a share of what the whole donor does to the same prompts."""
     logprob_change: Estimate | None = None
     """Mean change of the true answer's log-probability against PRE."""
     top5_pre: Estimate | None = None
     """Share of true answers among PRE's five likeliest tokens."""
     top5: Estimate | None = None
     """The same under the configuration."""
-    top5_change: Estimate | None = None
-    """The difference of the two."""
-
-
-Draws = Mapping[str, Array]
-"""Mean KL in each draw [draws], by configuration."""
-
-
-def _draws(measured: MeasuredTexts, seed: int) -> Draws:
-    """The mean KL of every configuration under one resample per number of facts.
-
-    One product for all of them: a resample of 10,000 facts takes 160 MB.
-    """
-    by_number: dict[int, dict[str, Array]] = {}
-    for label, moved in measured.moved.items():
-        kl = moved.by_fact(moved.kl)
-        by_number.setdefault(len(kl), {})[label] = kl
-    draws: dict[str, Array] = {}
-    for n, columns in by_number.items():
-        means = resampled_means(np.stack(list(columns.values()), axis=1), resample(n, seed=seed))
-        draws |= dict(zip(columns, means.T, strict=True))
-    return draws
 
 
 def rows_of(
@@ -447,59 +376,41 @@ def rows_of(
 ) -> list[DivergenceRow]:
     """The estimates of every configuration on every kind of texts.
 
-    Facts are resampled whole. Kinds that have the same facts share a resample, so that their ratio
-    is paired; others are resampled apart.
-
     Args:
         measured: The kinds of texts, the target facts first.
         labels: Configurations.
         seed: Seed of the resamples.
     """
-    draws = {}
-    for place, texts in enumerate(measured):
-        kind = texts.texts.kind
-        draws[kind] = _draws(texts, seed if kind in ("target", "sibling") else seed + place)
     rows: list[DivergenceRow] = []
     for label in labels:
-        rows += (_row(label, texts, measured[0].moved, draws) for texts in measured)
+        target = measured[0].moved.get(label)
+        rows += (_row(label, texts, target, seed) for texts in measured)
     return rows
 
 
-def _row(
-    label: str,
-    measured: MeasuredTexts,
-    target: Mapping[str, Moved],
-    draws: Mapping[str, Draws],
-) -> DivergenceRow:
+def _row(label: str, measured: MeasuredTexts, target: Moved | None, seed: int) -> DivergenceRow:
     kind, moved = measured.texts.kind, measured.moved.get(label)
-    lacking = sum(measured.absent.get(label, {}).values()) + sum(measured.unread.values())
+    absent = dict(measured.absent.get(label, {}))
     if moved is None:
-        reasons = [measured.texts.about]
-        if measured.texts.prompts:
-            reasons = [*measured.absent.get(label, {}), *measured.unread]
-        missing = Estimate.missing(f"absent: {'; '.join(reasons[:2])}")
-        return DivergenceRow(label, kind, 0, lacking, None, missing, missing)
+        listed = list(absent)[:2] or [measured.texts.about]
+        missing = Estimate.missing(f"absent: {'; '.join(listed)}")
+        return DivergenceRow(label, kind, 0, absent, None, missing, missing)
     every = measured.moved.values()
-    before, after = map(moved.by_fact, (moved.top5_before, moved.top5))
     estimates: dict[str, Estimate] = {}
-    if kind != "target" and label in target:
-        means = draws[kind][label], draws["target"][label]
-        estimates["leak"] = _leak(moved, target[label], means)
-    if label != "SFT" and "SFT" in measured.moved:
-        estimates["of_sft"] = _share(moved, measured.moved["SFT"])
+    if kind != "target" and target is not None:
+        estimates["leak"] = _leak(moved, target, seed)
     if kind in ANSWERED:
         changes = [0.0, *(float(other.logprob.mean()) for other in every)]
         estimates |= {
             "logprob_change": mean(moved.by_fact(moved.logprob), (min(changes), max(changes))),
-            "top5_pre": mean(before, (0.0, 1.0)),
-            "top5": mean(after, (0.0, 1.0)),
-            "top5_change": difference(after, before),
+            "top5_pre": mean(moved.by_fact(moved.top5_before), (0.0, 1.0)),
+            "top5": mean(moved.by_fact(moved.top5), (0.0, 1.0)),
         }
     return DivergenceRow(
         label,
         kind,
         len(moved.kl),
-        lacking,
+        absent,
         float(moved.kl.max()),
         mean(moved.by_fact(moved.kl), (0.0, max(float(other.kl.mean()) for other in every))),
         mean(moved.by_fact(moved.changed), (0.0, 1.0)),
@@ -507,25 +418,13 @@ def _row(
     )
 
 
-def _share(moved: Moved, donor_moved: Moved) -> Estimate:
-    """The ratio of two mean divergences over the prompts that both were read on."""
-    places = {prompt: place for place, prompt in enumerate(donor_moved.prompts)}
-    donor = moved.by_fact(donor_moved.kl[[places[prompt] for prompt in moved.prompts]])
-    n = len(donor)
-    if not donor.any():
-        return Estimate.missing("the whole donor moves none of these texts", n)
-    if n < 2:
-        return Estimate.missing(f"{n} fact, and an interval needs two", n)
-    return ratio(moved.by_fact(moved.kl), donor)
-
-
-def _leak(near: Moved, target: Moved, draws: tuple[Array, Array]) -> Estimate:
+def _leak(near: Moved, target: Moved, seed: int) -> Estimate:
     """The ratio of two mean divergences, of the same facts or of facts that are resampled apart.
 
     Args:
         near: On texts that the graft is not meant for.
         target: On those that it is meant for.
-        draws: The means of both in each draw.
+        seed: Of the resamples.
     """
     above, below = near.by_fact(near.kl), target.by_fact(target.kl)
     n = min(len(above), len(below))
@@ -536,11 +435,12 @@ def _leak(near: Moved, target: Moved, draws: tuple[Array, Array]) -> Estimate:
         return Estimate.missing(reason, n)
     if near.facts == target.facts:
         return ratio(above, below)
-    # As in `stats.intervals.ratio_floor`: facts without an exception leave a share of exceptions open.
+    # As in `stats.intervals._floor`: facts without an exception leave a share of exceptions open.
     gap = float(below.mean())
     share, rest = float(above.mean()) / gap, open_to(above)
-    ratios = ratio_draws(*draws, gap)
-    return Resampled(share, ratios, (share - rest, share + rest), n).figure()
+    means = resampled_means(above, resample(len(above), seed=seed + 1))
+    draws = ratio_draws(means, resampled_means(below, resample(len(below), seed=seed)), gap)
+    return Resampled(share, draws, (share - rest, share + rest), n).figure()
 
 
 @dataclass(frozen=True)
@@ -551,26 +451,19 @@ class KindSummary:
     about: str
     facts: int
     prompts: int
-    unread: dict[str, int]
-    """Reasons why the tokenizer cannot split a prompt into regions, with their counts."""
-    absent: dict[str, dict[str, int]]
-    """By configuration, the reasons why it cannot be read on a prompt, with their counts."""
 
     @classmethod
-    def of(cls, measured: MeasuredTexts) -> KindSummary:
-        """The description of measured texts."""
-        texts = measured.texts
+    def of(cls, texts: Texts) -> KindSummary:
+        """The description of texts."""
         facts = len({prompt.fact.id for prompt in texts.prompts})
-        absent = {label: dict(reasons) for label, reasons in measured.absent.items()}
-        unread = dict(measured.unread)
-        return cls(texts.kind, texts.about, facts, len(texts.prompts), unread, absent)
+        return cls(texts.kind, texts.about, facts, len(texts.prompts))
 
     def __str__(self) -> str:
         if not self.prompts:
             return f"{self.kind:<8} {self.about}"
-        counted = f"{self.prompts} prompt{'s' * (self.prompts != 1)}"
+        counted = count_text(self.prompts, "prompt")
         if self.facts < self.prompts:
-            counted += f" of {self.facts} fact{'s' * (self.facts != 1)}"
+            counted += f" of {count_text(self.facts, 'fact')}"
         return f"{self.kind:<8} {counted}, {self.about}"
 
 
@@ -610,24 +503,17 @@ class Divergences:
                 "No graft has a defined effect on the target facts, so that its specificity is "
                 "undefined."
             )
-        return _sentence(
-            {kind: self.row(label, kind) for kind in KINDS}, self.row("SFT", "neutral")
+        target, neutral = (self.row(label, kind) for kind in ("target", "neutral"))
+        sideways = f"0 in all {neutral.prompts}" if neutral.kl_largest == 0 else _text(neutral.kl)
+        return (
+            f"{label} moves the next token of the facts that it is meant for by "
+            f"{_text(target.kl)} nats and that of everyday sentences by {sideways}; its leak is "
+            f"{_text(neutral.leak)}, the donor's {_text(self.row('SFT', 'neutral').leak)}."
         )
 
     def to_json(self) -> dict[str, Any]:
         """The object that `kgbench specificity --json` prints."""
-        return {
-            "model": self.model,
-            "dataset": self.dataset,
-            "localizer": self.localizer,
-            "dtype": self.dtype,
-            "seed": self.seed,
-            "origins": dict(self.origins),
-            "unit": "nats",
-            "kinds": plain(self.kinds),
-            "rows": plain(self.rows, counted=True),
-            "verdict": self.verdict,
-        }
+        return {**plain(self, counted=True), "unit": "nats", "verdict": self.verdict}
 
     def report(self) -> Report:
         """Tables of the divergences, their shares, and the true answers."""
@@ -636,7 +522,6 @@ class Divergences:
             self._table("KL from PRE to the graft, in nats", "kl"),
             self._table("share of prompts with another likeliest token", "top1_changed"),
             self._table("leak: KL as a share of that on the target facts", "leak", near),
-            self._table("KL as a share of the whole donor's (SFT)", "of_sft"),
             self._answers(),
         ]
         title = (
@@ -648,19 +533,18 @@ class Divergences:
     def _table(self, title: str, name: str, kinds: Iterable[str] = KINDS) -> Table:
         """One estimate of every configuration on kinds of texts."""
         rows: list[list[Cell]] = []
-        for label in self.labels[1:] if name == "of_sft" else self.labels:
+        for label in self.labels:
             cells = [_cell(self.row(label, kind), name) for kind in kinds]
             rows.append([label, *cells])
-        text = _share_text if name == "top1_changed" else _nats_text
-        columns = [Column(kind, text) for kind in kinds]
-        return Table(title, ["graft", *columns], rows, label_width=LABEL_WIDTH)
+        text = figure_text if name == "top1_changed" else _text
+        return Table(title, ["graft", *(Column(kind, text) for kind in kinds)], rows, LABEL_WIDTH)
 
     def _answers(self) -> Table:
         """Hits, PRE's first, and changes of log-probability, where the true answer is known."""
         columns: list[str | Column] = ["graft"]
         before: list[Cell] = ["PRE"]
         for kind in ANSWERED:
-            columns += [Column(f"{kind} top5", _share_text), Column(f"{kind} logprob", _nats_text)]
+            columns += [f"{kind} top5", Column(f"{kind} logprob", _text)]
             before += [self.row(self.labels[0], kind).top5_pre or Dash(), Dash()]
         rows = [before]
         for label in self.labels:
@@ -670,85 +554,33 @@ class Divergences:
                 cells += [row.top5 or Dash(), row.logprob_change or Dash()]
             rows.append(cells)
         title = "true answers: top5, and the change of their logprob against PRE"
-        return Table(title, columns, rows, label_width=LABEL_WIDTH)
+        return Table(title, columns, rows, LABEL_WIDTH)
 
     def _lacking(self) -> list[str]:
-        """Configurations that some prompts of a kind lack, and prompts that could not be read."""
-        lines = []
-        for kind in self.kinds:
-            of = f"of {kind.prompts} prompts"
-            for reason, count in kind.unread.items():
-                lines.append(f"{kind.kind}: {count} {of} left out: {reason}")
-            for label in self.labels:
-                # A configuration that all prompts lack has a footnote.
-                if not self.row(label, kind.kind).prompts:
-                    continue
-                for reason, count in kind.absent.get(label, {}).items():
-                    lines.append(f"{label} on {kind.kind}: absent in {count} {of}: {reason}")
-        return lines
+        """Configurations that some prompts of a kind lack; what all lack has a footnote."""
+        lines: dict[str, list[str]] = {}
+        for row in self.rows:
+            for reason, n in row.absent.items() if row.prompts else ():
+                line = f"{row.kind}: absent in {count_text(n, 'prompt')}: {reason}"
+                lines.setdefault(line, []).append(row.graft)
+        return [f"{', '.join(labels)} on {line}" for line, labels in lines.items()]
 
 
 def _cell(row: DivergenceRow, name: str) -> Cell:
     """An estimate of a row; a mean divergence of zeros alone, which has no interval, in words."""
-    estimate = getattr(row, name)
+    estimate: Estimate | None = getattr(row, name)
     if estimate is None:
         return Dash()
     zeros = row.kl_largest == 0 and name != "top1_changed"
-    if zeros and (name == "kl" or estimate.undefined is None):
-        return f"0 in all {row.prompts}"
-    assert isinstance(estimate, Estimate)
-    return estimate
+    return f"0 in all {row.prompts}" if zeros and name == "kl" else estimate
 
 
-def _share_text(estimate: Estimate) -> str:
-    return figure_text(estimate.rounded())
-
-
-def _nats_text(estimate: Estimate) -> str:
+def _text(estimate: Estimate | None) -> str:
     """`2.4 [2.0, 2.8]`, or why it is undefined."""
-    if estimate.numbers is None:
-        return f"undefined ({reason_text(estimate.undefined or '')})"
+    if estimate is None or estimate.numbers is None:
+        reason = estimate and estimate.undefined
+        return f"undefined ({reason_text(reason)})" if reason else "undefined"
     return interval_text(estimate.numbers, significant_text)
-
-
-def _sentence(rows: Mapping[str, DivergenceRow], donor: DivergenceRow) -> str:
-    """What one graft does to texts of all kinds.
-
-    Args:
-        rows: The graft's, by kind of texts.
-        donor: The whole donor's on neutral texts.
-    """
-    target, neutral, taught = rows["target"], rows["neutral"], rows["known"]
-    sideways = "nothing that could be measured"
-    if neutral.kl_largest == 0:
-        sideways = f"0 in all {neutral.prompts}"
-    elif neutral.kl.undefined is None or neutral.prompts:
-        sideways = _nats_text(neutral.kl)
-    text = (
-        f"{target.graft} moves the next token of the facts that it is meant for by "
-        f"{_nats_text(target.kl)} nats and that of everyday sentences by {sideways}"
-    )
-    if neutral.of_sft is not None and neutral.of_sft.value is not None:
-        text += f", {_percent(neutral.of_sft)} of what the whole donor does to them"
-    if neutral.leak is not None:
-        donor_leak = _percent(donor.leak) if donor.leak else "undefined"
-        text += f"; its leak is {_percent(neutral.leak)}, the donor's {donor_leak}"
-    if taught.top5_pre is not None and taught.top5 is not None and taught.top5.value is not None:
-        text += (
-            f"; of known answers {_percent(taught.top5_pre)} are among the five likeliest tokens "
-            f"before and {_percent(taught.top5)} after"
-        )
-    return f"{text}."
-
-
-def _percent(estimate: Estimate) -> str:
-    """`46 % [34, 59]`; small shares, which leaks are, with two significant digits."""
-    if estimate.numbers is None or not is_readable(estimate):
-        return _nats_text(estimate)
-    texts = []
-    for share in estimate.numbers:
-        texts.append(significant_text(100 * share) if abs(share) < 0.1 else percent_text(share))
-    return f"{texts[0]} % [{texts[1]}, {texts[2]}]"
 
 
 @dataclass(frozen=True)
@@ -781,9 +613,9 @@ class Specificity(Analysis):
     }
 
     known: str | None = field(default=None, metadata={"metavar": "NAME|FILE"})
-    """Facts that finetuning did not teach.  [default: what pretraining taught, where known]"""
+    """Facts that finetuning did not teach.  [default: those shipped for the tiny pairs]"""
     other: str | None = field(default=None, metadata={"metavar": "NAME|FILE"})
-    """Facts of another kind.  [default: of a shipped data set]"""
+    """Facts of another kind.  [default: those shipped for the tiny pairs]"""
     facts: int = field(
         default=100,
         metadata={"flag": "--limit", "alias": "--facts", "metavar": "N", "least": 2},
@@ -793,15 +625,14 @@ class Specificity(Analysis):
     def answer(self, inputs: Inputs) -> Answer:
         """Measure the divergences on texts of all kinds."""
         (spec,) = inputs.specs
-        divergences = specificity(spec, inputs.settings, self, inputs.progress)
+        divergences = isolated(
+            spec.localizer, specificity, spec, inputs.settings, self, progress=inputs.progress
+        )
         return Answer(divergences.report(), divergences.to_json(), origins=divergences.origins)
 
 
 def specificity(
-    spec: Spec,
-    settings: Settings,
-    sample: Specificity | None = None,
-    progress: Progress | None = None,
+    spec: Spec, settings: Settings, sample: Specificity, progress: Progress | None = None
 ) -> Divergences:
     """Compare the next token under grafts with that of the recipient, on texts of all kinds.
 
@@ -810,18 +641,12 @@ def specificity(
             resamples them.
         settings: Batch size, device and so on.
         sample: Choice of texts.
-        progress: Called with the prompts done, all of a kind, and the kind.
+        progress: Called with the configurations done, all of them, and the kind.
 
     Raises:
         InputError: Something in the specification is wrong, or the method ranks or draws.
     """
-    sample = sample or Specificity()
-    return isolated(spec.localizer, _specificity, spec, settings, sample, progress=progress)
-
-
-def _specificity(
-    spec: Spec, settings: Settings, sample: Specificity, progress: Progress | None = None
-) -> Divergences:
+    from kgbench.runner.guard import blamed
     from kgbench.runner.job import load_job
 
     spec = replace(spec, grafts=spec.grafts or GRAFTS)
@@ -834,8 +659,6 @@ def _specificity(
         load_dataset(name, spec.imports)
     job = load_job(work, settings)
     texts = sample_texts(job, sample)
-    from kgbench.runner.guard import blamed
-
     with blamed(job.localizer, job.spec.localizer):
         measured = [measure(job, kind, labels, progress) for kind in texts]
     return Divergences(
@@ -845,7 +668,7 @@ def _specificity(
         str(job.pair.dtype).removeprefix("torch."),
         spec.seed,
         labels,
-        tuple(map(KindSummary.of, measured)),
+        tuple(map(KindSummary.of, texts)),
         tuple(rows_of(measured, labels, spec.seed)),
         job.pair.origins,
     )

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache, lru_cache
+from itertools import chain
 from pathlib import Path
 
 from kgbench.data.imports import (
@@ -95,12 +96,10 @@ class Dataset:
             UnknownNameError: There is no fact of this id.
             InputError: No id is given.
         """
-        chosen = dict.fromkeys(ids)
-        every = {fact.id for fact in self.facts}
-        for identifier in chosen:
-            if identifier not in every:
-                close = get_close_matches(identifier, every)
-                raise UnknownNameError(f"fact of data set {self.name!r}", identifier, close)
+        chosen, every = dict.fromkeys(ids), {fact.id for fact in self.facts}
+        if unknown := [identifier for identifier in chosen if identifier not in every]:
+            close = get_close_matches(unknown[0], every)
+            raise UnknownNameError(f"fact of data set {self.name!r}", unknown[0], close)
         if not chosen:
             raise InputError(
                 f"a part of data set {self.name!r} needs at least one fact; "
@@ -180,10 +179,8 @@ def load_dataset(name_or_path: str, options: ImportOptions | None = None) -> Dat
         if options is None or options == ImportOptions():
             return _shipped(path, path.stat().st_mtime_ns)
         return dataset_from(read_fact_table(path, options))
-    separated = any(separator in name_or_path for separator in (os.sep, os.altsep) if separator)
     path = Path(name_or_path).expanduser()
-    is_file = name_or_path.lower().endswith(SUFFIXES) or path.exists()
-    if separated or is_file:
+    if name_or_path.lower().endswith(SUFFIXES) or len(path.parts) > 1 or path.exists():
         return dataset_from(read_fact_table(path, options))
     hint = f"A file of your own ends with {KINDS}."
     raise UnknownNameError("data set", name_or_path, dataset_names(), hint)
@@ -235,43 +232,27 @@ def same_text(text: str) -> str:
 
 def left_out(table: FactTable) -> dict[str, list[int]]:
     """Lines of a table that its data set leaves out, by reason."""
-    lines: dict[str, list[int]] = {reason: [] for reason in (DUPLICATE, AMBIGUOUS)}
-    for row, reason in zip(table.rows, _reasons(table), strict=True):
-        if reason is not None:
-            lines.setdefault(reason, []).append(row.line)
-    for reason, numbers in table.dropped.items():
-        lines[reason] = [*lines.get(reason, ()), *numbers]
-    return {reason: sorted(numbers) for reason, numbers in lines.items() if numbers}
-
-
-def _reasons(table: FactTable) -> list[str | None]:
-    """Why each row of a table is no fact of its data set; None where it is one."""
     texts = subject_texts(table.templates, table.subject)
     questions, objects = [], dict[tuple[str, ...], set[str]]()
     for row in table.rows:
-        names = (table.subject, *texts)
-        question = tuple(same_text(row.fields[name]) for name in names)
+        question = tuple(same_text(row.fields[name]) for name in (table.subject, *texts))
         questions.append((question, same_text(row.fields[table.object])))
-        objects.setdefault(questions[-1][0], set()).add(questions[-1][1])
-    reasons: list[str | None] = []
+        objects.setdefault(question, set()).add(questions[-1][1])
+    lines = {reason: list(numbers) for reason, numbers in table.dropped.items()}
     earlier = set()
     for row, (question, object) in zip(table.rows, questions, strict=True):
-        reason = next(filter(None, (_unplaced(row, table, text) for text in texts)), None)
-        if reason is None and (question, object) in earlier:
+        reason, subject = "", row.fields[table.subject]
+        for text in reversed(texts):
+            if around_subject(row.fields[text], subject) is None:
+                reason = TWICE if whole_words(row.fields[text], subject) else NO_PROMPT
+        if not reason and (question, object) in earlier:
             reason = DUPLICATE
-        elif reason is None and len(objects[question]) > 1:
+        elif not reason and len(objects[question]) > 1:
             reason = AMBIGUOUS
-        reasons.append(reason)
+        if reason:
+            lines.setdefault(reason, []).append(row.line)
         earlier.add((question, object))
-    return reasons
-
-
-def _unplaced(row: FactRow, table: FactTable, text: str) -> str | None:
-    """Why the place of the subject in a text of a row is not known."""
-    subject = row.fields[table.subject]
-    if around_subject(row.fields[text], subject) is not None:
-        return None
-    return TWICE if whole_words(row.fields[text], subject) else NO_PROMPT
+    return {reason: sorted(numbers) for reason, numbers in lines.items()}
 
 
 def subject_texts(templates: Mapping[str, str], subject: str) -> tuple[str, ...]:
@@ -285,25 +266,18 @@ def dataset_from(table: FactTable) -> Dataset:
     """The data set of a table; see `load_dataset`.
 
     Raises:
-        DataError: A field that a prompt needs is empty in some row, or no facts are left.
+        DataError: An id stands for two facts, or no facts are left.
         InputError: A template does not fit the fields.
     """
     first = table.rows[0]
-    templates = []
     for name, text in table.templates.items():
         template = parse_template(name, text)
-        for named in template.fields:
-            if named in table.incomplete:
-                raise DataError(
-                    f"{row_name(table.path, table.incomplete[named])}: field {named!r} is empty; "
-                    f"prompt {name!r} needs a text or a number there in every row"
-                )
-        bound = template.bind(table.subject, table.object, first.fields, table.name)
-        templates.append(bound)
+        template.bind(table.subject, table.object, first.fields, table.name)
     dropped = left_out(table)
+    lines = set(chain.from_iterable(dropped.values()))
     by_id: dict[str, FactRow] = {}
     facts = []
-    for number, (row, reason) in enumerate(zip(table.rows, _reasons(table), strict=True), 1):
+    for number, row in enumerate(table.rows, 1):
         identifier = row.id or f"{table.path.stem}/{number}"
         other = by_id.setdefault(identifier, row)
         if other.fields != row.fields:
@@ -312,18 +286,13 @@ def dataset_from(table: FactTable) -> Dataset:
                 f"{row_name(table.path, other.line).rpartition(', ')[2]} already; expected an id "
                 "of its own"
             )
-        if reason is None:
+        if row.line not in lines:
             facts.append(Fact(identifier, row.fields))
     if not facts:
-        try:
-            for bound in templates:
-                bound.fill(first.fields)
-        except InputError as error:
-            raise InputError(f"{row_name(table.path, first.line)}: {error}") from None
         why = ", ".join(f"{len(rows)} {reason}" for reason, rows in dropped.items())
         raise DataError(
             f"{table.path}: no facts left ({why}): every {table.subject!r} needs one "
-            f"{table.object!r}"
+            f"{table.object!r}, and a template {{{table.subject}}} or a text that mentions it once"
         )
     return Dataset(
         table.name,
@@ -438,8 +407,6 @@ def check_target(path: Path, force: bool = False) -> None:
         raise OutputError(
             f"{path}: a data set is written as JSONL; give a name that ends with .jsonl"
         )
-    if path.is_dir():
-        raise OutputError(f"{path} is a directory; give another file to write to")
     if path.exists() and not force:
         raise OutputError(
             f"{path} is there already; give another file by -o, or replace it by --force"
@@ -464,7 +431,8 @@ def write_dataset(dataset: Dataset, path: Path, force: bool = False) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            temporary.write_bytes(to_jsonl(dataset).encode())
+            # Half of a surrogate pair does not read again.
+            temporary.write_bytes(to_jsonl(dataset).encode(errors="surrogatepass"))
             if load_dataset(str(temporary)) != replace(dataset, dropped={}):
                 raise InputError("its facts or its wordings would not be the same")
             os.replace(temporary, path)
@@ -473,11 +441,6 @@ def write_dataset(dataset: Dataset, path: Path, force: bool = False) -> None:
     except OSError as error:
         raise OutputError(
             f"{path} cannot be written: {error.strerror}; give another file by -o"
-        ) from None
-    except UnicodeEncodeError:
-        raise OutputError(
-            f"{path} cannot be written: a name or a template holds half of a surrogate pair, "
-            "which is no character"
         ) from None
     except InputError as error:
         reason = str(error).replace(str(temporary), "it")

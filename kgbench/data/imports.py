@@ -19,14 +19,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from kgbench.data.rows import (
-    CSV,
     LACKING,
     WHOLE,
-    Digits,
     Numbered,
     cell_at,
     cell_fault,
@@ -42,7 +41,7 @@ from kgbench.errors import DataError
 EMPTY = "row without subject or object"
 """Reason for dropping a row: a cell that every fact needs is empty."""
 NO_VALUE = "without a value for a prompt"
-"""Reason for dropping a row of a public set: a field of a template is empty."""
+"""Reason for dropping a row: a field of a template is empty."""
 
 SCHEMA_VERSION = 1
 """Version of the file format, the value of a header's ``kgbench``."""
@@ -57,7 +56,7 @@ _EDITS = (
 )
 _OBJECTS = ("second_actor", "object", *_EDITS)
 """Columns that are subject, prompt and answer unless others are named, the likeliest first: those
-of movies, of rows of prompt, subject and target, and of CounterFact, zsRE, KnowEdit and MQuAKE.
+of movies, of rows of prompt, subject and target, and of CounterFact, zsRE and KnowEdit.
 After an edit a model has learned the new answer, which comes before the true one.
 """
 _MOVIES = "first_actor"
@@ -122,7 +121,8 @@ def read_fact_table(path: Path, options: ImportOptions | None = None) -> FactTab
 
     Numbers become the text that they are written as; blanks around a value are removed. A column
     that is empty in some row, or holds lists or objects, is left out; a row without subject or
-    object is left out too, and its line kept in `FactTable.dropped`.
+    object, or without a field of a template, is left out too, and its line kept in
+    `FactTable.dropped`.
 
     Raises:
         DataError: The file or a row of it does not read; names line and field.
@@ -173,8 +173,7 @@ def fact_table(
         numbered: The rows with their numbers.
         header: What a file's header says.
         options: What overrules it.
-        named_only: Only columns that options and templates name are fields; others may differ from
-            row to row. A row without a field that a template names is left out.
+        named_only: Only columns that options and templates name are fields.
 
     Raises:
         DataError: A row does not read; names its number and the field.
@@ -182,7 +181,7 @@ def fact_table(
     if not numbered:
         raise DataError(f"{path}: holds no facts; expected one per line")
     renamed = {**header.get("columns", {}), **options.columns}
-    columns = _Columns(path, _rewrites(numbered), renamed, named_only)
+    columns = _Columns(path, numbered, renamed, named_only)
     subject, object = _roles(columns, header, options)
     templates = {**header.get("templates", {}), **options.templates}
     training = {key: tuple(header.get(key, ())) for key in _LISTS}
@@ -190,28 +189,22 @@ def fact_table(
     if prompt is not None and not templates and subject != _MOVIES:
         templates = {"prompt": f"{{{prompt}}}"}
         training["training"] = training["training"] or (f"{{{prompt}}} {{{object}}}.",)
-    texts = set()  # the subject is looked for in them, so that empty ones are left out with reason
     for name, text in templates.items():
-        parsed = parse_template(name, text)
-        for column in filter(columns.has, parsed.fields):
+        for column in filter(columns.has, parse_template(name, text).fields):
             columns.add(column)
-        texts.add(parsed.subject_text(subject))
     complete: list[FactRow] = []
     dropped: dict[str, list[int]] = {}
     for row in columns.rows():
         if not (row.fields[subject] and row.fields[object]):
             dropped.setdefault(EMPTY, []).append(row.line)
-        elif named_only and not all(row.fields[name] for name in columns.required):
+        elif not all(row.fields[name] for name in columns.required):
             dropped.setdefault(NO_VALUE, []).append(row.line)
         else:
             complete.append(row)
     if not complete:
-        raise _fail(
-            path,
-            numbered[0][0],
-            f"no row has both {subject!r} and {object!r}; every fact needs a text or a number "
-            "there",
-        )
+        needed = ", ".join(map(repr, columns.required))
+        expected = "every fact needs a text or a number there"
+        raise _fail(path, numbered[0][0], f"no row has all of {needed}; {expected}")
     if all(WHOLE.fullmatch(row.fields[object]) for row in complete):
         answer = complete[0].fields[object]
         warnings.warn(
@@ -222,7 +215,7 @@ def fact_table(
     incomplete: dict[str, int] = {}
     for row in complete:
         for name, text in row.fields.items():
-            if not text and name not in texts:
+            if not text:
                 incomplete.setdefault(name, row.line)
     rows = []
     for row in complete:
@@ -241,18 +234,6 @@ def fact_table(
     )
 
 
-def _rewrites(numbered: list[Numbered]) -> list[Numbered]:
-    """Rows of one edit each, of a set whose rows have lists of them, as MQuAKE has."""
-    single: list[Numbered] = []
-    for number, row in numbered:
-        edits = cell_at(row, "requested_rewrite")
-        if isinstance(edits, list):
-            single += [(number, {**row, "requested_rewrite": edit}) for edit in edits]
-        else:
-            single.append((number, row))
-    return single
-
-
 def _fail(path: Path, line: int, message: str) -> DataError:
     return DataError(f"{row_name(path, line)}: {message}")
 
@@ -263,7 +244,8 @@ def _fail(path: Path, line: int, message: str) -> DataError:
 class _Columns:
     """The columns of a table, and which fields of its facts they are.
 
-    Columns of lists and objects are none, unless a value in them is required.
+    A cell that a row lacks is empty. Columns of lists and objects are none, unless a value in them
+    is required.
     """
 
     def __init__(
@@ -273,7 +255,7 @@ class _Columns:
         columns: Mapping[str, str],
         named_only: bool,
     ) -> None:
-        """Check the rows, and take their plain columns.
+        """Take the plain columns.
 
         Args:
             path: The file, or the name of facts in memory.
@@ -282,59 +264,32 @@ class _Columns:
             named_only: Take no column that is not named here or added.
 
         Raises:
-            DataError: A row lacks a column, or has another; or a named one is not there.
+            DataError: A column that is named is not there.
         """
         self.path, self.numbered, self.named = path, numbered, columns
-        self.named_only = named_only
-        self.names = tuple(numbered[0][1])
-        renamed = {column: name for name, column in columns.items()}
+        rows = [row for _, row in numbered]
+        self.names = tuple(dict.fromkeys(chain.from_iterable(rows)))
         for name, column in columns.items():
             if not self._holds(column):
                 raise DataError(
                     f"{path}: no column {column!r} to take {name!r} from; there are "
                     f"{', '.join(self.names)}"
                 )
-            if not named_only and name in self.names and name not in renamed:
+            if not named_only and name in self.names and name not in columns.values():
                 raise DataError(
                     f"{path}: cannot take {name!r} from the column {column!r}: there is a column "
                     f"{name!r} too"
                 )
-        if len(renamed) < len(columns):
-            pairs = ", ".join(f"{name}={column}" for name, column in columns.items())
-            raise DataError(f"{path}: one column is named for two fields: {pairs}")
-        plain = [] if named_only else self._plain()
-        self.fields = {renamed.get(name, name): name for name in plain} | dict(columns)
-        self.required = set[str]()
-
-    def _plain(self) -> list[str]:
-        """Columns without lists and objects, which are in every row."""
-        nested = set()
-        for _, row in self.numbered:
-            nested |= {name for name, cell in row.items() if is_nested(cell)}
-        for line, row in self.numbered:
-            for name in row:
-                if name not in self.names and name not in nested:
-                    has = ", ".join(self.names)
-                    raise _fail(
-                        self.path,
-                        line,
-                        f"field {name!r}: the first row has no such field (it has {has})",
-                    )
-            for name in self.names:
-                if name not in row and name not in nested:
-                    raise _fail(
-                        self.path,
-                        line,
-                        f"field {name!r} is missing; every row needs the fields of the first one",
-                    )
-        return [name for name in self.names if name not in nested]
+        self.fields = dict(columns)
+        for name in () if named_only else self.names:
+            if name not in columns.values() and not any(is_nested(row.get(name)) for row in rows):
+                self.fields[name] = name
+        self.required: dict[str, None] = {}
 
     def _holds(self, column: str) -> bool:
         """Whether some row has such a column."""
         if column in self.names:
             return True
-        if column.partition(".")[0] not in self.names:
-            return False
         cells = (cell_at(row, column) for _, row in self.numbered)
         return any(cell is not None and cell is not LACKING for cell in cells)
 
@@ -345,7 +300,7 @@ class _Columns:
     def add(self, field: str) -> None:
         """Require a field; a column becomes one."""
         self.fields.setdefault(field, field)
-        self.required.add(field)
+        self.required[field] = None
 
     def rows(self) -> Iterator[FactRow]:
         """All rows, with the texts of the fields.
@@ -355,7 +310,11 @@ class _Columns:
         """
         texts = {}
         for name, column in self.fields.items():
-            texts[name] = self._texts(column, name in self.required)
+            cells = [cell_at(row, column) for _, row in self.numbered]
+            texts[name] = text_cells([None if cell is LACKING else cell for cell in cells])
+            for (line, _), text in zip(self.numbered, texts[name], strict=True):
+                if (fault := cell_fault(column, text)) is not None:
+                    raise _fail(self.path, line, f"field {column!r}: {fault}")
         identifiers = texts.pop("id", None)
         for place, (line, _) in enumerate(self.numbered):
             identifier = None if identifiers is None else identifiers[place]
@@ -368,25 +327,6 @@ class _Columns:
                 )
             yield FactRow(line, identifier, {field: cells[place] for field, cells in texts.items()})
 
-    def _texts(self, column: str, required: bool) -> list[str]:
-        cells = []
-        for _, row in self.numbered:
-            cell = cell_at(row, column)
-            cells.append(None if cell is LACKING else cell)
-        texts = text_cells(cells)
-        for (line, _), cell, text in zip(self.numbered, cells, texts, strict=True):
-            if (fault := cell_fault(column, text)) is not None:
-                raise _fail(self.path, line, f"field {column!r}: {fault}")
-            is_other = isinstance(cell, Digits) and text != cell
-            if required and is_other and self.path.suffix.lower() in CSV:
-                warnings.warn(
-                    f"{self.path}: column {column!r} has gaps, so that {cell} and the like are "
-                    f"read as the whole numbers {text}, …; give JSONL with texts if they are none",
-                    stacklevel=1,
-                )
-                required = False  # once is enough
-        return texts
-
 
 # ------------------------------------------------------------------------------ subject and object
 
@@ -394,14 +334,7 @@ class _Columns:
 def _roles(columns: _Columns, header: Mapping[str, Any], options: ImportOptions) -> tuple[str, str]:
     """The fields that are subject and object, among `columns.fields` then."""
     path, has_ids = columns.path, "id" in columns.fields
-    there_are = columns.names if columns.named_only else columns.fields
-    names = [name for name in there_are if name != "id"] or list(columns.names)
-    if len(names) != 1:
-        there = f"are {', '.join(names)}"
-    elif has_ids:
-        there = f"is only {names[0]}, besides the ids"
-    else:
-        there = f"is only {names[0]}, and columns are separated by commas"
+    names = ", ".join(columns.fields or columns.names)
     roles: list[str] = []
     for role, option, defaults in (
         ("subject", options.subject, _SUBJECTS),
@@ -412,40 +345,36 @@ def _roles(columns: _Columns, header: Mapping[str, Any], options: ImportOptions)
         for field_name, column in columns.named.items():
             if column == name and name not in columns.fields:
                 name = field_name
-                break
-        if name is None and (likely := list(filter(columns.has, defaults))):
-            name = likely[0]
-            # The name of an answer, wherever in a row it is.
-            bare = (column.removeprefix(_EDIT).partition(".")[0] for column in likely)
-            answers = list(dict.fromkeys(bare))
-            if name in _EDITS and len(answers) > 1:
-                warnings.warn(
-                    f"{path}: the answer is {answers[0]}, and could be {', '.join(answers[1:])}: "
-                    "choose one by --object",
-                    stacklevel=1,
-                )
-        if name is None:
-            expected = f"name one by --{role} COLUMN"
-            if role == "subject" and not any(map(columns.has, _OBJECTS)):
-                expected += ", and the answer by --object COLUMN"
-            if any(map(columns.has, _PROMPTS)):
-                expected += f", or add {role!r}: a row is a prompt, its subject and its target"
-            else:
-                expected += " (and a prompt of your own by --template), or in the file's header"
-            raise DataError(f"{path}: which column is the {role}? There {there}; {expected}")
+        likely = [name] if name is not None else list(filter(columns.has, defaults))
+        if not likely:
+            raise DataError(
+                f"{path}: which column is the {role}? There are {names}; name them by "
+                "--subject COLUMN and --object COLUMN (and a prompt of your own by --template), or "
+                "in the file's header"
+            )
+        name = likely[0]
+        # The name of an answer, wherever in a row it is.
+        answers = dict.fromkeys(each.removeprefix(_EDIT).partition(".")[0] for each in likely)
+        if name in _EDITS and len(answers) > 1:
+            taken, *others = answers
+            warnings.warn(
+                f"{path}: the answer is {taken}, and could be {', '.join(others)}: choose one by "
+                "--object",
+                stacklevel=1,
+            )
         if name == "id" and has_ids:
             raise DataError(
                 f"{path}: column 'id' names the facts, so it cannot be the {role}; call it "
                 f"otherwise, as by --column {role}=id"
             )
         if not columns.has(name):
-            raise DataError(f"{path}: no column {name!r} to be the {role}; there {there}")
+            raise DataError(f"{path}: no column {name!r} to be the {role}; there are {names}")
         columns.add(name)
         roles.append(name)
     subject, object = roles
     if subject == object:
         raise DataError(
             f"{path}: subject and object are both the column {subject!r}; expected two different "
-            f"ones of {', '.join(names)}"
+            f"ones; there are {names}"
         )
     return subject, object

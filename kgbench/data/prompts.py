@@ -150,13 +150,8 @@ def load_prompts(
 
 def prompts_of_builtins(dataset: Dataset) -> Mapping[str, list[Prompt]]:
     """All facts in each built-in prompt that the data set has the fields for."""
-    prompts = {}
-    for name in builtin_prompts():
-        try:
-            prompts[name] = load_prompts(dataset, [name])
-        except InputError:
-            continue
-    return prompts
+    fitting = fitting_prompts(dataset, builtin_prompts())
+    return {name: load_prompts(dataset, [name]) for name in fitting}
 
 
 def fitting_prompts(dataset: Dataset, names: Iterable[str]) -> list[str]:
@@ -219,10 +214,9 @@ def neutral_prompts() -> list[Prompt]:
     prompts = []
     for name, row in _toml("neutral")["neutral"].items():
         fact = Fact(f"neutral/{name}", {"subject": row["subject"], "next": row["next"]})
-        template = parse_template(name, row["text"])
+        template = parse_template("neutral", row["text"])
         bound = template.bind("subject", "next", ("subject", "next"), "neutral")
-        text, spans = bound.fill(fact.fields)
-        prompts.append(Prompt("neutral", fact, text, row["next"], spans))
+        prompts += _filled([bound], [fact], "next")
     return prompts
 
 
@@ -339,8 +333,8 @@ def find_giveaways(dataset: Dataset, prompts: Iterable[Prompt]) -> Giveaways:
     """
     by_kind: dict[str, list[Prompt]] = {field.name: [] for field in fields(Giveaways)}
     for prompt in prompts:
-        if (kind := _kind(_template(prompt.name, dataset), prompt)) is not None:
-            by_kind[kind].append(prompt)
+        kind = _kind(_template(prompt.name, dataset), prompt)
+        by_kind.get(kind, []).append(prompt)
     return Giveaways(**by_kind)
 
 
@@ -373,8 +367,8 @@ def subject_mentions(dataset: Dataset, name: str) -> int:
     return sum(part.is_field and part.text == dataset.subject for part in parts)
 
 
-def _kind(template: Template, prompt: Prompt) -> str | None:
-    """The field of `Giveaways` that a prompt belongs to."""
+def _kind(template: Template, prompt: Prompt) -> str:
+    """The field of `Giveaways` that a prompt belongs to; empty for none."""
     text, filled = "", []
     for part, stretch in template.stretches(prompt.fact.fields):
         # Case folding changes lengths, so that the prompt's own spans do not apply.
@@ -389,4 +383,4 @@ def _kind(template: Template, prompt: Prompt) -> str | None:
     if mentions:
         return "in_wording"
     first_word = re.split(_BREAK, target, maxsplit=1)[0] or target
-    return "first_word" if whole_words(text, first_word) else None
+    return "first_word" if whole_words(text, first_word) else ""

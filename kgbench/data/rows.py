@@ -90,11 +90,7 @@ def text_cells(cells: Sequence[Any]) -> list[Any]:
     Libraries make fractions of whole numbers of which one is missing, so that a column with gaps
     and nothing but whole numbers in it has no ``.0``. Days without times have none either.
     """
-    values = []
-    for cell in cells:
-        if type(cell).__name__ == "datetime64":
-            cell = cell.astype("datetime64[us]").item()
-        values.append(None if _is_missing(cell) else _opened(cell))
+    values = [None if _is_missing(cell) else _opened(cell) for cell in cells]
     there = [value for value in values if value is not None]
     numbers = all(isinstance(value, Real | Digits) for value in there)
     no_fractions = (
@@ -134,9 +130,7 @@ def _text(value: Any) -> Any:
 def cell_fault(column: str, text: object) -> str | None:
     """What is wrong with a cell of `text_cells`; None for nothing."""
     if not isinstance(text, str):
-        kinds = {"dict": "an object", "list": "a list"}
-        kind = kinds.get(type(text).__name__, f"a {type(text).__name__}")
-        fault = f"expected a text or a number, found {kind}"
+        fault = f"expected a text or a number, found a {type(text).__name__}"
         if isinstance(text, list | dict):
             inner = next(iter(text), "field") if isinstance(text, dict) else 0
             fault += f"; name one value in it, as by '{column}.{inner}'"
@@ -297,25 +291,25 @@ def read_text(path: Path) -> str:
 def _read_json(path: Path, text: str) -> Iterator[Numbered]:
     """The objects of an array; of a file that is none, those of its lines."""
     if not text.lstrip().startswith("["):
-        with suppress(ValueError, RecursionError):
-            content = json.loads(text)
-            if isinstance(content, dict) and all(map(is_nested, content.values())):
-                raise DataError(
-                    f"{path}: expected an array of rows, as pandas writes by "
-                    "to_json(…, orient='records'); found an object with the keys "
-                    f"{', '.join(content)[:80]}"
-                )
         return _read_jsonl(path, text)
-    rows = _parsed(text, str(path), "array of rows")
-    return ((number, _checked(path, number, row, str(row))) for number, row in enumerate(rows, 1))
+    return _objects(path, enumerate(_parsed(text, str(path), "array of rows"), 1))
 
 
 def _read_jsonl(path: Path, text: str) -> Iterator[Numbered]:
     # Not splitlines: a JSON string may hold U+2028 and its like as they are.
-    for line, source in enumerate(text.split("\n"), 1):
-        if source.strip():
-            row = _parsed(source, f"{path}, line {line}", "row of facts")
-            yield line, _checked(path, line, row, source.strip())
+    lines = ((line, source) for line, source in enumerate(text.split("\n"), 1) if source.strip())
+    rows = (
+        (line, _parsed(source, f"{path}, line {line}", "row of facts")) for line, source in lines
+    )
+    return _objects(path, rows)
+
+
+def _objects(path: Path, rows: Iterable[tuple[int, Any]]) -> Iterator[Numbered]:
+    for number, row in rows:
+        if not isinstance(row, dict):
+            expected = 'expected an object of fields, as {"subject": …}'
+            raise _fail(path, number, f"{expected}; found {str(row)[:40]}")
+        yield number, row
 
 
 def _parsed(text: str, where: str, what: str) -> Any:
@@ -325,20 +319,13 @@ def _parsed(text: str, where: str, what: str) -> Any:
             object_pairs_hook=unique_fields,
             parse_int=Digits,
             parse_float=Digits,
-            parse_constant=_refuse_constant,
+            parse_constant=lambda _: None,  # Python writes NaN for nothing
         )
     except json.JSONDecodeError as error:
         place = f"column {error.colno}" if error.lineno == 1 else f"line {error.lineno}"
         raise DataError(f"{where}: is not JSON: {error.msg} at {place}") from None
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: is not a {what}: {error}") from None
-
-
-def _checked(path: Path, number: int, row: Any, source: str) -> dict[str, Any]:
-    if not isinstance(row, dict):
-        expected = 'expected an object of fields, as {"subject": …}'
-        raise _fail(path, number, f"{expected}; found {source[:40]}")
-    return row
 
 
 def unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -355,41 +342,32 @@ def unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON number")
-
-
 def _read_csv(path: Path, text: str) -> Iterator[Numbered]:
     delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
     before = csv.field_size_limit(_CELL)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    columns: list[str] | None = None
+    columns: list[str] = []
+    line = 0
     try:
-        line = 1
         for cells in reader:
-            if not any(cell.strip() for cell in cells):
-                pass  # as spreadsheets write below the last row
-            elif columns is None:
+            start, line = line + 1, reader.line_num
+            if not any(map(str.strip, cells)):
+                continue  # as spreadsheets write below the last row
+            if not columns:
                 columns = [cell.strip() for cell in cells]
                 if not all(columns[1:]) or len(set(columns)) < len(columns):
                     listed = ", ".join(map(repr, columns))
-                    raise _fail(
-                        path, line, f"expected different column names, none empty; found {listed}"
-                    )
-            elif len(cells) > len(columns):
-                raise _fail(
-                    path,
-                    line,
-                    f"holds {len(cells)} cells, but there are {len(columns)} columns "
-                    f"({', '.join(columns)})",
-                )
-            else:
-                # A CSV file does not say what is a number.
-                values = [Digits(cell) if WHOLE.fullmatch(cell) else cell for cell in cells]
-                row = dict(zip_longest(columns, values))
-                row.pop("", None)  # pandas' row numbers
-                yield line, row
-            line = reader.line_num + 1
+                    expected = "expected different column names, none empty"
+                    raise _fail(path, start, f"{expected}; found {listed}")
+                continue
+            if len(cells) > len(columns):
+                there = f"there are {len(columns)} columns ({', '.join(columns)})"
+                raise _fail(path, start, f"holds {len(cells)} cells, but {there}")
+            # A CSV file does not say what is a number.
+            values = [Digits(cell) if WHOLE.fullmatch(cell) else cell for cell in cells]
+            row = dict(zip_longest(columns, values))
+            row.pop("", None)  # pandas' row numbers
+            yield start, row
     except csv.Error as error:
         raise _fail(path, reader.line_num, f"is not CSV: {error}") from None
     finally:

@@ -72,27 +72,27 @@ def training_texts(
             f'TEXT, such as "{{{dataset.subject}}} … {{{dataset.object}}}.", or put a list '
             '"training" into the header of its file'
         )
-    for wording in (*forward, *reverse):
+    wordings = (*forward, *reverse)
+    for wording in wordings:
         _check(wording, dataset)
     ends = {dataset.subject, dataset.object}
     texts_of = subject_texts(dataset.templates, dataset.subject)
     rows = [_placed(fact.fields, dataset.subject, texts_of) for fact in dataset.facts]
-    silent = [text for text in (*forward, *reverse) if not _states_a_fact(text, rows, ends)]
-    if silent and (direction != "both" or len(silent) == len(forward) + len(reverse)):
+    if not any(_states_a_fact(wording, rows, ends) for wording in wordings):
         raise InputError(
-            f"the training wording {silent[0]!r} states no fact: it holds not both "
+            f"the training wording {wordings[0]!r} states no fact: it holds not both "
             f"{{{dataset.subject}}} and {{{dataset.object}}}; write them into it, or leave it out"
         )
     directed = []
-    for wording in (*forward, *reverse):
+    for wording in wordings:
         named = {dataset.subject if field in texts_of else field for field in _fields(wording)}
-        directed += [wording] if named >= ends else []
-    if direction != "both" and len(directed) < len(forward) + len(reverse):
-        wording = next(text for text in (*forward, *reverse) if text not in directed)
-        raise InputError(
-            f"direction {direction}: the wording {wording!r} of data set {dataset.name!r} does not "
-            "state which of subject and object comes first; train with --direction both"
-        )
+        if named >= ends:
+            directed.append(wording)
+        elif direction != "both":
+            raise InputError(
+                f"direction {direction}: the wording {wording!r} of data set {dataset.name!r} does "
+                "not state which of subject and object comes first; train with --direction both"
+            )
     if direction != "a2b" and not reverse and ends != _MOVIE and directed:
         raise InputError(
             f"the wordings of data set {dataset.name!r} cannot be read in the other direction, "

@@ -14,9 +14,9 @@ from kgbench.engine.treatment import baseline_donor
 from kgbench.estimate import Estimate
 from kgbench.models.pair import ModelPair
 from kgbench.numbers import figure_text, plain_text
+from kgbench.paper.contrasts import between_configurations, between_prompts
 from kgbench.records import Record
 from kgbench.sites import complement
-from kgbench.stats.ratios import between_configurations, between_prompts
 from kgbench.stats.scores import PromptColumns
 from kgbench.testing.decisions import Decision, conclude
 

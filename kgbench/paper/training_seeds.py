@@ -25,8 +25,8 @@ from scipy.special import stdtrit
 
 from kgbench.errors import DataError
 from kgbench.estimate import Estimate
+from kgbench.paper.contrasts import between_configurations, contrast
 from kgbench.stats.intervals import LEVEL, linearised, mean, median
-from kgbench.stats.ratios import between_configurations, contrast
 from kgbench.stats.scores import PromptColumns, support_of
 
 Seeds = Sequence[PromptColumns]

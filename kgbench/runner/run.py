@@ -267,7 +267,7 @@ def _judged(record: Record, measurement: Measurement, facts: pa.Table) -> Record
         changed=frozenset(pair.slots.sites[slot] for slot in changed(pair)),
     )
     planted = judged(record, facts, ground, site_scores(record))  # of the map as it is stored
-    return with_planted(record, planted, ground)
+    return with_planted(record, planted)
 
 
 def _record(measurement: Measurement, journal: Journal) -> Record:

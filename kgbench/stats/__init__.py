@@ -16,7 +16,7 @@ from kgbench.stats.intervals import (
     rate_interval,
     ratio,
     resample,
-    resampled_ratios,
+    resampled_ratio,
     resampled_strata,
     stratified_mean,
 )
@@ -53,7 +53,7 @@ __all__ = [
     "ratio",
     "recovery",
     "resample",
-    "resampled_ratios",
+    "resampled_ratio",
     "resampled_strata",
     "rescored",
     "score",

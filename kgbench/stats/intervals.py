@@ -36,7 +36,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain
 from math import fsum, inf, isfinite, sqrt
 from typing import Any, NamedTuple
 
@@ -362,35 +361,28 @@ class Resampled:
         return Estimate.hull(self.value, self.n, bootstrap, self.floor)
 
 
-def resampled_ratios(
-    parts: Sequence[Parts], counts: Array, anchors: Sequence[int] = RECOVERIES
-) -> list[Resampled]:
-    """Ratios of two means under one resample of the facts, by one product for all of them.
+def resampled_ratio(parts: Parts, counts: Array, anchors: Sequence[int] = RECOVERIES) -> Resampled:
+    """The ratio of two means under a resample of the facts.
 
     A draw whose denominator has lost its sign counts against both ends.
 
     Args:
-        parts: Contrasts [n] of each numerator, integers where the scores are hits, and of its
+        parts: Contrasts [n] of the numerator, integers where the scores are hits, and of the
             denominator, with a mean that differs from 0.
         counts: Resample [draws, n].
         anchors: Ratios that facts can take exactly.
     """
-    columns = list(chain.from_iterable(parts))
-    means = resampled_means(np.stack(columns, axis=1, dtype=float), counts)
-    ratios = []
-    for i, (numerator, denominator) in enumerate(parts):
-        gap = float(np.mean(denominator))
-        draws = ratio_draws(means[:, 2 * i], means[:, 2 * i + 1], gap)
-        floor = ratio_floor(numerator, denominator, anchors)
-        value = float(np.mean(numerator)) / gap
-        ratios.append(Resampled(value, draws, floor, len(numerator)))
-    return ratios
+    numerator, denominator = parts
+    gap = float(np.mean(denominator))
+    value = float(np.mean(numerator)) / gap
+    above, below = resampled_means(np.stack(parts, axis=1, dtype=float), counts).T
+    residuals = [numerator - r * denominator for r in anchors]
+    draws = ratio_draws(above, below, gap)
+    return Resampled(value, draws, _floor(value, residuals, gap), len(numerator))
 
 
-def ratio_floor(
-    numerator: Array, denominator: Array, anchors: Sequence[int] = RECOVERIES
-) -> tuple[float, float]:
-    """The interval that a ratio's own holds at least.
+def _floor(value: float, residuals: Sequence[Array], gap: float) -> tuple[float, float]:
+    """The interval that a ratio's own, or that of a difference of ratios, holds at least.
 
     Where a graft hits just the facts that the donor hits, every draw gives exactly 1, yet the next
     fact might differ. At an anchor r the mean of `numerator - r * denominator` is 0 if the ratio is
@@ -399,15 +391,19 @@ def ratio_floor(
     denominator does not enter to first order. For other scores, if all but a few facts tie exactly
     at an anchor, the share of facts that n without an exception leave open may lie one whole gap
     away.
+
+    Args:
+        value: The ratio or the difference.
+        residuals: At each anchor, what is left of each fact [n].
+        gap: Mean of the denominator.
     """
-    gap = float(np.mean(denominator))
-    residuals = [numerator - r * denominator for r in anchors]
-    nearest = int(np.argmin(list(map(np.count_nonzero, residuals))))
-    if np.issubdtype(numerator.dtype, np.integer):
-        ends = sorted(anchors[nearest] + end / gap for end in discordance(residuals[nearest]))
-        return ends[0], ends[1]
-    value, share = float(np.mean(numerator)) / gap, open_to(residuals[nearest])
-    return value - share, value + share
+    left = min(residuals, key=np.count_nonzero)
+    reach = open_to(left)
+    if not np.issubdtype(left.dtype, np.integer):
+        return value - reach, value + reach
+    offset = float(np.mean(left))
+    low, high = sorted(value + (end - offset) / gap for end in discordance(left))
+    return low, high
 
 
 def resampled_strata(strata: Sequence[Array], draws: int = 2000) -> Resampled:
@@ -455,16 +451,11 @@ def apart(
         anchors: Ratios that facts can take exactly.
     """
     ((top, bottom), minuend), ((other_top, other_bottom), other) = first, second
-    n, gaps = len(top), (float(np.mean(bottom)), float(np.mean(other_bottom)))
+    gaps = float(np.mean(bottom)), float(np.mean(other_bottom))
     value, draws = other.value - minuend.value, other.draws - minuend.draws
     residuals = [(other_top - r * other_bottom) - (top - r * bottom) for r in anchors]
-    left = min(residuals, key=np.count_nonzero)
-    if np.issubdtype(left.dtype, np.integer):
-        scale = min(map(abs, gaps)) * (np.sign(sum(gaps)) or 1.0)
-        ends = sorted(value + (end - float(np.mean(left))) / scale for end in discordance(left))
-        return Resampled(value, draws, (ends[0], ends[1]), n)
-    share = open_to(left)
-    return Resampled(value, draws, (value - share, value + share), n)
+    scale = min(map(abs, gaps)) * (np.sign(sum(gaps)) or 1.0)
+    return Resampled(value, draws, _floor(value, residuals, scale), len(top))
 
 
 def mean_of(parts: Sequence[Resampled], n: int) -> Resampled:

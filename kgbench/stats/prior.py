@@ -83,20 +83,6 @@ def name_prior(counts: Sequence[int]) -> Estimate:
     return hit_rate(sum(counts[:5]), sum(counts))
 
 
-def is_learned(counts: Sequence[int], metric: str, donor: Estimate) -> bool:
-    """Whether a donor is significantly better than the prior.
-
-    Args:
-        counts: See `answer_counts`.
-        metric: One of METRICS.
-        donor: Mean of the metric of `SFT`.
-    """
-    if donor.low is None or donor.high is None:
-        return False
-    prior = prior_score(counts, metric)
-    return donor.high < prior if metric == LOG_RANK else donor.low > prior
-
-
 def is_blunt(counts: Sequence[int], metric: str, donor: Estimate, limited: bool = False) -> bool:
     """Whether the prior has too much of a metric.
 
@@ -161,7 +147,7 @@ class Priors:
     def doubts(self, metric: str) -> Mapping[str, str]:
         """By prompt, why nothing follows from ratios on a metric."""
         doubts = {}
-        for name, counts in self._asked.items():
+        for name, counts in self.answers.items():
             donor = value_text(self.donors[name][metric])
             if not self._learned(name, metric):
                 doubts[name] = (
@@ -178,17 +164,18 @@ class Priors:
     def _learned_somehow(self) -> list[str]:
         """Prompts on which the donor is better than the prior on a metric of LADDER."""
         names = []
-        for name in self._asked:
+        for name in self.answers:
             if any(map(partial(self._learned, name), LADDER)):
                 names.append(name)
         return names
 
-    @property
-    def _asked(self) -> Mapping[str, Sequence[int]]:
-        return {name: counts for name, counts in self.answers.items() if name in self.donors}
-
     def _learned(self, name: str, metric: str) -> bool:
-        return is_learned(self.answers[name], metric, self.donors[name][metric])
+        """Whether the donor is significantly better than the prior."""
+        prior, donor = prior_score(self.answers[name], metric), self.donors[name][metric]
+        if donor.numbers is None:
+            return False
+        _, low, high = donor.numbers
+        return high < prior if metric == LOG_RANK else low > prior
 
     def _blunt(self, name: str, metric: str) -> bool:
         return is_blunt(self.answers[name], metric, self.donors[name][metric], self.limited)

@@ -8,9 +8,6 @@ booleans are hits. With m the mean over facts,
     necessity(S)    = 1 - recovery(S^C)
     synergy(FE, LT) = sufficiency(FE+LT) - sufficiency(FE) - sufficiency(LT), below 0: redundant
 
-Paired differences between configurations and between prompts are ratios of the same kind, so that
-their intervals are those of the difference, fact by fact.
-
 All are ratios of means, and nothing is clamped. Where m(SFT) - m(PRE) may be 0, they are undefined.
 For metrics of which less is better, such as the rank, numerator and denominator change their signs
 together.
@@ -23,7 +20,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from kgbench.estimate import Estimate
 from kgbench.sites import PATHWAYS, complement
@@ -128,70 +124,8 @@ def no_gain(scores: Scores) -> Estimate | None:
     return Estimate.missing(f"{NO_GAIN} (gain {text})", added.n)
 
 
-def between_configurations(
-    prompt: PromptColumns, metric: str, first: str, second: str, share: float = 1.0
-) -> Estimate:
-    """recovery(first) - share * recovery(second) on one prompt.
-
-    Args:
-        prompt: The prompt's per-fact columns.
-        metric: The metric of the ratios.
-        first: A configuration.
-        second: Another.
-        share: How much of the second is taken off.
-    """
-    scores = prompt.scores(metric)
-    undefined = _missing(scores, first, second) or no_gain(scores)
-    return undefined or ratio(*contrast(scores, first, second, share))
-
-
-def contrast(scores: Scores, first: str, second: str, share: float = 1.0) -> Parts:
-    """Numerator and denominator of recovery(first) - share * recovery(second), of each fact.
-
-    Of hits they are integers where the share is 1.
-    """
-    pre, sft, left, other = _numbers(scores, "PRE", "SFT", first, second)
-    apart = left - other if share == 1 else (left - pre) - share * (other - pre)
-    return apart, sft - pre
-
-
-def between_prompts(
-    first: PromptColumns, second: PromptColumns, metric: str, graft: str
-) -> Estimate:
-    """Difference of a configuration's recovery between two prompts, over the facts that both have.
-
-    m(S) - m(SFT) on the first less that on the second, divided by the mean of m(SFT) - m(PRE) over
-    both, m being the mean over facts. Where finetuning added as much on both, it is the difference
-    of the recoveries.
-
-    Args:
-        first: One prompt's per-fact columns.
-        second: The other's.
-        metric: The metric of the ratios.
-        graft: The configuration S.
-    """
-    shared = np.intersect1d(first.facts, second.facts)
-    if not len(shared):
-        return Estimate.missing(f"{first.name} and {second.name} have no fact in common", 0)
-    here, there = (prompt.scores(metric, shared) for prompt in (first, second))
-    undefined = _missing(here, graft) or _missing(there, graft) or no_gain(here) or no_gain(there)
-    if undefined is not None:
-        return undefined
-    recovered, added = recovery_parts(here, graft)
-    other_recovered, other_added = recovery_parts(there, graft)
-    nearer = (recovered - added) - (other_recovered - other_added)
-    return ratio(nearer, (added + other_added) / 2)
-
-
 def _numbers(scores: Scores, *grafts: str) -> list[Array]:
     return [numbers(scores[graft]) for graft in grafts]
-
-
-def _missing(scores: Scores, *grafts: str) -> Estimate | None:
-    unknown = [graft for graft in grafts if graft not in scores]
-    if not unknown:
-        return None
-    return Estimate.missing(f"{' and '.join(unknown)} not run", len(scores["PRE"]))
 
 
 # -------------------------------------------------------------------------------- budget curve
@@ -311,13 +245,13 @@ def paired_prompts(
         DataError: If PRE or SFT is missing, or configurations of a prompt were not run over the
             same facts.
     """
-    for name in dict.fromkeys(first["prompt"].to_pylist()):
-        parts = [table.filter(pc.equal(table["prompt"], name)) for table in (first, second)]
-        ids = [set(part["fact"].to_pylist()) for part in parts]
-        common = pa.array(sorted(ids[0] & ids[1]), pa.string())
-        shared = [part.filter(pc.is_in(part["fact"], common)) for part in parts]
-        for mine, theirs in zip(*(by_prompt(part, order) for part in shared), strict=True):
-            yield PairedPrompt(name, mine, theirs, (len(ids[0] - ids[1]), len(ids[1] - ids[0])))
+    others = {prompt.name: prompt for prompt in by_prompt(second, order)}
+    for here in by_prompt(first, order):
+        there = others.get(here.name, here)
+        shared = np.intersect1d(here.facts, there.facts)
+        if here.name in others and len(shared):
+            only = here.n - len(shared), there.n - len(shared)
+            yield PairedPrompt(here.name, here.over(shared), there.over(shared), only)
 
 
 def mean_differences(prompt: PairedPrompt, metric: str) -> dict[str, Estimate]:

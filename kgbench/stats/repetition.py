@@ -173,28 +173,21 @@ def repeated(
     metric, identity = record.metric, record.identity
     tolerance = tolerance or TOLERANCES[identity.dtype]
     hits = metric if metric.startswith("top") else DEFAULT_METRIC
-    before, after = _keyed(stored), _keyed(now)
-    shared: dict[tuple[str, str], list[Key]] = {}
+    before, after = _by_key(stored), _by_key(now)
+    cells: dict[tuple[str, str], list[Key]] = {}
+    for row in record.rows:  # in the record's order
+        cells[row.prompt, row.graft] = []
     for key in after:
         if key in before:
-            shared.setdefault((key[0], key[1]), []).append(key)
-
-    def place(cell: tuple[str, str]) -> list[int]:
-        """Where a prompt and a configuration come in the record's order, unknown ones last."""
-        places = []
-        orders = (list(identity.prompts), identity.configurations)
-        for name, order in zip(cell, orders, strict=True):
-            places.append(order.index(name) if name in order else len(order))
-        return places
-
-    first, second = _columns(stored), _columns(now)
+            cells.setdefault(key[:2], []).append(key)
     repeats = []
-    for prompt, graft in sorted(shared, key=place):
-        keys = shared[prompt, graft]
-        at, again = [before[key] for key in keys], [after[key] for key in keys]
-        was = {name: column[at] for name, column in first.items()}
-        is_now = {name: column[again] for name, column in second.items()}
-        apart = np.flatnonzero(_apart(was, is_now, tolerance)).tolist()
+    for (prompt, graft), keys in cells.items():
+        if not keys:
+            continue
+        was, is_now = (_columns([rows[key] for key in keys]) for rows in (before, after))
+        others = []
+        for i in np.flatnonzero(_apart(was, is_now, tolerance)).tolist():
+            others.append(OtherRow(*keys[i][:3], _read(was, i), _read(is_now, i)))
         repeat = Repeat(
             prompt,
             graft,
@@ -203,19 +196,17 @@ def repeated(
             now=float(np.mean(score(is_now, metric))),
             flipped=int(np.count_nonzero(score(was, hits) != score(is_now, hits))),
             largest=float(np.max(np.abs(was["logprob"] - is_now["logprob"]))),
-            others=tuple(OtherRow(*keys[i][:3], _read(was, i), _read(is_now, i)) for i in apart),
+            others=tuple(others),
         )
         repeats.append(repeat)
-    missing = tuple(key for key in after if key not in before)
-    extra = tuple(key for key in before if key not in after)
     ranked = record.scores is not None and scores is not None
     return Repeated(
         metric,
         hits,
         tolerance,
         tuple(repeats),
-        missing,
-        extra,
+        missing=tuple(key for key in after if key not in before),
+        extra=tuple(key for key in before if key not in after),
         map=repeated_map(record.scores or (), scores or ()) if ranked else None,
         note=OLDER_METRIC if identity.ties_count_for_the_target else "",
     )
@@ -228,17 +219,16 @@ def repeated_map(stored: Sequence[SiteScore], now: Sequence[SiteScore]) -> MapRe
         stored: Scores.
         now: Scores of the same method again.
     """
-    before, after = _by_site(stored), _by_site(now)
+    before, after = (
+        {(site.region, site.component, site.layer): site.score for site in scores}
+        for scores in (stored, now)
+    )
     shared = [(score, after[site]) for site, score in before.items() if site in after]
     a, b = np.array(shared, float).reshape(-1, 2).T
     spread = float(np.ptp(a)) or float(np.max(np.abs(a), initial=0.0))
     largest = float(np.max(np.abs(a - b), initial=0.0))
     missing = len(set(before) ^ set(after))
     return MapRepeat(agreement(a, b).rounded(), largest, SCORES * spread, missing)
-
-
-def _by_site(scores: Sequence[SiteScore]) -> dict[tuple[object, ...], float]:
-    return {(site.region, site.component, site.layer): site.score for site in scores}
 
 
 def _apart(first: Columns, second: Columns, tolerance: float) -> Array:
@@ -260,15 +250,10 @@ def _read(columns: Columns, i: int) -> Read:
     return Read(int(columns["rank"][i]), float(columns["logprob"][i]))
 
 
-def _keyed(table: pa.Table) -> dict[Key, int]:
-    columns = [table[name].to_pylist() for name in KEYS]
-    return dict(zip(zip(*columns, strict=True), range(table.num_rows), strict=True))
+def _by_key(table: pa.Table) -> dict[Key, dict[str, Any]]:
+    return {tuple(row[name] for name in KEYS): row for row in table.to_pylist()}
 
 
-def _columns(table: pa.Table) -> Columns:
-    """Columns of numbers, in the widest type of their kind."""
-    columns = {}
-    for name in ("target", "rank", "prob", "logprob", "logit_diff"):
-        column = table[name].to_numpy()
-        columns[name] = column.astype(np.int64 if column.dtype.kind == "i" else np.float64)
-    return columns
+def _columns(rows: Sequence[Mapping[str, Any]]) -> Columns:
+    names = ("target", "rank", "prob", "logprob", "logit_diff")
+    return {name: np.array([row[name] for row in rows]) for name in names}

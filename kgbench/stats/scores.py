@@ -116,6 +116,13 @@ class PromptColumns:
         """Ids of the facts."""
         return self.columns["PRE"]["fact"]
 
+    def over(self, facts: Array) -> PromptColumns:
+        """The columns over some of the facts."""
+        mask, columns = np.isin(self.facts, facts), {}
+        for graft, of_graft in self.columns.items():
+            columns[graft] = {name: values[mask] for name, values in of_graft.items()}
+        return PromptColumns(self.name, columns)
+
     def scores(self, metric: str, facts: Array | None = None) -> dict[str, Array]:
         """Per-fact scores [n] of each configuration.
 
@@ -123,11 +130,9 @@ class PromptColumns:
             metric: One of METRICS.
             facts: Only of these; by default of all.
         """
-        scores = {graft: score(columns, metric) for graft, columns in self.columns.items()}
-        if facts is None or np.array_equal(facts, self.facts):
-            return scores
-        mask = np.isin(self.facts, facts)
-        return {graft: values[mask] for graft, values in scores.items()}
+        if facts is not None and not np.array_equal(facts, self.facts):
+            return self.over(facts).scores(metric)
+        return {graft: score(columns, metric) for graft, columns in self.columns.items()}
 
 
 def by_prompt(facts: pa.Table, order: Sequence[str]) -> list[PromptColumns]:

@@ -395,11 +395,8 @@ def rejudged(record: Record, facts: pa.Table) -> Record:
         return record
     effect, effects = best_effects(record, facts)
     prompts = {name: effects[name] for name in planted.prompts}
-    changed: dict[str, object] = {"effect": effect, "prompts": prompts}
-    if planted.pathways is not None:
-        changed["pathways"] = pathways_of(record, canonical(parse_graft(planted.plant)))
-    planted = planted.model_copy(update=changed)
-    return with_sentence(record.model_copy(update={"planted": planted}))
+    planted = planted.model_copy(update={"effect": effect, "prompts": prompts})
+    return with_planted(record, planted)
 
 
 def judged(result: Result, facts: pa.Table, ground: Ground, scores: SiteScores | None) -> Planted:
@@ -419,11 +416,14 @@ def judged(result: Result, facts: pa.Table, ground: Ground, scores: SiteScores |
     )
 
 
-def with_planted(record: Record, planted: Planted, ground: Ground) -> Record:
+def with_planted(record: Record, planted: Planted) -> Record:
     """The record with its comparison with the ground truth, of which its verdict has a sentence."""
-    pathways = None if ground.everywhere else pathways_of(record, ground.graft)
+    pathways = None
+    if planted.units != "block":
+        pathways = pathways_of(record, canonical(parse_graft(planted.plant)))
     planted = planted.model_copy(update={"pathways": pathways})
-    return with_sentence(record.model_copy(update={"planted": planted}))
+    record = record.model_copy(update={"planted": planted})
+    return record.model_copy(update={"verdict": verdict_of(record)})
 
 
 def best_effects(record: Result, facts: pa.Table) -> tuple[Effect, dict[str, Effect]]:
@@ -487,11 +487,6 @@ def _pathway(planted: Row, other: Row) -> Pathway:
         recovery_other=theirs,
         outcome=outcome,
     )
-
-
-def with_sentence(record: Record) -> Record:
-    """The record with a sentence on the truth in its verdict."""
-    return record.model_copy(update={"verdict": verdict_of(record)})
 
 
 def verdict_of(record: Record) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxtyping import Float
+from pydantic import BaseModel, StrictInt, ValidationError
 from torch import Tensor
 
 from kgbench.data import Fact, Prompt
@@ -28,7 +29,7 @@ from kgbench.engine.treatment import (
     graft_treatments,
     parse_configuration,
 )
-from kgbench.errors import InputError, KgbenchError
+from kgbench.errors import InputError, KgbenchError, first_fault
 from kgbench.local_server import LocalServer, names_this_machine
 from kgbench.models.encoding import Encoded
 from kgbench.models.pair import ModelPair
@@ -226,8 +227,6 @@ def _rounded(value: float) -> float:
 
 _LARGEST = 1 << 20
 """Bytes of a request."""
-_HALF = re.compile("[\ud800-\udfff]")
-"""A surrogate, which JSON may hold by itself and no tokenizer encodes."""
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src {}"
 )
@@ -275,26 +274,22 @@ def page_of(payload: Mapping[str, Any], live: bool = False) -> str:
     )
 
 
+class _Request(BaseModel):
+    """What a page or a notebook asks for."""
+
+    text: str
+    answer: str | None = None
+    subject: str | None = None
+    cells: list[tuple[StrictInt, StrictInt]] | None = None
+
+
 def answer(reader: Reader, request: Any) -> dict[str, Any]:
     """The payload of a request from a page or a notebook, or `{"error": …}` in a line."""
-    if not isinstance(request, dict) or not isinstance(request.get("text"), str):
-        return {"error": "expected an object with the prompt as `text`"}
-    for name in ("text", "answer", "subject"):
-        value = request.get(name)
-        if value is not None and (not isinstance(value, str) or _HALF.search(value)):
-            return {"error": f"expected {name} as a text, and no half of a character in it"}
-    listed = request.get("cells") or []
-    if not isinstance(listed, list):
-        return {"error": "expected cells as a list"}
-    cells = []
-    for cell in listed:
-        if not (isinstance(cell, list) and len(cell) == 2 and all(type(i) is int for i in cell)):
-            return {"error": f"expected cells as pairs of token and row; found {str(cell)[:40]}"}
-        cells.append((cell[0], cell[1]))
     try:
-        return reader.read(
-            request["text"], request.get("answer") or None, request.get("subject") or None, cells
-        )
+        read = _Request.model_validate_json(json.dumps(request))  # JSON has no half characters
+        return reader.read(read.text, read.answer or None, read.subject or None, read.cells or ())
+    except ValidationError as error:
+        return {"error": f"expected a request of text and cells; {first_fault(error, 'request')}"}
     except KgbenchError as error:
         return {"error": str(error)}
 

@@ -40,7 +40,7 @@ from kgbench.stats import (
     hit_rate,
     mean_of,
     resample,
-    resampled_ratios,
+    resampled_ratio,
 )
 from kgbench.stats.ratios import area_weights, no_gain
 from kgbench.stats.summary import budgets_in
@@ -67,7 +67,7 @@ class Contrast:
     def resampled(self) -> Resampled:
         """The ratio under the resample of its facts."""
         counts = _resample(len(self.facts), seed=crc32("\n".join(self.facts).encode()))
-        return resampled_ratios([self.parts], counts, self.anchors)[0]
+        return resampled_ratio(self.parts, counts, self.anchors)
 
     def minus(self, other: Contrast) -> Resampled:
         """The paired difference; both are of the same facts."""

@@ -204,7 +204,7 @@ def judged_anew(record: Record, planted: Planted | None) -> Record:
         planted: As of `planted_of`.
     """
     ground = ground_of(record)
-    return record if planted is None or ground is None else with_planted(record, planted, ground)
+    return record if planted is None or ground is None else with_planted(record, planted)
 
 
 def ground_of(result: Result) -> Ground | None:
