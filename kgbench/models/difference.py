@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -85,7 +85,8 @@ def difference(
     Raises:
         ModelError: A file does not read, or they are of different types.
     """
-    kinds = [str(place.config.get("model_type")) for place in (base, finetuned)]
+    places = (base, base if finetuned.is_adapter else finetuned)
+    kinds = [str(place.config.get("model_type")) for place in places]
     if kinds[0] != kinds[1]:
         raise ModelError(
             f"{base.origin} is of type {kinds[0]!r} and {finetuned.origin} of type {kinds[1]!r}; "
@@ -136,7 +137,7 @@ def difference(
         len(names),
         equal,
         tuple(notes),
-        _settings_apart(base, finetuned),
+        _settings_apart(*places),
         *_texts_apart(base, finetuned),
     )
 
@@ -220,9 +221,9 @@ def _name(model: PreTrainedModel, kind: str) -> str:
 
 def _reader(place: Checkpoint, base: Checkpoint, model: PreTrainedModel) -> Read:
     """Reads a checkpoint's tensors, one at a time."""
-    if place.adapter is not None:
+    if place.is_adapter:
         whole = read_model(base, "auto", "cpu", "eager")
-        donor = adapted_donor(whole, place.adapter, place.origin, base.origin)[0]
+        donor = adapted_donor(whole, place.directory, place.origin, base.origin)[0]
         return lambda name: donor.get_parameter(name).detach()
     names, paths = _stored_names(place, model), tensor_files(place.directory, place.origin)
 
@@ -294,14 +295,12 @@ def _settings_apart(base: Checkpoint, finetuned: Checkpoint) -> dict[str, tuple[
 
 def _texts_apart(base: Checkpoint, finetuned: Checkpoint) -> tuple[str, str]:
     """How two tokenizers and their chat templates differ."""
-    folder = finetuned.adapter or finetuned.directory
-    if folder == base.directory:
+    if finetuned.directory == base.directory:
         return "", ""
-    own = replace(finetuned, directory=folder)
     try:
-        ours, theirs = read_tokenizer(base), read_tokenizer(own)
+        ours, theirs = read_tokenizer(base), read_tokenizer(finetuned)
     except ModelError:
-        return ("", "") if finetuned.adapter else ("one of them has none", "")
+        return ("", "") if finetuned.is_adapter else ("one of them has none", "")
     words, others = ours.get_vocab(), theirs.get_vocab()
     tokens = ""
     if words != others:
