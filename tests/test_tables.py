@@ -329,7 +329,7 @@ def test_a_prompt_that_does_not_tell_its_subject_is_left_out() -> None:
     assert dataset.dropped == {NO_PROMPT: 2, TWICE: 1, NO_VALUE: 1}
     assert asked(dataset)[3] == ("Peru is Peru or", "Peru", "t4")
     assert load_prompts(dataset, ["prompt"])[3].spans["FE"] == (0, 4)
-    with pytest.raises(DataError, match="no facts left .*a text that mentions it once"):
+    with pytest.raises(DataError, match=r"no facts left .*a text that mentions it once"):
         dataset_of(rows[3:6])
 
 
