@@ -20,12 +20,20 @@ class Finding:
 
     field: str
     """Field of a JSON file, column of the per-fact rows, or property of the file."""
-    wrong: str
-    expected: str = ""
+    value: object
+    """What it is; `clause` shows it."""
+    expected: object = ""
+    clause: str = "it is {}"
+    """What is wrong; braces stand for the value."""
     refuses: bool = True
     """Whether the result is refused for it; otherwise it is a remark."""
     file: str = ""
     """Folder and name of the file, or the folder; set by `CheckedEntry.add`."""
+
+    @property
+    def wrong(self) -> str:
+        """What is wrong, in words that can be printed anywhere."""
+        return self.clause.replace("{}", shown(self.value))
 
     def __str__(self) -> str:
         note = "" if self.refuses else "note: "
@@ -38,7 +46,7 @@ class Finding:
             "file": self.file,
             "field": self.field,
             "wrong": self.wrong,
-            "expected": self.expected or None,
+            "expected": str(self.expected) or None,
             "kind": "refusal" if self.refuses else "note",
         }
 
@@ -55,7 +63,7 @@ def differing(
     """
     for name, value, expected in fields:
         if value != expected:
-            yield Finding(name, f"it is {shown(value)}", f"{expected}{reason}", refuses)
+            yield Finding(name, value, f"{expected}{reason}", refuses=refuses)
 
 
 def shown(value: object) -> str:
