@@ -282,11 +282,9 @@ FIELDS: tuple[tuple[str, object], ...] = (
     ("cost", None),
     ("id", Z),
     # Data, models, method and suite are known ones.
-    ("identity.dataset.hash", Z),
     ("identity.dataset.n", 30),
     ("identity.prompts.qa", Z),
     ("identity.tokenizer", Z),
-    ("identity.dtype", "float8"),
     ("identity.metric_version", "3"),
     ("identity.seeds", [0, 1]),
     ("identity.truth", {"plant": "FE"}),
@@ -383,6 +381,8 @@ TAMPERED: dict[str, tuple[Change, str | None]] = {
         record(lambda c: c["identity"]["weights"]["donors"].update(recipient=Z)),
         f"{RECORD}: identity.weights: ",
     ),
+    "other facts": (at("identity.dataset.hash", Z), f"{RECORD}: identity.dataset.name"),
+    "another type": (at("identity.dtype", "float8"), f"{RECORD}: identity.weights"),
     "other weights": (at("identity.weights.donors.sft", Z), f"{RECORD}: identity.weights"),
     "another pair's name": (at("model", "tiny-llama"), f"{RECORD}: identity.weights"),
     "a lone surrogate": (

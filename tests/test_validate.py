@@ -36,17 +36,19 @@ from kgbench.leaderboard.build import make_leaderboard
 from kgbench.leaderboard.entries import Entry, Verification, read_entries
 from kgbench.leaderboard.validate import CheckedEntry, validate, validate_entries
 from kgbench.leaderboard.validate.board import Others
-from kgbench.leaderboard.validate.known import known
+from kgbench.leaderboard.validate.files import Sent as Parsed
+from kgbench.leaderboard.validate.known import known, shipped_of
 from kgbench.records import (
     SEAL,
     DatasetRef,
     LocalizerRef,
+    Record,
     RecordStore,
     Result,
     WeightHashes,
     facts_table,
 )
-from kgbench.records.fact_rows import STORED, with_derived
+from kgbench.records.fact_rows import STORED, spans, with_derived
 from kgbench.sites import BASELINES
 from kgbench.stats import rescored
 
@@ -356,6 +358,12 @@ def test_a_second_run_of_a_method_on_a_cell_is_refused() -> None:
         assert any(text.startswith(f"{entry.name}/record.json: {wrong}") for text in found), found
 
 
+def alone(name: str, record: Record, facts: pa.Table) -> Parsed:
+    """A run as it is compared with others."""
+    entry = Entry(Path(name), record, None, None)
+    return Parsed(entry, facts, spans(facts), {}, shipped_of(record))
+
+
 def test_the_same_models_give_the_same_answers() -> None:
     """PRE and SFT do not depend on the method, so that another entry knows them, at whatever
     position they are read.
@@ -369,8 +377,8 @@ def test_the_same_models_give_the_same_answers() -> None:
     ):
         others = Others()
         again = result(identity(seeds=(2,)))[0]
-        assert not list(others.compared(Entry(Path("a"), what, None, None), facts))
-        ((_, found),) = others.compared(Entry(Path("b"), again, None, None), rows)
+        assert not list(others.compared(alone("a", what, facts)))
+        ((_, found),) = others.compared(alone("b", again, rows))
         assert found.field == column and words in found.wrong
         assert str(found.expected).startswith("the answers in a")
     twice = pa.concat_tables([facts, elsewhere])

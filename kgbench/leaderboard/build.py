@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
@@ -165,8 +164,7 @@ def build(root: Path) -> tuple[int, int]:
         )
     there = set(filter(Path.is_file, places))
     try:
-        with uncollected():
-            files = {root / name: content for name, content in outputs(root)}
+        files = {root / name: content for name, content in outputs(root)}
         stale = there - files.keys()
         new = [path for path in files if path not in there or path.read_bytes() != files[path]]
         for path in stale:
@@ -184,16 +182,6 @@ def build(root: Path) -> tuple[int, int]:
     return len(files), len(new) + len(stale)
 
 
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Pause garbage collection, which is slow over the million objects of a thousand records."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
 def differences(root: Path, entries: Sequence[Entry] | None = None) -> list[str]:
     """Differences of the Markdown from the entries; pages are rendered, too, but not compared.
 
@@ -207,7 +195,7 @@ def differences(root: Path, entries: Sequence[Entry] | None = None) -> list[str]
     """
     path, expected = root / MARKDOWN, dict(outputs(root, entries))[MARKDOWN]
     if path.is_symlink() or not path.is_file():
-        return [f"{path}: it is no file; run kgbench leaderboard build"]
+        return [f"{path}: it is missing, or a link; run kgbench leaderboard build"]
     has, gives = (text.splitlines(keepends=True) for text in (path.read_bytes(), expected))
     for number, (line, given) in enumerate(zip_longest(has, gives, fillvalue=b""), 1):
         if line != given:

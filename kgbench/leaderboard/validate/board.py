@@ -22,7 +22,6 @@ import pyarrow.compute as pc
 from kgbench.leaderboard.entries import (
     SAMPLE,
     Entry,
-    Part,
     Submission,
     Verification,
     entry_name,
@@ -32,11 +31,11 @@ from kgbench.leaderboard.entries import (
 from kgbench.leaderboard.folders import rows_hash
 from kgbench.leaderboard.hits import COLUMNS
 from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION, VERIFICATION
-from kgbench.leaderboard.validate.findings import Finding, differing, shown
+from kgbench.leaderboard.validate.files import Sent
+from kgbench.leaderboard.validate.findings import Finding, shown
 from kgbench.leaderboard.validate.known import known
 from kgbench.leaderboard.validate.rows import unlike
-from kgbench.records import Identity, Result, canonical_json
-from kgbench.records.fact_rows import spans
+from kgbench.records import Result, canonical_json
 from kgbench.sites import BASELINES
 from kgbench.stats.repetition import TIES, TOLERANCES
 
@@ -83,31 +82,41 @@ _HIDDEN = ("truth",)
 """Parameters by which a method knows where facts were planted."""
 
 
-def part_findings(part: Part, record: Result, hashes: Mapping[str, str]) -> Iterator[Finding]:
-    """A document goes with the record and rows of its entry.
+def part_findings(sent: Sent, strict: bool) -> Iterator[tuple[str, Finding]]:
+    """Submission and verification are of this entry, which is in its place.
 
     Args:
-        part: The document.
-        record: The record.
-        hashes: Of record and rows.
+        sent: The entry.
+        strict: Whether there must be a submission.
+
+    Yields:
+        The document, and a finding on it.
     """
-    yield from differing(
-        [
-            ("record", part.record, record.id),
-            ("record_hash", part.record_hash, hashes[RECORD]),
-            ("facts_hash", part.facts_hash, hashes[FACTS]),
-        ],
-        ", as the entry gives",
-    )
+    entry, submission, verification = sent.entry, sent.entry.submission, sent.entry.verification
+    if strict and submission is None:
+        expected = "the file that kgbench submit writes"
+        yield SUBMISSION, Finding("file", None, expected, "it is missing")
+    for document, part in ((SUBMISSION, submission), (VERIFICATION, verification)):
+        if part is not None:
+            clause = "it is {}, and the entry gives another"
+            yield document, Finding("record", part.record, entry.result.id, clause)
+            yield document, Finding("record_hash", part.record_hash, sent.hashes[RECORD], clause)
+            yield document, Finding("facts_hash", part.facts_hash, sent.hashes[FACTS], clause)
+    if submission is not None:
+        for finding in _submission(submission, entry.result):
+            yield SUBMISSION, finding
+    if verification is not None:
+        for finding in _verification(verification, entry.result, len(sent.places)):
+            yield VERIFICATION, finding
+    place, result = entry.folder, entry.result
+    if strict and submission is not None and suites_of(result) and place.name != str(place):
+        board, method, name = place.absolute().parts[-3:]  # a draft has no place yet
+        yield "", Finding("folder", f"{board}/{method}", folder_name(result, entry.method))
+        yield "", Finding("name", name, entry_name(result, entry.method))
 
 
-def submission_findings(submission: Submission, record: Result) -> Iterator[Finding]:
-    """Name and code are those of the record's method, and lead a reader nowhere else.
-
-    Args:
-        submission: The submission.
-        record: The record of the entry.
-    """
+def _submission(submission: Submission, record: Result) -> Iterator[Finding]:
+    """Name and code are those of the record's method, and lead a reader nowhere else."""
     method, name, code = record.identity.localizer, submission.name, submission.code
     builtin = known().localizers.get(method.name)
     yield from _name_findings(record, name)
@@ -122,10 +131,9 @@ def submission_findings(submission: Submission, record: Result) -> Iterator[Find
             expected = "the address where the method can be read"
             yield Finding(where, address, expected, "{} is a placeholder")
     if builtin is not None:
-        expected = f"kgbench=={record.provenance.kgbench}"
-        yield from differing([("code", code, expected)], f", where {method.name} ran from")
+        yield Finding("code", code, f"kgbench=={record.provenance.kgbench}")
         if builtin.baseline:
-            yield from differing([("name", name, method.name)], ", a point of reference")
+            yield Finding("name", name, method.name, "a point of reference is called {}")
         return
     if code.startswith("kgbench=="):
         expected = "URL@COMMIT or PACKAGE==VERSION of the method's own code: it is not built in"
@@ -167,31 +175,16 @@ def _name_findings(record: Result, name: str) -> Iterator[Finding]:
         yield Finding("name", name, "a name of its own that says what the method does", clause)
 
 
-def place_findings(entry: Entry) -> Iterator[Finding]:
-    """An entry is in the folder of its method and board, under its own name."""
-    if entry.submission is not None and suites_of(entry.result):
-        board, method, name = entry.folder.absolute().parts[-3:]
-        folder = folder_name(entry.result, entry.method)
-        yield from differing(
-            [
-                ("folder", f"{board}/{method}", folder),
-                ("name", name, entry_name(entry.result, entry.method)),
-            ]
-        )
-
-
-def verification_findings(
-    verification: Verification, record: Result, table: pa.Table
-) -> Iterator[Finding]:
-    """The verification is of this record, and its sample agreed within the usual tolerance.
+def _verification(verification: Verification, record: Result, cells: int) -> Iterator[Finding]:
+    """It is of this record, and its sample agreed within the usual tolerance.
 
     Args:
         verification: The verification.
-        record: The record of the entry.
-        table: Its per-fact rows, sorted.
+        record: The record.
+        cells: Number of prompts and configurations that have rows.
     """
-    n, rows = record.identity.n_facts, verification.n * len(spans(table))
-    yield from differing([("rows", verification.rows, rows)], ", as the entry gives")
+    n = record.identity.n_facts
+    yield Finding("rows", verification.rows, verification.n * cells)
     for name, most in (
         ("tolerance", TOLERANCES.get(record.identity.dtype, 0.0)),
         ("largest_difference", verification.tolerance),
@@ -296,16 +289,14 @@ class Others:
     """Hashes of the documents and rows of entries on the board; None where there is no board to
     compare with."""
 
-    def replaced(self, folder: str, hashes: Mapping[str, str]) -> Iterator[tuple[str, Finding]]:
-        """What is on the board stays, and only who keeps it adds a verification.
-
-        Args:
-            folder: An entry's name.
-            hashes: Of its documents and rows.
-        """
-        before = (self.board or {}).get(folder, {})
-        for document in (RECORD, FACTS, SUBMISSION, VERIFICATION) if self.board is not None else ():
-            was, now = before.get(document), hashes.get(document)
+    def changed(self, sent: Sent) -> Iterator[tuple[str, Finding]]:
+        """What is on the board stays, and only who keeps it adds a verification, seeds and ties."""
+        if self.board is None:
+            return
+        what, name = sent.entry.result.identity, sent.entry.folder.name
+        before = self.board.get(name, {})
+        for document in (RECORD, FACTS, SUBMISSION, VERIFICATION):
+            was, now = before.get(document), sent.hashes.get(document)
             if was is None and document == VERIFICATION and now is not None:
                 expected = "that of those who keep the board, who run kgbench rerun themselves"
                 yield document, Finding("file", None, expected, "it comes with the result")
@@ -313,29 +304,19 @@ class Others:
                 expected = "entries as they are, and new ones beside them"
                 clause = "it is gone" if now is None else "it is another one than on the board"
                 yield document, Finding("file", None, expected, clause)
-
-    def outdated(self, folder: str, what: Identity) -> Iterator[Finding]:
-        """A new entry counts no ties for the method, and is of a built-in one's seed 0.
-
-        Older entries stay, marked.
-        """
-        if self.board is None or folder in self.board:
+        if before:  # older entries stay, marked
             return
         if what.localizer.name in known().localizers and what.seeds != (0,):
             expected = "0: those who keep the board run further seeds of built-in methods"
-            yield Finding("identity.seeds", list(what.seeds), expected)
+            yield RECORD, Finding("identity.seeds", list(what.seeds), expected)
         if what.ties_count_for_the_target:
             expected = f"{known().metric_version}; run it again"
             clause = "it is 1, in which ties count for the method"
-            yield Finding("identity.metric_version", what.metric_version, expected, clause)
+            yield RECORD, Finding("identity.metric_version", None, expected, clause)
 
-    def compared(self, entry: Entry, table: pa.Table) -> Iterator[tuple[str, Finding]]:
-        """Faults of an entry that is in order, beside those before it.
-
-        Args:
-            entry: The entry.
-            table: Its per-fact rows, sorted.
-        """
+    def compared(self, sent: Sent) -> Iterator[tuple[str, Finding]]:
+        """Faults of an entry that is in order, beside those before it."""
+        entry = sent.entry
         for claim in claims(entry):
             value, where = self.claims.setdefault(claim.key, (claim.value, entry.folder.name))
             if value != claim.value:
@@ -343,12 +324,12 @@ class Others:
                 clause = f"{claim.clause}{theirs} in {where}"
                 yield claim.document, Finding(claim.field, None, claim.expected, clause)
         if entry.submission is not None:
-            yield from self._copied(entry, table)
-        what, places = entry.result.identity, spans(table)
+            yield from self._copied(entry, sent.rows)
+        what = entry.result.identity
         donors = sorted(what.weights.donors.items())
         weights = (what.weights.recipient, *donors, what.tokenizer, what.dtype)
         for (prompt, hash), graft in product(what.prompts.items(), BASELINES):
-            rows = table.slice(*places.get((prompt, graft), (0, 0)))
+            rows = sent.rows.slice(*sent.places.get((prompt, graft), (0, 0)))
             key = (weights, hash, graft, what.dataset.name)
             first, where = self.answers.setdefault(key, (rows, entry.folder.name))
             # Nats by which answers may differ between machines.

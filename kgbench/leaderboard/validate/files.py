@@ -35,10 +35,11 @@ from kgbench.leaderboard.folders import (
 )
 from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION, VERIFICATION
 from kgbench.leaderboard.sandbox import SANDBOX
+from kgbench.leaderboard.validate.documents import SubmittedResult
 from kgbench.leaderboard.validate.findings import Finding, shown_name
-from kgbench.leaderboard.validate.record import SubmittedResult
+from kgbench.leaderboard.validate.known import Shipped, shipped_of
 from kgbench.records import Record, Result, Strict, canonical_json
-from kgbench.records.fact_rows import STORED, in_order
+from kgbench.records.fact_rows import STORED, Spans, in_order, spans
 from kgbench.records.identity import private_kind, texts_in, texts_of
 
 DOCUMENTS: Mapping[str, type[Strict]] = {
@@ -58,6 +59,21 @@ _MARKUP = re.compile(r"<[A-Za-z/!?]|&#|\b(javascript|vbscript|data)\s*:", re.IGN
 
 _MOST = 5
 """Findings of one kind that are listed of one file."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sent:
+    """An entry as it was sent, parsed."""
+
+    entry: Entry
+    rows: pa.Table
+    """Its per-fact rows, sorted."""
+    places: Spans
+    """Where those of each prompt and configuration are."""
+    hashes: Mapping[str, str]
+    """Of each document, and of the rows."""
+    shipped: Shipped
+    """What is known of its data and models."""
 
 
 @dataclass
@@ -84,7 +100,9 @@ class CheckedEntry:
     def add(self, *findings: Finding, document: str = "") -> None:
         """Add findings on one of its documents, or on the whole."""
         file = f"{self.folder}/{document}" if document else self.folder
-        self.findings += [replace(finding, file=file) for finding in findings]
+        for finding in findings:
+            if finding.value != finding.expected:
+                self.findings.append(replace(finding, file=file))
 
     @contextmanager
     def reading(self, field: str, expected: str, document: str = "") -> Iterator[None]:
@@ -101,26 +119,23 @@ class CheckedEntry:
             wrong = str(error) if isinstance(error, DataError) else ascii(str(error)[:100])
             self.add(Finding(field, None, expected, wrong), document=document)
 
-    def parse(self) -> None:
-        """Make an entry of the documents and rows."""
+    def parse(self) -> Sent | None:
+        """The entry, where all of its documents and its rows read."""
         parts = {}
         for name, raw in self.documents.items():
             parts[name], findings = parsed(raw, DOCUMENTS[name])
             self.add(*findings, document=name)
         if None in parts.values() or self.table is None or RECORD not in parts:
-            return
-        self.table = in_order(self.table)
+            return None
+        hashes = {name: document_hash(value) for name, value in self.documents.items()}
+        rows = in_order(self.table)
         home = self.home or MethodFolder(Path(), {self.folder: self.documents})
         result = cast(Result, parts[RECORD])
-        submission, verification = parts.get(SUBMISSION), parts.get(VERIFICATION)
-        assert isinstance(submission, Submission | None)
-        assert isinstance(verification, Verification | None)
+        submission = cast(Submission | None, parts.get(SUBMISSION))
+        verification = cast(Verification | None, parts.get(VERIFICATION))
         self.entry = Entry(home.path / self.folder, result, submission, verification, home)
-
-    def hashes(self) -> dict[str, str]:
-        """Hash of each document, and of the rows."""
-        hashes = {name: document_hash(value) for name, value in self.documents.items()}
-        return hashes if self.table is None else {**hashes, FACTS: rows_hash(self.table)}
+        hashes[FACTS] = rows_hash(rows)
+        return Sent(self.entry, rows, spans(rows), hashes, shipped_of(result))
 
 
 # --------------------------------------------------------------------------------------- documents
@@ -189,8 +204,8 @@ def entries_below(path: Path, strict: bool) -> Iterator[CheckedEntry]:
             f"{str(path)!r}: no folder or {RECORD} is there; give a run's folder, a folder of "
             "such, or a method's on the leaderboard"
         )
-    for place, folders, files in os.walk(path, onerror=_unreadable):
-        folder = Path(place)
+    for name, folders, files in os.walk(path, onerror=_unreadable):
+        folder = Path(name)
         if ENTRIES in files or {RECORD, FACTS} & {*files}:
             folders.clear()
             yield from _of_method(folder) if ENTRIES in files else [_run(folder)]
@@ -200,7 +215,7 @@ def entries_below(path: Path, strict: bool) -> Iterator[CheckedEntry]:
         folders[:] = [name for name in inside if name in folders and _fit(folder / name)]
         if not inside and folder == path:
             raise InputError(
-                f"{place!r} holds no entry: expected {RECORD} in it, or in folders in it"
+                f"{name!r} holds no entry: expected {RECORD} in it, or in folders in it"
             )
         for name in inside or [folder.name]:
             if name not in folders:

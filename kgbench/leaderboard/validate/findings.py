@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +15,7 @@ _HARMLESS = re.compile(r"[\w +()^%.:@=,-]{1,120}", re.ASCII)
 
 @dataclass(frozen=True)
 class Finding:
-    """Finding of a check."""
+    """What a check says of a field; nothing where its value is the expected one."""
 
     field: str
     """Field of a JSON file, column of the per-fact rows, or property of the file."""
@@ -49,21 +48,6 @@ class Finding:
             "expected": str(self.expected) or None,
             "kind": "refusal" if self.refuses else "note",
         }
-
-
-def differing(
-    fields: Iterable[tuple[str, object, object]], reason: str = "", refuses: bool = True
-) -> Iterator[Finding]:
-    """A finding for each field whose value is not the expected one.
-
-    Args:
-        fields: Name, value, and what was expected.
-        reason: Where the expected value is from.
-        refuses: Whether results are refused for it.
-    """
-    for name, value, expected in fields:
-        if value != expected:
-            yield Finding(name, value, f"{expected}{reason}", refuses=refuses)
 
 
 def shown(value: object) -> str:

@@ -1,4 +1,4 @@
-"""Per-fact rows: each by itself, against the record, and against answers of the same models."""
+"""Laws of per-fact rows: each by itself, against the record, and answers of the same models."""
 
 from __future__ import annotations
 
@@ -9,17 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kgbench.data import Dataset
 from kgbench.leaderboard.hits import TOP
+from kgbench.leaderboard.validate.files import Sent
 from kgbench.leaderboard.validate.findings import Finding, shown
-from kgbench.leaderboard.validate.known import (
-    known_answers,
-    known_dataset,
-    own_facts,
-    pair_of,
-)
-from kgbench.records import Result
-from kgbench.records.fact_rows import KEYS, is_ordered, spans
+from kgbench.leaderboard.validate.known import known_answers, own_facts
+from kgbench.records.fact_rows import KEYS, is_ordered
 from kgbench.sites import BASELINES
 
 _NEAR = 1e-4
@@ -29,12 +23,17 @@ _FLIPS = 0.01
 """Share of hits of PRE and SFT, plus one hit, that may differ as near ties do between machines."""
 
 
-def row_findings(table: pa.Table) -> Iterator[Finding]:
-    """Laws of single rows, and repeated rows; one finding per law, which names the first row.
+def row_findings(sent: Sent) -> Iterator[Finding]:
+    """Each row by itself, all of them, and those that are known."""
+    findings = [*_possible(sent.rows), *_complete(sent)]
+    yield from findings
+    known = sent.shipped.pair is not None and sent.shipped.dataset is own_facts(sent.entry.pair)
+    if known and not findings:
+        yield from _answers(sent)
 
-    Args:
-        table: Per-fact rows, as stored.
-    """
+
+def _possible(table: pa.Table) -> Iterator[Finding]:
+    """Laws of single rows, and repeated rows; one finding per law, which names the first row."""
     columns, laws = {}, []
     for name in table.column_names:
         if table[name].type != pa.string():
@@ -61,15 +60,10 @@ def row_findings(table: pa.Table) -> Iterator[Finding]:
         yield Finding("rows", table.num_rows, expected, "of {} some stand twice")
 
 
-def table_findings(record: Result, table: pa.Table, dataset: Dataset | None) -> Iterator[Finding]:
-    """The rows are all facts under all configurations, with the same targets.
-
-    Args:
-        record: The record.
-        table: Its per-fact rows, sorted.
-        dataset: The shipped data set of its facts; None if unknown.
-    """
-    what, places = record.identity, spans(table)
+def _complete(sent: Sent) -> Iterator[Finding]:
+    """The rows are all facts under all configurations, with the same targets."""
+    record, dataset, table, places = sent.entry.result, sent.shipped.dataset, sent.rows, sent.places
+    what = record.identity
     asked = set(product(what.prompts, what.configurations))
     excused = set(product(what.prompts, record.not_applicable))
     for cells, clause, expected in (
@@ -103,30 +97,19 @@ def table_findings(record: Result, table: pa.Table, dataset: Dataset | None) -> 
             yield Finding("fact", strange[0], "ids of its first facts", clause)
 
 
-# ----------------------------------------------------------------------------------------- answers
-
-
-def answer_findings(record: Result, table: pa.Table) -> list[Finding]:
-    """The first answer of PRE or SFT that is not what is known of a shipped pair on its own facts.
-
-    Args:
-        record: A record.
-        table: Its per-fact rows, all of facts of its data set, sorted.
-    """
-    facts, places = own_facts(record.model), spans(table)
-    if pair_of(record) is None or facts is not known_dataset(record):
-        return []
+def _answers(sent: Sent) -> Iterator[Finding]:
+    """The first answer of PRE or SFT that is not what is known of a shipped pair on its own facts."""
+    what, model = sent.entry.result.identity, sent.entry.pair
     # Three digits of them are known; models that compute in 16 bits differ by more.
-    tolerance = 0.5 if "16" in record.identity.dtype else 0.0105
-    expected = f"what is known of {record.model}"
-    for prompt, graft in product(record.identity.prompts, BASELINES):
-        answers = known_answers(record.model, prompt, graft)
+    tolerance = 0.5 if "16" in what.dtype else 0.0105
+    for prompt, graft in product(what.prompts, BASELINES):
+        answers = known_answers(model, prompt, graft)
         if answers is not None:
-            rows = table.slice(*places.get((prompt, graft), (0, 0)))
-            if differing := unlike(rows, answers, tolerance, hits=True):
-                column, wrong = differing
-                return [Finding(column, None, expected, f"{graft} on {prompt}: {wrong}")]
-    return []
+            rows = sent.rows.slice(*sent.places.get((prompt, graft), (0, 0)))
+            if fault := unlike(rows, answers, tolerance, hits=True):
+                clause = f"{graft} on {prompt}: {fault[1]}"
+                yield Finding(fault[0], None, f"what is known of {model}", clause)
+                return
 
 
 def unlike(
