@@ -101,9 +101,9 @@ class Submitted:
         return {
             "accepted": True,
             "entries": [
-                {"id": entry.result.id, "folder": entry.folder}
+                {"id": entry.entry.result.id, "folder": entry.folder}
                 for entry in self.entries
-                if entry.result is not None
+                if entry.entry is not None
             ],
             "copied": list(map(str, self.copied)),
             "findings": [finding.to_json() for finding in self.findings],

@@ -13,6 +13,7 @@ from kgbench.estimate import Estimate
 from kgbench.leaderboard.board_tables import Board, Column, Leaderboard, Line, Table
 from kgbench.leaderboard.cells import FORWARDS
 from kgbench.leaderboard.entries import Entry, Submission, Verification
+from kgbench.leaderboard.site.pages import render_site
 from kgbench.leaderboard.validate.known import known
 from kgbench.records import (
     Curve,
@@ -379,3 +380,11 @@ def several(folder: Path, own: str = "own_idea") -> Iterator[Entry]:
         )
         yield entry(folder, method, "tiny-gemma", rate, "budget")
     yield entry(folder, own, rate=0.7, submitted=False)
+
+
+def write_site(board: Leaderboard, folder: Path) -> None:
+    """Write the pages into a folder."""
+    for name, content in render_site(board):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)

@@ -25,9 +25,11 @@ from kgbench.leaderboard.build import build, differences, make_leaderboard, outp
 from kgbench.leaderboard.cells import Cell, cell_of
 from kgbench.leaderboard.entries import Contract, Entry, read_entries
 from kgbench.leaderboard.folders import changed
-from kgbench.leaderboard.validate.known import known_dataset
-from kgbench.leaderboard.validate.record import input_findings
+from kgbench.leaderboard.validate.files import Sent
+from kgbench.leaderboard.validate.known import shipped_of
+from kgbench.leaderboard.validate.record import record_findings
 from kgbench.records import LocalizerRef
+from kgbench.records.fact_rows import spans
 from tests.fake_runs import RATES
 from tests.submissions import CODE, KEPT, entries_of, identity, put, result, sent
 
@@ -354,11 +356,12 @@ def test_each_board_asks_for_its_facts(
     record = entry.record.model_copy(update={"identity": what})
     cell = cell_of(replace(entry, result=record), "qa")
     assert (cell.core, cell.pair) == (not mark, f"tiny-gemma{mark}")
-    found = input_findings(record, known_dataset(record), True)
-    notes = [finding for finding in found if finding.field == "identity.limit"]
+    rows = entry.rows()
+    sent = Sent(replace(entry, result=record), rows, spans(rows), {}, shipped_of(record))
+    notes = [each for each in record_findings(sent, True) if each.field == "identity.limit"]
     assert [finding.refuses for finding in notes] == [False] * bool(mark)
     if mark and configuration != "FE":
-        assert "expected the first 100 (--limit 100)" in str(notes[0])
+        assert "expected the first 100 facts (--limit 100)" in str(notes[0])
 
 
 def test_build_and_differences(root: Path, tmp_path: Path) -> None:
@@ -373,7 +376,7 @@ def test_build_and_differences(root: Path, tmp_path: Path) -> None:
     (tmp_path / "site" / "index.html").unlink()
     (tmp_path / "site" / "runs" / "stale.html").write_text("old")
     (told,) = differences(tmp_path)
-    assert "LEADERBOARD.md" in told and "byte 300" in told
+    assert "LEADERBOARD.md" in told and "line 5" in told
     assert build(tmp_path) == (files, 3) and not differences(tmp_path)
     (tmp_path / "LEADERBOARD.md").unlink()
     shutil.rmtree(tmp_path / "site")
@@ -416,7 +419,7 @@ def test_no_link_is_followed(tmp_path: Path, name: str) -> None:
     assert name in str(told.value) and "\n" not in str(told.value)
     assert [path.name for path in outside.iterdir()] == ["good.html"]
     assert (outside / "good.html").read_text() == "mine" and (root / name).is_symlink()
-    assert any("is a link" in line for line in differences(root)) == (name == "LEADERBOARD.md")
+    assert any("or a link" in line for line in differences(root)) == (name == "LEADERBOARD.md")
 
 
 def test_an_empty_board(tmp_path: Path) -> None:

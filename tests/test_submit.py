@@ -172,7 +172,7 @@ def test_a_refused_run_leaves_no_trace_and_takes_the_others_with_it(
     good, bad = place.run(), place.run(seeds=(1,))
     assert place.submit(good, bad) == 1
     text = capsys.readouterr().out
-    assert "record.json: identity.seeds: it is [1] of a built-in method" in text
+    assert "record.json: identity.seeds: it is [1]; expected 0" in text
     assert "Refused, and nothing was copied.\n" in text
     assert place.entries() == []
 

@@ -33,20 +33,22 @@ from submissions import (
 import kgbench
 from kgbench.cli import main
 from kgbench.leaderboard.build import make_leaderboard
-from kgbench.leaderboard.entries import Verification, read_entries
+from kgbench.leaderboard.entries import Entry, Verification, read_entries
 from kgbench.leaderboard.validate import CheckedEntry, validate, validate_entries
-from kgbench.leaderboard.validate.board import Others, claims
-from kgbench.leaderboard.validate.known import known
+from kgbench.leaderboard.validate.board import Others
+from kgbench.leaderboard.validate.files import Sent as Parsed
+from kgbench.leaderboard.validate.known import known, shipped_of
 from kgbench.records import (
     SEAL,
     DatasetRef,
     LocalizerRef,
+    Record,
     RecordStore,
     Result,
     WeightHashes,
     facts_table,
 )
-from kgbench.records.fact_rows import STORED, with_derived
+from kgbench.records.fact_rows import STORED, spans, with_derived
 from kgbench.sites import BASELINES
 from kgbench.stats import rescored
 
@@ -126,19 +128,18 @@ def test_a_record_alone_names_its_folder(run: Path, capsys: pytest.CaptureFixtur
 RUNS: dict[str, tuple[str, bytes | None, str | None]] = {
     "a picture of its own": ("chart-top5.png", b"", None),
     "its seal": (SEAL, b"{}", None),
-    "another picture": ("photo.png", b"\x89PNG", "note: RUN/photo.png: file: a picture"),
-    "code": ("method.py", b"", "RUN/method.py: file: it is none of an entry's files"),
-    "no record": ("record.json", None, "RUN/record.json: file: it is missing"),
-    "no rows": ("facts.parquet", None, "RUN/facts.parquet: file: it is missing"),
-    "no JSON": ("record.json", b"{", "RUN/record.json: JSON: it is no JSON"),
+    "code": ("method.py", b"", None),
+    "no record": ("record.json", None, "RUN/record.json: JSON: it cannot be read"),
+    "no rows": ("facts.parquet", None, "RUN/facts.parquet: Parquet: it cannot be read"),
+    "no JSON": ("record.json", b"{", "RUN/record.json: JSON: "),
     "no Parquet": ("facts.parquet", b"PAR1", "RUN/facts.parquet: Parquet: it is no whole"),
-    "a large record": ("record.json", bytes(2_000_001), "RUN/record.json: file: it is too large"),
+    "a large record": ("record.json", bytes(2_000_001), "RUN/record.json: JSON: it is too large"),
 }
 
 
 @pytest.mark.parametrize("what", RUNS)
 def test_files_of_a_run(what: str, run: Path) -> None:
-    """Pictures are noted only, for they are not submitted; anything else is refused."""
+    """Record and rows are read, and nothing else, for only they are submitted."""
     name, content, expected = RUNS[what]
     if content is None:
         (run / name).unlink()
@@ -151,13 +152,12 @@ def test_files_of_a_run(what: str, run: Path) -> None:
 
 
 def test_the_line_that_counts_comes_first(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Then what is refused, then notes; the exit status says whether all is in order."""
-    (run / "photo.png").write_bytes(b"\x89PNG")
-    (run / "run.sh").write_bytes(b"#!")
+    """Then what is refused; the exit status says whether all is in order."""
+    (run / "record.json").write_bytes(b"{}")
     assert main(["validate", str(run.parent)]) == 1
-    lines = capsys.readouterr().out.splitlines()
-    first = "0 of 1 entry is in order (not --strict)"
-    assert [line.split(": ")[0] for line in lines] == [first, f"{run.name}/run.sh", "note"]
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert first == "0 of 1 entry is in order (not --strict)"
+    assert lines and all(line.startswith(f"{run.name}/record.json: ") for line in lines)
 
 
 def test_wrong_input_is_told_apart_from_a_refusal(
@@ -225,15 +225,6 @@ def test_a_result_stands_on_the_board_once(board: Path) -> None:
     assert check(copy, board=board) == [f"copy/{wrong}"]
 
 
-def test_ids_that_share_their_pages_are_refused() -> None:
-    """An entry is known by the first twelve digits of its id, in names and pages."""
-    record, _ = result()
-    claim, others = next(claims(record, None)), Others()
-    assert claim.key == ("id", record.id[:12]) and not list(others.claimed("first", claim))
-    (found,) = others.claimed("second", claim)
-    assert found.wrong == "the same result is in first"
-
-
 def variant(name: str = "my method", code: str = CODE, draw: int = 2, **parameters: Any) -> Sent:
     """Another run of the submitted method, with these parameters."""
     method = LocalizerRef(name="my_method", version=OTHERS.version, parameters=parameters)
@@ -243,12 +234,12 @@ def variant(name: str = "my method", code: str = CODE, draw: int = 2, **paramete
 
 NAMED: dict[str, tuple[Sent, str]] = {
     "another seed": (variant(draw=3, seed=7), ""),
-    "other parameters": (variant(seed=7, strength=2), "name: 'my method' is 'my_method "),
+    "other parameters": (variant(seed=7, strength=2), "name: my method is 'my_method "),
     "parameters in brackets": (variant("my method (strength=3)", strength=3), ""),
     "a newer version of the package": (variant(code="My_Method==2.0", seed=7), ""),
     "another repository": (
         variant(code="https://github.com/ada/my-method@0123abc", seed=7),
-        "code: 'my method' is from 'https://github.com/ada/my-method' here, and from 'my-method'",
+        "code: my method is from https://github.com/ada/my-method here, and from 'my-method'",
     ),
 }
 
@@ -363,8 +354,14 @@ def test_a_second_run_of_a_method_on_a_cell_is_refused() -> None:
     fewer = sent((rescored(what, rows), rows))
     for entry, prompt in ((more, "headline"), (fewer, "qa")):
         found = check(*honest(), entry)
-        wrong = f"identity: 'dynamic_graft' has a run of pathways on {prompt}"
+        wrong = f"identity: dynamic_graft has a run of pathways on {prompt}"
         assert any(text.startswith(f"{entry.name}/record.json: {wrong}") for text in found), found
+
+
+def alone(name: str, record: Record, facts: pa.Table) -> Parsed:
+    """A run as it is compared with others."""
+    entry = Entry(Path(name), record, None, None)
+    return Parsed(entry, facts, spans(facts), {}, shipped_of(record))
 
 
 def test_the_same_models_give_the_same_answers() -> None:
@@ -379,13 +376,14 @@ def test_the_same_models_give_the_same_answers() -> None:
         (elsewhere, "position", "is off by 1"),
     ):
         others = Others()
-        assert not list(others.other_answers("a", what, facts))
-        (found,) = others.other_answers("b", result(identity(seeds=(2,)))[0], rows)
+        again = result(identity(seeds=(2,)))[0]
+        assert not list(others.compared(alone("a", what, facts)))
+        ((_, found),) = others.compared(alone("b", again, rows))
         assert found.field == column and words in found.wrong
-        assert found.expected.startswith("the answers in a")
+        assert str(found.expected).startswith("the answers in a")
     twice = pa.concat_tables([facts, elsewhere])
     found = check(sent((rescored(what, twice), twice), "my method", CODE))
-    assert any("60 positions of 30 facts are read" in text for text in found)
+    assert any("60 rows of 30 facts" in text for text in found)
 
 
 # ----------------------------------------------------------------------- what is on the board stays
@@ -427,7 +425,7 @@ def test_an_entry_that_is_gone_is_a_line_of_its_own(board: Path, theirs: Path) -
     put(theirs, first)
     shutil.rmtree(theirs / second.place)
     assert refused(theirs, beside=board) == [
-        f"{first.name}/verification.json: file: it is gone; expected the file that is on the board",
+        f"{first.name}/verification.json: file: it is gone; expected entries as they are, and new ones beside them",
         f"{second.name}: entry: it is on the board, and gone here; expected every entry of the "
         f"board, or --withdraw {second.name} by those who keep it",
     ]
@@ -489,7 +487,7 @@ def test_metric_version_1_stays_on_the_board_and_comes_to_it_no_more(tmp_path: P
     late = sent(result(identity(metric_version="1", seeds=(1,)), seed=1))
     assert check(late) == []
     seed, found = check(late, board=board)
-    assert "identity.seeds: it is [1] of a built-in method" in seed
+    assert "identity.seeds: it is [1]; expected 0: " in seed
     wrong = "identity.metric_version: it is 1, in which ties count for the method"
     assert found.startswith(f"{late.name}/record.json: {wrong}; expected 2; run it again")
     boards = {

@@ -6,7 +6,6 @@ import json
 import lzma
 import unicodedata
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,7 +23,6 @@ from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION, VERIFICATION
 from kgbench.leaderboard.sandbox import SANDBOX
 from kgbench.leaderboard.validate import check_entry
 from kgbench.leaderboard.validate.board import Others
-from kgbench.leaderboard.validate.documents import read_json
 from kgbench.leaderboard.validate.files import CheckedEntry, entries_below
 from kgbench.records import Identity
 from kgbench.records.fact_rows import STORED, facts_bytes
@@ -275,14 +273,3 @@ def test_any_rows(data: st.DataObject) -> None:
     numbers |= dict.fromkeys(("logprob", "logit_diff"), st.floats())
     made = data.draw(st.lists(st.fixed_dictionaries({**texts, **numbers}), min_size=1, max_size=8))
     checked({}, pa.Table.from_pylist(made, STORED))
-
-
-@many
-@given(
-    content=st.binary(max_size=60)
-    | st.text(alphabet='{}[]":,0123456789eE+-.\\u NaInfity', max_size=60).map(str.encode)
-)
-def test_any_json(content: bytes) -> None:
-    """JSON is an object or refused."""
-    with suppress(DataError):
-        assert isinstance(read_json(content), dict)

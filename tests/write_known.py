@@ -1,6 +1,5 @@
 """Write what results are held against: `known.json` and `answers.json.gz`, from the loaded pairs,
-and the published JSON Schemas; and what the board's pages show of one prompt of each pair,
-`explorer.json.gz`.
+and the published JSON Schemas.
 
 Run with `python tests/write_known.py` after a change of the zoo, the localizers, the suites, the
 records, or of the versions of transformers and tokenizers in constraints.txt, on which the hashes
@@ -20,7 +19,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from kgbench import evaluate
-from kgbench.analyses.explorer import Reader
 from kgbench.data import builtin_prompts, load_prompts
 from kgbench.engine import load_pair
 from kgbench.engine.site_sets import all_sites
@@ -48,7 +46,6 @@ PACKAGE = Path(__file__).parent.parent / "kgbench" / "leaderboard"
 KNOWN = PACKAGE / "validate" / "known.json"
 ANSWERS = KNOWN.with_name("answers.json.gz")
 SCHEMAS = PACKAGE / "schemas"
-EXPLORER = PACKAGE / "site" / "explorer.json.gz"
 
 REFERENCES = ("none", "all", "random", "prior", "oracle")
 
@@ -121,17 +118,6 @@ def read_answers() -> dict[str, Any]:
     """`answers.json.gz` as it was written."""
     told: dict[str, Any] = json.loads(gzip.decompress(ANSWERS.read_bytes()))
     return told
-
-
-def explored(name: str) -> dict[str, Any]:
-    """What the explorer shows of the first headline prompt that the donor alone answers."""
-    hits = read_answers()[name]["headline"]
-    (first, *_) = (i for i, hit in enumerate(hits["SFT hits"]) if hit > hits["PRE hits"][i])
-    pair, prompt = load_pair(name), _prompts(name, "headline")[first]
-    begin, end = prompt.spans["FE"]
-    subject = prompt.text[begin:end]
-    shown = Reader(pair).read(prompt.text, prompt.target, subject)
-    return {"weights": dict(pair.weight_hashes), "shown": shown}
 
 
 def weight_hashes(name: str, dtype: str) -> dict[str, str]:
@@ -218,8 +204,7 @@ def main() -> None:
     SCHEMAS.mkdir(exist_ok=True)
     for name, content in schemas().items():
         (SCHEMAS / f"{name}.schema.json").write_text(f"{content}\n", encoding="utf-8")
-    _pack(EXPLORER, of_each(explored, catalog.shipped()))
-    print(f"{KNOWN}, {ANSWERS}, {EXPLORER} and {SCHEMAS}")
+    print(f"{KNOWN}, {ANSWERS} and {SCHEMAS}")
 
 
 def _pack(path: Path, content: Mapping[str, Any]) -> None:

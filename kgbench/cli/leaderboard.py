@@ -71,17 +71,16 @@ def build(*, serve: bool, port: int | None, **options: Path) -> Output | None:
 )
 def check(*, root: Folder) -> Output:
     """Check every entry, and whether LEADERBOARD.md is what they give."""
-    from kgbench.leaderboard.build import RESULTS, differences, uncollected
+    from kgbench.leaderboard.build import RESULTS, differences
     from kgbench.leaderboard.validate import validate
 
     wrong: list[str] = []
     entries = []
-    with uncollected():
-        for checked in validate(root / RESULTS, True) if (root / RESULTS).is_dir() else ():
-            entries.append(checked.entry)
-            wrong += [str(finding) for finding in checked.findings if finding.refuses]
-        if not wrong:  # a damaged entry gives no board to compare with
-            wrong = differences(root, [entry for entry in entries if entry is not None])
+    for checked in validate(root / RESULTS, True) if (root / RESULTS).is_dir() else ():
+        entries.append(checked.entry)
+        wrong += [str(finding) for finding in checked.findings if finding.refuses]
+    if not wrong:  # a damaged entry gives no board to compare with
+        wrong = differences(root, [entry for entry in entries if entry is not None])
     fine = f"{len(entries)} entries are in order, and LEADERBOARD.md is what they give"
     answer = {"root": str(root), "entries": len(entries), "wrong": wrong}
     return Output(wrong or [fine], answer, int(bool(wrong)))

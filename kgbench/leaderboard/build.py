@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import gc
-import signal
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
-from http.server import SimpleHTTPRequestHandler
+from http.server import BaseHTTPRequestHandler
+from itertools import zip_longest
+from mimetypes import guess_type
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from urllib.parse import unquote
+from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from tabulate import tabulate
 
@@ -23,9 +22,8 @@ from kgbench.leaderboard.board_tables import Leaderboard, Table, spread_text
 from kgbench.leaderboard.boards import all_boards
 from kgbench.leaderboard.entries import Entry, read_entries
 from kgbench.leaderboard.site.pages import POLICY, render_site
-from kgbench.leaderboard.validate.record import METRIC_NAMES, is_configuration
 from kgbench.local_server import HOST, LocalServer, names_this_machine
-from kgbench.records import DamagedRecordWarning, RecordStore, write_whole
+from kgbench.records import RecordStore, write_whole
 from kgbench.report import Dash, Footnotes, markdown_text
 
 RESULTS, MARKDOWN, SITE = "results", "LEADERBOARD.md", "site"
@@ -166,8 +164,7 @@ def build(root: Path) -> tuple[int, int]:
         )
     there = set(filter(Path.is_file, places))
     try:
-        with uncollected():
-            files = {root / name: content for name, content in outputs(root)}
+        files = {root / name: content for name, content in outputs(root)}
         stale = there - files.keys()
         new = [path for path in files if path not in there or path.read_bytes() != files[path]]
         for path in stale:
@@ -185,16 +182,6 @@ def build(root: Path) -> tuple[int, int]:
     return len(files), len(new) + len(stale)
 
 
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Pause garbage collection, which is slow over the million objects of a thousand records."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
 def differences(root: Path, entries: Sequence[Entry] | None = None) -> list[str]:
     """Differences of the Markdown from the entries; pages are rendered, too, but not compared.
 
@@ -207,29 +194,21 @@ def differences(root: Path, entries: Sequence[Entry] | None = None) -> list[str]
         InputError: If the folder holds no results.
     """
     path, expected = root / MARKDOWN, dict(outputs(root, entries))[MARKDOWN]
-    if path.is_symlink():
-        return [f"{path}: it is a link"]
-    if not path.is_file():
-        return [f"{path}: it is missing; run kgbench leaderboard build"]
-    content = path.read_bytes()
-    if content == expected:
-        return []
-    place = 0
-    while content[place : place + 1] == expected[place : place + 1]:
-        place += 1
-    near = [text[place : place + 40].decode(errors="replace") for text in (content, expected)]
-    has, gives = (ascii(text) if text else "the end" for text in near)
-    line = content.count(b"\n", 0, place) + 1
-    return [f"{path}: line {line}, byte {place}: it has {has}, and the entries give {gives}"]
+    if path.is_symlink() or not path.is_file():
+        return [f"{path}: it is missing, or a link; run kgbench leaderboard build"]
+    has, gives = (text.splitlines(keepends=True) for text in (path.read_bytes(), expected))
+    for number, (line, given) in enumerate(zip_longest(has, gives, fillvalue=b""), 1):
+        if line != given:
+            wrong = f"it has {line[:200]!a}, and the entries give {given[:200]!a}"
+            return [f"{path}: line {number}: {wrong}"]
+    return []
 
 
 # ------------------------------------------------------------------------------------------ serving
 
 
 def serve(root: Path, port: int, own: Path | None, announce: Callable[[str], None] = print) -> None:
-    """Render the pages into a temporary folder and serve them until Ctrl-C, SIGTERM or SIGHUP.
-
-    Call it from the main thread, which is the one that signals reach.
+    """Make the pages and serve them until Ctrl-C.
 
     Args:
         root: The leaderboard's folder, which holds `results/`.
@@ -241,98 +220,55 @@ def serve(root: Path, port: int, own: Path | None, announce: Callable[[str], Non
         DataError: If an entry does not read.
         InputError: If there is no leaderboard, or the port cannot be had.
     """
-    results = results_folder(root)
-    with (
-        _ended_by_signals(),
-        TemporaryDirectory(prefix="kgbench-leaderboard-") as folder,
-        site_server(Path(folder), port) as server,
-    ):
+    results, pages = results_folder(root), dict[str, bytes]()
+    with site_server(pages, port) as server, suppress(KeyboardInterrupt):
         announce(f"reading {results}")
         entries = list(read_entries(results))
         yours = own_entries(own, entries) if own is not None else []
         of_own = f" and {len(yours)} of your own from {own}" if own is not None else ""
         announce(f"drawing the pages of {len(entries)} runs{of_own}")
-        write_site(make_leaderboard([*entries, *yours]), Path(folder))
-        with suppress(KeyboardInterrupt):
-            announce(f"ready: http://{HOST}:{server.server_port}/  (Ctrl-C ends)")
-            server.serve_forever()
+        pages.update(render_site(make_leaderboard([*entries, *yours])))
+        announce(f"ready: http://{HOST}:{server.server_port}/  (Ctrl-C ends)")
+        server.serve_forever()
 
 
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end the process as Ctrl-C does, so that no temporary folder stays."""
-
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    signals = {each for each in signal.Signals if each.name in ("SIGTERM", "SIGHUP")}
-    before = {each: signal.signal(each, interrupt) for each in signals}
-    try:
-        yield
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+def own_entries(own: Path, board: Sequence[Entry]) -> list[Entry]:
+    """Runs of a folder that are not on the board; one that is damaged gives a warning."""
+    runs = {stored.record.id: stored for stored in RecordStore(own).scan()}
+    for entry in board:
+        runs.pop(entry.result.id, None)
+    return [Entry(stored.path, stored.record, None, None) for stored in runs.values()]
 
 
-def own_entries(own: Path, board: list[Entry]) -> list[Entry]:
-    """Runs of a folder that are not on the board.
-
-    One that is damaged, or of configurations that are none, gives a `DamagedRecordWarning`.
-    """
-    runs: dict[str, Entry] = {}
-    there = {entry.result.id for entry in board}
-    for stored in RecordStore(own).scan():
-        record = stored.record
-        readable = all(map(is_configuration, record.identity.configurations))
-        if not readable or record.metric not in METRIC_NAMES:
-            wrong = "kgbench has no such metric or configurations"
-            warning = f"{stored.path} is left out: {wrong}"
-            warnings.warn(warning, DamagedRecordWarning, stacklevel=2)
-        elif record.id not in there:
-            runs[record.id] = Entry(stored.path, record, None, None)
-    return list(runs.values())
-
-
-def write_site(leaderboard: Leaderboard, folder: Path) -> None:
-    """Write all pages into an empty folder.
-
-    Raises:
-        OutputError: If they cannot be written.
-    """
-    try:
-        for name, content in render_site(leaderboard):
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-    except OSError as error:
-        raise OutputError(f"cannot write the pages: {error.strerror or error}") from error
-
-
-def site_server(folder: Path, port: int) -> LocalServer:
-    """A server of a folder's files, for this machine alone.
+def site_server(pages: Mapping[str, bytes], port: int) -> LocalServer:
+    """A server of pages by their paths, for this machine alone.
 
     Raises:
         InputError: If the port cannot be had.
     """
-    return LocalServer(partial(_Files, directory=str(folder)), port)
+    return LocalServer(partial(_Pages, pages), port)
 
 
-class _Files(SimpleHTTPRequestHandler):
-    """Files only, no lists of folders, and only to who asks for this machine by its own name."""
+class _Pages(BaseHTTPRequestHandler):
+    """Pages only, and only to who asks for this machine by its own name."""
 
-    def send_head(self) -> object:  # type: ignore[override]
-        """Refuse what another site's page could have made a browser ask."""
+    def __init__(self, pages: Mapping[str, bytes], *connection: Any) -> None:
+        self.pages = pages
+        super().__init__(*connection)
+
+    def do_GET(self) -> None:
+        """Send a page, but not to another site's page that made a browser ask."""
+        path = unquote(urlsplit(self.path).path).removeprefix("/") or "index.html"
         if not names_this_machine(self.headers):
             self.send_error(HTTPStatus.MISDIRECTED_REQUEST, "asked for by another name")
-            return None
-        if "\0" in unquote(self.path):
-            self.send_error(HTTPStatus.BAD_REQUEST, "no such address")
-            return None
-        return super().send_head()
-
-    def list_directory(self, path: object) -> None:
-        """Nothing: every page is linked from the first."""
-        self.send_error(HTTPStatus.NOT_FOUND, "no such page")
+        elif (content := self.pages.get(path)) is None:
+            self.send_error(HTTPStatus.NOT_FOUND, "no such page")
+        else:
+            self.send_response(HTTPStatus.OK)
+            self.send_header("Content-Type", guess_type(path)[0] or "application/octet-stream")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
 
     def end_headers(self) -> None:
         """Headers: no caching, nothing from elsewhere, no frames."""

@@ -132,8 +132,8 @@ def checked(entries: Sequence[Entry], root: Path) -> list[CheckedEntry]:
     drafted = [CheckedEntry(e.folder.name, dict(e.documents), e.rows()) for e in entries]
     for draft in validate_entries(drafted, strict=True, board=root / RESULTS):
         if draft.folder in there:  # what was submitted before is not replaced
-            wrong = f"the same result is in {draft.folder}"
-            draft.add([Finding("id", wrong, "each result once")], RECORD)
+            clause = f"the same result is in {draft.folder}"
+            draft.add(Finding("id", None, "each result once", clause), document=RECORD)
     return drafted
 
 

@@ -20,7 +20,6 @@ import time
 from itertools import product
 from pathlib import Path
 from threading import Lock, Timer
-from typing import IO
 
 import pyarrow as pa
 
@@ -29,9 +28,6 @@ from kgbench.leaderboard.limits import CPU_SECONDS, READ_MEMORY, ROWS, TABLE, WA
 
 _CODE = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); \
 from kgbench.leaderboard.sandbox import serve; serve(int(sys.argv[2]))"
-
-_LENGTH = 8
-"""Bytes of a message's length, which precedes it."""
 
 _ERROR = b"error"
 """Metadata of the columns that answer a file which is refused."""
@@ -78,7 +74,7 @@ class Sandbox:
             DataError: It has other columns, carries more than columns, exceeds a limit, or is no
                 Parquet file.
         """
-        head = schema.serialize().to_pybytes().hex()
+        head = f"{len(content)} {schema.serialize().to_pybytes().hex()}\n"
         with self._lock:
             process = self._running()
             assert process.stdin is not None and process.stdout is not None
@@ -86,17 +82,17 @@ class Sandbox:
             timer.daemon = True
             timer.start()
             try:
-                _send(process.stdin, f"{head}\n".encode() + content)
-                answer = _receive(process.stdout)
-            except (OSError, EOFError):
+                process.stdin.write(head.encode() + content)
+                process.stdin.flush()
+                table = pa.ipc.open_stream(process.stdout).read_all()
+            except (OSError, pa.ArrowException):
                 limit = f"{self.memory} bytes, or breaks the reader"
                 if timer.finished.is_set():
                     limit = f"{self.seconds} s"
-                self._stop()
+                self.close()
                 raise DataError(f"reading it takes more than {limit}") from None
             finally:
                 timer.cancel()
-        table = pa.ipc.open_stream(pa.py_buffer(answer)).read_all()
         if error := (table.schema.metadata or {}).get(_ERROR):
             raise DataError(error.decode("utf-8", "replace"))
         table.validate(full=True)
@@ -104,15 +100,12 @@ class Sandbox:
             raise DataError(f"its reader returned other columns: {table.column_names!a}")
         return table.cast(schema)
 
-    def start(self) -> None:
-        """Start the child without waiting for it, so that it is ready when a file is read."""
-        with self._lock:
-            self._running()
-
     def close(self) -> None:
         """End the child; another one is started where a file is read afterwards."""
-        with self._lock:
-            self._stop()
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.communicate()
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None:
@@ -129,36 +122,11 @@ class Sandbox:
             )
         return self._process
 
-    def _stop(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.communicate()
-
 
 SANDBOX = Sandbox()
 """The child process that all checks share."""
 
 atexit.register(SANDBOX.close)
-
-
-def _send(stream: IO[bytes], message: bytes) -> None:
-    stream.write(len(message).to_bytes(_LENGTH, "big"))
-    stream.write(message)
-    stream.flush()
-
-
-def _receive(stream: IO[bytes]) -> bytes:
-    """A message, up to `2 * TABLE` bytes.
-
-    Raises:
-        EOFError: The stream ended before it, or it is longer.
-    """
-    head = stream.read(_LENGTH)
-    length = int.from_bytes(head, "big")
-    if len(head) < _LENGTH or length > 2 * TABLE or len(message := stream.read(length)) < length:
-        raise EOFError
-    return message
 
 
 # ----------------------------------------------------------------------------------------- child
@@ -173,14 +141,12 @@ def serve(memory: int) -> None:
     import pyarrow.parquet  # noqa: F401  # loaded before memory is limited
 
     _limit(memory)
-    while True:
-        try:
-            head, _, content = _receive(sys.stdin.buffer).partition(b"\n")
-        except EOFError:
-            return
+    while head := sys.stdin.buffer.readline().decode():
+        size, columns = head.split()
+        content = sys.stdin.buffer.read(int(size))
         _limit(memory=None)
-        schema = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(head.decode())))
         try:
+            schema = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(columns)))
             table = _decoded(pa.py_buffer(content), schema)
         except Exception as error:  # the library raises errors of any type on broken files
             line = ascii((str(error).splitlines() or [""])[0])[:80]
@@ -190,10 +156,9 @@ def serve(memory: int) -> None:
             elif isinstance(error, MemoryError | pa.ArrowMemoryError):
                 text = f"reading it takes more than {memory} bytes"
             table = pa.table({}, metadata={_ERROR: text})
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, table.schema) as writer:
+        with pa.ipc.new_stream(sys.stdout.buffer, table.schema) as writer:
             writer.write_table(table)
-        _send(sys.stdout.buffer, sink.getvalue().to_pybytes())
+        sys.stdout.buffer.flush()
 
 
 def _limit(memory: int | None) -> None:

@@ -14,7 +14,8 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Request, sync_playwright
 
 from kgbench.leaderboard.board_tables import Leaderboard
-from kgbench.leaderboard.build import site_server, write_site
+from kgbench.leaderboard.build import site_server
+from kgbench.leaderboard.site.pages import render_site
 from tests import fake_boards
 
 FLAGS = (
@@ -51,14 +52,14 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Leaderboard:
 def site(board: Leaderboard, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of its pages."""
     folder = tmp_path_factory.mktemp("site")
-    write_site(board, folder)
+    fake_boards.write_site(board, folder)
     return folder
 
 
 @pytest.fixture(scope="session")
-def served(site: Path) -> Iterator[str]:
+def served(board: Leaderboard) -> Iterator[str]:
     """The pages as they are served on this machine, until no browser asks any more."""
-    with site_server(site, 0) as server:
+    with site_server(dict(render_site(board)), 0) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}"

@@ -19,7 +19,6 @@ PAGES = (
     "method",
     "run",
     "curve",
-    "explore",
 )
 
 
@@ -32,7 +31,6 @@ def path_of(name: str, board: Leaderboard) -> str:
     }
     places = {
         "method": "methods/dynamic_graft.html",
-        "explore": "explore/tiny-gemma.html",
         **{kind: f"runs/{id}.html" for kind, id in runs.items()},
     }
     return places.get(name, f"{name}.html")

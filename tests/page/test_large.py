@@ -9,8 +9,7 @@ import pytest
 from playwright.sync_api import Page
 
 from kgbench.leaderboard.board_tables import Board, Leaderboard, Line, Table
-from kgbench.leaderboard.build import write_site
-from tests.fake_boards import PATHWAYS, figure
+from tests.fake_boards import PATHWAYS, figure, write_site
 
 METHODS = 1000
 CELLS = 2

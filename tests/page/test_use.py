@@ -350,14 +350,3 @@ def test_quality_stands_against_cost(page: Page, address: str) -> None:
     expect(page.locator("figure.chart svg[role=img]")).to_have_attribute(
         "aria-label", re.compile("On the front")
     )
-
-
-def test_a_run_leads_to_a_prompt(page: Page, address: str, board: Leaderboard) -> None:
-    """From a run on a shipped pair to the map of a prompt, whose tokens and rows make a graft."""
-    entry = next(each for each in board.entries if each.pair == "tiny-gemma")
-    page.goto(f"{address}/runs/{entry.record.id[:12]}.html")
-    page.get_by_role("link", name="One prompt of tiny-gemma").click()
-    expect(page.locator("button.token")).to_have_count(9)
-    page.locator("button.token").last.click()
-    page.get_by_role("button", name="ffn 7", exact=True).click()
-    expect(page.locator(".selection code")).to_have_text(re.compile(r'--graft "LT:[a-z_0-9+]+@7"'))

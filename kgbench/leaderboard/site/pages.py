@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import gzip
-import json
-import shlex
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
-from functools import cache
-from importlib.resources import files
+from collections.abc import Collection, Iterator
 from itertools import chain, product
 from pathlib import Path
 from typing import Any, get_args
@@ -28,12 +24,10 @@ from kgbench.leaderboard.site.tables import (
     method_page,
     method_slug,
     run_name,
-    script_call,
     shown_table,
     table_curves,
 )
-from kgbench.leaderboard.validate.known import known, pair_of
-from kgbench.models import catalog
+from kgbench.leaderboard.validate.known import known
 from kgbench.numbers import count_text, duration_text, metric_name, number_text
 from kgbench.records import Record
 from kgbench.sites import BASELINES
@@ -49,15 +43,7 @@ POLICY = (
 _LIBRARIES = ("charts/d3.min.js.gz", "charts/plot.min.js.gz")
 """Third-party scripts as published, packed; `assets/charts.js` of the site shows them."""
 
-_EXPLORER = files("kgbench") / "analyses" / "explorer"
-"""The explorer's files; its modules need torch."""
-
-_CHARTS = ("charts/tables.js", "charts/pictures.js", "data.js")
-
-_SHOW = """
-const found = JSON.parse(document.getElementById("data").textContent);
-show(document.getElementById("explorer"), found);
-"""
+_CHARTS = ("charts/tables.js", "charts/pictures.js")
 
 DRAWN = 40
 """Methods in the picture of the first page."""
@@ -101,25 +87,18 @@ class _Site:
         """
         return self._templates.get_template(f"{template}.html").render(up=up, **content).encode()
 
-    def board(self, board: Board) -> Iterator[tuple[str, bytes]]:
-        """The page of a board, and a file for each table that has budget curves."""
-        curves = {}
-        for table in board.tables:
-            if data := table_curves(table, self.by_name):
-                curves[table.key] = data
+    def board(self, board: Board) -> bytes:
+        """A board's tables and their budget curves."""
+        curves = {table.key: table_curves(table, self.by_name) for table in board.tables}
         columns = chain.from_iterable(table.columns for table in board.tables)
-        page = self.page(
+        return self.page(
             "board",
             board=board,
             tables=list(map(shown_table, board.tables)),
-            curves=curves,
+            curves={key: data for key, data in curves.items() if data},
             columns=dict.fromkeys((column.title, column.about) for column in columns),
             badges=get_args(Badge),
         )
-        yield f"{board.key}.html", page
-        for key, data in curves.items():
-            name = f"{board.key}-{key}"
-            yield f"data/curves/{name}.js", script_call("kgbench.curves.set", name, data)
 
     def method(self, name: str) -> bytes:
         """What a method is, its papers, a map, its lines in all tables, and its runs."""
@@ -176,7 +155,6 @@ class _Site:
             best=(BEST, REST),
             figures=Cells(),
             data={key: value for key, value in data.items() if value},
-            explored=_explored(entry),
         )
 
 
@@ -203,18 +181,11 @@ def render_site(leaderboard: Leaderboard) -> Iterator[tuple[str, bytes]]:
     count = (len(site.entries), len(site.by_method), sources)
     yield "index.html", site.page("index", parts=parts, count=count)
     for board in site.boards:
-        yield from site.board(board)
+        yield f"{board.key}.html", site.board(board)
     for name in sorted(site.by_method):
         yield f"methods/{method_slug(name)}.html", site.method(name)
     for name, entry in site.by_name.items():
         yield f"runs/{name}.html", site.run(name, entry)
-    for pair in sorted(filter(None, set(map(_explored, site.entries)))):
-        shown, published = explorer_data()[pair]["shown"], catalog.published(pair)
-        words = [shown["text"], "--model", pair, "--subject", shown["asked"]["subject"]]
-        command = shlex.join(["kgbench", "explore", *words, "--answer", shown["asked"]["answer"]])
-        about = {"pair": pair, "published": published, "shown": shown}
-        page = site.page("explore", up="../", **about, command=f"{command} --serve")
-        yield f"explore/{pair}.html", page
     yield "read.html", site.page("read")
 
 
@@ -227,26 +198,6 @@ def _assets() -> Iterator[tuple[str, bytes]]:
     scripts = [gzip.decompress((here / name).read_bytes()) for name in _LIBRARIES]
     scripts += [(here / name).read_bytes() for name in _CHARTS]
     yield "assets/charts.js", b"\n".join(scripts)
-    yield "assets/explorer.css", (_EXPLORER / "explorer.css").read_bytes()
-    script = (_EXPLORER / "explorer.js").read_text("utf-8").rpartition("export default")[0]
-    yield "assets/explorer.js", f"(() => {{\n{script}{_SHOW}}})();\n".encode()
-
-
-@cache
-def explorer_data() -> Mapping[str, Any]:
-    """By shipped pair, no plant, its `weights` and what `Reader.read` has `shown` of one prompt.
-
-    `tests/write_known.py` writes it from the loaded pairs, so that pages need no model.
-    """
-    packed = Path(__file__).with_name("explorer.json.gz").read_bytes()
-    data: dict[str, Any] = json.loads(gzip.decompress(packed))
-    return data
-
-
-def _explored(entry: Entry) -> str | None:
-    """The name of an entry's pair where it is a shipped one, with weights that a prompt shows."""
-    shipped = pair_of(entry.result) is not None and entry.pair in explorer_data()
-    return entry.pair if shipped else None
 
 
 def capital(text: str) -> str:

@@ -6,9 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from hashlib import sha256
-from itertools import groupby, product
 from typing import Any
 
 from markupsafe import Markup
@@ -17,16 +15,12 @@ from kgbench.estimate import Estimate
 from kgbench.leaderboard.board_tables import Board, Column, Line, Table
 from kgbench.leaderboard.entries import Entry
 from kgbench.leaderboard.validate.known import planted_sites, site_scores
-from kgbench.numbers import number_text
 from kgbench.records import Result
 from kgbench.report import Footnotes
-from kgbench.sites import COMPONENTS, OUTSIDE, SCORED_REGIONS, Site, parse_graft
+from kgbench.sites import parse_graft
 
 _PLAIN = re.compile(r"[a-z0-9][a-z0-9_]*")
 _LONGEST = 60
-
-DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
-"""Characters for the numbers from 0 to 63 in the data of maps."""
 
 
 def method_slug(name: str) -> str:
@@ -59,8 +53,6 @@ def brief(title: str) -> str:
 class Cells:
     """Cells of one table, with the footnotes that they need and the figures that were shown."""
 
-    exact: bool = True
-    """Whether a cell also holds its figure in more digits than its text."""
     footnotes: Footnotes = field(default_factory=Footnotes)
     shown: list[Estimate] = field(default_factory=list)
 
@@ -82,34 +74,13 @@ class Cells:
         ends = (value, value, value) if low is None or high is None else (value, low, high)
         if low is not None:
             self.shown.append(estimate)
-            if not self.exact:
-                return Markup(f"<td>{text}")
         exact = " ".join(_unpadded(f"{end:.4g}") for end in ends)
         return Markup(f'<td data-v="{exact} {estimate.n}">{text}')
-
-    def precise(self, estimate: Estimate | None) -> Markup:
-        """A plain cell with three decimals, for pages that draw pictures from their tables."""
-        if estimate is None or estimate.undefined is not None:
-            return self.cell(estimate)
-        return Markup(f"<td>{self.footnotes.cell(estimate, _precise)}")
 
 
 def _unpadded(number: str) -> str:
     """A number without the zero before its point."""
     return number.replace("0.", ".", 1) if number.lstrip("-−").startswith("0.") else number
-
-
-def _precise(estimate: Estimate) -> str:
-    ends = (estimate.value, estimate.low, estimate.high)
-    value, low, high = (_decimals(end) for end in ends if end is not None)
-    return value if estimate.low == estimate.high else f"{value} [{low}, {high}]"
-
-
-def _decimals(value: float) -> str:
-    if abs(value) >= 9.9995:
-        return number_text(value)
-    text = f"{value:.3f}".replace("-", "−")
-    return text[-5] if text.lstrip("−") == "0.000" or text == "1.000" else _unpadded(text)
 
 
 def shown_table(table: Table, limit: int | None = None, keys: Sequence[str] = ()) -> Table:
@@ -150,17 +121,9 @@ def lines_of(board: Board, method: str) -> tuple[Table, list[str]] | None:
 # ------------------------------------------------------------------------------- data of pictures
 
 
-_STEPS = 4094
-
-
 def compact_json(value: Any) -> str:
     """JSON without blanks."""
     return json.dumps(value, separators=(",", ":"), allow_nan=False)
-
-
-def script_call(function: str, *arguments: Any) -> bytes:
-    """A data file: a script that passes JSON to the page, since pages opened as files cannot fetch."""
-    return f"{function}({','.join(map(compact_json, arguments))});\n".encode()
 
 
 def _short(value: float) -> float:
@@ -192,55 +155,15 @@ def table_curves(table: Table, entries: Mapping[str, Entry]) -> list[tuple[str, 
 
 
 def map_data(record: Result) -> dict[str, Any] | None:
-    """Two characters per site by region, component and layer; one outside the layers.
-
-    A score is its step of 4,094 between the least and the largest; `..` means that the model has no
-    such site, and `AB(7)` seven times `AB`.
-    """
+    """Scores by region, component and layer, and the sites that were planted; None without a map."""
     if not (scores := site_scores(record)):
         return None
-    used_regions = {site.region for site in scores}
-    used_components = {site.component for site in scores}
-    regions = [region for region in SCORED_REGIONS if region in used_regions]
-    components = [component for component in COMPONENTS if component in used_components]
-    layers = sorted({site.layer for site in scores if site.layer is not None})
-    low, high = min(scores.values()), max(scores.values())
-    sites = _grid_sites(tuple(regions), tuple(components), tuple(layers))
-    grid, truth = "", record.identity.truth
-    for code, same in groupby(_code(scores.get(site), low, high) for site in sites):
-        n = len(list(same))
-        grid += f"{code}({n})" if n > 2 else code * n
-    return {
-        "regions": " ".join(regions),
-        "components": " ".join(components),
-        "layers": layers,
-        "ends": [_short(low), _short(high)],
-        "grid": grid,
-        **({} if truth is None else {"planted": _stretches(truth.plant, sites)}),
-    }
-
-
-@lru_cache(maxsize=100)
-def _grid_sites(
-    regions: Sequence[str], components: Sequence[str], layers: Sequence[int]
-) -> tuple[Site, ...]:
-    sites = []
-    for region, component in product(regions, components):
-        places = [None] if component in OUTSIDE else layers
-        sites += [Site(layer, component, region) for layer in places]
-    return tuple(sites)
-
-
-@lru_cache(maxsize=1000)
-def _stretches(plant: str, sites: tuple[Site, ...]) -> tuple[int, ...]:
-    """Starts and ends of the stretches of planted sites."""
-    true = planted_sites(sites, parse_graft(plant))
-    inside = [False, *(site in true for site in sites), False]
-    return tuple(i for i in range(len(sites) + 1) if inside[i] != inside[i + 1])
-
-
-def _code(score: float | None, low: float, high: float) -> str:
-    if score is None:
-        return ".."
-    step = round((score - low) / (high - low) * _STEPS) if high > low else 0
-    return DIGITS[step // len(DIGITS)] + DIGITS[step % len(DIGITS)]
+    truth, tree, planted = record.identity.truth, dict[str, dict[str, dict[str, float]]](), []
+    true = frozenset() if truth is None else planted_sites(scores, parse_graft(truth.plant))
+    for site, score in scores.items():
+        layer = "embed" if site.layer is None else str(site.layer)
+        components = tree.setdefault(site.region, {})
+        components.setdefault(site.component, {})[layer] = _short(score)
+        if site in true:
+            planted.append(f"{site.region} {site.component} {layer}")
+    return {"scores": tree, "planted": planted}

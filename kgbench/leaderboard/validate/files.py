@@ -1,20 +1,23 @@
-"""The documents and rows of entries, read without following a link."""
+"""The documents and rows of entries, read without following a link, and parsed."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, cast
 
 import pyarrow as pa
+from pydantic import ValidationError
 
 from kgbench.errors import DataError, InputError, UnknownNameError
 from kgbench.leaderboard import limits
-from kgbench.leaderboard.entries import BOARDS, Entry, Submission, Verification
+from kgbench.leaderboard.entries import Entry, Submission, Verification
 from kgbench.leaderboard.folders import (
     ENTRIES,
     ENTRY,
@@ -32,28 +35,45 @@ from kgbench.leaderboard.folders import (
 )
 from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION, VERIFICATION
 from kgbench.leaderboard.sandbox import SANDBOX
-from kgbench.leaderboard.validate.documents import STRICT_JSON, parsed, read_json
-from kgbench.leaderboard.validate.findings import Finding, shown, shown_name
-from kgbench.records import SEAL, SOURCES, Record, Result, Strict
-from kgbench.records.fact_rows import STORED
+from kgbench.leaderboard.validate.documents import SubmittedResult
+from kgbench.leaderboard.validate.findings import Finding, shown_name
+from kgbench.leaderboard.validate.known import Shipped, shipped_of
+from kgbench.records import Record, Result, Strict, canonical_json
+from kgbench.records.fact_rows import STORED, Spans, in_order, spans
+from kgbench.records.identity import private_kind, texts_in, texts_of
 
-_M = TypeVar("_M", bound=Strict)
-RUN = (RECORD, FACTS)
-"""Files of a run; without them there is no entry."""
-
-OWN = re.compile(rf"(chart|curve|map)(-[\w.-]+)?\.(png|svg)|{re.escape(SEAL)}|{re.escape(SOURCES)}")
-"""Files that kgbench writes next to a run's record and an entry lacks, such as pictures."""
+DOCUMENTS: Mapping[str, type[Strict]] = {
+    RECORD: SubmittedResult,
+    SUBMISSION: Submission,
+    VERIFICATION: Verification,
+}
 
 MADE = Record.model_fields.keys() - Result.model_fields.keys()
 """Fields of a run's record that follow from its rows, and from its map and plant."""
 
-_FIT = "letters, digits and . _ + -, at most 120"
-
-PICTURE = re.compile(r"[\w.-]+\.(png|svg)")
-"""Other files that a run's own folder may hold."""
-
 RESULTS = "results"
 """The folder of a leaderboard that holds the entries."""
+
+_FIT = "letters, digits and . _ + -, at most 120"
+_MARKUP = re.compile(r"<[A-Za-z/!?]|&#|\b(javascript|vbscript|data)\s*:", re.IGNORECASE)
+
+_MOST = 5
+"""Findings of one kind that are listed of one file."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sent:
+    """An entry as it was sent, parsed."""
+
+    entry: Entry
+    rows: pa.Table
+    """Its per-fact rows, sorted."""
+    places: Spans
+    """Where those of each prompt and configuration are."""
+    hashes: Mapping[str, str]
+    """Of each document, and of the rows."""
+    shipped: Shipped
+    """What is known of its data and models."""
 
 
 @dataclass
@@ -69,29 +89,20 @@ class CheckedEntry:
     findings: list[Finding] = field(default_factory=list)
     home: MethodFolder | None = None
     """The method folder that it is in, where it is on a board."""
-    result: Result | None = None
-    record: Record | None = None
-    """The result with its figures, where it is in order and they can be made of the rows."""
-    submission: Submission | None = None
-    verification: Verification | None = None
+    entry: Entry | None = None
+    """What a board shows of it, where its documents and rows read."""
 
     @property
     def accepted(self) -> bool:
         """Whether nothing in it is refused."""
         return not any(finding.refuses for finding in self.findings)
 
-    @property
-    def entry(self) -> Entry | None:
-        """What a board shows of it; None where the record does not read, or it is on none."""
-        if self.result is None or self.home is None:
-            return None
-        place, result = self.home.path / self.folder, self.record or self.result
-        return Entry(place, result, self.submission, self.verification, self.home)
-
-    def add(self, findings: Iterable[Finding], document: str = "") -> None:
-        """Add the findings of a check of one of its documents, or of the whole."""
+    def add(self, *findings: Finding, document: str = "") -> None:
+        """Add findings on one of its documents, or on the whole."""
         file = f"{self.folder}/{document}" if document else self.folder
-        self.findings += [replace(finding, file=file) for finding in findings]
+        for finding in findings:
+            if finding.value != finding.expected:
+                self.findings.append(replace(finding, file=file))
 
     @contextmanager
     def reading(self, field: str, expected: str, document: str = "") -> Iterator[None]:
@@ -104,26 +115,70 @@ class CheckedEntry:
         """
         try:
             yield
-        except DataError as error:
-            self.add([Finding(field, str(error), expected)], document)
+        except (DataError, ValueError, TypeError, RecursionError) as error:
+            wrong = str(error) if isinstance(error, DataError) else ascii(str(error)[:100])
+            self.add(Finding(field, None, expected, wrong), document=document)
 
-    def read(self, document: str, model: type[_M]) -> _M | None:
-        """The content of one of its documents; None where it is not there, or is refused.
-
-        Args:
-            document: Its name.
-            model: Type of its content.
-        """
-        if document not in self.documents:
+    def parse(self) -> Sent | None:
+        """The entry, where all of its documents and its rows read."""
+        parts = {}
+        for name, raw in self.documents.items():
+            parts[name], findings = parsed(raw, DOCUMENTS[name])
+            self.add(*findings, document=name)
+        if None in parts.values() or self.table is None or RECORD not in parts:
             return None
-        content, findings = parsed(self.documents[document], model)
-        self.add(findings, document)
-        return content
-
-    def hashes(self) -> dict[str, str]:
-        """Hash of each document, and of the rows."""
         hashes = {name: document_hash(value) for name, value in self.documents.items()}
-        return hashes if self.table is None else {**hashes, FACTS: rows_hash(self.table)}
+        rows = in_order(self.table)
+        home = self.home or MethodFolder(Path(), {self.folder: self.documents})
+        result = cast(Result, parts[RECORD])
+        submission = cast(Submission | None, parts.get(SUBMISSION))
+        verification = cast(Verification | None, parts.get(VERIFICATION))
+        self.entry = Entry(home.path / self.folder, result, submission, verification, home)
+        hashes[FACTS] = rows_hash(rows)
+        return Sent(self.entry, rows, spans(rows), hashes, shipped_of(result))
+
+
+# --------------------------------------------------------------------------------------- documents
+
+
+def parsed(raw: Any, model: type[Strict]) -> tuple[Strict | None, list[Finding]]:
+    """The content of a document, None where it is refused, and the findings on it."""
+    harmful = {text: reason for text in texts_in(raw) if (reason := harm(text)) is not None}
+    if harmful:  # naming places takes several times as long as finding texts
+        expected = "plain text, and no absolute path or credential"
+        places = texts_of(raw, named=shown_name)
+        unfit = (
+            Finding(at, None, expected, f"it {harmful[t]}") for at, t in places if t in harmful
+        )
+        return None, list(islice(unfit, _MOST))
+    try:
+        made = model.model_validate(raw)
+        written = canonical_json(made.model_dump(mode="json", exclude_none=True))
+    except ValidationError as error:
+        findings = []
+        for fault in error.errors(include_url=False)[:_MOST]:
+            # The one law of a whole record is that its id is the hash of its identity.
+            place = ".".join(map(shown_name, map(str, fault["loc"]))) or "id"
+            law = ascii(fault["msg"].removeprefix("Value error, "))[1:-1]
+            findings.append(Finding(place, fault["input"], law))
+        return None, findings
+    if canonical_json(raw) == written:
+        return made, []
+    return made, [Finding("content", None, "", "it is not as kgbench writes it")]
+
+
+def harm(text: str) -> str | None:
+    """Why a text may not be shown on a page, in a table or on a terminal; None where it may."""
+    if len(text) > limits.TEXT:
+        return f"holds a text of {len(text)} characters"
+    if not text.isprintable():
+        return "holds characters that are not seen, such as control or direction marks"
+    if _MARKUP.search(text):
+        return "holds what a browser could take for markup"
+    return private_kind(text)
+
+
+# ----------------------------------------------------------------------------------------- folders
 
 
 def entries_below(path: Path, strict: bool) -> Iterator[CheckedEntry]:
@@ -132,7 +187,7 @@ def entries_below(path: Path, strict: bool) -> Iterator[CheckedEntry]:
     Args:
         path: A folder with a record, its `record.json`, a method folder, alone or with the name of
             an entry after it, a folder of such folders, or a leaderboard's.
-        strict: Whether files other than the known ones are refused, also a run's own pictures.
+        strict: Whether hidden folders are read too, which a store of runs has.
 
     Raises:
         InputError: There is no such path, or nothing in it is an entry.
@@ -149,61 +204,41 @@ def entries_below(path: Path, strict: bool) -> Iterator[CheckedEntry]:
             f"{str(path)!r}: no folder or {RECORD} is there; give a run's folder, a folder of "
             "such, or a method's on the leaderboard"
         )
-    try:
-        inside = _items(path)
-        if any(item.name in RUN for item in inside):
-            yield _run(path, path.resolve().name, strict)
-            return
-        left_out = (".gitkeep" if strict else ".",)  # a store of runs has hidden files
-        items = [item for item in inside if not item.name.startswith(left_out)]
-        if not items:
+    for name, folders, files in os.walk(path, onerror=_unreadable):
+        folder = Path(name)
+        if ENTRIES in files or {RECORD, FACTS} & {*files}:
+            folders.clear()
+            yield from _of_method(folder) if ENTRIES in files else [_run(folder)]
+            continue
+        hidden = ".gitkeep" if strict else "."
+        inside = sorted(name for name in (*files, *folders) if not name.startswith(hidden))
+        folders[:] = [name for name in inside if name in folders and _fit(folder / name)]
+        if not inside and folder == path:
             raise InputError(
-                f"{str(path)!r} holds no entry: expected {RECORD} in it, or in folders in it"
+                f"{name!r} holds no entry: expected {RECORD} in it, or in folders in it"
             )
-        for item in items:
-            yield from _below(item, strict)
-    except OSError as error:
-        raise InputError(f"{str(path)!r} cannot be read: {error.strerror}") from error
+        for name in inside or [folder.name]:
+            if name not in folders:
+                misplaced = CheckedEntry(shown_name(name))
+                expected = f"folders of entries or runs, and names of {_FIT}"
+                misplaced.add(Finding("kind", None, expected, "it is no such folder"))
+                yield misplaced
 
 
-def _items(path: Path) -> list[os.DirEntry[str]]:
-    return sorted(os.scandir(path), key=lambda item: item.name)
+def _unreadable(error: OSError) -> None:
+    raise InputError(f"{str(error.filename)!r} cannot be read: {error.strerror}") from error
 
 
-def _below(item: os.DirEntry[str], strict: bool, in_board: bool = False) -> Iterator[CheckedEntry]:
-    """The entries of a folder's item: a run, those of a method, or those of a board's methods.
-
-    Args:
-        item: An item of a folder of runs, or of a board's folder, which holds method folders alone.
-        strict: As of `entries_below`.
-        in_board: Whether it is in a board's folder.
-    """
-    misplaced, path = CheckedEntry(shown_name(item.name)), Path(item.path)
-    if not item.is_dir(follow_symlinks=False):
-        wrong = f"it is {'a symbolic link' if item.is_symlink() else 'a file'}"
-        expected = f"nothing but the folders of {'methods' if in_board else 'entries or runs'}"
-        misplaced.add([Finding("kind", wrong, expected)])
-        yield misplaced
-    elif not NAME.fullmatch(item.name):
-        misplaced.add([Finding("name", "it is not fit for a folder", _FIT)])
-        yield misplaced
-    elif in_board or (path / ENTRIES).exists():
-        yield from _of_method(path)
-    elif item.name in BOARDS and not (path / RECORD).exists():
-        for below in _items(path):
-            yield from _below(below, strict, in_board=True)
-    else:
-        yield _run(path, item.name, strict)
+def _fit(path: Path) -> bool:
+    return NAME.fullmatch(path.name) is not None and not path.is_symlink()
 
 
 def _of_method(path: Path) -> list[CheckedEntry]:
     """The entries of a method folder, before them one with the findings on its files if any."""
     folder = CheckedEntry(shown_name(path.name))
-    for item in _items(path):
-        if item.name not in (ENTRIES, FACTS):
-            expected = f"{ENTRIES} and {FACTS} alone"
-            finding = Finding("file", "it is none of a method's files", expected)
-            folder.add([finding], shown_name(item.name))
+    for name in sorted({*os.listdir(path)} - {ENTRIES, FACTS}):
+        expected, wrong = f"{ENTRIES} and {FACTS} alone", "it is none of a method's files"
+        folder.add(Finding("file", None, expected, wrong), document=shown_name(name))
     entries, rows = [], ROWS.empty_table()
     expected = "the file as kgbench submit writes it"
     with folder.reading("list", expected, ENTRIES):
@@ -214,15 +249,14 @@ def _of_method(path: Path) -> list[CheckedEntry]:
     home = MethodFolder(path, {entry.folder: entry.documents for entry in entries})
     left = rows.num_rows
     for entry in entries:
-        entry.home, table = home, rows_of(rows, entry.folder)
-        left -= table.num_rows
-        if table.num_rows:
-            entry.table = table
-        else:
-            entry.add([Finding("rows", "there are none that read", "its per-fact rows")], FACTS)
+        entry.home, entry.table = home, rows_of(rows, entry.folder)
+        left -= entry.table.num_rows
+        if not entry.table.num_rows:
+            wrong = "there are none that read"
+            entry.add(Finding("rows", None, "its per-fact rows", wrong), document=FACTS)
     if left > 0:
-        wrong = f"{left} of its rows are of no entry that {ENTRIES} lists"
-        folder.add([Finding(ENTRY, wrong, "rows of entries alone")], FACTS)
+        wrong = f"{{}} of its rows are of no entry that {ENTRIES} lists"
+        folder.add(Finding(ENTRY, left, "rows of entries alone", wrong), document=FACTS)
     return entries if folder.accepted else [folder, *entries]
 
 
@@ -234,22 +268,23 @@ def _listed(place: str, line: bytes) -> CheckedEntry:
         line: Its bytes.
     """
     entry = CheckedEntry(place)
-    if len(line) > limits.LINE:
-        entry.add([Finding("size", "it is too large", f"at most {limits.LINE} bytes")])
-        return entry
-    with entry.reading("JSON", STRICT_JSON):
-        name, documents = named_documents({ENTRY: None, **read_json(line)})
+    with entry.reading("JSON", "a JSON object in UTF-8"):
+        if len(line) > limits.LINE:
+            raise DataError(f"it is too large: it has more than {limits.LINE} bytes")
+        name, documents = named_documents({ENTRY: None, **json.loads(line)})
         if not isinstance(name, str) or not NAME.fullmatch(name):
-            entry.add([Finding(ENTRY, f"it is {shown(name)}", _FIT)])
+            entry.add(Finding(ENTRY, name, _FIT))
             return entry
-        entry.folder, entry.documents = name, documents
-        strange = sorted(documents.keys() - {RECORD, SUBMISSION, VERIFICATION})
-        if strange or entry_line(name, documents) != line.decode():
-            wrong = f"it holds {shown(strange[0])}" if strange else "it is not as kgbench writes it"
-            expected = "a record, its submission and verification alone"
-            entry.add([Finding("content", wrong, expected)])
+        entry.folder = name
+        # Neither blanks nor a key that stands twice: parsers differ in which one they take.
+        if not documents.keys() <= DOCUMENTS.keys() or entry_line(name, documents) != line.decode():
+            expected = "a record, its submission and verification alone, as kgbench writes them"
+            entry.add(Finding("content", sorted(documents), expected, "it holds {}"))
+        documents = {key: documents[key] for key in DOCUMENTS if key in documents}
         if RECORD not in documents:
-            entry.add([Finding("file", "it is missing", "the record of each entry")], RECORD)
+            expected = "the record of each entry"
+            entry.add(Finding("file", None, expected, "it is missing"), document=RECORD)
+        entry.documents = documents
     return entry
 
 
@@ -268,28 +303,13 @@ def _named(path: Path, name: str) -> list[CheckedEntry]:
     return named
 
 
-def _run(path: Path, name: str, strict: bool) -> CheckedEntry:
-    """A run's own folder."""
-    run, contents = CheckedEntry(shown_name(name)), {}
-    for item in _items(path):
-        if item.name in RUN:
-            with run.reading("file", "a regular file of its own", item.name):
-                contents[item.name] = read_regular(Path(item.path), limits.FILE[item.name])
-        elif strict or not OWN.fullmatch(item.name):
-            refuses = strict or not PICTURE.fullmatch(item.name)
-            wrong = "it is none of an entry's files" if refuses else "a picture is not submitted"
-            expected = f"{', '.join(RUN)} and nothing else"
-            run.add([Finding("file", wrong, expected, refuses)], shown_name(item.name))
-    for file in RUN:
-        if not os.path.lexists(path / file):
-            expected = f"{' and '.join(RUN)} in each folder"
-            run.add([Finding("file", "it is missing", expected)], file)
-    if RECORD in contents:
-        with run.reading("JSON", STRICT_JSON, RECORD):
-            values = read_json(contents[RECORD])
-            # Figures are made of the rows, whatever it holds.
-            run.documents[RECORD] = {key: values[key] for key in values if key not in MADE}
-    if FACTS in contents:
-        with run.reading("Parquet", "a facts.parquet as kgbench eval writes it", FACTS):
-            run.table = SANDBOX.read(contents[FACTS], STORED)
+def _run(path: Path) -> CheckedEntry:
+    """A run's own folder, of which record and rows are submitted, and nothing else."""
+    run = CheckedEntry(shown_name(path.resolve().name))
+    with run.reading("JSON", "the record of a run", RECORD):
+        values = dict(json.loads(read_regular(path / RECORD, limits.FILE[RECORD])))
+        # Figures are made of the rows, whatever it holds.
+        run.documents[RECORD] = {key: values[key] for key in values if key not in MADE}
+    with run.reading("Parquet", "a facts.parquet as kgbench eval writes it", FACTS):
+        run.table = SANDBOX.read(read_regular(path / FACTS, limits.FILE[FACTS]), STORED)
     return run

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,16 +15,24 @@ _HARMLESS = re.compile(r"[\w +()^%.:@=,-]{1,120}", re.ASCII)
 
 @dataclass(frozen=True)
 class Finding:
-    """Finding of a check."""
+    """What a check says of a field; nothing where its value is the expected one."""
 
     field: str
     """Field of a JSON file, column of the per-fact rows, or property of the file."""
-    wrong: str
-    expected: str = ""
+    value: object
+    """What it is; `clause` shows it."""
+    expected: object = ""
+    clause: str = "it is {}"
+    """What is wrong; braces stand for the value."""
     refuses: bool = True
     """Whether the result is refused for it; otherwise it is a remark."""
     file: str = ""
     """Folder and name of the file, or the folder; set by `CheckedEntry.add`."""
+
+    @property
+    def wrong(self) -> str:
+        """What is wrong, in words that can be printed anywhere."""
+        return self.clause.replace("{}", shown(self.value))
 
     def __str__(self) -> str:
         note = "" if self.refuses else "note: "
@@ -38,24 +45,9 @@ class Finding:
             "file": self.file,
             "field": self.field,
             "wrong": self.wrong,
-            "expected": self.expected or None,
+            "expected": str(self.expected) or None,
             "kind": "refusal" if self.refuses else "note",
         }
-
-
-def differing(
-    fields: Iterable[tuple[str, object, object]], reason: str = "", refuses: bool = True
-) -> Iterator[Finding]:
-    """A finding for each field whose value is not the expected one.
-
-    Args:
-        fields: Name, value, and what was expected.
-        reason: Where the expected value is from.
-        refuses: Whether results are refused for it.
-    """
-    for name, value, expected in fields:
-        if value != expected:
-            yield Finding(name, f"it is {shown(value)}", f"{expected}{reason}", refuses)
 
 
 def shown(value: object) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.resources import files
 from itertools import product
@@ -113,15 +114,31 @@ def known_answers(model: str, prompt: str, graft: str) -> pa.Table | None:
     return table.sort_by("fact").combine_chunks()
 
 
-def known_dataset(record: Result) -> Dataset | None:
-    """The shipped data set of a record's facts, the pair's own or another; None if unknown."""
-    stated = record.identity.dataset
-    if (facts := own_facts(record.model)) is not None and facts.content_hash == stated.hash:
-        return facts
-    if not is_shipped(stated.name):  # anything else could be a path
-        return None
-    dataset = load_dataset(stated.name)
-    return dataset if dataset.content_hash == stated.hash else None
+@dataclass(frozen=True)
+class Shipped:
+    """What is shipped of a result's facts, models and plant; None of what is not known."""
+
+    dataset: Dataset | None
+    """The data set of its facts, the pair's own or another."""
+    pair: KnownPair | None
+    """The pair of its weights."""
+    sites: tuple[Site, ...] | None
+    """All sites of the pair on built-in prompts."""
+    ground: Ground | None
+    """What is known of its plant."""
+
+
+def shipped_of(result: Result) -> Shipped:
+    """What is shipped of a result's facts, models and plant."""
+    stated, dataset = result.identity.dataset, own_facts(result.model)
+    if dataset is None or dataset.content_hash != stated.hash:
+        # Anything but a shipped name could be a path.
+        dataset = load_dataset(stated.name) if is_shipped(stated.name) else None
+    if dataset is not None and dataset.content_hash != stated.hash:
+        dataset = None
+    pair = pair_of(result)
+    sites = None if pair is None else shipped_sites(pair, result.identity.prompts)
+    return Shipped(dataset, pair, sites, ground_of(result))
 
 
 def pair_of(record: Result) -> KnownPair | None:

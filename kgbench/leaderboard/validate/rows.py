@@ -1,4 +1,4 @@
-"""Per-fact rows: each by itself, against the record, and against answers of the same models."""
+"""Laws of per-fact rows: each by itself, against the record, and answers of the same models."""
 
 from __future__ import annotations
 
@@ -9,17 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kgbench.data import Dataset
 from kgbench.leaderboard.hits import TOP
+from kgbench.leaderboard.validate.files import Sent
 from kgbench.leaderboard.validate.findings import Finding, shown
-from kgbench.leaderboard.validate.known import (
-    known_answers,
-    known_dataset,
-    own_facts,
-    pair_of,
-)
-from kgbench.records import Result
-from kgbench.records.fact_rows import KEYS, is_ordered, spans
+from kgbench.leaderboard.validate.known import known_answers, own_facts
+from kgbench.records.fact_rows import KEYS, is_ordered
 from kgbench.sites import BASELINES
 
 _NEAR = 1e-4
@@ -29,116 +23,93 @@ _FLIPS = 0.01
 """Share of hits of PRE and SFT, plus one hit, that may differ as near ties do between machines."""
 
 
-def row_findings(table: pa.Table) -> Iterator[Finding]:
-    """Laws of single rows, and repeated rows; one finding per law, which names the first row.
+def row_findings(sent: Sent) -> Iterator[Finding]:
+    """Each row by itself, all of them, and those that are known."""
+    findings = [*_possible(sent.rows), *_complete(sent)]
+    yield from findings
+    known = sent.shipped.pair is not None and sent.shipped.dataset is own_facts(sent.entry.pair)
+    if known and not findings:
+        yield from _answers(sent)
 
-    Args:
-        table: Per-fact rows, as stored.
-    """
+
+def _possible(table: pa.Table) -> Iterator[Finding]:
+    """Laws of single rows, and repeated rows; one finding per law, which names the first row."""
     columns, laws = {}, []
     for name in table.column_names:
         if table[name].type != pa.string():
             columns[name] = table[name].to_numpy()
-            finite = np.isfinite(columns[name])
-            laws.append((name, finite, "it is NaN or infinite", "a finite number"))
-    if all(holds.all() for _, holds, _, _ in laws):
+            laws.append((name, np.isfinite(columns[name]), "a finite number"))
+    if all(holds.all() for _, holds, _ in laws):
         rank, logprob, gap = columns["rank"], columns["logprob"], columns["logit_diff"]
-        laws = [("logit_diff", (rank > 1) | (gap != 0), "a tie at rank 1", "ties to count against")]
-        wrong = "it does not go with the rank"
-        laws.append(("logit_diff", (rank == 1) == (gap > 0), wrong, "above 0 exactly at rank 1"))
+        laws = [("logit_diff", (rank == 1) == (gap > 0), "above 0 exactly at rank 1")]
         for name, least in (("rank", 1), ("position", 0), ("target", 0)):
-            laws.append((name, columns[name] >= least, "it is too small", f"{least} or more"))
+            laws.append((name, columns[name] >= least, f"{least} or more"))
         for most, expected in (
             (0, "a probability of 1 or less"),
             (-np.log(np.maximum(rank, 1)), "at most 1 / rank, since so many tokens are likelier"),
             (-np.logaddexp(0, -gap), "what the best other token's logit leaves, or less"),
         ):
-            laws.append(("logprob", logprob <= most + _NEAR, "it is too large", expected))
-    for name, holds, wrong, expected in laws:
+            laws.append(("logprob", logprob <= most + _NEAR, expected))
+    for name, holds, expected in laws:
         if not holds.all():
             row = table.slice(int(np.argmin(holds)), 1).to_pylist()[0]
-            where = f"first in fact {shown(row['fact'])}, {_cell(row['prompt'], row['graft'])}"
-            count = f"in {int((~holds).sum())} of {table.num_rows} rows"
-            yield Finding(name, f"{wrong} {count}, {where}", expected)
+            clause = f"in {int((~holds).sum())} of {table.num_rows} rows, first in {{}}"
+            yield Finding(name, list(row.values()), expected, clause)
     if not is_ordered(table) and table.group_by(KEYS).aggregate([]).num_rows != table.num_rows:
         expected = "one row per prompt, configuration, fact and position"
-        yield Finding("rows", "rows stand twice", expected)
+        yield Finding("rows", table.num_rows, expected, "of {} some stand twice")
 
 
-def _cell(prompt: str, graft: str) -> str:
-    return f"configuration {shown(graft)} on prompt {shown(prompt)}"
-
-
-def table_findings(record: Result, table: pa.Table, dataset: Dataset | None) -> Iterator[Finding]:
-    """The rows are all facts under all configurations, with the same targets.
-
-    Args:
-        record: The record.
-        table: Its per-fact rows, sorted.
-        dataset: The shipped data set of its facts; None if unknown.
-    """
-    what, places = record.identity, spans(table)
+def _complete(sent: Sent) -> Iterator[Finding]:
+    """The rows are all facts under all configurations, with the same targets."""
+    record, dataset, table, places = sent.entry.result, sent.shipped.dataset, sent.rows, sent.places
+    what = record.identity
     asked = set(product(what.prompts, what.configurations))
     excused = set(product(what.prompts, record.not_applicable))
-    for cells, wrong, expected in (
-        (asked - excused - places.keys(), "was removed", "rows of it, or the reason"),
-        (places.keys() - asked, "was not asked for", "no others"),
+    for cells, clause, expected in (
+        (asked - excused - places.keys(), "{} was removed", "rows of it, or the reason"),
+        (places.keys() - asked, "{} was not asked for", "no others"),
     ):
         for cell in sorted(cells)[:3]:
-            yield Finding("graft", f"{_cell(*cell)} {wrong}", expected)
+            yield Finding("graft", cell, expected, clause)
     for graft in sorted(record.not_applicable):
         if all((prompt, graft) in places for prompt in what.prompts):
-            wrong = f"configuration {shown(graft)} has rows on all prompts"
-            yield Finding("graft", wrong, "none on some, where the method cannot express it")
+            expected = "none on some, where the method cannot express it"
+            yield Finding("graft", graft, expected, "{} has rows on all prompts")
     for prompt, graft in sorted(places.keys() & asked):
         first = table.slice(*places.get((prompt, "PRE"), (0, 0)))
-        rows, where = table.slice(*places[prompt, graft]), _cell(prompt, graft)
+        rows = table.slice(*places[prompt, graft])
         for name, columns in (("fact", ["fact", "position"]), ("target", ["target"])):
             if rows.select(columns) != first.select(columns):
-                wrong = f"{where} has {rows.num_rows} rows of another {name} than PRE"
-                yield Finding(name, wrong, "the same facts, positions and targets under all")
+                expected = "the same facts, positions and targets under all configurations"
+                clause = f"{{}} has {rows.num_rows} rows of another {name} than PRE"
+                yield Finding(name, (prompt, graft), expected, clause)
                 return
-        ids = pc.unique(rows["fact"]).to_pylist()
-        if rows.num_rows != len(ids):
-            wrong = f"{rows.num_rows} positions of {len(ids)} facts are read: {where}"
-            yield Finding("position", wrong, "one position of each fact")
-            return
         if graft != "PRE":
             continue
-        if len(ids) != what.n_facts:
-            expected = f"{what.n_facts}, as the identity says"
-            yield Finding("fact", f"there are {len(ids)} facts: {where}", expected)
-        if dataset is not None:
-            shipped = {fact.id for fact in dataset.facts[: what.limit]}
-            if strange := sorted({*ids} - shipped):
-                wrong = f"{len(strange)} are none of the data set's, such as {shown(strange[0])}"
-                yield Finding("fact", wrong, "ids of its first facts")
+        ids = set(rows["fact"].to_pylist())
+        if not rows.num_rows == len(ids) == what.n_facts:
+            expected = f"one position of each of {what.n_facts} facts, as the identity says"
+            yield Finding("fact", rows.num_rows, expected, f"{{}} rows of {len(ids)} facts")
+        shipped = ids if dataset is None else {fact.id for fact in dataset.facts[: what.limit]}
+        if strange := sorted(ids - shipped):
+            clause = f"{len(strange)} are none of the data set's, such as {{}}"
+            yield Finding("fact", strange[0], "ids of its first facts", clause)
 
 
-# ----------------------------------------------------------------------------------------- answers
-
-
-def answer_findings(record: Result, table: pa.Table) -> list[Finding]:
-    """The first answer of PRE or SFT that is not what is known of a shipped pair on its own facts.
-
-    Args:
-        record: A record.
-        table: Its per-fact rows, all of facts of its data set, sorted.
-    """
-    facts, places = own_facts(record.model), spans(table)
-    if pair_of(record) is None or facts is not known_dataset(record):
-        return []
+def _answers(sent: Sent) -> Iterator[Finding]:
+    """The first answer of PRE or SFT that is not what is known of a shipped pair on its own facts."""
+    what, model = sent.entry.result.identity, sent.entry.pair
     # Three digits of them are known; models that compute in 16 bits differ by more.
-    tolerance = 0.5 if "16" in record.identity.dtype else 0.0105
-    expected = f"what is known of {record.model}"
-    for prompt, graft in product(record.identity.prompts, BASELINES):
-        answers = known_answers(record.model, prompt, graft)
+    tolerance = 0.5 if "16" in what.dtype else 0.0105
+    for prompt, graft in product(what.prompts, BASELINES):
+        answers = known_answers(model, prompt, graft)
         if answers is not None:
-            rows = table.slice(*places.get((prompt, graft), (0, 0)))
-            if differing := unlike(rows, answers, tolerance, hits=True):
-                column, wrong = differing
-                return [Finding(column, f"{graft} on {prompt}: {wrong}", expected)]
-    return []
+            rows = sent.rows.slice(*sent.places.get((prompt, graft), (0, 0)))
+            if fault := unlike(rows, answers, tolerance, hits=True):
+                clause = f"{graft} on {prompt}: {fault[1]}"
+                yield Finding(fault[0], None, f"what is known of {model}", clause)
+                return
 
 
 def unlike(

@@ -75,7 +75,7 @@
     more.textContent = `Show all ${rows.length} rows, not only the first ${MANY}`;
     current.element.parentElement.after(more);
     status.textContent = rows.length === current.rows.length ? `${rows.length} rows` : `${rows.length} of ${current.rows.length} rows`;
-    kgbench.boardPicture(figure, current, { board: form.dataset.board, key: fields.t.value, all: rows, picture: fields.p.value });
+    kgbench.boardPicture(figure, current, { key: fields.t.value, all: rows, picture: fields.p.value });
   };
 
   form.addEventListener("input", (event) => {

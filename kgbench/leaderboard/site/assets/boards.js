@@ -43,12 +43,12 @@
   };
 
   /** Draw one of them; the usual one where none is named. */
-  kgbench.boardPicture = (figure, table, { board, key, all, picture }) => {
+  kgbench.boardPicture = (figure, table, { key, all, picture }) => {
     const name = picture || kgbench.pictures(table)[0]?.[0];
     figure.hidden = !name || !all.length;
     if (figure.hidden) return;
     const title = table.element.caption.textContent.trim();
-    if (name === "curves") curves(figure, { board, key, all, title });
+    if (name === "curves") curves(figure, { key, all, title });
     else if (name === "scatter") scatter(figure, table, all, title);
     else if (name === "pareto") pareto(figure, table, all, title);
     else bars(figure, table, name, all, title);
@@ -79,13 +79,10 @@
     kgbench.bars(figure, rows, { label: `${titled(table, key)}, ${title}`, axis: titled(table, key), caption, marks });
   };
 
-  const curves = (figure, { board, key, all, title }) => {
-    const name = `${board}-${key}`;
-    kgbench.load(kgbench.curves, name, `data/curves/${name}.js`).then((found) => {
-      const by = new Map(found);
-      const shown = all.filter((r) => by.has(r.name)).map((r) => [r.name, by.get(r.name), kgbench.kind(r)]);
-      const caption = "The first six methods of the table stand out, the others are grey and the baselines dotted; filter or sort the table to see others. Upright lines are 95 % intervals. A budget of 0 stands apart on the left.";
-      kgbench.lines(figure, shown, { label: `Budget curves, ${title}`, axis: "recovery", caption });
-    });
+  const curves = (figure, { key, all, title }) => {
+    const by = new Map(JSON.parse(document.getElementById("curves").textContent)[key]);
+    const shown = all.filter((r) => by.has(r.name)).map((r) => [r.name, by.get(r.name), kgbench.kind(r)]);
+    const caption = "The first six methods of the table stand out, the others are grey and the baselines dotted; filter or sort the table to see others. Upright lines are 95 % intervals. A budget of 0 stands apart on the left.";
+    kgbench.lines(figure, shown, { label: `Budget curves, ${title}`, axis: "recovery", caption });
   };
 })();

@@ -4,5 +4,5 @@ for (const figure of document.querySelectorAll("figure[data-board]")) {
   const table = kgbench.table(figure.parentElement.querySelector("table"));
   const first = table.keys.find((key) => key && "first" in table.head(key).dataset);
   if (first) table.sort(first, true);
-  kgbench.boardPicture(figure, table, { board: figure.dataset.board, all: table.rows });
+  kgbench.boardPicture(figure, table, { all: table.rows });
 }

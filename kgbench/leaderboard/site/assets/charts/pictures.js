@@ -213,22 +213,14 @@
   };
 
   /** A localization map: a panel per region, layers upwards, components in the order of computation. */
-  kgbench.map = (figure, { layers, ends, planted = [], ...packed }, { label, caption }) => {
-    const [regions, components] = [packed.regions.split(" "), packed.components.split(" ")];
-    const grid = packed.grid.replace(/(..)\((\d+)\)/g, (_, code, n) => code.repeat(n));
-    const DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-    const OUTSIDE = ["emb", "pos", "ln_f", "head"];
-    const rows = ["embed", ...layers.map(String)];
+  kgbench.map = (figure, { scores, planted }, { label, caption }) => {
     const cells = [];
-    let at = 0;
-    for (const region of regions) for (const component of components) for (const layer of OUTSIDE.includes(component) ? ["embed"] : rows.slice(1)) {
-      const code = grid.slice(2 * at, 2 * at + 2);
-      const inside = planted.filter((end) => end <= at).length % 2 === 1;
-      at += 1;
-      if (code === "..") continue;
-      const step = DIGITS.indexOf(code[0]) * 64 + DIGITS.indexOf(code[1]);
-      cells.push({ region, component, layer, score: ends[0] + (step / 4094) * (ends[1] - ends[0]), planted: inside });
+    for (const [region, parts] of Object.entries(scores)) for (const [component, layers] of Object.entries(parts)) for (const [layer, score] of Object.entries(layers)) {
+      cells.push({ region, component, layer, score, planted: planted.includes(`${region} ${component} ${layer}`) });
     }
+    const [regions, components] = [Object.keys(scores), [...new Set(cells.map((c) => c.component))]];
+    const rows = [...new Set(cells.map((c) => c.layer))].sort((a, b) => (b === "embed") - (a === "embed") || a - b);
+    const ends = [Math.min(...cells.map((c) => c.score)), Math.max(...cells.map((c) => c.score))];
     const both = ends[0] < 0 && ends[1] > 0;
     const most = Math.max(-ends[0], ends[1]);
     const color = both ? { scheme: "RdBu", reverse: true, domain: [-most, most], type: "linear" } : { scheme: "cividis", domain: ends[0] < ends[1] ? ends : [ends[0] - 0.5, ends[0] + 0.5], type: "linear" };
