@@ -27,7 +27,7 @@ from kgbench.engine import load_pair
 from kgbench.errors import InputError, check_choice, python_names
 from kgbench.estimate import Estimate
 from kgbench.leaderboard.entries import Entry, find_run, read_run
-from kgbench.localizers import AbstractLocalizer, created
+from kgbench.localizers import AbstractLocalizer, created, score_meaning
 from kgbench.models.catalog import read_donor_card
 from kgbench.models.loading import Donors, Source, named_donors, pair_name
 from kgbench.models.pair import ModelPair
@@ -37,7 +37,7 @@ from kgbench.records.record import FIGURES
 from kgbench.records.store import read_record
 from kgbench.report import to_html, to_text
 from kgbench.report.run_report import record_report
-from kgbench.report.site_maps import picture_of
+from kgbench.report.site_maps import drawing
 from kgbench.runner import Pairs, Run, Settings, Spec, check, run_job
 from kgbench.runner.choices import CATALOGUES, KINDS, RUNS, recorded_runs, with_donors
 from kgbench.runner.job import device_map_of, main_device_of
@@ -209,7 +209,8 @@ class Evaluation(Run):
         Raises:
             InputError: No sites were ranked, or there is no such kind.
         """
-        return Picture(picture_of(self.record, kind)(self.record))
+        runs = [self.record]
+        return Picture(drawing(runs, kind, score_meaning)(runs))
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Copy the run into a folder of records, where `kgbench show` and others find it.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -25,7 +25,6 @@ from kgbench.progress import progress
 from kgbench.runner.spec import COMPUTING, FACTS, PAIR, listed
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
     from kgbench.records import Record
     from kgbench.report import Report
@@ -381,9 +380,6 @@ def _plants_json(runs: Sequence[Run]) -> dict[str, Any]:
     return {"localizer": runs[0].record.identity.localizer.name, "suite": "planted", "rows": rows}
 
 
-Draw: TypeAlias = "Callable[[Record], Figure]"
-
-
 def write_pictures(record: Record, folder: Path) -> list[Path]:
     """Draw a record's missing pictures (PNG, SVG): bars; of ranked sites the curve and the map.
 
@@ -393,19 +389,17 @@ def write_pictures(record: Record, folder: Path) -> list[Path]:
     Raises:
         OutputError: The folder cannot be written.
     """
-    from kgbench.report.bars import draw_chart, picture_bytes
-    from kgbench.report.site_maps import draw_curve, draw_heatmap
+    from kgbench.localizers import score_meaning
+    from kgbench.report.bars import picture_bytes
+    from kgbench.report.site_maps import drawing, pictures_of
 
-    drawn: list[tuple[str, Draw]] = [(f"chart-{record.metric}", draw_chart)]
-    if record.curve:
-        drawn.append((f"curve-{record.metric}", draw_curve))
-    if record.scores:
-        drawn.append(("map", draw_heatmap))
     paths: list[Path] = []
-    for name, draw in drawn:
-        files = [folder / f"{name}.{kind}" for kind in ("png", "svg")]
+    for kind in pictures_of(record):
+        name = kind if kind == "map" else f"{kind}-{record.metric}"
+        files = [folder / f"{name}.{suffix}" for suffix in ("png", "svg")]
         if not all(path.exists() for path in files):
-            contents = picture_bytes(draw, record, "png", "svg")
+            draw = drawing([record], kind, score_meaning)
+            contents = picture_bytes(draw, [record], "png", "svg")
             for path, content in zip(files, contents, strict=True):
                 write_file(path, content)
         paths += files

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from kgbench.errors import InputError
 
 if TYPE_CHECKING:
     from kgbench.leaderboard.entries import Entry
-    from kgbench.records import Identity, Record
+    from kgbench.records import Record
 
 
 @cli_command("as_json", as_json={"help": "One JSON object on stdout, as `kgbench eval --json`."})
@@ -159,10 +158,12 @@ def plot_command(
         raise InputError(
             f"--output {str(path)!r}: expected a name that ends with {', '.join(SUFFIXES)}"
         )
+    from kgbench.localizers import score_meaning
     from kgbench.report.bars import picture_bytes
+    from kgbench.report.site_maps import drawing
 
-    draw, shown = _picture(records, kind)
-    (content,) = picture_bytes(draw, shown, path.suffix.lower()[1:])
+    draw = drawing(records, kind, score_meaning)
+    (content,) = picture_bytes(draw, records, path.suffix.lower()[1:])
     write_file(path, content)
     ids = [record.id for record in records]
     answer = {"path": str(path), "kind": kind, "metric": records[0].metric, "runs": ids}
@@ -176,72 +177,3 @@ def _on_metric(run: Entry, metric: str) -> Record:
 
     name = check_metric(metric)
     return run.record if run.record.metric == name else rescored(run.record, run.facts(), name)
-
-
-def _picture(records: Sequence[Record], kind: str) -> tuple[Callable[[Any], Any], Any]:
-    """What draws, and what it draws.
-
-    Raises:
-        InputError: The runs have nothing of this kind, or there are too many of them.
-    """
-    from kgbench.report.bars import MOST, draw_grouped
-    from kgbench.report.site_maps import draw_curves, draw_heatmaps, picture_of
-
-    if len(records) > MOST:
-        raise InputError(
-            f"{len(records)} runs in one picture cannot be told apart; give at most {MOST}"
-        )
-    draws = [picture_of(record, kind) for record in records]
-    if len(records) == 1:
-        return draws[0], records[0]
-    if kind == "chart":
-        return draw_grouped, records
-    for i, record in enumerate(records):
-        _check_together(kind, record, records[:i])
-    return (draw_curves, records) if kind == "curve" else (draw_heatmaps, _with_meanings(records))
-
-
-def _check_together(kind: str, record: Record, others: Sequence[Record]) -> None:
-    """Refuse a run that is not on the facts and prompts of those before it.
-
-    Raises:
-        InputError: It is one of them, or has other data or prompts.
-    """
-    expected = f"--kind {kind} draws runs of the same facts and prompts beside each other"
-    for other in others:
-        what, that = record.identity, other.identity
-        if record.id == other.id:
-            raise InputError(
-                f"{_run_text(record)} ({record.id[:8]}) is given twice; give each run once"
-            )
-        if what.dataset != that.dataset:
-            data = " and ".join(f"{of.dataset.name} ({of.dataset.hash[:8]})" for of in (that, what))
-            raise InputError(
-                f"{_run_text(other)} and {_run_text(record)} have different facts, {data};"
-                f" {expected}"
-            )
-        if what.prompts != that.prompts:
-            prompts = f"{_prompts_text(that)} and {_prompts_text(what)}"
-            raise InputError(
-                f"{_run_text(other)} and {_run_text(record)} have different prompts, {prompts};"
-                f" {expected}"
-            )
-
-
-def _with_meanings(records: Sequence[Record]) -> list[tuple[Record, str]]:
-    """Each record with the meaning of its scores."""
-    from kgbench.localizers import score_meaning
-
-    maps = []
-    for record in records:
-        method = record.identity.localizer
-        maps.append((record, score_meaning(method.name, method.version)))
-    return maps
-
-
-def _run_text(record: Record) -> str:
-    return f"the run of {record.identity.localizer.name} on {record.model}"
-
-
-def _prompts_text(what: Identity) -> str:
-    return ", ".join(f"{name} ({text[:8]})" for name, text in what.prompts.items())
