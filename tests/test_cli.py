@@ -176,7 +176,7 @@ def test_one_word_for_one_thing(run, name: str, option: str, older: str) -> None
 def test_eval_offers_the_documented_options() -> None:
     """Every option of the documented surface is there."""
     words = """localizer model dataset prompt graft suite layers limit batch-size device dtype seed executor metric recipient donor
-        localizer-arg config output-dir dry-run json revision chat-template no-chat-template subject object column template"""
+        localizer-arg output-dir dry-run json revision chat-template no-chat-template subject object column template"""
     documented = {"-q", *(f"--{word}" for word in words.split())}
     context = command.make_context("kgbench", ["eval"], resilient_parsing=True)
     evaluate = command.get_command(context, "eval")
@@ -391,10 +391,6 @@ def test_doctor_has_a_line_on_each_extra(run, monkeypatch) -> None:
             "'seed'. It has no parameters.",
         ),
         (
-            ("eval", *TINY, "--localizer", "all,random", "--localizer-arg", "seed=1"),
-            "write --localizer-arg random.seed=1",
-        ),
-        (
             ("eval", *TINY, "--localizer", "random", "--localizer-arg", "seed=.5"),
             "'random': the parameter seed is a whole number such as 0",
         ),
@@ -592,70 +588,6 @@ def test_facts_that_the_donor_did_not_learn_are_told_of_first(run, tmp_path: Pat
     )
     assert f"kgbench train --model tiny-gemma --dataset {other} --recipe aggressive" in told[other]
     assert told[part] == ""
-
-
-# ------------------------------------------------------------------------------------------- config
-
-
-def test_a_config_file_says_what_options_say(run, tmp_path: Path) -> None:
-    """A file gives the same run as the options it names; options on the command line win over it."""
-    file = tmp_path / "run.yaml"
-    file.write_text(
-        "model: tiny-gemma\nlimit: 4\nprompt: [headline]\noutput_dir: "
-        + str(tmp_path / "out")
-        + "\nbatch-size: 2\nseed: 3\n"
-    )
-    by_file = json.loads(run("eval", "--config", file, "--json").out)
-    by_options = json.loads(
-        run(
-            "eval",
-            *TINY,
-            "--prompt",
-            "headline",
-            "--seed",
-            3,
-            "--output-dir",
-            tmp_path / "out",
-            "--json",
-        ).out
-    )
-    assert by_file["id"] == by_options["id"]
-    assert {row["n"] for row in by_file["rows"]} == {4}
-    over = json.loads(run("eval", "--config", file, "--limit", 3, "--json").out)
-    assert {row["n"] for row in over["rows"]} == {3}
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("modle: tiny-gemma", "Did you mean 'model'"),
-        ("model: [tiny-gemma", "is not YAML"),
-        ("limit: [1, 2]", "limit: expected one value"),
-        ("graft: [[FE]]", "graft: expected a value"),
-        ("- model", "expected names of options"),
-        ("", "expected names of options"),
-        ("limit: none", "run.yaml: limit: 'none' is not a valid integer range"),
-        ("model: tiny-gema", "run.yaml: model: unknown model 'tiny-gema'"),
-        (
-            "model: tiny-gemma\nprompt: [headline, headlin]",
-            "run.yaml: prompt: unknown prompt 'headlin'",
-        ),
-        ("model: tiny-gemma\nsuite: none", "run.yaml: suite: unknown suite 'none'"),
-        ("config: other.yaml", "unknown key"),
-    ],
-)
-def test_a_config_file_that_does_not_fit_is_refused(
-    run, tmp_path: Path, text: str, told: str
-) -> None:
-    """A key that is no option, a value of the wrong shape and a file that is no YAML are refused."""
-    file = tmp_path / "run.yaml"
-    file.write_text(text)
-    assert told in refused(run("eval", "--config", file))
-
-
-def test_a_config_file_that_is_not_there(run, tmp_path: Path) -> None:
-    """A missing file is refused by its name."""
-    assert "none.yaml" in refused(run("eval", "--config", tmp_path / "none.yaml"))
 
 
 # --------------------------------------------------------------------------------------------- runs

@@ -121,7 +121,7 @@ def test_tables_hold_every_configuration(make) -> None:
     """
     text = make([RUN, stored(WORSE, seed=3, **OTHER)[0]])
     rows = [line for line in text.splitlines() if line.count("headline") or line.count("qa")]
-    assert len(rows) == 2 * (18 + 6)
+    assert len(rows) == 2 * (18 + 4)
     assert text.count("dynamic") >= len(rows) and RUN.id[:8] in text
     alone = make([RUN])
     assert RUN.id[:8] not in alone and ".97 " in alone
