@@ -67,24 +67,11 @@ def forecasts(name: str) -> dict[str, list[str]]:
 def runs(name: str) -> dict[str, list[str]]:
     """Every command that would load a pair."""
     pair = ["--model", name, "--donor", "sft=no-one/no-donor"]
-    tokenizer = ["--tokenizer", catalog.entry(name).recipient]
     return {
         "eval": ["eval", *pair],
         "eval of a pair without a donor": ["eval", "--model", name],
         "train": ["train", "--model", name, "--dataset", FACTS, "--recipe", "aggressive", "-q"],
         "reproduce": ["reproduce", "articles", "--model", name, "-q"],
-        "data import": [
-            "data",
-            "import",
-            "facts.csv",
-            "--subject",
-            "a",
-            "--object",
-            "b",
-            "--template",
-            WORDING,
-            *tokenizer,
-        ],
     }
 
 
