@@ -267,7 +267,6 @@ def compare(
     second: AnyRun,
     metric: str | None = None,
     *,
-    all_facts: bool = False,
     output_dir: str | os.PathLike[str] = RESULTS,
 ) -> Answer:
     """Paired differences over the facts that two runs have, the second minus the first.
@@ -276,14 +275,13 @@ def compare(
         first: A run, or what `open_run` takes.
         second: Another.
         metric: What is compared; by default the first run's metric.
-        all_facts: List all facts that flipped, not the first few.
         output_dir: Where runs are looked up by the start of their ids.
 
     Raises:
         InputError: There is no such run, or the runs have nothing in common.
     """
     entries = (_entry(first, output_dir), _entry(second, output_dir))
-    return _answer(Compare(metric, all_facts), (), entries, Settings(), progress=False)
+    return _answer(Compare(metric), (), entries, Settings(), progress=False)
 
 
 def _entry(run: AnyRun, output_dir: str | os.PathLike[str]) -> Entry:

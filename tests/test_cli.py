@@ -103,7 +103,7 @@ def test_help_lists_every_command(run) -> None:
                 members += value.commands.values()
             if isinstance(value, click.Command) and name.endswith("_command"):
                 made[name.removesuffix("_command").replace("_", "-")] = value
-    assert len(made) > 20
+    assert len(made) > 15
     for name, each in made.items():
         assert name in listed_commands() or each in members, name
 
@@ -212,8 +212,8 @@ def test_lists_have_a_line_each(run, kind: str) -> None:
 
 
 def test_list_of_runs(run, tmp_path: Path) -> None:
-    """Each record of a folder has one line with what was run and its verdict, and with --long more;
-    of no folder it is said.
+    """Each record of a folder has one line with what was run and its verdict; of no folder it is
+    said.
     """
     table = fake_runs.rows()
     stored = RecordStore(tmp_path).write(fake_runs.record(table), table)
@@ -229,8 +229,6 @@ def test_list_of_runs(run, tmp_path: Path) -> None:
     ].startswith("FE+LT carries")
     lines = run("ls", "runs", "--results", str(tmp_path)).out.splitlines()
     assert len(lines) == 3 and lines[2].startswith(f"{row['id']}  dynamic_graft")
-    whole = run("ls", "runs", "--results", str(tmp_path), "--long").out
-    assert len(whole.splitlines()) > 3 and "date" in whole.split() and "date" not in lines[0]
     none = run("ls", "runs", "--results", str(tmp_path / "none"))
     assert none.status == 2 and "no such folder" in none.err
 

@@ -37,7 +37,6 @@ REAL = tuple(
 )
 """Those of the Hub."""
 FACTS = "fake_movies_fake_actors"
-WORDING = "stars={a} stars {P:with}"
 EVERYTHING = "ALL:all+ln_f+head"
 
 real = pytest.mark.parametrize("name", REAL)
@@ -98,7 +97,6 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, tuple[int, 
     the Hub closed.
     """
     folder = tmp_path_factory.mktemp("closed")
-    (folder / "facts.csv").write_text("a,b\nAnn,Bo\nCy,Di\n", "utf-8")
     asked = {
         f"{name}: dry {what}": [*line, "--dry-run"]
         for name in REAL

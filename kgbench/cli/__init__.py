@@ -41,10 +41,9 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
     },
     "Look": {
         "ls": "List models, data sets, prompts, methods and more.",
-        "show": "Print the table of a recorded run.",
+        "show": "Print runs: tables, CSV, Markdown, LaTeX or JSON.",
         "compare": "Print paired differences of two runs.",
         "plot": "Draw bars, budget curves or maps of runs.",
-        "export": "Write runs as CSV, Markdown, LaTeX or JSON.",
     },
     "Trust": {
         "audit": "Vary wordings and seeds: how far figures move.",
@@ -74,7 +73,6 @@ _COMMANDS = list(chain.from_iterable(SECTIONS.values()))
 HOMES: Mapping[str, str] = {
     "show": "records",
     "plot": "records",
-    "export": "records",
     "train": "models",
     "family": "models",
     "new-localizer": "localizers",

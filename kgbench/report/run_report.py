@@ -76,7 +76,7 @@ def record_report(record: Record, width: float | None = None) -> Report:
     if count < len(metrics):
         notes.append(
             f"hidden to fit the terminal: {', '.join(metrics[count:])}; a wider one or "
-            f"`kgbench export {record.id[:12]}` shows them"
+            f"`kgbench show {record.id[:12]} --format csv` has them"
         )
     return Report(title, parts, _remarks(record), notes, verdict_of(record))
 
