@@ -34,7 +34,7 @@ NOTES: Mapping[str, Callable[[], str]] = {"localizers": _costs}
 """Note below the table of a kind."""
 
 
-class FolderOrURL(click.ParamType):
+class FolderOrURL(click.Path):
     """A folder of records; of a URL such as `s3://BUCKET/STUDY` the folder that is its copy."""
 
     name = "directory"

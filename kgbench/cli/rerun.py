@@ -143,27 +143,24 @@ def _again(
         answer |= {"seed": how.seed, "facts": list(chosen)}
     answer |= repeated_answer(again, what)
     notes, laws, agrees, written = list[str](), None, again.agrees, False
+    place = f"not written: {KNOWS_ANSWERS}" if write else f"none: {KNOWS_ANSWERS}"
     if run.submission is not None:
         contract, claimed = contract_of(run.record, how.localizer), run.submission.contract
-        same = not claimed or set(claimed.broken) == set(contract.broken)
-        differs = ""
-        if claimed is not None and not same:
-            differs = f"; the submission differs, and says: {claimed.about}"
+        same, differs = True, ""
+        if claimed is not None and set(claimed.broken) != set(contract.broken):
+            same, differs = False, f"; the submission differs, and says: {claimed.about}"
         notes += ["", f"contract      {contract.about}{differs}"]
         laws = {**contract.model_dump(mode="json"), "as_claimed": same}
         agrees = agrees and same
         written = write and agrees and not again.knows_answers
-        if write:
-            place = "not written, since it differs"
-            if agrees:
-                place = f"not written: {KNOWS_ANSWERS}"
-            if written:
-                place = str(_write(run, again, (how.seed, len(chosen)), contract))
-            notes += ["", f"verification  {place}"]
         if written:
-            notes.append("the board says so after kgbench leaderboard build")
-    if again.knows_answers and not write:
-        notes += ["", f"verification  none: {KNOWS_ANSWERS}"]
+            place = str(_write(run, again, (how.seed, len(chosen)), contract))
+        elif write and not agrees:
+            place = "not written, since it differs"
+    if write or again.knows_answers:
+        notes += ["", f"verification  {place}"]
+    if written:
+        notes.append("the board says so after kgbench leaderboard build")
     if how.sample is not None or laws is not None:
         answer |= {"contract": laws, "written": written}
     brief = "\n".join([repeated_sentence(again, what), *notes])

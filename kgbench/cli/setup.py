@@ -34,7 +34,9 @@ def doctor_command() -> Output:
         "hub cache": HF_HUB_CACHE + (", offline (HF_HUB_OFFLINE)" if HF_HUB_OFFLINE else ""),
         "donors": str(donors_folder()),
     }
-    extras = {name: _has(name) for name in metadata.metadata("kgbench").get_all("Provides-Extra")}
+    extras = {
+        name: _has(name) for name in metadata.metadata("kgbench").get_all("Provides-Extra") or ()
+    }
     lines = [table_text(["what", "here"], list(facts.items())), ""]
     for name, installed in extras.items():
         state = "installed" if installed else f"not installed: pip install 'kgbench[{name}]'"
