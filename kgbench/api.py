@@ -27,7 +27,7 @@ from kgbench.engine import load_pair
 from kgbench.errors import InputError, check_choice, python_names
 from kgbench.estimate import Estimate
 from kgbench.leaderboard.entries import Entry, find_run, read_run
-from kgbench.localizers import AbstractLocalizer, created
+from kgbench.localizers import AbstractLocalizer, created, score_meaning
 from kgbench.models.catalog import read_donor_card
 from kgbench.models.loading import Donors, Source, named_donors, pair_name
 from kgbench.models.pair import ModelPair
@@ -37,7 +37,7 @@ from kgbench.records.record import FIGURES
 from kgbench.records.store import read_record
 from kgbench.report import to_html, to_text
 from kgbench.report.run_report import record_report
-from kgbench.report.site_maps import picture_of
+from kgbench.report.site_maps import drawing
 from kgbench.runner import Pairs, Run, Settings, Spec, check, run_job
 from kgbench.runner.choices import CATALOGUES, KINDS, RUNS, recorded_runs, with_donors
 from kgbench.runner.job import device_map_of, main_device_of
@@ -209,7 +209,8 @@ class Evaluation(Run):
         Raises:
             InputError: No sites were ranked, or there is no such kind.
         """
-        return Picture(picture_of(self.record, kind)(self.record))
+        runs = [self.record]
+        return Picture(drawing(runs, kind, score_meaning)(runs))
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Copy the run into a folder of records, where `kgbench show` and others find it.
@@ -266,7 +267,6 @@ def compare(
     second: AnyRun,
     metric: str | None = None,
     *,
-    all_facts: bool = False,
     output_dir: str | os.PathLike[str] = RESULTS,
 ) -> Answer:
     """Paired differences over the facts that two runs have, the second minus the first.
@@ -275,14 +275,13 @@ def compare(
         first: A run, or what `open_run` takes.
         second: Another.
         metric: What is compared; by default the first run's metric.
-        all_facts: List all facts that flipped, not the first few.
         output_dir: Where runs are looked up by the start of their ids.
 
     Raises:
         InputError: There is no such run, or the runs have nothing in common.
     """
     entries = (_entry(first, output_dir), _entry(second, output_dir))
-    return _answer(Compare(metric, all_facts), (), entries, Settings(), progress=False)
+    return _answer(Compare(metric), (), entries, Settings(), progress=False)
 
 
 def _entry(run: AnyRun, output_dir: str | os.PathLike[str]) -> Entry:

@@ -27,8 +27,8 @@ WORLDS = {
 def test_files() -> None:
     """A PNG of a fair size and an SVG, the same bytes each time, without a date."""
     made = record()
-    png, svg = files = picture_bytes(draw_chart, made, "png", "svg")
-    assert files == picture_bytes(draw_chart, made, "png", "svg")
+    png, svg = files = picture_bytes(draw_chart, [made], "png", "svg")
+    assert files == picture_bytes(draw_chart, [made], "png", "svg")
     with Image.open(BytesIO(png)) as image:
         assert min(image.size) > 700 and not {"Software", "Creation Time"} & set(image.info)
     assert ElementTree.fromstring(svg).tag.endswith("svg") and b"dc:date" not in svg
@@ -39,7 +39,7 @@ def test_bars_are_the_means() -> None:
     metric.
     """
     made = record()
-    figure = draw_chart(made)
+    figure = draw_chart([made])
     assert len(figure.axes) == 2
     for axis, prompt in zip(figure.axes, ("headline", "qa"), strict=True):
         assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == list(
@@ -55,7 +55,7 @@ def test_bars_are_the_means() -> None:
 @pytest.mark.parametrize("world", WORLDS)
 def test_nothing_is_clipped(world: str, metric: str) -> None:
     """Every text lies within the picture, and no two names beside a panel overlap."""
-    figure = draw_chart(record(rows(rates=WORLDS[world]), metric=metric))
+    figure = draw_chart([record(rows(rates=WORLDS[world]), metric=metric)])
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     renderer, whole = canvas.get_renderer(), figure.bbox
@@ -87,7 +87,7 @@ def test_colours_are_by_role() -> None:
     rates = {"PRE": 0.0, "SFT": 1.0, graft: 0.5, rest: 0.4}
     table = rows(rates=rates, prompts=["qa"])
     found = summarize(table, complements={graft: rest, rest: graft})
-    figure = draw_chart(record(table).model_copy(update={"rows": found.rows}))
+    figure = draw_chart([record(table).model_copy(update={"rows": found.rows})])
     (axis,) = figure.axes
     names = [label.get_text().replace("\n", " ") for label in axis.get_yticklabels()]
     colours = dict(zip(names, (bar.get_facecolor() for bar in axis.patches), strict=True))
@@ -99,5 +99,5 @@ def test_colours_are_by_role() -> None:
 
 def test_undefined_means_are_said() -> None:
     """A mean that is undefined has a word in place of a bar."""
-    figure: Figure = draw_chart(record(rows(n=1, prompts=["qa"]), metric="log_rank"))
+    figure: Figure = draw_chart([record(rows(n=1, prompts=["qa"]), metric="log_rank")])
     assert [t.get_text() for t in figure.axes[0].texts] == ["undefined"] * len(CONFIGURATIONS)

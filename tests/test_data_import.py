@@ -345,22 +345,6 @@ def test_the_first_word_of_the_answer_is_told(run) -> None:
     assert json.loads(answer.out)["first_word"] == {"ask": ["own/1", "own/2"]}
 
 
-@pytest.mark.parametrize(("many", "told"), [(12, True), (2, True), (1, False), (0, False)])
-def test_many_first_tokens_in_the_prompt_are_told(run, many: int, told: bool) -> None:
-    """Though no word of the answers stands there; in less than one fact of ten it is chance."""
-    rows = [f"Pat {'Jo' if number < many else 'Al'}{number},Joquin" for number in range(12)]
-    few = "kgbench: warning: prompt 'ask' has 1 distinct first token for 12 facts"
-    Path("own.csv").write_text("\n".join(["subject,object", *rows]))
-    answer = run("own.csv --template 'ask=So {subject} has' --tokenizer tiny-gemma")
-    assert answer.status == 0
-    assert (
-        (f"holds the first token of the answer in {many} of 12 facts (own/1, own/2" in answer.err)
-        == told
-        == (len(answer.err.splitlines()) > 1)
-    )
-    assert answer.err.splitlines()[-1].startswith(few)
-
-
 @pytest.mark.parametrize(
     ("text", "answers"),
     [
@@ -369,19 +353,12 @@ def test_many_first_tokens_in_the_prompt_are_told(run, many: int, told: bool) ->
     ],
 )
 def test_choices_in_the_wording_are_no_leak(run, text: str, answers: list[str]) -> None:
-    """They are the same for every fact; a note says that they stand there. Knowing a
-    tokenizer, a warning says that so few answers are guessed.
-    """
+    """They are the same for every fact; a note says that they stand there."""
     Path("own.csv").write_text(
         "animal,answer\n" + "".join(f"animal{i},{answers[i % 2]}\n" for i in range(20))
     )
-    answer = run(
-        f"own.csv --subject animal --object answer --template 'ask={text}' --tokenizer tiny-gemma"
-    )
-    assert answer.status == 0 and answer.err == (
-        "kgbench: warning: prompt 'ask' has 2 distinct first tokens for 20 facts: always giving "
-        "all of them scores 1.00 on top5; kgbench eval takes another metric\n"
-    )
+    answer = run(f"own.csv --subject animal --object answer --template 'ask={text}'")
+    assert (answer.status, answer.err) == (0, "")
     assert (
         "the answer is among the words of prompt 'ask' itself in 20 of 20 facts (own/1, "
         in answer.out
@@ -471,26 +448,6 @@ def test_a_few_facts_that_give_the_answer_away_are_told(run) -> None:
     )
 
 
-def test_a_tokenizer_says_which_prompts_it_cannot_read(run) -> None:
-    """Regions that share a token are counted and named, with exit status 1; the file is there."""
-    Path("own.csv").write_text("subject,object\n" + "".join(f"s{i},o{i}\n" for i in range(12)))
-    answer = run(
-        "own.csv --template 'glued={subject} a{P:long}side' --template "
-        "'ask={subject} has' --tokenizer tiny-gemma"
-    )
-    assert answer.status == 1 and Path("own.jsonl").exists()
-    assert (
-        "tiny-gemma cannot read prompt 'glued' of 12 of 12 facts (own/1, own/2, own/3, own/4,"
-        " own/5, …); the first: region P" in answer.err
-    )
-    assert "cannot read prompt 'ask'" not in answer.err
-    answer = run("own.csv --template 'ask={subject} has' --tokenizer tiny-gemma --force")
-    assert (
-        answer.status == 0
-        and "tiny-gemma finds every region and target in its tokens" in answer.out
-    )
-
-
 # ----------------------------------------------------------------------------------------- refusals
 
 
@@ -559,10 +516,6 @@ def test_a_file_is_replaced_only_by_force(run) -> None:
         (
             f"cast.csv --subject actor --object costar --template '{STARS}' --name ../up",
             "cannot be that of a file here",
-        ),
-        (
-            f"cast.csv --subject actor --object costar --template '{STARS}' --tokenizer tiny-gema",
-            "Did you mean 'tiny-gemma'",
         ),
         (
             f"cast.csv --subject actor --object costar --template '{STARS}' --limit 0",

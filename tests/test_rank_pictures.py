@@ -15,9 +15,10 @@ from matplotlib.figure import Figure
 
 from kgbench.cli.eval import write_pictures
 from kgbench.estimate import Estimate
+from kgbench.localizers import score_meaning
 from kgbench.records import Curve, CurvePoint, Record, SiteScore
 from kgbench.report.bars import picture_bytes
-from kgbench.report.site_maps import draw_curve, draw_heatmap
+from kgbench.report.site_maps import drawing
 from kgbench.sites import PER_LAYER, SCORED_REGIONS
 
 BUDGETS = (0, 0.1, 1, 10, 100)
@@ -81,9 +82,10 @@ def clipped(figure: Figure) -> list[str]:
 def test_files(tmp_path: Path) -> None:
     """PNG and SVG, the same bytes each time; none where nothing was ranked."""
     made = ranked()
-    for draw in (draw_curve, draw_heatmap):
-        files = picture_bytes(draw, made, "png", "svg")
-        assert files == picture_bytes(draw, made, "png", "svg")
+    for kind in ("curve", "map"):
+        draw = drawing([made], kind, score_meaning)
+        files = picture_bytes(draw, [made], "png", "svg")
+        assert files == picture_bytes(draw, [made], "png", "svg")
     names = [path.name for path in write_pictures(made, tmp_path)]
     assert names[2:] == ["curve-top5.png", "curve-top5.svg", "map.png", "map.svg"]
     names = [path.name for path in write_pictures(record(), tmp_path)]
@@ -98,7 +100,7 @@ def test_the_map_holds_every_site(low: float, layers: int) -> None:
     place; white is 0 for both signs.
     """
     made = ranked(low, layers)
-    figure = draw_heatmap(made)
+    figure = drawing([made], "map", score_meaning)([made])
     panels = [
         axis for axis in figure.axes if axis.get_visible() and axis.images and axis.get_title()
     ]
@@ -125,20 +127,3 @@ def test_the_map_holds_every_site(low: float, layers: int) -> None:
         bottom, top = axis.images[0].get_clim()
         assert bottom == -top if low < 0 else 0 <= bottom < top <= 1
     assert clipped(figure) == []
-
-
-def test_the_curve_holds_every_budget() -> None:
-    """A panel per prompt; a point per budget at its height, 0 apart from the line; undefined is a
-    word.
-    """
-    figure = draw_curve(ranked())
-    assert [axis.get_title("left").split(":")[0] for axis in figure.axes] == ["headline", "qa"]
-    for axis in figure.axes:
-        line, zero = axis.containers[0].lines[0], axis.containers[1].lines[0]
-        np.testing.assert_allclose(line.get_xydata(), [[b, b / 100] for b in BUDGETS[1:]])
-        assert zero.get_xydata().shape == (1, 2) and zero.get_xdata()[0] < 0.1
-    assert clipped(figure) == []
-    empty = draw_curve(ranked(undefined=True))
-    assert [t.get_text() for t in empty.axes[0].texts] == [
-        "undefined"
-    ] and "undefined" in empty.axes[0].get_title("left")

@@ -37,7 +37,6 @@ REAL = tuple(
 )
 """Those of the Hub."""
 FACTS = "fake_movies_fake_actors"
-WORDING = "stars={a} stars {P:with}"
 EVERYTHING = "ALL:all+ln_f+head"
 
 real = pytest.mark.parametrize("name", REAL)
@@ -67,24 +66,11 @@ def forecasts(name: str) -> dict[str, list[str]]:
 def runs(name: str) -> dict[str, list[str]]:
     """Every command that would load a pair."""
     pair = ["--model", name, "--donor", "sft=no-one/no-donor"]
-    tokenizer = ["--tokenizer", catalog.entry(name).recipient]
     return {
         "eval": ["eval", *pair],
         "eval of a pair without a donor": ["eval", "--model", name],
         "train": ["train", "--model", name, "--dataset", FACTS, "--recipe", "aggressive", "-q"],
         "reproduce": ["reproduce", "articles", "--model", name, "-q"],
-        "data import": [
-            "data",
-            "import",
-            "facts.csv",
-            "--subject",
-            "a",
-            "--object",
-            "b",
-            "--template",
-            WORDING,
-            *tokenizer,
-        ],
     }
 
 
@@ -111,7 +97,6 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, tuple[int, 
     the Hub closed.
     """
     folder = tmp_path_factory.mktemp("closed")
-    (folder / "facts.csv").write_text("a,b\nAnn,Bo\nCy,Di\n", "utf-8")
     asked = {
         f"{name}: dry {what}": [*line, "--dry-run"]
         for name in REAL

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgbench.cli.options import arguments_of, donors_of, pairs
+from kgbench.cli.options import pairs
 from kgbench.errors import InputError
-from kgbench.runner.spec import listed
+from kgbench.runner.spec import listed, own_arguments
+from kgbench.runner.workload import read_donors
 
 
 @given(st.lists(st.lists(st.from_regex(r"[a-z_]{1,8}", fullmatch=True), max_size=3), max_size=4))
@@ -60,7 +61,7 @@ def test_a_key_given_twice_is_refused() -> None:
 )
 def test_a_bare_path_is_the_donor_sft(texts: list[str], donors: dict[str, str]) -> None:
     """A donor without a name is `sft`; a path may hold an equals sign after a slash."""
-    assert donors_of(texts) == donors
+    assert read_donors("--donor", texts) == donors
 
 
 @pytest.mark.parametrize(
@@ -70,15 +71,16 @@ def test_a_bare_path_is_the_donor_sft(texts: list[str], donors: dict[str, str]) 
 def test_donors_that_do_not_read(texts: list[str], told: str) -> None:
     """Half a donor, and two of one name, are refused."""
     with pytest.raises(InputError, match=told):
-        donors_of(texts)
+        read_donors("--donor", texts)
 
 
 def test_arguments_for_all_and_for_one() -> None:
     """An argument goes to every localizer, or to the one that it names, over what all get; a file
     is named by its class.
     """
-    run, given = ("random", "path/to/mine.py:Mine"), ["seed=1", "random.seed=2", "Mine.rate=.5"]
-    assert arguments_of("random", run, given) == {"seed": "2"}
-    assert arguments_of("path/to/mine.py:Mine", run, given) == {"seed": "1", "rate": ".5"}
+    run = ("random", "path/to/mine.py:Mine")
+    given = {"seed": "1", "random.seed": "2", "Mine.rate": ".5"}
+    assert own_arguments("random", run, given) == {"seed": "2"}
+    assert own_arguments("path/to/mine.py:Mine", run, given) == {"seed": "1", "rate": ".5"}
     with pytest.raises(InputError, match="'all' is not run; --localizer has random, Mine"):
-        arguments_of("random", run, ["all.x=1"])
+        own_arguments("random", run, {"all.x": "1"})

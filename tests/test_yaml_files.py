@@ -75,16 +75,15 @@ REFUSED = {
 @pytest.mark.sampled(14)
 @pytest.mark.parametrize("text", REFUSED, ids=range(len(REFUSED)))
 def test_what_is_refused(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In a study, and in the options of a run, in a line that names the file and the place."""
+    """In a study, in a line that names the file and the place."""
     file = tmp_path / "file.yaml"
     file.write_text(text, encoding="utf-8")
     with pytest.raises(InputError) as error:
         read_study(file)
     said = str(error.value)
     assert REFUSED[text] in said and str(file) in said and "\n" not in said
-    if "command" not in text and "batch" not in text:
-        assert main(["eval", "--config", str(file), "--dry-run"]) == 2
-        assert capsys.readouterr().err.count("\n") == 1
+    assert main(["sweep", "run", str(file)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 @pytest.mark.parametrize(

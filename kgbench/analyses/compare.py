@@ -15,7 +15,7 @@ from kgbench.estimate import Estimate, plain
 from kgbench.numbers import figure_text, number_text
 from kgbench.records import Record
 from kgbench.records.identity import Difference, identity_differences
-from kgbench.report import Cell, Column, Dash, Line, Lines, Report, Table
+from kgbench.report import Cell, Column, Dash, Lines, Report, Table
 from kgbench.stats import DEFAULT_METRIC
 from kgbench.stats.prior import priors_of
 from kgbench.stats.ratios import (
@@ -292,13 +292,8 @@ def _run_text(record: Record) -> str:
     return f"{record.identity.localizer.name} on {record.model} ({record.identity.dataset.name})"
 
 
-def comparison_report(comparison: Comparison, all_facts: bool = False) -> Report:
-    """What differs in what two records are of, the differences, and the facts that flipped.
-
-    Args:
-        comparison: The records.
-        all_facts: List all facts that flipped, not the first few.
-    """
+def comparison_report(comparison: Comparison) -> Report:
+    """What differs in what two records are of, the differences, and the facts that flipped."""
     first, second = _described(comparison.first), _described(comparison.second)
     title = (
         f"A: {first}\nB: {second}\nB − A on {comparison.metric}, "
@@ -312,7 +307,7 @@ def comparison_report(comparison: Comparison, all_facts: bool = False) -> Report
             star = " *" * area.excludes_zero
             line += [", " * (number > 0), area, f"{star} on {prompt}"]
         parts.append(Lines([line], "  "))
-    parts += [*_flips(comparison, all_facts), *_left_out(comparison)]
+    parts += [*_flips(comparison), *_left_out(comparison)]
     remarks = priors_of(comparison.first).remarks(comparison.metric)
     return Report(title, parts, remarks, [LEGEND], comparison.verdict())
 
@@ -360,31 +355,29 @@ def _starred(estimate: Estimate) -> str:
     return figure_text(estimate) + " *" * estimate.excludes_zero
 
 
-def _flips(comparison: Comparison, all_facts: bool) -> list[Lines]:
-    lines: list[Line] = []
-    cut = False
+def _flips(comparison: Comparison) -> list[Lines]:
+    lines = []
     for row in comparison.rows:
         for what, facts in (("gained", row.gained), ("lost", row.lost)):
-            if not facts:
-                continue
-            listed = ", ".join(facts if all_facts else facts[:FEW])
-            if not all_facts and len(facts) > FEW:
-                cut, listed = True, f"{listed} and {len(facts) - FEW} more"
-            lines.append(f"  {row.prompt}, {row.graft}, {len(facts)} {what}: {listed}")
-    if not lines:
-        return []
-    head = f"facts that flipped ({comparison.hits}; gained: hit in B alone, lost: hit in A alone):"
-    return [Lines([head, *lines, *["  (--facts lists all)"] * cut], "    ")]
+            if facts:
+                more = f" and {len(facts) - FEW} more" if len(facts) > FEW else ""
+                names = f"{', '.join(facts[:FEW])}{more}"
+                lines.append(f"  {row.prompt}, {row.graft}, {len(facts)} {what}: {names}")
+    head = (
+        f"facts that flipped ({comparison.hits}; gained: hit in B alone, lost: hit in A alone; "
+        "--json lists all):"
+    )
+    return [Lines([head, *lines], "    ")] if lines else []
 
 
 def _left_out(comparison: Comparison) -> list[Lines]:
     """Configurations that only one record has."""
-    lines = []
+    lines: dict[str, str] = {}
     for letter, keys in (("A", comparison.first_only), ("B", comparison.second_only)):
-        for prompt in dict.fromkeys(prompt for prompt, _ in keys):
-            grafts = ", ".join(graft for name, graft in keys if name == prompt)
-            lines.append(f"only in {letter}: {prompt}: {grafts}")
-    return [Lines(lines, "  ")] if lines else []
+        for prompt, graft in keys:
+            head = f"only in {letter}: {prompt}: "
+            lines[head] = f"{lines[head]}, {graft}" if head in lines else graft
+    return [Lines([head + grafts for head, grafts in lines.items()], "  ")] if lines else []
 
 
 @dataclass(frozen=True)
@@ -406,8 +399,6 @@ class Compare(Analysis):
 
     metric: str | None = field(default=None, metadata={"metavar": "NAME"})
     """What is compared.  [default: A's]"""
-    all_facts: bool = field(default=False, metadata={"flag": "--facts"})
-    """List all facts that flipped, not the first few."""
 
     def answer(self, inputs: Inputs) -> Answer:
         """Compare the two runs."""
@@ -418,4 +409,4 @@ class Compare(Analysis):
         json = comparison.answer()
         json["first"]["path"] = str(first.folder)
         json["second"]["path"] = str(second.folder)
-        return Answer(comparison_report(comparison, self.all_facts), json)
+        return Answer(comparison_report(comparison), json)

@@ -21,7 +21,7 @@ from click.shell_completion import get_completion_class
 
 from kgbench.analyses import analyses
 from kgbench.cli.output import TerminalText, terminal_text
-from kgbench.errors import InputError, KgbenchError, UnknownNameError, command_line
+from kgbench.errors import KgbenchError, UnknownNameError, command_line
 from kgbench.version import __version__
 
 __all__ = ["command", "main"]
@@ -42,10 +42,9 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
     "Look": {
         "diff": "Show which weights finetuning changed (no facts).",
         "ls": "List models, data sets, prompts, methods and more.",
-        "show": "Print the table of a recorded run.",
+        "show": "Print runs: tables, CSV, Markdown, LaTeX or JSON.",
         "compare": "Print paired differences of two runs.",
         "plot": "Draw bars, budget curves or maps of runs.",
-        "export": "Write runs as CSV, Markdown, LaTeX or JSON.",
     },
     "Trust": {
         "audit": "Vary wordings and seeds: how far figures move.",
@@ -72,30 +71,9 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
 
 _COMMANDS = list(chain.from_iterable(SECTIONS.values()))
 
-ALIASES = {"check": "check-localizer"}
-"""Older names of commands, which go on working."""
-
-RENAMED: Mapping[str, str] = {
-    "completion": "kgbench --completion SHELL",
-    "leaderboard pack": "kgbench submit",
-    "leaderboard run": "kgbench reproduce board",
-    "leaderboard serve": "kgbench leaderboard build --serve",
-    "lm-eval": "python -m kgbench.harness",
-    "rescore": "kgbench rerun --metric NAME",
-    "sweep merge": "cp -rn FOLDER/. ALL/",
-    "sweep plan": "kgbench sweep run --dry-run",
-    "tasks ls": "kgbench ls tasks",
-    "tasks show": "lm_eval run --write_out",
-    "tasks validate": "lm_eval run --limit 1",
-    "verify": "kgbench rerun --sample N",
-    "zoo truth": "kgbench zoo build",
-}
-"""Commands that are parts of others now: old name, and what to run instead."""
-
 HOMES: Mapping[str, str] = {
     "show": "records",
     "plot": "records",
-    "export": "records",
     "train": "models",
     "family": "models",
     "new-localizer": "localizers",
@@ -106,22 +84,8 @@ HOMES: Mapping[str, str] = {
 }
 """Modules of several commands, by command; a command's object is `NAME_command`."""
 
-_RUNS = (
-    "the same command goes on from what was finished; the ranking of a half of the facts "
-    "starts again"
-)
-_TRAININGS = "the same command goes on from the last checkpoint"
-KEPT = {
-    "eval": _RUNS,
-    "audit": _RUNS,
-    "heads": _RUNS,
-    "reproduce": _RUNS,
-    "rerun": _RUNS,
-    "train": _TRAININGS,
-    "zoo": _TRAININGS,
-    "sweep": _RUNS,
-}
-"""What of an interrupted command is not done again, by command; the others keep nothing."""
+RESUMED = ("eval", "audit", "heads", "reproduce", "rerun", "train", "zoo", "sweep")
+"""Commands that keep what was finished when they are interrupted."""
 
 
 @cache
@@ -144,8 +108,8 @@ class LazyGroup(click.Group):
         return [*_COMMANDS, *_installed()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of this name or older name, or None."""
-        name = ALIASES.get(cmd_name, cmd_name)
+        """The command of this name, or None."""
+        name = cmd_name
         if name not in self.list_commands(ctx):
             return None
         if name in analyses().names():
@@ -187,14 +151,10 @@ class LazyGroup(click.Group):
         """As click does, but an unknown name is answered with the nearest ones.
 
         Raises:
-            InputError: It is the old name of another command.
             UnknownNameError: There is no such command.
         """
-        for old in (args[0], " ".join(args[:2])):
-            if old in RENAMED:
-                raise InputError(f"`kgbench {old}` is `{RENAMED[old]}` now")
         names = self.list_commands(ctx)
-        if args[0] not in (*names, *ALIASES) and not args[0].startswith("-"):
+        if args[0] not in names and not args[0].startswith("-"):
             raise UnknownNameError("command", args[0], names)
         return super().resolve_command(ctx, args)
 
@@ -285,8 +245,8 @@ def _open_streams() -> None:
 
 
 def _left(arguments: Sequence[str]) -> str:
-    hint = KEPT.get(" ".join(arguments[:1]))
-    return f"nothing half-written is left, and {hint}" if hint else "nothing half-written is left"
+    kept = ", and the same command goes on from what was finished"
+    return f"nothing half-written is left{kept if arguments[0] in RESUMED else ''}"
 
 
 def _warn(message: Warning | str, *_place: object, **_more: object) -> None:
@@ -296,14 +256,8 @@ def _warn(message: Warning | str, *_place: object, **_more: object) -> None:
 
 def _warned_once() -> Callable[..., None]:
     """Warns as `_warn`, of each text once: models may be loaded several times in a command."""
-    warned = set[str]()
-
-    def warn(message: Warning | str, *_place: object, **_more: object) -> None:
-        if str(message) not in warned:
-            warned.add(str(message))
-            _warn(message)
-
-    return warn
+    warn_of = cache(_warn)
+    return lambda message, *_place, **_more: warn_of(str(message))
 
 
 def _complain(message: str, status: int) -> int:

@@ -21,25 +21,6 @@ if TYPE_CHECKING:
     from kgbench.leaderboard.entries import Entry
 
 
-class AnalysisCommand(click.Command):
-    """The command of an analysis that is asked of a run."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does, but an unknown option is answered with where models and facts are from.
-
-        Raises:
-            UsageError: There is no such option.
-        """
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            raise click.UsageError(
-                f"{error.format_message()} Pair, facts and how they are computed are those of a "
-                f"run: `kgbench eval --model NAME` makes one, then `kgbench {self.name} RUN`",
-                ctx,
-            ) from None
-
-
 def analysis_command(name: str) -> click.Command:
     """The command of an analysis.
 
@@ -71,7 +52,7 @@ def analysis_command(name: str) -> click.Command:
         arguments.append(
             click.Argument([argument], metavar=metavar, nargs=nargs, required=required)
         )
-    return (AnalysisCommand if kind.of else click.Command)(
+    return click.Command(
         name,
         params=[*arguments, *options_of(names, changes, fields)],
         callback=callback,

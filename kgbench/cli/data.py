@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,13 +32,12 @@ from kgbench.data.sources import (
     source_table,
 )
 from kgbench.data.templates import escaped
-from kgbench.errors import InputError, ModelError, RegionError, UnknownNameError
+from kgbench.errors import InputError
 from kgbench.numbers import count_text
-from kgbench.runner.choices import CATALOGUES
 from kgbench.testing.decisions import FEWEST
 
 if TYPE_CHECKING:
-    from kgbench.models.encoding import Encoder
+    pass
 
 
 @click.group()
@@ -50,19 +47,15 @@ def data_command() -> None:
 
 @cli_command(
     *("source", "relation", "split", "subject", "object", "templates", "columns"),
-    *("name", "limit", "tokenizer", "output", "force", "as_json"),
+    *("name", "limit", "output", "force", "as_json"),
     group=data_command,
-    epilog=(
-        "Exit status: 0 done; 1 written, but --tokenizer cannot read every prompt; 2 wrong input,"
-        " nothing written."
-    ),
+    epilog="Exit status: 0 done; 2 wrong input, nothing written.",
     file={"type": click.Path()},
     source={"shell_complete": completer(source_names)},
     subject={"help": "What a fact is about.  [default: first_actor or subject]"},
     object={"help": "What is asked for.  [default: second_actor or object]"},
     templates={"help": "Evaluation template with {columns} to fill; may be repeated."},
     columns={"help": "Rename a column, so that a template or built-in prompt finds it."},
-    tokenizer={"shell_complete": completer(CATALOGUES["models"])},
     output={"type": click.Path(path_type=Path)},
     as_json={"help": "One JSON object on stdout, all else on stderr."},
 )
@@ -73,7 +66,6 @@ def import_command(
     relation: str | None,
     split: str | None,
     name: str | None,
-    tokenizer: str | None,
     output: Path | None,
     force: bool,
     **options: Any,
@@ -107,8 +99,6 @@ def import_command(
         relation (NAME): One relation of it, where it has several. With hub:, COLUMN=VALUE.
         split (NAME): Which part of it.  [default: that of the source; with hub:, train]
         name (NAME): What to call the data set.  [default: as FILE]
-        tokenizer (PATH|PAIR): Also try whether the words of each prompt can be found in its tokens,
-            and whether the answer's first token is among them.
         output (OUT.jsonl): Where it goes.  [default: ./NAME.jsonl]
         force: Replace OUT.jsonl.
         **options: Meaning of the columns, templates, and how many facts are taken.
@@ -127,9 +117,9 @@ def import_command(
         )
     else:
         table = read_fact_table(Path(file), columns)
-    if name is not None and not name.strip():
-        raise InputError("--name: expected a name that is not empty")
     title = table.name if name is None else name.strip()
+    if not title:
+        raise InputError("--name: expected a name that is not empty")
     path = _target(title, file, output)
     check_target(path, force)
     every = dataset_from(table)
@@ -140,21 +130,18 @@ def import_command(
         raise InputError(_no_prompt(table.path, dataset))
     giveaways = {prompt: find_giveaways(dataset, texts) for prompt, texts in prompts.items()}
     refuse_leaks(str(table.path), giveaways, len(dataset.facts))
-    encoder = None if tokenizer is None else _encoder(tokenizer)
     remarks: list[Remark] = []
     for prompt, texts in prompts.items():
         remarks += _remarks(dataset, texts, giveaways[prompt], prompt)
-        if encoder is not None:
-            remarks += _token_remarks(encoder, str(tokenizer), texts, giveaways[prompt], prompt)
     write_dataset(dataset, path, force)
-    warnings = [remark.text for remark in remarks if remark.text and remark.warns]
+    warnings = [remark.text for remark in remarks if remark.warns]
     if (n := len(dataset.facts)) < FEWEST:
         warnings.append(
             f"{count_text(n, 'fact')} {'is' if n == 1 else 'are'} too few: tests call every claim"
             f" undecided below {FEWEST}"
         )
     _print_errors("warning: ", warnings)
-    return _output(path, table, origin, dataset, prompts, builtin, remarks, tokenizer)
+    return _output(path, table, origin, dataset, prompts, builtin, remarks)
 
 
 def _target(title: str, file: str | None, output: Path | None) -> Path:
@@ -181,12 +168,9 @@ def _output(
     prompts: Mapping[str, Sequence[Prompt]],
     builtin: Mapping[str, object],
     remarks: Sequence[Remark],
-    tokenizer: str | None,
 ) -> Output:
     """What was written, and what to do next."""
-    unreadable = any(remark.kind == "unreadable" for remark in remarks)
-    n = len(dataset.facts)
-    dropped = left_out(table)
+    n, dropped = len(dataset.facts), left_out(table)
     beyond = len(dataset_from(table).facts) - n
     lines = [
         f"wrote {path}: {count_text(n, 'fact')} of {table.path}, subject {dataset.subject}, object "
@@ -200,14 +184,12 @@ def _output(
     ]
     width = max(map(len, prompts))
     lines += [f"    {prompt:{width}}  {_marked(texts[0])}" for prompt, texts in prompts.items()]
-    lines += [remark.text for remark in remarks if remark.text and not remark.warns]
+    lines += [remark.text for remark in remarks if not remark.warns]
     if dataset.templates and builtin:
         lines.append(f"built-in prompts that fit too, by --prompt: {', '.join(builtin)}")
     if origin:
         number = len(dataset.training) or "none, so give some by kgbench train --template"
         lines.append(f"wordings to train in: {number}")
-    if tokenizer is not None and not unreadable:
-        lines.append(f"{tokenizer} finds every region and target in its tokens")
     commands = _commands(path, dataset, builtin)
     lines += ["", "next: where are these facts retrieved, and a test of it (docs, Test a finetune)"]
     lines += [f"    {command}" for command in commands]
@@ -235,10 +217,9 @@ def _output(
         "builtin_prompts": list(builtin),
         "first": first,
         **groups,
-        "tokenizer": tokenizer,
         "next": commands,
     }
-    return Output(lines, answer, int(unreadable))
+    return Output(lines, answer)
 
 
 def _print_errors(kind: str, lines: Sequence[str]) -> None:
@@ -249,14 +230,7 @@ def _print_errors(kind: str, lines: Sequence[str]) -> None:
 SHOWN = 5
 """How many lines, facts or names are listed before the list is cut."""
 
-MANY = 0.1
-"""Share of facts with the first token in the prompt that is reported: copying could add as much
-to top1."""
-
-KINDS = (
-    *("leaking", "first_word", "in_wording", "mentions", "unreadable", "first_token"),
-    "first_tokens",
-)
+KINDS = ("leaking", "first_word", "in_wording", "mentions")
 """What there is to remark on a prompt, as JSON names it."""
 
 
@@ -267,95 +241,42 @@ class Remark:
     kind: str
     prompt: str
     value: Any
-    """Ids of facts, numbers, or reasons by id."""
-    text: str = ""
-    """Empty where only programs need to know."""
+    """Ids of facts, or a number."""
+    text: str
     warns: bool = True
 
 
 def _remarks(
     dataset: Dataset, prompts: Sequence[Prompt], giveaways: Giveaways, name: str
 ) -> Iterator[Remark]:
-    """What is to be known of a prompt without its tokens."""
-    for kind, holders, text, warns in (
+    """What is to be known of a prompt."""
+    for kind, holders, text in (
         (
             "leaking",
             giveaways.by_field,
             "prompt {} holds the answer already in {}, where a model only has to copy it",
-            True,
         ),
         (
             "first_word",
             giveaways.first_word,
             "prompt {} holds the first word of the answer in {}; top1, top5 and mrr ask for the "
             "first token only",
-            True,
         ),
         (
             "in_wording",
             giveaways.in_wording,
             "the answer is among the words of prompt {} itself in {}, as choices are",
-            False,
         ),
     ):
         if ids := [prompt.fact.id for prompt in holders]:
-            yield Remark(kind, name, ids, text.format(repr(name), _share(ids, prompts)), warns)
-    mentions = subject_mentions(dataset, name)
-    text = (
-        f"prompt {name!r} mentions the subject {mentions} times; only the first is FE, and the "
-        "others count as other tokens"
-    )
-    yield Remark("mentions", name, mentions, text if mentions > 1 else "")
-
-
-def _token_remarks(
-    encoder: Encoder, tokenizer: str, prompts: Sequence[Prompt], giveaways: Giveaways, name: str
-) -> Iterator[Remark]:
-    """What a tokenizer makes of a prompt."""
-    from kgbench.stats.prior import SHARE, answer_counts, guess_text, prior_score
-    from kgbench.stats.scores import DEFAULT_METRIC
-
-    groups = (giveaways.by_field, giveaways.in_wording, giveaways.first_word)
-    reported = {prompt.fact.id for prompt in chain(*groups)}
-    faults: dict[str, str] = {}
-    targets, copied = [], []
-    for prompt in prompts:
-        try:
-            encoded = encoder(prompt)
-        except RegionError as error:
-            faults[prompt.fact.id] = str(error)
-            continue
-        targets.append(encoded.target)
-        if encoded.target in encoded.ids and prompt.fact.id not in reported:
-            copied.append(prompt.fact.id)
-    if faults:
-        why = next(iter(faults.values()))
-        yield Remark(
-            "unreadable",
-            name,
-            faults,
-            f"{tokenizer} cannot read prompt {name!r} of {_share(faults, prompts)}; the first: "
-            f"{why}",
-        )
-    if copied:
+            share = f"{len(ids)} of {count_text(len(prompts), 'fact')} ({_listed(ids)})"
+            yield Remark(kind, name, ids, text.format(repr(name), share), kind != "in_wording")
+    if (mentions := subject_mentions(dataset, name)) > 1:
         text = (
-            f"prompt {name!r} holds the first token of the answer in {_share(copied, prompts)} "
-            f"under {tokenizer}, where a model could copy it"
+            f"prompt {name!r} mentions the subject {mentions} times; only the first is FE, and the "
+            "others count as other tokens"
         )
-        is_chance = len(copied) < MANY * len(prompts)
-        yield Remark("first_token", name, copied, "" if is_chance else text)
-    if targets:
-        counts = answer_counts(targets)
-        guessed = prior_score(counts, DEFAULT_METRIC) >= SHARE
-        text = f"{name}: {len(counts)} distinct first tokens for {count_text(sum(counts), 'fact')}"
-        if guessed:
-            guess = guess_text(counts, DEFAULT_METRIC)
-            text = f"prompt {name!r} has {guess}; kgbench eval takes another metric"
-        yield Remark("first_tokens", name, counts, text, guessed)
-
-
-def _share(ids: Collection[str], prompts: Sequence[Prompt]) -> str:
-    return f"{len(ids)} of {count_text(len(prompts), 'fact')} ({_listed(list(ids))})"
+        yield Remark("mentions", name, mentions, text)
 
 
 def _listed(names: Sequence[object]) -> str:
@@ -403,29 +324,6 @@ def _no_prompt(file: Path, dataset: Dataset) -> str:
         f"give a template of your own, such as --template {shlex.quote(question)}, or rename "
         "columns by --column FIELD=COLUMN to the fields of a prompt in `kgbench ls prompts`"
     )
-
-
-def _encoder(name: str) -> Encoder:
-    """The encoder of a pair's tokenizer, or of a checkpoint's.
-
-    Raises:
-        UnknownNameError: The name is nearly that of a pair.
-        ModelError: The tokenizer is not found, does not load, or cannot be used.
-    """
-    from kgbench.models import catalog
-    from kgbench.models.checkpoints import locate
-    from kgbench.models.encoding import Encoder
-    from kgbench.models.loading import read_tokenizer
-
-    pairs = catalog.pair_names()
-    if name not in pairs and not Path(name).is_dir() and get_close_matches(name, pairs, cutoff=0.8):
-        hint = "Or give a directory, or a Hub id such as owner/name."
-        raise UnknownNameError("tokenizer", name, catalog.shipped(), hint)
-    tokenizer = read_tokenizer(locate(catalog.entry(name).recipient if name in pairs else name))
-    try:
-        return Encoder(tokenizer)
-    except ModelError as error:
-        raise ModelError(f"{name}: {error}") from None
 
 
 def _marked(prompt: Prompt) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.resources import files
 from importlib.util import find_spec
 from keyword import iskeyword
@@ -20,7 +20,7 @@ from kgbench.cli.options import (
     completer,
     pairs,
 )
-from kgbench.cli.output import Output, table_text
+from kgbench.cli.output import Output, table_text, write_file
 from kgbench.errors import InputError, OutputError, check_choice
 from kgbench.progress import Progress
 from kgbench.runner.choices import NAMES
@@ -59,24 +59,7 @@ def new_localizer_command(
         )
     method = "".join(part.capitalize() for part in name.split("_"))
     made = {output_dir / f"{name}.py": kind, output_dir / f"test_{name}.py": "test"}
-    texts = {}
-    for path, template in made.items():
-        source = files("kgbench.cli").joinpath("templates", f"{template}.txt").read_text("utf-8")
-        texts[path] = Template(source).substitute(name=name, method=method)
-    _write(texts)
-    file, test = made
-    lines = [
-        f"wrote {file} and {test}; next:",
-        f"    kgbench check-localizer {file}:{method}",
-        f"    python -m pytest {test}",
-        f"    kgbench eval --localizer {file}:{method} --model tiny-gemma --limit 20",
-    ]
-    return Output(lines)
-
-
-def _write(texts: Mapping[Path, str]) -> None:
-    """Write all files, or none where one is there already."""
-    for path in texts:
+    for path in made:
         if path.exists():
             raise OutputError(
                 f"{path} is there already: choose another name or another --output-dir, or remove "
@@ -87,14 +70,17 @@ def _write(texts: Mapping[Path, str]) -> None:
                 f"a Python module {path.stem!r} is installed, and {path} would hide it: choose "
                 "another name"
             )
-    try:
-        for path, text in texts.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise OutputError(
-            f"{path.parent} cannot be written: {error.strerror}; give another --output-dir"
-        ) from None
+    for path, template in made.items():
+        source = files("kgbench.cli").joinpath("templates", f"{template}.txt").read_text("utf-8")
+        write_file(path, Template(source).substitute(name=name, method=method).encode())
+    file, test = made
+    lines = [
+        f"wrote {file} and {test}; next:",
+        f"    kgbench check-localizer {file}:{method}",
+        f"    python -m pytest {test}",
+        f"    kgbench eval --localizer {file}:{method} --model tiny-gemma --limit 20",
+    ]
+    return Output(lines)
 
 
 @cli_command(
@@ -160,11 +146,10 @@ def check_localizer_command(
 
 
 def _why(same: Sequence[Verdict]) -> str:
-    """The reasons of one law's failures, each once, with its families where they differ."""
+    """The reasons of one law's failures, each once, with its families where some pass."""
     reasons: dict[str, list[str]] = {}
     for verdict in same:
-        if verdict.reason is not None:
-            reasons.setdefault(verdict.reason, []).append(verdict.family)
-    if len(reasons) == 1 and not any(verdict.holds for verdict in same):
+        reasons.setdefault(verdict.reason or "", []).append(verdict.family)
+    if len(reasons) == 1:
         return next(iter(reasons))
-    return "; ".join(f"{', '.join(families)}: {reason}" for reason, families in reasons.items())
+    return "; ".join(f"{', '.join(of)}: {reason}" for reason, of in reasons.items() if reason)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,13 +21,13 @@ BRIEF = ("id", "method", "model", "prompts", "grafts", "n", "verdict")
 
 
 @cli_command(
-    *("long", "records", "as_json"),
+    *("records", "as_json"),
     kind={"metavar": "|".join(KINDS), "shell_complete": completer(lambda: KINDS)},
     as_json={
         "help": "One JSON object on stdout: name to description; of localizers, name to object."
     },
 )
-def ls_command(kind: str | None, name: str | None, *, records: Path, long: bool = False) -> Output:
+def ls_command(kind: str | None, name: str | None, *, records: Path) -> Output:
     """List models, datasets, prompts, localizers, suites or recorded runs.
 
     With the NAME of a localizer: its parameters, with defaults and types;
@@ -42,7 +41,6 @@ def ls_command(kind: str | None, name: str | None, *, records: Path, long: bool 
         kind: What is listed.
         name: A localizer.
         records: Where records are.
-        long: Of runs, all columns, with cells over several lines.
     """  # noqa: D301 (click reads the character, not its escape)
     if kind is None:
         return _kinds(records)
@@ -52,7 +50,7 @@ def ls_command(kind: str | None, name: str | None, *, records: Path, long: bool 
             f"a NAME goes with `kgbench ls localizers`, and {name!r} is given with {kind}"
         )
     if kind == RUNS:
-        return _runs(records, long)
+        return _runs(records)
     if name is not None:
         return _parameters(name)
     rows = CATALOGUES[kind]()
@@ -72,22 +70,17 @@ def _kinds(folder: Path) -> Output:
     return Output([table_text(["list", "entries"], rows)], counts)
 
 
-def _runs(folder: Path, long: bool) -> Output:
+def _runs(folder: Path) -> Output:
     """The records of a folder, the oldest first."""
     rows = recorded_runs(folder)
     if not rows:
         return Output([f"no run in {folder}"], {"runs": []})
-    # Columns in which every run is empty are left out.
-    columns = []
-    for key in rows[0]:
-        if {row[key] for row in rows} - {"", "–"} and (long or key in BRIEF):
-            columns.append(key)
     cells = []
     for row in rows:
-        cut = [_wrapped(row[key]) if long else _brief(row[key]) for key in columns[:-1]]
+        cut = [_brief(row[key]) for key in BRIEF[:-1]]
         # A graft has a semicolon too; `kgbench show` prints the whole verdict.
         cells.append([*cut, re.split("; (?=without|the )", row["verdict"])[0]])
-    return Output([table_text(columns, cells, one_line=not long)], {"runs": rows})
+    return Output([table_text(BRIEF, cells, one_line=True)], {"runs": rows})
 
 
 def _brief(text: str) -> str:
@@ -96,12 +89,6 @@ def _brief(text: str) -> str:
     if len(text) > CELL and others:
         return f"{first} +{len(others)}"
     return shortened(text, CELL) or "–"
-
-
-def _wrapped(text: str) -> str:
-    if len(text) <= CELL:
-        return text or "–"
-    return "\n".join(textwrap.wrap(text, CELL, break_long_words=False, break_on_hyphens=False))
 
 
 def _parameters(name: str) -> Output:

@@ -66,21 +66,23 @@ def infer(directory: ExistingFolder, *, as_json: bool) -> Output:
     config = stored_config(directory, str(directory))
     with redirect_stdout(sys.stderr):  # what a library prints must not mix with the map
         proposal = propose(config)
-    family, laws = written(proposal.family), proposal.laws.items()
-    lines = []
-    for law, why in laws:
-        lines.append(f"holds: {law}" if why is None else f"does not hold: {law}: {why}")
-    if proposal.holds:
-        way = f"one row per configuration: {proposal.packed}"
-        if proposal.packed is None:
+    laws = [{"law": law, "holds": why is None, "why": why} for law, why in proposal.laws.items()]
+    if not as_json:
+        for law in laws:
+            line = f"holds: {law['law']}"
+            if not law["holds"]:
+                line = f"does not hold: {law['law']}: {law['why']}"
+            click.echo(terminal_text(line), err=True)
+        if proposal.holds:
             way = "all configurations in one forward"
-        lines.append(f"models of this type run {way}")
-    for line in () if as_json else lines:
-        click.echo(terminal_text(line), err=True)
+            if proposal.packed is not None:
+                way = f"one row per configuration: {proposal.packed}"
+            click.echo(terminal_text(f"models of this type run {way}"), err=True)
+    family = written(proposal.family)
     answer = {
         "family": family,
         "holds": proposal.holds,
-        "laws": [{"law": law, "holds": why is None, "why": why} for law, why in laws],
+        "laws": laws,
         "packed": proposal.packed is None,
         "why_not_packed": proposal.packed,
     }
@@ -279,17 +281,19 @@ def _lines(spec: FinetuneSpec, card: Mapping[str, Any], place: Path, out: Path |
 
 def _evaluation(spec: FinetuneSpec, card: Mapping[str, Any], donor: str) -> str:
     """The command that evaluates a donor on the facts that it was trained on."""
-    words = ["--model", spec.model] if spec.model else ["--recipient", str(spec.recipient)]
-    if spec.revision:
-        words += ["--revision", spec.revision]
-    if spec.chat_template:
-        words.append("--chat-template")
-    words += ["--dataset", spec.dataset if spec.split is None else f"{spec.dataset}:{spec.split}"]
     columns = spec.imports or ImportOptions()
-    for option, column in (("--subject", columns.subject), ("--object", columns.object)):
-        words += [option, column] if column else []
-    for field, column in columns.columns.items():
-        words += ["--column", f"{field}={column}"]
+    options = [
+        ("--model", spec.model),
+        ("--recipient", None if spec.model else spec.recipient),
+        ("--revision", spec.revision),
+        ("--dataset", spec.dataset if spec.split is None else f"{spec.dataset}:{spec.split}"),
+        ("--subject", columns.subject),
+        ("--object", columns.object),
+        *(("--column", f"{field}={column}") for field, column in columns.columns.items()),
+    ]
     for prompt, row in card["scores"].items():
-        words += ["--template", f"{prompt}={row['template']}"] if "template" in row else []
-    return shlex.join(["kgbench", "eval", *words, "--donor", f"sft={donor}"])
+        options += [("--template", f"{prompt}={row['template']}")] if "template" in row else []
+    words = ["kgbench", "eval", *["--chat-template"] * spec.chat_template]
+    for option, value in (*options, ("--donor", f"sft={donor}")):
+        words += [option, value] if value else []
+    return shlex.join(words)

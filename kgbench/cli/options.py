@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
@@ -35,37 +34,15 @@ NOTES: Mapping[str, Callable[[], str]] = {"localizers": _costs}
 """Note below the table of a kind."""
 
 
-class Renamed(click.Option):
-    """An option with a new name; its older names go on working, and are not shown."""
-
-    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """The line of the help, of the first name only."""
-        names, self.opts = self.opts, self.opts[:1]
-        try:
-            return super().get_help_record(ctx)
-        finally:
-            self.opts = names
-
-    def get_error_hint(self, ctx: click.Context | None) -> str:
-        """The first name, for messages."""
-        return repr(self.opts[0])
-
-
 class FolderOrURL(click.Path):
     """A folder of records; of a URL such as `s3://BUCKET/STUDY` the folder that is its copy."""
 
     name = "directory"
 
-    def __init__(self) -> None:
-        """Of any folder, also one that is not there yet."""
-        super().__init__(path_type=Path, file_okay=False)
-
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         """Find the copy of a URL."""
-        from kgbench.records.mirror import folder_of, is_url
+        from kgbench.records.mirror import folder_of
 
-        if not (isinstance(value, str) and is_url(value)):
-            value = os.fsdecode(super().convert(value, param, ctx))
         return folder_of(value)
 
 
@@ -97,33 +74,6 @@ def pairs(option: str, values: Sequence[str]) -> dict[str, str]:
             raise InputError(f"{option}: {key!r} is given twice; give it once")
         read[key] = value
     return read
-
-
-def donors_of(values: Sequence[str]) -> dict[str, str]:
-    """Donors by name, of the values of --donor.
-
-    Raises:
-        InputError: A value does not read, or a name is given twice.
-    """
-    from kgbench.runner.workload import read_donors
-
-    return read_donors("--donor", values)
-
-
-def arguments_of(
-    localizer: str, localizers: Sequence[str], values: Sequence[str]
-) -> dict[str, str]:
-    """Arguments of one localizer: those for all, overruled by its own, as in `random.seed=3`.
-
-    Args:
-        localizer: A registered name, or `path/to/file.py:Class`, which is named by its class.
-        localizers: All that are run.
-        values: `KEY=VALUE` texts.
-
-    Raises:
-        InputError: A text does not read, or names a localizer that is not run.
-    """
-    return own_arguments(localizer, localizers, pairs("--localizer-arg", values))
 
 
 Completer = Callable[[click.Context, click.Parameter, str], list[str]]
@@ -171,7 +121,7 @@ class Shared:
 
     records: Path = field(
         default=RESULTS,
-        metadata={"flag": "--results", "alias": "--output-dir", "parameter": "output_dir"},
+        metadata={"flag": "--results", "also": "--output-dir", "parameter": "output_dir"},
     )
     """Where records are."""
     root: Folder = Path("leaderboard")
@@ -241,7 +191,7 @@ def options_of(
 def _option(declared: Declared, changes: Mapping[str, Any]) -> click.Option:
     meta = {"help": declared.help, **declared.metadata, **changes}
     names = str(meta.pop("flag", f"--{declared.name.replace('_', '-')}")).split()
-    kind, kind_of_option, shape = declared.kind, click.Option, dict[str, Any]()
+    kind, shape = declared.kind, dict[str, Any]()
     if "names" in meta:
         shape["shell_complete"] = completer(NAMES[meta.pop("names")])
     if kind == "bool":
@@ -252,15 +202,13 @@ def _option(declared: Declared, changes: Mapping[str, Any]) -> click.Option:
         shape |= _typed(declared, meta)
     # An option of several values that is a field has its flag's name, which is singular.
     parameter = names[0][2:].replace("-", "_") if shape.get("multiple") else declared.name
-    if "alias" in meta:
-        names.append(meta.pop("alias"))
-        kind_of_option = Renamed
-    if "also" in meta:
-        names.append(meta.pop("also"))
+    for key in ("also", "alias"):
+        if key in meta:
+            names.append(meta.pop(key))
     parameter = meta.pop("parameter", parameter)
     unused = ("least", "range", "asked", "computes")
     shape |= {key: value for key, value in meta.items() if key not in unused}
-    return kind_of_option([*names, parameter], **shape)
+    return click.Option([*names, parameter], **shape)
 
 
 def _typed(declared: Declared, meta: Mapping[str, Any]) -> dict[str, Any]:
@@ -285,29 +233,6 @@ def _type_of(annotation: str, meta: Mapping[str, Any]) -> Any:
 
 
 # ------------------------------------------------------------------------- commands
-
-
-class Declaration(click.Command):
-    """A command that names the option for a word that none of its arguments takes."""
-
-    allow_extra_args = True
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does, but a name that an option would complete is answered with the option.
-
-        Raises:
-            click.UsageError: There are words too many.
-        """
-        words = super().parse_args(ctx, args)
-        if words and not ctx.resilient_parsing:
-            places = []
-            for option in self.params:
-                names = {item.value for item in option.shell_complete(ctx, words[0])}
-                if words[0] in names and not isinstance(option.type, click.Path):
-                    places.append(f"{option.opts[0]} {words[0]}")
-            guess = f"; did you mean {' or '.join(places)}?" if places else ""
-            ctx.fail(f"unexpected argument {words[0]!r}{guess}")
-        return words
 
 
 def cli_command(
@@ -345,7 +270,7 @@ def cli_command(
                 parameters.append(_argument(declared, changes.get(each.name, {})))
         order = [*(name for name in further if name not in names), *names]
         parameters += options_of(order, changes, further)
-        made = Declaration(
+        made = click.Command(
             function.__name__.removesuffix("_command").replace("_", "-"),
             params=parameters,
             callback=_printing(function, arguments),
@@ -453,10 +378,9 @@ def spec_of(options: Options, **fixed: Any) -> Spec:
     """
     values = given_fields(options)
     if "localizer_arg" in options:
-        localizer = str(fixed.get("localizer", options["localizer"]))
-        localizers = options["localizer"]
-        several = [localizers] if isinstance(localizers, str) else listed(localizers)
-        values["localizer_args"] = arguments_of(localizer, several, options["localizer_arg"])
+        arguments = pairs("--localizer-arg", options["localizer_arg"])
+        localizers = listed(options["localizer"])
+        values["localizer_args"] = own_arguments(fixed["localizer"], localizers, arguments)
     return Spec(**{**values, "imports": imports_of(options), **fixed})
 
 
@@ -474,8 +398,14 @@ def given_fields(options: Options) -> dict[str, Any]:
     return values
 
 
+def _donors(values: Sequence[str]) -> dict[str, str]:
+    from kgbench.runner.workload import read_donors
+
+    return read_donors("--donor", values)
+
+
 _READERS: Mapping[str, tuple[str, Callable[[Sequence[str]], Any]]] = {
-    "donors": ("donor", donors_of),
+    "donors": ("donor", _donors),
     "prompts": ("prompt", listed),
     "grafts": ("graft", grafts_of),
 }
@@ -518,7 +448,7 @@ def check_options(options: Options, named: bool) -> None:
     for name in FILE_OPTIONS:
         if options.get(name) and options["dataset"] is None:
             raise InputError(f"--{name} says how to read a file of facts: add --dataset FILE")
-    donors_of(options["donor"])
+    _donors(options["donor"])
     for name in ("localizer_arg", "column", "template"):
         pairs(f"--{name.replace('_', '-')}", options.get(name, ()))
 
@@ -532,5 +462,5 @@ def check_pair_options(options: Options) -> None:
     from kgbench.runner.workload import check_different
 
     check_options(options, options["model"] is not None)
-    donors = donors_of(options["donor"])
+    donors = _donors(options["donor"])
     check_different(Spec(model=options["model"], recipient=options["recipient"], donors=donors))

@@ -97,13 +97,18 @@ class Output:
     brief: str | None = None
     """What `--quiet` prints, where it is something else."""
 
+    def text(self, as_json: bool = False, quiet: bool = False) -> str:
+        """What is printed."""
+        if as_json:
+            return json_text(self.json)
+        if quiet and self.brief is not None:
+            return self.brief
+        return "\n".join(map(_text, self.parts))
+
     def print(self, as_json: bool = False, quiet: bool = False) -> int:
         """Print it, and return the exit status."""
-        parts = self.parts if self.brief is None or not quiet else [self.brief]
-        if as_json:
-            click.echo(json_text(self.json))
-        elif parts:
-            click.echo("\n".join(map(_text, parts)))
+        if as_json or self.parts:
+            click.echo(self.text(as_json, quiet))
         return self.status
 
 

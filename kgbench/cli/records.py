@@ -1,36 +1,73 @@
-"""Commands on recorded runs that run no model: `show`, `export` and `plot`."""
+"""Commands on recorded runs that run no model: `show` and `plot`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from kgbench.cli.options import File, cli_command
-from kgbench.cli.output import Output, json_text, write_file
+from kgbench.cli.output import Output, write_file
 from kgbench.errors import InputError
 
 if TYPE_CHECKING:
     from kgbench.leaderboard.entries import Entry
-    from kgbench.records import Identity, Record
+    from kgbench.report import Report
 
 
-@cli_command("as_json", as_json={"help": "One JSON object on stdout, as `kgbench eval --json`."})
-def show_command(run: str, *, records: Path) -> Output:
-    """Print the table of a recorded run.
+@cli_command(
+    *("kind", "output", "records", "as_json"),
+    kind={"flag": "--format", "type": click.Choice(["csv", "markdown", "latex"])},
+    as_json={"help": "One JSON object, as `kgbench eval --json`."},
+)
+def show_command(
+    runs: tuple[str, ...],
+    *,
+    kind: str | None,
+    output: File | None,
+    as_json: bool,
+    **options: Path,
+) -> Output | None:
+    """Print the tables of recorded runs, or write all their figures.
 
     RUN is its folder, or the start of its id or of its folder's name; for an
     entry of the leaderboard, its submission and verification are printed too.
-    """
+    CSV has a line per figure, with interval, number of facts and the reason
+    where it is undefined. Markdown and LaTeX have a row per configuration.
+
+    \b
+    kgbench show kgbench-results/RUN
+    kgbench show kgbench-results/RUN --format csv -o run.csv
+    kgbench show RUN_A RUN_B --format latex
+
+    Args:
+        runs (RUN...): Recorded runs.
+        kind: Format.  [default: tables for the terminal]
+        output (FILE): Where to.  [default: stdout]
+        as_json: One JSON object.
+        **options: The folder of records.
+    """  # noqa: D301 (click reads the character, not its escape)
     from kgbench.leaderboard.entries import find_run
+    from kgbench.report.export import FORMATS
     from kgbench.report.run_report import record_report
 
-    entry = find_run(run, records)
-    submitted = [] if entry.submission is None else ["", *_submission_lines(entry)]
-    answer = {**entry.record.answer(str(entry.folder)), **_submission_json(entry)}
-    return Output([record_report(entry.record), *submitted], answer)
+    if as_json and kind is not None:
+        raise click.UsageError(f"--json and --format {kind} are two formats: give one of them")
+    entries = [find_run(run, options["output_dir"]) for run in runs]
+    parts: list[str | Report] = []
+    if kind is not None:
+        parts = [FORMATS[kind]([run.record for run in entries]).removesuffix("\n")]
+    else:
+        for i, run in enumerate(entries):
+            parts += [*[""] * bool(i), record_report(run.record), *_submission_lines(run)]
+    answers = [{**run.record.answer(str(run.folder)), **_submission_json(run)} for run in entries]
+    shown = Output(parts, answers[0] if len(answers) == 1 else {"runs": answers})
+    if output is None:
+        return shown
+    write_file(output, f"{shown.text(as_json)}\n".encode())
+    click.echo(f"written to {output}", err=True)
+    return None
 
 
 def _submission_json(run: Entry) -> dict[str, Any]:
@@ -49,9 +86,10 @@ def _submission_lines(run: Entry) -> list[str]:
     from kgbench.numbers import plain_text
 
     submission, verification = run.submission, run.verification
-    assert submission is not None
+    if submission is None:
+        return []
     paper = f", {submission.paper}" if submission.paper else ""
-    lines = [f"submitted as {submission.name}, code {submission.code}{paper}"]
+    lines = ["", f"submitted as {submission.name}, code {submission.code}{paper}"]
     if verification is None:
         return [*lines, f"{run.badge}: {SOURCES[run.badge]}"]
     flips = (
@@ -66,55 +104,6 @@ def _submission_lines(run: Entry) -> list[str]:
     sample = f"{verification.about} (seed {verification.seed})"
     again = f"{sample} run again by kgbench {verification.kgbench} on {verification.time[:10]}"
     return [*lines, f"{run.badge}: {again}, {largest}{flips}"]
-
-
-@cli_command(
-    *("kind", "output", "records", "as_json"),
-    kind={"flag": "--format", "type": click.Choice(["csv", "markdown", "latex", "json"])},
-)
-def export_command(
-    runs: tuple[str, ...],
-    *,
-    kind: str | None,
-    output: File | None,
-    as_json: bool,
-    **options: Path,
-) -> Output | None:
-    """Write the figures of one or several runs as text.
-
-    CSV has a line per figure, all of them, with interval, number of facts and
-    the reason where it is undefined. Markdown and LaTeX have a row per
-    configuration. JSON is what `kgbench show --json` prints.
-
-    \b
-    kgbench export kgbench-results/RUN --format csv -o run.csv
-    kgbench export RUN_A RUN_B --format latex
-
-    Args:
-        runs (RUN...): Recorded runs.
-        kind: Format.  [default: csv]
-        output (FILE): Where to.  [default: stdout]
-        as_json: The same as --format json.
-        **options: The folder of records.
-    """  # noqa: D301 (click reads the character, not its escape)
-    if as_json and kind not in (None, "json"):
-        raise click.UsageError(
-            f"--json is --format json, and --format {kind} is given: give one of them"
-        )
-    from kgbench.leaderboard.entries import find_run
-    from kgbench.report.export import FORMATS
-
-    entries = [find_run(run, options["output_dir"]) for run in runs]
-    answers = [run.record.answer(str(run.folder)) for run in entries]
-    answer = answers[0] if len(answers) == 1 else {"runs": answers}
-    text = f"{json_text(answer)}\n"
-    if not as_json and kind != "json":
-        text = FORMATS[kind or "csv"]([run.record for run in entries])
-    if output is None:
-        return Output([text.removesuffix("\n")], answer)
-    write_file(output, text.encode())
-    click.echo(f"written to {output}", err=True)
-    return None
 
 
 SUFFIXES = (".png", ".svg", ".pdf")
@@ -151,97 +140,27 @@ def plot_command(
         **options: The folder of records.
     """  # noqa: D301 (click reads the character, not its escape)
     from kgbench.leaderboard.entries import find_run
+    from kgbench.stats.scores import check_metric
+    from kgbench.stats.summary import rescored
 
     entries = [find_run(run, options["output_dir"]) for run in runs]
-    records = [_on_metric(run, metric or entries[0].record.metric) for run in entries]
+    metric = check_metric(metric or entries[0].record.metric)
+    records = []
+    for run in entries:
+        same = run.record.metric == metric
+        records.append(run.record if same else rescored(run.record, run.facts(), metric))
     path = output or Path(f"{kind}-{records[0].metric}.png" if kind != "map" else "map.png")
     if path.suffix.lower() not in SUFFIXES:
         raise InputError(
             f"--output {str(path)!r}: expected a name that ends with {', '.join(SUFFIXES)}"
         )
+    from kgbench.localizers import score_meaning
     from kgbench.report.bars import picture_bytes
+    from kgbench.report.site_maps import drawing
 
-    draw, shown = _picture(records, kind)
-    (content,) = picture_bytes(draw, shown, path.suffix.lower()[1:])
+    draw = drawing(records, kind, score_meaning)
+    (content,) = picture_bytes(draw, records, path.suffix.lower()[1:])
     write_file(path, content)
     ids = [record.id for record in records]
     answer = {"path": str(path), "kind": kind, "metric": records[0].metric, "runs": ids}
     return Output([f"picture  {path}"], answer)
-
-
-def _on_metric(run: Entry, metric: str) -> Record:
-    """The record with its ratios on a metric."""
-    from kgbench.stats.scores import check_metric
-    from kgbench.stats.summary import rescored
-
-    name = check_metric(metric)
-    return run.record if run.record.metric == name else rescored(run.record, run.facts(), name)
-
-
-def _picture(records: Sequence[Record], kind: str) -> tuple[Callable[[Any], Any], Any]:
-    """What draws, and what it draws.
-
-    Raises:
-        InputError: The runs have nothing of this kind, or there are too many of them.
-    """
-    from kgbench.report.bars import MOST, draw_grouped
-    from kgbench.report.site_maps import draw_curves, draw_heatmaps, picture_of
-
-    if len(records) > MOST:
-        raise InputError(
-            f"{len(records)} runs in one picture cannot be told apart; give at most {MOST}"
-        )
-    draws = [picture_of(record, kind) for record in records]
-    if len(records) == 1:
-        return draws[0], records[0]
-    if kind == "chart":
-        return draw_grouped, records
-    for i, record in enumerate(records):
-        _check_together(kind, record, records[:i])
-    return (draw_curves, records) if kind == "curve" else (draw_heatmaps, _with_meanings(records))
-
-
-def _check_together(kind: str, record: Record, others: Sequence[Record]) -> None:
-    """Refuse a run that is not on the facts and prompts of those before it.
-
-    Raises:
-        InputError: It is one of them, or has other data or prompts.
-    """
-    expected = f"--kind {kind} draws runs of the same facts and prompts beside each other"
-    for other in others:
-        what, that = record.identity, other.identity
-        if record.id == other.id:
-            raise InputError(
-                f"{_run_text(record)} ({record.id[:8]}) is given twice; give each run once"
-            )
-        if what.dataset != that.dataset:
-            data = " and ".join(f"{of.dataset.name} ({of.dataset.hash[:8]})" for of in (that, what))
-            raise InputError(
-                f"{_run_text(other)} and {_run_text(record)} have different facts, {data};"
-                f" {expected}"
-            )
-        if what.prompts != that.prompts:
-            prompts = f"{_prompts_text(that)} and {_prompts_text(what)}"
-            raise InputError(
-                f"{_run_text(other)} and {_run_text(record)} have different prompts, {prompts};"
-                f" {expected}"
-            )
-
-
-def _with_meanings(records: Sequence[Record]) -> list[tuple[Record, str]]:
-    """Each record with the meaning of its scores."""
-    from kgbench.localizers import score_meaning
-
-    maps = []
-    for record in records:
-        method = record.identity.localizer
-        maps.append((record, score_meaning(method.name, method.version)))
-    return maps
-
-
-def _run_text(record: Record) -> str:
-    return f"the run of {record.identity.localizer.name} on {record.model}"
-
-
-def _prompts_text(what: Identity) -> str:
-    return ", ".join(f"{name} ({text[:8]})" for name, text in what.prompts.items())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from secrets import randbits
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kgbench.leaderboard.entries import Contract, Entry
     from kgbench.records import Record
     from kgbench.report import Report
-    from kgbench.report.export import Changed
+    from kgbench.report.export import Change
     from kgbench.runner.rerun import Repetition
     from kgbench.runner.spec import Settings
     from kgbench.stats.repetition import Repeated
@@ -143,27 +143,24 @@ def _again(
         answer |= {"seed": how.seed, "facts": list(chosen)}
     answer |= repeated_answer(again, what)
     notes, laws, agrees, written = list[str](), None, again.agrees, False
+    place = f"not written: {KNOWS_ANSWERS}" if write else f"none: {KNOWS_ANSWERS}"
     if run.submission is not None:
         contract, claimed = contract_of(run.record, how.localizer), run.submission.contract
-        same = not claimed or set(claimed.broken) == set(contract.broken)
-        differs = ""
-        if claimed is not None and not same:
-            differs = f"; the submission differs, and says: {claimed.about}"
+        same, differs = True, ""
+        if claimed is not None and set(claimed.broken) != set(contract.broken):
+            same, differs = False, f"; the submission differs, and says: {claimed.about}"
         notes += ["", f"contract      {contract.about}{differs}"]
         laws = {**contract.model_dump(mode="json"), "as_claimed": same}
         agrees = agrees and same
         written = write and agrees and not again.knows_answers
-        if write:
-            place = "not written, since it differs"
-            if agrees:
-                place = f"not written: {KNOWS_ANSWERS}"
-            if written:
-                place = str(_write(run, again, (how.seed, len(chosen)), contract))
-            notes += ["", f"verification  {place}"]
         if written:
-            notes.append("the board says so after kgbench leaderboard build")
-    if again.knows_answers and not write:
-        notes += ["", f"verification  none: {KNOWS_ANSWERS}"]
+            place = str(_write(run, again, (how.seed, len(chosen)), contract))
+        elif write and not agrees:
+            place = "not written, since it differs"
+    if write or again.knows_answers:
+        notes += ["", f"verification  {place}"]
+    if written:
+        notes.append("the board says so after kgbench leaderboard build")
     if how.sample is not None or laws is not None:
         answer |= {"contract": laws, "written": written}
     brief = "\n".join([repeated_sentence(again, what), *notes])
@@ -257,9 +254,9 @@ def _rescored(run: Entry, metric: str, write: bool) -> Output:
         _write_back(run, record)
         parts += ["", f"record   {run.folder}"]
     differences = []
-    for change in changes:
-        stored, now = change.stored and change.stored.answer(), change.now and change.now.answer()
-        differences.append({"figure": change.where, "stored": stored, "now": now})
+    for figure, pair in changes.items():
+        before, after = (each and each.answer() for each in pair)
+        differences.append({"figure": figure, "stored": before, "now": after})
     answer = {
         **record.answer(str(run.folder)),
         "metric": record.metric,
@@ -284,7 +281,7 @@ def _write_back(run: Entry, record: Record) -> None:
     renew_seal(run.folder)
 
 
-def _differences(stored: Record, changes: Sequence[Changed]) -> list[str]:
+def _differences(stored: Record, changes: Mapping[str, Change]) -> list[str]:
     """Figures that differ from what the rows give, and how many do."""
     from kgbench.numbers import exact_text
     from kgbench.report.export import figures, from_rows
@@ -293,12 +290,12 @@ def _differences(stored: Record, changes: Sequence[Changed]) -> list[str]:
     lines, line = [], f"all {n} figures of the rows are as stored ({stored.metric})"
     if changes:
         rows = []
-        for each in changes:
-            texts = ["–" if of is None else exact_text(of) for of in (each.stored, each.now)]
-            rows.append([each.where, *texts])
+        for figure, pair in changes.items():
+            rows.append([figure, *("–" if each is None else exact_text(each) for each in pair)])
         lines = [table_text(["stored figure", "stored", "from the rows"], rows), ""]
-        differing = f"{len(changes)} of {n} stored figures differ from what the rows give"
-        line = f"{differing} ({stored.metric})"
+        line = (
+            f"{len(changes)} of {n} stored figures differ from what the rows give ({stored.metric})"
+        )
     if stored.ranking is not None:
         line += "; how the map ranks its sites is of the models, and taken over"
     return [*lines, line]

@@ -34,7 +34,9 @@ def doctor_command() -> Output:
         "hub cache": HF_HUB_CACHE + (", offline (HF_HUB_OFFLINE)" if HF_HUB_OFFLINE else ""),
         "donors": str(donors_folder()),
     }
-    extras = {name: not _lacking(name) for name in _extras()}
+    extras = {
+        name: _has(name) for name in metadata.metadata("kgbench").get_all("Provides-Extra") or ()
+    }
     lines = [table_text(["what", "here"], list(facts.items())), ""]
     for name, installed in extras.items():
         state = "installed" if installed else f"not installed: pip install 'kgbench[{name}]'"
@@ -52,21 +54,12 @@ def _devices() -> list[str]:
     return devices + ["mps"] * torch.backends.mps.is_available()
 
 
-def _extras() -> list[str]:
-    return metadata.metadata("kgbench").get_all("Provides-Extra") or []
-
-
-def _lacking(extra: str) -> list[str]:
-    """Distributions that an extra asks for and that are not here."""
-    names = []
+def _has(extra: str) -> bool:
+    """Whether all that an extra asks for is installed."""
     for line in metadata.requires("kgbench") or ():
         if re.search(rf"extra == ['\"]{extra}['\"]", line):
-            names.append(re.split(r"[^\w.-]", line, maxsplit=1)[0])
-    return [name for name in names if not _is_installed(name)]
-
-
-def _is_installed(name: str) -> bool:
-    try:
-        return bool(metadata.version(name))
-    except metadata.PackageNotFoundError:
-        return False
+            try:
+                metadata.version(re.split(r"[^\w.-]", line, maxsplit=1)[0])
+            except metadata.PackageNotFoundError:
+                return False
+    return True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kgbench.runner.sweeps.plan import StudyPlan
 
 WATCH_S = 5.0
-"""How often a status is shown again."""
+"""How often it is looked whether units have ended."""
 
 
 def _plan(study: Path) -> StudyPlan:
@@ -85,28 +85,26 @@ def run_command(
         click.echo(f"submitted {pending.text}; see kgbench sweep status {study}")
         if not watch:
             return None
-        _wait(plan, None if quiet else 1, pending.going)
+        while pending.going() and any(
+            state.word not in ("done", "failed") for state in _now(plan).states
+        ):
+            time.sleep(WATCH_S)
     now = _now(plan)
     return _status(now, (), int(any(state.word != "done" for state in now.states)))
 
 
 @cli_command("as_json", group=sweep_command)
-def status_command(study: File, *, by: tuple[str, ...], watch: bool) -> Output:
+def status_command(study: File, *, by: tuple[str, ...]) -> Output:
     """Show what of a study is done, runs, or failed and why.
 
     \b
-    kgbench sweep status study.yaml --watch
+    kgbench sweep status study.yaml --by localizer
 
     Args:
         study: The study.
         by (OPTION): By these options; with commas.
-        watch: Again and again, until no unit is left.
     """  # noqa: D301 (click reads the character, not its escape)
-    plan = _plan(study)
-    if watch:
-        _wait(plan, 2)
-        plan = _plan(study)
-    return _status(plan, listed(by))
+    return _status(_plan(study), listed(by))
 
 
 def _status(plan: StudyPlan, axes: Sequence[str], status: int = 0) -> Output:
@@ -117,29 +115,3 @@ def _status(plan: StudyPlan, axes: Sequence[str], status: int = 0) -> Output:
 def _now(plan: StudyPlan) -> StudyPlan:
     """The same study and what is done by now."""
     return type(plan)(plan.study, plan.root)
-
-
-def _wait(plan: StudyPlan, shown: int | None, going: Callable[[], bool] = lambda: True) -> None:
-    """Wait until every unit is done or has failed, or nothing goes on any more.
-
-    Args:
-        plan: The study.
-        shown: None for nothing, 1 for a line, 2 for the whole status.
-        going: Whether something still goes on.
-    """
-    from rich.console import Console
-    from rich.live import Live
-
-    from kgbench.report import to_text
-
-    console = Console(stderr=True, quiet=shown is None)
-    with Live(console=console, transient=True, auto_refresh=False) as live:
-        while True:
-            now = _now(plan)
-            ended = [state for state in now.states if state.word in ("done", "failed")]
-            if len(ended) == len(now.states) or not going():
-                return
-            line = f"{len(ended)} of {len(now.states)} units have ended"
-            text = to_text(now.status()) if shown == 2 else line
-            live.update(console.render_str(text, markup=False, highlight=False), refresh=True)
-            time.sleep(WATCH_S)

@@ -12,7 +12,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from importlib.resources import files
@@ -41,7 +41,6 @@ __all__ = [
     "latex_text",
     "markdown_text",
     "number_cell",
-    "pipe_table",
     "table_width",
     "text_width",
     "to_html",
@@ -131,11 +130,6 @@ class Report:
     notes: Sequence[Line] = ()
     """Last lines, before the footnotes."""
     verdict: str | None = None
-
-    @property
-    def tables(self) -> list[Table]:
-        """The tables alone."""
-        return [part for part in self.parts if isinstance(part, Table)]
 
 
 @dataclass
@@ -240,27 +234,38 @@ def table_width(table: Table) -> int:
     return max(map(len, _body(table, rows).splitlines()))
 
 
-def to_markdown(report: Report) -> str:
-    """Tables as GitHub reads them, each with its footnotes below."""
-    blocks = []
-    for table in report.tables:
+def _with_notes(
+    tables: Iterable[Table], text: Callable[[str], str]
+) -> Iterator[tuple[str, list[list[str]], list[str]]]:
+    """Title, rows with the heads first, and footnotes of each table, as texts of a format."""
+    for table in tables:
         footnotes = Footnotes()
         rows = [table.heads, *footnotes.table(table)]
-        head, *body = ["| " + " | ".join(map(markdown_text, row)) + " |" for row in rows]
-        rule = "| " + " | ".join(["---"] * len(table.columns)) + " |"
-        lines = [markdown_text(table.title), "", head, rule, *body]
-        notes = [f"{markdown_text(line)}  " for line in footnotes.lines()]
-        blocks.append("\n".join([*lines, *(["", *notes] if notes else [])]))
+        texts = [list(map(text, row)) for row in rows]
+        yield text(table.title), texts, list(map(text, footnotes.lines()))
+
+
+def to_markdown(tables: Iterable[Table]) -> str:
+    """Tables as GitHub reads them, each with its footnotes below."""
+    blocks = []
+    for title, rows, notes in _with_notes(tables, markdown_text):
+        head, *body = ["| " + " | ".join(row) + " |" for row in rows]
+        lines = [title, "", head, "| " + " | ".join(["---"] * len(rows[0])) + " |", *body]
+        blocks.append("\n".join([*lines, *[""] * bool(notes), *(f"{note}  " for note in notes)]))
     return "\n\n".join(blocks) + "\n"
 
 
-def pipe_table(heads: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
-    """A Markdown table of texts that are Markdown already."""
-    lines = []
-    for row in (heads, *rows):
-        cells = [f"{cell} |" if str(cell) else "|" for cell in row]
-        lines.append(" ".join(["|", *cells]))
-    return "\n".join([lines[0], "|" + "---|" * len(heads), *lines[1:]])
+def to_latex(tables: Iterable[Table]) -> str:
+    r"""Tables for a paper, each with its footnotes; they need `\usepackage{booktabs}`."""
+    blocks = []
+    for title, rows, notes in _with_notes(tables, latex_text):
+        head, *body = [" & ".join(row) + r" \\" for row in rows]
+        lines = [r"\begin{table}", r"\centering", rf"\caption{{{title}}}"]
+        lines += [rf"\begin{{tabular}}{{{'l' * len(rows[0])}}}", r"\toprule", head]
+        lines += [r"\midrule", *body, r"\bottomrule", r"\end{tabular}"]
+        lines += [rf"\par\footnotesize {note}" for note in notes]
+        blocks.append("\n".join([*lines, r"\end{table}"]))
+    return "% needs \\usepackage{booktabs}\n" + "\n\n".join(blocks) + "\n"
 
 
 def filled_page(package: str, **values: object) -> str:
@@ -306,21 +311,6 @@ def _paragraph(html: str) -> str:
 def _html_row(cells: Sequence[str]) -> str:
     label, *others = map(escape, cells)
     return f'<tr><th scope="row">{label}</th>{"".join(f"<td>{cell}</td>" for cell in others)}</tr>'
-
-
-def to_latex(report: Report) -> str:
-    r"""Tables for a paper, each with its footnotes; they need `\usepackage{booktabs}`."""
-    blocks = []
-    for table in report.tables:
-        footnotes = Footnotes()
-        rows = [table.heads, *footnotes.table(table)]
-        head, *body = [" & ".join(map(latex_text, row)) + r" \\" for row in rows]
-        lines = [r"\begin{table}", r"\centering", rf"\caption{{{latex_text(table.title)}}}"]
-        lines += [rf"\begin{{tabular}}{{{'l' * len(table.columns)}}}", r"\toprule", head]
-        lines += [r"\midrule", *body, r"\bottomrule", r"\end{tabular}"]
-        lines += [rf"\par\footnotesize {latex_text(line)}" for line in footnotes.lines()]
-        blocks.append("\n".join([*lines, r"\end{table}"]))
-    return "% needs \\usepackage{booktabs}\n" + "\n\n".join(blocks) + "\n"
 
 
 def csv_lines(rows: Iterable[Mapping[str, Any]], heads: Sequence[str]) -> str:

@@ -5,24 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from math import isclose
 from typing import Any
+
+import numpy as np
 
 from kgbench.estimate import Estimate
 from kgbench.numbers import count_text
 from kgbench.records import Planted, Record, Row
-from kgbench.report import Cell, Dash, Report, Table, csv_lines, to_latex, to_markdown
+from kgbench.report import Cell, Dash, Table, csv_lines, to_latex, to_markdown
 from kgbench.sites import PATHWAYS
 from kgbench.stats import METRICS, verdict_of
-
-
-def run_names(records: Sequence[Record]) -> list[str]:
-    """A name per record, with the start of the id where method and model are equal."""
-    plain = list(map(record_name, records))
-    names = []
-    for name, record in zip(plain, records, strict=True):
-        names.append(f"{name} ({record.id[:8]})" if plain.count(name) > 1 else name)
-    return names
 
 
 def common_name(records: Sequence[Record]) -> str:
@@ -34,30 +26,29 @@ def common_name(records: Sequence[Record]) -> str:
 def distinct_names(records: Sequence[Record]) -> list[str]:
     """A short name per record in addition to `common_name`: its method.
 
-    Model, parameters and number of facts follow where they differ.
-
-    The start of the id is added where something else differs.
+    Model, parameters and number of facts follow where they differ, and the start of the id where
+    something else does.
     """
-    plain = [_distinct_name(record, records) for record in records]
-    names = []
-    for name, record in zip(plain, records, strict=True):
-        ambiguous = plain.count(name) > 1 or _is_ambiguous(record, records)
-        names.append(f"{name} ({record.id[:8]})" if ambiguous else name)
-    return names
+    names = [_short_name(record, records) for record in records]
+    weights: dict[str, set[str]] = {}
+    for record in records:
+        weights.setdefault(record.model, set()).add(record.identity.weights.model_dump_json())
+    full = []
+    for name, record in zip(names, records, strict=True):
+        ambiguous = names.count(name) > 1 or len(weights[record.model]) > 1
+        full.append(f"{name} ({record.id[:8]})" if ambiguous else name)
+    return full
 
 
-def _distinct_name(record: Record, records: Sequence[Record]) -> str:
-    what = record.identity
-    alike = []
-    for other in records:
-        if other.identity.localizer.name == what.localizer.name:
-            alike.append(other.identity.localizer.parameters)
-    parts = [what.localizer.name, *differing_parameters(what.localizer.parameters, alike)]
-    if any(other.model != record.model for other in records):
+def _short_name(record: Record, records: Sequence[Record]) -> str:
+    method, limit = record.identity.localizer, record.identity.limit
+    methods = [other.identity.localizer for other in records]
+    alike = [other.parameters for other in methods if other.name == method.name]
+    parts = [method.name, *differing_parameters(method.parameters, alike)]
+    if len({other.model for other in records}) > 1:
         parts.append(record.model)
-    if any(other.identity.limit != what.limit for other in records):
-        limit = "all facts" if what.limit is None else f"first {count_text(what.limit, 'fact')}"
-        parts.append(limit)
+    if len({other.identity.limit for other in records}) > 1:
+        parts.append("all facts" if limit is None else f"first {count_text(limit, 'fact')}")
     return ", ".join(parts)
 
 
@@ -72,27 +63,7 @@ def differing_parameters(
     return texts
 
 
-def _is_ambiguous(record: Record, records: Sequence[Record]) -> bool:
-    """Whether another record has the same name for other weights."""
-    return any(
-        other.model == record.model and other.identity.weights != record.identity.weights
-        for other in records
-    )
-
-
-def record_name(record: Record) -> str:
-    """Method and model."""
-    return f"{record.identity.localizer.name} on {record.model}"
-
-
-OF_ROWS = (
-    *METRICS,
-    "rank",
-    "median_rank",
-    "sufficiency",
-    "necessity",
-    "gain",
-)
+OF_ROWS = (*METRICS, "rank", "median_rank", "sufficiency", "necessity", "gain")
 ROUNDING = 2e-5
 """Two units in the last of the six digits that are stored, of each."""
 
@@ -149,40 +120,30 @@ def from_rows(named: Named) -> bool:
     return named.figure not in ("average_precision", "agreement")
 
 
-@dataclass(frozen=True)
-class Changed:
-    """A figure that two records of one run do not have alike."""
-
-    where: str
-    stored: Estimate | None
-    """None where the first record does not have it."""
-    now: Estimate | None
+Change = tuple[Estimate | None, Estimate | None]
+"""A figure before and after; None where there is none."""
 
 
-def changed_figures(stored: Record, now: Record) -> tuple[Changed, ...]:
-    """Figures that differ by more than rounding, in the first record's order, then the second's."""
+def changed_figures(stored: Record, now: Record) -> dict[str, Change]:
+    """Figures that differ by more than rounding, by what they are of."""
     before = {named.where: named.estimate for named in figures(stored)}
     after = {named.where: named.estimate for named in figures(now)}
-    changed = []
+    changed = {}
     for where in dict.fromkeys((*before, *after)):
-        first, second = before.get(where), after.get(where)
-        if not _alike(first, second):
-            changed.append(Changed(where, first, second))
-    return tuple(changed)
+        change = before.get(where), after.get(where)
+        if not _alike(*change):
+            changed[where] = change
+    return changed
 
 
 def _alike(first: Estimate | None, second: Estimate | None) -> bool:
     if first is None or second is None:
         return False
-    if (first.n, first.undefined) != (second.n, second.undefined):
-        return False
-    for a, b in ((first.value, second.value), (first.low, second.low), (first.high, second.high)):
-        if a is None or b is None:
-            if a != b:
-                return False
-        elif not isclose(a, b, rel_tol=ROUNDING, abs_tol=1e-9):
-            return False
-    return True
+    one, two = ([each.value, each.low, each.high] for each in (first, second))
+    close = np.allclose(
+        np.array(one, float), np.array(two, float), rtol=ROUNDING, atol=1e-9, equal_nan=True
+    )
+    return close and (first.n, first.undefined) == (second.n, second.undefined)
 
 
 NO_GRAFT = "– not applicable: PRE and SFT are not grafts"
@@ -254,12 +215,12 @@ def _csv_rows(record: Record) -> Iterator[dict[str, Any]]:
 
 def as_markdown(records: Sequence[Record]) -> str:
     """Tables as GitHub reads them; the reasons of undefined figures below."""
-    return to_markdown(_report(records))
+    return to_markdown(_tables(records))
 
 
 def as_latex(records: Sequence[Record]) -> str:
     r"""Tables for a paper; they need `\usepackage{booktabs}`."""
-    return to_latex(_report(records))
+    return to_latex(_tables(records))
 
 
 FORMATS: Mapping[str, Callable[[Sequence[Record]], str]] = {
@@ -269,28 +230,28 @@ FORMATS: Mapping[str, Callable[[Sequence[Record]], str]] = {
 }
 
 
-def _report(records: Sequence[Record]) -> Report:
-    tables = [_configurations(records), _others(records)]
-    return Report(tables[0].title, [table for table in tables if table.rows])
+def _tables(records: Sequence[Record]) -> list[Table]:
+    return [table for table in (_configurations(records), _others(records)) if table.rows]
 
 
 def _configurations(records: Sequence[Record]) -> Table:
-    """Every configuration of every prompt, a row each; a model that all share is in the title."""
+    """Every configuration of every prompt and run, a row each."""
     metrics = list(dict.fromkeys(record.metric for record in records))
     shown = list(dict.fromkeys([*metrics, "top1", "mrr"]))
     several = len(records) > 1
     rows: list[list[Cell]] = []
-    for record, name in zip(records, run_names(records), strict=True):
+    for record, name in zip(records, distinct_names(records), strict=True):
         for row in record.rows:
             label: list[Cell] = [name] if several else []
             values = [row.estimate(metric) for metric in shown]
             ratios = [row.sufficiency, necessity_cell(row)]
             rows.append([*label, row.prompt, row.graft, *values, *ratios, row.n])
     heads = ["prompt", "configuration", *shown, "sufficiency", "necessity", "n"]
-    about = "means over facts with 95 % intervals; sufficiency and necessity on"
-    title = f"{about} {', '.join(metrics)}"
-    if not several:
-        title = f"{record_name(records[0])}, {records[0].identity.dataset.name}: {title}"
+    method = "" if several else f"{records[0].identity.localizer.name} on "
+    title = (
+        f"{method}{common_name(records)}: means over facts with 95 % intervals; sufficiency and "
+        f"necessity on {', '.join(metrics)}"
+    )
     return Table(title, ["run"] * several + heads, rows)
 
 
@@ -304,32 +265,11 @@ def necessity_cell(row: Row) -> Cell:
 
 
 def _others(records: Sequence[Record]) -> Table:
-    """Figures of records over configurations."""
+    """Figures of runs that are of no single configuration, a row each."""
     rows: list[list[Cell]] = []
-    for record, name in zip(records, run_names(records), strict=True):
-        for prompt, what, estimate in _over_configurations(record):
-            rows.append([name, prompt, what, estimate, estimate.n])
+    for record, name in zip(records, distinct_names(records), strict=True):
+        for each in figures(record):
+            if not each.graft or each.graft == "top k":
+                rows.append([name, each.prompt, each.figure, each.estimate, each.estimate.n])
     heads = ("run", "prompt", "figure", "value", "n")
     return Table("figures over configurations", heads, rows)
-
-
-def _over_configurations(record: Record) -> Iterator[tuple[str, str, Estimate]]:
-    """Synergy, area under the curve, the truth: prompt, figure and estimate."""
-    planted = record.planted
-    if record.curve is None and planted is None:
-        for prompt, synergy in record.synergy.items():
-            yield prompt, "synergy of FE and LT", synergy
-    for prompt, curve in (record.curve or {}).items():
-        yield prompt, "area under the recovery curve", curve.area
-    for prompt, prior in record.baselines.get("name_prior", {}).items():
-        yield prompt, "name prior (top5)", prior
-    for prompt, counts in (record.answers or {}).items():
-        share = len(counts) / sum(counts)
-        exact = Estimate(share, share, share, sum(counts))
-        yield prompt, "distinct first tokens ÷ facts", exact
-    if planted is None:
-        return
-    yield "all", "average precision", planted.average_precision
-    for key in ("sufficiency", "necessity"):
-        what = f"{key} of the {planted.k} best-ranked sites"
-        yield "all", what, getattr(planted.effect, key)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from textwrap import wrap
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kgbench.estimate import Estimate, plain
@@ -17,7 +16,7 @@ from kgbench.numbers import (
     significant_text,
     value_text,
 )
-from kgbench.records import Effect, Planted, Record, Row
+from kgbench.records import Planted, Record, Row
 from kgbench.report import (
     Cell,
     Dash,
@@ -28,13 +27,12 @@ from kgbench.report import (
     number_cell,
     table_width,
     text_width,
-    wrapped,
 )
 from kgbench.report.export import necessity_cell
 from kgbench.stats import verdict_of
 from kgbench.stats.intervals import smallest_gain, standard_errors
 from kgbench.stats.prior import priors_of
-from kgbench.stats.repetition import OtherRow, Repeated
+from kgbench.stats.repetition import Repeated
 from kgbench.stats.scores import HITS
 
 GRAFT_WIDTH = 30
@@ -78,7 +76,7 @@ def record_report(record: Record, width: float | None = None) -> Report:
     if count < len(metrics):
         notes.append(
             f"hidden to fit the terminal: {', '.join(metrics[count:])}; a wider one or "
-            f"`kgbench export {record.id[:12]}` shows them"
+            f"`kgbench show {record.id[:12]} --format csv` has them"
         )
     return Report(title, parts, _remarks(record), notes, verdict_of(record))
 
@@ -200,18 +198,6 @@ def _by_prompt(estimates: Mapping[str, Estimate]) -> list[str | Estimate]:
     return line
 
 
-NAME_WIDTH = 17
-"""Longer names of plants are wrapped."""
-
-PLANTS_LEGEND = wrapped(
-    "Ranked are the n blocks (a layer's attention or FFN) whose weights changed, each by the "
-    "largest score of its sites; k of them learned the facts. Average precision is of one plant, "
-    "and has no interval; chance is what a random order gets. Sufficiency and necessity are of as "
-    "many best-ranked sites as were planted, over all prompts; by prompt, their estimates."
-)
-"""The columns of `plants_report`."""
-
-
 def planted_parts(planted: Planted) -> list[Table | Lines]:
     """One ranking against the truth, with what chance gives."""
     rows: list[list[Cell]] = [
@@ -240,76 +226,8 @@ def planted_parts(planted: Planted) -> list[Table | Lines]:
     return parts
 
 
-def plants_report(records: Sequence[Record]) -> Report:
-    """One method on several plants, a row each.
-
-    Args:
-        records: Its records, all of the suite `planted`, one per plant.
-    """
-    prompts: dict[str, None] = {}
-    for record in records:
-        prompts |= dict.fromkeys(_planted(record).prompts)
-    rankings: list[list[Cell]] = []
-    grafts: list[list[Cell]] = []
-    notes: list[str] = []
-    remarks: list[str] = []
-    for record in records:
-        planted, name = _planted(record), _plant_lines(record.model)
-        count = f"{planted.n_true} of {planted.n_units}"
-        rankings.append([name, count, planted.average_precision, number_cell(planted.chance)])
-        single = [_short(planted.prompts.get(prompt)) for prompt in prompts]
-        shares: list[Cell] = [name, planted.effect.sufficiency, planted.effect.necessity]
-        grafts.append([*shares, *single, max(row.n for row in record.rows)])
-        notes += _pathway_lines(record)
-        remarks += [f"note: {note}" for note in planted.notes]
-    title = (
-        f"{records[0].identity.localizer.name}: where facts were planted, "
-        "and where this method looks for them; shares with 95 % intervals over facts"
-    )
-    tables = [
-        Table("", ["plant", "k of n", "average precision", "chance"], rankings),
-        Table("", ["plant", "sufficiency", "necessity", *prompts, "facts"], grafts),
-    ]
-    return Report(title, tables, notes=[*notes, *dict.fromkeys(remarks)])
-
-
-def _plant_lines(plant: str) -> str:
-    """A name in lines, a long one broken at its points first."""
-    parts = plant.replace(".", ".\n").split("\n") if len(plant) > NAME_WIDTH else [plant]
-    lines = []
-    for part in parts:
-        lines += wrap(part, NAME_WIDTH)
-    return "\n".join(lines)
-
-
-def _planted(record: Record) -> Planted:
-    assert record.planted is not None
-    return record.planted
-
-
-def _short(effect: Effect | None) -> Cell:
-    """Sufficiency and necessity without their intervals."""
-    if effect is None:
-        return Dash()
-    values = [effect.sufficiency.value, effect.necessity.value]
-    return " / ".join("–" if value is None else number_text(value) for value in values)
-
-
-def _pathway_lines(record: Record) -> list[str]:
-    """Whether the planted pathway was found, in a line."""
-    texts = []
-    for prompt, pathway in (_planted(record).pathways or {}).items():
-        if pathway.outcome == "not applicable":
-            texts.append(f"{pathway.outcome} on {prompt}")
-            continue
-        planted = f"{pathway.planted} {value_text(pathway.recovery_planted)}"
-        other = f"{pathway.other} {value_text(pathway.recovery_other)}"
-        texts.append(f"{planted}, {other} on {prompt} ({pathway.outcome})")
-    return [f"pathways of {record.model}: {'; '.join(texts)}"] if texts else []
-
-
 LISTED = 10
-"""Rows that are listed."""
+"""Rows of a kind that are listed."""
 
 
 def repeat_report(repeated: Repeated, what: str) -> Report:
@@ -319,92 +237,70 @@ def repeat_report(repeated: Repeated, what: str) -> Report:
         repeated: The comparison.
         what: The facts that were run again, such as `20 of 150 facts`.
     """
-    prompts = dict.fromkeys(repeat.prompt for repeat in repeated.repeats)
-    parts: list[Table | Lines] = [_repeat_table(repeated, prompt) for prompt in prompts]
+    tables: dict[str, list[list[Cell]]] = {}
+    for repeat in repeated.repeats:
+        row: list[Cell] = [repeat.graft, repeat.n]
+        row += [plain_text(repeat.stored, 4), plain_text(repeat.now, 4)]
+        row += [signed_text(repeat.now - repeat.stored), repeat.flipped]
+        row += [plain_text(repeat.largest, 2), len(repeat.others)]
+        tables.setdefault(repeat.prompt, []).append(row)
+    heads = ["graft", "facts", f"{repeated.metric} stored", "now", "difference", "flipped"]
+    heads += ["largest |Δ log p|", "beyond"]
+    parts: list[Table | Lines] = []
+    for prompt, rows in tables.items():
+        parts.append(Table(prompt, heads, rows, GRAFT_WIDTH))
     if (again := repeated.map) is not None:
         missing = f"; {again.missing} sites are in one of the maps only" if again.missing else ""
-        parts.append(
-            Lines(
-                [
-                    "map of scores, stored and now: Spearman's correlation "
-                    f"{figure_text(again.spearman)}, largest difference of a score "
-                    f"{plain_text(again.largest, 2)}, of at most "
-                    f"{plain_text(again.allowed, 2)}{missing}"
-                ],
-                "  ",
-            )
+        line = (
+            f"map of scores, stored and now: Spearman's correlation {figure_text(again.spearman)}, "
+            f"largest difference of a score {plain_text(again.largest, 2)}, of at most "
+            f"{plain_text(again.allowed, 2)}{missing}"
         )
-    if lines := _differing_rows(repeated):
-        lines = [f"  {line}" for line in lines]
-        parts.append(Lines(["rows that differ by more than rounding:", *lines], "    "))
+        parts.append(Lines([line], "  "))
+    if lines := list(_differing_rows(repeated)):
+        head = "rows that differ by more than rounding:"
+        parts.append(Lines([head, *lines], "    "))
     return Report("", parts, verdict=repeated_sentence(repeated, what))
 
 
-def _repeat_table(repeated: Repeated, prompt: str) -> Table:
-    rows: list[list[Cell]] = []
-    for repeat in repeated.repeats:
-        if repeat.prompt != prompt:
-            continue
-        stored, now = plain_text(repeat.stored, 4), plain_text(repeat.now, 4)
-        difference = signed_text(repeat.now - repeat.stored)
-        largest, beyond = plain_text(repeat.largest, 2), len(repeat.others)
-        numbers: list[Cell] = [repeat.n, stored, now, difference, repeat.flipped, largest, beyond]
-        rows.append([repeat.graft, *numbers])
-    heads = ["graft", "facts", f"{repeated.metric} stored", "now", "difference", "flipped"]
-    heads += ["largest |Δ log p|", "beyond"]
-    return Table(prompt, heads, rows, GRAFT_WIDTH)
-
-
-def _differing_rows(repeated: Repeated) -> list[str]:
-    lines = list(map(_row_text, repeated.others[:LISTED]))
-    for keys, why in (
-        (repeated.missing, "measured now, and not in the record"),
-        (repeated.extra, "in the record, and not measured now"),
-    ):
-        lines += [f"{', '.join(key[:3])}: {why}" for key in keys[:LISTED]]
-    more = sum(
-        max(0, len(rows) - LISTED) for rows in (repeated.others, repeated.missing, repeated.extra)
-    )
-    return [*lines, *[f"and {more} more"] * bool(more)]
-
-
-def _row_text(row: OtherRow) -> str:
-    numbers = (
-        f"rank {row.stored.rank} stored, {row.now.rank} now; "
-        f"log-probability {plain_text(row.stored.logprob)} stored, "
-        f"{plain_text(row.now.logprob)} now"
-    )
-    return f"{row.prompt}, {row.graft}, {row.fact}: {numbers}"
+def _differing_rows(repeated: Repeated) -> Iterator[str]:
+    for row in repeated.others[:LISTED]:
+        yield (
+            f"  {row.prompt}, {row.graft}, {row.fact}: rank {row.stored.rank} stored, "
+            f"{row.now.rank} now; log-probability {plain_text(row.stored.logprob)} stored, "
+            f"{plain_text(row.now.logprob)} now"
+        )
+    for key in repeated.missing[:LISTED]:
+        yield f"  {', '.join(key[:3])}: measured now, and not in the record"
+    for key in repeated.extra[:LISTED]:
+        yield f"  {', '.join(key[:3])}: in the record, and not measured now"
+    kinds = (repeated.others, repeated.missing, repeated.extra)
+    if more := sum(max(0, len(rows) - LISTED) for rows in kinds):
+        yield f"  and {more} more"
 
 
 def repeated_sentence(repeated: Repeated, what: str) -> str:
     """What came of it, in a sentence, and what could not be compared."""
-    return f"{_agreement(repeated, what)}{f' Note: {repeated.note}.' if repeated.note else ''}"
-
-
-def _agreement(repeated: Repeated, what: str) -> str:
     nats, flips = f"{plain_text(repeated.tolerance)} nats", count_text(repeated.flipped, "hit")
+    note = f" Note: {repeated.note}." if repeated.note else ""
     if repeated.agrees:
         ties = f", where {flips} flipped by one rank, as ties do" if repeated.flipped else ""
         return (
             f"It agrees: {what} run again, all {repeated.rows} rows within {nats}, the largest "
-            f"difference {plain_text(repeated.largest, 2)}{ties}."
+            f"difference {plain_text(repeated.largest, 2)}{ties}.{note}"
         )
-    reasons = []
-    if repeated.others:
-        apart = f"{len(repeated.others)} of {repeated.rows} rows differ by more than {nats}"
-        reasons.append(f"{apart} or in their ranks")
-    if repeated.missing:
-        reasons.append(f"{count_text(len(repeated.missing), 'row')} of the run not in the record")
-    if repeated.extra:
-        reasons.append(f"{count_text(len(repeated.extra), 'row')} of the record not of the run")
-    if repeated.flipped:
-        reasons.append(f"{flips} flipped")
-    if repeated.map is not None and not repeated.map.agrees:
-        reasons.append("the map of scores differs")
-    if not repeated.rows:
-        reasons.append("there is no row to compare")
-    return f"It differs: {what} run again, {'; '.join(reasons)}."
+    apart = f"{len(repeated.others)} of {repeated.rows} rows differ by more than {nats}"
+    map_differs = repeated.map is not None and not repeated.map.agrees
+    reasons = {
+        f"{apart} or in their ranks": repeated.others,
+        f"{count_text(len(repeated.missing), 'row')} of the run not in the record": repeated.missing,
+        f"{count_text(len(repeated.extra), 'row')} of the record not of the run": repeated.extra,
+        f"{flips} flipped": repeated.flipped,
+        "the map of scores differs": map_differs,
+        "there is no row to compare": not repeated.rows,
+    }
+    named = "; ".join(reason for reason, holds in reasons.items() if holds)
+    return f"It differs: {what} run again, {named}.{note}"
 
 
 def repeated_answer(repeated: Repeated, what: str) -> dict[str, Any]:

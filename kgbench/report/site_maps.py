@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import chain
 from textwrap import fill
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kgbench.errors import InputError, check_choice
 from kgbench.numbers import figure_text
-from kgbench.records import Curve, Record, SiteScore
+from kgbench.records import CurvePoint, Record, SiteScore
 from kgbench.report.bars import (
     FAINT,
+    GREY,
     INK,
+    MOST,
     RUN_COLOURS,
     draw_chart,
     number_ticks,
     panels,
     plain_axes,
-    run_title,
     styled,
     title,
 )
-from kgbench.report.export import common_name, distinct_names
+from kgbench.report.export import distinct_names
 from kgbench.sites import COMPONENTS, SCORED_REGIONS
 
 if TYPE_CHECKING:
@@ -31,30 +34,80 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
 
-PICTURES = ("chart", "curve", "map")
-"""What is drawn of a run: its bars, and of ranked sites the budget curve and the map of scores."""
+PICTURES = {"chart": "bars", "curve": "budget curve", "map": "map"}
+"""What is drawn of runs: their bars, and of ranked sites the budget curve and the map of scores."""
+
+Meaning = Callable[[str, str], str]
+"""Gives what a score is and its unit, by name and version of the method."""
 
 
-def picture_of(record: Record, kind: str) -> Callable[[Record], Figure]:
-    """What draws a picture of a run.
+def pictures_of(record: Record) -> list[str]:
+    """The kinds of pictures that there are of a run."""
+    ranked = {"curve": record.curve, "map": record.scores}
+    return ["chart", *(kind for kind, part in ranked.items() if part)]
+
+
+def drawing(
+    records: Sequence[Record], kind: str, meaning: Meaning
+) -> Callable[[Sequence[Record]], Figure]:
+    """What draws a picture of runs.
+
+    Args:
+        records: The runs.
+        kind: A key of `PICTURES`.
+        meaning: Labels the colours of a map.
 
     Raises:
         UnknownNameError: There is no such kind of picture.
-        InputError: The run has none of it.
+        InputError: A run has none of it, or the runs cannot share a picture.
     """
     check_choice("kind", kind, PICTURES)
-    if kind == "chart":
-        return draw_chart
-    if not (record.curve if kind == "curve" else record.scores):
-        what = "budget curve" if kind == "curve" else "map"
+    if len(records) > MOST:
         raise InputError(
-            f"the run of {record.identity.localizer.name} on {record.model} has no {what}: no "
-            "sites were ranked; --kind chart draws its bars"
+            f"{len(records)} runs in one picture cannot be told apart; give at most {MOST}"
         )
-    return draw_curve if kind == "curve" else draw_heatmap
+    for i, record in enumerate(records):
+        if kind not in pictures_of(record):
+            raise InputError(
+                f"{_run_text(record)} has no {PICTURES[kind]}: no sites were ranked; --kind chart "
+                "draws its bars"
+            )
+        for other in records[:i] if kind != "chart" else ():
+            _check_together(other, record, kind)
+    if kind == "map":
+        return partial(draw_maps, meaning=meaning)
+    return draw_chart if kind == "chart" else draw_curves
 
 
-LINE, GUIDE = "#0072B2", "#8C8C8C"
+def _check_together(first: Record, second: Record, kind: str) -> None:
+    """Refuse two runs that are the same, or of other facts or prompts."""
+    if first.id == second.id:
+        raise InputError(
+            f"{_run_text(second)} ({second.id[:8]}) is given twice; give each run once"
+        )
+    for what, one, two in (
+        ("facts", _facts(first), _facts(second)),
+        ("prompts", _prompts(first), _prompts(second)),
+    ):
+        if one != two:
+            raise InputError(
+                f"{_run_text(first)} and {_run_text(second)} have different {what}, {one} and "
+                f"{two}; --kind {kind} draws runs of the same facts and prompts beside each other"
+            )
+
+
+def _run_text(record: Record) -> str:
+    return f"the run of {record.identity.localizer.name} on {record.model}"
+
+
+def _facts(record: Record) -> str:
+    return f"{record.identity.dataset.name} ({record.identity.dataset.hash[:8]})"
+
+
+def _prompts(record: Record) -> str:
+    return ", ".join(f"{name} ({hash[:8]})" for name, hash in record.identity.prompts.items())
+
+
 ZERO = 0.03
 """Position of a budget of 0 on the axis, in per cent."""
 
@@ -68,133 +121,58 @@ APART = 1.1
 LEGEND_WIDTH = 60
 """Characters of a line of a legend."""
 
-BUDGET = "best-ranked sites, per cent of weights × tokens"
-
-
-@styled
-def draw_curve(record: Record) -> Figure:
-    """A panel per prompt: recovery over the log budget, with 95 % intervals; budget 0 is apart."""
-    curves = record.curve or {}
-    size = (max(5.6, 4.2 * len(curves)), 3.8)
-    figure, ((*axes,),) = panels(size, 1, len(curves), sharey=True)
-    for axis, (prompt, curve) in zip(axes, curves.items(), strict=True):
-        _curve_panel(axis, curve)
-        axis.set_title(
-            f"{prompt}: area {figure_text(curve.area)}", loc="left", color=INK, fontsize=10
-        )
-        axis.set_xlabel(BUDGET, color=INK)
-    axes[0].set_ylabel(f"recovery ({record.metric})", color=INK)
-    run_title(figure, record)
-    return figure
-
 
 @styled
 def draw_curves(records: Sequence[Record]) -> Figure:
-    """A panel per prompt, a line per run with its 95 % band; the legend gives each area."""
-    names, prompts = distinct_names(records), dict[str, None]()
-    for record in records:
-        prompts |= dict.fromkeys(record.curve or {})
-    curves, labels, lines = {}, {}, 0.0
-    for prompt in prompts:
-        curves[prompt] = [(record.curve or {}).get(prompt) for record in records]
-        labels[prompt] = _labels(curves[prompt], names)
-        lines = max(lines, sum(1.2 + label.count("\n") for label in labels[prompt]))
-    size = (max(5.6, 4.6 * len(prompts)), 3.9 + 0.15 * lines)
+    """A panel per prompt: recovery over the log budget, a line per run with its 95 % band.
+
+    The legend gives the area under each; a budget of 0 is apart.
+    """
+    names = distinct_names(records)
+    prompts = list(dict.fromkeys(chain.from_iterable(record.curve or () for record in records)))
+    size = (max(5.6, 4.6 * len(prompts)), 4.0 + 0.3 * len(records))
     figure, ((*axes,),) = panels(size, 1, len(prompts), sharey=True)
     for axis, prompt in zip(axes, prompts, strict=True):
-        for i, curve in enumerate(curves[prompt]):
-            if curve is not None:
-                _line(axis, curve, i, APART ** (i - (len(records) - 1) / 2))
+        for i, (record, name) in enumerate(zip(records, names, strict=True)):
+            curve = (record.curve or {}).get(prompt)
+            area = "no curve" if curve is None else f"area {figure_text(curve.area)}"
+            points = () if curve is None else curve.points
+            style: dict[str, Any] = {"color": RUN_COLOURS[i], "marker": MARKERS[i]}
+            label = fill(f"{name}: {area}", LEGEND_WIDTH)
+            _line(axis, points, ZERO * APART ** (i - (len(records) - 1) / 2), label, style)
         _curve_axes(axis)
-        _curve_legend(axis, labels[prompt])
+        axis.legend(
+            loc="upper left", bbox_to_anchor=(0, -0.17), frameon=False, fontsize=8, borderaxespad=0
+        )
         axis.set_title(prompt, loc="left", color=INK, fontsize=10)
-        axis.set_xlabel(BUDGET, color=INK)
+        axis.set_xlabel("best-ranked sites, per cent of weights × tokens", color=INK)
     for axis in axes:
         number_ticks(axis.yaxis)
-    axes[0].set_ylabel(f"recovery ({records[0].metric})", color=INK)
-    title(figure, f"budget curves on {common_name(records)}")
+    axes[0].set_ylabel(f"recovery ({records[0].metric}), 95 % intervals", color=INK)
+    title(figure, records, "budget curves")
     return figure
 
 
-def _line(axis: Axes, curve: Curve, i: int, apart: float) -> None:
-    """One run's line with its band, and its point at a budget of 0."""
-    x, y, low, high = _bars(curve, True)
-    axis.plot(x, y, color=RUN_COLOURS[i], marker=MARKERS[i], markersize=4.5, lw=1.4, zorder=3)
-    axis.fill_between(x, low, high, color=RUN_COLOURS[i], alpha=0.16, lw=0, zorder=2)
-    x, y, low, high = _bars(curve, False)
-    x = x * apart
-    axis.vlines(x, low, high, color=RUN_COLOURS[i], alpha=0.4, lw=1.4, zorder=2)
-    axis.plot(x, y, color=RUN_COLOURS[i], marker=MARKERS[i], markersize=4.5, lw=0, zorder=3)
-
-
-def _labels(curves: Sequence[Curve | None], names: Sequence[str]) -> list[str]:
-    """Each run's name, with the area under its curve on one prompt."""
-    areas = ["no curve" if curve is None else f"area {figure_text(curve.area)}" for curve in curves]
-    return [fill(f"{name}: {area}", LEGEND_WIDTH) for name, area in zip(names, areas, strict=True)]
-
-
-def _curve_legend(axis: Axes, labels: Sequence[str]) -> None:
-    """Below a panel."""
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
-
-    handles: list[Line2D | Patch] = []
-    for i, label in enumerate(labels):
-        handles.append(
-            Line2D(
-                [], [], color=RUN_COLOURS[i], marker=MARKERS[i], markersize=4.5, lw=1.4, label=label
-            )
-        )
-    handles.append(Patch(facecolor=GUIDE, alpha=0.3, lw=0, label="95 % interval"))
-    axis.legend(
-        handles=handles,
-        loc="upper left",
-        bbox_to_anchor=(0, -0.17),
-        frameon=False,
-        fontsize=8,
-        borderaxespad=0,
-    )
-
-
-def _curve_panel(axis: Axes, curve: Curve) -> None:
-    for within in (True, False):
-        x, y, low, high = _bars(curve, within)
-        if len(x):
-            axis.errorbar(
-                x,
-                y,
-                [y - low, high - y],
-                color=LINE,
-                marker="o",
-                markersize=3.5,
-                lw=1.4 if within else 0,
-                elinewidth=0.9,
-                capsize=2.5,
-                zorder=3,
-            )
-    if all(point.recovery.undefined is not None for point in curve.points):
-        axis.annotate("undefined", (0.5, 0.5), xycoords="axes fraction", ha="center", color=GUIDE)
-    _curve_axes(axis)
-
-
-def _bars(curve: Curve, within: bool) -> np.ndarray:
-    """The defined points of a curve at budgets above 0, or that at 0: budget, recovery, its ends.
-
-    Returns:
-        Columns [4, point], budgets in per cent.
-    """
+def _line(
+    axis: Axes, points: Sequence[CurvePoint], zero: float, label: str, style: dict[str, Any]
+) -> None:
+    """A line with its band, and the point of a budget of 0 apart; undefined ones are left out."""
     bars = []
-    for point in curve.points:
-        recovery, budget = point.recovery, point.budget
-        if recovery.undefined is None and (budget > 0) == within:
-            bars.append((budget or ZERO, recovery.value, recovery.low, recovery.high))
-    return np.array(bars, float).reshape(-1, 4).T
+    for point in points:
+        if point.recovery.numbers is not None:
+            bars.append((point.budget or zero, *point.recovery.numbers))
+    x, y, low, high = np.array(bars, float).reshape(-1, 4).T
+    apart, line = x <= zero, x > zero
+    axis.fill_between(x[line], low[line], high[line], color=style["color"], alpha=0.16, lw=0)
+    axis.vlines(x[apart], low[apart], high[apart], color=style["color"], alpha=0.4)
+    axis.plot(x[line], y[line], markersize=4.5, lw=1.4, zorder=3, label=label, **style)
+    axis.plot(x[apart], y[apart], markersize=4.5, lw=0, zorder=3, **style)
 
 
 def _curve_axes(axis: Axes) -> None:
     """Axes, guides at 0 and 1, and the gap between a budget of 0 and the others."""
     for level in (0, 1):
-        axis.axhline(level, color=GUIDE, lw=0.8, ls=(0, (4, 3)), zorder=1)
+        axis.axhline(level, color=GREY, lw=0.8, ls=(0, (4, 3)), zorder=1)
     axis.set_xscale("log")
     axis.set_xlim(ZERO / 1.6, 100 * 1.6)
     axis.set_xticks([ZERO, 0.1, 1, 10, 100], ["0", ".1", "1", "10", "100"], color=INK)
@@ -202,9 +180,6 @@ def _curve_axes(axis: Axes) -> None:
     axis.axvline((ZERO * 0.1) ** 0.5, color=FAINT, lw=0.8, zorder=0)
     plain_axes(axis, "y")
 
-
-PER_LINE = 4
-"""Panels per line."""
 
 ABSENT = "#D4D4D4"
 """Where the model has no such component."""
@@ -217,52 +192,19 @@ Places = tuple[list[str], list[int], list[str]]
 
 
 @styled
-def draw_heatmap(record: Record) -> Figure:
-    """One panel per region: layers upwards, components in order of computation, scores as colours.
+def draw_maps(records: Sequence[Record], meaning: Meaning) -> Figure:
+    """A line of panels per run, one per region: layers upwards, components in order of computation.
 
-    Scores of both signs have white at 0 and red above it; scores of one sign are light where they
-    are low.
+    Runs have the same axes and a colour bar each, since units of scores differ. Scores of both
+    signs have white at 0 and red above it; scores of one sign are light where they are low.
     """
-    scores = record.scores or ()
-    regions, layers, components = places = _places(scores)
-    lines, columns = -(-len(regions) // PER_LINE), min(len(regions), PER_LINE)
+    regions, layers, components = places = _places(records)
     size = (
-        0.9 + columns * (0.6 + 0.26 * len(components)),
-        0.7 + lines * (1.4 + 0.24 * (len(layers) + 1)),
+        max(5.5, 2.4 + len(regions) * (0.25 + 0.14 * len(components))),
+        1.0 + len(records) * (0.75 + max(0.9, 0.16 * (len(layers) + 1))),
     )
-    figure, axes = panels((max(size[0], 4.5), size[1]), lines, columns, sharey=True)
-    image = None
-    for axis, region in zip(axes.flat, regions, strict=False):
-        image = _map_panel(axis, scores, region, places)
-    for axis in axes.flat[len(regions) :]:
-        axis.set_visible(False)
-    for axis in axes[:, 0]:
-        axis.set_ylabel("layer", color=INK)
-    if image is not None:
-        figure.colorbar(image, ax=axes, label="score", shrink=0.8)
-    run_title(figure, record)
-    return figure
-
-
-@styled
-def draw_heatmaps(maps: Sequence[tuple[Record, str]]) -> Figure:
-    """One line of panels per run on the same axes, with a colour bar each: units of scores differ.
-
-    Args:
-        maps: Runs with scores, each with the meaning of its scores.
-    """
-    records = [record for record, _ in maps]
-    scores: list[SiteScore] = []
-    for record in records:
-        scores += record.scores or ()
-    regions, layers, components = places = _places(scores)
-    size = (
-        2.4 + len(regions) * (0.25 + 0.14 * len(components)),
-        1.0 + len(maps) * (0.75 + max(0.9, 0.16 * (len(layers) + 1))),
-    )
-    size = (max(size[0], 5.5), size[1])
-    figure, axes = panels(size, len(maps), len(regions), sharex=True, sharey=True)
-    for line, (record, meaning), name in zip(axes, maps, distinct_names(records), strict=True):
+    figure, axes = panels(size, len(records), len(regions), sharex=True, sharey=True)
+    for line, record, name in zip(axes, records, distinct_names(records), strict=True):
         for axis, region in zip(line, regions, strict=True):
             image = _map_panel(axis, record.scores or (), region, places)
         # Room for the name, which is wider than a panel.
@@ -279,26 +221,22 @@ def draw_heatmaps(maps: Sequence[tuple[Record, str]]) -> Figure:
         line[0].set_ylabel("layer", color=INK)
         bar = figure.colorbar(image, ax=line, aspect=12, pad=0.01)
         number_ticks(bar.ax.yaxis)
-        bar.set_label(fill(meaning, BAR_WIDTH), color=INK, fontsize=8)
-    title(figure, f"scores of sites on {common_name(records)}")
+        method = record.identity.localizer
+        label = fill(meaning(method.name, method.version), BAR_WIDTH)
+        bar.set_label(label, color=INK, fontsize=8)
+    title(figure, records, "scores of sites")
     return figure
 
 
-def _places(scores: Sequence[SiteScore]) -> Places:
-    """What a map has panels, rows and columns for."""
-    scored = {score.region for score in scores}
-    regions = [region for region in SCORED_REGIONS if region in scored]
-    scored = {score.component for score in scores}
-    components = [name for name in COMPONENTS if name in scored]
-    return regions, sorted({s.layer for s in scores if s.layer is not None}), components
-
-
-def _ends(scores: list[float]) -> tuple[float, float]:
-    """Ends of the scale: symmetric about 0 where scores have both signs."""
-    low, high = min(scores), max(scores)
-    if low < 0 < high:
-        return -max(-low, high), max(-low, high)
-    return (low, high) if low < high else (low - 0.5, high + 0.5)
+def _places(records: Sequence[Record]) -> Places:
+    """What maps have panels, rows and columns for."""
+    scores = list(chain.from_iterable(record.scores or () for record in records))
+    regions, components = ({getattr(s, of) for s in scores} for of in ("region", "component"))
+    return (
+        [region for region in SCORED_REGIONS if region in regions],
+        sorted({s.layer for s in scores if s.layer is not None}),
+        [component for component in COMPONENTS if component in components],
+    )
 
 
 def _map_panel(axis: Axes, scores: Sequence[SiteScore], region: str, places: Places) -> AxesImage:
@@ -309,17 +247,21 @@ def _map_panel(axis: Axes, scores: Sequence[SiteScore], region: str, places: Pla
         if s.region == region:
             row = 0 if s.layer is None else 1 + layers.index(s.layer)
             grid[row, components.index(s.component)] = s.score
-    ends = _ends([s.score for s in scores])
+    low, high = min(s.score for s in scores), max(s.score for s in scores)
+    both_signs = low < 0 < high
+    if both_signs:
+        high = max(-low, high)
+        low = -high
+    elif low == high:
+        low, high = low - 0.5, high + 0.5
     axis.set_facecolor(ABSENT)
-    colours = "RdBu_r" if ends[0] == -ends[1] else "cividis"
-    shown = np.ma.masked_invalid(grid)
     image = axis.imshow(
-        shown,
+        np.ma.masked_invalid(grid),
         aspect="auto",
         origin="lower",
-        cmap=colours,
-        vmin=ends[0],
-        vmax=ends[1],
+        cmap="RdBu_r" if both_signs else "cividis",
+        vmin=low,
+        vmax=high,
         interpolation="nearest",
     )
     axis.set_title(region, color=INK, fontsize=10)
