@@ -22,7 +22,7 @@ def diff_command(
 ) -> Output:
     """Show which layers and components finetuning changed, from the files alone.
 
-    Nothing is run, and no facts are needed. It says where weights changed, not
+    Nothing is run, and no facts are needed. It shows where weights changed, not
     that something is stored there: a graft shows what a change does (kgbench eval).
 
     \b

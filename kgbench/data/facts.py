@@ -266,7 +266,7 @@ def dataset_from(table: FactTable) -> Dataset:
     """The data set of a table; see `load_dataset`.
 
     Raises:
-        DataError: An id stands for two facts, or no facts are left.
+        DataError: An id is of two facts, or no facts are left.
         InputError: A template does not fit the fields.
     """
     first = table.rows[0]

@@ -12,7 +12,7 @@ from kgbench.errors import first_fault
 
 
 def _file_name(name: str) -> str:
-    """A name that can stand in records and in names of folders."""
+    """A name that may be in records and in names of folders."""
     if not re.fullmatch(r"\w[\w .:+-]{0,99}", name):
         raise ValueError(
             "expected letters, digits, blanks and _.:+-, at most 100 of them, and no path"

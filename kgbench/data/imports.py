@@ -171,7 +171,7 @@ def fact_table(
     Args:
         path: Their file, or the name of facts that are in none.
         numbered: The rows with their numbers.
-        header: What a file's header says.
+        header: Of the file.
         options: What overrules it.
         named_only: Only columns that options and templates name are fields.
 

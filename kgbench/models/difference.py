@@ -1,6 +1,6 @@
 """How the weights of two checkpoints differ: read one tensor at a time, and nothing is run.
 
-It says where weights changed, never that something is stored there.
+It shows where weights changed, never that something is stored there.
 """
 
 from __future__ import annotations

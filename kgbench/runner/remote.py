@@ -269,7 +269,7 @@ class Writer:
         return self._rows.setdefault(row, len(self._rows))
 
     def write(self, path: Path, reply: Mapping[str, Any]) -> None:
-        """Write what was given in a stage; the file of JSON comes last, and says that all is there.
+        """Write what was given in a stage; the file of JSON comes last, so that all is there with it.
 
         Args:
             path: Of that file.
@@ -493,6 +493,6 @@ class RemoteIntervention(Remote, InterventionLocalizer):
 
 
 def declared(method: Method, replies: tuple[Reply, ...] = ()) -> Held:
-    """A localizer of a third party as it stands in a specification, with what it gave."""
+    """A localizer of a third party as a specification holds it, with what it gave."""
     of = RemoteIntervention if method.kind == InterventionLocalizer.kind else RemoteScorer
     return Held(localizer=of(method, replies), code=method.code)

@@ -143,7 +143,7 @@ def _end_rest(child: subprocess.Popen[bytes]) -> None:
 
 
 class _Message(BaseModel, Generic[T]):
-    """A line of the stream between the processes; one without content says that a child runs."""
+    """A line of the stream between the processes; one without content is a sign of life."""
 
     model_config = _AS_JSON
 

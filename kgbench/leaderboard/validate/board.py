@@ -315,7 +315,7 @@ class Others:
             yield RECORD, Finding("identity.metric_version", None, expected, clause)
 
     def compared(self, sent: Sent) -> Iterator[tuple[str, Finding]]:
-        """Faults of an entry that is in order, beside those before it."""
+        """Faults of an entry that is in order, and of those before it."""
         entry = sent.entry
         for claim in claims(entry):
             value, where = self.claims.setdefault(claim.key, (claim.value, entry.folder.name))
