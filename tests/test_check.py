@@ -100,7 +100,10 @@ def crashing(tmp_path: Path) -> str:
 
 def test_a_localizer_that_keeps_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
     """Status 0, a line for each law with a column for each family, and a sentence that sums it up."""
-    assert main(["check", "random", "--family", "gpt2,gemma", "--localizer-arg", "seed=4"]) == 0
+    assert (
+        main(["check-localizer", "random", "--family", "gpt2,gemma", "--localizer-arg", "seed=4"])
+        == 0
+    )
     head, _, *rows = capsys.readouterr().out.splitlines()
     assert head.split() == ["law", "gpt2", "gemma", "why"]
     assert all(row.split()[-2:] == ["pass", "pass"] for row in rows[:-2])
@@ -114,12 +117,12 @@ def test_a_localizer_that_fails(
     and no traceback; a reason that all families share stands in the table once.
     """
     monkeypatch.setenv("COLUMNS", "200")
-    assert main(["check", crashing, "--family", "llama,gpt2"]) == 1
+    assert main(["check-localizer", crashing, "--family", "llama,gpt2"]) == 1
     rows = capfd.readouterr().out.splitlines()
     (row,) = (row for row in rows if row.startswith("every site has a finite score"))
     assert row.split()[-5:] == ["FAIL", "FAIL", "ZeroDivisionError:", "no", "way"]
     assert "laws do not hold of" in rows[-1]
-    assert main(["check", crashing, "--family", "llama", "--json"]) == 1
+    assert main(["check-localizer", crashing, "--family", "llama", "--json"]) == 1
     captured = capfd.readouterr()
     answer = json.loads(captured.out)
     assert "Traceback" not in captured.err and "on the way" in captured.err
@@ -148,7 +151,7 @@ def test_wrong_input(
 ) -> None:
     """Status 2 and one line."""
     file = crashing.removesuffix(":Crashing")
-    assert main(["check", *(argument.format(file=file) for argument in arguments)]) == 2
+    assert main(["check-localizer", *(argument.format(file=file) for argument in arguments)]) == 2
     captured = capfd.readouterr()
     assert told in captured.err
     assert captured.err.count("\n") == 1 and captured.out == ""

@@ -235,7 +235,10 @@ def test_check_does_not_end_without_a_word(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A method that ends the program is no success."""
-    assert main(["check", written(tmp_path, "treat", "sys.exit(0)"), "--family", "gpt2"]) == 1
+    assert (
+        main(["check-localizer", written(tmp_path, "treat", "sys.exit(0)"), "--family", "gpt2"])
+        == 1
+    )
     told = capsys.readouterr()
     assert "SystemExit: 0" in told.out + told.err
 

@@ -50,7 +50,7 @@ def test_it_is_found(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_it_keeps_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
     """`kgbench check-localizer` finds it by its name, and every law holds."""
-    assert main(["check", "direct_logit", "--family", "gpt2"]) == 0
+    assert main(["check-localizer", "direct_logit", "--family", "gpt2"]) == 0
     assert "FAIL" not in capsys.readouterr().out
 
 

@@ -194,8 +194,10 @@ def differences(root: Path, entries: Sequence[Entry] | None = None) -> list[str]
         InputError: If the folder holds no results.
     """
     path, expected = root / MARKDOWN, dict(outputs(root, entries))[MARKDOWN]
-    if path.is_symlink() or not path.is_file():
-        return [f"{path}: it is missing, or a link; run kgbench leaderboard build"]
+    if path.is_symlink():
+        return [f"{path}: it is a link"]
+    if not path.is_file():
+        return [f"{path}: it is missing; run kgbench leaderboard build"]
     has, gives = (text.splitlines(keepends=True) for text in (path.read_bytes(), expected))
     for number, (line, given) in enumerate(zip_longest(has, gives, fillvalue=b""), 1):
         if line != given:

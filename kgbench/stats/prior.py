@@ -147,7 +147,7 @@ class Priors:
     def doubts(self, metric: str) -> Mapping[str, str]:
         """By prompt, why nothing follows from ratios on a metric."""
         doubts = {}
-        for name, counts in self.answers.items():
+        for name, counts in self._asked.items():
             donor = value_text(self.donors[name][metric])
             if not self._learned(name, metric):
                 doubts[name] = (
@@ -164,10 +164,14 @@ class Priors:
     def _learned_somehow(self) -> list[str]:
         """Prompts on which the donor is better than the prior on a metric of LADDER."""
         names = []
-        for name in self.answers:
+        for name in self._asked:
             if any(map(partial(self._learned, name), LADDER)):
                 names.append(name)
         return names
+
+    @property
+    def _asked(self) -> Mapping[str, Sequence[int]]:
+        return {name: counts for name, counts in self.answers.items() if name in self.donors}
 
     def _learned(self, name: str, metric: str) -> bool:
         """Whether the donor is significantly better than the prior."""

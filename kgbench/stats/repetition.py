@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import ceil
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -184,7 +185,8 @@ def repeated(
     for (prompt, graft), keys in cells.items():
         if not keys:
             continue
-        was, is_now = (_columns([rows[key] for key in keys]) for rows in (before, after))
+        was = _columns([before[key] for key in keys])
+        is_now = _columns([after[key] for key in keys])
         others = []
         for i in np.flatnonzero(_apart(was, is_now, tolerance)).tolist():
             others.append(OtherRow(*keys[i][:3], _read(was, i), _read(is_now, i)))
@@ -219,10 +221,7 @@ def repeated_map(stored: Sequence[SiteScore], now: Sequence[SiteScore]) -> MapRe
         stored: Scores.
         now: Scores of the same method again.
     """
-    before, after = (
-        {(site.region, site.component, site.layer): site.score for site in scores}
-        for scores in (stored, now)
-    )
+    before, after = _by_site(stored), _by_site(now)
     shared = [(score, after[site]) for site, score in before.items() if site in after]
     a, b = np.array(shared, float).reshape(-1, 2).T
     spread = float(np.ptp(a)) or float(np.max(np.abs(a), initial=0.0))
@@ -250,10 +249,14 @@ def _read(columns: Columns, i: int) -> Read:
     return Read(int(columns["rank"][i]), float(columns["logprob"][i]))
 
 
+def _by_site(scores: Sequence[SiteScore]) -> dict[tuple[object, ...], float]:
+    return {(site.region, site.component, site.layer): site.score for site in scores}
+
+
 def _by_key(table: pa.Table) -> dict[Key, dict[str, Any]]:
-    return {tuple(row[name] for name in KEYS): row for row in table.to_pylist()}
+    return dict(zip(map(itemgetter(*KEYS), rows := table.to_pylist()), rows, strict=True))
 
 
 def _columns(rows: Sequence[Mapping[str, Any]]) -> Columns:
     names = ("target", "rank", "prob", "logprob", "logit_diff")
-    return {name: np.array([row[name] for row in rows]) for name in names}
+    return {name: np.array(list(map(itemgetter(name), rows))) for name in names}

@@ -159,7 +159,7 @@ def _name_findings(record: Result, name: str) -> Iterator[Finding]:
             look = _skeleton(owner)
             if look in words or (len(look) >= _WHOLE and look in _skeleton(base)):
                 clauses.append(f"{{}} could be taken for the built-in {owner}, and is another")
-    if any(word.startswith(_letters(claim)) for word in words for claim in _CLAIMS):
+    if any(word.startswith(tuple(map(_letters, _CLAIMS))) for word in words):
         clauses.append("{} says who ran or endorsed it")
     if words and all(w in standing or s.isdigit() for s, w in zip(split, words, strict=True)):
         clauses.append("{} says how good the method is")

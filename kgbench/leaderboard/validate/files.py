@@ -160,6 +160,7 @@ def parsed(raw: Any, model: type[Strict]) -> tuple[Strict | None, list[Finding]]
             # The one law of a whole record is that its id is the hash of its identity.
             place = ".".join(map(shown_name, map(str, fault["loc"]))) or "id"
             law = ascii(fault["msg"].removeprefix("Value error, "))[1:-1]
+            law = "no such field" if fault["type"] == "extra_forbidden" else law
             findings.append(Finding(place, fault["input"], law))
         return None, findings
     if canonical_json(raw) == written:
