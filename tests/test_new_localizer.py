@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -30,9 +31,14 @@ def test_what_it_writes_works(
     tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The files lie in the working directory, and the commands that it prints do as they are: the
-    contract holds, also as pytest sees it with warnings as errors, and `kgbench eval` runs.
+    contract holds, also as pytest sees it with warnings as errors, and `kgbench eval` runs. A folder
+    that is not there is made.
     """
     monkeypatch.chdir(tmp_path)
+    assert main(["new-localizer", "other", "--output-dir", str(tmp_path / "a" / "b")]) == 0
+    assert {path.name for path in (tmp_path / "a" / "b").iterdir()} == {"other.py", "test_other.py"}
+    shutil.rmtree(tmp_path / "a")
+    capsys.readouterr()
     assert main(["new-localizer", "my_method_2", "--kind", kind]) == 0
     assert {path.name for path in tmp_path.iterdir()} == {"my_method_2.py", "test_my_method_2.py"}
     first, *commands = capsys.readouterr().out.splitlines()

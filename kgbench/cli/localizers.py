@@ -70,6 +70,12 @@ def new_localizer_command(
                 f"a Python module {path.stem!r} is installed, and {path} would hide it: choose "
                 "another name"
             )
+    try:
+        output_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(
+            f"{output_dir} cannot be written: {error.strerror}; give another --output-dir"
+        ) from None
     for path, template in made.items():
         source = files("kgbench.cli").joinpath("templates", f"{template}.txt").read_text("utf-8")
         write_file(path, Template(source).substitute(name=name, method=method).encode())
