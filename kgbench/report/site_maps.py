@@ -231,7 +231,7 @@ def draw_maps(records: Sequence[Record], meaning: Meaning) -> Figure:
 def _places(records: Sequence[Record]) -> Places:
     """What maps have panels, rows and columns for."""
     scores = list(chain.from_iterable(record.scores or () for record in records))
-    regions, components = ({getattr(s, of) for s in scores} for of in ("region", "component"))
+    regions, components = {s.region for s in scores}, {s.component for s in scores}
     return (
         [region for region in SCORED_REGIONS if region in regions],
         sorted({s.layer for s in scores if s.layer is not None}),
