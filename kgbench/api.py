@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, overload
 import pyarrow as pa
 from torch import nn
 
-from kgbench.analyses import Analysis, Answer, Inputs, analyses
+from kgbench.analyses import Analysis, Answer, analyses, inputs_of
 from kgbench.analyses.compare import Compare
 from kgbench.analyses.explorer import Reader
-from kgbench.data import Dataset, ImportOptions
+from kgbench.data import ImportOptions
 from kgbench.data.facts import dataset_of
 from kgbench.data.templates import prompts_of
 from kgbench.engine import load_pair
@@ -41,7 +41,7 @@ from kgbench.report.site_maps import drawing
 from kgbench.runner import Pairs, Run, Settings, Spec, check, run_job
 from kgbench.runner.choices import CATALOGUES, KINDS, RUNS, recorded_runs, with_donors
 from kgbench.runner.job import device_map_of, main_device_of
-from kgbench.runner.rerun import question_spec, specification
+from kgbench.runner.rerun import specification
 from kgbench.runner.sources import sources_of
 from kgbench.runner.spec import RESULTS, Held, own_arguments
 from kgbench.runner.sweeps.engines import Pending
@@ -177,14 +177,8 @@ class Evaluation(Run):
             raise InputError(f"give {', '.join(options)} to {type(analysis).__name__}(…) itself")
         if others and analysis.of == "pair":
             raise InputError(f"{analysis.name!r} is asked of one run; ask it of the others too")
-        if not analysis.of or others:
-            runs = tuple(read_run(run.path) for run in (self, *others))
-            return _answer(analysis, (), runs, self.settings, progress)
-        sources = sources_of(self.path)
-        localizer = Spec.localizer if analysis.of == "pair" else None
-        spec = self.evaluated or specification(self.record, sources, localizer)
-        specs = (question_spec(spec, self.record, analysis.of),)
-        return _answer(analysis, specs, (), sources.on(self.settings), progress)
+        runs = [read_run(run.path) for run in (self, *others)]
+        return _answer(analysis, runs, self.settings, progress, self.evaluated)
 
     def compare(self, other: AnyRun, metric: str | None = None) -> Answer:
         """Paired differences over the facts that both runs have, the other minus this one.
@@ -281,7 +275,7 @@ def compare(
         InputError: There is no such run, or the runs have nothing in common.
     """
     entries = (_entry(first, output_dir), _entry(second, output_dir))
-    return _answer(Compare(metric), (), entries, Settings(), progress=False)
+    return _answer(Compare(metric), entries, Settings(), progress=False)
 
 
 def _entry(run: AnyRun, output_dir: str | os.PathLike[str]) -> Entry:
@@ -290,15 +284,17 @@ def _entry(run: AnyRun, output_dir: str | os.PathLike[str]) -> Entry:
 
 def _answer(
     analysis: Analysis,
-    specs: Sequence[Spec],
     runs: Sequence[Entry],
     settings: Settings,
     progress: Progress | bool,
+    spec: Spec | None = None,
 ) -> Answer:
-    return with_progress(
-        progress,
-        lambda report: analysis.answer(Inputs(specs, runs, settings, report, _log.info)),
-    )
+    kind = type(analysis)
+
+    def work(report: Progress | None) -> Answer:
+        return analysis.answer(inputs_of(kind, runs, settings, report, _log.info, spec))
+
+    return with_progress(progress, work)
 
 
 @python_names()
@@ -449,6 +445,7 @@ def evaluate(
     for each, label in zip(methods, labels, strict=True):
         arguments = own_arguments(label, labels, localizer_args or {})
         method = None if isinstance(each, str) else created(each, arguments, seed)
+        held = Held(pair, facts, method)
         spec = Spec(
             localizer=label if method is None else method.name,
             model=model if isinstance(model, str) else None,
@@ -467,7 +464,8 @@ def evaluate(
             dtype=dtype,
             seed=seed,
             metric=metric,
-            held=_held(pair, facts, method),
+            # Where everything is named, third-party code runs in a process of its own.
+            held=None if held == Held() else held,
         )
         specs.append(spec if pair is None else replace(spec, **pair.asked))
     settings = Settings(
@@ -492,14 +490,6 @@ def evaluate(
         _log.info("%s %s: %s", what, run.record.id[:12], run.record.verdict)
         runs.append(Evaluation(run.record, run.path, run.reused, settings, spec))
     return runs if several else runs[0]
-
-
-def _held(
-    pair: ModelPair | None, facts: Dataset | None, method: AbstractLocalizer | None
-) -> Held | None:
-    """None where everything is named, so that third-party code runs in a process of its own."""
-    objects = Held(pair, facts, method)
-    return None if objects == Held() else objects
 
 
 def _pair(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from random import Random
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
@@ -31,6 +31,7 @@ __all__ = [
     "Inputs",
     "analyses",
     "fact_sample",
+    "inputs_of",
 ]
 
 T = TypeVar("T")
@@ -130,3 +131,40 @@ class Analysis(ABC):
 def analyses() -> Registry:
     """All analyses, including those of installed packages (entry points `kgbench.analyses`)."""
     return Registry("analysis", __package__, "kgbench.analyses", Analysis)
+
+
+def inputs_of(
+    analysis: type[Analysis],
+    runs: Sequence[Entry],
+    settings: Settings,
+    progress: Progress | None,
+    announce: Callable[[str], None],
+    spec: Spec | None = None,
+    localizer: str | None = None,
+    **changes: Any,
+) -> Inputs:
+    """The recorded runs, or the specification of the only one where more is computed of it.
+
+    Args:
+        analysis: What is asked.
+        runs: Recorded runs.
+        settings: How more is computed.
+        progress: Progress callback.
+        announce: Called with each line on what will be run.
+        spec: What was evaluated, where that is in memory.
+        localizer: The method of the run, where it is not installed.
+        **changes: Fields that replace those of the specification.
+    """
+    if not analysis.of or len(runs) > 1:
+        return Inputs((), runs, settings, progress, announce)
+    from kgbench.runner.rerun import question_spec, specification
+    from kgbench.runner.sources import sources_of
+    from kgbench.runner.spec import Spec
+
+    (run,) = runs
+    sources = sources_of(run.folder)
+    if spec is None:
+        method = localizer if analysis.of == "method" else Spec.localizer
+        spec = specification(run.record, sources, method)
+    question = replace(question_spec(spec, run.record, analysis.of), **changes)
+    return Inputs((question,), (), sources.on(settings), progress, announce)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kgbench.analyses import Analysis, Inputs, analyses
+from kgbench.analyses import Analysis, Inputs, analyses, inputs_of
 from kgbench.cli.eval import trained_lines
 from kgbench.cli.options import declared_fields, given_fields, options_of, refuse_given, settings_of
 from kgbench.cli.output import Output, terminal_text, working, write_file
@@ -18,7 +18,7 @@ from kgbench.progress import Progress
 from kgbench.runner.spec import Spec
 
 if TYPE_CHECKING:
-    from kgbench.leaderboard.entries import Entry
+    pass
 
 
 def analysis_command(name: str) -> click.Command:
@@ -93,7 +93,6 @@ def _inputs(kind: type[Analysis], options: Mapping[str, Any], report: Progress |
             f"then `kgbench {kind.name} RUN` (see `kgbench ls runs`)"
         )
     runs = [find_run(text, options["output_dir"]) for text in texts]
-    settings = settings_of(options)
 
     def announce(line: str) -> None:
         if not options.get("quiet", False):
@@ -105,21 +104,5 @@ def _inputs(kind: type[Analysis], options: Mapping[str, Any], report: Progress |
             (*read, "output_dir", "csv_file", "as_json", "quiet"),
             "says what to run, and several runs are read as they are; leave out one of the two",
         )
-        return Inputs((), runs, settings, report, announce)
-    from kgbench.runner.sources import sources_of
-
-    sources = sources_of(runs[0].folder)
-    spec = _asked(kind, runs[0], options)
-    return Inputs((spec,), (), sources.on(settings), report, announce)
-
-
-def _asked(kind: type[Analysis], run: Entry, options: Mapping[str, Any]) -> Spec:
-    """The specification of a run, with what the options replace."""
-    from kgbench.runner.rerun import question_spec, specification
-    from kgbench.runner.sources import sources_of
-
-    localizer = options.get("localizer") if kind.of == "method" else Spec.localizer
-    spec = specification(run.record, sources_of(run.folder), localizer)
-    question = question_spec(spec, run.record, kind.of)
-    replaced = {name: value for name, value in given_fields(options).items() if name in kind.takes}
-    return dataclasses.replace(question, **{**replaced, "localizer": question.localizer})
+    changes = {name: value for name, value in given_fields(options).items() if name in kind.takes}
+    return inputs_of(kind, runs, settings_of(options), report, announce, **changes)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from kgbench.cli.options import File, check_pair_options, cli_command, settings_of, spec_of
+from kgbench.cli.options import File, check_options, cli_command, settings_of, spec_of
 from kgbench.cli.output import Output, write_file
 from kgbench.errors import InputError
 from kgbench.runner.spec import PAIR
@@ -53,11 +53,14 @@ def explore_command(
     """  # noqa: D301 (click reads the character, not its escape)
     from kgbench.analyses.explorer import Reader, page_of, serve
     from kgbench.runner import Pairs
+    from kgbench.runner.workload import check_different
 
     if sum((output is not None, served, as_json)) != 1:
         raise InputError("give one of --output FILE.html, --serve and --json")
-    check_pair_options(options)
-    pair = Pairs().load(spec_of(options), settings_of(options))
+    check_options(options, options["model"] is not None)
+    spec = spec_of(options)
+    check_different(spec)
+    pair = Pairs().load(spec, settings_of(options))
     reader = Reader(pair, options["executor"])
     payload = reader.read(text, answer, subject)
     if output is not None:

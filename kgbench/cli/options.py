@@ -191,35 +191,27 @@ def options_of(
 def _option(declared: Declared, changes: Mapping[str, Any]) -> click.Option:
     meta = {"help": declared.help, **declared.metadata, **changes}
     names = str(meta.pop("flag", f"--{declared.name.replace('_', '-')}")).split()
-    kind, shape = declared.kind, dict[str, Any]()
+    kind, parameter, shape = declared.kind, declared.name, dict[str, Any]()
     if "names" in meta:
         shape["shell_complete"] = completer(NAMES[meta.pop("names")])
     if kind == "bool":
         shape["is_flag" if "/" not in names[0] else "default"] = "/" not in names[0]
-    elif kind.startswith(("tuple", "Mapping")):
-        shape |= {"multiple": True, "type": _type_of(kind, meta)}
     else:
-        shape |= _typed(declared, meta)
-    # An option of several values that is a field has its flag's name, which is singular.
-    parameter = names[0][2:].replace("-", "_") if shape.get("multiple") else declared.name
-    for key in ("also", "alias"):
-        if key in meta:
-            names.append(meta.pop(key))
+        shape["type"] = _type_of(kind, meta)
+        shape["multiple"] = kind.startswith(("tuple", "Mapping"))
+        if shape["multiple"]:
+            # A field of several values has its flag's name, which is singular.
+            parameter = names[0][2:].replace("-", "_")
+        elif declared.default is MISSING:
+            shape["required"] = not kind.endswith("None")
+        # An option with `asked` in its metadata keeps apart whether it was given.
+        elif declared.default is not None and "asked" not in meta:
+            shape |= {"default": declared.default, "show_default": "[default" not in meta["help"]}
+    names += filter(None, (meta.pop(key, None) for key in ("also", "alias")))
     parameter = meta.pop("parameter", parameter)
     unused = ("least", "range", "asked", "computes")
     shape |= {key: value for key, value in meta.items() if key not in unused}
     return click.Option([*names, parameter], **shape)
-
-
-def _typed(declared: Declared, meta: Mapping[str, Any]) -> dict[str, Any]:
-    """Type and default of an option of one value."""
-    shape: dict[str, Any] = {"type": _type_of(declared.kind, meta)}
-    if declared.default is MISSING:
-        shape["required"] = not declared.kind.endswith("None")
-    # An option with `asked` in its metadata keeps apart whether it was given.
-    elif declared.default is not None and "asked" not in meta:
-        shape |= {"default": declared.default, "show_default": "[default" not in meta["help"]}
-    return shape
 
 
 def _type_of(annotation: str, meta: Mapping[str, Any]) -> Any:
@@ -448,19 +440,3 @@ def check_options(options: Options, named: bool) -> None:
     for name in FILE_OPTIONS:
         if options.get(name) and options["dataset"] is None:
             raise InputError(f"--{name} says how to read a file of facts: add --dataset FILE")
-    _donors(options["donor"])
-    for name in ("localizer_arg", "column", "template"):
-        pairs(f"--{name.replace('_', '-')}", options.get(name, ()))
-
-
-def check_pair_options(options: Options) -> None:
-    """The same for options of one pair, whose models must differ.
-
-    Raises:
-        InputError: Something is wrong with the options.
-    """
-    from kgbench.runner.workload import check_different
-
-    check_options(options, options["model"] is not None)
-    donors = _donors(options["donor"])
-    check_different(Spec(model=options["model"], recipient=options["recipient"], donors=donors))

@@ -33,8 +33,9 @@ from kgbench.paper.paper_figures import (
     family,
 )
 from kgbench.paper.published import experiments, paper
-from kgbench.report import Cell, Lines, Report, Table, filled_page, markdown_text
-from kgbench.report.bars import FAINT, INK, panels, small_picture, styled
+from kgbench.paper.rendering import filled_page, small_picture
+from kgbench.report import Cell, Lines, Report, Table, markdown_text
+from kgbench.report.bars import FAINT, INK, panels, styled
 from kgbench.stats.scores import LOG_RANK
 
 if TYPE_CHECKING:

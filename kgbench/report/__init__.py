@@ -15,14 +15,12 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
-from importlib.resources import files
-from statistics import median
 from typing import Any
 
 from tabulate import tabulate
 
 from kgbench.estimate import Estimate
-from kgbench.numbers import duration_text, figure_text, number_text, reason_text
+from kgbench.numbers import figure_text, number_text, reason_text
 from kgbench.records import NOT_APPLICABLE
 
 __all__ = [
@@ -37,7 +35,6 @@ __all__ = [
     "Table",
     "csv_lines",
     "csv_text",
-    "filled_page",
     "latex_text",
     "markdown_text",
     "number_cell",
@@ -266,21 +263,6 @@ def to_latex(tables: Iterable[Table]) -> str:
         lines += [rf"\par\footnotesize {note}" for note in notes]
         blocks.append("\n".join([*lines, r"\end{table}"]))
     return "% needs \\usepackage{booktabs}\n" + "\n\n".join(blocks) + "\n"
-
-
-def filled_page(package: str, **values: object) -> str:
-    """A Markdown page from the template REPORT.md.jinja of a package.
-
-    Numbers are written as in tables by the filters `number`, `duration` and `median`.
-    """
-    from jinja2 import Environment, StrictUndefined
-
-    environment = Environment(
-        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined
-    )
-    environment.filters |= {"number": number_text, "duration": duration_text, "median": median}
-    text = files(package).joinpath("REPORT.md.jinja").read_text("utf-8")
-    return environment.from_string(text).render(values)
 
 
 def to_html(report: Report) -> str:

@@ -101,24 +101,6 @@ def number_ticks(axis: Axis) -> None:
     axis.set_ticks(ticks, list(map(plain_text, ticks)))
 
 
-SMALL_COLOURS = 64
-"""Of a small file; with all of them it is eight times as large."""
-
-
-def small_picture(drawing: Callable[[_Shown], Figure], shown: _Shown) -> bytes:
-    """A drawing as a WebP file without loss, of half the usual size, in few colours."""
-    from PIL import Image
-
-    (png,), buffer = picture_bytes(drawing, shown, "png"), BytesIO()
-    with Image.open(BytesIO(png)) as drawn:
-        small = drawn.convert("RGB").resize(
-            (drawn.width // 2, drawn.height // 2), Image.Resampling.LANCZOS
-        )
-        few = small.quantize(SMALL_COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
-        few.convert("RGB").save(buffer, "webp", lossless=True, quality=100, method=6)
-    return buffer.getvalue()
-
-
 RUN_COLOURS = (
     "#0072B2",
     "#E69F00",
