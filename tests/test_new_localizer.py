@@ -105,7 +105,7 @@ def test_a_point_that_there_is_not(tmp_path: Path, capsys: pytest.CaptureFixture
         (["here"], "here.py is there already"),
         (["there"], "test_there.py is there already"),
         (["mine", "--kind", "guessing"], "guessing"),
-        (["mine", "--output-dir", "here.py/below"], "cannot write"),
+        (["mine", "--output-dir", "here.py/below"], "cannot be written"),
     ],
 )
 def test_wrong_input_writes_nothing(
