@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -117,6 +118,8 @@ def test_an_adapter_is_what_it_is_merged(made: Callable[[str], Made], family: st
 def test_what_is_no_weight_is_compared_too(tmp_path: Path) -> None:
     """Settings, tokens and chat templates that differ are named, and rows that one has alone."""
     pair = pico_pair("llama")
+    pair.tokenizer = deepcopy(pair.tokenizer)  # which pairs share
+    pair.tokenizer.chat_template = None
     base, other = saved(pair, tmp_path / "base"), tmp_path / "other"
     shutil.copytree(base, other)
     config = json.loads((base / "config.json").read_text("utf-8"))
