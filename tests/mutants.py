@@ -459,6 +459,11 @@ MUTANTS = (
         test="test_edits.py",
     ),
     mutant(
+        "activations read where MLPs were spared",
+        ("engine/forward.py", "Wiring(self.pair, self.donors) if self.staged", "self if True"),
+        test="test_edits.py",
+    ),
+    mutant(
         "constants added, not written",
         ("engine/schedule.py", "_added if kind is Add else _written", "_added"),
         test="test_edits.py",

@@ -111,9 +111,10 @@ def answers(
 @pytest.mark.usefixtures("exact")
 def test_executors_agree_on_edits(family: str, attention: str) -> None:
     """Packed, in rows and token by token, whatever is copied, written, added or cut, from runs that
-    copy from runs.
+    copy from runs; so are the activations at every hook and token.
     """
     pair = pair_of(family, attention)
+    everywhere = [Hook(layer, point) for layer in range(LAYERS) for point in POINTS]
 
     @examples(6, family, attention)
     @given(st.data())
@@ -125,6 +126,12 @@ def test_executors_agree_on_edits(family: str, attention: str) -> None:
         assert distance(answers(pair, "rows", prompts, configurations), expected) < EXACT
         small = answers(pair, "packed", prompts, configurations, tokens=32, tree=32)
         assert distance(small, expected) < EXACT, "however little is computed at once"
+        got, rows = (
+            Engine(pair, executor).activations(prompts, configurations[0], everywhere)
+            for executor in ("packed", "rows")
+        )
+        for one, other in zip(got, rows, strict=True):
+            assert distance(one, other) < EXACT
 
     law()
 

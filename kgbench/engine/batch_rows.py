@@ -6,6 +6,7 @@ For models that do not accept a 4-D mask.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -30,7 +31,7 @@ def run_rows(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[Answers]:
     Raises:
         NotApplicableError: The plan has cuts, and the models limit attention in an unknown way.
     """
-    wiring = wiring.scaled(plan.scaled)
+    wiring = wiring.whole().scaled(plan.scaled)
     for chunk in _chunks(wiring, plan, budget):
         logits = _forward(wiring, plan, chunk)
         yield Answers(
@@ -48,7 +49,7 @@ def read_activations(
     wiring: Wiring, plan: Plan, budget: Budget, hooks: Sequence[Hook]
 ) -> list[Float[Tensor, "hook token width"]]:
     """Activations of each prompt at some hooks, after edits, under a plan of one configuration."""
-    wiring = wiring.scaled(plan.scaled)
+    wiring = wiring.whole().scaled(plan.scaled)
     by_prompt = [torch.empty(0)] * len(plan.requests)
     for chunk in _chunks(wiring, plan, budget):
         seen: dict[Hook, Tensor] = {}
@@ -103,7 +104,7 @@ def _forward(
         for hook in hooks:
             edits[hook] = partial(_seen, seen, len(chunk), hook, edits.get(hook))
     weights = Weights(plan.table, plan.heads)
-    activity = Activity(edits, activity.masks, indices=indices)
+    activity = replace(activity, edits=edits, indices=indices)
     inputs, places = indices.add(ids), indices.add(positions)
     tokens, length = numbers.reshape(-1), ids.shape[1]
     with treated(wiring, weights, tokens, leaves, activity, length=length) as model:
@@ -139,7 +140,7 @@ def _activity(
 ) -> Activity:
     """Edits and cuts of a chunk; rows share no tokens, unlike paths of a token tree."""
     if not plan.treatments:
-        return Activity()
+        return Activity(indices=indices)
     schedule = Schedule()
     for prompt, rows in _by_prompt(chunk).items():
         request = plan.requests[prompt]

@@ -186,6 +186,10 @@ class Wiring:
         )
         self.slots = pair.slots
 
+    def whole(self) -> Wiring:
+        """The wiring without stages: every layer and MLP computes all rows of a batch."""
+        return Wiring(self.pair, self.donors) if self.staged else self
+
     def scaled(self, sets: Sequence[tuple[int, float]]) -> Wiring:
         """The wiring with a weight set W + scale (W' - W) added for each (donor, scale)."""
         if not sets:
