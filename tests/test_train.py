@@ -330,14 +330,17 @@ def test_what_is_finished_is_not_done_again(unbroken: Path, spec: FinetuneSpec) 
 
 def test_changed_weights_are_told(unbroken: Path, spec: FinetuneSpec, tmp_path: Path) -> None:
     """A donor whose weights were cut off, changed or taken away is not taken for finished."""
-    for name, content in (("cut", b"0" * 100), ("gone", None)):
+    weights = (unbroken / "model.safetensors").read_bytes()
+    for name, content in (
+        ("cut", weights[:-4]),
+        ("changed", weights[:-4] + b"abcd"),
+        ("gone", None),
+    ):
         copy = tmp_path / name
         shutil.copytree(unbroken, copy)
         (copy / "model.safetensors").unlink()
         if content is not None:
-            (copy / "model.safetensors").write_bytes(
-                (unbroken / "model.safetensors").read_bytes()[:-4] + b"abcd"
-            )
+            (copy / "model.safetensors").write_bytes(content)
         with pytest.raises(OutputError, match="are not those of its card"):
             finetune(spec, copy, device="cpu")
 

@@ -150,7 +150,11 @@ class Build:
                 f"{self.out} holds {card.get('name')}, seed {card['seed']}, trained in another way "
                 f"(different: {', '.join(different)}); remove it, or {_ADVICE}"
             )
-        if "weights" in card and stored_hash(self.out) != card["weights"]:
+        try:
+            is_whole = "weights" not in card or stored_hash(self.out) == card["weights"]
+        except SafetensorError:
+            is_whole = False
+        if not is_whole:
             raise OutputError(
                 f"the weights in {self.out} are not those of its card: changed, or cut off; "
                 "remove the folder"
