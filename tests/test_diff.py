@@ -144,8 +144,16 @@ def test_models_of_two_types_are_refused(tmp_path: Path) -> None:
         apart(base, other)
 
 
-def test_the_command() -> None:
-    """It takes the name of a pair, or two checkpoints; `--json` has every component."""
+def test_the_command(tmp_path: Path) -> None:
+    """It takes the name of a pair, or two checkpoints; `--json` has every component, a picture one
+    panel for each number.
+    """
+    picture = tmp_path / "change.svg"
+    drawn = CliRunner().invoke(command, ["diff", "tiny-gemma", "-o", str(picture)])
+    assert drawn.stdout.endswith(f"picture  {picture}\n")
+    assert picture.read_text("utf-8").count("<image") == 4  # two panels, and their colour bars
+    same = ["diff", *["zoo:tiny-gemma/recipient"] * 2, "-o", str(picture)]
+    assert "no layer has a change" in str(CliRunner().invoke(command, same).exception)
     run = CliRunner().invoke(command, ["diff", "tiny-gemma", "--json"])
     answer = json.loads(run.stdout)
     assert (answer["tensors"], answer["equal"]) == (74, 2)

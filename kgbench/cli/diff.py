@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kgbench.cli.options import cli_command
-from kgbench.cli.output import Output
-from kgbench.errors import UnknownNameError
+from kgbench.cli.options import File, cli_command
+from kgbench.cli.output import Output, picture_kind, write_picture
+from kgbench.errors import InputError, UnknownNameError
 from kgbench.progress import Progress
 
 if TYPE_CHECKING:
@@ -16,9 +18,14 @@ if TYPE_CHECKING:
     from kgbench.report import Cell, Report, Table
 
 
-@cli_command("revision", "as_json")
+@cli_command("revision", "output", "as_json")
 def diff_command(
-    base: str, finetuned: str | None, *, revision: str | None, progress: Progress | None
+    base: str,
+    finetuned: str | None,
+    *,
+    revision: str | None,
+    output: File | None,
+    progress: Progress | None,
 ) -> Output:
     """Show which layers and components finetuning changed, from the files alone.
 
@@ -27,12 +34,13 @@ def diff_command(
 
     \b
     kgbench diff path/to/base path/to/finetuned
-    kgbench diff tiny-gemma                        # a pair of kgbench ls models
+    kgbench diff tiny-gemma -o change.svg          # a pair of kgbench ls models
 
     Args:
         base (BASE): The model before finetuning, a folder or a Hub id; or the name of a pair.
         finetuned (FINETUNED): The model after it, or an adapter; not of a pair.
         revision: Of Hub checkpoints.
+        output (FILE): Draw layers and components into a .png, .svg or .pdf.
         progress: Progress callback.
     """  # noqa: D301 (click reads the character, not its escape)
     from kgbench.models.catalog import pair_names
@@ -41,6 +49,8 @@ def diff_command(
     from kgbench.models.loading import pair_sources
     from kgbench.sites import RECIPIENT
 
+    if output is not None:
+        picture_kind(output)  # before tensors are read
     if finetuned is None:
         if base not in pair_names():
             hint = "Of two checkpoints give both: kgbench diff BASE FINETUNED."
@@ -49,7 +59,32 @@ def diff_command(
         base, finetuned = (str(sources.pop(RECIPIENT)), str(next(iter(sources.values()))))
     first = locate(base, revision)
     apart = difference(first, locate(finetuned, revision, first), progress)
-    return Output([_report(apart)], asdict(apart))
+    parts: list[str | Report] = [_report(apart)]
+    if output is not None:
+        _draw(apart, output)
+        parts.append(f"picture  {output}")
+    return Output(parts, asdict(apart))
+
+
+def _draw(apart: Difference, path: Path) -> None:
+    """Draw the changes within the layers.
+
+    Raises:
+        InputError: There are none, or the file's name is no picture's.
+    """
+    from kgbench.report.site_maps import draw_weights
+
+    norms, ranks = dict[tuple[int, str], float](), dict[tuple[int, str], float]()
+    for change in apart.changes:
+        if change.layer is not None:
+            norms[change.layer, change.component] = 100 * change.norm
+            if change.rank is not None:
+                ranks[change.layer, change.component] = change.rank
+    if not any(norms.values()):
+        raise InputError(f"--output {str(path)!r}: no layer has a change to draw")
+    grids = {"norm of the change, %": norms, "effective rank": ranks}
+    name = f"from {Path(apart.base).name} to {Path(apart.finetuned).name}"
+    write_picture(path, partial(draw_weights, name=name), grids)
 
 
 def _report(apart: Difference) -> Report:

@@ -7,19 +7,23 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 
-from kgbench.errors import OutputError
+from kgbench.errors import InputError, OutputError
 from kgbench.progress import Progress, progress
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from kgbench.report import Report
+
+Shown = TypeVar("Shown")
 
 CONTROL = re.compile(
     r"(?!\r\n)[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
@@ -158,6 +162,36 @@ def write_file(path: Path, content: bytes) -> None:
         write_whole(path, content)
     except OSError as error:
         raise OutputError(f"cannot write {str(path)!r}: {error.strerror}") from error
+
+
+SUFFIXES = (".png", ".svg", ".pdf")
+"""Of files of pictures."""
+
+
+def picture_kind(path: Path) -> str:
+    """The format of a picture by the name of its file.
+
+    Raises:
+        InputError: The name ends with none of `SUFFIXES`.
+    """
+    if path.suffix.lower() not in SUFFIXES:
+        raise InputError(
+            f"--output {str(path)!r}: expected a name that ends with {', '.join(SUFFIXES)}"
+        )
+    return path.suffix.lower()[1:]
+
+
+def write_picture(path: Path, draw: Callable[[Shown], Figure], shown: Shown) -> None:
+    """Draw into a file, whole or not at all.
+
+    Raises:
+        InputError: The name ends with none of `SUFFIXES`.
+        OutputError: The file cannot be written.
+    """
+    from kgbench.report.bars import picture_bytes
+
+    (content,) = picture_bytes(draw, shown, picture_kind(path))
+    write_file(path, content)
 
 
 @contextmanager

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kgbench.cli.options import File, cli_command
-from kgbench.cli.output import Output, write_file
-from kgbench.errors import InputError
+from kgbench.cli.output import Output, write_file, write_picture
 
 if TYPE_CHECKING:
     from kgbench.leaderboard.entries import Entry
@@ -106,9 +105,6 @@ def _submission_lines(run: Entry) -> list[str]:
     return [*lines, f"{run.badge}: {again}, {largest}{flips}"]
 
 
-SUFFIXES = (".png", ".svg", ".pdf")
-
-
 @cli_command(
     *("kind", "metric", "output", "records", "as_json"),
     kind={"type": click.Choice(["chart", "curve", "map"])},
@@ -150,17 +146,10 @@ def plot_command(
         same = run.record.metric == metric
         records.append(run.record if same else rescored(run.record, run.facts(), metric))
     path = output or Path(f"{kind}-{records[0].metric}.png" if kind != "map" else "map.png")
-    if path.suffix.lower() not in SUFFIXES:
-        raise InputError(
-            f"--output {str(path)!r}: expected a name that ends with {', '.join(SUFFIXES)}"
-        )
     from kgbench.localizers import score_meaning
-    from kgbench.report.bars import picture_bytes
     from kgbench.report.site_maps import drawing
 
-    draw = drawing(records, kind, score_meaning)
-    (content,) = picture_bytes(draw, records, path.suffix.lower()[1:])
-    write_file(path, content)
+    write_picture(path, drawing(records, kind, score_meaning), records)
     ids = [record.id for record in records]
     answer = {"path": str(path), "kind": kind, "metric": records[0].metric, "runs": ids}
     return Output([f"picture  {path}"], answer)

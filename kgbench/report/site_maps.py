@@ -1,14 +1,15 @@
-"""Budget curves and localization maps as pictures."""
+"""Budget curves, localization maps and maps of changed weights as pictures."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from jaxtyping import Float
 
 from kgbench.errors import InputError, check_choice
 from kgbench.numbers import figure_text
@@ -254,19 +255,61 @@ def _map_panel(axis: Axes, scores: Sequence[SiteScore], region: str, places: Pla
         low = -high
     elif low == high:
         low, high = low - 0.5, high + 0.5
+    colours = "RdBu_r" if both_signs else "cividis"
+    image = _grid(axis, grid, colours, (low, high), ["embed", *map(str, layers)], components)
+    axis.set_title(region, color=INK, fontsize=10)
+    return image
+
+
+def _grid(
+    axis: Axes,
+    grid: Float[np.ndarray, "layer component"],
+    colours: str,
+    limits: tuple[float, float],
+    layers: Sequence[str],
+    components: Sequence[str],
+) -> AxesImage:
+    """Cells in colours, layers upwards; those without a number are grey."""
     axis.set_facecolor(ABSENT)
+    low, high = limits
     image = axis.imshow(
         np.ma.masked_invalid(grid),
         aspect="auto",
         origin="lower",
-        cmap="RdBu_r" if both_signs else "cividis",
+        cmap=colours,
         vmin=low,
         vmax=high,
         interpolation="nearest",
     )
-    axis.set_title(region, color=INK, fontsize=10)
     axis.set_xticks(range(len(components)), components, rotation=90, color=INK, fontsize=8)
-    axis.set_yticks(range(len(layers) + 1), ["embed", *map(str, layers)], color=INK, fontsize=8)
+    axis.set_yticks(range(len(layers)), layers, color=INK, fontsize=8)
     axis.tick_params(length=0)
     axis.spines[:].set_visible(False)
     return image
+
+
+@styled
+def draw_weights(grids: Mapping[str, Mapping[tuple[int, str], float]], name: str) -> Figure:
+    """A panel for each quantity of a change of weights: layers upwards, from 0.
+
+    Args:
+        grids: By what they show, the values by layer and component.
+        name: The title.
+    """
+    sites = list(dict.fromkeys(chain.from_iterable(grids.values())))
+    layers = sorted({layer for layer, _ in sites})
+    components = list(dict.fromkeys(component for _, component in sites))
+    size = (1.2 + len(grids) * (1.6 + 0.22 * len(components)), 1.2 + max(1.2, 0.16 * len(layers)))
+    figure, axes = panels(size, 1, len(grids), sharey=True)
+    for axis, (label, values) in zip(axes[0], grids.items(), strict=True):
+        grid = np.full((len(layers), len(components)), np.nan)
+        for (layer, component), value in values.items():
+            grid[layers.index(layer), components.index(component)] = value
+        limits = (0, max(values.values(), default=1.0))
+        image = _grid(axis, grid, "cividis", limits, list(map(str, layers)), components)
+        bar = figure.colorbar(image, ax=axis, aspect=20, pad=0.02)
+        number_ticks(bar.ax.yaxis)
+        axis.set_title(label, color=INK, fontsize=10)
+    axes[0][0].set_ylabel("layer", color=INK)
+    figure.suptitle(name, color=INK, fontweight="bold", fontsize=11)
+    return figure
