@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         sweep,
         train,
     )
+    from kgbench.callback import GraftCallback
     from kgbench.engine import as_model, grafted_logits, load_pair
     from kgbench.runner import load_prompts
     from kgbench.sites import parse_graft
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Evaluation",
     "Evaluations",
+    "GraftCallback",
     "__version__",
     "as_model",
     "compare",
@@ -51,6 +53,7 @@ _HOMES = {
     "as_model": "kgbench.engine",
     "Evaluation": "kgbench.api",
     "Evaluations": "kgbench.api",
+    "GraftCallback": "kgbench.callback",
     "compare": "kgbench.api",
     "evaluate": "kgbench.api",
     "explore": "kgbench.api",

@@ -122,6 +122,7 @@ def test_the_public_names_are_the_documented_ones() -> None:
     assert kgbench.__all__ == [
         "Evaluation",
         "Evaluations",
+        "GraftCallback",
         "__version__",
         "as_model",
         "compare",
