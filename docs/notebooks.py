@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
-INSTALL = '%pip install --quiet "kgbench[notebook,lora,tools]"'
-"""The first cell; on a machine that has kgbench it does nothing."""
+INSTALL = "# Once, in a clone of kgbench: pip install -e '.[notebook,lora,tools]'"
+"""The first cell."""
 
 _FRONT = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)
 _CELL = re.compile(r"^```\{code-cell\} python\n(?::[^\n]*\n)*(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -19,7 +19,7 @@ _LINK = re.compile(r"\[([^\]]+)\]\((?!https?://)[^)]+\)")
 _OFFER = """
 <p>This page as a notebook:
 <a href="../notebooks/{name}.ipynb" download>{name}.ipynb</a>, for Jupyter, VS Code or Colab
-(there: File, Upload notebook). Its first cell installs kgbench.</p>
+(there: File, Upload notebook). Its first cell says how to install kgbench.</p>
 """
 
 

@@ -26,6 +26,7 @@ from kgbench.data.templates import prompts_of
 from kgbench.engine import load_pair
 from kgbench.errors import InputError, check_choice, python_names
 from kgbench.estimate import Estimate
+from kgbench.extras import install_command
 from kgbench.leaderboard.entries import Entry, find_run, read_run
 from kgbench.localizers import AbstractLocalizer, created, score_meaning
 from kgbench.models.catalog import read_donor_card
@@ -322,9 +323,8 @@ def explore(
         from kgbench.analyses.explorer.widget import Explorer
     except ImportError as error:
         raise InputError(
-            f"the widget needs anywidget ({error}): pip install 'kgbench[notebook]'; or write a "
-            "page, by "
-            "`kgbench explore PROMPT --model NAME -o page.html`"
+            f"the widget needs anywidget ({error}): {install_command('notebook')}; or write a "
+            "page, by `kgbench explore PROMPT --model NAME -o page.html`"
         ) from error
     reader = Reader(model if isinstance(model, ModelPair) else load_pair(model))
     return Explorer(reader, reader.read(text, answer, subject))

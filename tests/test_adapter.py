@@ -210,7 +210,7 @@ def test_an_adapter_without_peft(
     """It is refused with what to install."""
     monkeypatch.setitem(sys.modules, "peft", None)
     line = refusal(ModelError, lambda: adapter_pair(*spoiled))
-    assert line == "local:adapter is an adapter, which takes PEFT: pip install 'kgbench[lora]'"
+    assert line == "local:adapter is an adapter, which takes PEFT: pip install 'peft>=0.17'"
 
 
 def test_tensors_that_do_not_fit(spoiled: tuple[Path, Path]) -> None:

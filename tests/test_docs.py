@@ -74,6 +74,13 @@ def test_every_command_named_in_a_sentence_exists(path: str) -> None:
 # ---------------------------------------------------------------------------------- the README's code
 
 
+def test_no_command_installs_from_an_index() -> None:
+    """None has kgbench: its extras are installed from a clone, or their packages by name."""
+    sources = {path: path.read_text("utf-8") for path in (ROOT / "kgbench").rglob("*.py")}
+    for path, text in {**PAGES, **sources}.items():
+        assert not re.search(r"pip\s+install\s+[^\n`]*kgbench\[", text), path
+
+
 def test_the_readme_is_short() -> None:
     """A newcomer reads it to the end."""
     assert len(PAGES[ROOT / "README.md"].splitlines()) <= 150

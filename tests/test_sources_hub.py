@@ -282,7 +282,7 @@ def test_without_the_library_the_extra_is_named(
     """Files of a source are read without it."""
     monkeypatch.setitem(sys.modules, "datasets", None)
     assert re.search(
-        r"takes the library datasets \(import of datasets halted.*\): pip install 'kgbench\[hub\]'$",
+        r"takes the library datasets \(import of datasets halted.*\): pip install 'datasets>=4'$",
         refused(run("--source popqa")),
     )
     for source in RELATIONS:

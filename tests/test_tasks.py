@@ -375,8 +375,7 @@ def test_a_launch_without_lm_eval_says_how_to_get_it() -> None:
     done = forks.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 2
     assert done.stderr == (
-        "kgbench: error: this needs lm-eval, which is not installed: pip install"
-        " 'kgbench[lm-eval]'\n"
+        "kgbench: error: this needs lm-eval, which is not installed: pip install -e '.[lm-eval]'\n"
     )
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import platform
-import re
 from importlib import metadata
 
 from kgbench.cli.options import cli_command
 from kgbench.cli.output import Output, table_text
+from kgbench.extras import install_command, is_installed
 from kgbench.version import __version__
 
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy")
@@ -34,12 +34,11 @@ def doctor_command() -> Output:
         "hub cache": HF_HUB_CACHE + (", offline (HF_HUB_OFFLINE)" if HF_HUB_OFFLINE else ""),
         "donors": str(donors_folder()),
     }
-    extras = {
-        name: _has(name) for name in metadata.metadata("kgbench").get_all("Provides-Extra") or ()
-    }
+    names = metadata.metadata("kgbench").get_all("Provides-Extra") or ()
+    extras = {name: is_installed(name) for name in names}
     lines = [table_text(["what", "here"], list(facts.items())), ""]
     for name, installed in extras.items():
-        state = "installed" if installed else f"not installed: pip install 'kgbench[{name}]'"
+        state = "installed" if installed else f"not installed: {install_command(name)}"
         lines.append(f"extra    {name:8}  {state}")
     return Output(lines, {"facts": facts, "extras": extras})
 
@@ -52,14 +51,3 @@ def _devices() -> list[str]:
         properties = torch.cuda.get_device_properties(index)
         devices.append(f"cuda:{index} ({properties.name}, {properties.total_memory / GIB:.0f} GiB)")
     return devices + ["mps"] * torch.backends.mps.is_available()
-
-
-def _has(extra: str) -> bool:
-    """Whether all that an extra asks for is installed."""
-    for line in metadata.requires("kgbench") or ():
-        if re.search(rf"extra == ['\"]{extra}['\"]", line):
-            try:
-                metadata.version(re.split(r"[^\w.-]", line, maxsplit=1)[0])
-            except metadata.PackageNotFoundError:
-                return False
-    return True

@@ -18,6 +18,7 @@ from typing import Any
 from kgbench.data.imports import FactTable, ImportOptions, fact_table
 from kgbench.data.rows import LACKING, Numbered, Row, cell_at, read_rows, rows_of
 from kgbench.errors import DataError, InputError, UnknownNameError, first_line
+from kgbench.extras import install_command
 from kgbench.hub import ANSWER_WITHIN, hub_errors
 from kgbench.resources import read_toml
 
@@ -199,8 +200,8 @@ def fetch_rows(origin: Origin) -> list[Row]:
         from datasets import load_dataset
     except ImportError as error:
         raise InputError(
-            f"to read {origin.place} takes the library datasets ({first_line(error)}): pip install "
-            "'kgbench[hub]'"
+            f"to read {origin.place} takes the library datasets ({first_line(error)}): "
+            f"{install_command('hub')}"
         ) from None
     options = {"split": origin.split, "revision": parts["revision"]}
     try:

@@ -1,6 +1,6 @@
 """kgbench in the Language Model Evaluation Harness: tasks, and a model under a graft.
 
-Nothing here loads lm-eval or torch until it is used; `pip install 'kgbench[lm-eval]'` brings both.
+Nothing here loads lm-eval or torch until it is used; the extra `lm-eval` brings both.
 
 The shipped tasks are every data set in every prompt that fits it, in two forms. What the tasks
 share is written by hand in `tasks/_*.yaml`. The file of each task follows from its data set, prompt
@@ -23,6 +23,7 @@ import platformdirs
 
 from kgbench.data import dataset_names, fitting_prompts, load_dataset, prompt_names
 from kgbench.errors import InputError
+from kgbench.extras import install_command
 from kgbench.records import write_whole
 
 __all__ = [
@@ -50,7 +51,7 @@ def register() -> None:
     """
     if find_spec("lm_eval") is None:
         raise InputError(
-            "this needs lm-eval, which is not installed: pip install 'kgbench[lm-eval]'"
+            f"this needs lm-eval, which is not installed: {install_command('lm-eval')}"
         )
     # This import fills lm-eval's registry. lm-eval does so by itself only while it is empty,
     # so that a model registered before would hide all built-in ones.

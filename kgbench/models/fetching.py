@@ -24,6 +24,7 @@ from zipfile import ZipFile
 from filelock import FileLock
 
 from kgbench.errors import InputError, ModelError, first_line
+from kgbench.extras import install_command
 from kgbench.models.catalog import CARD, HOME, home_folder, is_kept
 from kgbench.numbers import size_text
 from kgbench.resources import file_hash, read_toml
@@ -81,7 +82,7 @@ def fetch(model: FetchedModel) -> Path:
     if model.is_here():
         return model.folder
     if find_spec("gguf") is None:
-        raise InputError("GGUF files are read by the package gguf: pip install 'kgbench[gguf]'")
+        raise InputError(f"GGUF files are read by the package gguf: {install_command('gguf')}")
     try:
         model.folder.parent.mkdir(parents=True, exist_ok=True)
         _fetch(model)

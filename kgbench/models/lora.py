@@ -34,6 +34,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from kgbench.errors import ModelError, first_fault, first_line
+from kgbench.extras import install_command
 from kgbench.models.tensors import put_weight, refuse_non_finite, same_bits, shared_copy
 
 if TYPE_CHECKING:
@@ -242,7 +243,7 @@ def stored_donor(
         ModelError: A file does not read, the adapter does not fit the recipient, or PEFT is missing.
     """
     if find_spec("peft") is None:
-        raise ModelError(f"{origin} is an adapter, which takes PEFT: pip install 'kgbench[lora]'")
+        raise ModelError(f"{origin} is an adapter, which takes PEFT: {install_command('lora')}")
     from peft import LoraConfig, PeftModel, set_peft_model_state_dict
 
     if not (folder / ADAPTER_WEIGHTS).is_file():

@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from kgbench.errors import InputError, ModelError, first_line
+from kgbench.extras import install_command
 from kgbench.models.checkpoints import Checkpoint, read_model_config
 from kgbench.models.family_map import Family, family_in, load_family
 from kgbench.models.library import quiet_library
@@ -96,7 +97,7 @@ def check_peft(recipe: FinetuningRecipe) -> None:
         InputError: The recipe needs PEFT, which is not installed.
     """
     if recipe.rank is not None and find_spec("peft") is None:
-        raise InputError(f"the recipe {recipe.name!r} takes PEFT: pip install 'kgbench[lora]'")
+        raise InputError(f"the recipe {recipe.name!r} takes PEFT: {install_command('lora')}")
 
 
 def trainable_model(model: PreTrainedModel, recipe: FinetuningRecipe, seed: int) -> nn.Module:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kgbench.errors import InputError, check_choice
+from kgbench.extras import install_command
 from kgbench.runner.sweeps.study import StudyUnit
 
 __all__ = ["ENGINES", "Launch", "Pending", "need", "run_groups"]
@@ -83,6 +84,4 @@ def need(package: str, extra: str) -> Any:
     try:
         return import_module(package)
     except ImportError as error:
-        raise InputError(
-            f"{package} does not load ({error}): pip install 'kgbench[{extra}]'"
-        ) from None
+        raise InputError(f"{package} does not load ({error}): {install_command(extra)}") from None
