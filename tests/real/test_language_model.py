@@ -132,6 +132,33 @@ def test_an_independent_oracle_agrees(home: None, facts: Dataset) -> None:
         torch.testing.assert_close(packed[0, place_], logits[0], rtol=0, atol=1e-4)
 
 
+def test_a_grafted_model_generates(pair: ModelPair, prompts: list[Prompt]) -> None:
+    """What the base does under NONE and the finetuned model under ALL, in tokens and logits; under
+    a graft, the first token is the one that the token-by-token executor gives.
+    """
+    ids = torch.tensor([pair.encode(prompts[0])])
+
+    def generated(model: Any) -> tuple[list[int], torch.Tensor]:
+        answer = model.generate(
+            ids,
+            max_new_tokens=6,
+            do_sample=False,
+            return_dict_in_generate=True,
+            output_logits=True,
+        )
+        return answer.sequences[0, ids.shape[1] :].tolist(), torch.cat(answer.logits)
+
+    for graft, model in (("NONE", pair.recipient), ("ALL", pair.donors["sft"])):
+        tokens, logits = generated(kgbench.as_model(pair, graft))
+        wanted, exact = generated(model)
+        assert tokens == wanted
+        torch.testing.assert_close(logits, exact, rtol=0, atol=1e-3)
+    tokens, logits = generated(kgbench.as_model(pair, "FE+LT", "base", prompts[:1]))
+    first = grafted_logits(pair, prompts[0], "FE+LT", executor="sequential")[0]
+    torch.testing.assert_close(logits[:1], first, rtol=0, atol=2e-3)
+    assert tokens[0] == int(first.argmax())
+
+
 def test_lm_eval_agrees(home: None) -> None:
     """Its own model class and ours, on ten documents."""
     task = "kgbench_fake_movies_real_actors_headline"
