@@ -1,8 +1,9 @@
-"""Per-fact scores of next-token logits."""
+"""Per-fact scores of next-token logits: what counts as an answer, and how well it is predicted."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -16,6 +17,18 @@ METRIC_VERSION = "2"
 Version 2: a tie counts against the target. In version 1 it counted for it, see
 `Identity.ties_count_for_the_target`.
 """
+
+
+@dataclass(frozen=True)
+class Read:
+    """Where a part of an answer is read, and what counts there as the answer."""
+
+    token: int
+    """Index of the prompt's token after which it is read."""
+    right: tuple[int, ...]
+    """Tokens any of which is right."""
+    among: tuple[int, ...] = ()
+    """Tokens that it is measured among, the right ones included; empty for all."""
 
 
 def worst_rank(
@@ -101,3 +114,110 @@ def score_logits(
     arrays = {name: column[:, 0].cpu().numpy() for name, column in columns.items()}
     scores = {name: arrays[name].astype(np.float64) for name in ("logprob", "logit_diff")}
     return {"rank": arrays["rank"], "prob": np.exp(scores["logprob"]), **scores}
+
+
+def score_reads(
+    logits: Float[torch.Tensor, "read vocabulary"],
+    reads: Sequence[Read],
+    which: Callable[[int], str] = "answer {}".format,
+) -> dict[str, np.ndarray]:
+    """How well each read's logits predict a right token, as `score_logits` for one of all tokens.
+
+    Args:
+        logits: Next-token logits.
+        reads: What counts at each of them.
+        which: Name of a read by its number, for errors.
+
+    Returns:
+        Arrays [read]: `rank` (1 + the number of wrong tokens whose logits are not smaller than the
+        best right one's), `prob` and `logprob` (nats) of all right tokens together, `logit_diff`
+        (best right token minus best wrong one).
+
+    Raises:
+        InputError: The answer has no probability.
+    """
+    columns: dict[str, np.ndarray] = {}
+    for (right, among), numbers in _alike(reads).items():
+        exact = logits[numbers]
+        exact = exact if exact.dtype in (torch.float32, torch.float64) else exact.float()
+
+        def name(row: int, numbers: Sequence[int] = numbers) -> str:
+            return which(numbers[row])
+
+        if not right:
+            scores = score_logits(exact, _targets(reads, numbers), name)
+        else:
+            first = torch.zeros(len(numbers), dtype=torch.int64)
+            best = exact[:, list(right)].amax(dim=1)
+            together = score_logits(_one_right(exact, right, among), first, name)
+            scores = {**score_logits(_one_right(exact, right, among, best), first, name)}
+            scores |= {key: together[key] for key in ("prob", "logprob")}
+        for key, values in scores.items():
+            columns.setdefault(key, np.empty(len(reads), values.dtype))[numbers] = values
+    return columns
+
+
+def read_logprobs(
+    logits: Float[torch.Tensor, "read vocabulary"], reads: Sequence[Read]
+) -> Float[torch.Tensor, " read"]:
+    """Log-probability (nats) of all right tokens of each read together, differentiable."""
+    logprobs = logits.new_empty(len(reads))
+    for (right, among), numbers in _alike(reads).items():
+        rows, index = logits[numbers], _targets(reads, numbers).to(logits.device)
+        if right:
+            rows, index = _one_right(rows, right, among), torch.zeros_like(index)
+        values = rows.log_softmax(dim=-1).gather(1, index[:, None])[:, 0]
+        places = torch.tensor(numbers, device=logits.device)
+        logprobs = logprobs.index_put((places,), values)
+    return logprobs
+
+
+def _targets(reads: Sequence[Read], numbers: Sequence[int]) -> Int[torch.Tensor, " read"]:
+    return torch.tensor([reads[number].right[0] for number in numbers])
+
+
+def _alike(reads: Sequence[Read]) -> dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]]:
+    """Numbers of the reads by what counts at them; those of one token among all are together."""
+    numbers: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
+    for number, read in enumerate(reads):
+        is_plain = len(read.right) == 1 and not read.among
+        key = ((), ()) if is_plain else (read.right, read.among)
+        numbers.setdefault(key, []).append(number)
+    return numbers
+
+
+def _one_right(
+    logits: Float[torch.Tensor, "read vocabulary"],
+    right: Sequence[int],
+    among: Sequence[int],
+    value: Float[torch.Tensor, " read"] | None = None,
+) -> Float[torch.Tensor, "read token"]:
+    """Logits of a right token, by default all of them as one, and after it of the wrong ones."""
+    wrong = torch.zeros(logits.shape[1], dtype=torch.bool, device=logits.device)
+    wrong[list(among) if among else slice(None)] = True
+    wrong[list(right)] = False
+    value = logits[:, list(right)].logsumexp(dim=1) if value is None else value
+    return torch.cat([value[:, None], logits[:, wrong]], dim=1)
+
+
+def of_answers(
+    columns: dict[str, np.ndarray], owners: Int[np.ndarray, " read"]
+) -> dict[str, np.ndarray]:
+    """Scores of answers of several reads: of the whole answer, given the reads before each.
+
+    Args:
+        columns: Scores of the reads, as of `score_reads`.
+        owners: Number of the answer of each read; those of one answer follow one another.
+
+    Returns:
+        The same by answer: the sum of `logprob` and its `prob`, and the worst `rank` and
+        `logit_diff`, so that a rank of 1 means that the likeliest tokens are the answer.
+    """
+    starts = np.flatnonzero(np.diff(owners, prepend=-1))
+    logprob = np.add.reduceat(columns["logprob"], starts)
+    return {
+        "rank": np.maximum.reduceat(columns["rank"], starts),
+        "prob": np.exp(logprob),
+        "logprob": logprob,
+        "logit_diff": np.minimum.reduceat(columns["logit_diff"], starts),
+    }

@@ -113,7 +113,7 @@ class Engine:
         Args:
             prompts: Prompts of any lengths.
             configurations: Graft expressions, `PRE` or `SFT`.
-            readouts: Tokens to read out, per prompt; by default the last one.
+            readouts: Tokens to read out, per prompt; by default where its answer is read.
             stems: Number of the text that each prompt goes on from, see `make_plan`.
         """
         treatments = []

@@ -27,6 +27,7 @@ from kgbench.engine.forward import Forward, Socket, Wiring, edited, installed
 from kgbench.engine.plan import Budget
 from kgbench.engine.treatment import baseline_donor, donor_index
 from kgbench.errors import InputError
+from kgbench.metrics import Read, read_logprobs
 from kgbench.models.pair import ModelPair
 
 Gates = Mapping[int, Float[Tensor, "prompt token"] | Float[Tensor, "prompt token head"]]
@@ -85,13 +86,13 @@ class Differentiable:
         touches: Mapping[Hook, Touch] | None = None,
         weights: Mapping[str, Tensor] | None = None,
     ) -> Float[Tensor, " prompt"]:
-        """Log-probability (nats) of each prompt's target.
+        """Log-probability (nats) of each prompt's answer.
 
         The result is part of the autograd graph of gates, touched activations and weights.
 
         Args:
             prompts: One batch, of any lengths; the axis `token` has the length of the longest.
-            gates: Gates by slot; those of final norm and head take effect at the last token only.
+            gates: Gates by slot; those of final norm and head take effect where answers are read only.
             touches: Functions of activations, by hook.
             weights: Replacements for parameters of the recipient, by name.
         """
@@ -106,19 +107,21 @@ class Differentiable:
         logits = (
             out.logits if out.logits.dtype in (torch.float32, torch.float64) else out.logits.float()
         )
-        scored: Tensor = logits.log_softmax(dim=-1).gather(1, batch.targets[:, None])[:, 0]
-        return scored
+        reads = read_logprobs(logits, batch.reads)
+        return reads.new_zeros(len(prompts)).index_add(0, batch.rows, reads)
 
     def _batch(self, prompts: Sequence[Prompt]) -> _Batch:
         encoded = list(map(self.pair.encoded, prompts))
         width = max(len(each.ids) for each in encoded)
-        rows, lasts, targets = [], [], []
-        for each in encoded:
+        ids, rows, reads = [], [], list[Read]()
+        for row, each in enumerate(encoded):
             # Padded with the last token, since models warn about padding tokens without a mask.
-            rows.append([*each.ids, *each.ids[-1:] * (width - len(each.ids))])
-            lasts.append(len(each.ids) - 1)
-            targets.append(each.target)
-        return _Batch(*(torch.tensor(x, device=self.pair.device) for x in (rows, lasts, targets)))
+            ids.append([*each.ids, *each.ids[-1:] * (width - len(each.ids))])
+            rows += [row] * len(each.answer)
+            reads += each.answer
+        tokens = [read.token for read in reads]
+        as_tensor = partial(torch.tensor, device=self.pair.device)
+        return _Batch(as_tensor(ids), as_tensor(rows), as_tensor(tokens), reads)
 
     def _gated(
         self, gates: Gates, batch: _Batch
@@ -129,7 +132,7 @@ class Differentiable:
             gate = _Gate.of(socket, gates, ranges, component == "o")
             recipient, donor = socket.modules[0].forward, socket.modules[self.donor].forward
             if socket.is_head:
-                yield socket.modules[0], partial(_read_out, batch.lasts, gate, recipient, donor)
+                yield socket.modules[0], partial(_read_out, batch, gate, recipient, donor)
             else:
                 yield (
                     socket.modules[0],
@@ -164,8 +167,10 @@ class Differentiable:
 @dataclass(frozen=True)
 class _Batch:
     ids: Int[Tensor, "prompt token"]
-    lasts: Int[Tensor, " prompt"]
-    targets: Int[Tensor, " prompt"]
+    rows: Int[Tensor, " read"]
+    """Number of the prompt of each read."""
+    tokens: Int[Tensor, " read"]
+    reads: Sequence[Read]
 
     @cached_property
     def positions(self) -> Int[Tensor, "prompt token"]:
@@ -246,8 +251,8 @@ class _Gate:
             *value.shape[:-1], *[1] * (y.ndim - value.ndim), value.shape[-1]
         ).movedim(1, self.tokens)
 
-    def read_out(self, lasts: Int[Tensor, " prompt"]) -> _Gate:
-        return _Gate(self.value[torch.arange(len(lasts), device=lasts.device), lasts], self.at)
+    def read_out(self, batch: _Batch) -> _Gate:
+        return _Gate(self.value[batch.rows, batch.tokens], self.at)
 
 
 def _between(
@@ -276,14 +281,14 @@ def _between_heads(gate: _Gate, recipient: Forward, donor: Forward, x: Tensor) -
 
 
 def _read_out(
-    lasts: Int[Tensor, " prompt"], gate: _Gate | None, recipient: Forward, donor: Forward, x: Tensor
+    batch: _Batch, gate: _Gate | None, recipient: Forward, donor: Forward, x: Tensor
 ) -> Tensor:
-    """Output of the head at the last tokens only."""
-    final = x[torch.arange(len(lasts), device=lasts.device), lasts]
+    """Output of the head where answers are read only."""
+    final = x[batch.rows, batch.tokens]
     return (
         recipient(final)
         if gate is None
-        else _between(gate.read_out(lasts), recipient, donor, final)
+        else _between(gate.read_out(batch), recipient, donor, final)
     )
 
 

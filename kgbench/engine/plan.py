@@ -123,6 +123,10 @@ class Answers:
     token_rows: int
     """Token rows of the chunk's forward, without padding."""
 
+    def numbered(self, first: Int[torch.Tensor, " prompt"]) -> Answers:
+        """The same with readouts counted over all prompts, given the first number of each."""
+        return replace(self, prompt=first[self.prompt] + self.readout)
+
 
 def make_plan(
     slots: Slots,
@@ -138,7 +142,7 @@ def make_plan(
         slots: The slots of the pair's models.
         prompts: Encoded prompts.
         treatments: Treatments, indexed by prompt, configuration and token.
-        readouts: Tokens to read out, per prompt; by default the last one.
+        readouts: Tokens to read out, per prompt; by default where its answer is read.
         equal: For each donor, slots that compute the same as the recipient's: they take the
             recipient's weights, so that tokens that differ in them only share their computation.
         stems: Number of the text that each prompt goes on from, by which neighbours share their
@@ -154,7 +158,7 @@ def make_plan(
     table = _Table(slots, equal)
     requests = []
     for i, prompt in enumerate(prompts):
-        read = (len(prompt.ids) - 1,) if readouts is None else tuple(readouts[i])
+        read = prompt.positions if readouts is None else tuple(readouts[i])
         like = table.request(treatments[i], read, len(prompt.ids))
         stem = None if stems is None else stems[i]
         requests.append(replace(like, ids=prompt.ids, stem=stem))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kgbench.data import Prompt
-from kgbench.engine import Answers, Engine
+from kgbench.engine import Engine
 from kgbench.engine.treatment import Configuration, graft_treatments, parse_configuration
 from kgbench.errors import NotApplicableError, RegionError
 from kgbench.harness.metrics import TokenScore
@@ -161,12 +161,9 @@ class Answering:
         with self.pair.read_as({**self.learned, **encoded}):
             described = self._treatments(passages, parse_configuration(configuration))
             plan = self.engine.plan_treatments(prompts, described, list(map(list, readouts)))
-
-        def numbered(answers: Answers) -> Answers:
-            return replace(answers, prompt=first[answers.prompt] + answers.readout)
-
         draws = [0] * len(described)
-        for which, _, logits in mixed(map(numbered, self.engine.run(plan)), draws):
+        numbered = (answers.numbered(first) for answers in self.engine.run(plan))
+        for which, _, logits in mixed(numbered, draws):
             yield which, logits
 
     def _treatments(

@@ -1,18 +1,17 @@
-"""Log-probabilities of the prompts' targets under grafts, by which localizers score sites."""
+"""Log-probabilities of the prompts' answers under grafts, by which localizers score sites."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
 import numpy as np
-import torch
 from jaxtyping import Float
 
 from kgbench.data import Prompt
 from kgbench.engine import Engine
 from kgbench.engine.site_sets import site_treatments
 from kgbench.localizers._base import Treatments
-from kgbench.metrics import score_logits
+from kgbench.metrics import score_reads
 from kgbench.models.pair import ModelPair
 from kgbench.sites import Site
 
@@ -23,7 +22,7 @@ DESCRIBED = 1 << 18
 def logprobs(
     pair: ModelPair, prompts: Sequence[Prompt], configurations: Sequence[Treatments]
 ) -> Float[np.ndarray, "configuration prompt"]:
-    """Log-probability (nats) of each prompt's target under each configuration.
+    """Log-probability (nats) of each prompt's answer under each configuration.
 
     All configurations of a prompt share one token tree.
 
@@ -33,15 +32,16 @@ def logprobs(
         configurations: Treatments of all prompts under each configuration.
     """
     engine = Engine(pair)
-    targets = torch.tensor([pair.encoded(prompt).target for prompt in prompts])
-    scores = np.empty((len(configurations), len(prompts)))
+    answers = [pair.encoded(prompt).answer for prompt in prompts]
+    scores = np.zeros((len(configurations), len(prompts)))
     for chunk in engine.run(engine.plan_treatments(prompts, configurations)):
         cells = chunk.configuration.numpy(), chunk.prompt.numpy()
+        reads = [answers[p][r] for p, r in zip(cells[1], chunk.readout.tolist(), strict=True)]
 
         def describe(i: int, cells: tuple[np.ndarray, np.ndarray] = cells) -> str:
             return f"configuration {cells[0][i]} of a scan, fact {prompts[cells[1][i]].fact.id}"
 
-        scores[cells] = score_logits(chunk.logits, targets[chunk.prompt], describe)["logprob"]
+        np.add.at(scores, cells, score_reads(chunk.logits, reads, describe)["logprob"])
     return scores
 
 
@@ -51,7 +51,7 @@ def site_logprobs(
     sets: Sequence[Collection[Site]],
     left_out: bool = False,
 ) -> Float[np.ndarray, "set prompt"]:
-    """Log-probability (nats) of each prompt's target under the graft of each set of sites.
+    """Log-probability (nats) of each prompt's answer under the graft of each set of sites.
 
     Args:
         pair: The models.

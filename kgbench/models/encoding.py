@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from kgbench.data import Prompt
 from kgbench.data.prompts import WITHHELD, token_regions
 from kgbench.errors import InputError, ModelError, RegionError, first_line
+from kgbench.metrics import Read
 
 _MARK = "kgbench-user-turn"
 
@@ -30,6 +31,29 @@ class Encoded:
     Some tokenizers keep it apart, as before a number: it is the same for every object, so that the
     model is given it, and the target is the token after it.
     """
+    reads: tuple[Read, ...] = field(default=(), repr=False)
+    """What is read out; empty for the target after the last token."""
+
+    @property
+    def answer(self) -> tuple[Read, ...]:
+        """What is read out."""
+        return self.reads or (Read(len(self.ids) - 1, (self.target,)),)
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """Tokens after which the answer is read."""
+        return tuple(read.token for read in self.reads) or (len(self.ids) - 1,)
+
+    def reading(self, reads: Sequence[Read], more: Sequence[int] = ()) -> Encoded:
+        """The prompt with other reads, and with further tokens, which belong to LT.
+
+        Args:
+            reads: What is read out.
+            more: Tokens of the answer, after each of which it goes on.
+        """
+        last, ids = len(self.ids) - 1, (*self.ids, *more)
+        regions = {**self.regions, "LT": tuple(range(last, len(ids)))}
+        return Encoded(ids, regions, reads[0].right[0], self.blanks, tuple(reads))
 
     def without_blanks(self) -> Encoded:
         """The prompt alone, whose target is the blank if there is one."""
@@ -49,6 +73,8 @@ class EncodedQuestion(Encoded):
         """
         object.__setattr__(self, "ids", encoded.ids)
         object.__setattr__(self, "regions", encoded.regions)
+        withheld = tuple(Read(read.token, ()) for read in encoded.reads)
+        object.__setattr__(self, "reads", withheld)
 
     @property
     def target(self) -> int:
@@ -151,6 +177,21 @@ class Encoder:
         tokens = {name: tuple(indices) for name, indices in regions.items()}
         tokens["LT"] = (first - 1,)
         return Encoded(longer[:first], tokens, longer[first], first - len(ids))
+
+    def added(self, prompt: Prompt, encoded: Encoded, answer: str) -> tuple[int, ...]:
+        """The tokens that an answer adds to a prompt, after a blank.
+
+        Raises:
+            RegionError: The prompt's tokens are not a prefix of those of prompt and answer.
+        """
+        text = f"{self.before}{prompt.text}{self.after}"
+        ids = tuple(self.ids(f"{text}{'' if text[-1].isspace() else ' '}{answer}"))
+        if ids[: len(encoded.ids)] != encoded.ids or len(ids) == len(encoded.ids):
+            raise RegionError(
+                f"fact {prompt.fact.id}, prompt {prompt.name!r}: the tokens of the prompt are not "
+                f"a prefix of the tokens of prompt and answer {answer!r} under {self._name()}"
+            )
+        return ids[len(encoded.ids) :]
 
     def ids(self, text: str) -> list[int]:
         """Token ids of a text, with BOS where the tokenizer adds one."""

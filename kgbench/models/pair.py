@@ -84,6 +84,7 @@ class ModelPair:
         self.family = self.family.fitted(self.recipient)
         self._encoder = Encoder(self.tokenizer, self.chat_template)
         self._encoded: dict[Prompt, Encoded] = {}
+        self._read: Callable[[Prompt, Encoded, Encoder], Encoded] | None = None
 
     def __repr__(self) -> str:
         kind = str(self.dtype).removeprefix("torch.")
@@ -164,7 +165,10 @@ class ModelPair:
                             "that was added to a donor and that the recipient does not have; leave "
                             "the fact out"
                         )
-                encoded = self._encoded[prompt] = self._encoder(prompt)
+                encoded = self._encoder(prompt)
+                if self._read is not None:
+                    encoded = self._read(prompt, encoded, self._encoder)
+                self._encoded[prompt] = encoded
             return encoded
 
     def question(self, prompt: Prompt, encoded: Encoded | None = None) -> Question:
@@ -199,6 +203,21 @@ class ModelPair:
                 yield
             finally:
                 self._encoded = before
+
+    @contextmanager
+    def answered_by(self, read: Callable[[Prompt, Encoded, Encoder], Encoded]) -> Iterator[None]:
+        """For the time of a block, read out of prompts what a readout names.
+
+        Args:
+            read: `Readout.read` of one.
+        """
+        with self.lock:
+            before = self._encoded, self._read
+            self._encoded, self._read = {}, read
+            try:
+                yield
+            finally:
+                self._encoded, self._read = before
 
     def encode(self, prompt: Prompt | str) -> list[int]:
         """Token ids, with BOS where the tokenizer adds one."""

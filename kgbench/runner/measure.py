@@ -34,7 +34,7 @@ from kgbench.localizers import (
 )
 from kgbench.localizers._base import asked
 from kgbench.localizers._scan import scan
-from kgbench.metrics import score_logits
+from kgbench.metrics import of_answers, score_reads
 from kgbench.models.pair import ModelPair
 from kgbench.progress import Progress
 from kgbench.records import Journal, SiteScore
@@ -169,15 +169,15 @@ def run_group(
     parts, cost = [], {"forwards": 0.0, "token_rows": 0.0}
 
     def run(plan: Plan) -> Iterator[Answers]:
+        first = torch.tensor([0, *np.cumsum([len(each.readouts) for each in plan.requests])])
         for answers in job.engine.run(plan):
             cost["forwards"] += 1
             cost["token_rows"] += answers.token_rows
-            yield answers
+            yield answers.numbered(first)
 
     for chunk in chunks(prompts, measurement.at_once):
         plan, labels = measurement.plan(chunk)
-        for answers in mixed(run(plan), labels):
-            parts.append(scored(measurement, chunk, answers))
+        parts.append(scored(measurement, chunk, mixed(run(plan), labels)))
     seconds = now(job.pair) - started
     if plain_each is None:
         # Before and after, so that a drift of the machine cancels.
@@ -189,30 +189,44 @@ def run_group(
 
 
 def scored(
-    measurement: Measurement, prompts: Sequence[Prompt], answers: Mixed
+    measurement: Measurement, prompts: Sequence[Prompt], answers: Iterable[Mixed]
 ) -> dict[str, np.ndarray]:
     """Per-fact rows of the answers to prompts of one template."""
     encoded = list(map(measurement.job.pair.encoded, prompts))
     names = np.array(measurement.labels(prompts[0].name), dtype=object)
-    which, labels, logits = answers[0].numpy(), answers[1].numpy(), answers[2]
-    targets = np.array([e.target for e in encoded])[which]
+    reads = list(chain.from_iterable(each.answer for each in encoded))
+    owners = np.repeat(np.arange(len(encoded)), [len(each.answer) for each in encoded])
+    parts: dict[str, list[np.ndarray]] = {}
+    for part, labels, logits in answers:
 
-    def row_text(i: int) -> str:
-        prompt = prompts[which[i]]
-        return f"configuration {names[labels[i]]}, fact {prompt.fact.id}, prompt {prompt.name!r}"
+        def row_text(i: int, part: Tensor = part, labels: Tensor = labels) -> str:
+            prompt = prompts[owners[part[i]]]
+            return (
+                f"configuration {names[labels[i]]}, fact {prompt.fact.id}, prompt {prompt.name!r}"
+            )
 
+        scores = score_reads(logits, [reads[number] for number in part.tolist()], row_text)
+        for name, values in {"read": part.numpy(), "label": labels.numpy(), **scores}.items():
+            parts.setdefault(name, []).append(values)
+    columns = {name: np.concatenate(values) for name, values in parts.items()}
+    order = np.lexsort((columns["read"], columns["label"]))
+    columns = {name: values[order] for name, values in columns.items()}
+    which, labels_of = owners[columns.pop("read")], columns.pop("label")
+    cells = labels_of * len(prompts) + which
+    first = np.flatnonzero(np.diff(cells, prepend=-1))
+    which = which[first]
     return {
         "prompt": np.array([p.name for p in prompts], dtype=object)[which],
         "fact": np.array([p.fact.id for p in prompts], dtype=object)[which],
-        "graft": names[labels],
-        "position": np.array([len(e.ids) - 1 for e in encoded])[which],
-        "target": targets,
-        **score_logits(logits, torch.from_numpy(targets), row_text),
+        "graft": names[labels_of[first]],
+        "position": np.array([each.answer[0].token for each in encoded])[which],
+        "target": np.array([each.answer[0].right[0] for each in encoded])[which],
+        **of_answers(columns, cells),
     }
 
 
 Mixed = tuple[Int[Tensor, " answer"], Int[Tensor, " answer"], Float[Tensor, "answer vocabulary"]]
-"""Prompt, label and logits of each answer."""
+"""Number of the read, label and logits of each answer."""
 
 
 def mixed(chunks: Iterable[Answers], labels: Sequence[int]) -> Iterator[Mixed]:
@@ -221,7 +235,7 @@ def mixed(chunks: Iterable[Answers], labels: Sequence[int]) -> Iterator[Mixed]:
     Only averages that still miss a configuration are held in memory.
 
     Args:
-        chunks: Answers with one readout per prompt.
+        chunks: Answers with one readout per prompt, or numbered over all prompts.
         labels: Label of each configuration.
     """
     sizes = {label: labels.count(label) for label in labels}

@@ -1,0 +1,64 @@
+"""Readouts: what of a model's output is measured, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from functools import cache
+from typing import Any
+
+from kgbench.errors import InputError
+from kgbench.parameters import described, made
+from kgbench.readouts._base import Readout
+from kgbench.registry import Registry
+
+__all__ = ["DEFAULT", "Readout", "describe", "readout_named", "readout_stored", "readouts"]
+
+DEFAULT = "first_token"
+"""What is read where nothing else is said."""
+
+
+@cache
+def readouts() -> Registry:
+    """Readouts by name, those of installed packages included."""
+    return Registry("readout", __package__, "kgbench.readouts", Readout)
+
+
+def readout_named(name: str, arguments: Mapping[str, Any]) -> Readout:
+    """A readout with its parameters, as text or as values of JSON.
+
+    Raises:
+        UnknownNameError: There is no such readout, or it has no such parameter.
+        InputError: A parameter is invalid or missing.
+    """
+    kind: type[Readout] = readouts().load(name)
+    return made(kind, "readout", name, arguments)
+
+
+def readout_stored(stored: Mapping[str, Any]) -> Readout:
+    """A readout as a data set names it: its name, and its parameters or the first of them.
+
+    Raises:
+        UnknownNameError: There is no such readout, or it has no such parameter.
+        InputError: A parameter is invalid or missing.
+    """
+    ((name, given),) = stored.items()
+    if given is None or isinstance(given, Mapping):
+        return readout_named(name, given or {})
+    first = next(iter(fields(readouts().load(name))), None)
+    if first is None:
+        raise InputError(f"readout {name!r} has no parameters, but the data set gives {given!r}")
+    return readout_named(name, {first.name: given})
+
+
+def describe() -> Mapping[str, Mapping[str, Any]]:
+    """Of each readout its distribution, description and parameters."""
+    descriptions = {}
+    for name in readouts().names():
+        kind = readouts().load(name)
+        descriptions[name] = {
+            "from": readouts().origin(name),
+            "about": kind.about,  # type: ignore[attr-defined]
+            "parameters": described(kind),
+        }
+    return descriptions

@@ -1,0 +1,190 @@
+"""Readouts: what they give is what the bare models give, under any graft and executor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from kgbench.data import Prompt
+from kgbench.engine import Engine, load_pair
+from kgbench.engine.gated import Differentiable
+from kgbench.engine.gradients import graft_effects
+from kgbench.engine.treatment import graft_treatments, parse_configuration
+from kgbench.errors import InputError, KgbenchError, UnknownNameError
+from kgbench.localizers._measure import logprobs
+from kgbench.models.pair import ModelPair
+from kgbench.readouts import Readout, describe, readout_named, readout_stored, readouts
+from kgbench.runner import load_prompts
+
+PAIR = "tiny-llama"
+READOUTS = {
+    "first_token": {},
+    "token_set": {"texts": "jo, a"},
+    "foil": {"text": "Zachary Moore"},
+    "sequence": {},
+}
+GRAFTS = ("NONE", "ALL", "FE+LT", "LT:ffn@1")
+
+
+@pytest.fixture(scope="module")
+def pair() -> ModelPair:
+    return load_pair(PAIR)
+
+
+@pytest.fixture(scope="module")
+def prompts() -> list[Prompt]:
+    return load_prompts("tiny_movies", ["headline", "qa"], 3)
+
+
+def made(name: str) -> Readout:
+    return readout_named(name, READOUTS[name])
+
+
+def by_hand(name: str, pair: ModelPair, prompt: Prompt, model: Any) -> tuple[float, int]:
+    """Log-probability and rank of one readout, by a loop over a bare model's logits."""
+    tokenizer, ids = pair.tokenizer, pair.encode(prompt)
+    answer = pair.encode(f"{prompt.text} {prompt.target}")[len(ids) :]
+
+    def logits(tokens: Sequence[int]) -> Tensor:
+        with torch.no_grad():
+            return model(torch.tensor([list(tokens)])).logits[0, -1].double()
+
+    row = logits(ids)
+    if name == "token_set":
+        words = ("Jo", "jo", " Jo", " jo", "a", "A", " a", " A")
+        encoded = [tokenizer(word, add_special_tokens=False).input_ids for word in words]
+        right = sorted({tokens[0] for tokens in encoded if len(tokens) == 1})
+        wrong = [token for token in range(len(row)) if token not in right]
+        best = row[right].max()
+        total = row.log_softmax(0)[right].logsumexp(0)
+        return float(total), 1 + int((row[wrong] >= best).sum())
+    if name == "foil":
+        foil = pair.encode(f"{prompt.text} Zachary Moore")[len(ids)]
+        two = row[[answer[0], foil]]
+        return float(two.log_softmax(0)[0]), 1 + int(two[1] >= two[0])
+    total, rank = 0.0, 1
+    for number, token in enumerate(answer[:1] if name == "first_token" else answer):
+        row = logits([*ids, *answer[:number]])
+        total += float(row.log_softmax(0)[token])
+        rank = max(rank, int((row >= row[token]).sum()))
+    return total, rank
+
+
+def scores(
+    pair: ModelPair, prompts: Sequence[Prompt], graft: str, executor: str = "packed"
+) -> dict[str, np.ndarray]:
+    from kgbench.metrics import of_answers, score_reads
+
+    engine = Engine(pair, executor)
+    chunks, owners, reads = [], [], []
+    for number, prompt in enumerate(prompts):
+        (chunk,) = engine.run(engine.plan([prompt], [graft]))
+        chunks.append(chunk.logits)
+        reads += pair.encoded(prompt).answer
+        owners += [number] * len(chunk.logits)
+    return of_answers(score_reads(torch.cat(chunks), reads), np.array(owners))
+
+
+@pytest.mark.parametrize("name", READOUTS)
+def test_without_grafts_they_are_those_of_the_bare_models(
+    name: str, pair: ModelPair, prompts: list[Prompt]
+) -> None:
+    """Log-probability and rank of the base under NONE, and of the finetuned model under ALL."""
+    with pair.answered_by(made(name).read):
+        got = {graft: scores(pair, prompts, graft) for graft in ("NONE", "ALL")}
+    for graft, model in (("NONE", pair.recipient), ("ALL", pair.donors["sft"])):
+        for row, prompt in enumerate(prompts):
+            logprob, rank = by_hand(name, pair, prompt, model)
+            assert got[graft]["logprob"][row] == pytest.approx(logprob, abs=2e-4)
+            assert got[graft]["rank"][row] == rank
+            assert (got[graft]["logit_diff"][row] > 0) == (rank == 1)
+
+
+@pytest.mark.parametrize("name", READOUTS)
+def test_executors_and_localizers_agree(name: str, pair: ModelPair, prompts: list[Prompt]) -> None:
+    """The packed executor reads what the sequential one does, and localizers what runs measure."""
+    with pair.answered_by(made(name).read):
+        treatments = [graft_treatments(pair, prompts, parse_configuration(g)) for g in GRAFTS]
+        scanned = logprobs(pair, prompts, treatments)
+        for number, graft in enumerate(GRAFTS):
+            packed = scores(pair, prompts, graft)["logprob"]
+            sequential = scores(pair, prompts, graft, "sequential")["logprob"]
+            assert np.allclose(packed, sequential, atol=1e-3)
+            assert np.allclose(packed, scanned[number], atol=1e-3)
+
+
+@pytest.mark.parametrize("name", READOUTS)
+def test_derivatives_are_of_what_is_read(name: str, pair: ModelPair, prompts: list[Prompt]) -> None:
+    """The objective is the log-probability, and its effect of grafting a slot everywhere is the
+    slope of a small step.
+    """
+    with pair.answered_by(made(name).read):
+        model = Differentiable(pair)
+        for prompt in prompts[:2]:
+            value = float(model.logprobs([prompt])[0].detach())
+            assert value == pytest.approx(scores(pair, [prompt], "NONE")["logprob"][0], abs=1e-3)
+        (effects,) = graft_effects(pair, prompts[:1])
+        slots = pair.slots.default
+        step, shape = 1e-2, (1, effects.shape[1])
+        ends = []
+        for gate in (step, -step):
+            gates = {slot: torch.full(shape, gate) for slot in slots}
+            ends.append(float(model.logprobs(prompts[:1], gates)[0].detach()))
+        slope = (ends[0] - ends[1]) / (2 * step)
+        assert float(effects.sum()) == pytest.approx(slope, rel=0.02, abs=0.02)
+
+
+def test_a_text_of_one_token_is_its_first_token(pair: ModelPair, prompts: list[Prompt]) -> None:
+    """And a set of the target's token alone is the target."""
+    first = scores(pair, prompts, "LT")
+    word = pair.tokenizer.decode([pair.encoded(prompts[0]).target]).strip()
+    with pair.answered_by(readout_named("sequence", {"text": word}).read):
+        one = scores(pair, prompts[:1], "LT")
+    for name, values in one.items():
+        assert values[0] == first[name][0]
+
+
+def test_a_data_set_names_a_readout() -> None:
+    """By its parameters, or by the first of them alone."""
+    for stored in ({"token_set": ["Sorry"]}, {"token_set": {"texts": ["Sorry"]}}):
+        assert readout_stored(stored) == readout_named("token_set", {"texts": "Sorry"})
+    assert readout_stored({"sequence": None}) == readout_named("sequence", {})
+    assert {*describe()} == {*readouts().names()} >= {*READOUTS}
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "kind", "message"),
+    [
+        ("tokn_set", {}, UnknownNameError, "Did you mean 'token_set'"),
+        ("token_set", {}, InputError, "needs its parameter 'texts': give --readout-arg texts="),
+        (
+            "token_set",
+            {"texts": "Xylophonists"},
+            InputError,
+            "no spelling of 'Xylophonists' is one",
+        ),
+        ("foil", {}, InputError, "has no foil: give a column 'foil'"),
+        ("foil", {"text": "Joanne Moran"}, InputError, "begin with the same token"),
+        ("first_token", {"text": "x"}, UnknownNameError, "It has no parameters"),
+    ],
+)
+def test_what_is_wrong_is_named(
+    name: str,
+    arguments: dict[str, str],
+    kind: type[KgbenchError],
+    message: str,
+    pair: ModelPair,
+    prompts: list[Prompt],
+) -> None:
+    """In one line, with the case and what to do."""
+    with (
+        pytest.raises(kind, match=message) as caught,
+        pair.answered_by(readout_named(name, arguments).read),
+    ):
+        pair.encoded(prompts[0])
+    assert "\n" not in str(caught.value)
