@@ -60,7 +60,7 @@ def _answered(prompt: Prompt, answer: str) -> Prompt:
     fields = {}
     for name, text in prompt.fact.fields.items():
         fields[name] = answer if text == prompt.target else text
-    return replace(prompt, fact=Fact(prompt.fact.id, fields), target=answer)
+    return replace(prompt, fact=replace(prompt.fact, fields=fields), target=answer)
 
 
 def renamed_pair(pair: ModelPair, name: str, exchange: Mapping[int, int]) -> ModelPair:
@@ -92,7 +92,7 @@ def unanswered(
     for prompt, tokens in zip(prompts, encoded, strict=True):
         fields = {name: text for name, text in prompt.fact.fields.items() if text != prompt.target}
         fact = Fact(prompt.fact.id, fields)
-        questions.append(pair.question(replace(prompt, fact=fact, target=""), tokens))
+        questions.append(pair.question(replace(prompt, fact=fact, target="", data={}), tokens))
     return questions
 
 

@@ -99,9 +99,9 @@ def request_of(job: Job, method: Method, exchanged: bool = False) -> Request:
     intervenes = method.kind == InterventionLocalizer.kind
     questions = []
     for prompt in prompts:
-        tokens = replace(job.pair.encoded(prompt), target=-1)
+        tokens = job.pair.encoded(prompt).unanswered()
         if intervenes and "answer" not in method.needs:
-            prompt = replace(prompt, fact=job.pair.question(prompt).fact, target="")
+            prompt = replace(prompt, fact=job.pair.question(prompt).fact, target="", data={})
         questions.append((prompt, tokens))
     stages = list(map(Stage, job.halves if job.ranks else ()))
     if intervenes:
