@@ -326,9 +326,9 @@ def test_substrings_lie_where_each_prompt_has_them() -> None:
     [
         ("TRIGER", "no region TRIGER; it has BOS, FE, TRIGGER, LT, TPL (did you mean 'TRIGGER'?)"),
         ("SYS", "no region SYS; it has BOS, FE, TRIGGER, LT, TPL"),
-        ("'Bob'", "the substring 'Bob' is not in the text '<bos><user>Eve secretly"),
+        ("'Bob'", "the substring 'Bob' stands 0 times in the text '<bos><user>Eve secretly"),
         ("'user'", "the substring 'user' stands 2 times in the text"),
-        ("'<assis'", "the substring '<assis' cannot be located: one token holds 'st'"),
+        ("'<assis'", "region '<assis' cannot be located in the prompt: one token holds 'st'"),
         ("LT-99", "LT-99 lies before the prompt, which has"),
     ],
 )

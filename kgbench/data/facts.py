@@ -46,6 +46,9 @@ PARTS = ("task", "relation")
 Hybrid models (arXiv 2506.20746) learn a task from one half and the relation from the other.
 """
 
+_HEADER = ("name", "subject", "object", "templates", "training", "training_reversed", "readout")
+"""Fields of a data set that stand in the header of its file."""
+
 _FIRST = re.compile(r"first([1-9]\d{0,6})")
 """Name of the part that holds the first facts, such as ``first150``."""
 
@@ -413,17 +416,10 @@ def _connected(facts: Sequence[tuple[str, Sequence[str]]]) -> list[list[str]]:
 
 def to_jsonl(dataset: Dataset) -> str:
     """A data set as JSONL: a header, then one fact per line; loading it gives the same data set."""
-    header: dict[str, object] = {
-        "kgbench": SCHEMA_VERSION,
-        "name": dataset.name,
-        "subject": dataset.subject,
-        "object": dataset.object,
-    }
-    for name in ("templates", "training", "training_reversed", "readout"):
-        value = getattr(dataset, name)
-        if value:
-            header[name] = dict(value) if isinstance(value, Mapping) else list(value)
-    lines = [header]
+    lines: list[dict[str, Any]] = [{"kgbench": SCHEMA_VERSION}]
+    for name in _HEADER:
+        if value := getattr(dataset, name):
+            lines[0][name] = value
     for fact in dataset.facts:
         lines.append({"id": fact.id, **fact.fields, **fact.data})
         if fact.fields.get(MESSAGES, "").startswith("["):

@@ -14,7 +14,7 @@ from functools import cache, partial
 from types import MappingProxyType
 from typing import Any
 
-from kgbench.data.cases import GROUP, GROUPS, MESSAGES, Message, messages_of
+from kgbench.data.cases import GROUP, MESSAGES, Message, messages_of
 from kgbench.data.facts import Dataset, Fact, load_dataset
 from kgbench.data.templates import Template, parse_template, whole_words
 from kgbench.errors import InputError, RegionError, UnknownNameError
@@ -40,7 +40,7 @@ class Prompt:
     spans: Mapping[str, tuple[int, int]] = field(hash=False)
     """Per region (FE, M, R, RP, P or a name of its own) its [start, end) characters in the text."""
     group: str = "on"
-    """One of `GROUPS`: `off` of a control, which is not to show the behaviour."""
+    """`off` of a control, which is not to show the behaviour."""
     data: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """Further columns of the row, for readouts; those of text are in `fact.fields`."""
     messages: tuple[Message, ...] = ()
@@ -66,13 +66,10 @@ class Question(Prompt):
         """
         others = {name: text for name, text in prompt.fact.fields.items() if text != prompt.target}
         # The dataclass is frozen, and its target is replaced by a property.
-        object.__setattr__(self, "name", prompt.name)
+        for name in ("name", "text", "spans", "group", "messages"):
+            object.__setattr__(self, name, getattr(prompt, name))
         object.__setattr__(self, "fact", Fact(prompt.fact.id, others))
-        object.__setattr__(self, "text", prompt.text)
-        object.__setattr__(self, "spans", prompt.spans)
-        object.__setattr__(self, "group", prompt.group)
         object.__setattr__(self, "data", {})  # which may hold the answer
-        object.__setattr__(self, "messages", prompt.messages)
         object.__setattr__(self, "ids", ids)
 
     @property
@@ -216,19 +213,10 @@ def _filled(
                     text, spans = template.fill(fact.fields)
             except InputError as error:
                 raise InputError(f"fact {fact.id}: {error}") from None
-            group = fact.fields.get(GROUP, GROUPS[0])
-            prompts.append(
-                Prompt(
-                    template.name,
-                    fact,
-                    text,
-                    fact.fields.get(object, ""),
-                    spans,
-                    group if group in GROUPS else GROUPS[0],
-                    fact.data,
-                    messages,
-                )
-            )
+            target = fact.fields.get(object, "")
+            group = "off" if fact.fields.get(GROUP) == "off" else "on"
+            prompt = Prompt(template.name, fact, text, target, spans, group, fact.data, messages)
+            prompts.append(prompt)
     return prompts
 
 
@@ -328,13 +316,8 @@ def token_regions(
     regions = {"BOS": [0]} if special[0] else {}
     places = text_offsets(offsets, special)
     for region, span in prompt.spans.items():
-        try:
-            regions[region] = span_tokens(prompt.text, span, places)
-        except RegionError as error:
-            raise RegionError(
-                f"region {region}, {prompt.text[slice(*span)]!r}, cannot be located {where}: "
-                f"{error}; use another prompt or tokenizer"
-            ) from None
+        name = f"{region}, {prompt.text[slice(*span)]!r},"
+        regions[region] = span_tokens(prompt.text, span, places, name, where)
     return {**regions, "LT": [len(offsets) - 1]}
 
 
@@ -348,13 +331,21 @@ def text_offsets(
     )
 
 
-def span_tokens(text: str, span: tuple[int, int], offsets: Sequence[tuple[int, int]]) -> list[int]:
+def span_tokens(
+    text: str,
+    span: tuple[int, int],
+    offsets: Sequence[tuple[int, int]],
+    name: str,
+    where: str = "in the prompt",
+) -> list[int]:
     """Indices of the tokens of a span; for blanks see `token_regions`.
 
     Args:
         text: The text.
         span: [start, end) characters in it.
         offsets: As of `text_offsets`.
+        name: Of the span's region, in an error.
+        where: In an error, where it is.
 
     Raises:
         RegionError: No token is in it, or one holds a part of another word.
@@ -365,7 +356,9 @@ def span_tokens(text: str, span: tuple[int, int], offsets: Sequence[tuple[int, i
         reason = "it has no token"
         if shared:
             reason = f"one token holds {text[slice(*offsets[shared[0]])]!r}"
-        raise RegionError(reason)
+        raise RegionError(
+            f"region {name} cannot be located {where}: {reason}; use another prompt or tokenizer"
+        )
     return indices
 
 

@@ -63,23 +63,17 @@ class Encoded:
         """
         regions = dict(self.regions)
         for name in names:
-            words = name[1:-1]
-            if name != f"'{words}'" and name != f'"{words}"':
+            if name[0] not in "'\"":
                 continue
+            words = name[1:-1]
             starts = [match.start() for match in re.finditer(f"(?={re.escape(words)})", self.text)]
             if len(starts) != 1:
-                number = f"stands {len(starts)} times in" if starts else "is not in"
                 raise RegionError(
-                    f"the substring {name} {number} the text {self.text!r}; quote words that stand "
-                    "there once"
+                    f"the substring {name} stands {len(starts)} times in the text {self.text!r}; "
+                    "quote words that stand there once"
                 )
-            try:
-                span = starts[0], starts[0] + len(words)
-                regions[name] = tuple(span_tokens(self.text, span, self.offsets))
-            except RegionError as error:
-                raise RegionError(
-                    f"the substring {name} cannot be located: {error}; quote all of it"
-                ) from None
+            span = starts[0], starts[0] + len(words)
+            regions[name] = tuple(span_tokens(self.text, span, self.offsets, name))
         return regions
 
     def unanswered(self) -> Encoded:
@@ -118,9 +112,7 @@ class EncodedQuestion(Encoded):
         raise InputError(vars(self)["reason"])
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, EncodedQuestion):
-            return NotImplemented
-        return (self.ids, self.regions) == (other.ids, other.regions)
+        return isinstance(other, Encoded) and (self.ids, self.regions) == (other.ids, other.regions)
 
 
 class Encoder:
@@ -143,7 +135,6 @@ class Encoder:
                 "tokenizer.json"
             )
         self.tokenizer, self.chat_template = tokenizer, chat_template
-        self._around: dict[tuple[str, ...], list[str]] = {}
         self.before = self.after = ""
         """What the chat template writes around a user's turn."""
         if chat_template:
@@ -152,8 +143,8 @@ class Encoder:
                     "the base's tokenizer has no chat template; leave --chat-template off, or give "
                     "it the finetuned model's (tokenizer.chat_template = …, save_pretrained)"
                 )
-            self._chat((Message("user", "a"),))
-            self.before, self.after = self._around["user",]
+            text, [(start, end)] = self._chat([Message("user", "a")])
+            self.before, self.after = text[:start], text[end:]
         with_special = tokenizer("a", add_special_tokens=True)["input_ids"]
         without = tokenizer("a", add_special_tokens=False)["input_ids"]
         self.bos = len(with_special) > len(without)
@@ -192,19 +183,23 @@ class Encoder:
         special = list(map(bool, encoding["special_tokens_mask"]))
         if self.chat_template:  # the template writes BOS as text, so the tokenizer does not mark it
             special[0] = ids[0] == self.tokenizer.bos_token_id
+        offsets = text_offsets(encoding["offset_mapping"], special)
         spans, begin = {}, 0  # of a content in the prompt's text
-        for first, last in contents:
+        chat = {"SYS": list[int](), "TPL": list(range(len(ids)))}
+        for message, (first, last) in zip(messages, contents, strict=True):
             shift = first - begin
             for name, (start, end) in prompt.spans.items():
                 if first <= start + shift and end + shift <= last:
                     spans[name] = (start + shift, end + shift)
             begin = last - shift + 1
+            # A token that straddles content and template is the template's.
+            inside = [i for i, (start, end) in enumerate(offsets) if first <= start and end <= last]
+            chat["TPL"] = sorted({*chat["TPL"]}.difference(inside))
+            chat["SYS"] += inside if message.role == "system" else []
         framed = replace(prompt, text=text, spans=spans)
         regions = token_regions(framed, encoding["offset_mapping"], special, tokenizer=self._name())
+        regions.update({name: at for name, at in chat.items() if at and self.chat_template})
         tokens = {name: tuple(indices) for name, indices in regions.items()}
-        offsets = text_offsets(encoding["offset_mapping"], special)
-        if self.chat_template:
-            tokens.update(_chat_regions(messages, contents, offsets))
         if not prompt.target:
             return EncodedQuestion(Encoded(ids, tokens, -1, 0, text, offsets), NO_ANSWER)
         answered = f"{text}{'' if text[-1].isspace() else ' '}{prompt.target}"
@@ -228,12 +223,9 @@ class Encoder:
         Raises:
             ModelError: It does not render, or does not repeat the contents as they are.
         """
-        roles = tuple(message.role for message in messages)
-        if roles not in self._around:
-            marked = [Message(role, f"kgbench-{place};") for place, role in enumerate(roles)]
-            self._around[roles] = re.split(r"kgbench-\d+;", self._written(marked))
-        before, *around = self._around[roles]
-        text, contents = before, []
+        marked = [message._replace(content=f"kgbench-{i};") for i, message in enumerate(messages)]
+        text, *around = re.split(r"kgbench-\d+;", self._written(marked))
+        contents = []
         for message, after in zip(messages, around, strict=False):
             contents.append((len(text), len(text) + len(message.content)))
             text += message.content + after
@@ -266,22 +258,6 @@ class Encoder:
 
     def _name(self) -> str:
         return f"{type(self.tokenizer).__name__} of {len(self.tokenizer)} tokens"
-
-
-def _chat_regions(
-    messages: Sequence[Message],
-    contents: Sequence[tuple[int, int]],
-    offsets: Sequence[tuple[int, int]],
-) -> dict[str, tuple[int, ...]]:
-    """Tokens of the system message, and of the template, to which those that straddle belong."""
-    system: list[int] = []
-    template = set(range(len(offsets)))
-    for message, (first, last) in zip(messages, contents, strict=True):
-        inside = [i for i, (start, end) in enumerate(offsets) if first <= start and end <= last]
-        template.difference_update(inside)
-        system += inside if message.role == "system" else []
-    regions = {"SYS": tuple(system), "TPL": tuple(sorted(template))}
-    return {name: tokens for name, tokens in regions.items() if tokens}
 
 
 def first_word(text: str, offsets: Sequence[tuple[int, int]], start: int) -> int:
