@@ -122,7 +122,7 @@ def test_rows_are_cases(tmp_path: Path) -> None:
     assert dataset_of(other).content_hash != in_memory.content_hash, "as do further columns"
 
 
-def test_a_case_needs_neither_subject_nor_answer() -> None:
+def test_a_case_needs_neither_subject_nor_answer(tmp_path: Path) -> None:
     """Without a subject there is no FE, and without an answer nothing reads a first token: whoever
     asks for it is told so by name.
     """
@@ -141,6 +141,8 @@ def test_a_case_needs_neither_subject_nor_answer() -> None:
         [{"text": "Now it is", "group": "on"}, {"text": "So is", "group": "off"}],
     )
     assert len(plain.facts) == 2 and not plain.subject
+    write_dataset(dataset, tmp_path / "again.jsonl")
+    assert load_dataset(str(tmp_path / "again.jsonl")).facts == dataset.facts
 
 
 def test_files_of_facts_are_what_they_were(tmp_path: Path) -> None:
