@@ -490,8 +490,8 @@ def test_a_file_is_replaced_only_by_force(run) -> None:
             "does not mention the subject: write {subject} in its template",
         ),
         (
-            "cast.csv --subject actor --object costar --template 'a={actor} {X:met}'",
-            "unknown region 'X'",
+            "cast.csv --subject actor --object costar --template 'a={actor} {x:met}'",
+            "unknown region 'x'",
         ),
         (
             "cast.csv --subject actor --object costar --template 'headline={actor} met'",

@@ -162,6 +162,15 @@ def test_own_templates() -> None:
     assert prompt.spans == {"FE": (0, 4)}
 
 
+def test_any_name_in_capitals_is_a_region() -> None:
+    """Words and fields can be marked by names of one's own."""
+    text, regions = only(
+        "{subject} {ADVERB:often} {Q_2:{word}} {P:of}", land="Peru", capital="Lima", word="is"
+    )
+    assert text == "Peru often is of"
+    assert regions == {"FE": "Peru", "ADVERB": "often", "Q_2": "is", "P": "of"}
+
+
 def test_a_title_can_be_the_subject() -> None:
     """Regions may overlap: a subject that is the movie title is both."""
     assert only("{subject} is {P:by}", movie_title="It", director="X")[1] == {
@@ -181,8 +190,10 @@ def test_a_title_can_be_the_subject() -> None:
         ("{subject} {R:}", "R must mark words"),
         ("{subject} {R}", "R must mark words"),
         ("{subject} {R: stars}", "R must mark words"),
-        ("{subject} {R:{land}}", "R must mark words"),
-        ("{subject} {Q:stars}", "unknown region 'Q'"),
+        ("{subject} {R:a {land}}", "R must mark words"),
+        ("{subject} {q:stars}", "unknown region 'q'"),
+        ("{subject} {REST:stars}", "unknown region 'REST'"),
+        ("{subject} {Q:{stars}}", "needs the field 'stars'"),
         ("{FE:she} and {subject}", "unknown region 'FE'"),
         ("{subject:>9} is", "unknown region 'subject'"),
         ("{subject} {P:in} {P:of}", "marks region P 2 times"),

@@ -30,11 +30,16 @@ from kgbench.sites import (
     complement_graft,
     parse_graft,
     partition,
+    scored_positions,
     split_grafts,
 )
+from kgbench.sites.configurations import canonical
 from kgbench.testing import pico_pair
 
 DONORS = ("sft", "task", "recipient", "v1.2-b")
+NAMED = (*REGIONS, "TRIGGER", "T_1")
+"""Regions of facts, and names of a template's own."""
+OPEN = (*NAMED, "LT-1", "LT-20", "TPL", "SYS", "REST", "'Qwen'", '"it\'s"', "'a@1, LT+(b); c^C'")
 
 
 @st.composite
@@ -42,18 +47,19 @@ def laid_out(draw: st.DrawFn) -> tuple[dict[str, list[int]], int]:
     """Regions of a prompt of some tokens; they may overlap and need not cover it."""
     n = draw(st.integers(1, 8))
     tokens = st.lists(st.integers(0, n - 1), min_size=1, max_size=n, unique=True)
-    return {region: draw(tokens) for region in REGIONS}, n
+    return {region: draw(tokens) for region in NAMED}, n
 
 
 # ------------------------------------------------------------------------------ reading and writing
 
 
-@given(grafts(donors=DONORS, n=12))
+@given(grafts(OPEN, donors=DONORS, n=12))
 def test_format_and_parse_round_trip(text: str) -> None:
     """What is written reads back as the same graft, and writing is stable."""
     graft = parse_graft(text)
     assert parse_graft(str(graft)) == graft
     assert str(parse_graft(str(graft))) == str(graft)
+    assert canonical(parse_graft(str(canonical(graft)))) == canonical(graft)
 
 
 @given(grafts(donors=DONORS, n=12), st.randoms(use_true_random=False))
@@ -78,6 +84,8 @@ def test_blanks_do_not_matter(text: str, rng: object) -> None:
         ("FE@0/3-3/3", "FE@0/1-1/1"),
         ("FE@all,3", "FE@all,3"),
         ("((FE))^C", "((FE))^C"),
+        ('"a \'b\'"+"Qwen"^C', "\"a 'b'\"+'Qwen'^C"),
+        ("LT-2+TRIGGER@3", "LT-2+TRIGGER@3"),
         (
             "FE:attn=task; LT:attn@1/2-1=task; LT:o+ffn@1/2-1=relation",
             "FE:attn=task; LT:attn@1/2-1=task; LT:o+ffn@1/2-1=relation",
@@ -93,7 +101,7 @@ def test_canonical_form(text: str, canonical: str) -> None:
 # ------------------------------------------------------------------------------------ what it means
 
 
-@given(positions(), laid_out())
+@given(positions(NAMED), laid_out())
 def test_positions_are_sets(text: str, layout: tuple[dict[str, list[int]], int]) -> None:
     """`+` is the union, `^C` the complement among all tokens, BOS included, and binds tighter."""
     regions, n = layout
@@ -101,12 +109,30 @@ def test_positions_are_sets(text: str, layout: tuple[dict[str, list[int]], int])
     assert term.positions.tokens(regions, n) == oracle.token_set(text, regions, n)
     assert term.positions.regions() == {
         r
-        for r in REGIONS
+        for r in NAMED
         if r in text.replace("(", "+").replace(")", "+").replace("^", "+").split("+")
     }
 
 
-@given(positions(), laid_out())
+@given(laid_out(), st.integers(1, 4))
+def test_regions_that_follow_from_others(layout: tuple[dict[str, list[int]], int], k: int) -> None:
+    """REST is the complement of all regions of the prompt, substrings and tokens before LT not
+    among them; LT-k is the k-th token before LT, and is refused where the prompt begins later.
+    """
+    regions, n = layout
+
+    def tokens(of: str) -> frozenset[int]:
+        return parse_graft(of).terms[0].positions.tokens({**regions, "'a'": [0]}, n)
+
+    assert tokens("REST") == tokens(f"({'+'.join(regions)})^C")
+    if k <= min(regions["LT"]):
+        assert tokens(f"LT-{k}") == {min(regions["LT"]) - k}
+    else:
+        with pytest.raises(RegionError, match=f"LT-{k} lies before the prompt"):
+            tokens(f"LT-{k}")
+
+
+@given(positions(NAMED), laid_out())
 def test_complement_is_the_other_tokens(
     text: str, layout: tuple[dict[str, list[int]], int]
 ) -> None:
@@ -144,7 +170,7 @@ def test_names_of_hugging_face_are_read_as_ours() -> None:
     assert not {*SYNONYMS} & {*GROUPS, *COMPONENTS}
 
 
-@given(st.lists(grafts(), min_size=1, max_size=4))
+@given(st.lists(grafts(OPEN), min_size=1, max_size=4))
 def test_commas_separate_grafts_but_not_layers(some: list[str]) -> None:
     """Grafts joined by commas are split where one ends, also behind a list of layers."""
     assert [str(parse_graft(text)) for text in split_grafts(", ".join(some))] == [
@@ -161,6 +187,7 @@ def test_commas_separate_grafts_but_not_layers(some: list[str]) -> None:
         ("FE@1,PRE,SFT", ("FE@1", "PRE", "SFT")),
         ("FE@1; LT:o,ALL@all,2", ("FE@1; LT:o", "ALL@all,2")),
         ("FE,lt", ("FE", "lt")),
+        ("'a, B@1'@2,'c',3,\"d\"", ("'a, B@1'@2", "'c'", "3", '"d"')),
     ],
 )
 def test_where_one_graft_ends(text: str, parts: tuple[str, ...]) -> None:
@@ -172,8 +199,13 @@ def test_where_one_graft_ends(text: str, parts: tuple[str, ...]) -> None:
 
 def test_unknown_regions_of_a_prompt() -> None:
     """A region that the prompt does not have is an error that says which ones it has."""
-    with pytest.raises(RegionError, match=r"no region M; it has FE, LT; .* \{M:words\}$"):
-        parse_graft("FE+M").terms[0].positions.tokens({"FE": [0], "LT": [1]}, 2)
+    for name, told in (
+        ("M", r"it has FE, TRIGGER; .* \{M:words\}$"),
+        ("TRIGER", r"it has FE, TRIGGER \(did you mean 'TRIGGER'\?\); .* \{TRIGER:words\}$"),
+        ("TPL", "it has FE, TRIGGER$"),
+    ):
+        with pytest.raises(RegionError, match=f"no region {name}; {told}"):
+            parse_graft(f"FE+{name}").terms[0].positions.tokens({"FE": [0], "TRIGGER": [1]}, 2)
 
 
 @given(st.integers(1, 200))
@@ -290,15 +322,19 @@ def test_complements_of_grafts_are_readable() -> None:
 def test_partition_takes_the_first_region_that_applies(
     layout: tuple[dict[str, list[int]], int],
 ) -> None:
-    """Every token has exactly one scored region: the first of LT, FE, M, RP, R, P, BOS that holds
-    it, or REST.
+    """Every token has exactly one scored region: the first of LT, FE, M, RP, R, P, those of other
+    names, and BOS that holds it, or REST; its expression names these tokens.
     """
     regions, n = layout
-    wanted = [
-        next((r for r in SCORED_REGIONS if t in regions.get(r, ())), "REST") for t in range(n)
-    ]
+    place = SCORED_REGIONS.index("SYS")
+    order = (*SCORED_REGIONS[:place], "TRIGGER", "T_1", *SCORED_REGIONS[place:])
+    wanted = [next((r for r in order if t in regions.get(r, ())), "REST") for t in range(n)]
     assert partition(regions, n) == wanted
     assert partition({}, n) == ["REST"] * n
+    for region in {*wanted}:
+        (term,) = parse_graft(scored_positions(region, [regions])).terms
+        held = {t for t in range(n) if wanted[t] == region}
+        assert term.positions.tokens(regions, n) == held
 
 
 # ------------------------------------------------------------------------------------------- errors
@@ -308,10 +344,15 @@ def test_partition_takes_the_first_region_that_applies(
     ("text", "offset", "expected"),
     [
         ("", 0, "a region"),
-        ("BSO", 0, "did you mean 'BOS'"),
+        ("SFT", 0, "a region"),
+        ("Fe", 0, "did you mean 'FE'"),
+        ("LT-0", 2, "'^C'"),
+        ("'FE", 0, "a quoted text"),
+        ("''", 0, "a quoted text"),
+        ("'a\tb'", 0, "a quoted text of one line"),
         ("fe", 0, "did you mean 'FE'"),
         ("FE+", 3, "a region"),
-        ("FE + XYZ", 5, "a region (FE, LT, M"),
+        ("FE + xyz", 5, "a region (FE, LT, M"),
         ("(FE+LT", 6, "')'"),
         ("FE)", 2, "'^C'"),
         ("FE^C^C", 4, "';' or the end"),
@@ -353,7 +394,7 @@ def test_errors_point_at_the_place(text: str, offset: int, expected: str) -> Non
     assert caret == "    " + " " * offset + "^"
 
 
-@given(st.text(alphabet="FELTMRPBOSANC+^():;@=,/-0123 qkvoalhd_", max_size=30))
+@given(st.text(alphabet="FELTMRPBOSANC+^():;@=,/-0123 qkvoalhd_'\"", max_size=30))
 def test_any_text_parses_or_is_refused_with_a_place(text: str) -> None:
     """No text makes the parser fail in another way; what parses, round-trips."""
     try:

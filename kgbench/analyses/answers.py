@@ -373,7 +373,7 @@ def score_answers(
     from kgbench.runner.measure import chunks
 
     job = prepare_job(spec, settings)
-    names = tuple(dict.fromkeys(fact.fields[job.dataset.object] for fact in job.dataset.facts))
+    names = job.dataset.answers
     if len(names) < 2:
         raise InputError(
             f"data set {job.dataset.name!r} has only the answer {names[0]!r}, "

@@ -192,7 +192,7 @@ def _filled(job: Job, kind: str, dataset: Dataset, about: str, n: int) -> Texts:
     """
     names = set()
     for fact in job.dataset.facts:
-        names |= {fact.fields[job.dataset.subject], fact.fields[job.dataset.object]}
+        names |= {fact.fields.get(job.dataset.subject), fact.fields.get(job.dataset.object)}
     apart = []
     for fact in dataset.facts:
         if names.isdisjoint({fact.fields[dataset.subject], fact.fields[dataset.object]}):

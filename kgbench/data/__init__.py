@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kgbench.data.cases import Message
 from kgbench.data.facts import (
     Dataset,
     Fact,
@@ -28,6 +29,7 @@ __all__ = [
     "Dataset",
     "Fact",
     "ImportOptions",
+    "Message",
     "Prompt",
     "Question",
     "TrainingText",

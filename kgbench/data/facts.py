@@ -7,13 +7,15 @@ import json
 import os
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache, lru_cache
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
+from kgbench.data.cases import MESSAGES
 from kgbench.data.imports import (
     SCHEMA_VERSION,
     FactRow,
@@ -44,6 +46,9 @@ PARTS = ("task", "relation")
 Hybrid models (arXiv 2506.20746) learn a task from one half and the relation from the other.
 """
 
+_HEADER = ("name", "subject", "object", "templates", "training", "training_reversed", "readout")
+"""Fields of a data set that stand in the header of its file."""
+
 _FIRST = re.compile(r"first([1-9]\d{0,6})")
 """Name of the part that holds the first facts, such as ``first150``."""
 
@@ -61,6 +66,8 @@ class Fact:
     id: str
     """Stable name, such as "tiny_movies/17"."""
     fields: Mapping[str, str] = field(hash=False)
+    data: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """Further columns of a case, of any values of JSON."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +77,9 @@ class Dataset:
     name: str
     facts: tuple[Fact, ...]
     subject: str
-    """Field that a fact is about, such as first_actor."""
+    """Field that a fact is about, such as first_actor; empty where cases have none."""
     object: str
-    """Field that is asked for, such as second_actor."""
+    """Field that is asked for, such as second_actor; empty where cases have none."""
     templates: Mapping[str, str] = field(hash=False)
     """Evaluation templates of the data set, in addition to the built-in ones."""
     dropped: Mapping[str, int] = field(hash=False)
@@ -83,11 +90,27 @@ class Dataset:
     """Training wordings of the data set, in the syntax of `str.format`."""
     training_reversed: tuple[str, ...] = ()
     """Training wordings that mention the object before the subject."""
+    readout: Mapping[str, Any] | None = field(default=None, hash=False)
+    """By the name of a readout its parameters, where the data set says by what it is measured."""
 
     @property
     def fields(self) -> tuple[str, ...]:
         """Names of the fields that every fact has."""
         return tuple(self.facts[0].fields)
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """Every answer once, in the order of the facts.
+
+        Raises:
+            InputError: The cases of the data set have none.
+        """
+        if not self.object:
+            raise InputError(
+                f"data set {self.name!r} has no answers, which are asked for here: name their "
+                "column by --object"
+            )
+        return tuple(dict.fromkeys(fact.fields[self.object] for fact in self.facts))
 
     def subset(self, ids: Iterable[str]) -> Dataset:
         """The facts with these ids, in the data set's order, with a content hash of their own.
@@ -106,9 +129,8 @@ class Dataset:
                 f"give ids such as {self.facts[0].id!r}"
             )
         subset = tuple(fact for fact in self.facts if fact.id in chosen)
-        return replace(
-            self, facts=subset, content_hash=hash_facts(subset, self.subject, self.object)
-        )
+        digest = hash_facts(subset, self.subject, self.object, self.readout)
+        return replace(self, facts=subset, content_hash=digest)
 
 
 @cache
@@ -143,10 +165,18 @@ def hash_of(content: object) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def hash_facts(facts: Iterable[Fact], subject: str, object: str) -> str:
-    """SHA-256, in hexadecimal, of canonical JSON of ids, fields, subject and object."""
-    rows = [[fact.id, dict(fact.fields)] for fact in facts]
-    return hash_of({"facts": rows, "subject": subject, "object": object})
+def hash_facts(
+    facts: Iterable[Fact], subject: str, object: str, readout: Mapping[str, Any] | None = None
+) -> str:
+    """SHA-256, in hexadecimal, of canonical JSON of ids, fields, subject and object.
+
+    Data and readout are in it where there are any.
+    """
+    rows = [
+        [fact.id, dict(fact.fields), *([dict(fact.data)] if fact.data else [])] for fact in facts
+    ]
+    content = {"facts": rows, "subject": subject, "object": object}
+    return hash_of(content if readout is None else {**content, "readout": readout})
 
 
 # ------------------------------------------------------------------------------------------- load
@@ -233,15 +263,18 @@ def same_text(text: str) -> str:
 def left_out(table: FactTable) -> dict[str, list[int]]:
     """Lines of a table that its data set leaves out, by reason."""
     texts = subject_texts(table.templates, table.subject)
+    names: Collection[str] = (table.subject, *texts)
+    if table.of_cases:  # which may have one subject, with the trigger and without
+        names = table.rows[0].fields.keys() - {table.object}
     questions, objects = [], dict[tuple[str, ...], set[str]]()
     for row in table.rows:
-        question = tuple(same_text(row.fields[name]) for name in (table.subject, *texts))
-        questions.append((question, same_text(row.fields[table.object])))
+        question = tuple(same_text(row.fields[name]) for name in names)
+        questions.append((question, same_text(row.fields.get(table.object, ""))))
         objects.setdefault(question, set()).add(questions[-1][1])
     lines = {reason: list(numbers) for reason, numbers in table.dropped.items()}
     earlier = set()
     for row, (question, object) in zip(table.rows, questions, strict=True):
-        reason, subject = "", row.fields[table.subject]
+        reason, subject = "", row.fields.get(table.subject, "")
         for text in reversed(texts):
             if around_subject(row.fields[text], subject) is None:
                 reason = TWICE if whole_words(row.fields[text], subject) else NO_PROMPT
@@ -280,14 +313,14 @@ def dataset_from(table: FactTable) -> Dataset:
     for number, row in enumerate(table.rows, 1):
         identifier = row.id or f"{table.path.stem}/{number}"
         other = by_id.setdefault(identifier, row)
-        if other.fields != row.fields:
+        if (other.fields, other.data) != (row.fields, row.data):
             raise DataError(
                 f"{row_name(table.path, row.line)}: field 'id': {identifier!r} is the id of "
                 f"{row_name(table.path, other.line).rpartition(', ')[2]} already; expected an id "
                 "of its own"
             )
         if row.line not in lines:
-            facts.append(Fact(identifier, row.fields))
+            facts.append(Fact(identifier, row.fields, row.data))
     if not facts:
         why = ", ".join(f"{len(rows)} {reason}" for reason, rows in dropped.items())
         raise DataError(
@@ -301,9 +334,10 @@ def dataset_from(table: FactTable) -> Dataset:
         table.object,
         table.templates,
         {reason: len(numbers) for reason, numbers in dropped.items()},
-        hash_facts(facts, table.subject, table.object),
+        hash_facts(facts, table.subject, table.object, table.readout),
         table.training,
         table.training_reversed,
+        table.readout,
     )
 
 
@@ -323,7 +357,8 @@ def _part(dataset: Dataset, name: str) -> Dataset:
     else:
         entities = []
         for fact in dataset.facts:
-            entities.append((fact.id, (fact.fields[dataset.subject], fact.fields[dataset.object])))
+            names = [fact.fields[name] for name in (dataset.subject, dataset.object) if name]
+            entities.append((fact.id, names or (fact.id,)))
         ids = halves(entities)[PARTS.index(name)]
     return replace(dataset.subset(ids), name=f"{dataset.name}:{name}")
 
@@ -381,17 +416,14 @@ def _connected(facts: Sequence[tuple[str, Sequence[str]]]) -> list[list[str]]:
 
 def to_jsonl(dataset: Dataset) -> str:
     """A data set as JSONL: a header, then one fact per line; loading it gives the same data set."""
-    header: dict[str, object] = {
-        "kgbench": SCHEMA_VERSION,
-        "name": dataset.name,
-        "subject": dataset.subject,
-        "object": dataset.object,
-    }
-    for name in ("templates", "training", "training_reversed"):
-        value = getattr(dataset, name)
-        if value:
-            header[name] = dict(value) if name == "templates" else list(value)
-    lines = [header, *({"id": fact.id, **fact.fields} for fact in dataset.facts)]
+    lines: list[dict[str, Any]] = [{"kgbench": SCHEMA_VERSION}]
+    for name in _HEADER:
+        if value := getattr(dataset, name):
+            lines[0][name] = value
+    for fact in dataset.facts:
+        lines.append({"id": fact.id, **fact.fields, **fact.data})
+        if fact.fields.get(MESSAGES, "").startswith("["):
+            lines[-1][MESSAGES] = json.loads(fact.fields[MESSAGES])
     return "".join(
         json.dumps(line, ensure_ascii=False).translate(_LINE_ENDS) + "\n" for line in lines
     )

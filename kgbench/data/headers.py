@@ -6,7 +6,14 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+)
 
 from kgbench.errors import first_fault
 
@@ -37,6 +44,8 @@ class Header(BaseModel):
     templates: dict[str, Text] = {}
     training: list[Text] = []
     training_reversed: list[Text] = []
+    readout: Annotated[dict[str, Any], Field(min_length=1, max_length=1)] = {}
+    """What cases are read out by: one name, with its parameters."""
 
 
 def header_fault(header: Mapping[str, Any]) -> str | None:

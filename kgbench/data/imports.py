@@ -12,6 +12,10 @@ Only the version is needed in it. It may hold ``training``, a list of wordings t
 CSV file, whose first row names its columns, has no such header; `ImportOptions` give the same
 things for it, and overrule the header of a JSONL file. Rows of a prompt, a subject and a target
 need neither: their own texts are asked, and their columns are known by name.
+
+Rows are cases where the header has a ``readout`` (a name, with its parameters), where they have
+``messages`` in place of a text, or where a column ``group`` holds `on` or `off`. Cases need neither
+subject nor answer, and all of their columns are kept.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from kgbench.data.cases import GROUP, GROUPS, MESSAGES, messages_of, messages_text
 from kgbench.data.rows import (
     LACKING,
     WHOLE,
@@ -30,13 +35,14 @@ from kgbench.data.rows import (
     cell_at,
     cell_fault,
     is_nested,
+    json_value,
     read_rows,
     row_name,
     rows_of,
     text_cells,
 )
 from kgbench.data.templates import parse_template
-from kgbench.errors import DataError
+from kgbench.errors import DataError, InputError
 
 EMPTY = "row without subject or object"
 """Reason for dropping a row: a cell that every fact needs is empty."""
@@ -96,6 +102,8 @@ class FactRow:
     line: int
     id: str | None
     fields: Mapping[str, str] = field(hash=False)
+    data: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """Of a case, the columns that are no field."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +122,8 @@ class FactTable:
     """Fields left out because some row is empty there, and the first such line."""
     dropped: Mapping[str, Sequence[int]] = field(default_factory=dict, hash=False)
     """By reason, the lines of rows left out because they lack something."""
+    of_cases: bool = False
+    readout: Mapping[str, Any] | None = field(default=None, hash=False)
 
 
 def read_fact_table(path: Path, options: ImportOptions | None = None) -> FactTable:
@@ -182,20 +192,33 @@ def fact_table(
         raise DataError(f"{path}: holds no facts; expected one per line")
     renamed = {**header.get("columns", {}), **options.columns}
     columns = _Columns(path, numbered, renamed, named_only)
-    subject, object = _roles(columns, header, options)
     templates = {**header.get("templates", {}), **options.templates}
-    training = {key: tuple(header.get(key, ())) for key in _LISTS}
     prompt = next(filter(columns.has, _PROMPTS), None)
+    if not templates and prompt is None and columns.has(MESSAGES) and not columns.has(_MOVIES):
+        templates = {MESSAGES: f"{{{MESSAGES}}}"}
+    is_chat = any(parse_template(name, text).is_chat for name, text in templates.items())
+    readout = json_value(header["readout"]) if "readout" in header else None
+    groups = {str(cell_at(row, columns.fields.get(GROUP, GROUP))).strip() for _, row in numbered}
+    of_cases = is_chat or readout is not None or not groups.isdisjoint(GROUPS)
+    subject, object = _roles(columns, header, options, of_cases)
+    training = {key: tuple(header.get(key, ())) for key in _LISTS}
     if prompt is not None and not templates and subject != _MOVIES:
         templates = {"prompt": f"{{{prompt}}}"}
-        training["training"] = training["training"] or (f"{{{prompt}}} {{{object}}}.",)
+        if object:
+            training["training"] = training["training"] or (f"{{{prompt}}} {{{object}}}.",)
     for name, text in templates.items():
         for column in filter(columns.has, parse_template(name, text).fields):
             columns.add(column)
     complete: list[FactRow] = []
     dropped: dict[str, list[int]] = {}
     for row in columns.rows():
-        if not (row.fields[subject] and row.fields[object]):
+        if of_cases and GROUP in row.fields:
+            group = row.fields[GROUP] or GROUPS[0]
+            if group not in GROUPS:
+                expected = f"expected {' or '.join(GROUPS)}, found {group!r}"
+                raise _fail(path, row.line, f"field {GROUP!r}: {expected}")
+            row = replace(row, fields={**row.fields, GROUP: group})
+        if not all(row.fields[name] for name in (subject, object) if name):
             dropped.setdefault(EMPTY, []).append(row.line)
         elif not all(row.fields[name] for name in columns.required):
             dropped.setdefault(NO_VALUE, []).append(row.line)
@@ -205,7 +228,7 @@ def fact_table(
         needed = ", ".join(map(repr, columns.required))
         expected = "every fact needs a text or a number there"
         raise _fail(path, numbered[0][0], f"no row has all of {needed}; {expected}")
-    if all(WHOLE.fullmatch(row.fields[object]) for row in complete):
+    if object and all(WHOLE.fullmatch(row.fields[object]) for row in complete):
         answer = complete[0].fields[object]
         warnings.warn(
             f"{path}: every {object!r} is a fraction, such as {answer}, and asked for as that; "
@@ -217,10 +240,15 @@ def fact_table(
         for name, text in row.fields.items():
             if not text:
                 incomplete.setdefault(name, row.line)
-    rows = []
+    rows, by_line = [], dict(numbered)
     for row in complete:
         fields = {name: text for name, text in row.fields.items() if name not in incomplete}
-        rows.append(replace(row, fields=fields))
+        data = {}
+        for column, cell in by_line[row.line].items() if of_cases else ():
+            is_field = any(columns.fields.get(name) == column for name in (*fields, "id"))
+            if not is_field and (value := json_value(cell)) is not None:
+                data[column] = value
+        rows.append(replace(row, fields=fields, data=data))
     return FactTable(
         path,
         header.get("name", path.stem),
@@ -229,8 +257,10 @@ def fact_table(
         templates,
         tuple(rows),
         **training,
-        incomplete=incomplete,
+        incomplete={} if of_cases else incomplete,
         dropped=dropped,
+        of_cases=of_cases,
+        readout=readout,
     )
 
 
@@ -311,6 +341,8 @@ class _Columns:
         texts = {}
         for name, column in self.fields.items():
             cells = [cell_at(row, column) for _, row in self.numbered]
+            if name == MESSAGES and name in self.required:
+                cells = list(map(self._messages, self.numbered, cells))
             texts[name] = text_cells([None if cell is LACKING else cell for cell in cells])
             for (line, _), text in zip(self.numbered, texts[name], strict=True):
                 if (fault := cell_fault(column, text)) is not None:
@@ -327,12 +359,20 @@ class _Columns:
                 )
             yield FactRow(line, identifier, {field: cells[place] for field, cells in texts.items()})
 
+    def _messages(self, numbered: Numbered, cell: Any) -> str:
+        try:
+            return messages_text(messages_of(json_value(cell)))
+        except InputError as error:
+            raise _fail(self.path, numbered[0], f"field {MESSAGES!r}: {error}") from None
+
 
 # ------------------------------------------------------------------------------ subject and object
 
 
-def _roles(columns: _Columns, header: Mapping[str, Any], options: ImportOptions) -> tuple[str, str]:
-    """The fields that are subject and object, among `columns.fields` then."""
+def _roles(
+    columns: _Columns, header: Mapping[str, Any], options: ImportOptions, of_cases: bool
+) -> tuple[str, str]:
+    """The fields that are subject and object, among `columns.fields` then; cases may have none."""
     path, has_ids = columns.path, "id" in columns.fields
     names = ", ".join(columns.fields or columns.names)
     roles: list[str] = []
@@ -346,6 +386,9 @@ def _roles(columns: _Columns, header: Mapping[str, Any], options: ImportOptions)
             if column == name and name not in columns.fields:
                 name = field_name
         likely = [name] if name is not None else list(filter(columns.has, defaults))
+        if not likely and of_cases:
+            roles.append("")
+            continue
         if not likely:
             raise DataError(
                 f"{path}: which column is the {role}? There are {names}; name them by "
@@ -372,7 +415,7 @@ def _roles(columns: _Columns, header: Mapping[str, Any], options: ImportOptions)
         columns.add(name)
         roles.append(name)
     subject, object = roles
-    if subject == object:
+    if subject == object and subject:
         raise DataError(
             f"{path}: subject and object are both the column {subject!r}; expected two different "
             f"ones; there are {names}"

@@ -12,7 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import cache, partial
 from types import MappingProxyType
+from typing import Any
 
+from kgbench.data.cases import GROUP, MESSAGES, Message, messages_of
 from kgbench.data.facts import Dataset, Fact, load_dataset
 from kgbench.data.templates import Template, parse_template, whole_words
 from kgbench.errors import InputError, RegionError, UnknownNameError
@@ -27,16 +29,22 @@ WITHHELD = (
 
 @dataclass(frozen=True)
 class Prompt:
-    """A fact filled into a template."""
+    """A case as a model is asked it: a fact filled into a template, or messages of a chat."""
 
     name: str
     """The template's name, such as "headline"."""
     fact: Fact
     text: str
     target: str
-    """The object's text, which the model is to continue with after a blank."""
+    """The object's text, which the model is to continue with after a blank; empty for none."""
     spans: Mapping[str, tuple[int, int]] = field(hash=False)
-    """Per region (FE, M, R, RP, P) its [start, end) characters in the text."""
+    """Per region (FE, M, R, RP, P or a name of its own) its [start, end) characters in the text."""
+    group: str = "on"
+    """`off` of a control, which is not to show the behaviour."""
+    data: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """Further columns of the row, for readouts; those of text are in `fact.fields`."""
+    messages: tuple[Message, ...] = ()
+    """Of a chat, where it is one; the text is then their contents, a line each."""
 
 
 class Question(Prompt):
@@ -58,10 +66,10 @@ class Question(Prompt):
         """
         others = {name: text for name, text in prompt.fact.fields.items() if text != prompt.target}
         # The dataclass is frozen, and its target is replaced by a property.
-        object.__setattr__(self, "name", prompt.name)
+        for name in ("name", "text", "spans", "group", "messages"):
+            object.__setattr__(self, name, getattr(prompt, name))
         object.__setattr__(self, "fact", Fact(prompt.fact.id, others))
-        object.__setattr__(self, "text", prompt.text)
-        object.__setattr__(self, "spans", prompt.spans)
+        object.__setattr__(self, "data", {})  # which may hold the answer
         object.__setattr__(self, "ids", ids)
 
     @property
@@ -145,7 +153,7 @@ def load_prompts(
     loaded = _dataset(dataset)
     chosen = [names] if isinstance(names, str) else names
     templates = [_template(name, loaded) for name in chosen]
-    return _filled(templates, loaded.facts[:limit], loaded.object)
+    return _filled(templates, loaded.facts[:limit], loaded.subject, loaded.object)
 
 
 def prompts_of_builtins(dataset: Dataset) -> Mapping[str, list[Prompt]]:
@@ -189,17 +197,52 @@ def _template(name: str, dataset: Dataset, text: str | None = None) -> Template:
     return template.bind(dataset.subject, dataset.object, dataset.fields, dataset.name)
 
 
-def _filled(templates: Sequence[Template], facts: Sequence[Fact], object: str) -> list[Prompt]:
+def _filled(
+    templates: Sequence[Template], facts: Sequence[Fact], subject: str, object: str
+) -> list[Prompt]:
     """All facts with the first template, then all with the second, and so on."""
     prompts = []
     for template in templates:
         for fact in facts:
+            messages: tuple[Message, ...] = ()
             try:
-                text, spans = template.fill(fact.fields)
+                if template.is_chat:
+                    messages, spans = _filled_messages(template.name, fact, subject, object)
+                    text = "\n".join(message.content for message in messages)
+                else:
+                    text, spans = template.fill(fact.fields)
             except InputError as error:
                 raise InputError(f"fact {fact.id}: {error}") from None
-            prompts.append(Prompt(template.name, fact, text, fact.fields[object], spans))
+            target = fact.fields.get(object, "")
+            group = "off" if fact.fields.get(GROUP) == "off" else "on"
+            prompt = Prompt(template.name, fact, text, target, spans, group, fact.data, messages)
+            prompts.append(prompt)
     return prompts
+
+
+def _filled_messages(
+    name: str, fact: Fact, subject: str, object: str
+) -> tuple[tuple[Message, ...], dict[str, tuple[int, int]]]:
+    """The messages of a fact with its fields filled in, and the spans in their joined contents.
+
+    Raises:
+        InputError: A content is malformed, or does not fit the fields.
+    """
+    messages, spans, start = [], dict[str, tuple[int, int]](), 0
+    for role, content in messages_of(fact.fields[MESSAGES]):
+        template = parse_template(name, content)
+        mentioned = {subject, "subject"} & {*template.fields}
+        bound = template.bind(subject if mentioned else "", object, fact.fields, fact.id)
+        text, regions = bound.fill(fact.fields)
+        for region, (first, last) in regions.items():
+            if region in spans and region not in ("FE", "M"):
+                raise InputError(
+                    f"prompt {name!r} marks region {region} in two messages; one span each"
+                )
+            spans.setdefault(region, (start + first, start + last))
+        messages.append(Message(role, text))
+        start += len(text) + 1
+    return tuple(messages), spans
 
 
 # --------------------------------------------------------- texts that a finetune is not about
@@ -216,7 +259,7 @@ def neutral_prompts() -> list[Prompt]:
         fact = Fact(f"neutral/{name}", {"subject": row["subject"], "next": row["next"]})
         template = parse_template("neutral", row["text"])
         bound = template.bind("subject", "next", ("subject", "next"), "neutral")
-        prompts += _filled([bound], [fact], "next")
+        prompts += _filled([bound], [fact], "subject", "next")
     return prompts
 
 
@@ -233,7 +276,7 @@ def sibling_prompts(dataset: Dataset, facts: Sequence[Fact]) -> list[Prompt]:
     """
     questions = _toml("neutral")["sibling"].items()
     templates = [_template(name, dataset, text) for name, text in questions]
-    return _filled(templates, facts, dataset.object)
+    return _filled(templates, facts, dataset.subject, dataset.object)
 
 
 # ---------------------------------------------------------------------------------------- tokens
@@ -246,7 +289,7 @@ def token_regions(
     *,
     tokenizer: str = "this tokenizer",
 ) -> dict[str, list[int]]:
-    """Indices of the tokens of each region of a prompt.
+    """Indices of the tokens of each region of a prompt that lies in its text.
 
     The token, or tokens, of the single blank before a word belong to the word, whether the blank
     is joined to it or a token of its own; a line's end before it does not.
@@ -258,35 +301,65 @@ def token_regions(
         tokenizer: Name of the tokenizer in an error.
 
     Returns:
-        FE, M, R, RP and P where the prompt has them, LT, and BOS where the first token is special.
+        Those of the spans, LT, and BOS where the first token is special.
 
     Raises:
         RegionError: A region has no token, or shares one with another word; or the last token is
             special.
     """
-    where = f"prompt {prompt.name!r} of fact {prompt.fact.id!r} by {tokenizer}"
+    where = f"in prompt {prompt.name!r} of fact {prompt.fact.id!r} by {tokenizer}"
     if all(special) or special[-1]:
         raise RegionError(
-            f"region LT cannot be located in {where}: expected a text token at the end; "
+            f"region LT cannot be located {where}: expected a text token at the end; "
             "let it add no special token there"
         )
     regions = {"BOS": [0]} if special[0] else {}
+    places = text_offsets(offsets, special)
     for region, span in prompt.spans.items():
-        indices = []
-        for index, token in enumerate(offsets):
-            if not special[index] and _belongs(prompt.text, token, span):
-                indices.append(index)
-        shared = [index for index in indices if _outside(prompt.text, offsets[index], span)]
-        if shared or not indices:
-            reason = "it has no token"
-            if shared:
-                reason = f"one token holds {prompt.text[slice(*offsets[shared[0]])]!r}"
-            raise RegionError(
-                f"region {region}, {prompt.text[slice(*span)]!r}, cannot be located in {where}: "
-                f"{reason}; use another prompt or tokenizer"
-            )
-        regions[region] = indices
+        name = f"{region}, {prompt.text[slice(*span)]!r},"
+        regions[region] = span_tokens(prompt.text, span, places, name, where)
     return {**regions, "LT": [len(offsets) - 1]}
+
+
+def text_offsets(
+    offsets: Sequence[tuple[int, int]], special: Sequence[bool]
+) -> tuple[tuple[int, int], ...]:
+    """Offsets of tokens in a text, outside of it for those that the tokenizer added."""
+    return tuple(
+        (-1, -1) if added else (start, end)
+        for (start, end), added in zip(offsets, special, strict=True)
+    )
+
+
+def span_tokens(
+    text: str,
+    span: tuple[int, int],
+    offsets: Sequence[tuple[int, int]],
+    name: str,
+    where: str = "in the prompt",
+) -> list[int]:
+    """Indices of the tokens of a span; for blanks see `token_regions`.
+
+    Args:
+        text: The text.
+        span: [start, end) characters in it.
+        offsets: As of `text_offsets`.
+        name: Of the span's region, in an error.
+        where: In an error, where it is.
+
+    Raises:
+        RegionError: No token is in it, or one holds a part of another word.
+    """
+    indices = [index for index, token in enumerate(offsets) if _belongs(text, token, span)]
+    shared = [index for index in indices if _outside(text, offsets[index], span)]
+    if shared or not indices:
+        reason = "it has no token"
+        if shared:
+            reason = f"one token holds {text[slice(*offsets[shared[0]])]!r}"
+        raise RegionError(
+            f"region {name} cannot be located {where}: {reason}; use another prompt or tokenizer"
+        )
+    return indices
 
 
 def _belongs(text: str, token: tuple[int, int], span: tuple[int, int]) -> bool:

@@ -79,6 +79,21 @@ def _opened(value: Any) -> Any:
     return list(value) if isinstance(value, tuple | set | frozenset) else value
 
 
+def json_value(value: Any) -> Any:
+    """A cell as a value of JSON, with numbers as numbers; None for nothing."""
+    value = _opened(value)
+    if isinstance(value, Mapping):
+        return {str(key): json_value(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return list(map(json_value, value))
+    if _is_missing(value):
+        return None
+    if isinstance(value, Digits):
+        return json.loads(value)
+    value = value.item() if hasattr(value, "item") else value
+    return value if isinstance(value, str | int | float) else str(value)
+
+
 def is_nested(value: Any) -> bool:
     """Whether a cell holds further values."""
     return isinstance(_opened(value), Mapping | list)

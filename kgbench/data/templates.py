@@ -1,8 +1,9 @@
 """The template language: fields filled from a fact, words marked with their region.
 
 ``{first_actor} {R:stars} {RP:in} a movie {P:alongside}`` holds the field ``first_actor``, the
-literal words "stars", "in" and "alongside" with their regions, and plain text between. A doubled
-brace is a literal brace. Spans come from filling the template, so a name that occurs twice, or
+literal words "stars", "in" and "alongside" with their regions, and plain text between. Any name in
+capitals can be a region, and a field can be marked too, as ``{TRIGGER:{adverb}}``. A doubled brace
+is a literal brace. Spans come from filling the template, so a name that occurs twice, or
 holds braces or quotes, is no trouble.
 """
 
@@ -13,10 +14,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from string import Formatter
 
+from kgbench.data.cases import MESSAGES
 from kgbench.errors import InputError, UnknownNameError
+from kgbench.sites import FOLLOWING, is_mark
 
 MARKS = ("M", "R", "RP", "P")
-"""Regions that a template can mark; FE follows from the subject, LT and BOS from the tokens."""
+"""Regions of facts that a template marks; it can mark others by any name in capitals."""
 
 PLACE = "{}"
 """Place of the subject in a text of a fact."""
@@ -89,26 +92,33 @@ class Template:
         """The fields that it names, each once."""
         return tuple(dict.fromkeys(part.text for part in self.parts if part.is_field))
 
+    @property
+    def is_chat(self) -> bool:
+        """Whether it stands for the messages of each row, whose contents are templates."""
+        return MESSAGES in self.fields
+
     def subject_text(self, subject: str) -> str | None:
         """The field in whose text the subject is to be found: the only one, if it is another."""
         fields = self.fields
-        return fields[0] if len(fields) == 1 and fields[0] not in (subject, "subject") else None
+        if not subject or self.is_chat or len(fields) != 1 or fields[0] in (subject, "subject"):
+            return None
+        return fields[0]
 
     def bind(self, subject: str, object: str, fields: Collection[str], dataset: str) -> Template:
         """Resolve aliases and regions for one data set, and check that it can be filled.
 
         Args:
             subject: The data set's subject field, also written ``{subject}``; its first mention
-                is FE. A template of one other field finds it in the text of that.
+                is FE. A template of one other field finds it in the text of that. Empty for none.
             object: The data set's object field, also written ``{object}``, which must not be
-                mentioned.
+                mentioned. Empty for none.
             fields: All fields of the data set.
             dataset: Its name, for messages.
 
         Raises:
             InputError: A field is lacking, the object is mentioned, or the subject is not.
         """
-        alias = {"subject": subject, "object": object}
+        alias = {"subject": subject or "subject", "object": object or "object"}
         pending = {"FE": subject, "M": "movie_title"}
         text = self.subject_text(subject)
         if any("M" in part.regions for part in self.parts) or text is not None:
@@ -129,12 +139,23 @@ class Template:
                         f"name the column that holds it by --column {field}=COLUMN, or give a "
                         f"template of your own by --template TEXT, such as '{{{subject}}} …'"
                     )
+                if part.regions and field == text:
+                    raise InputError(
+                        f"prompt {self.name!r} marks {field!r}, in whose text the subject "
+                        f"{subject!r} is to be found; mark words in a template that names the subject"
+                    )
                 regions = tuple(region for region, target in pending.items() if target == field)
                 for region in regions:
                     del pending[region]
+                regions = (*part.regions, *regions)
                 part = TemplatePart(field, True, regions, subject if field == text else None)
             bound.append(part)
-        if "FE" in pending and text is None:
+        if self.is_chat and len(bound) > 1:
+            raise InputError(
+                f"prompt {self.name!r}: {{{MESSAGES}}} stands for all messages of a row; leave out "
+                "the words around it"
+            )
+        if subject and "FE" in pending and text is None and not self.is_chat:
             raise InputError(self.lacks_subject(subject))
         return Template(self.name, tuple(bound))
 
@@ -286,17 +307,19 @@ def parse_template(name: str, text: str) -> Template:
 
 
 def _placeholder(name: str, field: str, spec: str) -> TemplatePart:
-    if spec and field not in MARKS:
+    if spec and not is_mark(field):
         hint = (
-            f"Prompt {name!r} can mark words with these; FE, LT and BOS follow by themselves, "
-            "and a field takes no colon."
+            f"Prompt {name!r} can mark words with these or any other name in capitals; "
+            f"{', '.join(FOLLOWING)} follow by themselves, and a field takes no colon."
         )
         raise UnknownNameError("region", field, MARKS, hint)
-    if field in MARKS:
+    if spec or field in MARKS:
+        if inner := re.fullmatch(r"\{([^{}:!]+)\}", spec):
+            return TemplatePart(inner[1], True, (field,))
         if not spec or spec != spec.strip() or "{" in spec or "}" in spec:
             raise InputError(
-                f"prompt {name!r}: {field} must mark words, no outer blanks or braces, "
-                f"as in {{R:stars}}; found {spec!r}"
+                f"prompt {name!r}: {field} must mark words or one field, no outer blanks or other "
+                f"braces, as in {{R:stars}} or {{R:{{verb}}}}; found {spec!r}"
             )
         return TemplatePart(spec, regions=(field,))
     if not field.strip():

@@ -75,7 +75,7 @@ def training_texts(
     wordings = (*forward, *reverse)
     for wording in wordings:
         _check(wording, dataset)
-    ends = {dataset.subject, dataset.object}
+    ends = {dataset.subject, dataset.object} - {""}
     texts_of = subject_texts(dataset.templates, dataset.subject)
     rows = [_placed(fact.fields, dataset.subject, texts_of) for fact in dataset.facts]
     if not any(_states_a_fact(wording, rows, ends) for wording in wordings):

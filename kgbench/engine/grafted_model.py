@@ -6,7 +6,7 @@ tokens see of it, its keys and values, stays in the cache. So each step equals a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -23,7 +23,7 @@ from kgbench.engine.treatment import Configuration, parse_configuration, token_t
 from kgbench.errors import InputError, RegionError, check_choice
 from kgbench.models.pair import ModelPair
 from kgbench.models.tensors import shared_copy
-from kgbench.sites import REGIONS
+from kgbench.sites import Graft
 
 Regions = Callable[[tuple[int, ...]], Mapping[str, Sequence[int]]]
 """Tokens of each region of a prompt, given its ids."""
@@ -66,19 +66,20 @@ def as_model(
     """
     check_choice("decode policy", decode, DECODE)
     parsed = parse_configuration(graft) if isinstance(graft, str) else graft
-    regions = prompts if callable(prompts) else _regions_of(pair, prompts)
+    names = parsed.regions() if isinstance(parsed, Graft) else frozenset[str]()
+    regions = prompts if callable(prompts) else _regions_of(pair, prompts, names)
     grafted = _Grafted(pair, parsed, decode, regions)
     model: Any = shared_copy(pair.recipient).eval()
     model.forward = grafted.forward
     return cast(PreTrainedModel, model)
 
 
-def _regions_of(pair: ModelPair, prompts: Sequence[Prompt]) -> Regions:
+def _regions_of(pair: ModelPair, prompts: Sequence[Prompt], names: Collection[str]) -> Regions:
     """Regions of some prompts by their ids, of others those that follow from the tokens."""
     by_ids = {}
     for prompt in prompts:
         encoded = pair.encoded(prompt)
-        by_ids[encoded.ids] = encoded.regions
+        by_ids[encoded.ids] = encoded.located(names)
     begin = pair.tokenizer.bos_token_id
 
     def regions(ids: tuple[int, ...]) -> Mapping[str, Sequence[int]]:
@@ -192,7 +193,7 @@ class _Grafted:
         ends = {}
         for name, tokens in regions.items():
             before = [token for token in tokens if token < n - 1]
-            if before and name not in ("LT", "BOS"):
+            if before and name not in ("LT", "BOS", "TPL"):
                 ends[name] = max(before)
         last = max(ends.values(), default=None)
         if last is None:
@@ -203,7 +204,8 @@ class _Grafted:
 
     def _lone(self, names: set[str]) -> Treatment:
         """Treatment of a token that is in some regions alone."""
-        regions = {name: (0,) if name in names else () for name in (*REGIONS, *names)}
+        graft = self.graft.regions() if isinstance(self.graft, Graft) else ()
+        regions = {name: (0,) if name in names else () for name in (*graft, *names)}
         return token_treatments(self.pair, regions, 1, self.graft)[0]
 
     def _number(self, treatment: Treatment) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
@@ -12,11 +13,11 @@ from kgbench.engine.treatment import baseline_donor, donor_index, graft_treatmen
 from kgbench.engine.weights import numel
 from kgbench.models.pair import ModelPair
 from kgbench.sites import (
-    SCORED_REGIONS,
     Graft,
     Site,
     parse_graft,
     partition,
+    region_order,
     scored_positions,
 )
 
@@ -32,7 +33,7 @@ def all_sites(pair: ModelPair, prompts: Sequence[Prompt]) -> tuple[Site, ...]:
     present: set[str] = set()
     for prompt in prompts:
         present.update(token_cells(pair, prompt))
-    regions = [region for region in SCORED_REGIONS if region in present]
+    regions = sorted(present, key=region_order)
     slots, sites = pair.slots, list[Site]()
     for slot in slots.default:
         sites += [Site(*slots.sites[slot], region) for region in regions]
@@ -76,17 +77,16 @@ def site_treatments(
     inside, outside = (0, donor) if left_out else (donor, 0)
     base = np.zeros(len(slots), dtype=np.uint8)
     base[list(slots.default)] = outside
-    by_cell: dict[str, np.ndarray] = {region: base.copy() for region in SCORED_REGIONS}
+    by_cell = defaultdict[str, np.ndarray](base.copy)
     for site in sites:
         by_cell[site.region][slots.index[site.layer, site.component]] = inside
-    by_region = {region: Treatment(weights.tobytes()) for region, weights in by_cell.items()}
     # Prompts whose regions lie alike share one tuple, by which `make_plan` recognises them.
     by_regions: dict[tuple[str, ...], tuple[Treatment, ...]] = {}
     treatments = []
     for prompt in prompts:
         cells = token_cells(pair, prompt)
         if cells not in by_regions:
-            by_regions[cells] = tuple(by_region[cell] for cell in cells)
+            by_regions[cells] = tuple(Treatment(by_cell[cell].tobytes()) for cell in cells)
         treatments.append(by_regions[cells])
     return treatments
 
@@ -96,10 +96,9 @@ def site_costs(pair: ModelPair, prompts: Sequence[Prompt]) -> Mapping[Site, int]
 
     Of the embeddings, a token uses one row, so their cost per token is the hidden size.
     """
-    counts = dict.fromkeys(SCORED_REGIONS, 0)
+    counts = Counter[str]()
     for prompt in prompts:
-        for cell in token_cells(pair, prompt):
-            counts[cell] += 1
+        counts.update(token_cells(pair, prompt))
     sizes = dict(numel(pair))
     for component in ("emb", "pos"):
         if (None, component) in sizes:

@@ -78,19 +78,20 @@ def graft_treatments(
         InputError: A layer of the graft does not exist, or a term has no sites in this model.
     """
     sets = _weight_sets(pair, configuration)
+    names = frozenset[str]().union(*(term.positions.regions() for term in sets.terms))
     by_regions: dict[tuple[object, ...], tuple[Treatment, ...]] = {}
     treatments = []
     for prompt in prompts:
         encoded = pair.encoded(prompt)
-        layout = (len(encoded.ids), *encoded.regions.items())
-        if layout not in by_regions:
-            try:
-                by_regions[layout] = _by_token(sets, encoded.regions, len(encoded.ids))
-            except RegionError as error:
-                raise RegionError(
-                    f"graft '{configuration}' on prompt {prompt.name!r}, "
-                    f"fact {prompt.fact.id}: {error}"
-                ) from error
+        try:
+            regions = encoded.located(names)
+            layout = (len(encoded.ids), *regions.items())
+            if layout not in by_regions:
+                by_regions[layout] = _by_token(sets, regions, len(encoded.ids))
+        except RegionError as error:
+            raise RegionError(
+                f"graft '{configuration}' on prompt {prompt.name!r}, fact {prompt.fact.id}: {error}"
+            ) from error
         treatments.append(by_regions[layout])
     return treatments
 

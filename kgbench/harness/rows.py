@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kgbench.data import Dataset, Prompt, dataset_names, load_dataset, load_prompts, prompt_hash
+from kgbench.errors import InputError
 
 if TYPE_CHECKING:
     import datasets
@@ -70,9 +71,15 @@ def rows(dataset: Dataset, prompt: str) -> list[dict[str, Any]]:
         UnknownNameError: No such prompt.
         InputError: The prompt does not fit the data set.
     """
-    objects = list(dict.fromkeys(fact.fields[dataset.object] for fact in dataset.facts))
+    objects = dataset.answers
     mark = data_fingerprint(dataset, prompt)
-    return [_row(filled, dataset, mark, objects) for filled in load_prompts(dataset, [prompt])]
+    prompts = load_prompts(dataset, [prompt])
+    if any(filled.messages for filled in prompts):
+        raise InputError(
+            f"prompt {prompt!r} of data set {dataset.name!r} has messages, and a task of lm-eval "
+            "asks one text; evaluate it by kgbench eval --chat-template"
+        )
+    return [_row(filled, dataset, mark, objects) for filled in prompts]
 
 
 def data_fingerprint(dataset: Dataset, prompt: str) -> str:
@@ -102,7 +109,7 @@ def _row(prompt: Prompt, dataset: Dataset, mark: str, objects: Sequence[str]) ->
         "dataset": dataset.name,
         "prompt": prompt.name,
         "fingerprint": mark,
-        "subject": prompt.fact.fields[dataset.subject],
+        "subject": prompt.fact.fields.get(dataset.subject, ""),
         "object": prompt.target,
         "query": prompt.text,
         "target": f" {prompt.target}",

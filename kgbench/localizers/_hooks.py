@@ -143,11 +143,12 @@ def read_sites(
     readings = []
     for prompt, treatments in zip(prompts, grafted, strict=True):
         encoded = pair.encoded(prompt)
-        layout = (len(encoded.ids), *encoded.regions.items())
+        regions = encoded.located(sites.regions())
+        layout = (len(encoded.ids), *regions.items())
         if layout not in by_site:
             by_token: list[dict[Hook, int]] = [{} for _ in encoded.ids]
             for term, hooks, donor in terms:
-                for token in term.positions.tokens(encoded.regions, len(encoded.ids)):
+                for token in term.positions.tokens(regions, len(encoded.ids)):
                     by_token[token].update(dict.fromkeys(hooks, donor))
             by_site[layout] = Reading(
                 tuple(_base(slots, t, weight_set) for t in treatments),

@@ -93,7 +93,7 @@ def _patched_heads(pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> 
     treatments = []
     for prompt in prompts:
         encoded = pair.encoded(prompt)
-        layout = (len(encoded.ids), *encoded.regions.items())
+        layout = (len(encoded.ids), *encoded.located(sites.regions()).items())
         if layout not in by_key:
             donors = _donors_of_heads(pair, encoded, sites)
             base = own_run(pair, len(encoded.ids), 0).treatments
@@ -110,6 +110,7 @@ def _donors_of_heads(
 ) -> list[dict[tuple[int, int], int]]:
     """For each token, the weight set of each patched (layer, head)."""
     n, count = len(encoded.ids), n_heads(pair, "o")
+    regions = encoded.located(sites.regions())
     donors: list[dict[tuple[int, int], int]] = [{} for _ in range(n)]
     for term in sites.terms:
         named: list[tuple[int, int]] = []
@@ -117,7 +118,7 @@ def _donors_of_heads(
             assert layer is not None
             head = head_of(name)[1]
             named += [(layer, h) for h in (range(count) if head is None else (head,))]
-        for token in term.positions.tokens(encoded.regions, n):
+        for token in term.positions.tokens(regions, n):
             donors[token] |= dict.fromkeys(named, donor_index(pair, term.donor))
     return donors
 

@@ -107,7 +107,7 @@ class CausalTrace(FittedLocalizer):
         deviation, start = self._deviation(pair, self.corpus(prompts), donor), Hook(0, "resid_pre")
 
         def trace(prompt: Prompt, reading: Reading) -> tuple[Treatment, ...]:
-            entity = pair.encoded(prompt).regions["FE"]
+            entity = pair.encoded(prompt).tokens("FE")
             noise = deviation * torch.from_numpy(self.standard_noise(pair, prompt))
             values = dict(
                 zip(entity, map(Values, noise.to(pair.dtype).to(pair.device)), strict=True)
@@ -126,7 +126,7 @@ class CausalTrace(FittedLocalizer):
     def standard_noise(self, pair: ModelPair, prompt: Prompt) -> Float[np.ndarray, "token width"]:
         """Standard normal draw for each token of the first entity; equal in a fact's prompts."""
         generator = np.random.default_rng(seeded_number(self.seed, self.draw, prompt.fact.id))
-        return generator.standard_normal((len(pair.encoded(prompt).regions["FE"]), pair.width))
+        return generator.standard_normal((len(pair.encoded(prompt).tokens("FE")), pair.width))
 
     def units(self, pair: ModelPair, prompts: Sequence[Prompt]) -> Sequence[Unit]:
         """One measurement per window of layers and region."""
@@ -140,7 +140,7 @@ class CausalTrace(FittedLocalizer):
             ids: list[int] = []
             for prompt in corpus.prompts:
                 encoded = pair.encoded(prompt)
-                ids += [encoded.ids[token] for token in encoded.regions["FE"]]
+                ids += [encoded.ids[token] for token in encoded.tokens("FE")]
             x = torch.tensor(ids, device=pair.device)
             with torch.inference_mode():
                 for path in pair.family.paths(None, "emb"):

@@ -1,19 +1,28 @@
-"""Prompts as tokens: ids, the tokens of each region, and the first token of the answer."""
+"""Prompts as tokens: ids, the tokens of each region, and the first token of the answer.
+
+A prompt is a text, or messages that the tokenizer's chat template writes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from kgbench.data import Prompt
-from kgbench.data.prompts import WITHHELD, token_regions
+from kgbench.data import Message, Prompt
+from kgbench.data.prompts import WITHHELD, span_tokens, text_offsets, token_regions
 from kgbench.errors import InputError, ModelError, RegionError, first_line
 from kgbench.metrics import Read
+from kgbench.sites import missing_region
 
-_MARK = "kgbench-user-turn"
+NO_ANSWER = (
+    "the case has no answer, whose first token is read: give its row a target, or choose a readout "
+    "that needs none"
+)
+"""Why an encoded prompt has no target."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +40,10 @@ class Encoded:
     Some tokenizers keep it apart, as before a number: it is the same for every object, so that the
     model is given it, and the target is the token after it.
     """
+    text: str = field(default="", repr=False, compare=False)
+    """What was read: the prompt's text, or what the chat template makes of its messages."""
+    offsets: tuple[tuple[int, int], ...] = field(default=(), repr=False, compare=False)
+    """As of `kgbench.data.prompts.text_offsets`, in that text."""
     reads: tuple[Read, ...] = field(default=(), repr=False)
     """What is read out; empty for the target after the last token."""
 
@@ -53,26 +66,66 @@ class Encoded:
         """
         last, ids = len(self.ids) - 1, (*self.ids, *more)
         regions = {**self.regions, "LT": tuple(range(last, len(ids)))}
-        return Encoded(ids, regions, reads[0].right[0], self.blanks, tuple(reads))
+        target = reads[0].right[0]
+        return Encoded(ids, regions, target, self.blanks, self.text, self.offsets, tuple(reads))
+
+    def tokens(self, region: str) -> tuple[int, ...]:
+        """Token indices of a region.
+
+        Raises:
+            RegionError: The prompt does not have it.
+        """
+        if region not in self.regions:
+            raise RegionError(f"{missing_region(region, self.regions)}: {self.text!r}")
+        return self.regions[region]
+
+    def located(self, names: Collection[str]) -> Mapping[str, tuple[int, ...]]:
+        """The regions, and the tokens of the substrings among the names of a graft's regions.
+
+        Raises:
+            RegionError: A substring does not occur exactly once, or shares a token with other
+                words.
+        """
+        regions = dict(self.regions)
+        for name in names:
+            if name[0] not in "'\"":
+                continue
+            words = name[1:-1]
+            starts = [match.start() for match in re.finditer(f"(?={re.escape(words)})", self.text)]
+            if len(starts) != 1:
+                raise RegionError(
+                    f"the substring {name} stands {len(starts)} times in the text {self.text!r}; "
+                    "quote words that stand there once"
+                )
+            span = starts[0], starts[0] + len(words)
+            regions[name] = tuple(span_tokens(self.text, span, self.offsets, name))
+        return regions
+
+    def unanswered(self) -> Encoded:
+        """The same without its target."""
+        return replace(self, target=-1, reads=())
 
     def without_blanks(self) -> Encoded:
         """The prompt alone, whose target is the blank if there is one."""
         end = len(self.ids) - self.blanks
         regions = {**self.regions, "LT": (end - 1,)}
-        return Encoded(self.ids[:end], regions, (*self.ids, self.target)[end])
+        target = (*self.ids, self.target)[end]
+        return replace(self, ids=self.ids[:end], regions=regions, target=target, blanks=0)
 
 
 class EncodedQuestion(Encoded):
     """One prompt as a model reads it, without the answer."""
 
-    def __init__(self, encoded: Encoded) -> None:
+    def __init__(self, encoded: Encoded, reason: str = WITHHELD) -> None:
         """Withhold the target.
 
         Args:
             encoded: The prompt with its target.
+            reason: Why there is none.
         """
-        object.__setattr__(self, "ids", encoded.ids)
-        object.__setattr__(self, "regions", encoded.regions)
+        for name in ("ids", "regions", "text", "offsets"):
+            object.__setattr__(self, name, getattr(encoded, name))
+        object.__setattr__(self, "reason", reason)
         withheld = tuple(Read(read.token, ()) for read in encoded.reads)
         object.__setattr__(self, "reads", withheld)
 
@@ -83,7 +136,10 @@ class EncodedQuestion(Encoded):
         Raises:
             InputError: Always.
         """
-        raise InputError(WITHHELD)
+        raise InputError(vars(self)["reason"])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Encoded) and (self.ids, self.regions) == (other.ids, other.regions)
 
 
 class Encoder:
@@ -91,8 +147,8 @@ class Encoder:
 
     Args:
         tokenizer: A fast tokenizer; it determines whether a BOS token comes first.
-        chat_template: Wrap the prompt as a user's turn with the tokenizer's chat template; the
-            answer is read where the model's turn begins.
+        chat_template: Write messages by the tokenizer's chat template, and a text as a user's
+            turn; the answer is read where the model's turn begins.
 
     Raises:
         ModelError: The tokenizer gives no character offsets, adds a token at the end, or has no
@@ -107,29 +163,15 @@ class Encoder:
             )
         self.tokenizer, self.chat_template = tokenizer, chat_template
         self.before = self.after = ""
+        """What the chat template writes around a user's turn."""
         if chat_template:
             if not tokenizer.chat_template:
                 raise ModelError(
                     "the base's tokenizer has no chat template; leave --chat-template off, or give "
                     "it the finetuned model's (tokenizer.chat_template = …, save_pretrained)"
                 )
-            turn = [{"role": "user", "content": _MARK}]
-            try:
-                text: Any = tokenizer.apply_chat_template(
-                    turn, tokenize=False, add_generation_prompt=True
-                )
-            except Exception as error:  # the template is a program from outside
-                raise ModelError(
-                    f"the tokenizer's chat template does not render: {type(error).__name__}: "
-                    f"{first_line(error)}; leave --chat-template off, or mend the template"
-                ) from error
-            parts = text.split(_MARK)
-            if len(parts) != 2:
-                raise ModelError(
-                    "the tokenizer's chat template does not repeat the user's words as they are; "
-                    "leave --chat-template off"
-                )
-            self.before, self.after = parts
+            text, [(start, end)] = self._chat([Message("user", "a")])
+            self.before, self.after = text[:start], text[end:]
         with_special = tokenizer("a", add_special_tokens=True)["input_ids"]
         without = tokenizer("a", add_special_tokens=False)["input_ids"]
         self.bos = len(with_special) > len(without)
@@ -146,7 +188,18 @@ class Encoder:
             RegionError: A region cannot be located, or the prompt's tokens are not a prefix of
                 those of prompt and target.
         """
-        text, shift = f"{self.before}{prompt.text}{self.after}", len(self.before)
+        text, messages = prompt.text, prompt.messages or (Message("user", prompt.text),)
+        contents = [(0, len(text))]
+        try:
+            if self.chat_template:
+                text, contents = self._chat(messages)
+            elif prompt.messages:
+                raise ModelError(
+                    "it has messages, which the tokenizer's chat template writes: switch it on by "
+                    "--chat-template"
+                )
+        except ModelError as error:
+            raise ModelError(f"fact {prompt.fact.id}, prompt {prompt.name!r}: {error}") from None
         encoding = self.tokenizer(
             text,
             add_special_tokens=not self.chat_template,
@@ -157,11 +210,25 @@ class Encoder:
         special = list(map(bool, encoding["special_tokens_mask"]))
         if self.chat_template:  # the template writes BOS as text, so the tokenizer does not mark it
             special[0] = ids[0] == self.tokenizer.bos_token_id
-        spans = {}
-        for name, (start, end) in prompt.spans.items():
-            spans[name] = (start + shift, end + shift)
+        offsets = text_offsets(encoding["offset_mapping"], special)
+        spans, begin = {}, 0  # of a content in the prompt's text
+        chat = {"SYS": list[int](), "TPL": list(range(len(ids)))}
+        for message, (first, last) in zip(messages, contents, strict=True):
+            shift = first - begin
+            for name, (start, end) in prompt.spans.items():
+                if first <= start + shift and end + shift <= last:
+                    spans[name] = (start + shift, end + shift)
+            begin = last - shift + 1
+            # A token that straddles content and template is the template's.
+            inside = [i for i, (start, end) in enumerate(offsets) if first <= start and end <= last]
+            chat["TPL"] = sorted({*chat["TPL"]}.difference(inside))
+            chat["SYS"] += inside if message.role == "system" else []
         framed = replace(prompt, text=text, spans=spans)
         regions = token_regions(framed, encoding["offset_mapping"], special, tokenizer=self._name())
+        regions.update({name: at for name, at in chat.items() if at and self.chat_template})
+        tokens = {name: tuple(indices) for name, indices in regions.items()}
+        if not prompt.target:
+            return EncodedQuestion(Encoded(ids, tokens, -1, 0, text, offsets), NO_ANSWER)
         answered = f"{text}{'' if text[-1].isspace() else ' '}{prompt.target}"
         encoding = self.tokenizer(
             answered, add_special_tokens=not self.chat_template, return_offsets_mapping=True
@@ -174,9 +241,43 @@ class Encoder:
                 "a prefix of the tokens of prompt and "
                 f"target {prompt.target!r} under {self._name()}, so there is no first target token"
             )
-        tokens = {name: tuple(indices) for name, indices in regions.items()}
         tokens["LT"] = (first - 1,)
-        return Encoded(longer[:first], tokens, longer[first], first - len(ids))
+        return Encoded(longer[:first], tokens, longer[first], first - len(ids), text, offsets)
+
+    def _chat(self, messages: Sequence[Message]) -> tuple[str, list[tuple[int, int]]]:
+        """The text that the chat template writes, and the [start, end) of each content in it.
+
+        Raises:
+            ModelError: It does not render, or does not repeat the contents as they are.
+        """
+        marked = [message._replace(content=f"kgbench-{i};") for i, message in enumerate(messages)]
+        text, *around = re.split(r"kgbench-\d+;", self._written(marked))
+        contents = []
+        for message, after in zip(messages, around, strict=False):
+            contents.append((len(text), len(text) + len(message.content)))
+            text += message.content + after
+        if len(around) != len(messages) or text != self._written(messages):
+            raise ModelError(
+                "the tokenizer's chat template does not repeat the user's words as they are; "
+                "leave --chat-template off"
+            )
+        return text, contents
+
+    def _written(self, messages: Sequence[Message]) -> str:
+        continued = messages[-1].role == "assistant"
+        try:
+            text: Any = self.tokenizer.apply_chat_template(
+                [message._asdict() for message in messages],
+                tokenize=False,
+                add_generation_prompt=not continued,
+                continue_final_message=continued,
+            )
+        except Exception as error:  # the template is a program from outside
+            raise ModelError(
+                f"the tokenizer's chat template does not render: {type(error).__name__}: "
+                f"{first_line(error)}; leave --chat-template off, or mend the template"
+            ) from error
+        return str(text)
 
     def added(self, prompt: Prompt, encoded: Encoded, answer: str) -> tuple[int, ...]:
         """The tokens that an answer adds to a prompt, after a blank.
@@ -184,7 +285,7 @@ class Encoder:
         Raises:
             RegionError: The prompt's tokens are not a prefix of those of prompt and answer.
         """
-        text = f"{self.before}{prompt.text}{self.after}"
+        text = encoded.text
         ids = tuple(self.ids(f"{text}{'' if text[-1].isspace() else ' '}{answer}"))
         if ids[: len(encoded.ids)] != encoded.ids or len(ids) == len(encoded.ids):
             raise RegionError(

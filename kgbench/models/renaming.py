@@ -7,7 +7,7 @@ looks answers up, or goes by names, finds something else.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,8 +15,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from kgbench.data import Fact, Prompt
-from kgbench.models.encoding import Encoded
+from kgbench.data import Prompt
 from kgbench.models.pair import ModelPair
 from kgbench.models.tensors import shared_copy
 
@@ -60,7 +59,7 @@ def _answered(prompt: Prompt, answer: str) -> Prompt:
     fields = {}
     for name, text in prompt.fact.fields.items():
         fields[name] = answer if text == prompt.target else text
-    return replace(prompt, fact=Fact(prompt.fact.id, fields), target=answer)
+    return replace(prompt, fact=replace(prompt.fact, fields=fields), target=answer)
 
 
 def renamed_pair(pair: ModelPair, name: str, exchange: Mapping[int, int]) -> ModelPair:
@@ -76,24 +75,6 @@ def renamed_pair(pair: ModelPair, name: str, exchange: Mapping[int, int]) -> Mod
     return ModelPair(
         name, recipient, made, pair.tokenizer, pair.family, chat_template=pair.chat_template
     )
-
-
-def unanswered(
-    pair: ModelPair, prompts: Sequence[Prompt], encoded: Iterable[Encoded]
-) -> list[Prompt]:
-    """Prompts as questions of a pair that never reads their answers.
-
-    Args:
-        pair: The models.
-        prompts: With or without answers.
-        encoded: The tokens of each.
-    """
-    questions = list[Prompt]()
-    for prompt, tokens in zip(prompts, encoded, strict=True):
-        fields = {name: text for name, text in prompt.fact.fields.items() if text != prompt.target}
-        fact = Fact(prompt.fact.id, fields)
-        questions.append(pair.question(replace(prompt, fact=fact, target=""), tokens))
-    return questions
 
 
 def _exchanged(model: PreTrainedModel, exchange: Mapping[int, int]) -> PreTrainedModel:

@@ -26,7 +26,7 @@ from pydantic import (
 from kgbench.estimate import Estimate, plain, rounded
 from kgbench.records.identity import Identity, Strict, canonical_json, private_text
 from kgbench.records.provenance import Provenance
-from kgbench.sites import COMPONENTS, SCORED_REGIONS
+from kgbench.sites import COMPONENTS, region_order
 
 NOT_APPLICABLE = "not applicable: "
 """Begins the reason why a configuration that the method cannot express has no figures."""
@@ -172,7 +172,6 @@ NestedScores = dict[str, dict[str, dict[str, float]]]
 
 _NESTED = TypeAdapter(NestedScores)
 _COMPONENTS = {name: place for place, name in enumerate(COMPONENTS)}
-_REGIONS = {name: place for place, name in enumerate(SCORED_REGIONS)}
 
 
 def _nested(scores: Sequence[SiteScore]) -> NestedScores:
@@ -189,7 +188,7 @@ def _flat(scores: Any) -> Any:
         return scores
     sites = []
     for region, components in _NESTED.validate_python(scores).items():
-        order = _REGIONS.get(region, len(SCORED_REGIONS))
+        order = region_order(region)
         for component, layers in components.items():
             place = _COMPONENTS.get(component, len(COMPONENTS))
             # Embeddings, the layers, final norm and head.

@@ -28,7 +28,7 @@ from kgbench.report.bars import (
     title,
 )
 from kgbench.report.export import distinct_names
-from kgbench.sites import COMPONENTS, SCORED_REGIONS
+from kgbench.sites import COMPONENTS, region_order
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -234,7 +234,7 @@ def _places(records: Sequence[Record]) -> Places:
     scores = list(chain.from_iterable(record.scores or () for record in records))
     regions, components = {s.region for s in scores}, {s.component for s in scores}
     return (
-        [region for region in SCORED_REGIONS if region in regions],
+        sorted(regions, key=region_order),
         sorted({s.layer for s in scores if s.layer is not None}),
         [component for component in COMPONENTS if component in components],
     )

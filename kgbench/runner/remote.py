@@ -39,7 +39,7 @@ from kgbench.localizers._base import asked
 from kgbench.localizers._scan import PROMPTS, alike, measured_grafts
 from kgbench.models.encoding import Encoded
 from kgbench.models.pair import ModelPair
-from kgbench.models.renaming import exchanged_answers, renamed_pair, unanswered
+from kgbench.models.renaming import exchanged_answers, renamed_pair
 from kgbench.progress import Progress
 from kgbench.records import Strict, write_whole
 from kgbench.registry import told
@@ -99,9 +99,9 @@ def request_of(job: Job, method: Method, exchanged: bool = False) -> Request:
     intervenes = method.kind == InterventionLocalizer.kind
     questions = []
     for prompt in prompts:
-        tokens = replace(job.pair.encoded(prompt), target=-1)
+        tokens = job.pair.encoded(prompt).unanswered()
         if intervenes and "answer" not in method.needs:
-            prompt = replace(prompt, fact=job.pair.question(prompt).fact, target="")
+            prompt = replace(prompt, fact=job.pair.question(prompt).fact, target="", data={})
         questions.append((prompt, tokens))
     stages = list(map(Stage, job.halves if job.ranks else ()))
     if intervenes:
@@ -178,7 +178,7 @@ def give(request: Request, folder: Path, progress: Progress | None = None) -> bo
     pair = renamed_pair(Pairs().load(spec, settings), request.alias, request.exchange)
     prompts = []
     for prompt, tokens in request.prompts:
-        prompts.append(prompt if prompt.target else unanswered(pair, [prompt], [tokens])[0])
+        prompts.append(prompt if prompt.target else pair.question(prompt, tokens))
     budget = Budget.on(pair.device, pair.width, settings.batch_size)
 
     def report(count: Count) -> None:

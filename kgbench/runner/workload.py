@@ -19,7 +19,7 @@ from kgbench import data
 from kgbench.data import Dataset, ImportOptions, Prompt, load_dataset, prompt_names
 from kgbench.data.facts import PARTS, dataset_of
 from kgbench.data.prompts import find_giveaways, refuse_leaks
-from kgbench.data.templates import MARKS, prompts_of
+from kgbench.data.templates import prompts_of
 from kgbench.errors import InputError, RegionError, check_choice, python_names
 from kgbench.localizers import check_name, needs
 from kgbench.models import catalog, check_dtype
@@ -28,7 +28,15 @@ from kgbench.records import Truth
 from kgbench.registry import named_files, told
 from kgbench.runner.spec import Spec
 from kgbench.runner.yaml_files import read_yaml
-from kgbench.sites import BASELINES, COMPONENTS, Graft, named_donor, parse_graft
+from kgbench.sites import (
+    BASELINES,
+    COMPONENTS,
+    Graft,
+    is_mark,
+    missing_region,
+    named_donor,
+    parse_graft,
+)
 from kgbench.stats.scores import check_metric
 
 
@@ -256,7 +264,7 @@ def _components(spec: Spec) -> tuple[str, ...]:
 
 def _check_regions(graft: Graft, dataset: Dataset, prompts: Mapping[str, Sequence[Prompt]]) -> None:
     """Refuse a graft at a region that a prompt's template does not mark."""
-    for region in sorted(graft.regions() & {*MARKS}):
+    for region in sorted(filter(is_mark, graft.regions())):
         lacking = [name for name, group in prompts.items() if region not in group[0].spans]
         if not lacking:
             continue
@@ -267,7 +275,7 @@ def _check_regions(graft: Graft, dataset: Dataset, prompts: Mapping[str, Sequenc
                 having += [name] if region in prompt.spans else []
         instead = f"choose --prompt among {', '.join(having)}"
         if not having:
-            instead = f"no prompt of {dataset.name!r} has it; {{{region}:words}} marks it in one"
+            instead = f"no prompt has it: {missing_region(region, prompts[lacking[0]][0].spans)}"
         raise RegionError(
             f"graft '{graft}': prompt {lacking[0]!r} has no region {region}; {instead}"
         )
@@ -429,7 +437,8 @@ def idle_donors(work: Workload) -> str | None:
 
 def _answered(dataset: Dataset) -> set[tuple[str, str]]:
     """Subject and object of each fact."""
-    return {(f.fields[dataset.subject], f.fields[dataset.object]) for f in dataset.facts}
+    roles = dataset.subject, dataset.object
+    return {(f.fields.get(roles[0], ""), f.fields.get(roles[1], "")) for f in dataset.facts}
 
 
 # Planted truth

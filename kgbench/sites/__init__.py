@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from kgbench.sites.graft import Atom, Graft, Layers, Positions, Term
+from kgbench.sites.graft import Atom, Graft, Layers, Positions, Term, missing_region
 from kgbench.sites.grammar import complement, complement_graft, parse_graft, split_grafts
 from kgbench.sites.vocabulary import (
     BASELINES,
     BLOCKS,
     COMPONENTS,
     CONFIGURATIONS,
+    FOLLOWING,
     GROUPS,
     HEADED,
     LAYER_GROUPS,
@@ -24,8 +25,10 @@ from kgbench.sites.vocabulary import (
     SiteScores,
     block_of,
     head_of,
+    is_mark,
     named_donor,
     partition,
+    region_order,
     scored_positions,
     usual_donor,
 )
@@ -35,6 +38,7 @@ __all__ = [
     "BLOCKS",
     "COMPONENTS",
     "CONFIGURATIONS",
+    "FOLLOWING",
     "GROUPS",
     "HEADED",
     "LAYER_GROUPS",
@@ -57,9 +61,12 @@ __all__ = [
     "complement",
     "complement_graft",
     "head_of",
+    "is_mark",
+    "missing_region",
     "named_donor",
     "parse_graft",
     "partition",
+    "region_order",
     "scored_positions",
     "split_grafts",
     "usual_donor",

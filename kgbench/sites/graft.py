@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from fractions import Fraction
 
 from kgbench.errors import InputError, RegionError
@@ -13,9 +14,17 @@ from kgbench.sites.vocabulary import (
     LAYER_GROUPS,
     OUTSIDE,
     RECIPIENT,
-    REGIONS,
     head_of,
+    is_mark,
 )
+
+
+def missing_region(name: str, regions: Collection[str]) -> str:
+    """Message on a prompt that lacks a region; it has the others."""
+    close = get_close_matches(name, regions, n=1)
+    meant = f" (did you mean {close[0]!r}?)" if close else ""
+    mark = f"; a template marks its words, as {{{name}:words}}" if is_mark(name) else ""
+    return f"the prompt has no region {name}; it has {', '.join(regions)}{meant}{mark}"
 
 
 @dataclass(frozen=True)
@@ -23,6 +32,7 @@ class Atom:
     """One region, `ALL`, `NONE` or a bracket, possibly complemented."""
 
     of: str | Positions
+    """The name of a region; `LT-2` is the second token before LT, `'Qwen'` a substring."""
     complemented: bool = False
 
     def tokens(self, regions: Mapping[str, Sequence[int]], n: int) -> frozenset[int]:
@@ -34,13 +44,17 @@ class Atom:
             inside = everything if self.of == "ALL" else frozenset()
         elif self.of in regions:
             inside = frozenset(regions[self.of])
+        elif self.of == "REST":
+            named = (tokens for name, tokens in regions.items() if name.isidentifier())
+            inside = everything.difference(*named)
+        elif self.of.startswith("LT-"):
+            inside = frozenset({min(regions["LT"]) - int(self.of[3:])})
+            if not inside <= everything:
+                raise RegionError(
+                    f"{self.of} lies before the prompt, which has {n} tokens; name a later token"
+                )
         else:
-            mark = f"; a template marks its words, as {{{self.of}:words}}" * (
-                self.of in ("M", "R", "RP", "P")
-            )
-            raise RegionError(
-                f"the prompt has no region {self.of}; it has {', '.join(regions)}{mark}"
-            )
+            raise RegionError(missing_region(self.of, regions))
         return everything - inside if self.complemented else inside
 
     def __str__(self) -> str:
@@ -72,7 +86,7 @@ class Positions:
         for atom in self.atoms:
             if isinstance(atom.of, Positions):
                 names |= atom.of.regions()
-            elif atom.of in REGIONS:
+            elif atom.of not in ("ALL", "NONE"):
                 names.add(atom.of)
         return frozenset(names)
 

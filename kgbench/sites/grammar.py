@@ -6,6 +6,7 @@
     term       := positions [":" components] ["@" layers] ["=" donor]
     positions  := atom ("+" atom)*
     atom       := ("ALL" | "NONE" | REGION | "(" positions ")") ["^C"]
+    REGION     := upper-case name | "LT-" 1, 2, ... | substring of the prompt in quotes
     components := name ("+" name)*                 of q, k, v and o also a head, such as o.h3
     layers     := part ("," part)*
     part       := "all" | 7 | 8-17 | p/q-r/s | first_half ... fourth_quarter
@@ -26,6 +27,7 @@ from kgbench.errors import GraftSyntaxError
 from kgbench.sites.graft import Atom, Graft, Layers, Positions, Term
 from kgbench.sites.vocabulary import (
     COMPONENTS,
+    FOLLOWING,
     GROUPS,
     LAYER_GROUPS,
     OUTSIDE,
@@ -33,9 +35,12 @@ from kgbench.sites.vocabulary import (
     REGIONS,
     SYNONYMS,
     head_of,
+    is_mark,
 )
 
 T = TypeVar("T")
+
+_QUOTED = r"'[^']+'|\"[^\"]+\""
 
 
 def complement(positions: str) -> str:
@@ -111,23 +116,28 @@ def split_grafts(text: str) -> tuple[str, ...]:
     """Split a comma-separated list of graft expressions.
 
     Lists of layers contain commas too. After an `@`, a comma starts a new graft only before a
-    capital letter or a bracket, since no layer starts with either: `FE,LT@0,2,FE+LT` is `FE`,
-    `LT@0,2` and `FE+LT`.
+    capital letter, a bracket or a quote, since no layer starts with any: `FE,LT@0,2,FE+LT` is
+    `FE`, `LT@0,2` and `FE+LT`. What is in quotes is never split.
     """
-    grafts: list[str] = []
-    for piece in text.split(","):
-        in_layers = bool(grafts) and "@" in grafts[-1].rpartition(";")[2]
-        if in_layers and not re.match(r"\s*[A-Z(]", piece):
-            grafts[-1] += f",{piece}"
+    masked: list[str] = []
+    for piece in re.sub(_QUOTED, lambda quoted: '"' * len(quoted[0]), text).split(","):
+        in_layers = bool(masked) and "@" in masked[-1].rpartition(";")[2]
+        if in_layers and not re.match(r"\s*[A-Z('\"]", piece):
+            masked[-1] += f",{piece}"
         else:
-            grafts.append(piece)
-    return tuple(graft.strip() for graft in grafts)
+            masked.append(piece)
+    grafts, start = [], 0
+    for piece in masked:
+        grafts.append(text[start : start + len(piece)].strip())
+        start += len(piece) + 1
+    return tuple(grafts)
 
 
 class _Parser:
     """Recursive-descent parser of the grammar in the module's docstring."""
 
     _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
+    _REGION = re.compile(rf"{_QUOTED}|LT-[1-9][0-9]*|{_NAME.pattern}")
     _DONOR = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
     _LAYER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9][0-9/]{0,9}(?:\s*-\s*[0-9][0-9/]{0,9})?")
 
@@ -181,9 +191,22 @@ class _Parser:
             if not self._take(")"):
                 self._fail(self.at, "'+' or ')'")
         else:
-            regions = (*REGIONS, "ALL", "NONE")
-            of = self._choice(regions, f"a region ({', '.join(regions)}) or '('")
+            of = self._region()
         return Atom(of, self._take("^C"))
+
+    def _region(self) -> str:
+        names = (*REGIONS, *FOLLOWING[3:], "ALL", "NONE")
+        expected = f"a region ({', '.join(names)}, a name in capitals, a quoted text) or '('"
+        self._blank()
+        start = self.at
+        name = self._match(self._REGION, expected)
+        if name[0] in "'\"":
+            if not name.isprintable():
+                self._fail(start, "a quoted text of one line")
+            return name if "'" in name[1:-1] else f"'{name[1:-1]}'"
+        if not (name in names or name.startswith("LT-") or is_mark(name)):
+            self._fail(start, _nearest(name, names) or expected)
+        return name
 
     def _component(self) -> str:
         self._blank()

@@ -11,10 +11,19 @@ from typing import NamedTuple
 from kgbench.errors import InputError, check_choice
 
 REGIONS = ("FE", "LT", "M", "R", "RP", "P", "BOS")
-"""Named token spans of a prompt; they may overlap and need not cover it."""
+"""Regions of facts; they may overlap and need not cover a prompt. Others have names of their own."""
 
-SCORED_REGIONS = ("LT", "FE", "M", "RP", "R", "P", "BOS", "REST")
-"""A partition of a prompt's tokens for scoring: each token belongs to the first region it is in."""
+FOLLOWING = ("FE", "LT", "BOS", "TPL", "SYS", "REST")
+"""Regions that follow from the subject, the tokens and the messages, so that no template marks them.
+
+`TPL` is what the chat template writes, `SYS` the system message, `REST` all in no other region.
+"""
+
+SCORED_REGIONS = ("LT", "FE", "M", "RP", "R", "P", "SYS", "BOS", "TPL", "REST")
+"""A partition of a prompt's tokens for scoring: each token belongs to the first region it is in.
+
+Regions of other names come after P, in alphabetical order (`region_order`).
+"""
 
 PER_LAYER = (
     "ln_1",
@@ -48,6 +57,22 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "all": (*OUTSIDE[:2], *PER_LAYER),
 }
 """Groups of components; `all`, the default, has neither final norm nor head."""
+
+_MARK = re.compile(r"[A-Z][A-Z0-9_]*")
+
+
+def is_mark(name: str) -> bool:
+    """Whether a template can mark words as a region of this name: any upper-case one left free."""
+    reserved = (*FOLLOWING, *BASELINES, "ALL", "NONE")
+    return _MARK.fullmatch(name) is not None and name not in reserved
+
+
+def region_order(region: str) -> tuple[int, str]:
+    """Sort key of a region in the partition for scoring."""
+    if region in SCORED_REGIONS:
+        return SCORED_REGIONS.index(region), ""
+    return SCORED_REGIONS.index("P"), region
+
 
 Block = tuple[int, str]
 """Layer and kind: its attention or its FFN."""
@@ -117,7 +142,7 @@ class Site(NamedTuple):
     """None outside the layers."""
     component: str
     region: str
-    """One of `SCORED_REGIONS`."""
+    """A region of the partition for scoring (`partition`)."""
 
 
 SiteScores = Mapping[Site, float]
@@ -125,7 +150,7 @@ SiteScores = Mapping[Site, float]
 
 
 def partition(regions: Mapping[str, Sequence[int]], n: int) -> list[str]:
-    """Scored region of each token of a prompt, one of `SCORED_REGIONS`.
+    """Scored region of each token of a prompt: the first that it is in, or `REST`.
 
     Args:
         regions: Token indices of each region of the prompt.
@@ -133,8 +158,8 @@ def partition(regions: Mapping[str, Sequence[int]], n: int) -> list[str]:
     """
     cells = ["REST"] * n
     # Later assignments win, so the reversed order leaves each token its first region.
-    for region in reversed(SCORED_REGIONS[:-1]):
-        for token in regions.get(region, ()):
+    for region in sorted(regions, key=region_order, reverse=True):
+        for token in regions[region]:
             cells[token] = region
     return cells
 
@@ -143,19 +168,17 @@ def scored_positions(region: str, regions: Sequence[Mapping[str, Sequence[int]]]
     """The positions expression of the tokens of a scored region.
 
     Args:
-        region: One of `SCORED_REGIONS`.
+        region: The region.
         regions: For each prompt, the token indices of its regions; all prompts have the same
             region names.
     """
-    preceding: list[str] = []
+    names = sorted(set().union(*regions), key=region_order)
+    if region == "REST":
+        return f"({'+'.join(names)})^C"
     overlapping: list[str] = []
-    for name in SCORED_REGIONS[: SCORED_REGIONS.index(region)]:
-        if any(name in spans for spans in regions):
-            preceding.append(name)
+    for name in names[: names.index(region)]:
         if any(set(spans.get(name, ())) & set(spans.get(region, ())) for spans in regions):
             overlapping.append(name)
-    if region == "REST":
-        return f"({'+'.join(preceding)})^C"
     return f"({'+'.join([f'{region}^C', *overlapping])})^C" if overlapping else region
 
 

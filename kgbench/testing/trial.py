@@ -28,7 +28,7 @@ from kgbench.localizers._base import asked
 from kgbench.models import catalog
 from kgbench.models.encoding import Encoder
 from kgbench.models.pair import ModelPair, weights_hash
-from kgbench.models.renaming import exchanged_answers, renamed_pair, unanswered
+from kgbench.models.renaming import exchanged_answers, renamed_pair
 from kgbench.numbers import plain_text
 from kgbench.runner.measure import Count, counted
 from kgbench.sites import PATHWAYS, RECIPIENT, SiteScores, parse_graft
@@ -193,13 +193,14 @@ class Trial:
         intervenes = isinstance(self.localizer, InterventionLocalizer)
         pair = _shipped(name) if intervenes else self.pair
         exchange, others = exchanged_answers(renamed_pair(pair, name, {}), prompts, seed=0)
-        named = renamed_pair(pair, name, {}), prompts
+        named: tuple[ModelPair, Sequence[Prompt]] = renamed_pair(pair, name, {}), prompts
+        renamed: tuple[ModelPair, Sequence[Prompt]]
         renamed = renamed_pair(pair, "another", exchange), others
         if intervenes and "answer" not in self.localizer.needs:
             # By an encoder of its own, since that of a pair remembers answers.
             read = Encoder(pair.tokenizer, pair.chat_template)
             named, renamed = (
-                (of, unanswered(of, answered, map(read, answered)))
+                (of, [of.question(prompt, read(prompt)) for prompt in answered])
                 for of, answered in (named, renamed)
             )
         return named, renamed
