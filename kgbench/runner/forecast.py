@@ -12,7 +12,7 @@ import torch
 from kgbench.data import Prompt
 from kgbench.engine import Budget
 from kgbench.errors import InputError, NotApplicableError
-from kgbench.localizers import create, is_foreign
+from kgbench.localizers import is_foreign
 from kgbench.models import catalog
 from kgbench.models.catalog import Entry, is_plant
 from kgbench.models.checkpoints import Checkpoint, find_here, locate
@@ -28,8 +28,8 @@ from kgbench.runner.job import (
     Pairs,
     device_map_of,
     job_configurations,
+    load_job,
     main_device_of,
-    prepare_job,
 )
 from kgbench.runner.measure import (
     GROUP,
@@ -44,9 +44,10 @@ from kgbench.runner.measure import (
     warm_up,
     without_ranking,
 )
+from kgbench.runner.sources import Sources, checkpoint_folder
 from kgbench.runner.spec import Settings, Spec
 from kgbench.runner.third_party import isolated
-from kgbench.runner.workload import check, checkpoint_folder, localizer_arguments
+from kgbench.runner.workload import Workload, check, made_localizer
 from kgbench.sites import RECIPIENT
 
 _LAYER_ROWS = 40
@@ -77,19 +78,21 @@ def dry_run(spec: Spec, settings: Settings, pairs: Pairs | None = None) -> Cost:
 
 def run_cost(spec: Spec, settings: Settings, pairs: Pairs | None = None) -> Cost:
     """As `dry_run`, in this process."""
-    spec = check(spec).spec
-    entry = spec.entry
+    work = check(spec)
+    sources, entry = work.sources, work.sources.entry
     if entry is not None and entry.like is not None:
-        recipient = spec.recipient or entry.recipient
-        if not (spec.donors or entry.donors):  # with the recipient as donor costs are the same
-            spec = replace(spec, recipient=recipient, donors={"sft": recipient})
-        if recipient == entry.recipient and find_here(recipient, spec.revision) is None:
-            return _assumed_cost(entry, spec, settings)
+        recipient = sources.recipient or entry.recipient
+        if not (sources.donors or entry.donors):  # with the recipient as donor costs are the same
+            stand_in = {"recipient": recipient, "donors": {"sft": recipient}}
+            sources = sources.model_copy(update=stand_in)
+            work = replace(work, sources=sources)
+        if recipient == entry.recipient and find_here(recipient, sources.revision) is None:
+            return _assumed_cost(entry, work, settings)
     pairs = pairs or Pairs()
-    if pairs.loaded(spec, settings) is None:
+    if work.held.pair is None and pairs.loaded(sources, settings, work.dtype) is None:
         pairs.forget()  # what the one before takes is free
-        _refuse_too_large(spec, settings)
-    return _measured_cost(spec, settings, pairs)
+        _refuse_too_large(sources, settings, work.dtype)
+    return _measured_cost(load_job(work, settings, pairs))
 
 
 def weights_bytes(pair: ModelPair) -> int:
@@ -117,22 +120,22 @@ def checkpoint_bytes(place: Checkpoint, dtype: torch.dtype) -> int:
     )
 
 
-def _refuse_too_large(spec: Spec, settings: Settings) -> None:
+def _refuse_too_large(sources: Sources, settings: Settings, dtype_name: str | None) -> None:
     """Refuse a pair whose weights, each donor's as large as the recipient's, do not fit."""
-    _, pair = pair_sources(spec.model, spec.recipient, spec.donors)
-    sources = {part: str(source) for part, source in pair.items()}
-    place = find_here(sources.pop(RECIPIENT), spec.revision)
+    _, pair = pair_sources(sources.model, sources.recipient, sources.donors)
+    parts = {part: str(source) for part, source in pair.items()}
+    place = find_here(parts.pop(RECIPIENT), sources.revision)
     if place is None:
         return
     donors = []
-    for source in sources.values():
+    for source in parts.values():
         folder = checkpoint_folder(source)
         if not is_plant(folder) and not (folder / ADAPTER).is_file():
             donors.append(source)
     device = main_device_of(settings)
-    name = spec.dtype or ("float32" if torch.device(device).type == "cpu" else "auto")
+    name = dtype_name or ("float32" if torch.device(device).type == "cpu" else "auto")
     if (dtype := DTYPES.get(name)) is None:
-        here = (find_here(source, spec.revision) for source in donors)
+        here = (find_here(source, sources.revision) for source in donors)
         dtype = widest([place, *filter(None, here)])
     weights = checkpoint_bytes(place, dtype) * (1 + len(donors))
     memory = {"weights": weights}
@@ -141,7 +144,7 @@ def _refuse_too_large(spec: Spec, settings: Settings) -> None:
         raise InputError(f"{cost.verdict}; nothing was loaded")
 
 
-def _assumed_cost(entry: Entry, spec: Spec, settings: Settings) -> Cost:
+def _assumed_cost(entry: Entry, work: Workload, settings: Settings) -> Cost:
     """Cost of a catalog pair that is not on this machine, by its size and the prompts' tokens.
 
     Tokens are those of the shipped pair with a like tokenizer. Each configuration counts as a row
@@ -150,28 +153,28 @@ def _assumed_cost(entry: Entry, spec: Spec, settings: Settings) -> Cost:
 
     Args:
         entry: The pair.
-        spec: The job, with its donors.
+        work: The job, with its donors.
         settings: How it would be computed.
     """
     assert entry.parameters is not None and entry.width is not None and entry.vocabulary is not None
     assert entry.stored is not None and entry.like is not None
-    workload = check(spec)
-    localizer = create(spec.localizer, localizer_arguments(spec), spec.seed)
-    n = len(job_configurations(spec, workload.suite, localizer.kind, localizer.floor))
-    prompts = list(chain.from_iterable(workload.prompts.values()))
+    localizer = made_localizer(work)
+    of = (localizer.kind, localizer.floor)
+    n = len(job_configurations(work.suite, work.grafts, work.layers, *of))
+    prompts = list(chain.from_iterable(work.prompts.values()))
     tokenizer = read_tokenizer(locate(catalog.entry(entry.like).recipient))
     rows = sum(map(len, tokenizer([prompt.text for prompt in prompts])["input_ids"]))
     device = main_device_of(settings)
     is_on_cpu = torch.device(device).type == "cpu"
-    dtype = DTYPES[spec.dtype or ("float32" if is_on_cpu else entry.stored)]
+    dtype = DTYPES[work.dtype or ("float32" if is_on_cpu else entry.stored)]
     # A pair holds tied embeddings twice, see `prepare`.
     parameters = entry.parameters + (entry.vocabulary * entry.width if entry.tied else 0)
-    weights = (1 + len(spec.donors)) * parameters * dtype.itemsize
+    weights = (1 + len(work.sources.donors)) * parameters * dtype.itemsize
     budget = Budget.on(torch.device(device), entry.width)
     seconds, speed = assumed_seconds(_OPERATIONS * entry.parameters * (n + 1) * rows, device)
     ranking = ", ranking left out" if localizer.kind == "scoring" else ""
     return Cost(
-        _name(spec),
+        _name(work.localizer, work.sources),
         seconds,
         f"the catalog's number of parameters, tokens of {entry.like}'s tokenizer, a row for each "
         f"configuration{ranking} and {speed}, since {entry.recipient} is not on this machine",
@@ -183,11 +186,10 @@ def _assumed_cost(entry: Entry, spec: Spec, settings: Settings) -> Cost:
     )
 
 
-def _measured_cost(spec: Spec, settings: Settings, pairs: Pairs) -> Cost:
+def _measured_cost(job: Job) -> Cost:
     """Cost from the first prompts of each template, with the models that are loaded."""
-    job = prepare_job(spec, settings, pairs)
     pair, prompts, n = job.pair, job.all_prompts, len(job.configurations)
-    with pair.lock, blamed(job.localizer, job.spec.localizer):
+    with pair.lock, blamed(job.localizer, job.localizer_name):
         measurement, scoring = _ready(job)
         total = dict(scoring)
         for part in job.prompts.values():
@@ -195,22 +197,22 @@ def _measured_cost(spec: Spec, settings: Settings, pairs: Pairs) -> Cost:
                 total[name] += value
     rows = sum(len(pair.encode(prompt)) for prompt in prompts)
     weights, vocabulary = weights_bytes(pair), pair.recipient.config.vocab_size
-    done = RecordStore(settings.output_dir).find(job.identity.digest()) is not None
+    done = RecordStore(job.settings.output_dir).find(job.identity.digest()) is not None
     ranking = f", {duration_text(scoring['seconds'])} of it to rank the sites"
     return Cost(
-        _name(spec),
+        _name(job.localizer_name, job.sources),
         0.0 if done else total["seconds"],
         f"the first prompts of each template{ranking if job.ranks else ''}",
         _counts(n, len(prompts), round(total["forwards"]), round(total["token_rows"]), rows),
         _memory(weights, n * vocabulary, pair.width, job.engine.budget, pair.dtype),
         disk=_RECORD + _ROW * len(prompts) * n,
         done=done,
-        **room(str(pair.device), device_map_of(settings), pair.dtype, loaded=weights),
+        **room(str(pair.device), device_map_of(job.settings), pair.dtype, loaded=weights),
     )
 
 
-def _name(spec: Spec) -> str:
-    return spec.localizer if spec.model is None else f"{spec.localizer} on {spec.model}"
+def _name(localizer: str, sources: Sources) -> str:
+    return localizer if sources.model is None else f"{localizer} on {sources.model}"
 
 
 _COUNTS = ("configurations", "prompts", "forwards", "token_rows", "plain_token_rows")

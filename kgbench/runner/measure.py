@@ -313,7 +313,7 @@ def ranked(measurement: Measurement, scores: tuple[SiteScores, SiteScores]) -> M
     job, k = measurement.job, None
     if job.truth is not None:
         k = len(graft_sites(job.pair, job.all_prompts, parse_graft(job.truth.plant)))
-    ranking = SiteRanking(job.pair, job.prompts, job.halves, scores, k, job.spec.seed)
+    ranking = SiteRanking(job.pair, job.prompts, job.halves, scores, k, job.seed)
     return replace(measurement, ranking=ranking)
 
 

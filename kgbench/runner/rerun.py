@@ -24,7 +24,7 @@ from kgbench.runner.run import measure_job
 from kgbench.runner.sources import Sources
 from kgbench.runner.spec import Held, Settings, Spec
 from kgbench.runner.third_party import method_of
-from kgbench.runner.workload import job_dataset, load_suite, suites
+from kgbench.runner.workload import check, load_suite, suites
 from kgbench.sites import BASELINES
 from kgbench.sites.configurations import parse_top
 from kgbench.stats.repetition import Repeated, repeated
@@ -115,7 +115,7 @@ def specification(record: Record, sources: Sources, localizer: str | None = None
         metric=record.metric,
     )
     spec = _with_configurations(_with_facts(result, record, sources), record)
-    usual = tuple(job_dataset(spec).templates) or load_suite(spec.suite).prompts
+    usual = tuple(Sources.of(spec).facts().templates) or load_suite(spec.suite).prompts
     return replace(spec, prompts=()) if usual == spec.prompts else spec
 
 
@@ -160,7 +160,7 @@ def _with_facts(spec: Spec, record: Record, sources: Sources) -> Spec:
     dataset = record.identity.dataset
     if sources.dataset is not None:
         return replace(spec, dataset=sources.dataset, imports=sources.imports)
-    if spec.model is not None and job_dataset(spec).content_hash == dataset.hash:
+    if spec.model is not None and Sources.of(spec).facts().content_hash == dataset.hash:
         return spec
     if not is_shipped(dataset.name):
         raise InputError(
@@ -189,10 +189,9 @@ def _with_configurations(spec: Spec, record: Record) -> Spec:
         if suite.truth != (record.identity.truth is not None):
             continue
         for grafts in selections:
-            result = replace(spec, suite=name, grafts=grafts)
-            labels = job_configurations(result, suite, record.kind, record.floor)
+            labels = job_configurations(suite, grafts, spec.layers, record.kind, record.floor)
             if tuple(labels) == configurations:
-                return result
+                return replace(spec, suite=name, grafts=grafts)
     raise InputError(
         "no suite of this version of kgbench gives the configurations of the record: "
         f"{', '.join(configurations)}"
@@ -278,7 +277,7 @@ def _measure(
     pairs = Pairs()
     parts, held = (record, how.sources, settings, how.localizer, pairs), None
     if is_foreign(localizer := localizer_of(record, how.localizer)):
-        method = method_of(specification(record, how.sources, localizer))
+        method = method_of(check(specification(record, how.sources, localizer)))
         request = request_of(job_of(*parts, declared(method)), method, exchanged=True)
         with TemporaryDirectory(prefix="kgbench-") as handed:
             held = declared(method, ask(request, method, Path(handed), progress, pairs))
