@@ -1,28 +1,26 @@
-"""Cost of a run before it is run, from timing its first prompts."""
+"""Cost of a run before it is run, from running its first prompts."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
 from dataclasses import replace
 from itertools import chain
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 
-from kgbench.data import Prompt
 from kgbench.engine import Budget
-from kgbench.errors import InputError, NotApplicableError
-from kgbench.localizers import is_foreign
+from kgbench.errors import InputError
 from kgbench.models import catalog
 from kgbench.models.catalog import Entry, is_plant
 from kgbench.models.checkpoints import Checkpoint, find_here, locate
 from kgbench.models.loading import DTYPES, pair_sources, read_empty, read_tokenizer, widest
 from kgbench.models.lora import ADAPTER_CONFIG as ADAPTER
-from kgbench.models.pair import ModelPair
 from kgbench.numbers import duration_text
-from kgbench.records import RecordStore
-from kgbench.runner.costs import Cost, assumed_seconds, download_bytes, room
-from kgbench.runner.guard import blamed
+from kgbench.records import Journal, RecordStore
+from kgbench.runner.costs import Cost, assumed_seconds, download_bytes, room, weights_bytes
 from kgbench.runner.job import (
     Job,
     Pairs,
@@ -31,24 +29,14 @@ from kgbench.runner.job import (
     load_job,
     main_device_of,
 )
-from kgbench.runner.measure import (
-    GROUP,
-    Measurement,
-    chunks,
-    counted,
-    expressed,
-    now,
-    ranked,
-    run_group,
-    score_sites,
-    warm_up,
-    without_ranking,
-)
+from kgbench.runner.measure import GROUP
+from kgbench.runner.run import measure_job
 from kgbench.runner.sources import Sources, checkpoint_folder
 from kgbench.runner.spec import Settings, Spec
 from kgbench.runner.third_party import isolated
 from kgbench.runner.workload import Workload, check, made_localizer
 from kgbench.sites import RECIPIENT
+from kgbench.version import __version__
 
 _LAYER_ROWS = 40
 """Rows of residual width that a layer holds per token, with a second weight set."""
@@ -57,22 +45,18 @@ _OPERATIONS = 2
 """Operations per weight and token in a forward pass (arXiv 2001.08361)."""
 _RECORD, _ROW = 100_000, 50
 """Bytes of a record with its pictures, and of one of its rows, as those of the tiny pairs take."""
-FIRST, TIMED = 16, 8
-"""Prompts of each template whose forwards are counted, and of which are run and timed."""
-SAMPLE = 4
-"""Facts whose prompts a scoring is timed on."""
+FIRST = 8
+"""Prompts of each template that are run."""
 
 
 def dry_run(spec: Spec, settings: Settings, pairs: Pairs | None = None) -> Cost:
-    """Load and check a job, time its first group of each prompt, and scale up; nothing is written.
+    """Load and check a job, run its first prompts, and scale up; nothing is written.
 
     A catalog pair that is not on this machine is not downloaded: its size is the catalog's.
 
     Raises:
         InputError: Something in the specification is wrong, or the models do not fit into memory.
     """
-    if is_foreign(spec.localizer):
-        check(spec)
     return isolated(spec.localizer, run_cost, spec, settings, pairs=pairs)
 
 
@@ -93,15 +77,6 @@ def run_cost(spec: Spec, settings: Settings, pairs: Pairs | None = None) -> Cost
         pairs.forget()  # what the one before takes is free
         _refuse_too_large(sources, settings, work.dtype)
     return _measured_cost(load_job(work, settings, pairs))
-
-
-def weights_bytes(pair: ModelPair) -> int:
-    """Memory of a pair's weights, shared storage once."""
-    sizes: dict[int, int] = {}
-    for model in (pair.recipient, *pair.donors.values()):
-        for tensor in model.state_dict().values():
-            sizes[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
-    return sum(sizes.values())
 
 
 def checkpoint_bytes(place: Checkpoint, dtype: torch.dtype) -> int:
@@ -187,23 +162,24 @@ def _assumed_cost(entry: Entry, work: Workload, settings: Settings) -> Cost:
 
 
 def _measured_cost(job: Job) -> Cost:
-    """Cost from the first prompts of each template, with the models that are loaded."""
+    """Cost from a run of the first prompts of each template, with the models that are loaded."""
     pair, prompts, n = job.pair, job.all_prompts, len(job.configurations)
-    with pair.lock, blamed(job.localizer, job.localizer_name):
-        measurement, scoring = _ready(job)
-        total = dict(scoring)
-        for part in job.prompts.values():
-            for name, value in _part(measurement, part).items():
-                total[name] += value
+    first = replace(job, prompts={name: part[:FIRST] for name, part in job.prompts.items()})
+    with TemporaryDirectory(prefix="kgbench-") as folder:
+        journal = Journal(Path(folder), __version__)
+        ranking = Counter(measure_job(first, journal, Pairs()).scoring)
+        spent = Counter(journal.cost()) + ranking
+    scale = len(prompts) / len(first.all_prompts)
+    done = RecordStore(job.settings.output_dir).find(job.identity.digest()) is not None
+    to_rank = f", {duration_text(scale * ranking['seconds'])} of it to rank the sites"
+    forwards, token_rows = round(scale * spent["forwards"]), round(scale * spent["token_rows"])
     rows = sum(len(pair.encode(prompt)) for prompt in prompts)
     weights, vocabulary = weights_bytes(pair), pair.recipient.config.vocab_size
-    done = RecordStore(job.settings.output_dir).find(job.identity.digest()) is not None
-    ranking = f", {duration_text(scoring['seconds'])} of it to rank the sites"
     return Cost(
         _name(job.localizer_name, job.sources),
-        0.0 if done else total["seconds"],
-        f"the first prompts of each template{ranking if job.ranks else ''}",
-        _counts(n, len(prompts), round(total["forwards"]), round(total["token_rows"]), rows),
+        0.0 if done else scale * (spent["seconds"] + spent["plain_seconds"]),
+        f"the first prompts of each template{to_rank if job.ranks else ''}",
+        _counts(n, len(prompts), forwards, token_rows, rows),
         _memory(weights, n * vocabulary, pair.width, job.engine.budget, pair.dtype),
         disk=_RECORD + _ROW * len(prompts) * n,
         done=done,
@@ -242,40 +218,3 @@ def _memory(
         "logits": min(GROUP * logits, Budget.logits) * dtype.itemsize,
         "activations": rows + scores * torch.float32.itemsize,
     }
-
-
-def _ready(job: Job) -> tuple[Measurement, dict[str, float]]:
-    """The job ranked on a few facts, and the cost of ranking on all."""
-    measurement = expressed(job, FIRST)
-    warm_up(job)
-    cost = {"forwards": 0.0, "token_rows": 0.0, "seconds": 0.0}
-    if not job.ranks:
-        return measurement, cost
-    facts = sorted(frozenset.union(*job.halves))
-    sample = [prompt for prompt in job.all_prompts if prompt.fact.id in facts[:SAMPLE]]
-    started = now(job.pair)
-    try:
-        with counted(job.pair) as count:
-            scores = score_sites(measurement.method, job.pair, sample)
-    except NotApplicableError as error:
-        return without_ranking(measurement, str(error)), cost
-    cost = {**vars(count), "seconds": now(job.pair) - started}
-    scale = len(job.all_prompts) / len(sample)
-    scaled = {what: value * scale for what, value in cost.items()}
-    return ranked(measurement, (scores, scores)), scaled
-
-
-def _part(measurement: Measurement, prompts: Sequence[Prompt]) -> dict[str, float]:
-    """Cost of all prompts of a template: the first ones are planned, and some of these are run."""
-    first, sizes = prompts[:FIRST], list[int]()
-    for part in chunks(first, measurement.at_once):
-        sizes += measurement.job.engine.sizes(measurement.plan(part)[0])
-    _, cost = run_group(measurement, first[:TIMED], None)
-    each = cost["seconds"] / cost["token_rows"]
-    plain_seconds = cost["plain_seconds"] * len(first) / len(first[:TIMED])
-    parts = {
-        "forwards": float(len(sizes)),
-        "token_rows": float(sum(sizes)),
-        "seconds": each * sum(sizes) + plain_seconds,
-    }
-    return {what: value * len(prompts) / len(first) for what, value in parts.items()}

@@ -30,8 +30,7 @@ from kgbench.records import (
     collect_provenance,
     measured_on,
 )
-from kgbench.runner.costs import room
-from kgbench.runner.forecast import weights_bytes
+from kgbench.runner.costs import room, weights_bytes
 from kgbench.runner.guard import guarded
 from kgbench.runner.job import Job, Pairs, device_map_of, load_job
 from kgbench.runner.known import Run, note_identity, reused
