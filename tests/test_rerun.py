@@ -23,7 +23,7 @@ from kgbench.records.identity import identity_differences
 from kgbench.runner import Settings, Spec, run_job
 from kgbench.runner.job import job_configurations
 from kgbench.runner.rerun import (
-    _with_configurations,
+    _suite_of,
     job_of,
     sample_facts,
     specification,
@@ -97,8 +97,8 @@ def test_grafts_are_found_again(grafts: list[str], layers: str | None, name: str
     what = fake_runs.identity(configurations=wanted)
     parts = {"identity": what, "id": what.digest(), "kind": of[0], "floor": of[1]}
     record = RECORD.model_copy(update=parts)
-    found = _with_configurations(Spec(localizer=name, model="tiny-gemma"), record)
-    again = job_configurations(load_suite(found.suite), found.grafts, found.layers, *of)
+    suite, found = _suite_of(record)
+    again = job_configurations(load_suite(suite), found, None, *of)
     assert tuple(again) == wanted
 
 

@@ -17,7 +17,7 @@ from kgbench.errors import InputError, LawError
 from kgbench.localizers import InterventionLocalizer, is_foreign, names
 from kgbench.models import catalog
 from kgbench.progress import Progress
-from kgbench.records import Journal, Record, SiteScore
+from kgbench.records import Journal, Record
 from kgbench.runner.job import Job, Pairs, job_configurations, prepare_job
 from kgbench.runner.remote import ask, declared, request_of
 from kgbench.runner.run import measure_job
@@ -98,25 +98,30 @@ def specification(record: Record, sources: Sources, localizer: str | None = None
         InputError: A part is not at hand, or no suite gives the record's configurations.
     """
     sources.check()
-    what = record.identity
+    what, model = record.identity, _model(record, sources)
+    sources = _with_facts(sources.model_copy(update={"model": model}), record)
+    suite, grafts = _suite_of(record)
+    prompts = tuple(what.prompts)
+    usual = tuple(sources.facts().templates) or load_suite(suite).prompts
     parameters = what.localizer.parameters.items()
-    result = Spec(
+    return Spec(
         localizer=localizer_of(record, localizer),
         localizer_args={name: argument_text(value) for name, value in parameters},
-        model=_model(record, sources),
+        model=model,
         recipient=sources.recipient,
-        donors=dict(sources.donors),
+        donors=sources.donors,
         revision=sources.revision,
         chat_template=sources.chat_template,
-        prompts=tuple(what.prompts),
+        dataset=sources.dataset,
+        imports=sources.imports,
+        prompts=() if usual == prompts else prompts,
+        grafts=grafts,
+        suite=suite,
         limit=what.limit,
         dtype=what.dtype,
         seed=what.seeds[0],
         metric=record.metric,
     )
-    spec = _with_configurations(_with_facts(result, record, sources), record)
-    usual = tuple(Sources.of(spec).facts().templates) or load_suite(spec.suite).prompts
-    return replace(spec, prompts=()) if usual == spec.prompts else spec
 
 
 def localizer_of(record: Record, localizer: str | None = None) -> str:
@@ -155,24 +160,23 @@ def _model(record: Record, sources: Sources) -> str | None:
     )
 
 
-def _with_facts(spec: Spec, record: Record, sources: Sources) -> Spec:
+def _with_facts(sources: Sources, record: Record) -> Sources:
     """Add the record's facts: a given file, those of the pair, or a shipped data set."""
     dataset = record.identity.dataset
-    if sources.dataset is not None:
-        return replace(spec, dataset=sources.dataset, imports=sources.imports)
-    if spec.model is not None and Sources.of(spec).facts().content_hash == dataset.hash:
-        return spec
+    named = sources.dataset is not None
+    if named or (sources.model is not None and sources.facts().content_hash == dataset.hash):
+        return sources
     if not is_shipped(dataset.name):
         raise InputError(
             f"the facts {dataset.name!r} are not shipped: give the file with --dataset FILE, to "
             "`kgbench rerun` or to the same `kgbench eval` once more; facts that were in memory "
             "are written to one first, with the same columns"
         )
-    return replace(spec, dataset=dataset.name)
+    return sources.model_copy(update={"dataset": dataset.name})
 
 
-def _with_configurations(spec: Spec, record: Record) -> Spec:
-    """The specification with the suite and the grafts that give the record's configurations.
+def _suite_of(record: Record) -> tuple[str, tuple[str, ...]]:
+    """The suite and the grafts that give the record's configurations.
 
     Complements come after their grafts, so that the requested grafts are the first of all.
 
@@ -189,9 +193,9 @@ def _with_configurations(spec: Spec, record: Record) -> Spec:
         if suite.truth != (record.identity.truth is not None):
             continue
         for grafts in selections:
-            labels = job_configurations(suite, grafts, spec.layers, record.kind, record.floor)
+            labels = job_configurations(suite, grafts, None, record.kind, record.floor)
             if tuple(labels) == configurations:
-                return replace(spec, suite=name, grafts=grafts)
+                return name, grafts
     raise InputError(
         "no suite of this version of kgbench gives the configurations of the record: "
         f"{', '.join(configurations)}"
@@ -250,44 +254,28 @@ def repeat(
     Raises:
         InputError: The job cannot be run here, or what is here is not what the record is of.
     """
+    pairs, held = Pairs(), None
+    parts = (record, how.sources, settings, how.localizer, pairs)
     with TemporaryDirectory(prefix="kgbench-") as folder:
-        ids, scores, knows = _measure(record, how, settings, Path(folder) / "run", progress)
-        rows = Journal(Path(folder) / "run").table()
-    chosen = sample_facts(ids, how.sample, how.seed)
+        if is_foreign(localizer := localizer_of(record, how.localizer)):
+            method = method_of(check(specification(record, how.sources, localizer)))
+            request = request_of(job_of(*parts, declared(method)), method, exchanged=True)
+            handed = Path(folder) / "handed"
+            handed.mkdir()
+            held = declared(method, ask(request, method, handed, progress, pairs))
+        job = job_of(*parts, held)
+        ids = [prompt.fact.id for prompt in job.all_prompts]
+        chosen = sample_facts(ids, how.sample, how.seed)
+        journal = Journal(Path(folder) / "run", f"kgbench {__version__}")
+        ranking = measure_job(job, journal, pairs, progress, facts=chosen).ranking
+        rows = journal.table()
     # Facts that the run does not have stay among the rows, and differ.
     left_out = pa.array(set(ids) - set(chosen), pa.string())
     stored = facts.filter(pc.invert(pc.is_in(facts["fact"], left_out)))
+    scores = None if ranking is None else ranking.map
     again = repeated(record, stored, rows, how.tolerance, scores)
-    return replace(again, knows_answers=knows), chosen
-
-
-def _measure(
-    record: Record,
-    how: Repetition,
-    settings: Settings,
-    folder: Path,
-    progress: Progress | None = None,
-) -> tuple[tuple[str, ...], tuple[SiteScore, ...] | None, bool]:
-    """Measure the sample; its rows are left in a journal.
-
-    Returns:
-        Ids of all facts of the job, the map of a method that ranks, and whether one that intervenes
-        is given the answers.
-    """
-    pairs = Pairs()
-    parts, held = (record, how.sources, settings, how.localizer, pairs), None
-    if is_foreign(localizer := localizer_of(record, how.localizer)):
-        method = method_of(check(specification(record, how.sources, localizer)))
-        request = request_of(job_of(*parts, declared(method)), method, exchanged=True)
-        with TemporaryDirectory(prefix="kgbench-") as handed:
-            held = declared(method, ask(request, method, Path(handed), progress, pairs))
-    job = job_of(*parts, held)
-    ids = tuple(prompt.fact.id for prompt in job.all_prompts)
-    journal = Journal(folder, f"kgbench {__version__}")
-    chosen = sample_facts(ids, how.sample, how.seed)
-    ranking = measure_job(job, journal, pairs, progress, facts=chosen).ranking
     knows = "answer" in job.localizer.needs and isinstance(job.localizer, InterventionLocalizer)
-    return ids, None if ranking is None else ranking.map, knows
+    return replace(again, knows_answers=knows), chosen
 
 
 def sample_facts(ids: Sequence[str], n: int | None, seed: int) -> tuple[str, ...]:
