@@ -193,7 +193,7 @@ def _value(name: str, option: Field[Any], value: Any) -> Any:
     if kind.startswith("bool") and isinstance(value, bool):
         return value
     least = int(option.metadata.get("least", 1))
-    if kind.startswith("int") and type(value) is int and value >= least:
+    if kind.startswith("int") and type(value) is int and least <= value < 1 << 63:
         return value
     if kind.startswith("str") and type(value) in (str, int, float):
         return str(value)
