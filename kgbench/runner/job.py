@@ -289,9 +289,9 @@ class Job:
                 ranking_version=RANKING_VERSION if self.ranks else None,
             )
         except ValidationError as error:
-            told = (found["msg"].removeprefix("Value error, ") for found in error.errors())
+            faults = (fault["msg"].removeprefix("Value error, ") for fault in error.errors())
             raise InputError(
-                f"this run cannot be recorded: {'; '.join(told)}; give a name in its place"
+                f"this run cannot be recorded: {'; '.join(faults)}; give a name in its place"
             ) from error
 
 
@@ -331,19 +331,19 @@ def load_job(work: Workload, settings: Settings, pairs: Pairs | None = None) -> 
         pair = (pairs or Pairs()).load(work.sources, settings, work.dtype)
     refuse_hooks(pair.recipient, *pair.donors.values())
     job = Job(
-        pair,
-        work.dataset,
-        work.prompts,
-        localizer,
-        settings,
-        work.sources,
-        work.localizer,
-        fingerprint(work.localizer) if code is None else code,
-        labels,
-        work.truth,
-        work.limit,
-        work.seed,
-        work.metric,
+        pair=pair,
+        dataset=work.dataset,
+        prompts=work.prompts,
+        localizer=localizer,
+        settings=settings,
+        sources=work.sources,
+        localizer_name=work.localizer,
+        code=fingerprint(work.localizer) if code is None else code,
+        configurations=labels,
+        truth=work.truth,
+        limit=work.limit,
+        seed=work.seed,
+        metric=work.metric,
     )
     _check_expected(job, work.expected)
     most = getattr(pair.recipient.config, "max_position_embeddings", None)

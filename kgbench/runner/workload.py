@@ -153,20 +153,20 @@ def check(spec: Spec) -> Workload:
     if held.pair is None:
         sources = with_donor(sources, dataset)
     work = Workload(
-        sources,
-        dataset,
-        prompts,
-        suite,
-        spec.grafts,
-        spec.layers,
-        spec.localizer,
-        spec.localizer_args,
-        spec.limit,
-        spec.dtype,
-        spec.seed,
-        spec.metric,
-        held,
-        spec.expected,
+        sources=sources,
+        dataset=dataset,
+        prompts=prompts,
+        suite=suite,
+        grafts=spec.grafts,
+        layers=spec.layers,
+        localizer=spec.localizer,
+        arguments=spec.localizer_args,
+        limit=spec.limit,
+        dtype=spec.dtype,
+        seed=spec.seed,
+        metric=spec.metric,
+        held=held,
+        expected=spec.expected,
     )
     _check_grafts(work)
     return work
