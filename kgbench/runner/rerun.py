@@ -73,17 +73,21 @@ def question_spec(spec: Spec, record: Record, of: str) -> Spec:
         record: The run's record.
         of: `method`; or `pair`, without the run's method, suite and layers.
     """
-    what, parts = record.identity, dict[str, Any]()
+    what = record.identity
     expected = what.model_dump(mode="json", include=set(PAIR))
     if of == "method":
         method = what.model_dump(mode="json", include={"localizer": {"name", "version"}})
         return replace(spec, expected={**expected, **method})
-    if spec.held is not None:
-        parts["held"] = Held(spec.held.pair, spec.held.dataset)
-    usual = Spec(prompts=tuple(what.prompts))
-    for name in ("localizer", "localizer_args", "suite", "layers", "prompts"):
-        parts[name] = getattr(usual, name)
-    return replace(spec, expected=expected, **parts)
+    return replace(
+        spec,
+        localizer=Spec.localizer,
+        localizer_args={},
+        suite=Spec.suite,
+        layers=None,
+        prompts=tuple(what.prompts),
+        held=spec.held and Held(spec.held.pair, spec.held.dataset),
+        expected=expected,
+    )
 
 
 def specification(record: Record, sources: Sources, localizer: str | None = None) -> Spec:
